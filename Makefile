@@ -1,0 +1,40 @@
+# FedNoiL. `make help` lists what there is.
+VENV := .venv
+PY := $(VENV)/bin/python
+FEDNOIL := $(VENV)/bin/fednoil
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test check format bench clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+setup: $(STAMP) ## create .venv and install the package with its tools
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(PY) || python3 -m venv $(VENV)
+	$(PY) -m pip install --quiet -c constraints.txt -e ".[dev]"
+	touch $(STAMP)
+
+run: setup ## train on noisy labels with the embedded data, and compare
+	$(FEDNOIL) run demo --out runs/demo-fedavg --force
+	$(FEDNOIL) compare runs/demo-fedavg
+
+test: setup ## run all tests
+	$(PY) -m pytest
+
+check: setup ## formatting, lint, types
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/pyright
+
+format: setup ## format and fix what ruff can
+	$(VENV)/bin/ruff format .
+	$(VENV)/bin/ruff check --fix .
+
+bench: setup ## time a round against a plain PyTorch loop (a ratio, in one process)
+	$(PY) benchmarks/plain_loop.py
+
+clean: ## remove the environment and caches; runs/ stays
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis

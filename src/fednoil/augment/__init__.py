@@ -1,0 +1,14 @@
+"""Batched augmentation of resident uint8 images, on the CPU or on a GPU (FixMatch's weak and strong views).
+
+A plan holds every sample's parameters, drawn ahead for whole epochs from counter-based keys; a view reads the
+plan and gathers its pixels straight from the pool. On a GPU nothing here waits for the host or has a shape
+that depends on a value, so a view can be captured in a CUDA graph; the small lookup tables of an image size
+are built at the first call, so one call must come before the capture.
+"""
+
+from fednoil.augment.ops import apply_op
+from fednoil.augment.plans import strong_plan, weak_plan
+from fednoil.augment.tables import LEVELS, OPS
+from fednoil.augment.views import plain, strong, weak
+
+__all__ = ["LEVELS", "OPS", "apply_op", "plain", "strong", "strong_plan", "weak", "weak_plan"]

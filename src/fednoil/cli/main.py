@@ -1,0 +1,243 @@
+"""The command `fednoil`."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from fednoil import __version__
+from fednoil.errors import UserError
+
+app = typer.Typer(
+    name="fednoil",
+    help="Federated learning on noisy labels: any federated algorithm with any noisy-label learner.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+DataDir = Annotated[
+    Path | None, typer.Option("--data-dir", help="Folder with datasets; else $FEDNOIL_DATA is searched.")
+]
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, handled like Ctrl-C."""
+
+
+@app.command()
+def run(
+    source: Annotated[
+        str | None, typer.Argument(metavar="[PRESET|FILE.toml]", help="A preset's name or a TOML file; else demo.")
+    ] = None,
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one key; may be repeated.")
+    ] = None,
+    data_dir: DataDir = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Folder for the results; else runs/<preset>.")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Same as --set run.seed=N.")] = None,
+    device: Annotated[str | None, typer.Option("--device", help="auto, cpu or cuda.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Start over, replacing the run in --out.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a round.")] = False,
+) -> None:
+    """Run an experiment and record it in a folder."""
+    from fednoil.cli.reporters import Bars, JsonLines, Plain, Silent
+    from fednoil.runner import run as run_experiment
+
+    if resume and force:
+        raise UserError("--resume and --force exclude each other: go on with the run, or start over")
+    if quiet and as_json:
+        raise UserError("--quiet and --json exclude each other")
+    config, folder = _resolve(source, list(changes or []), seed, device, out, resume)
+    console = Console()
+    reporter: Silent = Silent()
+    if as_json:
+        reporter = JsonLines()
+    elif not quiet:
+        reporter = Bars(console) if console.is_terminal else Plain(console)
+    try:
+        run_experiment(config, folder, reporter, data_dir=data_dir, resume=resume, force=force)
+    finally:
+        reporter.close()
+
+
+def _resolve(
+    source: str | None, assignments: list[str], seed: int | None, device: str | None, out: Path | None, resume: bool
+) -> tuple[Any, Path]:
+    """The configuration and the folder that the arguments of `run` ask for."""
+    from fednoil.config import load_config, merge, parse_set, preset, read_toml
+
+    changes = parse_set(assignments)
+    if seed is not None:
+        changes.setdefault("run", {})["seed"] = seed
+    if device is not None:
+        changes.setdefault("run", {})["device"] = device
+    is_file = source is not None and (source.endswith(".toml") or Path(source).is_file())
+    if source is None and resume and out is not None and (out / "config.toml").is_file():
+        base = read_toml(out / "config.toml")  # a run's own folder says what it is
+    elif is_file:
+        base = read_toml(Path(str(source)))
+    else:
+        base = preset(source or "demo")
+    config = load_config(merge(base, changes))
+    if out is None:
+        name = Path(str(source)).stem if is_file else (source or "demo").replace("/", "-")
+        out = Path("runs") / (name if config.run.seed == 0 else f"{name}-seed{config.run.seed}")
+    return config, out
+
+
+@app.command()
+def presets(
+    pattern: Annotated[str, typer.Argument(help="Show only names that contain this.")] = "", as_json: Json = False
+) -> None:
+    """List the presets that `fednoil run` takes."""
+    import json
+
+    from fednoil.config import preset, preset_names
+
+    names = [name for name in preset_names() if pattern in name]
+    if as_json:
+        print(json.dumps({name: preset(name) for name in names}, indent=2))
+    else:
+        print("\n".join(names))
+
+
+@app.command()
+def methods(as_json: Json = False) -> None:
+    """List servers, learners and schedules."""
+    from dataclasses import asdict
+
+    from fednoil.cli.tables import show
+    from fednoil.learners import LEARNERS
+    from fednoil.servers import SERVERS
+
+    rows = [
+        {"name": name, "side": side, **(asdict(cls.about) if cls.about else {})}
+        for side, table in (("server", SERVERS), ("learner", LEARNERS))
+        for name, cls in table.items()
+    ]
+    columns = {
+        "name": "name",
+        "side": "side",
+        "title": "what it does",
+        "paper": "paper",
+        "keeps": "keeps per client",
+        "sends": "sends",
+        "cost": "cost (FedAvg = 1)",
+    }
+    show(rows, columns, "Any server goes with any learner", as_json)
+
+
+@app.command()
+def data(data_dir: DataDir = None, as_json: Json = False) -> None:
+    """List the datasets: found or not, where, and how to get them."""
+    from dataclasses import asdict
+
+    from fednoil.cli.tables import show
+    from fednoil.data import catalogue
+
+    rows = [asdict(status) for status in catalogue(data_dir)]
+    columns = {"name": "data.name", "found": "found", "where": "where", "how": "how to get it"}
+    show(rows, columns, "Datasets", as_json)
+
+
+@app.command()
+def compare(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders.")], as_json: Json = False
+) -> None:
+    """Show runs side by side."""
+    from fednoil.cli.tables import show
+    from fednoil.records.compare import describe
+
+    rows = [describe(path) for path in runs]
+    columns = {
+        "run": "run",
+        "method": "method",
+        "setting": "setting",
+        "seed": "seed",
+        "rounds": "rounds",
+        "final_accuracy": "final %",
+        "best_accuracy": "best %",
+        "last10_accuracy": "last 10 %",
+        "converged": "converged",
+        "train_batches": "batches",
+        "wall_s": "seconds",
+    }
+    show(rows, columns, "Test accuracy", as_json)
+
+
+@app.command()
+def predict(
+    model: Annotated[Path, typer.Argument(metavar="MODEL.safetensors", help="A model that a run has written.")],
+    images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="Image files.")],
+    resize: Annotated[bool, typer.Option("--resize", help="Scale images to the model's size.")] = False,
+    trust: Annotated[
+        list[str] | None, typer.Option("--trust", metavar="MODULE:NAME", help="Code of your own the model needs.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Classify images with a trained model."""
+    from fednoil.cli.tables import show
+    from fednoil.predict import predict_files
+
+    rows = predict_files(model, images, resize=resize, trusted=tuple(trust or ()))
+    show(rows, {"image": "image", "class": "class", "probability": "probability"}, "Predictions", as_json)
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    print(__version__)
+
+
+def main() -> None:
+    """Run the command; what goes wrong is told in one line and an exit status."""
+    signal.signal(signal.SIGTERM, _on_sigterm)
+    sys.exit(_run_app())
+
+
+def _on_sigterm(_number: int, _frame: object) -> None:
+    raise Terminated
+
+
+def _run_app() -> int:
+    try:
+        return int(app(standalone_mode=False) or 0)
+    except UserError as error:
+        return _fail(str(error))
+    except Terminated:
+        return _fail("stopped; go on with --resume", 143)
+    except KeyboardInterrupt:
+        return _fail("interrupted; go on with --resume", 130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader left: say nothing more
+        return 1
+    except OSError as error:
+        if error.errno is None:
+            raise
+        hint = "; free some space and go on with --resume" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+        return _fail(f"{error.filename or 'writing'}: {error.strerror}{hint}")
+    except Exception as error:
+        # Wrong usage comes as the command-line library's own exceptions, of which only the shape is public.
+        if type(error).__name__ == "Abort":
+            return _fail("interrupted; go on with --resume", 130)
+        if not hasattr(error, "format_message"):
+            raise
+        return _fail(str(error.format_message()))  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _fail(message: str, status: int = 2) -> int:
+    print(f"fednoil: {' '.join(message.split())}", file=sys.stderr)
+    return status

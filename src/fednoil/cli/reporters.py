@@ -1,0 +1,125 @@
+"""How a run is shown: bars on a terminal, plain lines elsewhere, JSON for programs, or nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from fednoil.experiment import Experiment
+
+
+class Silent:
+    """Shows nothing (`--quiet`)."""
+
+    def start(self, experiment: Experiment, done: list[dict[str, Any]]) -> None:
+        pass
+
+    def local(self, share: float) -> None:
+        pass
+
+    def round(self, record: dict[str, Any]) -> None:
+        pass
+
+    def finish(self, summary: dict[str, Any], folder: Path) -> None:
+        pass
+
+    def close(self) -> None:
+        """Leave the terminal in order, whatever ended the run."""
+
+
+class JsonLines(Silent):
+    """One JSON object a round on standard output (`--json`)."""
+
+    def round(self, record: dict[str, Any]) -> None:
+        print(json.dumps(record), flush=True)
+
+
+class Plain(Silent):
+    """One line a round, for logs and pipes."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.rounds = 0
+
+    def start(self, experiment: Experiment, done: list[dict[str, Any]]) -> None:
+        self.rounds = experiment.config.train.rounds
+        for line in headline(experiment, done):
+            self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def round(self, record: dict[str, Any]) -> None:
+        self.console.print(f"round {record['round']}/{self.rounds}  {_figures(record)}", markup=False, highlight=False)
+
+    def finish(self, summary: dict[str, Any], folder: Path) -> None:
+        self.console.print(closing(summary, folder), markup=False, highlight=False, soft_wrap=True)
+
+
+class Bars(Silent):
+    """Live bars for rounds and for the local work of the round, with accuracy and time left."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[note]}"),
+            console=console,
+        )
+        self._rounds: TaskID | None = None
+        self._local: TaskID | None = None
+
+    def start(self, experiment: Experiment, done: list[dict[str, Any]]) -> None:
+        for line in headline(experiment, done):
+            self.console.print(line, markup=False, highlight=False)
+        total = experiment.config.train.rounds
+        self._rounds = self.progress.add_task("rounds", total=total, completed=len(done), note="")
+        self._local = self.progress.add_task("clients' work", total=100, note="% of this round")
+        self.progress.start()
+
+    def local(self, share: float) -> None:
+        if self._local is not None:
+            self.progress.update(self._local, completed=int(100 * share))
+
+    def round(self, record: dict[str, Any]) -> None:
+        if self._rounds is not None and self._local is not None:
+            self.progress.update(self._rounds, completed=record["round"], note=_figures(record))
+            self.progress.reset(self._local)
+
+    def finish(self, summary: dict[str, Any], folder: Path) -> None:
+        self.close()
+        self.console.print(closing(summary, folder), markup=False, highlight=False)
+
+    def close(self) -> None:
+        self.progress.stop()
+
+
+def headline(experiment: Experiment, done: list[dict[str, Any]]) -> list[str]:
+    """What is about to run, in two lines."""
+    config, setting = experiment.config, experiment.setting
+    sizes = [len(p) for p in setting.parts]
+    spread = f"{sizes[0]} samples each" if min(sizes) == max(sizes) else f"{min(sizes)} to {max(sizes)} samples"
+    first = (
+        f"{config.server.name} × {config.learner.name} on {setting.dataset.name}: {setting.num_clients} clients, "
+        f"{spread}, {config.noise.kind} noise, seed {config.run.seed}"
+    )
+    return [first, f"going on after round {len(done)}"] if done else [first]
+
+
+def closing(summary: dict[str, Any], folder: Path) -> str:
+    return (
+        f"final accuracy {summary['final_accuracy']:.2f} %, best {summary['best_accuracy']:.2f} %, "
+        f"{summary['wall_s']:.1f} s; results in {folder}"
+    )
+
+
+def _figures(record: dict[str, Any]) -> str:
+    parts = [f"accuracy {record['test_accuracy']:.2f} %", f"loss {record['test_loss']:.3f}"]
+    if record.get("noise_ratio") is not None:
+        parts.append(f"noise of selected {record['noise_ratio']:.1f} %")
+    parts.append(f"{record['local_epochs']} epochs")
+    return "  ".join(parts)

@@ -1,0 +1,32 @@
+"""Tables on the terminal."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+
+def show(rows: list[dict[str, Any]], columns: dict[str, str], title: str, as_json: bool) -> None:
+    """Print rows as a table (`columns`: key -> heading), or all of them as JSON."""
+    if as_json:
+        print(json.dumps(rows, indent=2, ensure_ascii=False))
+        return
+    console = Console()
+    table = Table(title=title, title_justify="left")
+    numeric = {key for key in columns if rows and all(isinstance(row.get(key), int | float) for row in rows)}
+    for key, heading in columns.items():
+        table.add_column(heading, justify="right" if key in numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(cell(row.get(key)) for key in columns))
+    console.print(table)
+
+
+def cell(value: Any) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.2f}" if isinstance(value, float) else str(value)

@@ -1,0 +1,143 @@
+"""Reading a configuration from a preset or file and `--set`, with one clear line for whatever is wrong."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from fednoil.config.schema import Config
+from fednoil.data import is_own
+from fednoil.errors import UserError, nearest
+from fednoil.learners import learner_class
+from fednoil.schedules import ConstantConfig, DecayConfig
+from fednoil.servers import server_class
+
+Values = dict[str, Any]  # section -> key -> value
+
+
+def parse_set(assignments: Iterable[str]) -> Values:
+    """Turn `section.key=value` strings into sections; values are TOML, anything else is a string."""
+    values: Values = {}
+    for text in assignments:
+        key, equals, raw = text.partition("=")
+        section, dot, name = key.strip().partition(".")
+        if not equals or not dot or not name or "." in name:
+            raise UserError(f"--set {text}: write section.key=value, for example train.rounds=50")
+        try:
+            value = tomllib.loads(f"value = {raw.strip()}")["value"]
+        except tomllib.TOMLDecodeError:
+            value = raw.strip()
+        values.setdefault(section, {})[name] = value
+    return values
+
+
+def read_toml(path: Path) -> Values:
+    """Read a configuration file."""
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not valid TOML: {error}") from None
+    for section, keys in values.items():
+        if not isinstance(keys, dict):
+            raise UserError(f"{path}: '{section}' stands outside a section; write it under [section]")
+    return values
+
+
+def to_toml(config: Config) -> str:
+    """The resolved configuration as TOML; keys without a value are left out."""
+    lines: list[str] = []
+    for section, keys in config.model_dump(mode="json").items():
+        lines.append(f"[{section}]")
+        # JSON's strings, numbers, booleans and lists of them are written the same way in TOML.
+        lines += [f"{k} = {json.dumps(v, ensure_ascii=False)}" for k, v in keys.items() if v is not None]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def merge(base: Values, changes: Values) -> Values:
+    """Lay `changes` over a preset or file.
+
+    A change of a method's name drops the keys that belonged to the old method; a change to the user's own
+    data drops the preset's noise, so that nobody's labels are spoiled unasked.
+    """
+    merged = {section: dict(keys) for section, keys in base.items()}
+    for section, keys in changes.items():
+        old = merged.get(section, {})
+        if section in ("server", "learner", "schedule") and keys.get("name", old.get("name")) != old.get("name"):
+            shared = ("sampling", "client_fraction") if section == "server" else ()
+            old = {k: v for k, v in old.items() if k in shared}
+        merged[section] = {**old, **keys}
+    new_data = changes.get("data", {}).get("name")
+    if isinstance(new_data, str) and is_own(new_data) and new_data != base.get("data", {}).get("name"):
+        merged["noise"] = dict(changes.get("noise", {}))
+        merged["partition"] = {
+            k: v for k, v in merged.get("partition", {}).items() if k != "samples_per_client"
+        } | changes.get("partition", {})
+    return merged
+
+
+def load_config(values: Values) -> Config:
+    """Validate section by section; the first thing wrong becomes one line."""
+    sections = list(Config.model_fields)
+    for section in values:
+        if section not in sections:
+            raise UserError(f"unknown section '{section}'; sections: {', '.join(sections)}{nearest(section, sections)}")
+    parsed: dict[str, BaseModel] = {}
+    for section in sections:
+        if section not in values:
+            continue
+        keys = values[section]
+        model = _section_model(section, keys)
+        try:
+            parsed[section] = model.model_validate(keys)
+        except ValidationError as error:
+            raise UserError(_one_line(error, section, model)) from None
+    try:
+        return Config.model_validate(parsed)
+    except ValidationError as error:  # what concerns several sections
+        raise UserError(str(error.errors()[0]["msg"]).removeprefix("Value error, ")) from None
+
+
+def _section_model(section: str, keys: Values) -> type[BaseModel]:
+    """The class that validates a section; a method's section is validated by the method it names."""
+    defaults = {"server": "fedavg", "learner": "erm", "schedule": "constant"}
+    if section not in defaults:
+        model = Config.model_fields[section].annotation
+        assert isinstance(model, type)
+        assert issubclass(model, BaseModel)
+        return model
+    name = keys.setdefault("name", defaults[section])
+    if not isinstance(name, str):
+        raise UserError(f"{section}.name = {name!r}: must be a name")
+    if section == "server":
+        return server_class(name).Config
+    if section == "learner":
+        return learner_class(name).Config
+    schedules = {"constant": ConstantConfig, "cosine": DecayConfig, "logarithm": DecayConfig}
+    if name not in schedules:
+        raise UserError(
+            f"schedule.name = '{name}' is unknown; choose {', '.join(schedules)}{nearest(name, list(schedules))}"
+        )
+    return schedules[name]
+
+
+def _one_line(error: ValidationError, section: str, model: type[BaseModel]) -> str:
+    """The first error of a section: key, value, what would be right."""
+    first = error.errors()[0]
+    names = [str(part) for part in first["loc"]]
+    key = ".".join([section, *names]) if names else section
+    message = str(first["msg"]).removeprefix("Value error, ")
+    if first["type"] == "extra_forbidden":
+        known = list(model.model_fields)
+        return f"unknown key '{key}'; known in {section}: {', '.join(known)}{nearest(names[-1], known)}"
+    if not names:
+        return message
+    message = message.replace("Input should be", "must be")
+    return f"{key} = {first['input']!r}: {message}"

@@ -1,0 +1,89 @@
+"""An experiment's whole configuration: the sections of all stages, validated as one."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any, Literal
+
+from pydantic import Field, SerializeAsAny, field_validator, model_validator
+
+from fednoil.data import DataConfig, is_own
+from fednoil.learners import learner_class
+from fednoil.learners.base import LearnerConfig
+from fednoil.learners.erm import ErmConfig
+from fednoil.models import ModelConfig
+from fednoil.noise import NoiseConfig
+from fednoil.partition import PartitionConfig
+from fednoil.schedules import ConstantConfig, ScheduleConfig
+from fednoil.section import Section
+from fednoil.servers import server_class
+from fednoil.servers.base import ServerConfig
+from fednoil.servers.fedavg import FedAvgConfig
+
+
+class TrainConfig(Section):
+    """Rounds and the clients' optimiser (the paper's values)."""
+
+    rounds: int = Field(default=20, ge=1)
+    lr: float = Field(default=0.05, gt=0)
+    momentum: float = Field(default=0.5, ge=0, lt=1)
+    weight_decay: float = Field(default=1e-4, ge=0)
+    batch_size: int = Field(default=32, ge=2)
+
+
+class RunConfig(Section):
+    """How this run is carried out; of these only the seed changes its results."""
+
+    seed: int = Field(default=0, ge=0)
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    checkpoint_every: int = Field(default=10, ge=1)
+
+
+class Config(Section):
+    """One experiment."""
+
+    data: DataConfig = DataConfig()
+    partition: PartitionConfig = PartitionConfig()
+    noise: NoiseConfig = NoiseConfig()
+    model: ModelConfig = ModelConfig()
+    server: SerializeAsAny[ServerConfig] = FedAvgConfig()
+    learner: SerializeAsAny[LearnerConfig] = ErmConfig()
+    schedule: ScheduleConfig = ConstantConfig()
+    train: TrainConfig = TrainConfig()
+    run: RunConfig = RunConfig()
+
+    @field_validator("server", mode="before")
+    @classmethod
+    def _server(cls, value: Any) -> Any:
+        return _method(value, "fedavg", lambda name: server_class(name).Config)
+
+    @field_validator("learner", mode="before")
+    @classmethod
+    def _learner(cls, value: Any) -> Any:
+        return _method(value, "erm", lambda name: learner_class(name).Config)
+
+    @model_validator(mode="after")
+    def _resolve_noise(self) -> Config:
+        """`auto`: a user's own labels are as they are and their truth unknown; named datasets are clean."""
+        if self.noise.kind == "auto":
+            kind = "unknown" if is_own(self.data.name) else "none"
+            object.__setattr__(self, "noise", self.noise.model_copy(update={"kind": kind}))
+        return self
+
+    def hash(self) -> str:
+        """SHA-256 of everything that changes results (all but device and checkpoint interval)."""
+        values = self.model_dump(mode="json")
+        values["run"] = {"seed": self.run.seed}
+        return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+
+def _method(value: Any, default: str, config_of: Any) -> Any:
+    """Validate a method's section with the config class of the method it names."""
+    if not isinstance(value, dict):
+        return value
+    name = value.get("name", default)
+    if not isinstance(name, str):
+        return value
+    config = config_of(name)
+    return config.model_validate({**value, "name": name})

@@ -1,0 +1,65 @@
+"""Images and labels from one .npz file, and the small Fashion-MNIST that comes with the package."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from importlib import resources
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from fednoil.data.decoded import Decoded, Files, assemble, channels_first
+from fednoil.errors import UserError
+
+KEYS = ("x_train", "y_train", "x_test", "y_test")
+
+
+def find(path: Path) -> Files:
+    """The .npz file at `path`."""
+    if not path.is_file():
+        raise UserError(f"npz:{path} is not a file; give an .npz with {', '.join(KEYS)}")
+    return Files(path, (path,), lambda: read(path, f"npz:{path}"))
+
+
+def read_mini() -> Decoded:
+    """The 3,000 + 1,000 images of Fashion-MNIST inside the package."""
+    with resources.files("fednoil.data").joinpath("mini.npz").open("rb") as file:
+        return read(file, "fashion-mnist-mini")
+
+
+def read(source: Path | IO[bytes], where: str) -> Decoded:
+    """Read and check the arrays of one .npz; nothing in it is unpickled."""
+    values = load_arrays(source, where)
+    missing = [key for key in KEYS if key not in values]
+    if missing:
+        raise UserError(f"{where} lacks {', '.join(missing)}; it needs {', '.join(KEYS)}")
+    train_x, train_y, test_x, test_y = (values[key] for key in KEYS)
+    train = channels_first(train_x, f"{where}: x_train"), train_y
+    test = channels_first(test_x, f"{where}: x_test"), test_y
+    return assemble(where, train, test, _class_names(values, where))
+
+
+def load_arrays(source: Path | IO[bytes], where: str) -> dict[str, np.ndarray]:
+    """Every array of an .npz file, read into memory."""
+    try:
+        loaded = np.load(source, allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            raise UserError(f"{where} is a single array; save it with numpy.savez({', '.join(KEYS)})")
+        with loaded:
+            return dict(loaded)
+    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+        raise UserError(f"{where} can't be read as an .npz of plain arrays ({error})") from error
+
+
+def _class_names(values: dict[str, np.ndarray], where: str) -> list[str] | None:
+    names = values.get("class_names")
+    if names is None:
+        return None
+    if names.ndim != 1 or names.dtype.kind not in "US":
+        raise UserError(f"{where}: class_names is {names.dtype} of shape {names.shape}; expected strings [C]")
+    try:
+        return [n.decode() if isinstance(n, bytes) else n for n in names.tolist()]
+    except UnicodeDecodeError:
+        raise UserError(f"{where}: class_names is not UTF-8 text") from None

@@ -1,0 +1,106 @@
+"""What a source gives before it becomes a dataset, and the checks that hold for every source.
+
+A source first says which files it would read (`Files`); only when no cached copy fits are they decoded into
+`Decoded`. Every decoder ends in `assemble`, so a wrong label or an empty class reads the same everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fednoil.data.dataset import Split
+from fednoil.errors import UserError
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """Checked images and labels of both splits, and one name for each class."""
+
+    train: Split
+    test: Split
+    class_names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Files:
+    """Where a source lies, every file its content depends on, and how to decode them."""
+
+    where: Path
+    paths: tuple[Path, ...]
+    read: Callable[[], Decoded]
+
+
+def channels_first(images: np.ndarray, what: str) -> np.ndarray:
+    """Turn uint8 [N, H, W] or [N, H, W, 1 or 3] into contiguous uint8 [N, C, H, W]."""
+    if images.dtype != np.uint8:
+        raise UserError(f"{what} holds {images.dtype}; images must be uint8 pixels in 0..255")
+    if images.ndim == 3:
+        images = images[..., np.newaxis]
+    if images.ndim != 4 or images.shape[-1] not in (1, 3):
+        hint = "; put the channels last" if images.ndim == 4 and images.shape[1] in (1, 3) else ""
+        raise UserError(f"{what} has shape {images.shape}; it must be [N, H, W] or [N, H, W, 1 or 3]{hint}")
+    return np.ascontiguousarray(images.transpose(0, 3, 1, 2))
+
+
+def assemble(
+    where: str,
+    train: tuple[np.ndarray, np.ndarray],
+    test: tuple[np.ndarray, np.ndarray],
+    class_names: Sequence[str] | None,
+) -> Decoded:
+    """Check (images uint8 [N, C, H, W], labels [N]) of both splits; without names, classes are numbered."""
+    train_labels = _labels(f"{where}: train", *train)
+    test_labels = _labels(f"{where}: test", *test)
+    if train[0].shape[1:] != test[0].shape[1:]:
+        raise UserError(
+            f"{where}: test images are {_shape(test[0])}, training images {_shape(train[0])}; they must agree"
+        )
+    present = np.unique(train_labels)
+    count = len(class_names) if class_names is not None else max(int(present[-1]), 0) + 1
+    for part, labels in (("train", train_labels), ("test", test_labels)):
+        _in_range(f"{where}: {part}", labels, count)
+    if len(present) < count:
+        missing = next(i for i in range(count) if i >= len(present) or present[i] != i)
+        name = f" ('{class_names[missing]}')" if class_names is not None else ""
+        raise UserError(f"{where}: class {missing}{name} has no training image; every class needs one")
+    if count < 2:
+        raise UserError(f"{where}: there is only one class; a classifier needs at least two")
+    names = _names(where, class_names if class_names is not None else [str(i) for i in range(count)])
+    return Decoded(Split(train[0], train_labels), Split(test[0], test_labels), names)
+
+
+def _labels(what: str, images: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Check one split's labels against its images; int64 [N]."""
+    if labels.ndim != 1 or labels.dtype.kind not in "iu":
+        raise UserError(f"{what} labels are {labels.dtype} of shape {labels.shape}; expected integers [N]")
+    if len(images) != len(labels):
+        raise UserError(f"{what} has {len(images)} images and {len(labels)} labels; the numbers must agree")
+    if images.size == 0:
+        raise UserError(f"{what} has no images (shape {images.shape}); at least one is needed")
+    return labels.astype(np.int64)
+
+
+def _in_range(what: str, labels: np.ndarray, count: int) -> None:
+    wrong = np.flatnonzero((labels < 0) | (labels >= count))
+    if len(wrong):
+        first = int(wrong[0])
+        raise UserError(f"{what} label {labels[first]} (number {first}) is out of range; use 0..{count - 1}")
+
+
+def _names(where: str, names: Sequence[str]) -> tuple[str, ...]:
+    for name in names:
+        if not name.strip() or not name.isprintable():
+            raise UserError(f"{where}: class name {name!r} is not readable text; rename it")
+    if len(set(names)) != len(names):
+        twice = next(name for name in names if list(names).count(name) > 1)
+        raise UserError(f"{where}: class name '{twice}' stands for two classes; names must differ")
+    return tuple(names)
+
+
+def _shape(images: np.ndarray) -> str:
+    channels, height, width = images.shape[1:]
+    return f"{width}×{height} pixels with {channels} channel{'s' if channels > 1 else ''}"

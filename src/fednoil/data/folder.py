@@ -1,0 +1,76 @@
+"""The user's own pictures in folders: `train/<class>/…` and `test/<class>/…`."""
+
+from __future__ import annotations
+
+import unicodedata
+from pathlib import Path
+
+import numpy as np
+
+from fednoil.data.decoded import Decoded, Files, assemble
+from fednoil.data.images import Encoded, decode
+from fednoil.errors import UserError
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".pgm", ".ppm")
+_IGNORED = ("thumbs.db", "desktop.ini")
+
+Classes = dict[str, list[Path]]
+
+
+def find(root: Path) -> Files:
+    """Every picture under `root`, grouped by class, in sorted order."""
+    for split in ("train", "test"):
+        if not (root / split).is_dir():
+            raise UserError(f"folder:{root} has no folder '{split}'; expected {split}/<class>/<image files>")
+    train, test = _classes(root / "train"), _classes(root / "test")
+    unknown = [name for name in test if name not in train]
+    if unknown:
+        raise UserError(f"{root / 'test'}: class '{unknown[0]}' is missing from train; add it there")
+    paths = tuple(path for classes in (train, test) for files in classes.values() for path in files)
+    return Files(root, paths, lambda: _read(root, train, test))
+
+
+def _visible(folder: Path) -> list[Path]:
+    """What lies in `folder`, sorted by name, without hidden files and the file managers' own."""
+    try:
+        found = sorted(folder.iterdir(), key=lambda path: _name(path))
+    except OSError as error:
+        raise UserError(f"{folder} can't be read ({error})") from error
+    return [p for p in found if not p.name.startswith(".") and p.name.lower() not in _IGNORED]
+
+
+def _name(path: Path) -> str:
+    """The name composed (NFC): file systems differ in how they store accents, and a class is one class."""
+    return unicodedata.normalize("NFC", path.name)
+
+
+def _classes(folder: Path) -> Classes:
+    classes: Classes = {}
+    for path in _visible(folder):
+        if not path.is_dir():
+            raise UserError(f"{path} is not a class folder; put images into {folder.name}/<class>/")
+        if _name(path) in classes:
+            raise UserError(f"{path}: two folders are called '{_name(path)}'; merge them")
+        classes[_name(path)] = _files(path)
+    if not classes:
+        raise UserError(f"{folder} has no class folders; expected {folder.name}/<class>/<image files>")
+    return classes
+
+
+def _files(folder: Path) -> list[Path]:
+    files = _visible(folder)
+    for path in files:
+        # Told and not skipped: images of a kind we can't read would silently vanish from the experiment.
+        if not path.is_file() or path.suffix.lower() not in SUFFIXES:
+            raise UserError(f"{path} is not an image file ({', '.join(SUFFIXES)}); convert or remove it")
+    if not files:
+        raise UserError(f"class folder {folder} is empty; put images in or remove it")
+    return files
+
+
+def _read(root: Path, train: Classes, test: Classes) -> Decoded:
+    number = {name: i for i, name in enumerate(train)}
+    pictures = [[Encoded(str(p), p) for files in c.values() for p in files] for c in (train, test)]
+    labels = [np.array([number[name] for name, files in c.items() for _ in files], np.int64) for c in (train, test)]
+    images = decode(*pictures)
+    return assemble(f"folder:{root}", (images[0], labels[0]), (images[1], labels[1]), tuple(train))

@@ -1,0 +1,20 @@
+"""The one exception a user is meant to see: bad input, told in one line."""
+
+
+class UserError(Exception):
+    """Bad input or a bad environment.
+
+    The message is one line that names the thing (key, file, value) and says what would be right.
+    The command line prints it and exits with status 2; nothing recorded so far is lost.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(" ".join(str(message).split()))
+
+
+def nearest(word: str, choices: "list[str] | tuple[str, ...]") -> str:
+    """Return `; did you mean 'x'?` for the choice most like `word`, or an empty string."""
+    from difflib import get_close_matches
+
+    found = get_close_matches(word, list(choices), n=1, cutoff=0.6)
+    return f"; did you mean '{found[0]}'?" if found else ""

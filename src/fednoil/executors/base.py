@@ -1,0 +1,48 @@
+"""The contract of an executor: it does the clients' work, wherever and however that runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from fednoil.learners.base import Turn
+from fednoil.tensors import Numbers, Tensors
+
+
+@dataclass(frozen=True)
+class Job:
+    """One client's work in one round: what it received, what it kept, and its turn."""
+
+    client: int
+    received: Tensors
+    keep: Tensors
+    turn: Turn
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of a job. `tensors` and `numbers` are the reply to the server; `keep` is the client's state;
+    `evidence` and `loss` (mean training loss) stay with the client and serve metrics."""
+
+    client: int
+    tensors: Tensors
+    numbers: Numbers
+    keep: Tensors
+    evidence: Tensors
+    loss: float
+
+
+Progress = Callable[[float], None]  # share of the work done, 0 to 1
+
+
+class Executor(Protocol):
+    """Trains clients and runs models. Results come in any order; the caller sorts them."""
+
+    def train(self, jobs: Sequence[Job], progress: Progress | None = None) -> list[Result]: ...
+
+    def test_logits(self, model: Tensors) -> Tensor:
+        """Logits of a scored model on the test images: float32 [N, C] on the host."""
+        ...

@@ -1,0 +1,134 @@
+"""One client's local update: the reference meaning of `init / step / final`.
+
+The sequential executor runs it client after client; a real federation's client runs it for itself.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+from fednoil.errors import UserError
+from fednoil.executors.base import Job, Progress, Result
+from fednoil.learners.base import CHUNK, Client, Learner, Phase
+from fednoil.models.network import Network
+from fednoil.section import Section
+from fednoil.tensors import Tensors
+
+
+class Optimiser(Section):
+    """SGD as in the paper, created anew for every local update."""
+
+    lr: float
+    momentum: float
+    weight_decay: float
+
+
+class Workbench:
+    """Memory for one client at a time: the networks that the learner's roles ask for."""
+
+    def __init__(
+        self,
+        learner: Learner,
+        template: nn.Module,
+        normalisation: tuple[tuple[float, ...], tuple[float, ...]],
+        optimiser: Optimiser,
+        device: torch.device,
+    ) -> None:
+        self.learner = learner
+        self.optimiser = optimiser
+        self.nets = {role.name: Network(copy.deepcopy(template), *normalisation, device) for role in learner.roles}
+
+    def load(self, received: Tensors, keep: Tensors) -> None:
+        """Set every network: shared ones as received, kept ones as kept, the rest as copies."""
+        for role in self.learner.roles:
+            net = self.nets[role.name]
+            if role.shared:
+                net.load(received, role.name)
+            elif role.kept and any(name.startswith(f"{role.name}/") for name in keep):
+                net.load(keep, role.name)
+            else:
+                net.load(received, role.start)
+            net.reset_optimiser()
+
+    def update(self, client: Client, job: Job, progress: Progress | None = None) -> Result:
+        """Run one client's turn."""
+        learner, turn = self.learner, job.turn
+        with torch.random.fork_rng(devices=[]):
+            # Only a user's own module can draw from this generator (dropout, say): ours plan their numbers.
+            torch.manual_seed(turn.seed.child("module").value & (2**63 - 1))
+            self.load(job.received, job.keep)
+            state = learner.init(self.nets, client, job.keep, turn)
+            for net in self.nets.values():
+                net.train()
+            loss_sum, steps, updates = torch.zeros((), device=client.index.device), 0, 0
+            chunks = [range(e, e + 1) for e in range(turn.epochs)] if learner.adaptive else [range(turn.epochs)]
+            for place, epochs in enumerate(chunks):
+                phases = learner.plan(client, state, turn, epochs)
+                for part, phase in enumerate(phases):
+                    begin, width = place + part / len(phases), 1 / len(phases)
+                    span = (begin / len(chunks), width / len(chunks))
+                    loss_sum += self._run(phase, client, state, progress, span)
+                    steps += phase.steps
+                    updates += phase.steps * len(phase.trains)
+            final = learner.final(self.nets, client, state, turn)
+        loss = float(loss_sum) / max(steps, 1)
+        self._check_finite(loss, job)
+        keep, sent = dict(final.keep), {}
+        for role in learner.roles:
+            if role.shared:
+                sent |= self.nets[role.name].dump(role.name)
+            if role.kept:
+                keep |= self.nets[role.name].dump(role.name)
+        numbers = {"samples": float(len(client)), "steps": float(updates), **final.numbers}
+        return Result(client.id, sent, numbers, keep, final.evidence, loss)
+
+    def _run(
+        self,
+        phase: Phase,
+        client: Client,
+        state: Tensors,
+        progress: Progress | None,
+        span: tuple[float, float],
+    ) -> Tensor:
+        """All steps of a phase, which is `span` (begin, width) of the turn; the sum of losses, on the device."""
+        learner, optimiser, nets = self.learner, self.optimiser, self.nets
+        trained = [nets[name] for name in phase.trains]
+        lr, momentum, decay = optimiser.lr, optimiser.momentum, optimiser.weight_decay
+        total = torch.zeros((), device=client.index.device)
+        rows = zip(*(t.unbind(0) for t in phase.tensors.values()), strict=True)
+        for done, row in enumerate(rows, start=1):
+            batch = dict(zip(phase.tensors, row, strict=True))
+            for net in trained:
+                net.grads.zero_()
+            loss = learner.step(nets, client.pool, batch, state, phase.kind)
+            loss.backward()
+            learner.gradients(nets, batch, state, phase.kind)
+            for net in trained:
+                net.sgd(lr, momentum, decay)
+            learner.after(nets, batch, state, phase.kind)
+            total += loss.detach()
+            if progress and (done % 16 == 0 or done == phase.steps):
+                progress(span[0] + span[1] * done / phase.steps)
+        return total
+
+    def _check_finite(self, loss: float, job: Job) -> None:
+        finite = all(bool(torch.isfinite(net.params).all()) for net in self.nets.values())
+        if not finite or loss != loss or loss in (float("inf"), float("-inf")):
+            raise UserError(
+                f"training diverged: client {job.client} in round {job.turn.round_idx} has loss {loss}; "
+                f"lower train.lr (now {self.optimiser.lr}); the last checkpoint is kept"
+            )
+
+    @torch.no_grad()
+    def logits(self, model: Tensors, images: Tensor) -> Tensor:
+        """Logits of a scored model, in eval mode: float32 [N, C] on the host."""
+        self.load(model, model)
+        for net in self.nets.values():
+            net.eval()
+        parts = [
+            self.learner.predict(self.nets, images[i : i + CHUNK]).float().cpu() for i in range(0, len(images), CHUNK)
+        ]
+        return torch.cat(parts)

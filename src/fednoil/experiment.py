@@ -1,0 +1,136 @@
+"""From a configuration to everything a run needs: data, clients, noise, model, methods."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from fednoil import manifest, models, noise, partition
+from fednoil.config.schema import Config
+from fednoil.data import load
+from fednoil.data.dataset import Dataset
+from fednoil.errors import UserError
+from fednoil.executors.base import Executor
+from fednoil.executors.local import Optimiser, Workbench
+from fednoil.executors.sequential import Sequential
+from fednoil.learners import learner_class
+from fednoil.learners.base import Client, Learner, Task
+from fednoil.models.network import Network
+from fednoil.schedules import Schedule
+from fednoil.seeds import Seed
+from fednoil.servers import server_class
+from fednoil.servers.base import Server
+from fednoil.tensors import Tensors
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Data × partition × noise. `truth` is for metrics; nothing that trains is given it."""
+
+    dataset: Dataset
+    parts: tuple[np.ndarray, ...]
+    labels: noise.Labels
+    truth: noise.Truth
+
+    @property
+    def num_clients(self) -> int:
+        return len(self.parts)
+
+    def manifest_hash(self) -> str:
+        return manifest.manifest_hash(self.parts, self.labels, self.truth)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Everything that a run is made of, apart from where it runs and where it is recorded."""
+
+    config: Config
+    setting: Setting
+    task: Task
+    server: Server
+    learner: Learner
+    schedule: Schedule
+    template: nn.Module
+    seed: Seed
+
+    def initial_model(self) -> Tensors:
+        """The tensors of all shared networks before round 1; each network has weights of its own."""
+        tensors: Tensors = {}
+        for role in self.learner.roles:
+            if role.shared:
+                module = self._build(role.name)
+                tensors |= Network(module, *self.normalisation, torch.device("cpu")).dump(role.name)
+        return tensors
+
+    @property
+    def normalisation(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        return self.setting.dataset.mean, self.setting.dataset.std
+
+    def _build(self, network: str) -> nn.Module:
+        dataset = self.setting.dataset
+        return models.build(
+            self.config.model, dataset.image_shape, dataset.num_classes, self.seed.child("model", network)
+        )
+
+
+def make_setting(config: Config, data_dir: Path | None, seed: Seed) -> Setting:
+    """Load the data, deal it to clients and spoil their labels."""
+    dataset = load(config.data, data_dir)
+    if config.noise.kind == "manifest":
+        assert config.noise.manifest is not None
+        parts, labels, truth = manifest.read_manifest(
+            Path(config.noise.manifest), dataset.train.labels, dataset.num_classes, dataset.hash
+        )
+        return Setting(dataset, parts, labels, truth)
+    parts = partition.partition(dataset.train.labels, dataset.num_classes, config.partition, seed)
+    labels, truth = noise.apply(dataset.train.labels, parts, dataset.num_classes, config.noise, seed)
+    return Setting(dataset, parts, labels, truth)
+
+
+def make_experiment(config: Config, data_dir: Path | None = None) -> Experiment:
+    """Resolve a configuration; everything random depends on `run.seed` alone."""
+    seed = Seed(config.run.seed)
+    setting = make_setting(config, data_dir, seed)
+    dataset = setting.dataset
+    task = Task(
+        num_classes=dataset.num_classes,
+        image_shape=dataset.image_shape,
+        batch_size=config.train.batch_size,
+        lr=config.train.lr,
+        rounds=config.train.rounds,
+    )
+    server = server_class(config.server.name)(config.server, task)
+    learner = server.wrap(learner_class(config.learner.name)(config.learner, task))
+    template = models.build(config.model, dataset.image_shape, dataset.num_classes, seed.child("model"))
+    return Experiment(config, setting, task, server, learner, config.schedule.build(), template, seed)
+
+
+def pick_device(name: str) -> torch.device:
+    """`auto` takes a GPU where there is one."""
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UserError("run.device = 'cuda', but PyTorch sees no CUDA GPU here; use 'cpu' or 'auto'")
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(name)
+
+
+def make_executor(experiment: Experiment, device: torch.device) -> Executor:
+    """Put the data on the device once and make the executor that works there."""
+    setting, config = experiment.setting, experiment.config
+    pool = torch.from_numpy(np.ascontiguousarray(setting.dataset.train.images)).to(device)
+    clients = {
+        k: Client(k, pool, _tensor(part, device), _tensor(given, device))
+        for k, (part, given) in enumerate(zip(setting.parts, setting.labels.given, strict=True))
+    }
+    optimiser = Optimiser(lr=config.train.lr, momentum=config.train.momentum, weight_decay=config.train.weight_decay)
+    bench = Workbench(experiment.learner, experiment.template, experiment.normalisation, optimiser, device)
+    test_images = torch.from_numpy(np.ascontiguousarray(setting.dataset.test.images)).to(device)
+    return Sequential(bench, clients, test_images)
+
+
+def _tensor(array: np.ndarray, device: torch.device) -> torch.Tensor:
+    return torch.from_numpy(np.ascontiguousarray(array).astype(np.int64)).to(device)

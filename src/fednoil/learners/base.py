@@ -1,0 +1,203 @@
+"""The contract of a learner: how one client learns from its own data.
+
+A learner's work in one round is `init / step / final` over tensors. An executor runs it: client after client
+(the reference), many clients at once, or inside a real federation's client; the learner never knows which.
+
+    state  = learner.init(nets, client, turn)                 once a round
+    phases = learner.plan(client, state, turn, epochs)        index tensors for whole epochs, drawn ahead
+    loss   = learner.step(nets, client.pool, batch, state)    one optimiser step; then loss.backward()
+             learner.gradients(nets, batch, state)            may change the gradients before the optimiser
+             learner.after(nets, batch, state)                after the optimiser (a moving average, say)
+    final  = learner.final(nets, client, state, turn)         once a round
+
+Inside `step`, `gradients` and `after`: static shapes, full batches, no host synchronisation. All random
+numbers are drawn in `init` and `plan` from `turn.seed`. Given labels are all a learner can see; true labels
+are not part of any of these types.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fednoil.models.network import Network
+from fednoil.plugins import About
+from fednoil.section import Section
+from fednoil.seeds import Seed
+from fednoil.tensors import Numbers, Tensors
+
+Nets = Mapping[str, Network]
+CHUNK = 1000  # images in one forward pass without gradients
+
+
+class LearnerConfig(Section):
+    """The keys every learner has; a method adds its own."""
+
+    name: str = "erm"
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a learner or server knows of the experiment besides its own settings."""
+
+    num_classes: int
+    image_shape: tuple[int, int, int]
+    batch_size: int
+    lr: float
+    rounds: int
+
+
+@dataclass(frozen=True)
+class Client:
+    """One client's data: `index` [n] into the resident uint8 `pool`, and the given `labels` [n]."""
+
+    id: int
+    pool: Tensor
+    index: Tensor
+    labels: Tensor
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One client's turn in one round: `round_idx` from 1, local `epochs`, and the seed of both."""
+
+    round_idx: int
+    epochs: int
+    seed: Seed
+
+
+@dataclass(frozen=True)
+class Role:
+    """A network that a client works with.
+
+    shared: received from the server and sent back; kept: stays with the client between rounds. A network that
+    is neither, or is kept but has no state yet, starts as a copy of the network `start`.
+    """
+
+    name: str
+    shared: bool = True
+    kept: bool = False
+    start: str = "model"
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Steps that run one after another: `tensors` have the number of steps as first dimension.
+
+    `trains` names the networks that the optimiser moves; phases of one `kind` have the same shapes per step.
+    """
+
+    tensors: Tensors
+    kind: str = "train"
+    trains: tuple[str, ...] = ("model",)
+
+    @property
+    def steps(self) -> int:
+        return len(next(iter(self.tensors.values())))
+
+
+@dataclass(frozen=True)
+class Final:
+    """What a turn leaves: `numbers` go to the server, `keep` stays in the client's state until its next turn,
+    `evidence` stays on the client and is there for metrics and audits."""
+
+    numbers: Numbers = field(default_factory=dict)
+    keep: Tensors = field(default_factory=dict)
+    evidence: Tensors = field(default_factory=dict)
+
+
+class Learner(ABC):
+    """Base class of all learners; see the module's text for the contract."""
+
+    Config: ClassVar[type[LearnerConfig]] = LearnerConfig
+    about: ClassVar[About | None] = None
+    # True: `plan` looks at the networks as they are after the epochs before, so it is asked epoch by epoch.
+    adaptive: ClassVar[bool] = False
+
+    def __init__(self, config: LearnerConfig, task: Task) -> None:
+        self.config = config
+        self.task = task
+
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        return (Role("model"),)
+
+    def init(self, nets: Nets, client: Client, keep: Tensors, turn: Turn) -> Tensors:
+        """Tensors for this turn; `keep` is what the client's last turn left."""
+        return {}
+
+    @abstractmethod
+    def plan(self, client: Client, state: Tensors, turn: Turn, epochs: range) -> list[Phase]:
+        """The steps of the given epochs (numbered from 0)."""
+
+    @abstractmethod
+    def step(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> Tensor:
+        """The scalar loss of one batch."""
+
+    def gradients(self, nets: Nets, batch: Tensors, state: Tensors, kind: str) -> None:  # noqa: B027
+        """Change the gradients before the optimiser uses them."""
+
+    def after(self, nets: Nets, batch: Tensors, state: Tensors, kind: str) -> None:  # noqa: B027
+        """Follow up on an optimiser step."""
+
+    def final(self, nets: Nets, client: Client, state: Tensors, turn: Turn) -> Final:
+        return Final()
+
+    def predict(self, nets: Nets, images: Tensor) -> Tensor:
+        """Logits of the model that the experiment is scored with."""
+        return nets["model"](images)
+
+    @torch.no_grad()
+    def confidence(self, nets: Nets, client: Client, temperature: float) -> Tensor:
+        """softmax(logits/τ)[given label] of every sample, un-augmented, in eval mode (Eq. 5–6): float32 [n]."""
+        for net in nets.values():
+            net.eval()
+        parts = []
+        for start in range(0, len(client), CHUNK):
+            rows = slice(start, start + CHUNK)
+            logits = self.predict(nets, client.pool[client.index[rows]]).float()
+            probs = torch.softmax(logits / temperature, dim=1)
+            parts.append(probs.gather(1, client.labels[rows, None])[:, 0])
+        return torch.cat(parts)
+
+
+class Wrapped(Learner):
+    """A learner inside another: a server's change to the local work, which the inner one doesn't know of."""
+
+    def __init__(self, inner: Learner) -> None:
+        super().__init__(inner.config, inner.task)
+        self.inner = inner
+        self.adaptive = inner.adaptive  # pyright: ignore[reportAttributeAccessIssue]
+
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        return self.inner.roles
+
+    def init(self, nets: Nets, client: Client, keep: Tensors, turn: Turn) -> Tensors:
+        return self.inner.init(nets, client, keep, turn)
+
+    def plan(self, client: Client, state: Tensors, turn: Turn, epochs: range) -> list[Phase]:
+        return self.inner.plan(client, state, turn, epochs)
+
+    def step(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> Tensor:
+        return self.inner.step(nets, pool, batch, state, kind)
+
+    def gradients(self, nets: Nets, batch: Tensors, state: Tensors, kind: str) -> None:
+        self.inner.gradients(nets, batch, state, kind)
+
+    def after(self, nets: Nets, batch: Tensors, state: Tensors, kind: str) -> None:
+        self.inner.after(nets, batch, state, kind)
+
+    def final(self, nets: Nets, client: Client, state: Tensors, turn: Turn) -> Final:
+        return self.inner.final(nets, client, state, turn)
+
+    def predict(self, nets: Nets, images: Tensor) -> Tensor:
+        return self.inner.predict(nets, images)

@@ -1,0 +1,50 @@
+"""ResNet18 with the stem for small images (He et al., CVPR 2016; 3×3 stride-1 stem, no stem pooling)."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+
+def _conv3(inputs: int, outputs: int, stride: int = 1) -> nn.Conv2d:
+    return nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False)
+
+
+class BasicBlock(nn.Module):
+    """Two 3×3 convolutions and a shortcut."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = _conv3(inputs, outputs, stride)
+        self.bn1 = nn.BatchNorm2d(outputs)
+        self.conv2 = _conv3(outputs, outputs)
+        self.bn2 = nn.BatchNorm2d(outputs)
+        self.relu = nn.ReLU(inplace=True)
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or inputs != outputs:
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(inputs, outputs, 1, stride=stride, bias=False), nn.BatchNorm2d(outputs)
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.relu(self.bn1(self.conv1(x)))
+        out = self.bn2(self.conv2(out))
+        return self.relu(out + self.shortcut(x))
+
+
+class ResNet18(nn.Module):
+    """Eight basic blocks of 64, 128, 256, 512 channels: 11,173,962 parameters for 3 channels, 10 classes."""
+
+    def __init__(self, image_shape: tuple[int, int, int], num_classes: int, width: int = 64) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(_conv3(image_shape[0], width), nn.BatchNorm2d(width), nn.ReLU(inplace=True))
+        blocks: list[nn.Module] = []
+        inputs = width
+        for stage in range(4):
+            outputs = width * 2**stage
+            blocks += [BasicBlock(inputs, outputs, 1 if stage == 0 else 2), BasicBlock(outputs, outputs, 1)]
+            inputs = outputs
+        self.blocks = nn.Sequential(*blocks)
+        self.head = nn.Linear(inputs, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.blocks(self.stem(x)).mean((2, 3)))

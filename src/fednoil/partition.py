@@ -1,0 +1,180 @@
+"""Which training samples each client holds: an even deal, a Dirichlet mix of classes, or uneven sizes.
+
+All three start from the same pool, which is class-balanced when a size per client is asked for, so that the
+kinds differ in how the samples are dealt and not in which samples there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field
+
+from fednoil.errors import UserError
+from fednoil.section import Section
+from fednoil.seeds import Seed
+
+MAX_DRAWS = 2000
+"""Draws of a random split before giving up on `min_size`."""
+
+
+class PartitionConfig(Section):
+    """How the training samples are dealt to the clients.
+
+    `beta` is the concentration of the Dirichlet draw (`dirichlet`: per class; `quantity`: of the sizes), and
+    `min_size` the fewest samples a client may hold in those two kinds. Without `samples_per_client` every
+    training sample is dealt.
+    """
+
+    kind: Literal["iid", "dirichlet", "quantity"] = "iid"
+    clients: Annotated[int, Field(ge=1)] = 20
+    samples_per_client: Annotated[int, Field(ge=1)] | None = None
+    # Beyond 1e6 every draw is an even split, and near the largest float numpy's draw is all zeros.
+    beta: Annotated[float, Field(gt=0, le=1e6)] = 0.5
+    min_size: Annotated[int, Field(ge=1)] = 32
+
+
+def partition(labels: np.ndarray, num_classes: int, config: PartitionConfig, seed: Seed) -> tuple[np.ndarray, ...]:
+    """One sorted int64 array of indices into `labels` [N] per client; no index is dealt twice."""
+    check_labels(labels, num_classes)
+    total = _pool_size(len(labels), config)
+    pool = _pool(labels, num_classes, total, seed.child("partition", "pool").numpy())
+    rng = seed.child("partition", config.kind).numpy()
+    if config.kind == "iid":
+        # Every K-th sample of the pool ordered by class: each class is spread evenly over the clients.
+        order = np.concatenate(pool)
+        parts = [order[client :: config.clients] for client in range(config.clients)]
+    elif config.kind == "dirichlet":
+        sizes = np.array([len(indices) for indices in pool])
+        counts = _draw_until_filled(lambda: _class_counts(sizes, config, rng), config)
+        parts = _cut(pool, counts)
+    else:
+        counts = _draw_until_filled(lambda: _client_sizes(total, config, rng), config)
+        parts = _deal_evenly(np.concatenate(pool), counts[0])
+    return tuple(np.sort(part).astype(np.int64) for part in parts)
+
+
+def check_labels(labels: np.ndarray, num_classes: int) -> None:
+    """Raise `UserError` unless `labels` are whole numbers [N] in 0..num_classes-1."""
+    if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
+        raise UserError(
+            f"training labels have type {labels.dtype} and shape {labels.shape}: "
+            "they must be whole numbers, one per sample"
+        )
+    wrong = np.flatnonzero((labels < 0) | (labels >= num_classes))
+    if len(wrong):
+        raise UserError(
+            f"training label {labels[wrong[0]]} of sample {wrong[0]} is out of range: "
+            f"with {num_classes} classes labels must be 0 to {num_classes - 1}"
+        )
+
+
+def _pool_size(available: int, config: PartitionConfig) -> int:
+    """How many of the `available` samples are dealt in all."""
+    if available < config.clients:
+        raise UserError(
+            f"partition.clients = {config.clients} is more than the {available} training samples: "
+            "each client needs at least one"
+        )
+    total = available
+    if config.samples_per_client is not None:
+        total = config.clients * config.samples_per_client
+    if total > available:
+        raise UserError(
+            f"partition.samples_per_client = {config.samples_per_client} needs {total} training samples for "
+            f"{config.clients} clients but there are {available}: use at most {available // config.clients}"
+        )
+    if config.kind != "iid" and config.clients * config.min_size > total:
+        raise UserError(
+            f"partition.min_size = {config.min_size} needs {config.clients * config.min_size} samples for "
+            f"partition.clients = {config.clients} but {total} are dealt: "
+            f"use at most {total // config.clients}"
+        )
+    return total
+
+
+def _pool(labels: np.ndarray, num_classes: int, total: int, rng: np.random.Generator) -> list[np.ndarray]:
+    """The indices of `total` samples, as equal per class as there are: one shuffled array per class."""
+    classes = [rng.permutation(np.flatnonzero(labels == label)) for label in range(num_classes)]
+    quotas = class_quotas(np.array([len(indices) for indices in classes]), total, rng)
+    return [indices[:quota] for indices, quota in zip(classes, quotas, strict=True)]
+
+
+def class_quotas(available: np.ndarray, total: int, rng: np.random.Generator) -> np.ndarray:
+    """Share `total` samples between classes that have `available` [C], as equally as that allows: [C].
+
+    Water-filling: the classes with samples left rise together, and a scarce class gives all it has. What
+    doesn't divide goes one each to classes drawn at random.
+    """
+    quotas = np.zeros_like(available)
+    while total:
+        left = np.flatnonzero(quotas < available)
+        level = total // len(left)
+        if level == 0:
+            quotas[rng.choice(left, total, replace=False)] += 1
+            break
+        gain = np.minimum(level, available[left] - quotas[left])
+        quotas[left] += gain
+        total -= int(gain.sum())
+    return quotas
+
+
+def _draw_until_filled(draw: Callable[[], np.ndarray], config: PartitionConfig) -> np.ndarray:
+    """The first of at most `MAX_DRAWS` counts [rows, clients] that give each client `min_size` samples."""
+    for _ in range(MAX_DRAWS):
+        counts = draw()
+        if counts.sum(0).min() >= config.min_size:
+            return counts
+    raise UserError(
+        f"partition.beta = {config.beta:g} gave no split in {MAX_DRAWS} draws where each of "
+        f"partition.clients = {config.clients} has partition.min_size = {config.min_size} samples: "
+        "use a larger beta, a smaller min_size or fewer clients"
+    )
+
+
+def _class_counts(sizes: np.ndarray, config: PartitionConfig, rng: np.random.Generator) -> np.ndarray:
+    """How many samples of each class, of `sizes` [C], each client gets: int64 [C, clients]."""
+    counts = np.zeros((len(sizes), config.clients), dtype=np.int64)
+    for label, size in enumerate(sizes):
+        # A client that holds its even share gets nothing of later classes. Drawing for the others alone has
+        # the same law as zeroing its entry and renormalising, and can't leave a sum of zero.
+        hungry = np.flatnonzero(counts.sum(0) < sizes.sum() / config.clients)
+        if not size:
+            continue
+        shares = rng.dirichlet(np.full(len(hungry), config.beta))
+        cuts = np.floor(np.cumsum(shares[:-1]) * size).astype(np.int64)
+        counts[label, hungry] = np.diff(cuts, prepend=0, append=size)
+    return counts
+
+
+def _cut(pool: list[np.ndarray], counts: np.ndarray) -> list[np.ndarray]:
+    """Deal each class's indices in consecutive runs of `counts` [C, clients]."""
+    runs = [np.split(indices, np.cumsum(row)[:-1]) for indices, row in zip(pool, counts, strict=True)]
+    return [np.concatenate(client) for client in zip(*runs, strict=True)]
+
+
+def _client_sizes(total: int, config: PartitionConfig, rng: np.random.Generator) -> np.ndarray:
+    """Sizes that sum to `total`, from one Dirichlet draw: int64 [1, clients]."""
+    return largest_remainder(rng.dirichlet(np.full(config.clients, config.beta)), total)[None]
+
+
+def largest_remainder(shares: np.ndarray, total: int) -> np.ndarray:
+    """Round `shares` [K], which sum to 1, of `total` to whole numbers that sum to it: int64 [K]."""
+    exact = shares * total
+    sizes = np.floor(exact).astype(np.int64)
+    order = np.argsort(sizes - exact, kind="stable")
+    sizes[order[: total - int(sizes.sum())]] += 1
+    return sizes
+
+
+def _deal_evenly(order: np.ndarray, sizes: np.ndarray) -> list[np.ndarray]:
+    """Deal indices ordered by class so that clients of any `sizes` [K] get about the same class mix.
+
+    Each client's n_k turns are spread evenly over the deal; with equal sizes this is one sample each in turn.
+    """
+    owner = np.repeat(np.arange(len(sizes)), sizes)
+    turn = np.concatenate([(np.arange(size) + 0.5) / size for size in sizes])
+    owner = owner[np.argsort(turn, kind="stable")]
+    return [order[owner == client] for client in range(len(sizes))]

@@ -1,0 +1,58 @@
+"""Finding what a configuration names: a row of a literal table, or the user's own by import path."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from fednoil.errors import UserError, nearest
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class About:
+    """What `fednoil methods` tells of a method."""
+
+    title: str
+    paper: str
+    keeps: str  # per client between rounds
+    sends: str  # what a client uploads
+    cost: str  # computing of a local update relative to FedAvg with plain cross-entropy
+
+
+def import_object(path: str, key: str) -> object:
+    """Import `package.module:name`; the current folder is searched as well."""
+    module_name, _, attribute = path.partition(":")
+    if not module_name or not attribute:
+        raise UserError(f"{key} = '{path}' is not an import path; write package.module:name")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:
+        raise UserError(f"{key} = '{path}': importing {module_name} failed: {error!r}") from error
+    try:
+        return getattr(module, attribute)
+    except AttributeError:
+        raise UserError(f"{key} = '{path}': {module_name} has no '{attribute}'") from None
+
+
+def find_class(name: str, table: Mapping[str, type[T]], base: type[T], key: str) -> type[T]:
+    """The class called `name` in `table`, or the user's own at `package.module:Class`."""
+    if name in table:
+        return table[name]
+    if ":" not in name:
+        known = ", ".join(table)
+        raise UserError(
+            f"{key} = '{name}' is unknown; choose {known} or your own package.module:Class" + nearest(name, list(table))
+        )
+    found = import_object(name, key)
+    if not (isinstance(found, type) and issubclass(found, base)):
+        raise UserError(f"{key} = '{name}' is not a class derived from {base.__module__}.{base.__name__}")
+    return found

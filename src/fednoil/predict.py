@@ -1,0 +1,56 @@
+"""Classify images with a model file and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image, UnidentifiedImageError
+
+from fednoil.errors import UserError
+from fednoil.records.model_file import LoadedModel, load_model
+
+
+def predict_files(
+    model_file: Path, images: Sequence[Path], *, resize: bool = False, trusted: tuple[str, ...] = ()
+) -> list[dict[str, Any]]:
+    """One row per image: path, predicted class, its probability, and all probabilities."""
+    model = load_model(model_file, trusted)
+    pixels = torch.from_numpy(np.stack([read_image(path, model, resize) for path in images]))
+    rows = []
+    for path, probs in zip(images, model.probabilities(pixels), strict=True):
+        best = int(probs.argmax())
+        named = dict(zip(model.class_names, probs.tolist(), strict=True))
+        rows.append(
+            {
+                "image": str(path),
+                "class": model.class_names[best],
+                "probability": float(probs[best]),
+                "probabilities": named,
+            }
+        )
+    return rows
+
+
+def read_image(path: Path, model: LoadedModel, resize: bool) -> np.ndarray:
+    """An image as uint8 [channels, height, width] in the model's size."""
+    channels, height, width = model.image_shape
+    try:
+        with Image.open(path) as file:
+            image = file.convert("L" if channels == 1 else "RGB")
+    except FileNotFoundError:
+        raise UserError(f"cannot read {path}: no such file") from None
+    except (UnidentifiedImageError, OSError, ValueError, Image.DecompressionBombError) as error:
+        raise UserError(f"{path} is not a readable image: {error}") from None
+    if image.size != (width, height):
+        if not resize:
+            raise UserError(
+                f"{path} is {image.size[0]}×{image.size[1]} pixels, the model takes {width}×{height}; "
+                "add --resize to scale it"
+            )
+        image = image.resize((width, height), Image.Resampling.BILINEAR)
+    array = np.asarray(image, dtype=np.uint8)
+    return array[None] if channels == 1 else array.transpose(2, 0, 1)

@@ -1,0 +1,56 @@
+"""Runs side by side, from their folders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from fednoil import metrics
+from fednoil.config.loading import read_toml
+from fednoil.errors import UserError
+from fednoil.records.folder import RunFolder
+
+
+def describe(path: Path) -> dict[str, Any]:
+    """One row of a comparison; an unfinished run is summarised as far as it got."""
+    folder = RunFolder(path)
+    if not folder.is_run():
+        raise UserError(f"{path} is not a run folder (no config.toml)")
+    values = read_toml(path / "config.toml")
+    records = folder.records()
+    finished = (path / "summary.json").is_file()
+    if finished:
+        summary = folder.summary()
+    elif records:
+        summary = metrics.summarise(records, ())
+    else:
+        raise UserError(f"{path} has no finished round yet")
+    return {
+        "run": str(path),
+        "method": method_name(values),
+        "setting": setting_name(values),
+        "seed": values.get("run", {}).get("seed", 0),
+        "finished": finished,
+        **{k: v for k, v in summary.items() if not k.endswith("_hash") and k != "per_class_accuracy"},
+    }
+
+
+def method_name(values: dict[str, Any]) -> str:
+    """`server+learner (schedule)`, plain cross-entropy and constant epochs left unsaid."""
+    server = values.get("server", {}).get("name", "fedavg")
+    learner = values.get("learner", {}).get("name", "erm")
+    schedule = values.get("schedule", {}).get("name", "constant")
+    name = server if learner == "erm" else f"{server}+{learner}"
+    return name if schedule == "constant" else f"{name} ({schedule})"
+
+
+def setting_name(values: dict[str, Any]) -> str:
+    """Data, partition and noise in a few words."""
+    noise = values.get("noise", {})
+    kind = noise.get("kind", "none")
+    if kind in ("symmetric", "pair"):
+        kind += "-custom" if noise.get("ratios") else f"-{noise.get('mode', 'high')}"
+        if noise.get("kind") == "pair":
+            kind += f"-{noise.get('pair_map', 'per_client')}"
+    data, partition = values.get("data", {}).get("name", "?"), values.get("partition", {}).get("kind", "iid")
+    return f"{data} {partition} {kind}"

@@ -1,0 +1,39 @@
+"""Where and with what a run was made."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import torch
+
+_PACKAGES = ("fednoil", "torch", "numpy", "pydantic", "pyarrow", "pillow", "safetensors")
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def package_version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def environment(device: torch.device) -> dict[str, Any]:
+    """Versions, hardware and command of this process."""
+    return {
+        "started": now(),
+        "command": ["fednoil", *sys.argv[1:]],
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": {name: package_version(name) for name in _PACKAGES},
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "cpus": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+    }

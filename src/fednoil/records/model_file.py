@@ -1,0 +1,134 @@
+"""The model file: weights with all that `fednoil predict` needs to use them, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import torch
+
+from fednoil import models
+from fednoil.config.loading import load_config
+from fednoil.config.schema import Config
+from fednoil.errors import UserError
+from fednoil.executors.local import Optimiser, Workbench
+from fednoil.experiment import Experiment
+from fednoil.learners import learner_class
+from fednoil.learners.base import Task
+from fednoil.records.files import read_tensors, write_tensors
+from fednoil.seeds import Seed
+from fednoil.servers import server_class
+from fednoil.tensors import Tensors
+
+_KEY = "fednoil"
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A trained model ready to run, with the names of its classes."""
+
+    bench: Workbench
+    tensors: Tensors
+    class_names: tuple[str, ...]
+    image_shape: tuple[int, int, int]
+
+    def probabilities(self, images: torch.Tensor) -> torch.Tensor:
+        """Class probabilities for uint8 images [N, C, H, W]: float32 [N, classes]."""
+        return torch.softmax(self.bench.logits(self.tensors, images), dim=1)
+
+
+def save_model(path: Path, experiment: Experiment, tensors: Tensors) -> None:
+    """Write the model; with a single network its tensors have the names of the module's state_dict."""
+    dataset = experiment.setting.dataset
+    networks = [role.name for role in experiment.learner.roles if role.shared]
+    about = {
+        "format": FORMAT,
+        "config": experiment.config.model_dump(mode="json"),
+        "config_hash": experiment.config.hash(),
+        "data_hash": dataset.hash,
+        "architecture": experiment.config.model.model_dump(mode="json"),
+        "networks": networks,
+        "class_names": list(dataset.class_names),
+        "image_shape": list(dataset.image_shape),
+        "mean": list(dataset.mean),
+        "std": list(dataset.std),
+    }
+    if len(networks) == 1:
+        tensors = {name.removeprefix(f"{networks[0]}/"): t for name, t in tensors.items()}
+    write_tensors(path, tensors, {_KEY: json.dumps(about)})
+
+
+def load_model(path: Path, trusted: tuple[str, ...] = ()) -> LoadedModel:
+    """Read a model file. Code is imported only for import paths named in `trusted`, never on the file's word."""
+    about = _metadata(path)
+    try:
+        _check_trust(about["config"], trusted, path)
+        config = load_config({k: _known(v) for k, v in about["config"].items()})
+        image_shape = tuple(int(n) for n in about["image_shape"])
+        class_names = tuple(str(n) for n in about["class_names"])
+        normalisation = (tuple(map(float, about["mean"])), tuple(map(float, about["std"])))
+        networks = [str(n) for n in about["networks"]]
+        if len(image_shape) != 3 or not class_names or len(normalisation[0]) != image_shape[0]:
+            raise ValueError("sizes do not fit together")
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(f"{path}: its metadata is damaged: {error!r}") from None
+    bench = _bench(config, image_shape, class_names, normalisation)
+    tensors = read_tensors(path)
+    if len(networks) == 1:
+        tensors = {f"{networks[0]}/{name}": t for name, t in tensors.items()}
+    _check_shapes(path, bench, tensors)
+    return LoadedModel(bench, tensors, class_names, image_shape)
+
+
+def _known(section: dict[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in section.items() if v is not None}
+
+
+def _check_trust(config: dict[str, Any], trusted: tuple[str, ...], path: Path) -> None:
+    """Refuse to import code that only the file asks for."""
+    for section in ("model", "server", "learner"):
+        name = str(config.get(section, {}).get("name", ""))
+        if ":" in name and name not in trusted:
+            raise UserError(
+                f"{path} was made with the code '{name}' ({section}.name); if you trust it, name it: --trust {name}"
+            )
+
+
+def _metadata(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise UserError(f"cannot read {path}: no such file")
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            raw = (file.metadata() or {}).get(_KEY)
+        about = json.loads(raw) if raw else None
+    except (safetensors.SafetensorError, ValueError, OSError) as error:
+        raise UserError(f"{path} is damaged or no safetensors file: {error}") from None
+    if not isinstance(about, dict) or about.get("format") != FORMAT:
+        raise UserError(f"{path} is not a model that fednoil has written (format {FORMAT})")
+    return about
+
+
+def _bench(
+    config: Config,
+    image_shape: tuple[int, int, int],
+    class_names: tuple[str, ...],
+    normalisation: tuple[tuple[float, ...], tuple[float, ...]],
+) -> Workbench:
+    train = config.train
+    task = Task(len(class_names), image_shape, train.batch_size, train.lr, train.rounds)
+    learner = learner_class(config.learner.name)(config.learner, task)
+    learner = server_class(config.server.name)(config.server, task).wrap(learner)
+    template = models.build(config.model, image_shape, len(class_names), Seed(0))
+    optimiser = Optimiser(lr=train.lr, momentum=train.momentum, weight_decay=train.weight_decay)
+    return Workbench(learner, template, normalisation, optimiser, torch.device("cpu"))
+
+
+def _check_shapes(path: Path, bench: Workbench, tensors: Tensors) -> None:
+    for role in bench.learner.roles:
+        for name, own in bench.nets[role.name].dump(role.name).items():
+            if role.shared and (name not in tensors or tensors[name].shape != own.shape):
+                raise UserError(f"{path}: tensor '{name}' is missing or does not fit the architecture")

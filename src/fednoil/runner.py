@@ -1,0 +1,178 @@
+"""A recorded run: the round loop, its folder, its checkpoints, and what happens when it is stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from fednoil import manifest, metrics, rounds
+from fednoil.config.loading import load_config, read_toml, to_toml
+from fednoil.config.schema import Config
+from fednoil.errors import UserError
+from fednoil.executors.base import Executor
+from fednoil.experiment import Experiment, make_executor, make_experiment, pick_device
+from fednoil.records.checkpoint import Checkpoints
+from fednoil.records.environment import environment, now
+from fednoil.records.files import read_json
+from fednoil.records.folder import CHECKPOINT, RunFolder
+from fednoil.records.model_file import save_model
+
+
+class Reporter(Protocol):
+    """Whoever wants to know how a run goes."""
+
+    def start(self, experiment: Experiment, done: list[dict[str, Any]]) -> None: ...
+
+    def local(self, share: float) -> None: ...
+
+    def round(self, record: dict[str, Any]) -> None: ...
+
+    def finish(self, summary: dict[str, Any], folder: Path) -> None: ...
+
+
+def run(
+    config: Config,
+    out: Path,
+    reporter: Reporter,
+    *,
+    data_dir: Path | None = None,
+    resume: bool = False,
+    force: bool = False,
+) -> dict[str, Any]:
+    """Run an experiment to its end and record it under `out`; returns the summary."""
+    folder = RunFolder(out)
+    folder.prepare(resume=resume, force=force)
+    device = pick_device(config.run.device)
+    with folder.locked():
+        if resume and folder.is_run():
+            _same_config(folder, config)
+        experiment = make_experiment(config, data_dir)
+        hashes = {
+            "config_hash": config.hash(),
+            "data_hash": experiment.setting.dataset.hash,
+            "noise_hash": experiment.setting.manifest_hash(),
+        }
+        checkpoints = Checkpoints(out / CHECKPOINT, hashes)
+        if force:
+            folder.clear()
+        state, records = _begin(experiment, folder, checkpoints, device, hashes)
+        if state.round_idx == config.train.rounds and (out / "summary.json").is_file():
+            summary = folder.summary()
+            reporter.start(experiment, records)
+            reporter.finish(summary, out)
+            return summary
+        executor = make_executor(experiment, device)
+        reporter.start(experiment, records)
+        state = _play_all(experiment, executor, state, records, folder, checkpoints, reporter)
+        summary = metrics.summarise(records, state.per_class) | hashes
+        save_model(out / "model.safetensors", experiment, state.server.tensors)
+        folder.write_summary(summary)
+    reporter.finish(summary, out)
+    return summary
+
+
+def _begin(
+    experiment: Experiment,
+    folder: RunFolder,
+    checkpoints: Checkpoints,
+    device: torch.device,
+    hashes: dict[str, str],
+) -> tuple[rounds.RunState, list[dict[str, Any]]]:
+    """The state to go on from, with the records up to it; a new run's first files are written here."""
+    setting = experiment.setting
+    if checkpoints.exists():
+        state = checkpoints.load()
+        records = folder.keep_rounds(state.round_idx)
+        past = read_json(folder.path / "environment.json")
+        past.setdefault("resumed", []).append({"at": now(), "after_round": state.round_idx})
+        folder.write_environment(past)
+        return state, records
+    folder.rounds_file.unlink(missing_ok=True)
+    folder.write_config(to_toml(experiment.config))
+    folder.write_environment(environment(device) | hashes)
+    manifest.write_manifest(
+        folder.path / "noise.parquet",
+        setting.parts,
+        setting.labels,
+        setting.truth,
+        setting.dataset.hash,
+        setting.dataset.num_classes,
+    )
+    return rounds.start(experiment), []
+
+
+def _play_all(
+    experiment: Experiment,
+    executor: Executor,
+    state: rounds.RunState,
+    records: list[dict[str, Any]],
+    folder: RunFolder,
+    checkpoints: Checkpoints,
+    reporter: Reporter,
+) -> rounds.RunState:
+    """Play the remaining rounds; whatever stops them, the last whole round is checkpointed first."""
+    config = experiment.config
+    saved = state.round_idx
+    try:
+        while state.round_idx < config.train.rounds:
+            after, record = rounds.play(experiment, executor, state, reporter.local)
+            with _uninterrupted():
+                folder.append_round(record)
+                records.append(record)
+                state = after
+                if state.round_idx % config.run.checkpoint_every == 0 or state.round_idx == config.train.rounds:
+                    checkpoints.save(state)
+                    saved = state.round_idx
+            reporter.round(record)
+    except BaseException:
+        if state.round_idx > saved:
+            with _uninterrupted(), contextlib.suppress(OSError):
+                checkpoints.save(state)
+        raise
+    return state
+
+
+def _same_config(folder: RunFolder, config: Config) -> None:
+    """Refuse to resume a run with another configuration, and say what differs."""
+    before = load_config(read_toml(folder.path / "config.toml"))
+    if before.hash() == config.hash():
+        return
+    old, new = before.model_dump(mode="json"), config.model_dump(mode="json")
+    changed = [
+        f"{section}.{key} is {old[section].get(key)!r} there and {new[section].get(key)!r} now"
+        for section in new
+        for key in {**old[section], **new[section]}
+        if old[section].get(key) != new[section].get(key) and (section, key) not in _FREE
+    ]
+    raise UserError(
+        f"{folder.path} is a run of another configuration: {'; '.join(changed[:3])}; "
+        "resume it unchanged, choose another --out, or --force to start over"
+    )
+
+
+_FREE = {("run", "device"), ("run", "checkpoint_every")}
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Let a Ctrl-C wait until a record and its checkpoint are whole."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    pending: list[int] = []
+    handlers = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
+    for number in handlers:
+        signal.signal(number, lambda n, _frame: pending.append(n))
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    if pending:
+        signal.raise_signal(pending[0])

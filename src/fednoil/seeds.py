@@ -1,0 +1,98 @@
+"""Random numbers that are the same on every executor, device and order of clients.
+
+One root seed has named children (`partition`, `noise/client 3`, `round 7/client 3/order`), so that a draw
+depends on what it is for and never on what was drawn before it. Two kinds of numbers come from a child:
+
+- host draws (partition, noise, selection): a numpy generator, `Seed.numpy()`;
+- device draws (order of samples, augmentation): counter-based numbers, `bits`, `uniform`, `permutations`.
+  They are computed by integer tensor arithmetic (SplitMix64, Steele et al., OOPSLA 2014), which gives the
+  same bits on a CPU and on a GPU, and inside a captured CUDA graph.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Name = str | int
+
+_GAMMA = 0x9E3779B97F4A7C15
+_MIX1 = 0xBF58476D1CE4E5B9
+_MIX2 = 0x94D049BB133111EB
+
+
+def _signed(value: int) -> int:
+    """The int64 with the same 64 bits as `value`."""
+    value &= (1 << 64) - 1
+    return value - (1 << 64) if value >= 1 << 63 else value
+
+
+@dataclass(frozen=True)
+class Seed:
+    """A node in the tree of seeds: a root number and the path of names below it."""
+
+    root: int
+    path: tuple[Name, ...] = ()
+
+    def child(self, *names: Name) -> Seed:
+        return Seed(self.root, self.path + names)
+
+    @property
+    def value(self) -> int:
+        """64 bits that depend on the root and on every name of the path."""
+        text = "/".join([str(self.root), *(f"{type(n).__name__[0]}:{n}" for n in self.path)])
+        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+
+    def numpy(self) -> np.random.Generator:
+        return np.random.Generator(np.random.Philox(key=self.value))
+
+    def key(self) -> int:
+        """The key for the counter-based draws below, as an int64."""
+        return _signed(self.value)
+
+    def keys(self, names: Iterable[Name], device: torch.device | str = "cpu") -> Tensor:
+        """Keys of the children called `names`: int64 [len(names)]."""
+        return torch.tensor([self.child(name).key() for name in names], dtype=torch.int64, device=device)
+
+
+def _shift(x: Tensor, bits: int) -> Tensor:
+    """Logical right shift of int64 (torch's own is arithmetic)."""
+    return (x >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def bits(keys: Tensor, count: int) -> Tensor:
+    """64 random bits for each key and counter: int64 [*keys.shape, count]."""
+    counter = torch.arange(1, count + 1, dtype=torch.int64, device=keys.device) * _signed(_GAMMA)
+    x = keys.unsqueeze(-1) + counter
+    x = (x ^ _shift(x, 30)) * _signed(_MIX1)
+    x = (x ^ _shift(x, 27)) * _signed(_MIX2)
+    return x ^ _shift(x, 31)
+
+
+def uniform(keys: Tensor, count: int) -> Tensor:
+    """Uniform numbers in [0, 1) with 24 random bits: float32 [*keys.shape, count]."""
+    return _shift(bits(keys, count), 40).to(torch.float32) * 2.0**-24
+
+
+def integers(keys: Tensor, count: int, low: int, high: int) -> Tensor:
+    """Uniform integers in low..high-1: int64 [*keys.shape, count]. The range must be under 2**31."""
+    return low + (((_shift(bits(keys, count), 33)) * (high - low)) >> 31)
+
+
+def permutations(keys: Tensor, count: int) -> Tensor:
+    """A random order of 0..count-1 for each key: int64 [*keys.shape, count]."""
+    return torch.argsort(bits(keys, count), dim=-1, stable=True)
+
+
+def gumbel(keys: Tensor, count: int) -> Tensor:
+    """Standard Gumbel noise: float64 [*keys.shape, count].
+
+    The m largest of log p + Gumbel noise are m draws by p without replacement, one after another.
+    """
+    u = (_shift(bits(keys, count), 11).to(torch.float64) + 0.5) * 2.0**-53
+    return -torch.log(-torch.log(u))

@@ -1,0 +1,15 @@
+"""Servers by name: one file and one line in the table below each."""
+
+from __future__ import annotations
+
+from fednoil.plugins import find_class
+from fednoil.servers.base import Server
+from fednoil.servers.fedavg import FedAvg
+from fednoil.servers.fedprox import FedProx
+
+SERVERS: dict[str, type[Server]] = {"fedavg": FedAvg, "fedprox": FedProx}
+
+
+def server_class(name: str) -> type[Server]:
+    """The server called `name`, or the user's own at `package.module:Class`."""
+    return find_class(name, SERVERS, Server, "server.name")

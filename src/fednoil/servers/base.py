@@ -1,0 +1,83 @@
+"""The contract of a server: what each client receives, how updates are combined, which models are scored.
+
+A server holds no state of its own: `ServerState` goes in and comes out, so a checkpoint is that value. Whom to
+sample is a separate choice (`fednoil.servers.sampling`), so any server works with any sampling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from fednoil.learners.base import Learner, Task
+from fednoil.plugins import About
+from fednoil.section import Section
+from fednoil.tensors import Numbers, Tensors, weighted_mean
+
+
+class ServerConfig(Section):
+    """The keys every server has; a method adds its own."""
+
+    name: str = "fedavg"
+    sampling: Literal["uniform"] = "uniform"
+    client_fraction: float = Field(default=0.3, gt=0, le=1, description="share of clients trained in a round")
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """Everything a server remembers: tensors, and values that JSON can hold."""
+
+    tensors: Tensors
+    values: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Update:
+    """One client's reply to a round."""
+
+    client: int
+    tensors: Tensors
+    numbers: Numbers
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A model the experiment is scored with, and its weight in the mean."""
+
+    name: str
+    weight: float
+    tensors: Tensors
+
+
+class Server:
+    """Plain federated averaging; other servers change what they must."""
+
+    Config: ClassVar[type[ServerConfig]] = ServerConfig
+    about: ClassVar[About | None] = None
+
+    def __init__(self, config: ServerConfig, task: Task) -> None:
+        self.config = config
+        self.task = task
+
+    def wrap(self, learner: Learner) -> Learner:
+        """The learner as clients run it under this server."""
+        return learner
+
+    def init(self, model: Tensors) -> ServerState:
+        return ServerState(model)
+
+    def model_for(self, state: ServerState, client: int) -> Tensors:
+        """What this client receives at the start of a round."""
+        return state.tensors
+
+    def aggregate(self, state: ServerState, round_idx: int, updates: Sequence[Update]) -> ServerState:
+        """The next state, from updates in the order of client ids (Eq. 4, over the sampled clients)."""
+        weights = [u.numbers["samples"] for u in updates]
+        return ServerState(weighted_mean([u.tensors for u in updates], weights), state.values)
+
+    def scored(self, state: ServerState, keep: Mapping[int, Tensors]) -> list[Scored]:
+        """The models whose accuracy is this experiment's accuracy; `keep` is the clients' own state."""
+        return [Scored("global", 1.0, state.tensors)]

@@ -1,0 +1,77 @@
+"""A tiny experiment that every test can afford: 8×8 images of four classes, four clients."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fednoil.config import Config, load_config
+from fednoil.experiment import Experiment, make_experiment
+
+CLASSES = 4
+
+
+def tiny_arrays(train: int = 80, test: int = 40) -> dict[str, np.ndarray]:
+    """Noise images whose brightness tells the class, whatever way they are flipped or shifted."""
+    rng = np.random.default_rng(0)
+
+    def split(count: int) -> tuple[np.ndarray, np.ndarray]:
+        labels = np.arange(count) % CLASSES
+        images = rng.integers(0, 60, size=(count, 8, 8)) + 60 * labels[:, None, None]
+        return images.astype(np.uint8), labels.astype(np.int64)
+
+    (x_train, y_train), (x_test, y_test) = split(train), split(test)
+    return {"x_train": x_train, "y_train": y_train, "x_test": x_test, "y_test": y_test}
+
+
+@pytest.fixture(scope="session")
+def tiny_npz(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("data") / "tiny.npz"
+    np.savez(path, **tiny_arrays())
+    return path
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep tests away from the user's cache and data folders."""
+    monkeypatch.setenv("FEDNOIL_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+    monkeypatch.delenv("FEDNOIL_DATA", raising=False)
+
+
+@pytest.fixture
+def values(tiny_npz: Path) -> dict[str, Any]:
+    """Sections of the tiny experiment; a test changes its own copy."""
+    return copy.deepcopy(
+        {
+            "data": {"name": f"npz:{tiny_npz}"},
+            "partition": {"clients": 4, "min_size": 2},
+            "noise": {"kind": "symmetric", "mode": "high"},
+            "model": {"name": "cnn", "width": 2},
+            "server": {"name": "fedavg", "client_fraction": 0.5},
+            "schedule": {"name": "constant", "epochs": 2},
+            "train": {"rounds": 4, "batch_size": 8},
+            "run": {"device": "cpu", "checkpoint_every": 2},
+        }
+    )
+
+
+@pytest.fixture
+def config(values: dict[str, Any]) -> Config:
+    return load_config(values)
+
+
+@pytest.fixture
+def experiment(config: Config) -> Experiment:
+    return make_experiment(config)
+
+
+def assert_same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> None:
+    """Bit for bit the same tensors."""
+    assert a.keys() == b.keys()
+    for name in a:
+        assert torch.equal(a[name], b[name]), name

@@ -1,0 +1,71 @@
+"""Data flows one way: a module imports only from stages to its left, and true labels reach metrics only."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import fednoil
+
+ROOT = Path(fednoil.__file__).parent
+STAGES = [
+    ["errors", "section", "seeds", "plugins", "tensors"],
+    ["data"],
+    ["partition"],
+    ["noise"],
+    ["manifest"],
+    ["models", "augment"],
+    ["learners"],
+    ["schedules"],
+    ["servers"],
+    ["executors"],
+    ["config"],
+    ["experiment"],
+    ["metrics"],
+    ["rounds"],
+    ["records"],
+    ["predict", "runner"],
+    ["cli"],
+    ["__main__"],
+]
+PLACE = {name: place for place, names in enumerate(STAGES) for name in names}
+FILES = sorted(p for p in ROOT.rglob("*.py") if p != ROOT / "__init__.py")
+
+
+def imported(path: Path) -> set[str]:
+    """The stages of this package that a file imports."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module == "fednoil":
+            found |= {alias.name for alias in node.names if alias.name in PLACE}
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fednoil."):
+            found.add(str(node.module).split(".")[1])
+        elif isinstance(node, ast.Import):
+            found |= {a.name.split(".")[1] for a in node.names if a.name.startswith("fednoil.")}
+    return found
+
+
+def stage_of(path: Path) -> str:
+    return path.relative_to(ROOT).parts[0].removesuffix(".py")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_imports_point_left(path: Path) -> None:
+    stage = stage_of(path)
+    assert stage in PLACE, f"put '{stage}' into the list of stages"
+    for other in imported(path):
+        assert other == stage or PLACE[other] < PLACE[stage] or PLACE[other] == PLACE[stage] == 0, (
+            f"{stage} must not import {other}"
+        )
+
+
+@pytest.mark.parametrize("stage", ["learners", "servers", "executors", "models", "augment", "schedules"])
+def test_what_trains_cannot_reach_true_labels(stage: str) -> None:
+    paths = [p for p in FILES if stage_of(p) == stage]
+    assert paths
+    for path in paths:
+        assert not imported(path) & {"noise", "manifest", "metrics", "experiment"}, path
+        assert "true_labels" not in path.read_text()
+        assert "truth" not in path.read_text().lower()

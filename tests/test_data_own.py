@@ -1,0 +1,400 @@
+"""The user's own data: folders of pictures, .npz arrays, parquet shards."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import unicodedata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from fednoil.data import DataConfig, Dataset, load
+from fednoil.data.cifar import CIFAR10
+from fednoil.errors import UserError
+
+
+@pytest.fixture(autouse=True)
+def _own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDNOIL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("FEDNOIL_DATA", raising=False)
+
+
+def picture(path: Path, value: Any = 7, mode: str = "L", size: tuple[int, int] = (6, 5)) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new(mode, size, value).save(path)
+
+
+def pictures(root: Path, mode: str = "L") -> Path:
+    """Two classes with two training images and one test image each; values 1, 2, 3, 4 and 5, 6."""
+    for number, name in enumerate(["train/b/1", "train/b/2", "train/ä/1", "train/ä/2", "test/b/1", "test/ä/1"], 1):
+        picture(root / f"{name}.png", number if mode == "L" else (number, 0, 0), mode)
+    return root
+
+
+def folder(root: Path) -> Dataset:
+    return load(DataConfig(name=f"folder:{root}"))
+
+
+def test_folder(tmp_path: Path) -> None:
+    data = folder(pictures(tmp_path / "d"))
+    assert data.class_names == ("b", "ä")
+    assert data.train.images.shape == (4, 1, 5, 6)
+    assert data.train.images[:, 0, 0, 0].tolist() == [1, 2, 3, 4]
+    assert data.train.labels.tolist() == [0, 0, 1, 1]
+    assert data.test.images[:, 0, 0, 0].tolist() == [5, 6]
+    # mean of 1..4 is 2.5, variance 1.25; the spread is below the smallest std
+    assert data.mean == (round(2.5 / 255, 4),)
+    assert data.std == (0.01,)
+
+
+def test_folder_in_colour(tmp_path: Path) -> None:
+    root = pictures(tmp_path / "d", "RGB")
+    picture(root / "test/b/2.JPEG", 9)
+    data = folder(root)
+    assert data.image_shape == (3, 5, 6)
+    assert data.train.images[0, :, 0, 0].tolist() == [1, 0, 0]
+    assert data.test.images[1, :, 0, 0].tolist() == [9, 9, 9]
+    assert len(data.mean) == len(data.std) == 3
+
+
+def test_folder_with_palette_and_transparency(tmp_path: Path) -> None:
+    root = pictures(tmp_path / "d", "RGB")
+    palette = Image.new("RGB", (6, 5), (10, 20, 30)).convert("P", palette=Image.Palette.ADAPTIVE)
+    palette.save(root / "train/b/3.png", transparency=bytes([0] * 4))
+    picture(root / "train/b/4.png", (1, 2, 3, 0), "RGBA")
+    assert folder(root).train.images[2:4, :, 0, 0].tolist() == [[10, 20, 30], [1, 2, 3]]
+
+
+def test_hidden_files_are_ignored(tmp_path: Path) -> None:
+    root = pictures(tmp_path / "d")
+    for name in (".DS_Store", "Thumbs.db"):
+        (root / "train/b" / name).write_bytes(b"x")
+    assert len(folder(root).train) == 4
+
+
+def test_one_class_name_in_two_unicode_forms(tmp_path: Path) -> None:
+    root = pictures(tmp_path / "d")
+    (root / "test/ä").rename(root / "test" / unicodedata.normalize("NFD", "ä"))
+    assert folder(root).test.labels.tolist() == [0, 1]
+
+
+def spoil_missing_test(root: Path) -> None:
+    (root / "test").rename(root / "tset")
+
+
+def spoil_unknown_class(root: Path) -> None:
+    picture(root / "test/猫/1.png")
+
+
+def spoil_empty_class(root: Path) -> None:
+    (root / "train/c").mkdir()
+
+
+def spoil_size(root: Path) -> None:
+    picture(root / "train/ä/3.png", size=(7, 5))
+
+
+def spoil_text(root: Path) -> None:
+    (root / "train/b/3.png").write_text("not a picture")
+
+
+def spoil_first(root: Path) -> None:
+    (root / "train/b/1.png").write_bytes(b"")
+
+
+def spoil_truncated(root: Path) -> None:
+    path = root / "train/b/3.png"
+    Image.effect_noise((6, 5), 50).save(path)
+    path.write_bytes(path.read_bytes()[:50])
+
+
+def spoil_depth(root: Path) -> None:
+    Image.fromarray(np.zeros((5, 6), np.uint16)).save(root / "train/b/3.png")
+
+
+def spoil_other_file(root: Path) -> None:
+    (root / "train/b/3.heic").write_bytes(b"x")
+
+
+def spoil_nested(root: Path) -> None:
+    (root / "train/b/more.png").mkdir()
+
+
+def spoil_loose(root: Path) -> None:
+    picture(root / "train/1.png")
+
+
+def spoil_no_classes(root: Path) -> None:
+    (root / "train").rename(root / "old")
+    (root / "train").mkdir()
+
+
+def spoil_one_class(root: Path) -> None:
+    for split in ("train", "test"):
+        (root / split / "ä").rename(root / f"{split}-ä")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (spoil_missing_test, "has no folder 'test'"),
+        (spoil_unknown_class, "class '猫' is missing from train"),
+        (spoil_empty_class, "train/c is empty"),
+        (spoil_size, r"train/ä/3\.png is 7×5 pixels, the first image 6×5"),
+        (spoil_text, r"train/b/3\.png can't be read as an image"),
+        (spoil_first, r"train/b/1\.png can't be read as an image"),
+        (spoil_truncated, r"train/b/3\.png can't be read as an image"),
+        (spoil_depth, r"train/b/3\.png has more than 8 bits"),
+        (spoil_other_file, r"train/b/3\.heic is not an image file"),
+        (spoil_nested, r"train/b/more\.png is not an image file"),
+        (spoil_loose, r"train/1\.png is not a class folder"),
+        (spoil_no_classes, "train has no class folders"),
+        (spoil_one_class, "only one class"),
+    ],
+    ids=lambda value: value.__name__ if callable(value) else "",
+)
+def test_bad_folder(tmp_path: Path, spoil: Any, message: str) -> None:
+    root = pictures(tmp_path / "d")
+    spoil(root)
+    with pytest.raises(UserError, match=message):
+        folder(root)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("folder:", "has no path; write folder:PATH"),
+        ("folder:/no/such", "has no folder 'train'"),
+        ("npz:/no/such.npz", "is not a file"),
+        ("parquet:/no/such", "is not a folder"),
+    ],
+)
+def test_missing_path(name: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        load(DataConfig(name=name))
+
+
+def arrays(**changes: Any) -> dict[str, Any]:
+    x = np.arange(6 * 4 * 5, dtype=np.uint8).reshape(6, 4, 5)
+    y = np.array([0, 1, 2, 0, 1, 2])
+    made = {"x_train": x, "y_train": y, "x_test": x[:3], "y_test": y[:3], **changes}
+    return {key: value for key, value in made.items() if value is not None}
+
+
+def npz(path: Path, **changes: Any) -> Dataset:
+    np.savez(path, **arrays(**changes))
+    return load(DataConfig(name=f"npz:{path}"))
+
+
+def test_npz(tmp_path: Path) -> None:
+    data = npz(tmp_path / "a.npz", class_names=["x", "y", "猫"])
+    assert data.class_names == ("x", "y", "猫")
+    assert np.array_equal(data.train.images[:, 0], arrays()["x_train"])
+    assert npz(tmp_path / "b.npz").class_names == ("0", "1", "2")
+
+
+def test_npz_colour_is_channels_last(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).integers(0, 256, (6, 4, 5, 3), np.uint8)
+    data = npz(tmp_path / "a.npz", x_train=x, x_test=x, y_test=arrays()["y_train"])
+    assert data.image_shape == (3, 4, 5)
+    assert data.train.images[2, 1, 3, 4] == x[2, 3, 4, 1]
+    assert data.mean == tuple(np.round(x.mean((0, 1, 2)) / 255, 4).tolist())
+    assert data.std == tuple(np.round(x.std((0, 1, 2)) / 255, 4).tolist())
+
+
+X, Y = arrays()["x_train"], arrays()["y_train"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"x_test": None, "y_test": None}, "lacks x_test, y_test"),
+        ({"x_train": X / 255}, "x_train holds float64; images must be uint8"),
+        ({"x_train": X[:, :, :, None].repeat(2, 3)}, r"x_train has shape \(6, 4, 5, 2\)"),
+        ({"x_train": X[:, None].repeat(3, 1)}, "put the channels last"),
+        ({"x_train": X[0]}, r"x_train has shape \(4, 5\)"),
+        ({"x_train": X[:0], "y_train": Y[:0]}, "train has no images"),
+        ({"x_test": X[:3, :3]}, "test images are 5×3 pixels with 1 channel, training images 5×4"),
+        ({"y_train": Y[:5]}, "train has 6 images and 5 labels"),
+        ({"y_train": Y.astype(float)}, "train labels are float64"),
+        ({"y_train": Y[:, None]}, r"train labels are int64 of shape \(6, 1\)"),
+        ({"y_train": Y - 1}, r"train label -1 \(number 0\) is out of range; use 0\.\.1"),
+        ({"y_train": Y * 0 - 5}, r"train label -5 .* out of range"),
+        ({"y_test": Y[:3] + 1}, r"test label 3 \(number 2\) is out of range; use 0\.\.2"),
+        ({"y_train": Y * 2}, "class 1 has no training image"),
+        ({"y_train": Y * 2**60}, "class 1 has no training image"),
+        ({"class_names": list("abcd")}, r"class 3 \('d'\) has no training image"),
+        ({"class_names": list("ab")}, r"train label 2 .* use 0\.\.1"),
+        ({"class_names": list("aab")}, "'a' stands for two classes"),
+        ({"class_names": ["a", "b\n", "c"]}, "is not readable text"),
+        ({"class_names": np.arange(3)}, "class_names is int64"),
+        ({"class_names": np.array([b"\xff", b"a", b"b"])}, "not UTF-8"),
+        ({"x_train": np.array([{}] * 6, object)}, "can't be read as an .npz of plain arrays"),
+    ],
+)
+def test_bad_npz(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        npz(tmp_path / "a.npz", **changes)
+
+
+@pytest.mark.parametrize("data", [b"", b"text", pickle.dumps([1]), b"PK\x03\x04broken"])
+def test_not_an_npz(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "a.npz").write_bytes(data)
+    with pytest.raises(UserError, match="can't be read as an .npz"):
+        load(DataConfig(name=f"npz:{tmp_path / 'a.npz'}"))
+
+
+def test_single_array(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", X)
+    with pytest.raises(UserError, match="is a single array"):
+        load(DataConfig(name=f"npz:{tmp_path / 'a.npy'}"))
+
+
+@settings(deadline=None, max_examples=30)
+@given(seed=st.integers(0, 2**32), classes=st.integers(2, 5), shape=st.sampled_from([(3, 4), (2, 2, 1), (4, 3, 3)]))
+def test_npz_round_trip(tmp_path_factory: pytest.TempPathFactory, seed: int, classes: int, shape: Any) -> None:
+    rng = np.random.default_rng(seed)
+    x = rng.integers(0, 256, (classes + 3, *shape), np.uint8)
+    y = rng.permutation([*range(classes), *rng.integers(0, classes, 3)])
+    data = npz(tmp_path_factory.mktemp("n") / "a.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    flat = x.reshape(*x.shape[:3], -1)
+    assert np.array_equal(data.train.images.transpose(0, 2, 3, 1), flat)
+    assert data.train.images.flags.c_contiguous
+    assert np.array_equal(data.test.labels, y)
+    assert data.mean == tuple(np.round(flat.mean((0, 1, 2)) / 255, 4).tolist())
+
+
+def encoded(value: int, size: tuple[int, int] = (6, 5), mode: str = "L") -> bytes:
+    buffer = io.BytesIO()
+    Image.new(mode, size, value).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def shard(
+    path: Path,
+    labels: list[Any],
+    image: str = "img",
+    label: str = "label",
+    names: list[str] | None = None,
+    plain: bool = False,
+    pixels: list[bytes | None] | None = None,
+) -> None:
+    """One shard whose image number i has the pixel value i."""
+    data = pixels if pixels is not None else [encoded(i) for i in range(len(labels))]
+    column = pa.array(data, pa.binary()) if plain else pa.array([{"bytes": b, "path": None} for b in data])
+    table = pa.table({image: column, label: pa.array(labels)})
+    if names is not None:
+        info = {"info": {"features": {label: {"_type": "ClassLabel", "names": names}}}}
+        table = table.replace_schema_metadata({"huggingface": json.dumps(info)})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(table, path)
+
+
+def shards(root: Path, **options: Any) -> Path:
+    """Two training shards and one test shard of two classes."""
+    for name in ("train-00000-of-00002", "train-00001-of-00002", "test-00000-of-00001"):
+        shard(root / f"{name}.parquet", [0, 1, 1], **options)
+    return root
+
+
+def from_parquet(root: Path) -> Dataset:
+    return load(DataConfig(name=f"parquet:{root}"))
+
+
+@pytest.mark.parametrize("image", ["img", "image"])
+@pytest.mark.parametrize("label", ["label", "fine_label", "labels"])
+@pytest.mark.parametrize("plain", [False, True])
+def test_parquet(tmp_path: Path, image: str, label: str, plain: bool) -> None:
+    data = from_parquet(shards(tmp_path / "p", image=image, label=label, plain=plain, names=["no", "yes"]))
+    assert data.class_names == ("no", "yes")
+    assert data.train.images.shape == (6, 1, 5, 6)
+    assert data.train.images[:, 0, 0, 0].tolist() == [0, 1, 2] * 2
+    assert data.train.labels.tolist() == [0, 1, 1] * 2
+    assert len(data.test) == 3
+
+
+def test_parquet_without_names(tmp_path: Path) -> None:
+    assert from_parquet(shards(tmp_path)).class_names == ("0", "1")
+
+
+def test_cifar10_from_some_train_shards(tmp_path: Path) -> None:
+    pixels = [encoded(i, (32, 32), "L" if i else "RGB") for i in range(10)]
+    names = list(CIFAR10.class_names)
+    for name in ("train-00002-of-00005", "test-00000-of-00001"):
+        shard(tmp_path / "cifar10" / f"{name}.parquet", list(range(10)), names=names, pixels=pixels)
+    data = load(DataConfig(name="cifar10"), tmp_path)
+    assert data.image_shape == (3, 32, 32)
+    assert data.train.images[:, 2, 9, 9].tolist() == list(range(10))
+    with pytest.raises(UserError, match=r"no label column \(fine_label\); its columns are img, label"):
+        load(DataConfig(name="cifar100"), tmp_path / "cifar10")
+
+
+def test_another_dataset_is_not_cifar10(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="class names are another dataset's; use data.name = 'parquet:"):
+        load(DataConfig(name="cifar10"), shards(tmp_path, names=["no", "yes"]))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"image": "picture"}, r"no image column \(img or image\); its columns are picture, label"),
+        ({"label": "class"}, r"no label column \(label or fine_label or labels\)"),
+        ({"labels": ["a", "b", "c"]}, "column 'label' is string; expected integers"),
+        ({"labels": [0, None, 1]}, "1 empty rows; expected integers"),
+        ({"labels": [0, -1, 1]}, r"train label -1 \(number 1\) is out of range"),
+        ({"pixels": [encoded(1), None, encoded(2)]}, "1 rows have no image bytes"),
+        ({"pixels": [encoded(1), b"junk", encoded(2)]}, r"row 1 can't be read as an image"),
+        ({"pixels": [encoded(1), encoded(1, (3, 3)), encoded(2)]}, r"row 1 is 3×3 pixels, the first image 6×5"),
+        ({"labels": [], "pixels": []}, "column 'label' is null|train shards have no rows"),
+    ],
+)
+def test_bad_parquet(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    shards(tmp_path)
+    for path in tmp_path.glob("train*"):
+        shard(path, options.get("labels", [0, 1, 1]), **{k: v for k, v in options.items() if k != "labels"})
+    with pytest.raises(UserError, match=message):
+        from_parquet(tmp_path)
+
+
+def test_image_column_of_numbers(tmp_path: Path) -> None:
+    shards(tmp_path)
+    pq.write_table(pa.table({"img": [1, 2], "label": [0, 1]}), tmp_path / "train-00000-of-00002.parquet")
+    with pytest.raises(UserError, match="column 'img' is int64; expected image bytes"):
+        from_parquet(tmp_path)
+
+
+def test_unreadable_parquet(tmp_path: Path) -> None:
+    path = shards(tmp_path) / "train-00001-of-00002.parquet"
+    path.write_bytes(path.read_bytes()[:-10])
+    with pytest.raises(UserError, match=r"train-00001-of-00002\.parquet can't be read as parquet"):
+        from_parquet(tmp_path)
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_parquet_without_a_split(tmp_path: Path, split: str) -> None:
+    for path in shards(tmp_path).glob(f"{split}*"):
+        path.unlink()
+    with pytest.raises(UserError, match=rf"has no {split}\*\.parquet"):
+        from_parquet(tmp_path)
+
+
+def test_shards_that_do_not_belong_together(tmp_path: Path) -> None:
+    shard(shards(tmp_path / "a") / "train-00000-of-00001.parquet", [0, 1])
+    with pytest.raises(UserError, match=r"mixes train shards of \[1, 2\] files"):
+        from_parquet(tmp_path / "a")
+    shards(tmp_path / "b")
+    (tmp_path / "b/test-00000-of-00001.parquet").rename(tmp_path / "b/test-00000-of-00002.parquet")
+    with pytest.raises(UserError, match="1 of 2 test shards"):
+        from_parquet(tmp_path / "b")
+    shard(shards(tmp_path / "c", names=["x", "y"]) / "test-00000-of-00001.parquet", [0, 1], names=["y", "x"])
+    with pytest.raises(UserError, match="class names differ"):
+        from_parquet(tmp_path / "c")

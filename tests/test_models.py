@@ -1,0 +1,123 @@
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from fednoil.errors import UserError
+from fednoil.models import ModelConfig, build
+from fednoil.models.network import Network
+from fednoil.seeds import Seed
+
+CPU = torch.device("cpu")
+
+
+def parameters(module: nn.Module) -> int:
+    return sum(p.numel() for p in module.parameters())
+
+
+@pytest.mark.parametrize(
+    ("config", "shape", "classes", "expected"),
+    [
+        (ModelConfig(name="cnn", width=32), (1, 28, 28), 10, 83_466),
+        (ModelConfig(name="cnn"), (1, 28, 28), 10, 83_466),
+        (ModelConfig(name="resnet18"), (3, 32, 32), 10, 11_173_962),
+        (ModelConfig(name="resnet18"), (3, 32, 32), 100, 11_220_132),
+    ],
+)
+def test_parameter_counts(config: ModelConfig, shape: tuple[int, int, int], classes: int, expected: int) -> None:
+    assert parameters(build(config, shape, classes, Seed(0))) == expected
+
+
+def test_initial_weights_follow_the_seed_and_leave_the_global_generator_alone() -> None:
+    torch.manual_seed(5)
+    before = torch.random.get_rng_state()
+    a, b, c = (build(ModelConfig(width=4), (1, 8, 8), 3, Seed(s)) for s in (0, 0, 1))
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert torch.equal(a.conv1.weight, b.conv1.weight)
+    assert not torch.equal(a.conv1.weight, c.conv1.weight)
+
+
+def test_flat_network_trains_exactly_like_torch_sgd() -> None:
+    module = build(ModelConfig(name="resnet18", width=4), (3, 8, 8), 5, Seed(0))
+    net = Network(copy.deepcopy(module), (0.0,) * 3, (1 / 255,) * 3, CPU)
+    sgd = torch.optim.SGD(module.parameters(), lr=0.05, momentum=0.5, weight_decay=1e-4)
+    torch.manual_seed(0)
+    for _ in range(4):
+        x, y = torch.rand(6, 3, 8, 8), torch.randint(5, (6,))
+        sgd.zero_grad()
+        nn.functional.cross_entropy(module(x), y).backward()
+        sgd.step()
+        net.grads.zero_()
+        nn.functional.cross_entropy(net(x), y).backward()
+        net.sgd(0.05, 0.5, 1e-4)
+    ours = net.dump("m")
+    for name, tensor in module.state_dict().items():
+        assert torch.allclose(ours[f"m/{name}"], tensor, atol=1e-6), name
+
+
+def test_dump_is_a_copy_and_load_restores_it() -> None:
+    net = Network(build(ModelConfig(name="resnet18", width=2), (1, 8, 8), 3, Seed(0)), (0.5,), (0.2,), CPU)
+    saved = net.dump("m")
+    images = torch.randint(256, (4, 1, 8, 8), dtype=torch.uint8)
+    net(images).sum().backward()
+    net.sgd(0.1, 0.5, 0.0)
+    changed = net.dump("m")
+    assert not torch.equal(saved["m/head.weight"], changed["m/head.weight"])
+    assert int(changed["m/stem.1.num_batches_tracked"]) == 1
+    net.load(saved, "m")
+    assert all(torch.equal(a, b) for a, b in zip(net.dump("m").values(), saved.values(), strict=True))
+
+
+def test_network_normalises_pixels() -> None:
+    class Echo(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = nn.Parameter(torch.ones(1))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * self.w
+
+    net = Network(Echo(), (0.25, 0.5), (0.5, 0.25), CPU)
+    out = net(torch.full((1, 2, 1, 1), 255, dtype=torch.uint8)).flatten()
+    assert torch.allclose(out, torch.tensor([1.5, 2.0]), atol=1e-6)
+
+
+def test_frozen_parameters_are_part_of_the_model_but_never_move() -> None:
+    module = build(ModelConfig(width=2), (1, 8, 8), 3, Seed(0))
+    module.conv1.weight.requires_grad_(False)
+    net = Network(module, (0.0,), (1.0,), CPU)
+    before = net.dump("m")
+    net(torch.full((2, 1, 8, 8), 9.0)).sum().backward()
+    net.sgd(0.1, 0.5, 0.1)
+    after = net.dump("m")
+    assert torch.equal(before["m/conv1.weight"], after["m/conv1.weight"])
+    assert not torch.equal(before["m/head.bias"], after["m/head.bias"])
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("cn", "did you mean 'cnn'"),
+        ("no_such_module_x:f", "importing no_such_module_x failed"),
+        ("torch:no_such_thing", "has no 'no_such_thing'"),
+        ("torch:pi", "not callable"),
+        ("builtins:dict", "returned dict, not a torch.nn.Module"),
+        ("torch:zeros", "the factory failed"),
+        (f"{__name__}:wrong_size", "returns shape (2, 7) for 2 images, not (2, 3)"),
+        (f"{__name__}:nothing_to_train", "has no parameters"),
+    ],
+)
+def test_bad_models_are_told_in_one_line(name: str, message: str) -> None:
+    with pytest.raises(UserError, match="model.name") as error:
+        build(ModelConfig(name=name), (1, 8, 8), 3, Seed(0))
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def wrong_size(image_shape: tuple[int, int, int], num_classes: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 7))
+
+
+def nothing_to_train(image_shape: tuple[int, int, int], num_classes: int) -> nn.Module:
+    return nn.Flatten()

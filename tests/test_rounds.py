@@ -1,0 +1,314 @@
+"""The round loop and its parts, against hand-worked numbers and a plain loop."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import assert_same
+from torch import nn
+
+from fednoil import metrics, rounds
+from fednoil.augment import weak
+from fednoil.config import load_config
+from fednoil.errors import UserError
+from fednoil.executors.base import Job
+from fednoil.experiment import Experiment, make_executor, make_experiment
+from fednoil.learners.base import Client, Learner, LearnerConfig, Nets, Phase, Task, Turn
+from fednoil.learners.batches import full_batches
+from fednoil.models.network import Network
+from fednoil.seeds import Seed
+from fednoil.servers.base import Update
+from fednoil.servers.fedprox import Proximal
+from fednoil.servers.sampling import number_selected, sample_uniform
+from fednoil.tensors import Tensors, message_bytes, weighted_mean
+
+CPU = torch.device("cpu")
+
+
+def play(experiment: Experiment, count: int) -> tuple[rounds.RunState, list[dict[str, Any]]]:
+    executor, state, records = make_executor(experiment, CPU), rounds.start(experiment), []
+    for _ in range(count):
+        state, record = rounds.play(experiment, executor, state)
+        record.pop("wall_s")
+        records.append(record)
+    return state, records
+
+
+def test_aggregation_oracle() -> None:
+    """n = (500, 300, 200), θ = (1, 2, 4) gives 1.9; counters take the largest."""
+    messages = [{"w": torch.tensor([t]), "n": torch.tensor(c)} for t, c in ((1.0, 3), (2.0, 9), (4.0, 5))]
+    mean = weighted_mean(messages, [500, 300, 200])
+    assert mean["w"].item() == pytest.approx(1.9)
+    assert mean["n"].item() == 9
+
+
+def test_aggregation_of_one_client_returns_it() -> None:
+    message = {"w": torch.randn(5)}
+    assert_same(weighted_mean([message], [7]), message)
+
+
+def test_bytes_of_a_message() -> None:
+    assert message_bytes({"a": torch.zeros(3, 2), "b": torch.zeros((), dtype=torch.int64)}, {"n": 1.0}) == 24 + 8 + 8
+
+
+def test_full_batches_wrap_round() -> None:
+    order = torch.tensor([[4, 3, 2, 1, 0], [0, 1, 2, 3, 4]])
+    assert full_batches(order, 2).tolist() == [[[4, 3], [2, 1], [0, 4]], [[0, 1], [2, 3], [4, 0]]]
+    assert full_batches(order[:1, :2], 5).tolist() == [[[4, 3, 4, 3, 4]]]
+
+
+def test_every_sample_is_in_every_epoch(experiment: Experiment) -> None:
+    client = make_executor(experiment, CPU).clients[1]
+    turn = Turn(1, 3, Seed(0).child("t"))
+    (phase,) = experiment.learner.plan(client, {}, turn, range(3))
+    assert phase.tensors["index"].shape == (3 * 3, 8)
+    for epoch in phase.tensors["index"].view(3, -1):
+        assert set(epoch.tolist()) == set(client.index.tolist())
+    position = torch.searchsorted(client.index, phase.tensors["index"])
+    assert torch.equal(client.labels[position], phase.tensors["labels"])
+
+
+def test_planning_all_epochs_is_planning_each(experiment: Experiment) -> None:
+    client = make_executor(experiment, CPU).clients[0]
+    turn = Turn(1, 4, Seed(0))
+    (whole,) = experiment.learner.plan(client, {}, turn, range(4))
+    parts = [experiment.learner.plan(client, {}, turn, range(e, e + 1))[0] for e in range(4)]
+    for name, tensor in whole.tensors.items():
+        assert torch.equal(tensor, torch.cat([p.tensors[name] for p in parts]))
+
+
+def test_same_seed_same_bits(config) -> None:
+    (a, log_a), (b, log_b) = play(make_experiment(config), 2), play(make_experiment(config), 2)
+    assert log_a == log_b
+    assert_same(a.server.tensors, b.server.tensors)
+
+
+def test_another_seed_changes_split_noise_and_sampling(values) -> None:
+    runs = []
+    for seed in (0, 1):
+        values["run"]["seed"] = seed
+        experiment = make_experiment(load_config(values))
+        runs.append((experiment.setting, play(experiment, 3)[1]))
+    (setting_a, log_a), (setting_b, log_b) = runs
+    assert any(not np.array_equal(p, q) for p, q in zip(setting_a.parts, setting_b.parts, strict=True))
+    assert setting_a.manifest_hash() != setting_b.manifest_hash()
+    assert [r["selected"] for r in log_a] != [r["selected"] for r in log_b]
+
+
+def test_order_of_clients_does_not_matter(experiment: Experiment) -> None:
+    class Backwards:
+        def __init__(self, inner) -> None:
+            self.inner = inner
+
+        def train(self, jobs: list[Job], progress=None):
+            return self.inner.train(jobs[::-1], progress)
+
+        def test_logits(self, model: Tensors):
+            return self.inner.test_logits(model)
+
+    forward, backward = rounds.start(experiment), rounds.start(experiment)
+    executor = make_executor(experiment, CPU)
+    for _ in range(3):
+        forward, _ = rounds.play(experiment, executor, forward)
+        backward, _ = rounds.play(experiment, Backwards(executor), backward)
+    assert_same(forward.server.tensors, backward.server.tensors)
+
+
+def test_a_users_dropout_is_reproducible_in_any_order(values) -> None:
+    values["model"] = {"name": f"{__name__}:dropout_model"}
+    experiment = make_experiment(load_config(values))
+    executor = make_executor(experiment, CPU)
+    received = experiment.initial_model()
+    jobs = [Job(k, received, {}, Turn(1, 2, experiment.seed.child("round", 1, "client", k))) for k in range(3)]
+    one = {r.client: r.tensors for r in executor.train(jobs)}
+    torch.rand(7)  # the global generator is somewhere else now
+    two = {r.client: r.tensors for r in executor.train(jobs[::-1])}
+    for k in one:
+        assert_same(one[k], two[k])
+    assert not torch.equal(one[0]["model/2.weight"], one[1]["model/2.weight"])
+
+
+def dropout_model(image_shape: tuple[int, int, int], num_classes: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, num_classes))
+
+
+def test_round_equals_a_plain_pytorch_loop(values) -> None:
+    """One round of FedAvg on a BatchNorm model, written out with torch.optim and averaged by hand."""
+    values |= {"model": {"name": "resnet18", "width": 2}, "partition": {"kind": "dirichlet", "clients": 4, "min_size": 8}}
+    experiment = make_experiment(load_config(values))
+    state, records = play(experiment, 1)
+    executor, seed = make_executor(experiment, CPU), experiment.seed.child("round", 1)
+    mean, std = (torch.tensor(v).view(1, -1, 1, 1) for v in experiment.normalisation)
+    expected: dict[str, torch.Tensor] = {}
+    selected = records[0]["selected"]
+    total = sum(len(experiment.setting.parts[k]) for k in selected)
+    for k in selected:
+        module = experiment._build("model")
+        sgd = torch.optim.SGD(module.parameters(), lr=0.05, momentum=0.5, weight_decay=1e-4)
+        client = executor.clients[k]
+        for epoch in range(2):
+            turn = Turn(1, 2, seed.child("client", k))
+            (phase,) = experiment.learner.plan(client, {}, turn, range(epoch, epoch + 1))
+            for s in range(phase.steps):
+                images = weak(client.pool, phase.tensors["index"][s], phase.tensors["weak"][s])
+                sgd.zero_grad()
+                logits = module((images.float() / 255 - mean) / std)
+                nn.functional.cross_entropy(logits, phase.tensors["labels"][s]).backward()
+                sgd.step()
+        for name, tensor in module.state_dict().items():
+            part = tensor.double() * len(client) / total
+            expected[name] = expected[name] + part if name in expected else part
+    assert "stem.1.running_mean" in expected
+    for name, tensor in expected.items():
+        if "num_batches" not in name:
+            difference = (state.server.tensors[f"model/{name}"].double() - tensor).norm() / tensor.norm()
+            assert difference < 1e-4, name
+
+
+class Quadratic(Learner):
+    """f(w) = 0.3 w: gradient 0.3 whatever the data."""
+
+    def plan(self, client: Client, state: Tensors, turn: Turn, epochs: range) -> list[Phase]:
+        return [Phase({"index": torch.zeros(1, 1, dtype=torch.int64)})]
+
+    def step(self, nets: Nets, pool: torch.Tensor, batch: Tensors, state: Tensors, kind: str) -> torch.Tensor:
+        return 0.3 * nets["model"].module.w.sum()
+
+
+class OneWeight(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.tensor([1.0]))
+
+
+def test_fedprox_oracle() -> None:
+    """w = 1.5, w_global = 1, g = 0.3, μ = 0.1, lr = 0.05 gives 1.4825 (no momentum, no decay)."""
+    task = Task(2, (1, 1, 1), 1, 0.05, 1)
+    learner = Proximal(Quadratic(LearnerConfig(name="q"), task), mu=0.1)
+    net = Network(OneWeight(), (0.0,), (1.0,), CPU)
+    client = Client(0, torch.zeros(1, 1, 1, 1), torch.zeros(1), torch.zeros(1))
+    state = learner.init({"model": net}, client, {}, Turn(1, 1, Seed(0)))
+    net.params.fill_(1.5)
+    learner.step({"model": net}, client.pool, {}, state, "train").backward()
+    learner.gradients({"model": net}, {}, state, "train")
+    net.sgd(0.05, 0.0, 0.0)
+    assert net.params.item() == pytest.approx(1.4825)
+
+
+def test_fedprox_without_pull_is_fedavg_and_with_it_is_not(values) -> None:
+    fedavg, _ = play(make_experiment(load_config(values)), 2)
+    states = {}
+    for mu in (0.0, 1.0):
+        values["server"] = {"name": "fedprox", "mu": mu, "client_fraction": 0.5}
+        states[mu], _ = play(make_experiment(load_config(values)), 2)
+    assert_same(fedavg.server.tensors, states[0.0].server.tensors)
+    assert not torch.equal(states[1.0].server.tensors["model/head.weight"], fedavg.server.tensors["model/head.weight"])
+
+
+def test_fedprox_pulls_towards_the_global_model(values) -> None:
+    distances = []
+    for mu in (0.0, 5.0):
+        values["server"] = {"name": "fedprox", "mu": mu, "client_fraction": 0.5}
+        experiment = make_experiment(load_config(values))
+        start = rounds.start(experiment)
+        after, _ = rounds.play(experiment, make_executor(experiment, CPU), start)
+        moved = [after.server.tensors[n] - t for n, t in start.server.tensors.items()]
+        distances.append(sum(float(m.square().sum()) for m in moved))
+    assert distances[1] < 0.5 * distances[0]
+
+
+def test_selection() -> None:
+    assert number_selected(0.3, 20) == 6
+    assert number_selected(0.3, 100) == 30
+    assert number_selected(0.01, 20) == 1
+    assert number_selected(1.0, 7) == 7
+    drawn = [sample_uniform(20, 6, Seed(0).child("round", r)) for r in range(2000)]
+    assert all(len(set(d)) == 6 and d == sorted(d) for d in drawn)
+    counts = np.bincount(np.concatenate(drawn), minlength=20)
+    assert np.all(np.abs(counts - 600) < 5 * np.sqrt(2000 * 0.3 * 0.7))
+
+
+def test_record_of_a_round(experiment: Experiment) -> None:
+    state, records = play(experiment, 2)
+    first, second = records
+    size = sum(t.numel() * 4 for t in state.server.tensors.values())
+    assert first["bytes_down"] == 2 * (size + 16)
+    assert first["bytes_up"] == 2 * (size + 16)
+    assert first["local_epochs"] == 2
+    assert second["train_batches"] == 2 * 2 * 2 * 3  # rounds × clients × epochs × ceil(20 / 8)
+    given, true = experiment.setting.labels.given, experiment.setting.truth.labels
+    assert true is not None
+    ratios = [100 * np.mean(given[k] != true[k]) for k in first["selected"]]
+    assert first["noise_ratio"] == pytest.approx(np.mean(ratios))
+
+
+def test_unknown_truth_is_absent_not_zero(values) -> None:
+    values["noise"] = {}
+    experiment = make_experiment(load_config(values))
+    assert experiment.config.noise.kind == "unknown"
+    assert experiment.setting.truth.labels is None
+    _, (record,) = play(experiment, 1)
+    assert "noise_ratio" not in record
+
+
+def test_it_learns(values) -> None:
+    values["noise"] = {"kind": "none"}
+    values["schedule"]["epochs"] = 10
+    values["model"]["width"] = 8
+    _, records = play(make_experiment(load_config(values)), 4)
+    assert records[-1]["test_accuracy"] > 90
+
+
+def test_diverging_training_is_told_in_one_line(values) -> None:
+    values["train"]["lr"] = 1e12
+    with pytest.raises(UserError, match=r"diverged.*round 1.*lower train.lr \(now 1000000000000.0\)"):
+        play(make_experiment(load_config(values)), 1)
+
+
+def test_update_reaches_the_server_sorted(experiment: Experiment) -> None:
+    seen: list[int] = []
+
+    class Spy(type(experiment.server)):
+        def aggregate(self, state, round_idx: int, updates: list[Update]):
+            seen.extend(u.client for u in updates)
+            return super().aggregate(state, round_idx, updates)
+
+    spy = Spy(experiment.server.config, experiment.task)
+    play(dataclasses.replace(experiment, server=spy), 1)
+    assert seen == sorted(seen)
+    assert len(seen) == 2
+
+
+def test_converged_oracles() -> None:
+    assert metrics.converged([70, 71, 70.5, 72.4, 71, 70]) is True
+    assert metrics.converged([70, 71, 70.5, 72.5, 71, 70]) is False
+    assert metrics.converged([0, 50, 70, 71, 70.5, 72.4, 71, 70]) is True
+    assert metrics.converged([70, 70, 70, 70, 70]) is None
+
+
+def test_scores() -> None:
+    logits = torch.tensor([[2.0, 0, 0], [0, 1, 0], [0, 1, 0]])
+    score = metrics.score_logits(logits, torch.tensor([0, 1, 0]))
+    assert score.accuracy == pytest.approx(200 / 3)
+    assert score.per_class == (50.0, 100.0, None)
+    assert metrics.score_logits(logits[:2], torch.tensor([0, 2])).loss == pytest.approx(0.895495, abs=1e-6)
+    both = metrics.mean_score([score, metrics.Score(0.0, 1.0, (0.0, 0.0, None))], [1, 3])
+    assert both.accuracy == pytest.approx(200 / 12)
+    assert both.per_class == (12.5, 25.0, None)
+
+
+def test_summary() -> None:
+    records = [
+        {"test_accuracy": float(a), "train_batches": 5 * a, "bytes_down": 10, "bytes_up": 1, "wall_s": 0.5}
+        for a in range(1, 13)
+    ]
+    summary = metrics.summarise(records, (1.0,))
+    assert summary["final_accuracy"] == 12
+    assert summary["best_accuracy"] == 12
+    assert summary["last10_accuracy"] == 7.5
+    assert summary["converged"] is True
+    assert (summary["bytes_down"], summary["bytes_up"], summary["train_batches"]) == (120, 12, 60)

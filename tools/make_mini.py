@@ -1,0 +1,55 @@
+"""Make the small Fashion-MNIST inside the package from the original IDX files.
+
+The first 300 training and the first 100 test images of every class are kept, in the files' own order, so
+running it again gives the same arrays.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+
+from fednoil.data.idx import CLASS_NAMES, FILES, find, read_idx
+from fednoil.errors import UserError
+
+TRAIN_PER_CLASS = 300
+TEST_PER_CLASS = 100
+TARGET = Path(__file__).resolve().parents[1] / "src/fednoil/data/mini.npz"
+
+
+def first_of_each(labels: np.ndarray, per_class: int) -> np.ndarray:
+    """Indices of the first `per_class` samples of every class, ascending: int64 [classes * per_class]."""
+    chosen = [np.flatnonzero(labels == label)[:per_class] for label in range(len(CLASS_NAMES))]
+    return np.sort(np.concatenate(chosen))
+
+
+def make(folder: Path) -> dict[str, np.ndarray]:
+    """The arrays of the small set from the IDX files in `folder`."""
+    files = find(folder)
+    if files is None:
+        raise UserError(f"{folder} has none of {', '.join(FILES)} (with or without .gz)")
+    train_x, train_y, test_x, test_y = map(read_idx, files.paths, (3, 1, 3, 1))
+    train, test = first_of_each(train_y, TRAIN_PER_CLASS), first_of_each(test_y, TEST_PER_CLASS)
+    return {
+        "x_train": train_x[train],
+        "y_train": train_y[train],
+        "x_test": test_x[test],
+        "y_test": test_y[test],
+        "class_names": np.array(CLASS_NAMES),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path, help="folder with the four original IDX files")
+    parser.add_argument("--out", type=Path, default=TARGET)
+    options = parser.parse_args()
+    arrays = make(options.folder)
+    np.savez_compressed(options.out, allow_pickle=False, **arrays)
+    print(f"{options.out}: {options.out.stat().st_size} bytes")
+
+
+if __name__ == "__main__":
+    main()
