@@ -61,7 +61,7 @@ def same(one: Dataset, two: Dataset) -> bool:
     )
 
 
-def test_second_load_decodes_and_hashes_nothing(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_second_load_decodes_nothing(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = DataConfig(name=make(tmp_path / "d"))
     first = load(config)
     assert len(entries(folder)) == 1
@@ -123,7 +123,7 @@ def test_unwritable_cache_is_done_without(tmp_path: Path, monkeypatch: pytest.Mo
     assert len(load(DataConfig(name=make(tmp_path / "d"))).train) == 2
 
 
-def test_failed_write_leaves_nothing_behind(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_write_leaves_nothing(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*args: object, **kwargs: object) -> None:
         raise OSError("no space left")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import pickle
@@ -29,7 +30,8 @@ def _own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def py2_bytes(value: bytes) -> bytes:
     """A Python 2 str: SHORT_BINSTRING or BINSTRING."""
-    return b"U" + bytes([len(value)]) + value if len(value) < 256 else b"T" + struct.pack("<i", len(value)) + value
+    short = len(value) < 256
+    return (b"U" + bytes([len(value)]) if short else b"T" + struct.pack("<i", len(value))) + value
 
 
 def py2_int(value: int) -> bytes:
@@ -41,8 +43,9 @@ def py2_batch(images: np.ndarray, labels: list[int], label_key: bytes) -> bytes:
     dtype = b"cnumpy\ndtype\n" + py2_bytes(b"u1") + py2_int(0) + py2_int(1) + b"\x87R"
     dtype += b"(" + py2_int(3) + py2_bytes(b"|") + b"NNN" + py2_int(-1) + py2_int(-1) + py2_int(0) + b"tb"
     shape = py2_int(images.shape[0]) + py2_int(images.shape[1]) + b"\x86"
-    array = b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\n" + py2_int(0) + b"\x85" + py2_bytes(b"b")
-    array += b"\x87R(" + py2_int(1) + shape + dtype + b"\x89" + py2_bytes(images.tobytes()) + b"tb"
+    array = b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\n" + py2_int(0) + b"\x85"
+    array += py2_bytes(b"b") + b"\x87R(" + py2_int(1) + shape + dtype + b"\x89"
+    array += py2_bytes(images.tobytes()) + b"tb"
     items = py2_bytes(b"data") + array + py2_bytes(label_key)
     items += b"](" + b"".join(py2_int(label) for label in labels) + b"e"
     return b"\x80\x02}(" + items + b"u."
@@ -91,7 +94,8 @@ def test_official_files(tmp_path: Path, layout: Layout, form: str) -> None:
     assert data.class_names == layout.class_names
     assert data.train.labels.tolist() == list(range(classes)) * len(layout.train)
     # Red plane first, rows inside a plane: byte 33 is red at row 1, column 1; byte 1024 is green's first.
-    assert data.train.images[:, 0, 0, 0].tolist() == [n for n in range(len(layout.train)) for _ in range(classes)]
+    numbers = [n for n in range(len(layout.train)) for _ in range(classes)]
+    assert data.train.images[:, 0, 0, 0].tolist() == numbers
     assert data.test.images[:, 1, 0, 0].tolist() == list(range(classes))
     assert (data.test.images[:, 0, 1, 1] == 200).all()
     assert data.test.images[0, 0, 0, 0] == len(layout.train)
@@ -147,13 +151,19 @@ def test_folder_without_a_batch(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("batch", "message"),
     [
-        (py2_batch(np.zeros((10, 3000), np.uint8), list(range(10)), b"labels"), r"\(10, 3000\); expected an array"),
+        (
+            py2_batch(np.zeros((10, 3000), np.uint8), list(range(10)), b"labels"),
+            r"\(10, 3000\); expected an array",
+        ),
         (py2_batch(np.zeros((10, 3072), np.uint8), list(range(9)), b"labels"), "10 images and 9 labels"),
         (py2_batch(np.zeros((1, 3072), np.uint8), [10], b"labels"), r"label 10 is out of range; use 0\.\.9"),
         (py2_batch(np.zeros((1, 3072), np.uint8), [1], b"fine_labels"), "'labels' is not a list of integers"),
         (pickle.dumps([1, 2], 2), "it holds a list, not a dict"),
         (pickle.dumps({"labels": [1]}, 2), "'data' is missing"),
-        (pickle.dumps({"data": np.zeros((1, 3072)), "labels": [1]}, 2), "'data' holds float64; expected uint8"),
+        (
+            pickle.dumps({"data": np.zeros((1, 3072)), "labels": [1]}, 2),
+            "'data' holds float64; expected uint8",
+        ),
         (b"not a pickle", "is refused"),
         (b"", "is refused"),
     ],
@@ -197,7 +207,7 @@ def test_hostile_pickle_runs_nothing(tmp_path: Path) -> None:
         b"cnumpy\nndarray\n)\x81.",
         b"c_codecs\nencode\n(Vrot13\nVrot13\ntR.",
         b"\x80\x02cnumpy\ndtype\n(S'O8'\nI0\nI1\ntR.",
-        b"\x80\x02" + b"r\xff\xff\xff\x7f.",
+        b"}r\xff\xff\xff\x00.",  # a memo slot that would cost 128 MB, and could say 34 GB
     ],
 )
 def test_other_ways_out_are_closed(data: bytes) -> None:
@@ -215,7 +225,7 @@ def test_array_with_too_few_bytes_is_refused() -> None:
 @settings(deadline=None, max_examples=30)
 @given(
     dtype=st.sampled_from(["u1", "<i2", ">i4", "<f8", "?"]),
-    shape=st.lists(st.integers(1, 4), max_size=3).map(tuple),
+    shape=st.lists(st.integers(1, 4), min_size=1, max_size=3).map(tuple),
     protocol=st.integers(0, 4),
     fortran=st.booleans(),
     extra=st.dictionaries(
@@ -237,7 +247,12 @@ def test_plain_values_come_back(
 def test_damaged_pickle_is_a_user_error_or_a_dict(data: st.DataObject) -> None:
     good = bytearray(py2_batch(np.zeros((2, 3), np.uint8), [0, 1], b"labels"))
     good[data.draw(st.integers(0, len(good) - 1))] = data.draw(st.integers(0, 255))
-    try:
+    with contextlib.suppress(UserError):  # anything else that comes out fails the test
         assert isinstance(load_dict(bytes(good), "x"), dict)
-    except UserError as error:
-        assert "\n" not in str(error)
+
+
+def test_array_shape_must_be_sizes() -> None:
+    good = py2_batch(np.zeros((2, 3), np.uint8), [0, 1], b"labels")
+    for size in (py2_int(-3), py2_bytes(b"ab")):  # bytes times a number would be a very long string
+        with pytest.raises(UserError, match="shape is not sizes"):
+            load_dict(good.replace(py2_int(2) + py2_int(3), py2_int(2) + size), "x")

@@ -40,7 +40,10 @@ def idx_bytes(array: np.ndarray) -> bytes:
     return bytes((0, 0, 8, array.ndim)) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
 
 
-def write_fashion(folder: Path, count: int = 20, pack: Callable[[bytes], bytes] = gzip.compress) -> np.ndarray:
+Pack = Callable[[bytes], bytes]
+
+
+def write_fashion(folder: Path, count: int = 20, pack: Pack = gzip.compress) -> np.ndarray:
     """Write four tiny IDX files and return the training images [count, 28, 28]."""
     folder.mkdir(parents=True, exist_ok=True)
     images = np.arange(count * 784, dtype=np.int64).reshape(count, 28, 28).astype(np.uint8)
@@ -152,6 +155,12 @@ def test_missing_dataset_says_where_and_how(tmp_path: Path, name: str, hint: str
 def test_missing_data_dir(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"nope \(--data-dir\) does not exist"):
         load(DataConfig(name="cifar10"), tmp_path / "nope")
+
+
+def test_unreadable_place_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDNOIL_DATA", "a" * 5000)
+    with pytest.raises(UserError, match=r"'cifar10': a+ can't be read"):
+        load(DataConfig(name="cifar10"), tmp_path)
 
 
 @pytest.mark.usefixtures("no_debian")

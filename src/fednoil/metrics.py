@@ -17,22 +17,29 @@ from torch.nn import functional as F
 
 @dataclass(frozen=True)
 class Score:
-    """Accuracy and mean loss on the test set, and accuracy class by class (None: no such test image)."""
+    """Accuracy and mean loss on the test set, and accuracy class by class (None: no such test image).
+
+    `shifted` is the accuracy against the labels (y + 1) mod C: what a learner reaches that took pair noise with
+    one shared map for the truth.
+    """
 
     accuracy: float
     loss: float
     per_class: tuple[float | None, ...]
+    shifted: float = 0.0
 
 
 def score_logits(logits: Tensor, labels: Tensor) -> Score:
     """Score one model's logits [N, C] against true labels [N]."""
-    right = logits.argmax(1) == labels
+    predicted = logits.argmax(1)
+    right = predicted == labels
     per_class = []
     for c in range(logits.shape[1]):
         mine = right[labels == c]
         per_class.append(100.0 * int(mine.sum()) / len(mine) if len(mine) else None)
     loss = float(F.cross_entropy(logits.double(), labels))
-    return Score(100.0 * int(right.sum()) / len(labels), loss, tuple(per_class))
+    shifted = 100.0 * int((predicted == (labels + 1) % logits.shape[1]).sum()) / len(labels)
+    return Score(100.0 * int(right.sum()) / len(labels), loss, tuple(per_class), shifted)
 
 
 def mean_score(scores: Sequence[Score], weights: Sequence[float]) -> Score:
@@ -48,7 +55,12 @@ def mean_score(scores: Sequence[Score], weights: Sequence[float]) -> Score:
     for column in zip(*(s.per_class for s in scores), strict=True):
         known = [v for v in column if v is not None]
         per_class.append(mean(known) if len(known) == len(column) else None)
-    return Score(mean([s.accuracy for s in scores]), mean([s.loss for s in scores]), tuple(per_class))
+    return Score(
+        mean([s.accuracy for s in scores]),
+        mean([s.loss for s in scores]),
+        tuple(per_class),
+        mean([s.shifted for s in scores]),
+    )
 
 
 def converged(accuracies: Sequence[float]) -> bool | None:
@@ -62,6 +74,67 @@ def converged(accuracies: Sequence[float]) -> bool | None:
 def selected_noise(ratios: np.ndarray | None, selected: Sequence[int]) -> float | None:
     """Mean realised noise ratio of the selected clients."""
     return None if ratios is None else 100.0 * float(np.mean(ratios[list(selected)]))
+
+
+def selection(
+    drawn: np.ndarray, votes: np.ndarray | None, given: np.ndarray, true: np.ndarray, epochs: int
+) -> dict[str, float]:
+    """How good one client's choice of training labels was, over the epochs of one turn.
+
+    `drawn` [n] counts the epochs in which a sample was in D^x, `votes` [n, C] how often it was trained in D^u with
+    each pseudo-label. Precision and recall of D^x; the effective ones count pseudo-labels as well; what has an
+    empty denominator is absent.
+    """
+    clean = given == true
+    right_x, total_x = float(drawn[clean].sum()), float(drawn.sum())
+    right_u = float(votes[np.arange(len(true)), true].sum()) if votes is not None else 0.0
+    total_u = float(votes.sum()) if votes is not None else 0.0
+    ratios = {
+        "label_precision": (right_x, total_x),
+        "label_recall": (right_x, float(epochs * clean.sum())),
+        "effective_precision": (right_x + right_u, total_x + total_u),
+        "effective_recall": (right_x + right_u, float(epochs * len(true))),
+    }
+    if votes is not None:
+        ratios["pseudo_accept"] = (total_u, epochs * len(true) - total_x)
+        ratios["pseudo_accuracy"] = (right_u, total_u)
+    return {name: 100.0 * part / whole for name, (part, whole) in ratios.items() if whole > 0}
+
+
+def mean_of(rows: Sequence[dict[str, float]]) -> dict[str, float]:
+    """The mean of each figure over the clients that have it (macro average)."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    means = {}
+    for name in names:
+        known = [row[name] for row in rows if name in row]
+        means[name] = sum(known) / len(known)
+    return means
+
+
+def rank_correlation(a: np.ndarray, b: np.ndarray) -> float | None:
+    """Spearman's rank correlation, ties by their mean rank; None where one side is constant."""
+    ranks = [_ranks(x) - (len(x) - 1) / 2 for x in (a, b)]
+    size = float(np.sqrt((ranks[0] ** 2).sum() * (ranks[1] ** 2).sum()))
+    return float((ranks[0] * ranks[1]).sum()) / size if size > 0 else None
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    below = (values[:, None] > values[None, :]).sum(1)
+    equal = (values[:, None] == values[None, :]).sum(1)
+    return below + (equal - 1) / 2
+
+
+def client_ranking(probabilities: Sequence[float], ratios: np.ndarray | None) -> dict[str, float]:
+    """How well the clients' shares p_k follow their true noise, where that is known."""
+    if ratios is None:
+        return {}
+    p = np.asarray(probabilities)
+    found = {
+        "best_client_share": 100.0 * float(p[int(np.argmin(ratios))]),
+        "worst_client_share": 100.0 * float(p[int(np.argmax(ratios))]),
+    }
+    correlation = rank_correlation(p, ratios)
+    return found if correlation is None else {"rank_correlation": correlation, **found}
 
 
 def summarise(records: Sequence[dict[str, Any]], per_class: Sequence[float | None]) -> dict[str, Any]:

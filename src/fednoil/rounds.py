@@ -19,7 +19,7 @@ from fednoil.experiment import Experiment
 from fednoil.learners.base import Turn
 from fednoil.noise import noise_ratios
 from fednoil.servers.base import ServerState, Update
-from fednoil.servers.sampling import number_selected, sample_uniform
+from fednoil.servers.sampling import draw_clients, number_selected, shares
 from fednoil.tensors import Tensors, message_bytes
 
 
@@ -35,14 +35,12 @@ class RunState:
 
 
 @dataclass(frozen=True)
-class Traffic:
-    """Bytes that the protocol sends in one round."""
+class Selection:
+    """The clients of a round, the shares p_k they were drawn by, and the scores where clients gave them."""
 
-    down: int = 0
-    up: int = 0
-
-    def __add__(self, other: Traffic) -> Traffic:
-        return Traffic(self.down + other.down, self.up + other.up)
+    clients: list[int]
+    shares: list[float]
+    scores: list[float] | None
 
 
 def start(experiment: Experiment) -> RunState:
@@ -56,18 +54,10 @@ def play(
     """Play one round; returns the next state and the round's record."""
     began = time.perf_counter()
     server, round_idx = experiment.server, state.round_idx + 1
-    seed = experiment.seed.child("round", round_idx)
     epochs = experiment.schedule.epochs(round_idx)
-    selected = _select(experiment, round_idx)
-    jobs = [
-        Job(
-            client=k,
-            received=server.model_for(state.server, k),
-            keep=state.keep.get(k, {}),
-            turn=Turn(round_idx, epochs, seed.child("client", k)),
-        )
-        for k in selected
-    ]
+    everyone = [_job(experiment, state, k, epochs) for k in range(experiment.setting.num_clients)]
+    chosen = _select(experiment, executor, everyone, round_idx)
+    jobs = [everyone[k] for k in chosen.clients]
     results = sorted(executor.train(jobs, progress), key=lambda r: r.client)
     updates = [Update(r.client, r.tensors, r.numbers) for r in results]
     next_server = server.aggregate(state.server, round_idx, updates)
@@ -80,7 +70,6 @@ def play(
         train_batches=state.train_batches + sum(int(r.numbers["steps"]) for r in results),
         per_class=score.per_class,
     )
-    traffic = _training_traffic(jobs, results)
     record: dict[str, Any] = {
         "round": round_idx,
         "test_accuracy": score.accuracy,
@@ -88,26 +77,75 @@ def play(
         "train_loss": sum(r.loss for r in results) / len(results),
         "local_epochs": epochs,
         "train_batches": after.train_batches,
-        "selected": selected,
+        "selected": chosen.clients,
     }
-    ratios = noise_ratios(experiment.setting.labels, experiment.setting.truth)
-    if ratios is not None:
-        record["noise_ratio"] = metrics.selected_noise(ratios, selected)
-    record |= {"bytes_down": traffic.down, "bytes_up": traffic.up}
-    record["wall_s"] = round(time.perf_counter() - began, 4)
+    if experiment.config.noise.kind == "pair":
+        record["shifted_accuracy"] = score.shifted
+    record |= _figures(experiment, chosen, results, epochs)
+    down, up = _traffic(everyone, jobs, results, scored=chosen.scores is not None)
+    record |= {"bytes_down": down, "bytes_up": up, "wall_s": round(time.perf_counter() - began, 4)}
     return after, record
 
 
-def _select(experiment: Experiment, round_idx: int) -> list[int]:
-    clients = experiment.setting.num_clients
-    count = number_selected(experiment.server.config.client_fraction, clients)
-    return sample_uniform(clients, count, experiment.seed.child("round", round_idx, "select"))
+def _job(experiment: Experiment, state: RunState, client: int, epochs: int) -> Job:
+    round_idx = state.round_idx + 1
+    return Job(
+        client=client,
+        received=experiment.server.model_for(state.server, client),
+        keep=state.keep.get(client, {}),
+        turn=Turn(round_idx, epochs, experiment.seed.child("round", round_idx, "client", client)),
+    )
 
 
-def _training_traffic(jobs: list[Job], results: list[Result]) -> Traffic:
-    """Each selected client receives a model, its round and its epochs, and replies with its update."""
-    down = sum(message_bytes(job.received, {"round": 0.0, "epochs": 0.0}) for job in jobs)
-    return Traffic(down, sum(message_bytes(r.tensors, r.numbers) for r in results))
+def _select(experiment: Experiment, executor: Executor, everyone: list[Job], round_idx: int) -> Selection:
+    """Draw the clients of this round, by their own scores where the configuration asks for them."""
+    config, clients = experiment.server.config, len(everyone)
+    scores = None
+    if config.sampling != "uniform":
+        replies = executor.scores(everyone, config.sampling, config.temperature)
+        scores = [replies[k] for k in range(clients)]
+    p = shares(scores) if scores is not None else [1 / clients] * clients
+    count = number_selected(config.client_fraction, clients)
+    return Selection(draw_clients(p, count, experiment.seed.child("round", round_idx, "select")), p, scores)
+
+
+def _figures(experiment: Experiment, chosen: Selection, results: list[Result], epochs: int) -> dict[str, Any]:
+    """What can be told of the selection of clients and of labels; most of it only with true labels."""
+    setting = experiment.setting
+    ratios = noise_ratios(setting.labels, setting.truth)
+    figures: dict[str, Any] = {}
+    if ratios is not None:
+        figures["noise_ratio"] = metrics.selected_noise(ratios, chosen.clients)
+    if chosen.scores is not None:
+        figures["client_scores"] = chosen.scores
+        figures |= metrics.client_ranking(chosen.shares, ratios)
+    with_draws = [r for r in results if "drawn" in r.evidence]
+    if with_draws:
+        sizes = [float(r.evidence["drawn"].sum()) / (epochs * len(r.evidence["drawn"])) for r in with_draws]
+        figures["labelled_share"] = 100.0 * sum(sizes) / len(sizes)
+    if setting.truth.labels is not None:
+        rows = []
+        for r in with_draws:
+            drawn, votes = (r.evidence[n].cpu().numpy() if n in r.evidence else None for n in ("drawn", "votes"))
+            assert drawn is not None
+            given, true = setting.labels.given[r.client], setting.truth.labels[r.client]
+            rows.append(metrics.selection(drawn, votes, given, true, epochs))
+        figures |= metrics.mean_of(rows)
+    return figures
+
+
+def _traffic(everyone: list[Job], jobs: list[Job], results: list[Result], scored: bool) -> tuple[int, int]:
+    """Bytes down and up of one round.
+
+    Scoring sends the model to every client and one number back, and the selected ones have it already when they
+    are told to train; without scoring only the selected clients receive it. Each reply is the update.
+    """
+    orders = {"round": 0.0, "epochs": 0.0}
+    up = sum(message_bytes(r.tensors, r.numbers) for r in results)
+    if not scored:
+        return sum(message_bytes(job.received, orders) for job in jobs), up
+    down = sum(message_bytes(job.received, {"round": 0.0}) for job in everyone)
+    return down + len(jobs) * message_bytes({}, orders), up + len(everyone) * message_bytes({}, {"score": 0.0})
 
 
 def _evaluate(

@@ -16,7 +16,7 @@ from fednoil.config.loading import load_config, read_toml, to_toml
 from fednoil.config.schema import Config
 from fednoil.errors import UserError
 from fednoil.executors.base import Executor
-from fednoil.experiment import Experiment, make_executor, make_experiment, pick_device
+from fednoil.experiment import Experiment, Setting, make_executor, make_experiment, pick_device
 from fednoil.records.checkpoint import Checkpoints
 from fednoil.records.environment import environment, now
 from fednoil.records.files import read_json
@@ -47,12 +47,12 @@ def run(
 ) -> dict[str, Any]:
     """Run an experiment to its end and record it under `out`; returns the summary."""
     folder = RunFolder(out)
-    folder.prepare(resume=resume, force=force)
+    _check(folder, config, resume, force)
     device = pick_device(config.run.device)
+    # Nothing is created before the whole configuration and the data have proved good.
+    experiment = make_experiment(config, data_dir)
     with folder.locked():
-        if resume and folder.is_run():
-            _same_config(folder, config)
-        experiment = make_experiment(config, data_dir)
+        _check(folder, config, resume, force)  # again: another process may have been here meanwhile
         hashes = {
             "config_hash": config.hash(),
             "data_hash": experiment.setting.dataset.hash,
@@ -61,12 +61,12 @@ def run(
         checkpoints = Checkpoints(out / CHECKPOINT, hashes)
         if force:
             folder.clear()
-        state, records = _begin(experiment, folder, checkpoints, device, hashes)
-        if state.round_idx == config.train.rounds and (out / "summary.json").is_file():
-            summary = folder.summary()
+        if resume and folder.is_finished():
+            summary, records = folder.summary(), folder.keep_rounds(checkpoints.load().round_idx)
             reporter.start(experiment, records)
             reporter.finish(summary, out)
             return summary
+        state, records = _begin(experiment, folder, checkpoints, device, hashes)
         executor = make_executor(experiment, device)
         reporter.start(experiment, records)
         state = _play_all(experiment, executor, state, records, folder, checkpoints, reporter)
@@ -85,26 +85,26 @@ def _begin(
     hashes: dict[str, str],
 ) -> tuple[rounds.RunState, list[dict[str, Any]]]:
     """The state to go on from, with the records up to it; a new run's first files are written here."""
-    setting = experiment.setting
+    folder.sweep()
     if checkpoints.exists():
         state = checkpoints.load()
         records = folder.keep_rounds(state.round_idx)
         past = read_json(folder.path / "environment.json")
-        past.setdefault("resumed", []).append({"at": now(), "after_round": state.round_idx})
-        folder.write_environment(past)
+        folder.write_environment(
+            {**past, "resumed": [*past.get("resumed", []), {"at": now(), "after_round": state.round_idx}]}
+        )
         return state, records
     folder.rounds_file.unlink(missing_ok=True)
     folder.write_config(to_toml(experiment.config))
     folder.write_environment(environment(device) | hashes)
-    manifest.write_manifest(
-        folder.path / "noise.parquet",
-        setting.parts,
-        setting.labels,
-        setting.truth,
-        setting.dataset.hash,
-        setting.dataset.num_classes,
-    )
+    _write_noise(folder, experiment.setting)
     return rounds.start(experiment), []
+
+
+def _write_noise(folder: RunFolder, setting: Setting) -> None:
+    dataset = setting.dataset
+    path = folder.path / "noise.parquet"
+    manifest.write_manifest(path, setting.parts, setting.labels, setting.truth, dataset.hash, dataset.num_classes)
 
 
 def _play_all(
@@ -138,6 +138,13 @@ def _play_all(
     return state
 
 
+def _check(folder: RunFolder, config: Config, resume: bool, force: bool) -> None:
+    """Refuse a folder that must not be written, before anything is; changes nothing."""
+    folder.check(resume=resume, force=force)
+    if resume and folder.is_run():
+        _same_config(folder, config)
+
+
 def _same_config(folder: RunFolder, config: Config) -> None:
     """Refuse to resume a run with another configuration, and say what differs."""
     before = load_config(read_toml(folder.path / "config.toml"))
@@ -150,8 +157,9 @@ def _same_config(folder: RunFolder, config: Config) -> None:
         for key in {**old[section], **new[section]}
         if old[section].get(key) != new[section].get(key) and (section, key) not in _FREE
     ]
+    more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
     raise UserError(
-        f"{folder.path} is a run of another configuration: {'; '.join(changed[:3])}; "
+        f"{folder.path} is a run of another configuration: {'; '.join(changed[:3])}{more}; "
         "resume it unchanged, choose another --out, or --force to start over"
     )
 

@@ -23,8 +23,10 @@ def _check(images: Tensor, index: Tensor) -> None:
         )
     if not images.is_contiguous():
         raise UserError("images: a strided view given; call contiguous() on the pool once")
-    if index.dim() != 1 or index.is_floating_point() or index.dtype == torch.bool:
-        raise UserError(f"index: {index.dtype} {tuple(index.shape)} given; whole numbers [B] are needed")
+    if index.dim() != 1 or index.dtype not in (torch.int64, torch.int32):
+        raise UserError(f"index: {index.dtype} {tuple(index.shape)} given; int64 or int32 [B] is needed")
+    if index.device != images.device:
+        raise UserError(f"index: on {index.device}; it must be on the images' device, {images.device}")
 
 
 def _check_params(params: Tensor, index: Tensor, columns: str, fits: bool) -> None:
@@ -33,6 +35,8 @@ def _check_params(params: Tensor, index: Tensor, columns: str, fits: bool) -> No
             f"params: {params.dtype} {tuple(params.shape)} given; "
             f"whole numbers of shape [{len(index)}, {columns}] from the plan are needed"
         )
+    if params.device != index.device:
+        raise UserError(f"params: on {params.device}; they must be on the images' device, {index.device}")
 
 
 def plain(images: Tensor, index: Tensor) -> Tensor:
@@ -62,7 +66,7 @@ def weak(images: Tensor, index: Tensor, params: Tensor) -> Tensor:
     """
     _check(images, index)
     _check_params(params, index, "3", params.shape[-1:] == (WEAK_COLUMNS,))
-    return _weak(images, index, params.unbind(1))
+    return _weak(images, index, params.to(torch.int64).unbind(1))
 
 
 def _cutout(images: Tensor, y: Tensor, x: Tensor) -> Tensor:

@@ -71,7 +71,7 @@ def merge(base: Values, changes: Values) -> Values:
     for section, keys in changes.items():
         old = merged.get(section, {})
         if section in ("server", "learner", "schedule") and keys.get("name", old.get("name")) != old.get("name"):
-            shared = ("sampling", "client_fraction") if section == "server" else ()
+            shared = ("sampling", "client_fraction", "temperature") if section == "server" else ()
             old = {k: v for k, v in old.items() if k in shared}
         merged[section] = {**old, **keys}
     new_data = changes.get("data", {}).get("name")

@@ -50,9 +50,33 @@ _NOISES: dict[str, Values] = {
     "clean": {"noise": {"kind": "none"}},
 }
 
+_CONSTANT: Values = {"schedule": {"name": "constant", "epochs": 30}}
+_COSINE: Values = {"schedule": {"name": "cosine", "t_max": 100, "t_min": 20, "r_min": 80}}
+_LOGARITHM: Values = {"schedule": {"name": "logarithm", "t_max": 100, "t_min": 20, "r_min": 80}}
+
+# The paper sets the size of the labelled subset by hand from the noise mode; for clean labels it says nothing.
+_FRAC = {"symmetric-high": 0.35, "pair-high": 0.35, "pair-high-shared": 0.35}
+_FRAC_OTHERWISE = 0.55
+
+
+def _fednoil(schedule: Values, server: Values | None = None, learner: Values | None = None) -> Values:
+    """FedNoiL's two levels of sampling on FedAvg; the ablations change one of them."""
+    return {
+        "server": {"name": "fedavg", "sampling": "score", **(server or {})},
+        "learner": {"name": "fednoil", **(learner or {})},
+        **schedule,
+    }
+
+
 _METHODS: dict[str, Values] = {
-    "fedavg": {"server": {"name": "fedavg"}, "schedule": {"name": "constant", "epochs": 30}},
-    "fedprox": {"server": {"name": "fedprox"}, "schedule": {"name": "constant", "epochs": 30}},
+    "fedavg": {"server": {"name": "fedavg"}, **_CONSTANT},
+    "fedprox": {"server": {"name": "fedprox"}, **_CONSTANT},
+    "fednoil-cosine": _fednoil(_COSINE),
+    "fednoil-logarithm": _fednoil(_LOGARITHM),
+    "fednoil-auto": _fednoil(_LOGARITHM, learner={"frac": "auto"}),
+    "fednoil-uniform-clients": _fednoil(_LOGARITHM, server={"sampling": "uniform"}),
+    "fednoil-uniform-local": _fednoil(_LOGARITHM, learner={"local_sampling": "uniform"}),
+    "fednoil-no-ssl": _fednoil(_LOGARITHM, learner={"ssl": False}),
 }
 
 _DEMO_SETTING: Values = {
@@ -63,8 +87,17 @@ _DEMO_SETTING: Values = {
     "train": {"rounds": 20},
 }
 
+# The same total of local epochs for both, 298: 14 a round and one more in 18 rounds, against 30 falling to 8.
+_DEMO_FEDAVG: Values = {
+    "server": {"name": "fedavg"},
+    "schedule": {"name": "constant", "epochs": 14, "extra_rounds": 18},
+}
+_DEMO_FEDNOIL = _fednoil({"schedule": {"name": "cosine", "t_max": 30, "t_min": 8, "r_min": 10}}, learner={"frac": 0.35})
+
 _DEMOS: dict[str, Values] = {
-    "demo": {"server": {"name": "fedavg"}, "schedule": {"name": "constant", "epochs": 15}},
+    "demo": _DEMO_FEDNOIL,
+    "demo/fednoil": _DEMO_FEDNOIL,
+    "demo/fedavg": _DEMO_FEDAVG,
 }
 
 
@@ -104,6 +137,8 @@ def preset(name: str) -> Values:
                 f"preset '{name}': unknown {what} '{part}'; choose {', '.join(table)}{nearest(part, list(table))}"
             )
     values = _overlay(_DATASETS[dataset], _SETTINGS[setting], _NOISES[noise], _METHODS[method])
+    if values.get("learner", {}).get("name") == "fednoil":
+        values["learner"].setdefault("frac", _FRAC.get(noise, _FRAC_OTHERWISE))
     if (dataset, setting) == ("cifar100", "100-clients"):
         values["partition"]["samples_per_client"] = 500  # 100 × 1000 would be twice the training set
     return values

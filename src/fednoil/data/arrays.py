@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zipfile
 import zlib
+from contextlib import nullcontext
 from importlib import resources
 from pathlib import Path
 from typing import IO
@@ -44,10 +45,11 @@ def read(source: Path | IO[bytes], where: str) -> Decoded:
 def load_arrays(source: Path | IO[bytes], where: str) -> dict[str, np.ndarray]:
     """Every array of an .npz file, read into memory."""
     try:
-        loaded = np.load(source, allow_pickle=False)
-        if isinstance(loaded, np.ndarray):
-            raise UserError(f"{where} is a single array; save it with numpy.savez({', '.join(KEYS)})")
-        with loaded:
+        # Opened here, because numpy leaves the file open when it is not a whole zip.
+        with source.open("rb") if isinstance(source, Path) else nullcontext(source) as file:
+            loaded = np.load(file, allow_pickle=False)
+            if isinstance(loaded, np.ndarray):
+                raise UserError(f"{where} is a single array; save it with numpy.savez({', '.join(KEYS)})")
             return dict(loaded)
     except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
         raise UserError(f"{where} can't be read as an .npz of plain arrays ({error})") from error

@@ -39,7 +39,7 @@ def entry(name: str, files: Files) -> Path | None:
     folder = cache_dir()
     if folder is None:
         return None
-    content = hashlib.sha256(f"{_VERSION}\0{name}".encode())
+    content = hashlib.sha256(f"{_VERSION}\0{name}".encode("utf-8", "surrogateescape"))
     try:
         for path in files.paths:
             stat = path.stat()

@@ -71,6 +71,6 @@ def _files(folder: Path) -> list[Path]:
 def _read(root: Path, train: Classes, test: Classes) -> Decoded:
     number = {name: i for i, name in enumerate(train)}
     pictures = [[Encoded(str(p), p) for files in c.values() for p in files] for c in (train, test)]
-    labels = [np.array([number[name] for name, files in c.items() for _ in files], np.int64) for c in (train, test)]
+    labels = [np.array([number[name] for name in c for _ in c[name]], np.int64) for c in (train, test)]
     images = decode(*pictures)
     return assemble(f"folder:{root}", (images[0], labels[0]), (images[1], labels[1]), tuple(train))

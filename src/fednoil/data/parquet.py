@@ -68,7 +68,7 @@ def _read(
     if len(stored) > 1:
         raise UserError(f"{folder}: the shards' class names differ; all shards must be of one dataset")
     if class_names is not None and stored and stored != {class_names}:
-        raise UserError(f"{folder}: its class names are another dataset's; use data.name = 'parquet:{folder}'")
+        raise UserError(f"{folder}: its classes are another dataset's; use data.name = 'parquet:{folder}'")
     pictures = [[p for path in split for p in _pictures(path, tables[path])] for split in (train, test)]
     labels = [np.concatenate([_labels(path, tables[path]) for path in split]) for split in (train, test)]
     for split, found in zip(("train", "test"), pictures, strict=True):

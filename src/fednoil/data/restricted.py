@@ -11,6 +11,7 @@ from __future__ import annotations
 import io
 import math
 import pickle
+import pickletools
 import re
 from typing import Any, NoReturn
 
@@ -66,6 +67,8 @@ class _Array:
         _, shape, kind, fortran, raw = state
         if not isinstance(kind, _DType) or not isinstance(raw, bytes):
             raise pickle.UnpicklingError("an array that is not plain numbers")
+        if type(shape) is not tuple or any(type(size) is not int or size < 0 for size in shape):
+            raise pickle.UnpicklingError("an array whose shape is not sizes")
         if len(raw) != math.prod(shape) * kind.dtype.itemsize:
             raise pickle.UnpicklingError(f"{len(raw)} bytes for an array of shape {shape}")
         self.value = np.frombuffer(raw, kind.dtype).reshape(shape, order="F" if fortran else "C")
@@ -116,12 +119,20 @@ class _Unpickler(pickle.Unpickler):
 def load_dict(data: bytes, where: str) -> dict[str, object]:
     """The dict pickled in `data`, with text keys and real arrays; `where` names the file in errors."""
     try:
+        _check_memo(data)
         value = _Unpickler(io.BytesIO(data), encoding="bytes").load()
     except Exception as error:  # a broken pickle can fail in any way: index, type, value, memory
         raise UserError(f"{where} is refused: not a plain pickled dict of arrays ({error})") from error
     if not isinstance(value, dict):
         raise UserError(f"{where} is refused: it holds a {type(value).__name__}, not a dict of arrays")
     return {_text(key): item.value if isinstance(item, _Array) else item for key, item in value.items()}
+
+
+def _check_memo(data: bytes) -> None:
+    """Refuse a memo slot beyond the number of steps so far: the reader would allocate every slot below it."""
+    for step, (opcode, argument, _) in enumerate(pickletools.genops(data), 1):
+        if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and isinstance(argument, int) and argument > step:
+            raise pickle.UnpicklingError(f"memo slot {argument} at step {step}")
 
 
 def _text(key: object) -> str:

@@ -34,7 +34,7 @@ KNOWN: dict[str, Known] = {
         find=idx.find,
         normalisation=FASHION_NORMALISATION,
         description="Fashion-MNIST, 60,000 + 10,000 grey images 28×28, 10 classes",
-        how="install Debian's dataset-fashion-mnist, or put the original *-ubyte.gz files into the data folder",
+        how="install Debian's dataset-fashion-mnist or put the four *-ubyte.gz files into the data folder",
         elsewhere=(DEBIAN_FASHION,),
     ),
     "cifar10": Known(
@@ -86,6 +86,8 @@ def search(name: str, data_dir: Path | None) -> Files | None:
                 return found
         except UserError as error:
             partial = partial or error
+        except OSError as error:
+            partial = partial or UserError(f"data.name = '{name}': {place} can't be read ({error.strerror})")
     if partial is not None:
         raise partial
     return None
@@ -97,7 +99,10 @@ def locate(name: str, data_dir: Path | None) -> Files:
         prefix, _, path = name.partition(":")
         if not path.strip():
             raise UserError(f"data.name = '{name}' has no path; write {prefix}:PATH")
-        return OWN[prefix](Path(path).expanduser())
+        try:
+            return OWN[prefix](Path(path).expanduser())
+        except (OSError, RuntimeError) as error:  # no permission, too long a name, no such ~user
+            raise UserError(f"data.name = '{name}' can't be read ({error})") from error
     if name not in KNOWN:
         known = [MINI, *KNOWN]
         raise UserError(
@@ -110,6 +115,7 @@ def locate(name: str, data_dir: Path | None) -> Files:
     if found is None:
         looked = ", ".join(str(place) for place in places(name, data_dir)) or "no folder was given"
         raise UserError(
-            f"data.name = '{name}' was not found (looked in: {looked}); {KNOWN[name].how} (--data-dir or $FEDNOIL_DATA)"
+            f"data.name = '{name}' was not found (looked in: {looked}); {KNOWN[name].how}"
+            " (--data-dir or $FEDNOIL_DATA)",
         )
     return found

@@ -39,9 +39,15 @@ Progress = Callable[[float], None]  # share of the work done, 0 to 1
 
 
 class Executor(Protocol):
-    """Trains clients and runs models. Results come in any order; the caller sorts them."""
+    """Does what a round asks of clients: score their data, train on it, and test models."""
 
-    def train(self, jobs: Sequence[Job], progress: Progress | None = None) -> list[Result]: ...
+    def scores(self, jobs: Sequence[Job], sampling: str, temperature: float) -> dict[int, float]:
+        """How clean each client finds its labels with the model it received: client -> one number."""
+        ...
+
+    def train(self, jobs: Sequence[Job], progress: Progress | None = None) -> list[Result]:
+        """The results, in any order; the caller sorts them."""
+        ...
 
     def test_logits(self, model: Tensors) -> Tensor:
         """Logits of a scored model on the test images: float32 [N, C] on the host."""

@@ -15,6 +15,7 @@ from fednoil.executors.base import Job, Progress, Result
 from fednoil.learners.base import CHUNK, Client, Learner, Phase
 from fednoil.models.network import Network
 from fednoil.section import Section
+from fednoil.servers.sampling import client_score
 from fednoil.tensors import Tensors
 
 
@@ -52,6 +53,11 @@ class Workbench:
             else:
                 net.load(received, role.start)
             net.reset_optimiser()
+
+    def score(self, client: Client, job: Job, sampling: str, temperature: float) -> float:
+        """How clean the received model finds this client's labels."""
+        self.load(job.received, job.keep)
+        return client_score(self.learner.confidence(self.nets, client, temperature), sampling)
 
     def update(self, client: Client, job: Job, progress: Progress | None = None) -> Result:
         """Run one client's turn."""

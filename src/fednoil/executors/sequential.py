@@ -20,6 +20,9 @@ class Sequential:
         self.clients = clients
         self.test_images = test_images
 
+    def scores(self, jobs: Sequence[Job], sampling: str, temperature: float) -> dict[int, float]:
+        return {job.client: self.bench.score(self.clients[job.client], job, sampling, temperature) for job in jobs}
+
     def train(self, jobs: Sequence[Job], progress: Progress | None = None) -> list[Result]:
         results = []
         for place, job in enumerate(jobs):

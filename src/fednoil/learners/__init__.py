@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from fednoil.learners.base import Learner
 from fednoil.learners.erm import Erm
+from fednoil.learners.fednoil import FedNoil
 from fednoil.plugins import find_class
 
-LEARNERS: dict[str, type[Learner]] = {"erm": Erm}
+LEARNERS: dict[str, type[Learner]] = {"erm": Erm, "fednoil": FedNoil}
 
 
 def learner_class(name: str) -> type[Learner]:

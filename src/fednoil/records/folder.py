@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+from fednoil.config.loading import read_toml
+from fednoil.config.schema import Config
 from fednoil.errors import UserError
-from fednoil.records.files import read_json, write_bytes, write_json, write_text
+from fednoil.records.files import naming, read_json, write_bytes, write_json, write_text
 
 FILES = (
     "config.toml",
@@ -22,6 +23,7 @@ FILES = (
     "model.safetensors",
 )
 CHECKPOINT = "checkpoint"
+INDEX = "checkpoint.json"
 _LOCK = ".lock"
 
 
@@ -38,50 +40,86 @@ class RunFolder:
     def is_run(self) -> bool:
         return (self.path / "config.toml").is_file()
 
-    def prepare(self, *, resume: bool, force: bool) -> None:
-        """Make sure the folder may be written, before anything is done; deletes nothing."""
+    def is_finished(self) -> bool:
+        return all((self.path / name).is_file() for name in FILES) and (self.path / CHECKPOINT / INDEX).is_file()
+
+    def check(self, *, resume: bool, force: bool) -> None:
+        """Refuse a folder that this run must not write to; changes nothing."""
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"--out {self.path} is a file; give a folder")
-        occupied = self.path.is_dir() and any(p.name != _LOCK for p in self.path.iterdir())
-        if occupied and not (resume or force):
+        # A run killed at its very start leaves these and nothing else.
+        beginnings = (_LOCK, f"{FILES[0]}.part")
+        if not self.path.is_dir() or all(p.name in beginnings for p in self.path.iterdir()):
+            return
+        if not (resume or force):
             raise UserError(f"{self.path} exists already: add --resume to go on with it or --force to start over")
-        if (
-            occupied
-            and not self.is_run()
-            and any(p.name not in (*FILES, CHECKPOINT, _LOCK) for p in _visible(self.path))
-        ):
+        if not self.is_run() or (force and not self._is_ours()):
             raise UserError(f"{self.path} is not empty and not a run folder; choose another --out")
+
+    def _is_ours(self) -> bool:
+        """Whether what `clear` would remove is a run's: other programs have a config.toml, too."""
+        if (self.path / CHECKPOINT / INDEX).is_file():
+            return True
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            probe = self.path / ".probe"
-            probe.touch()
-            probe.unlink()
-        except OSError as error:
-            raise UserError(f"cannot write to {self.path}: {error.strerror}; choose another --out") from None
+            return set(read_toml(self.path / FILES[0])) == set(Config.model_fields)
+        except UserError:
+            return False
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep a second process out; the lock goes with the process, however that ends."""
+        """Make the folder and keep a second process out of it until this one is done, however that ends."""
         try:
-            import fcntl
-        except ImportError:  # no such lock on this system
-            yield
-            return
-        with (self.path / _LOCK).open("w") as lock:
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = self._lock()
+        except OSError as error:
+            raise UserError(f"cannot write to {self.path}: {error.strerror}; choose another --out") from None
+        with lock:
             try:
+                yield
+            finally:
+                with contextlib.suppress(OSError):
+                    (self.path / _LOCK).unlink(missing_ok=True)
+
+    def _lock(self) -> IO[str]:
+        """The open lock file; the lock goes with it, or with the process."""
+        path = self.path / _LOCK
+        while True:
+            lock = path.open("a")
+            try:
+                import fcntl
+
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+            except BlockingIOError:
+                lock.close()
                 raise UserError(f"{self.path} is being written by another process; wait for it") from None
-            yield
+            except (ImportError, OSError):  # a system or file system without locks
+                return lock
+            # The holder removes the file when it is done: a lock on a removed file would keep nobody out.
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(lock.fileno()), path.stat()):
+                    return lock
+            lock.close()
 
     def clear(self) -> None:
-        """Remove what a run has written here, and nothing else."""
-        for name in FILES:
+        """Remove what a run has written here, and nothing else; what says that this is a run goes last."""
+        checkpoint = self.path / CHECKPOINT
+        if checkpoint.is_dir():
+            (checkpoint / INDEX).unlink(missing_ok=True)
+            for path in [*checkpoint.glob("*.safetensors"), *checkpoint.glob("*.part")]:
+                path.unlink()
+            with contextlib.suppress(OSError):  # somebody else's file is in it
+                checkpoint.rmdir()
+        for name in reversed(FILES):
             (self.path / name).unlink(missing_ok=True)
-        shutil.rmtree(self.path / CHECKPOINT, ignore_errors=True)
+
+    def sweep(self) -> None:
+        """Remove half-written files that a killed run has left."""
+        manifests = self.path.glob(".noise.parquet.*.tmp")
+        for path in [*(self.path / f"{name}.part" for name in FILES), *manifests]:
+            path.unlink(missing_ok=True)
 
     def append_round(self, record: dict[str, Any]) -> None:
-        with self.rounds_file.open("a", encoding="utf-8") as file:
+        with naming(self.rounds_file), self.rounds_file.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
             file.flush()
             os.fsync(file.fileno())
@@ -91,7 +129,9 @@ class RunFolder:
         records = [r for r in self.records() if r["round"] <= last]
         if [r["round"] for r in records] != list(range(1, last + 1)):
             raise UserError(f"{self.rounds_file} lacks rounds before the checkpoint's {last}; start over with --force")
-        write_bytes(self.rounds_file, "".join(json.dumps(r) + "\n" for r in records).encode())
+        content = "".join(json.dumps(r) + "\n" for r in records).encode()
+        if content != self.rounds_file.read_bytes():
+            write_bytes(self.rounds_file, content)
         return records
 
     def records(self) -> list[dict[str, Any]]:
@@ -106,8 +146,9 @@ class RunFolder:
         for number, line in enumerate(lines, start=1):
             try:
                 record = json.loads(line)
-                record["round"]
-            except (ValueError, TypeError, KeyError):
+                if not isinstance(record, dict) or type(record["round"]) is not int:
+                    raise ValueError
+            except (ValueError, KeyError):
                 if number == len(lines):
                     break
                 raise UserError(f"{self.rounds_file}, line {number} is damaged: {line[:60]!r}") from None
@@ -125,7 +166,3 @@ class RunFolder:
 
     def write_environment(self, environment: dict[str, Any]) -> None:
         write_json(self.path / "environment.json", environment)
-
-
-def _visible(path: Path) -> list[Path]:
-    return [p for p in path.iterdir() if not p.name.endswith(".part")]

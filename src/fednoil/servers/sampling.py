@@ -1,10 +1,14 @@
-"""Whom to train in a round."""
+"""Whom to train in a round: uniformly, or by how clean the global model finds the clients' labels."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
-from fednoil.seeds import Seed
+import torch
+from torch import Tensor
+
+from fednoil.seeds import Seed, gumbel
 
 
 def number_selected(fraction: float, clients: int) -> int:
@@ -12,6 +16,24 @@ def number_selected(fraction: float, clients: int) -> int:
     return max(1, math.floor(fraction * clients + 0.5))
 
 
-def sample_uniform(clients: int, count: int, seed: Seed) -> list[int]:
-    """`count` distinct clients, each equally likely, in the order of their ids."""
-    return sorted(int(k) for k in seed.numpy().choice(clients, size=count, replace=False))
+def client_score(confidence: Tensor, sampling: str) -> float:
+    """What a client tells the server: Σ_i conf_i (`score`, Eq. 5) or its mean (`score_mean`), from conf [n]."""
+    total = float(confidence.double().sum())
+    return total / len(confidence) if sampling == "score_mean" else total
+
+
+def shares(scores: Sequence[float]) -> list[float]:
+    """p_k = s_k / Σ_j s_j; equal shares where all scores are zero."""
+    total = math.fsum(scores)
+    return [s / total for s in scores] if total > 0 else [1 / len(scores)] * len(scores)
+
+
+def draw_clients(probabilities: Sequence[float], count: int, seed: Seed) -> list[int]:
+    """`count` distinct clients drawn one after another by `probabilities`, in the order of their ids.
+
+    The `count` largest of log p_k + Gumbel noise have exactly that law.
+    """
+    p = torch.tensor(probabilities, dtype=torch.float64)
+    noise = gumbel(torch.tensor(seed.key()), len(p))
+    race = (p + 1e-300).log() + noise
+    return sorted(race.topk(count).indices.tolist())

@@ -1,0 +1,190 @@
+"""FedNoiL's client side (Wang et al., 2022): sample the labels that look clean, use the rest as unlabelled data.
+
+Once a round the received global model gives each sample's confidence in its given label. Every epoch a labelled
+set D^x is drawn by these confidences without replacement; the rest is the unlabelled set D^u, whose pseudo-labels
+come from the same global model and are trained on strong views where they are certain enough (FixMatch, Sohn
+et al., NeurIPS 2020).
+
+The paper leaves open and we read: the batch mix (`epoch`), ξ = 0.95, λ_u = 1, two weak views. `frac = "auto"`
+is ours: each client estimates its own share of clean labels.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn import functional as F
+
+from fednoil.augment import strong, strong_plan, weak, weak_plan
+from fednoil.learners.base import CHUNK, Client, Final, Learner, LearnerConfig, Nets, Phase, Turn
+from fednoil.learners.clean_share import clean_share
+from fednoil.plugins import About
+from fednoil.seeds import Seed, gumbel, permutations
+from fednoil.tensors import Tensors
+
+_TINY = 1e-12
+
+
+class FedNoilConfig(LearnerConfig):
+    name: Literal["fednoil"] = "fednoil"
+    temperature: float = Field(default=0.5, gt=0, description="τ of the confidences that draw D^x")
+    frac: Annotated[float, Field(gt=0, le=1)] | Literal["auto"] = Field(
+        default="auto", description="share of a client's samples in D^x; auto: each client estimates it"
+    )
+    ssl: bool = Field(default=True, description="train on pseudo-labels of D^u")
+    teacher: Literal["global", "local"] = "global"
+    views: int = Field(default=2, ge=1, description="weak views averaged for a pseudo-label")
+    xi: float = Field(default=0.95, gt=0, le=1, description="least certainty of a pseudo-label that is used")
+    lambda_u: float = Field(default=1.0, ge=0, description="weight of the unlabelled loss")
+    local_sampling: Literal["confidence", "uniform"] = "confidence"
+    epoch: Literal["proportional", "max_cover"] = "proportional"
+    ra_prob: float = Field(default=0.5, ge=0, le=1, description="chance of each RandAugment operation")
+
+
+class FedNoil(Learner):
+    Config = FedNoilConfig
+    config: FedNoilConfig
+    about = About(
+        title="Confidence-sampled clean labels, FixMatch on the rest",
+        paper="Wang et al., 2022 (FedNoiL)",
+        keeps="nothing",
+        sends="model",
+        cost="about 1 an epoch, and 3 passes over the data a round",
+    )
+
+    @property
+    def uses_unlabelled(self) -> bool:
+        return self.config.ssl and self.config.lambda_u > 0
+
+    def init(self, nets: Nets, client: Client, keep: Tensors, turn: Turn) -> Tensors:
+        confidence = self.confidence(nets, client, self.config.temperature)
+        state = {"confidence": confidence, "drawn": torch.zeros_like(client.labels)}
+        if self.uses_unlabelled:
+            shape = (len(client), self.task.num_classes)
+            state["votes"] = torch.zeros(shape, dtype=torch.int64, device=confidence.device)
+            if self.config.teacher == "global":
+                state["pseudo"], state["accepted"] = self.pseudo_labels(nets, client, turn.seed.child("teacher"))
+        return state
+
+    @torch.no_grad()
+    def pseudo_labels(self, nets: Nets, client: Client, seed: Seed) -> tuple[Tensor, Tensor]:
+        """ŷ [n] and whether it is certain enough [n]: the mean softmax over `views` weak views (Eq. 7–8)."""
+        keys = seed.keys(range(self.config.views), client.index.device)
+        plans = weak_plan(keys, len(client))
+        labels, accepted = [], []
+        for start in range(0, len(client), CHUNK):
+            rows = slice(start, start + CHUNK)
+            probs = [
+                torch.softmax(nets["model"](weak(client.pool, client.index[rows], plan[rows])).float(), dim=1)
+                for plan in plans
+            ]
+            certainty, label = torch.stack(probs).mean(0).max(1)
+            labels.append(label)
+            accepted.append(certainty >= self.config.xi)
+        return torch.cat(labels), torch.cat(accepted)
+
+    def labelled_size(self, state: Tensors) -> int:
+        """|D^x| = round(frac · n), at least one."""
+        confidence, frac = state["confidence"], self.config.frac
+        if frac == "auto":
+            frac = clean_share(confidence, self.task.num_classes)
+        return min(len(confidence), max(1, int(float(frac) * len(confidence) + 0.5)))
+
+    def split(self, state: Tensors, size: int, seed: Seed, epochs: range) -> tuple[Tensor, Tensor]:
+        """D^x [E, size] and D^u [E, n − size], drawn anew each epoch by p_{k,i} without replacement (Eq. 6)."""
+        confidence = state["confidence"]
+        if self.config.local_sampling == "uniform":
+            confidence = torch.ones_like(confidence)
+        keys = seed.child("draw").keys(epochs, confidence.device)
+        race = (confidence.double() + _TINY).log() + gumbel(keys, len(confidence))
+        order = race.argsort(dim=1, descending=True, stable=True)
+        return order[:, :size], order[:, size:]
+
+    def plan(self, client: Client, state: Tensors, turn: Turn, epochs: range) -> list[Phase]:
+        size = self.labelled_size(state)
+        labelled, unlabelled = self.split(state, size, turn.seed, epochs)
+        state["drawn"] += torch.bincount(labelled.flatten(), minlength=len(client))
+        steps, batch_x, batch_u = self.epoch_shape(size, len(client) - size)
+        device, seed = client.index.device, turn.seed
+        x = _batches(labelled, seed.child("order x"), epochs, steps, batch_x)
+        batch = {
+            "x_index": client.index[x],
+            "x_labels": client.labels[x],
+            "x_weak": weak_plan(seed.child("weak x").keys(epochs, device), steps * batch_x).view(*x.shape, -1),
+        }
+        if batch_u:
+            u = _batches(unlabelled, seed.child("order u"), epochs, steps, batch_u)
+            keys = seed.child("strong u").keys(epochs, device)
+            views = strong_plan(keys, steps * batch_u, self.task.image_shape[1:], prob=self.config.ra_prob)
+            batch |= {"u_index": client.index[u], "u_position": u, "u_strong": views.view(*u.shape, -1)}
+            if self.config.teacher == "global":
+                batch |= {"u_labels": state["pseudo"][u], "u_mask": state["accepted"][u]}
+            else:
+                keys = seed.child("weak u").keys(epochs, device)
+                views = weak_plan(keys, steps * batch_u * self.config.views)
+                batch["u_weak"] = views.view(*u.shape, self.config.views, -1)
+        return [Phase(batch)]
+
+    def epoch_shape(self, labelled: int, unlabelled: int) -> tuple[int, int, int]:
+        """Steps of an epoch and the sizes of its labelled and unlabelled batches."""
+        size = self.task.batch_size
+        if not self.uses_unlabelled or unlabelled == 0:
+            return -(-labelled // size), size, 0
+        if self.config.epoch == "max_cover":
+            return -(-max(labelled, unlabelled) // size), size, size
+        steps = -(-labelled // size)
+        return steps, size, -(-unlabelled // steps)
+
+    def step(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> Tensor:
+        images = weak(pool, batch["x_index"], batch["x_weak"])
+        if "u_index" not in batch:
+            return F.cross_entropy(nets["model"](images), batch["x_labels"])
+        if self.config.teacher == "global":
+            labels, mask = batch["u_labels"], batch["u_mask"]
+        else:
+            labels, mask = self._local_teacher(nets, pool, batch)
+        state["votes"].index_put_((batch["u_position"], labels), mask.long(), accumulate=True)
+        images = torch.cat([images, strong(pool, batch["u_index"], batch["u_strong"])])
+        logits = nets["model"](images)
+        count = len(batch["x_index"])
+        return fixmatch_loss(logits[:count], batch["x_labels"], logits[count:], labels, mask, self.config.lambda_u)
+
+    @torch.no_grad()
+    def _local_teacher(self, nets: Nets, pool: Tensor, batch: Tensors) -> tuple[Tensor, Tensor]:
+        """Pseudo-labels from the local model as it is now (FixMatch's own way)."""
+        nets["model"].eval()
+        probs = [
+            torch.softmax(nets["model"](weak(pool, batch["u_index"], view)).float(), dim=1)
+            for view in batch["u_weak"].unbind(1)
+        ]
+        nets["model"].train()
+        certainty, labels = torch.stack(probs).mean(0).max(1)
+        return labels, certainty >= self.config.xi
+
+    def final(self, nets: Nets, client: Client, state: Tensors, turn: Turn) -> Final:
+        evidence = {name: state[name] for name in ("confidence", "drawn", "votes") if name in state}
+        return Final(evidence=evidence)
+
+
+def fixmatch_loss(
+    labelled: Tensor, labels: Tensor, unlabelled: Tensor, pseudo: Tensor, mask: Tensor, lambda_u: float
+) -> Tensor:
+    """L_x + λ_u L_u (Eq. 7–9); the mean of L_u counts rejected samples too."""
+    loss_x = F.cross_entropy(labelled, labels)
+    loss_u = (F.cross_entropy(unlabelled, pseudo, reduction="none") * mask).mean()
+    return loss_x + lambda_u * loss_u
+
+
+def _batches(members: Tensor, seed: Seed, epochs: range, steps: int, size: int) -> Tensor:
+    """Shuffle each row of `members` [E, m] into full batches [E · steps, size].
+
+    A set that fills fewer than `steps` batches is gone through again in a new order.
+    """
+    rows, count = members.shape
+    cycles = -(-steps * size // count)
+    keys = torch.stack([seed.child(e).keys(range(cycles), members.device) for e in epochs])
+    orders = permutations(keys, count).view(rows, cycles * count)
+    return members.gather(1, orders)[:, : steps * size].reshape(rows * steps, size)

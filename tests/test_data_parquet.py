@@ -1,0 +1,154 @@
+"""Parquet shards of images, the user's own and CIFAR's."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from fednoil.data import DataConfig, Dataset, load
+from fednoil.data.cifar import CIFAR10
+from fednoil.errors import UserError
+
+
+@pytest.fixture(autouse=True)
+def _own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDNOIL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("FEDNOIL_DATA", raising=False)
+
+
+def encoded(value: int, size: tuple[int, int] = (6, 5), mode: str = "L") -> bytes:
+    buffer = io.BytesIO()
+    Image.new(mode, size, value).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def shard(
+    path: Path,
+    labels: Any,
+    image: str = "img",
+    label: str = "label",
+    names: list[str] | None = None,
+    plain: bool = False,
+    pixels: Sequence[bytes | None] | None = None,
+) -> None:
+    """One shard whose image number i has the pixel value i."""
+    data = pixels if pixels is not None else [encoded(i) for i in range(len(labels))]
+    column = pa.array(data, pa.binary()) if plain else pa.array([{"bytes": b, "path": None} for b in data])
+    table = pa.table({image: column, label: labels})
+    if names is not None:
+        info = {"info": {"features": {label: {"_type": "ClassLabel", "names": names}}}}
+        table = table.replace_schema_metadata({"huggingface": json.dumps(info)})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(table, path)
+
+
+def shards(root: Path, **options: Any) -> Path:
+    """Two training shards and one test shard of two classes."""
+    for name in ("train-00000-of-00002", "train-00001-of-00002", "test-00000-of-00001"):
+        shard(root / f"{name}.parquet", [0, 1, 1], **options)
+    return root
+
+
+def from_parquet(root: Path) -> Dataset:
+    return load(DataConfig(name=f"parquet:{root}"))
+
+
+@pytest.mark.parametrize("image", ["img", "image"])
+@pytest.mark.parametrize("label", ["label", "fine_label", "labels"])
+@pytest.mark.parametrize("plain", [False, True])
+def test_parquet(tmp_path: Path, image: str, label: str, plain: bool) -> None:
+    data = from_parquet(shards(tmp_path / "p", image=image, label=label, plain=plain, names=["no", "yes"]))
+    assert data.class_names == ("no", "yes")
+    assert data.train.images.shape == (6, 1, 5, 6)
+    assert data.train.images[:, 0, 0, 0].tolist() == [0, 1, 2] * 2
+    assert data.train.labels.tolist() == [0, 1, 1] * 2
+    assert len(data.test) == 3
+
+
+def test_parquet_without_names(tmp_path: Path) -> None:
+    assert from_parquet(shards(tmp_path)).class_names == ("0", "1")
+
+
+def test_cifar10_from_some_train_shards(tmp_path: Path) -> None:
+    pixels = [encoded(i, (32, 32), "L" if i else "RGB") for i in range(10)]
+    names = list(CIFAR10.class_names)
+    for name in ("train-00002-of-00005", "test-00000-of-00001"):
+        shard(tmp_path / "cifar10" / f"{name}.parquet", list(range(10)), names=names, pixels=pixels)
+    data = load(DataConfig(name="cifar10"), tmp_path)
+    assert data.image_shape == (3, 32, 32)
+    assert data.train.images[:, 2, 9, 9].tolist() == list(range(10))
+    with pytest.raises(UserError, match=r"no label column \(fine_label\); its columns are img, label"):
+        load(DataConfig(name="cifar100"), tmp_path / "cifar10")
+
+
+def test_another_dataset_is_not_cifar10(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"classes are another dataset's; use data\.name = 'parquet:"):
+        load(DataConfig(name="cifar10"), shards(tmp_path, names=["no", "yes"]))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"image": "picture"}, r"no image column \(img or image\); its columns are picture, label"),
+        ({"label": "class"}, r"no label column \(label or fine_label or labels\)"),
+        ({"labels": ["a", "b", "c"]}, "column 'label' is string; expected integers"),
+        ({"labels": [0, None, 1]}, "1 empty rows; expected integers"),
+        ({"labels": [0, -1, 1]}, r"train label -1 \(number 1\) is out of range"),
+        ({"pixels": [encoded(1), None, encoded(2)]}, "1 rows have no image bytes"),
+        ({"pixels": [encoded(1), b"junk", encoded(2)]}, r"row 1 can't be read as an image"),
+        (
+            {"pixels": [encoded(1), encoded(1, (3, 3)), encoded(2)]},
+            r"row 1 is 3×3 pixels, the first image 6×5",
+        ),
+        ({"labels": pa.array([], pa.int64()), "pixels": [], "plain": True}, "the train shards have no rows"),
+    ],
+)
+def test_bad_parquet(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    shards(tmp_path)
+    for path in tmp_path.glob("train*"):
+        shard(path, options.get("labels", [0, 1, 1]), **{k: v for k, v in options.items() if k != "labels"})
+    with pytest.raises(UserError, match=message):
+        from_parquet(tmp_path)
+
+
+def test_image_column_of_numbers(tmp_path: Path) -> None:
+    shards(tmp_path)
+    pq.write_table(pa.table({"img": [1, 2], "label": [0, 1]}), tmp_path / "train-00000-of-00002.parquet")
+    with pytest.raises(UserError, match="column 'img' is int64; expected image bytes"):
+        from_parquet(tmp_path)
+
+
+def test_unreadable_parquet(tmp_path: Path) -> None:
+    path = shards(tmp_path) / "train-00001-of-00002.parquet"
+    path.write_bytes(path.read_bytes()[:-10])
+    with pytest.raises(UserError, match=r"train-00001-of-00002\.parquet can't be read as parquet"):
+        from_parquet(tmp_path)
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_parquet_without_a_split(tmp_path: Path, split: str) -> None:
+    for path in shards(tmp_path).glob(f"{split}*"):
+        path.unlink()
+    with pytest.raises(UserError, match=rf"has no {split}\*\.parquet"):
+        from_parquet(tmp_path)
+
+
+def test_shards_that_do_not_belong_together(tmp_path: Path) -> None:
+    shard(shards(tmp_path / "a") / "train-00000-of-00001.parquet", [0, 1])
+    with pytest.raises(UserError, match=r"mixes train shards of \[1, 2\] files"):
+        from_parquet(tmp_path / "a")
+    shards(tmp_path / "b")
+    (tmp_path / "b/test-00000-of-00001.parquet").rename(tmp_path / "b/test-00000-of-00002.parquet")
+    with pytest.raises(UserError, match="1 of 2 test shards"):
+        from_parquet(tmp_path / "b")
+    shard(shards(tmp_path / "c", names=["x", "y"]) / "test-00000-of-00001.parquet", [0, 1], names=["y", "x"])
+    with pytest.raises(UserError, match="class names differ"):
+        from_parquet(tmp_path / "c")
