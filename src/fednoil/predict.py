@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from fednoil.errors import UserError
 from fednoil.records.model_file import LoadedModel, load_model
@@ -40,10 +40,16 @@ def read_image(path: Path, model: LoadedModel, resize: bool) -> np.ndarray:
     channels, height, width = model.image_shape
     try:
         with Image.open(path) as file:
-            image = file.convert("L" if channels == 1 else "RGB")
+            if file.mode == "F" or file.mode.startswith("I"):
+                raise UserError(f"{path} has more than 8 bits a channel; save it with 8")
+            # Through RGBA, because Pillow warns when a palette with transparency goes straight to RGB.
+            through = file.convert("RGBA") if file.mode == "P" else file
+            image = through.convert("L" if channels == 1 else "RGB")
+    except UserError:
+        raise
     except FileNotFoundError:
         raise UserError(f"cannot read {path}: no such file") from None
-    except (UnidentifiedImageError, OSError, ValueError, Image.DecompressionBombError) as error:
+    except Exception as error:  # decoders raise OSError, SyntaxError, ValueError, struct.error and more
         raise UserError(f"{path} is not a readable image: {error}") from None
     if image.size != (width, height):
         if not resize:

@@ -89,16 +89,26 @@ def _begin(
     if checkpoints.exists():
         state = checkpoints.load()
         records = folder.keep_rounds(state.round_idx)
-        past = read_json(folder.path / "environment.json")
-        folder.write_environment(
-            {**past, "resumed": [*past.get("resumed", []), {"at": now(), "after_round": state.round_idx}]}
-        )
+        _note_resumption(folder, state.round_idx, environment(device) | hashes)
+        if not (folder.path / "noise.parquet").is_file():
+            _write_noise(folder, experiment.setting)
         return state, records
     folder.rounds_file.unlink(missing_ok=True)
     folder.write_config(to_toml(experiment.config))
     folder.write_environment(environment(device) | hashes)
     _write_noise(folder, experiment.setting)
     return rounds.start(experiment), []
+
+
+def _note_resumption(folder: RunFolder, after: int, present: dict[str, Any]) -> None:
+    """Add a line to environment.json; a lost or damaged one says less and stops nobody."""
+    try:
+        past = read_json(folder.path / "environment.json")
+        known = {**past, "resumed": list(past.get("resumed", []))}
+    except (UserError, TypeError, AttributeError):
+        known = {**present, "resumed": []}
+    known["resumed"].append({"at": now(), "after_round": after})
+    folder.write_environment(known)
 
 
 def _write_noise(folder: RunFolder, setting: Setting) -> None:

@@ -1,6 +1,7 @@
 """One client's local update: the reference meaning of `init / step / final`.
 
-The sequential executor runs it client after client; a real federation's client runs it for itself.
+The sequential executor runs it client after client; a real federation's client runs it for itself; the CUDA
+executor captures its `step` and replays it.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ class Workbench:
     ) -> None:
         self.learner = learner
         self.optimiser = optimiser
+        self.device = device
         self.nets = {role.name: Network(copy.deepcopy(template), *normalisation, device) for role in learner.roles}
 
     def load(self, received: Tensors, keep: Tensors) -> None:
@@ -61,64 +63,76 @@ class Workbench:
 
     def update(self, client: Client, job: Job, progress: Progress | None = None) -> Result:
         """Run one client's turn."""
-        learner, turn = self.learner, job.turn
         with torch.random.fork_rng(devices=[]):
             # Only a user's own module can draw from this generator (dropout, say): ours plan their numbers.
-            torch.manual_seed(turn.seed.child("module").value & (2**63 - 1))
-            self.load(job.received, job.keep)
-            state = learner.init(self.nets, client, job.keep, turn)
-            for net in self.nets.values():
-                net.train()
-            loss_sum, steps, updates = torch.zeros((), device=client.index.device), 0, 0
-            chunks = [range(e, e + 1) for e in range(turn.epochs)] if learner.adaptive else [range(turn.epochs)]
+            torch.manual_seed(job.turn.seed.child("module").value & (2**63 - 1))
+            state = self.begin(client, job)
+            total, steps, updates = torch.zeros((), device=self.device), 0, 0
+            chunks = self.chunks(job.turn.epochs)
             for place, epochs in enumerate(chunks):
-                phases = learner.plan(client, state, turn, epochs)
+                phases = self.learner.plan(client, state, job.turn, epochs)
                 for part, phase in enumerate(phases):
                     begin, width = place + part / len(phases), 1 / len(phases)
                     span = (begin / len(chunks), width / len(chunks))
-                    loss_sum += self._run(phase, client, state, progress, span)
+                    self._run(phase, client, state, total, progress, span)
                     steps += phase.steps
                     updates += phase.steps * len(phase.trains)
-            final = learner.final(self.nets, client, state, turn)
-        loss = float(loss_sum) / max(steps, 1)
-        self._check_finite(loss, job)
-        keep, sent = dict(final.keep), {}
-        for role in learner.roles:
-            if role.shared:
-                sent |= self.nets[role.name].dump(role.name)
-            if role.kept:
-                keep |= self.nets[role.name].dump(role.name)
-        numbers = {"samples": float(len(client)), "steps": float(updates), **final.numbers}
-        return Result(client.id, sent, numbers, keep, final.evidence, loss)
+            return self.finish(client, job, state, total, steps, updates)
+
+    def chunks(self, epochs: int) -> list[range]:
+        """Epochs that are planned together: all of them, unless planning must see how training went."""
+        return [range(e, e + 1) for e in range(epochs)] if self.learner.adaptive else [range(epochs)]
+
+    def begin(self, client: Client, job: Job) -> Tensors:
+        """Load the networks and let the learner look at its data; returns the turn's state."""
+        self.load(job.received, job.keep)
+        state = self.learner.init(self.nets, client, job.keep, job.turn)
+        for net in self.nets.values():
+            net.train()
+        return state
+
+    def step(self, phase: Phase, batch: Tensors, pool: Tensor, state: Tensors, total: Tensor) -> None:
+        """One optimiser step; adds its loss to `total`."""
+        learner, nets, kind = self.learner, self.nets, phase.kind
+        for name in phase.trains:
+            nets[name].grads.zero_()
+        loss = learner.step(nets, pool, batch, state, kind)
+        loss.backward()
+        learner.gradients(nets, batch, state, kind)
+        for name in phase.trains:
+            nets[name].sgd(self.optimiser.lr, self.optimiser.momentum, self.optimiser.weight_decay)
+        learner.after(nets, batch, state, kind)
+        total += loss.detach()
 
     def _run(
         self,
         phase: Phase,
         client: Client,
         state: Tensors,
+        total: Tensor,
         progress: Progress | None,
         span: tuple[float, float],
-    ) -> Tensor:
-        """All steps of a phase, which is `span` (begin, width) of the turn; the sum of losses, on the device."""
-        learner, optimiser, nets = self.learner, self.optimiser, self.nets
-        trained = [nets[name] for name in phase.trains]
-        lr, momentum, decay = optimiser.lr, optimiser.momentum, optimiser.weight_decay
-        total = torch.zeros((), device=client.index.device)
+    ) -> None:
+        """All steps of a phase, which is `span` (begin, width) of the turn."""
         rows = zip(*(t.unbind(0) for t in phase.tensors.values()), strict=True)
         for done, row in enumerate(rows, start=1):
-            batch = dict(zip(phase.tensors, row, strict=True))
-            for net in trained:
-                net.grads.zero_()
-            loss = learner.step(nets, client.pool, batch, state, phase.kind)
-            loss.backward()
-            learner.gradients(nets, batch, state, phase.kind)
-            for net in trained:
-                net.sgd(lr, momentum, decay)
-            learner.after(nets, batch, state, phase.kind)
-            total += loss.detach()
+            self.step(phase, dict(zip(phase.tensors, row, strict=True)), client.pool, state, total)
             if progress and (done % 16 == 0 or done == phase.steps):
                 progress(span[0] + span[1] * done / phase.steps)
-        return total
+
+    def finish(self, client: Client, job: Job, state: Tensors, total: Tensor, steps: int, updates: int) -> Result:
+        """Gather what the turn leaves, having checked that it is finite."""
+        final = self.learner.final(self.nets, client, state, job.turn)
+        loss = float(total) / max(steps, 1)
+        self._check_finite(loss, job)
+        keep, sent = dict(final.keep), {}
+        for role in self.learner.roles:
+            if role.shared:
+                sent |= self.nets[role.name].dump(role.name)
+            if role.kept:
+                keep |= self.nets[role.name].dump(role.name)
+        numbers = {"samples": float(len(client)), "steps": float(updates), **final.numbers}
+        return Result(client.id, sent, numbers, keep, final.evidence, loss)
 
     def _check_finite(self, loss: float, job: Job) -> None:
         finite = all(bool(torch.isfinite(net.params).all()) for net in self.nets.values())

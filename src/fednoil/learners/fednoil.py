@@ -119,10 +119,12 @@ class FedNoil(Learner):
             u = _batches(unlabelled, seed.child("order u"), epochs, steps, batch_u)
             keys = seed.child("strong u").keys(epochs, device)
             views = strong_plan(keys, steps * batch_u, self.task.image_shape[1:], prob=self.config.ra_prob)
-            batch |= {"u_index": client.index[u], "u_position": u, "u_strong": views.view(*u.shape, -1)}
+            batch |= {"u_index": client.index[u], "u_strong": views.view(*u.shape, -1)}
             if self.config.teacher == "global":
                 batch |= {"u_labels": state["pseudo"][u], "u_mask": state["accepted"][u]}
+                _count_votes(state["votes"], u.flatten(), batch["u_labels"].flatten(), batch["u_mask"].flatten())
             else:
+                batch["u_position"] = u
                 keys = seed.child("weak u").keys(epochs, device)
                 views = weak_plan(keys, steps * batch_u * self.config.views)
                 batch["u_weak"] = views.view(*u.shape, self.config.views, -1)
@@ -146,7 +148,7 @@ class FedNoil(Learner):
             labels, mask = batch["u_labels"], batch["u_mask"]
         else:
             labels, mask = self._local_teacher(nets, pool, batch)
-        state["votes"].index_put_((batch["u_position"], labels), mask.long(), accumulate=True)
+            _count_votes(state["votes"], batch["u_position"], labels, mask)
         images = torch.cat([images, strong(pool, batch["u_index"], batch["u_strong"])])
         logits = nets["model"](images)
         count = len(batch["x_index"])
@@ -176,6 +178,11 @@ def fixmatch_loss(
     loss_x = F.cross_entropy(labelled, labels)
     loss_u = (F.cross_entropy(unlabelled, pseudo, reduction="none") * mask).mean()
     return loss_x + lambda_u * loss_u
+
+
+def _count_votes(votes: Tensor, position: Tensor, labels: Tensor, mask: Tensor) -> None:
+    """Add one to votes[position, label] [n, C] for each sample that is trained with that pseudo-label."""
+    votes.view(-1).scatter_add_(0, position * votes.shape[1] + labels, mask.long())
 
 
 def _batches(members: Tensor, seed: Seed, epochs: range, steps: int, size: int) -> Tensor:

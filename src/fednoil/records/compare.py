@@ -19,12 +19,16 @@ def describe(path: Path) -> dict[str, Any]:
     values = read_toml(path / "config.toml")
     records = folder.records()
     finished = (path / "summary.json").is_file()
-    if finished:
-        summary = folder.summary()
-    elif records:
-        summary = metrics.summarise(records, ())
-    else:
-        raise UserError(f"{path} has no finished round yet")
+    try:
+        if finished:
+            summary = {key: folder.summary()[key] for key in SHOWN}
+        elif records:
+            summary = {key: metrics.summarise(records, ())[key] for key in SHOWN}
+        else:
+            raise UserError(f"{path} has no finished round yet")
+    except (KeyError, TypeError) as error:
+        name = "summary.json" if finished else "rounds.jsonl"
+        raise UserError(f"{path / name} is damaged: {error}") from None
     return {
         "run": str(path),
         "method": method_name(values),

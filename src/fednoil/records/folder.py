@@ -51,10 +51,10 @@ class RunFolder:
         beginnings = (_LOCK, f"{FILES[0]}.part")
         if not self.path.is_dir() or all(p.name in beginnings for p in self.path.iterdir()):
             return
-        if not (resume or force):
-            raise UserError(f"{self.path} exists already: add --resume to go on with it or --force to start over")
         if not self.is_run() or (force and not self._is_ours()):
             raise UserError(f"{self.path} is not empty and not a run folder; choose another --out")
+        if not (resume or force):
+            raise UserError(f"{self.path} exists already: add --resume to go on with it or --force to start over")
 
     def _is_ours(self) -> bool:
         """Whether what `clear` would remove is a run's: other programs have a config.toml, too."""

@@ -67,14 +67,16 @@ def load_model(path: Path, trusted: tuple[str, ...] = ()) -> LoadedModel:
     about = _metadata(path)
     try:
         _check_trust(about["config"], trusted, path)
-        config = load_config({k: _known(v) for k, v in about["config"].items()})
+        config = _config(about["config"], path)
         image_shape = tuple(int(n) for n in about["image_shape"])
         class_names = tuple(str(n) for n in about["class_names"])
         normalisation = (tuple(map(float, about["mean"])), tuple(map(float, about["std"])))
         networks = [str(n) for n in about["networks"]]
-        if len(image_shape) != 3 or not class_names or len(normalisation[0]) != image_shape[0]:
-            raise ValueError("sizes do not fit together")
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        if len(image_shape) != 3 or len(set(class_names)) < max(2, len(class_names)):
+            raise ValueError("image_shape or class_names is wrong")
+        if {len(values) for values in normalisation} != {image_shape[0]} or not min(normalisation[1]) > 0:
+            raise ValueError("mean or std is wrong")
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise UserError(f"{path}: its metadata is damaged: {error!r}") from None
     bench = _bench(config, image_shape, class_names, normalisation)
     tensors = read_tensors(path)
@@ -84,8 +86,12 @@ def load_model(path: Path, trusted: tuple[str, ...] = ()) -> LoadedModel:
     return LoadedModel(bench, tensors, class_names, image_shape)
 
 
-def _known(section: dict[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in section.items() if v is not None}
+def _config(values: dict[str, Any], path: Path) -> Config:
+    known = {section: {k: v for k, v in keys.items() if v is not None} for section, keys in values.items()}
+    try:
+        return load_config(known)
+    except UserError as error:
+        raise UserError(f"{path}: its metadata is damaged or of another version: {error}") from None
 
 
 def _check_trust(config: dict[str, Any], trusted: tuple[str, ...], path: Path) -> None:
@@ -105,7 +111,7 @@ def _metadata(path: Path) -> dict[str, Any]:
         with safetensors.safe_open(path, framework="pt") as file:
             raw = (file.metadata() or {}).get(_KEY)
         about = json.loads(raw) if raw else None
-    except (safetensors.SafetensorError, ValueError, OSError) as error:
+    except (safetensors.SafetensorError, ValueError, OSError, RecursionError) as error:
         raise UserError(f"{path} is damaged or no safetensors file: {error}") from None
     if not isinstance(about, dict) or about.get("format") != FORMAT:
         raise UserError(f"{path} is not a model that fednoil has written (format {FORMAT})")

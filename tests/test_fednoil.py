@@ -1,0 +1,443 @@
+"""FedNoiL against the specification's worked numbers (methods.md §2, §13)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional as F
+
+from conftest import assert_same
+from fednoil import metrics, rounds
+from fednoil.config import load_config, preset
+from fednoil.errors import UserError
+from fednoil.executors.base import Job
+from fednoil.experiment import Experiment, make_executor, make_experiment
+from fednoil.learners.base import Task, Turn
+from fednoil.learners.clean_share import clean_share
+from fednoil.learners.fednoil import FedNoil, FedNoilConfig, fixmatch_loss
+from fednoil.seeds import Seed
+from fednoil.servers.sampling import client_score, draw_clients, shares
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def fednoil_values(values: dict[str, Any]) -> dict[str, Any]:
+    values["server"] |= {"sampling": "score"}
+    values["learner"] = {"name": "fednoil", "frac": 0.35}
+    return values
+
+
+def make(values: dict[str, Any], **learner: Any) -> Experiment:
+    values["learner"] |= learner
+    return make_experiment(load_config(values))
+
+
+def learner(**keys: Any) -> FedNoil:
+    return FedNoil(FedNoilConfig(**keys), Task(10, (1, 28, 28), 32, 0.05, 150))
+
+
+# --- confidence and client sampling ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("temperature", "expected"), [(1.0, (0.665241, 0.244728, 0.090031)), (0.5, (0.866813, 0.117310, 0.015876))]
+)
+def test_confidence_oracle(experiment: Experiment, temperature: float, expected: tuple[float, ...]) -> None:
+    class Fixed:
+        def eval(self) -> None:
+            pass
+
+        def __call__(self, images: torch.Tensor) -> torch.Tensor:
+            return torch.tensor([2.0, 1.0, 0.0]).expand(len(images), 3)
+
+    client = make_executor(experiment, CPU).clients[0]
+    three = type(client)(0, client.pool, client.index[:3], torch.tensor([0, 1, 2]))
+    got = experiment.learner.confidence({"model": Fixed()}, three, temperature)  # type: ignore[dict-item]
+    assert got.tolist() == pytest.approx(expected, abs=1e-6)
+
+
+def test_scores_are_sums_or_means() -> None:
+    confidence = torch.tensor([0.9, 0.6, 0.3, 0.2])
+    assert client_score(confidence, "score") == pytest.approx(2.0)
+    assert client_score(confidence, "score_mean") == pytest.approx(0.5)
+    assert shares([400, 300, 200, 100]) == [0.4, 0.3, 0.2, 0.1]
+    assert shares([0.0, 0.0]) == [0.5, 0.5]
+
+
+def test_clients_are_drawn_one_after_another() -> None:
+    """s = (400, 300, 200, 100), m = 2: inclusion and pair probabilities of successive sampling."""
+    draws = [tuple(draw_clients([0.4, 0.3, 0.2, 0.1], 2, Seed(0).child(i))) for i in range(20_000)]
+    expected = {(0, 1): 0.371429, (0, 2): 0.233333, (0, 3): 0.111111, (1, 2): 0.160714, (1, 3): 0.07619}
+    expected[(2, 3)] = 0.047222
+    for pair, probability in expected.items():
+        assert draws.count(pair) / 20_000 == pytest.approx(probability, abs=4 * (probability / 20_000) ** 0.5)
+
+
+def test_perfect_scores_lower_the_noise_of_the_selected() -> None:
+    """With s_k = number of clean labels, 6 of 20: mean noise .6192 on symmetric-high, .4872 on pair-high."""
+    for ratios, expected in (((0.5, 0.6, 0.7, 0.8), 0.6192), ((0.3, 0.5, 0.6, 0.8), 0.4872)):
+        noise = np.repeat(ratios, 5)
+        p = shares(list(1 - noise))
+        means = [noise[draw_clients(p, 6, Seed(1).child(i))].mean() for i in range(6000)]
+        assert np.mean(means) == pytest.approx(expected, abs=0.002)
+
+
+def test_score_round_asks_everyone_and_counts_it(fednoil_values: dict[str, Any]) -> None:
+    experiment = make(fednoil_values)
+    state, record = rounds.play(experiment, make_executor(experiment, CPU), rounds.start(experiment))
+    size = sum(t.numel() * 4 for t in state.server.tensors.values())
+    assert record["bytes_down"] == 4 * (size + 8) + 2 * 16
+    assert record["bytes_up"] == 2 * (size + 16) + 4 * 8
+    assert len(record["client_scores"]) == 4
+    assert all(0 < s < 20 for s in record["client_scores"])  # a client has 20 samples
+
+
+def test_scores_are_made_with_the_received_model(fednoil_values: dict[str, Any]) -> None:
+    experiment = make(fednoil_values)
+    executor, model = make_executor(experiment, CPU), experiment.initial_model()
+    jobs = [Job(k, model, {}, Turn(1, 1, Seed(0))) for k in range(4)]
+    first = executor.scores(jobs, "score", 0.5)
+    executor.train(jobs)  # leaves other weights on the workbench
+    assert executor.scores(jobs[::-1], "score", 0.5) == first
+
+
+# --- local sampling ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("n", "frac", "labelled", "proportional", "max_cover"),
+    [
+        (500, 0.35, 175, (6, 32, 55), (11, 32, 32)),
+        (500, 0.55, 275, (9, 32, 25), (9, 32, 32)),
+        (600, 0.35, 210, (7, 32, 56), (13, 32, 32)),
+        (600, 0.55, 330, (11, 32, 25), (11, 32, 32)),
+        (1000, 0.35, 350, (11, 32, 60), (21, 32, 32)),
+        (1000, 0.55, 550, (18, 32, 25), (18, 32, 32)),
+    ],
+)
+def test_epoch_shapes(n: int, frac: float, labelled: int, proportional: Any, max_cover: Any) -> None:
+    state = {"confidence": torch.rand(n)}
+    assert learner(frac=frac).labelled_size(state) == labelled
+    assert learner(frac=frac).epoch_shape(labelled, n - labelled) == proportional
+    assert learner(frac=frac, epoch="max_cover").epoch_shape(labelled, n - labelled) == max_cover
+    assert learner(frac=frac, ssl=False).epoch_shape(labelled, n - labelled) == (-(-labelled // 32), 32, 0)
+    assert learner(frac=1.0).epoch_shape(n, 0) == (-(-n // 32), 32, 0)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(2, 120), st.floats(0.01, 1.0), st.sampled_from(["proportional", "max_cover"]), st.booleans())
+def test_plan_covers_both_sets(n: int, frac: float, epoch: str, uniform: bool) -> None:
+    """D^x ∩ D^u = ∅, their union is D_k, each is passed at least once in an epoch, batches are full."""
+    from fednoil.learners.base import Client
+
+    sampling = "uniform" if uniform else "confidence"
+    method = learner(frac=frac, epoch=epoch, local_sampling=sampling)
+    client = Client(0, torch.zeros(500, 1, 28, 28, dtype=torch.uint8), torch.arange(n) + 300, torch.arange(n) % 10)
+    state = {
+        "confidence": torch.rand(n),
+        "drawn": torch.zeros(n, dtype=torch.int64),
+        "pseudo": torch.arange(n) % 7,
+        "accepted": torch.arange(n) % 2 == 0,
+    }
+    (phase,) = method.plan(client, state, Turn(1, 3, Seed(n)), range(3))
+    size = method.labelled_size(state)
+    assert int(state["drawn"].sum()) == 3 * size
+    labels = phase.tensors["x_labels"]
+    assert torch.equal(labels, (phase.tensors["x_index"] - 300) % 10)
+    steps = phase.steps // 3
+    for e in range(3):
+        rows = slice(e * steps, (e + 1) * steps)
+        x = set(phase.tensors["x_index"][rows].flatten().tolist())
+        assert len(x) == size
+        if size == n:
+            assert "u_index" not in phase.tensors
+            continue
+        u = set(phase.tensors["u_index"][rows].flatten().tolist())
+        assert not x & u
+        assert x | u == set(range(300, 300 + n))
+        position = phase.tensors["u_index"][rows] - 300
+        assert torch.equal(phase.tensors["u_labels"][rows], position % 7)
+        assert torch.equal(phase.tensors["u_mask"][rows], position % 2 == 0)
+
+
+def test_labels_are_drawn_by_confidence_without_replacement() -> None:
+    """conf (.9, .6, .3, .2): q = (.45, .30, .15, .10); two draws in succession have these inclusion chances."""
+    state = {"confidence": torch.tensor([0.9, 0.6, 0.3, 0.2])}
+    labelled, rest = learner().split(state, 2, Seed(0), range(100_000))
+    assert torch.equal(torch.cat([labelled, rest], 1).sort(1).values[0], torch.arange(4))
+    q = [0.45, 0.30, 0.15, 0.10]
+    for i in range(4):
+        chance = q[i] + sum(q[j] * q[i] / (1 - q[j]) for j in range(4) if j != i)
+        assert float((labelled == i).any(1).float().mean()) == pytest.approx(chance, abs=0.006)
+    assert float((labelled[:, 0] == 0).float().mean()) == pytest.approx(0.45, abs=0.006)
+
+
+def test_uniform_local_sampling_ignores_confidence() -> None:
+    state = {"confidence": torch.cat([torch.full((50,), 0.999), torch.full((50,), 1e-6)])}
+    labelled, _ = learner(local_sampling="uniform").split(state, 35, Seed(0), range(2000))
+    assert float((labelled < 50).float().mean()) == pytest.approx(0.5, abs=0.01)
+    labelled, _ = learner().split(state, 35, Seed(0), range(200))
+    assert float((labelled < 50).float().mean()) == 1.0
+
+
+def test_zero_confidences_are_filled_uniformly() -> None:
+    state = {"confidence": torch.tensor([1.0, 0.0, 0.0, 0.0, 0.0])}
+    labelled, _ = learner().split(state, 3, Seed(0), range(3000))
+    assert bool((labelled == 0).any(1).all())
+    counts = torch.bincount(labelled.flatten(), minlength=5)[1:]
+    assert float(counts.float().std()) < 100
+
+
+# --- FixMatch ----------------------------------------------------------------------------------------------------
+
+
+def test_fixmatch_oracle() -> None:
+    labelled, labels = torch.tensor([[2.0, 0, 0], [0, 1, 0]]), torch.tensor([0, 2])
+    weak = torch.tensor([[5.0, 0, 0], [1, 0, 0], [0, 6, 1]])
+    strong = torch.tensor([[2.0, 1, 0], [0, 0, 3], [1, 2, 0]])
+    certainty, pseudo = torch.softmax(weak, 1).max(1)
+    assert certainty.tolist() == pytest.approx([0.986703, 0.576117, 0.990867], abs=1e-6)
+    assert pseudo.tolist() == [0, 0, 1]
+    mask = certainty >= 0.95
+    loss = fixmatch_loss(labelled, labels, strong, pseudo, mask, 1.0)
+    assert float(loss) == pytest.approx(1.167232, abs=1e-6)
+    assert float(fixmatch_loss(labelled, labels, strong, pseudo, certainty > 1, 1.0)) == pytest.approx(
+        0.895495, abs=1e-6
+    )
+    assert float(fixmatch_loss(labelled, labels, strong, pseudo, mask, 2.0)) == pytest.approx(
+        0.895495 + 2 * 0.271737, abs=2e-6
+    )
+
+
+def test_step_is_the_loss_written_out(fednoil_values: dict[str, Any]) -> None:
+    """A whole step against a plain computation from the plan, with the images augmented one by one."""
+    from fednoil.augment import strong, weak
+
+    experiment = make(fednoil_values, xi=0.2)
+    executor = make_executor(experiment, CPU)
+    bench, client, method = executor.bench, executor.clients[2], experiment.learner
+    bench.load(experiment.initial_model(), {})
+    turn = Turn(1, 2, Seed(5))
+    state = method.init(bench.nets, client, {}, turn)
+    (phase,) = method.plan(client, state, turn, range(2))
+    batch = {name: tensor[1] for name, tensor in phase.tensors.items()}
+    assert bool(batch["u_mask"].any())
+    net = bench.nets["model"]
+    net.train()
+    position = torch.searchsorted(client.index, batch["u_index"])
+    weak_pairs = zip(batch["x_index"], batch["x_weak"], strict=True)
+    x = torch.cat([weak(client.pool, i[None], p[None]) for i, p in weak_pairs])
+    strong_pairs = zip(batch["u_index"], batch["u_strong"], strict=True)
+    u = torch.cat([strong(client.pool, i[None], p[None]) for i, p in strong_pairs])
+    labels = {int(i): int(label) for i, label in zip(client.index, client.labels, strict=True)}
+    loss_x = F.cross_entropy(net(x), torch.tensor([labels[int(i)] for i in batch["x_index"]]))
+    each = F.cross_entropy(net(u), state["pseudo"][batch["u_position"]], reduction="none")
+    loss_u = sum(float(e) for e, a in zip(each, state["accepted"][batch["u_position"]], strict=True) if a) / len(each)
+    assert float(method.step(bench.nets, client.pool, batch, state, "train")) == pytest.approx(
+        float(loss_x) + loss_u, abs=1e-5
+    )
+
+
+def test_pseudo_labels_are_the_mean_over_views(fednoil_values: dict[str, Any]) -> None:
+    experiment = make(fednoil_values, views=3, xi=0.26)
+    executor = make_executor(experiment, CPU)
+    bench, client, method = executor.bench, executor.clients[0], experiment.learner
+    assert isinstance(method, FedNoil)
+    bench.load(experiment.initial_model(), {})
+    bench.nets["model"].eval()
+    labels, accepted = method.pseudo_labels(bench.nets, client, Seed(1))
+    from fednoil.augment import weak, weak_plan
+
+    with torch.no_grad():
+        probs = sum(
+            torch.softmax(bench.nets["model"](weak(client.pool, client.index, plan)), 1)
+            for plan in weak_plan(Seed(1).keys(range(3)), 20)
+        )
+    assert torch.equal(labels, probs.argmax(1))
+    assert torch.equal(accepted, probs.max(1).values / 3 >= 0.26)
+
+
+# --- variants run, and do what their name says -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {},
+        {"frac": "auto"},
+        {"frac": 1.0},
+        {"ssl": False},
+        {"teacher": "local", "xi": 0.3},
+        {"epoch": "max_cover"},
+        {"local_sampling": "uniform"},
+        {"lambda_u": 0.0},
+        {"views": 1, "ra_prob": 1.0},
+    ],
+    ids=str,
+)
+def test_every_variant_runs_and_repeats_itself(fednoil_values: dict[str, Any], keys: dict[str, Any]) -> None:
+    states = []
+    for _ in range(2):
+        experiment = make(fednoil_values, **keys)
+        executor, state = make_executor(experiment, CPU), rounds.start(experiment)
+        for _ in range(2):
+            state, record = rounds.play(experiment, executor, state)
+        states.append((state, record))
+    (a, record), (b, _) = states
+    assert_same(a.server.tensors, b.server.tensors)
+    assert 0 <= record["label_precision"] <= 100
+    assert ("pseudo_accept" in record) == (keys not in ({"frac": 1.0}, {"ssl": False}, {"lambda_u": 0.0}))
+
+
+def test_no_unlabelled_loss_is_no_ssl(fednoil_values: dict[str, Any]) -> None:
+    states = []
+    for keys in ({"ssl": False}, {"ssl": True, "lambda_u": 0.0}):
+        experiment = make(fednoil_values, **keys)
+        states.append(rounds.play(experiment, make_executor(experiment, CPU), rounds.start(experiment))[0])
+    assert_same(states[0].server.tensors, states[1].server.tensors)
+
+
+def test_everything_labelled_and_uniform_clients_is_fedavg_by_another_order(fednoil_values: dict[str, Any]) -> None:
+    """frac = 1 leaves cross-entropy on all given labels: as many steps as FedAvg, and every label drawn."""
+    fednoil_values["server"]["sampling"] = "uniform"
+    experiment = make(fednoil_values, frac=1.0)
+    state, record = rounds.play(experiment, make_executor(experiment, CPU), rounds.start(experiment))
+    assert state.train_batches == 2 * 2 * 3
+    assert record["label_recall"] == 100.0
+    assert record["label_precision"] == pytest.approx(100 - record["noise_ratio"])
+
+
+def test_high_temperature_makes_sampling_uniform(fednoil_values: dict[str, Any]) -> None:
+    fednoil_values["server"]["temperature"] = 1e9
+    experiment = make(fednoil_values)
+    _, record = rounds.play(experiment, make_executor(experiment, CPU), rounds.start(experiment))
+    assert record["client_scores"] == pytest.approx([20 / 4] * 4, rel=1e-5)
+
+
+# --- the automatic share ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("share", [0.2, 0.35, 0.5, 0.9])
+def test_clean_share_is_found_with_a_calibrated_model(share: float) -> None:
+    """Labels drawn from the very model that the estimate assumes."""
+    rng = np.random.default_rng(0)
+    n, classes = 20_000, 10
+    probs = rng.dirichlet([0.1] * classes, size=n)
+    true = np.array([rng.choice(classes, p=p) for p in probs])
+    wrong = (true + rng.integers(1, classes, size=n)) % classes
+    given_labels = np.where(rng.random(n) < share, true, wrong)
+    g = torch.tensor(probs[np.arange(n), given_labels])
+    assert clean_share(g, classes) == pytest.approx(share, abs=0.02)
+
+
+def test_clean_share_of_an_untrained_model_is_one_half() -> None:
+    assert clean_share(torch.full((150,), 0.1), 10) == pytest.approx(0.5, abs=1e-3)
+
+
+def test_clean_share_is_sure_of_clean_and_of_hopeless_labels() -> None:
+    assert clean_share(torch.full((300,), 0.99), 10) > 0.97
+    assert clean_share(torch.full((300,), 0.001), 10) < 0.02
+    assert 0 < clean_share(torch.tensor([0.0, 1.0]), 2) < 1
+
+
+# --- metrics ------------------------------------------------------------------------------------------------------
+
+
+def test_selection_metrics_by_hand() -> None:
+    """Two epochs, four samples, D^x of two; sample 3 was accepted once with the right and once with a wrong class."""
+    given_labels, true = np.array([0, 1, 2, 0]), np.array([0, 1, 1, 2])
+    drawn = np.array([2, 1, 1, 0])
+    votes = np.zeros((4, 3), dtype=int)
+    votes[3, 2], votes[3, 0], votes[2, 1] = 1, 1, 1
+    got = metrics.selection(drawn, votes, given_labels, true, epochs=2)
+    assert got == pytest.approx(
+        {
+            "label_precision": 75.0,  # 3 of 4 draws are clean
+            "label_recall": 75.0,  # 3 of 2 epochs × 2 clean samples
+            "effective_precision": 100 * 5 / 7,
+            "effective_recall": 100 * 5 / 8,
+            "pseudo_accept": 75.0,  # 3 of 4 chances
+            "pseudo_accuracy": 100 * 2 / 3,
+        }
+    )
+
+
+def test_recall_is_absent_without_clean_labels() -> None:
+    got = metrics.selection(np.array([1, 0]), None, np.array([0, 1]), np.array([1, 0]), epochs=1)
+    assert "label_recall" not in got
+    assert got["label_precision"] == 0
+    assert metrics.mean_of([{"a": 1.0}, {"a": 3.0, "b": 5.0}]) == {"a": 2.0, "b": 5.0}
+
+
+def test_rank_correlation() -> None:
+    assert metrics.rank_correlation(np.array([4, 3, 2, 1.0]), np.array([0.1, 0.2, 0.3, 0.9])) == pytest.approx(-1)
+    assert metrics.rank_correlation(np.array([1, 2, 2, 3.0]), np.array([1, 2, 3, 4.0])) == pytest.approx(
+        0.948683, abs=1e-6
+    )
+    assert metrics.rank_correlation(np.array([1.0, 1.0]), np.array([1.0, 2.0])) is None
+
+
+def test_shifted_accuracy_is_recorded_for_pair_noise(fednoil_values: dict[str, Any]) -> None:
+    fednoil_values["noise"] = {"kind": "pair", "pair_map": "shared"}
+    experiment = make(fednoil_values)
+    _, record = rounds.play(experiment, make_executor(experiment, CPU), rounds.start(experiment))
+    assert 0 <= record["shifted_accuracy"] <= 100
+    logits = F.one_hot(torch.tensor([1, 2, 0]), 3).float()
+    assert metrics.score_logits(logits, torch.tensor([0, 1, 2])).shifted == 100
+    assert metrics.score_logits(logits, torch.tensor([1, 2, 0])).shifted == 0
+
+
+def test_without_truth_nothing_that_needs_it_is_recorded(fednoil_values: dict[str, Any]) -> None:
+    fednoil_values["noise"] = {"kind": "unknown"}
+    experiment = make(fednoil_values)
+    _, record = rounds.play(experiment, make_executor(experiment, CPU), rounds.start(experiment))
+    absent = {"noise_ratio", "label_precision", "label_recall", "rank_correlation", "pseudo_accuracy"}
+    assert not absent & set(record)
+    assert {"client_scores", "labelled_share"} <= set(record)
+
+
+# --- configuration ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"temperature": 0}, "learner.temperature = 0"),
+        ({"frac": 0}, "learner.frac"),
+        ({"frac": 1.5}, "learner.frac"),
+        ({"frac": "half"}, "learner.frac"),
+        ({"xi": 1.01}, "learner.xi = 1.01"),
+        ({"xi": 0}, "learner.xi = 0"),
+        ({"views": 0}, "learner.views = 0"),
+        ({"lambda_u": -1}, "learner.lambda_u = -1"),
+        ({"teacher": "ema"}, "learner.teacher = 'ema'"),
+        ({"fraction": 0.3}, "did you mean 'frac'"),
+    ],
+)
+def test_bad_values_get_one_clear_line(fednoil_values: dict[str, Any], keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as error:
+        make(fednoil_values, **keys)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("noise", "frac"), [("symmetric-high", 0.35), ("pair-high", 0.35), ("symmetric-low", 0.55), ("clean", 0.55)]
+)
+def test_presets_follow_the_paper(noise: str, frac: float) -> None:
+    config = load_config(preset(f"paper/fashion-mnist/iid/{noise}/fednoil-cosine"))
+    assert isinstance(config.learner, FedNoilConfig)
+    assert config.learner.frac == frac
+    assert config.server.sampling == "score"
+    assert config.schedule.build().total(150) == 7061
+
+
+def test_demo_methods_have_the_same_number_of_local_epochs() -> None:
+    totals = {load_config(preset(f"demo/{m}")).schedule.build().total(20) for m in ("fedavg", "fednoil")}
+    assert totals == {298}
