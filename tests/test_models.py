@@ -109,7 +109,7 @@ def test_frozen_parameters_are_part_of_the_model_but_never_move() -> None:
     ],
 )
 def test_bad_models_are_told_in_one_line(name: str, message: str) -> None:
-    with pytest.raises(UserError, match="model.name") as error:
+    with pytest.raises(UserError, match=r"model\.name") as error:
         build(ModelConfig(name=name), (1, 8, 8), 3, Seed(0))
     assert message in str(error.value)
     assert "\n" not in str(error.value)

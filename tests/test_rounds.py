@@ -64,7 +64,7 @@ def test_full_batches_wrap_round() -> None:
 def test_every_sample_is_in_every_epoch(experiment: Experiment) -> None:
     client = make_executor(experiment, CPU).clients[1]
     turn = Turn(1, 3, Seed(0).child("t"))
-    (phase,) = experiment.learner.plan(client, {}, turn, range(3))
+    (phase,) = experiment.learner.plan({}, client, {}, turn, range(3))
     assert phase.tensors["index"].shape == (3 * 3, 8)
     for epoch in phase.tensors["index"].view(3, -1):
         assert set(epoch.tolist()) == set(client.index.tolist())
@@ -75,8 +75,8 @@ def test_every_sample_is_in_every_epoch(experiment: Experiment) -> None:
 def test_planning_all_epochs_is_planning_each(experiment: Experiment) -> None:
     client = make_executor(experiment, CPU).clients[0]
     turn = Turn(1, 4, Seed(0))
-    (whole,) = experiment.learner.plan(client, {}, turn, range(4))
-    parts = [experiment.learner.plan(client, {}, turn, range(e, e + 1))[0] for e in range(4)]
+    (whole,) = experiment.learner.plan({}, client, {}, turn, range(4))
+    parts = [experiment.learner.plan({}, client, {}, turn, range(e, e + 1))[0] for e in range(4)]
     for name, tensor in whole.tensors.items():
         assert torch.equal(tensor, torch.cat([p.tensors[name] for p in parts]))
 
@@ -158,7 +158,7 @@ def test_round_equals_a_plain_pytorch_loop(values) -> None:
         client = executor.clients[k]
         for epoch in range(2):
             turn = Turn(1, 2, seed.child("client", k))
-            (phase,) = experiment.learner.plan(client, {}, turn, range(epoch, epoch + 1))
+            (phase,) = experiment.learner.plan({}, client, {}, turn, range(epoch, epoch + 1))
             for s in range(phase.steps):
                 images = weak(client.pool, phase.tensors["index"][s], phase.tensors["weak"][s])
                 sgd.zero_grad()
@@ -183,7 +183,7 @@ def bn_model(image_shape: tuple[int, int, int], num_classes: int) -> nn.Module:
 class Quadratic(Learner):
     """f(w) = 0.3 w: gradient 0.3 whatever the data."""
 
-    def plan(self, client: Client, state: Tensors, turn: Turn, epochs: range) -> list[Phase]:
+    def plan(self, nets: Nets, client: Client, state: Tensors, turn: Turn, epochs: range) -> list[Phase]:
         return [Phase({"index": torch.zeros(1, 1, dtype=torch.int64)})]
 
     def step(self, nets: Nets, pool: torch.Tensor, batch: Tensors, state: Tensors, kind: str) -> torch.Tensor:

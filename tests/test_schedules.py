@@ -31,8 +31,11 @@ def test_paper_schedule(round_idx: int, cosine: int, log: int) -> None:
 
 @pytest.mark.parametrize(
     ("r_min", "round_idx", "cosine", "log"),
-    [(10, 2, 99, 76), (10, 5, 81, 44), (10, 10, 20, 20), (20, 2, 100, 81), (20, 5, 96, 57), (20, 10, 79, 39)]
-    + [(40, 2, 100, 85), (40, 5, 99, 65), (40, 10, 95, 50), (40, 20, 78, 35), (40, 157, 20, 20)],
+    [
+        *[(10, 2, 99, 76), (10, 5, 81, 44), (10, 10, 20, 20)],
+        *[(20, 2, 100, 81), (20, 5, 96, 57), (20, 10, 79, 39)],
+        *[(40, 2, 100, 85), (40, 5, 99, 65), (40, 10, 95, 50), (40, 20, 78, 35), (40, 157, 20, 20)],
+    ],
 )
 def test_other_r_min(r_min: int, round_idx: int, cosine: int, log: int) -> None:
     assert Cosine(r_min=r_min).epochs(round_idx) == cosine
@@ -41,8 +44,10 @@ def test_other_r_min(r_min: int, round_idx: int, cosine: int, log: int) -> None:
 
 @pytest.mark.parametrize(
     ("r_min", "rounds", "cosine", "log"),
-    [(10, 200, 4496, 4276), (20, 200, 5008, 4470), (40, 200, 6025, 4808), (80, 200, 8061, 5406)]
-    + [(10, 150, 3496, 3276), (20, 150, 4008, 3470), (40, 150, 5025, 3808), (80, 150, 7061, 4406)],
+    [
+        *[(10, 200, 4496, 4276), (20, 200, 5008, 4470), (40, 200, 6025, 4808), (80, 200, 8061, 5406)],
+        *[(10, 150, 3496, 3276), (20, 150, 4008, 3470), (40, 150, 5025, 3808), (80, 150, 7061, 4406)],
+    ],
 )
 def test_totals_and_matching_constant(r_min: int, rounds: int, cosine: int, log: int) -> None:
     for schedule, total in ((Cosine(r_min=r_min), cosine), (Logarithm(r_min=r_min), log)):

@@ -35,7 +35,7 @@ def import_object(path: str, key: str) -> object:
         sys.path.insert(0, here)
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UserError(f"{key} = '{path}': importing {module_name} failed: {error!r}") from error
     try:
         return getattr(module, attribute)

@@ -6,6 +6,7 @@ loop drives a simulation and a real federation.
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -160,9 +161,9 @@ def _evaluate(
     scored = experiment.server.scored(server_state, keep)
     scores = [metrics.score_logits(executor.test_logits(s.tensors), labels) for s in scored]
     score = metrics.mean_score(scores, [s.weight for s in scored])
-    if score.loss != score.loss:
+    if not math.isfinite(score.loss):
         raise UserError(
-            f"training diverged: the test loss is NaN in round {round_idx}; "
+            f"training diverged: the test loss is {score.loss} in round {round_idx}; "
             f"lower train.lr (now {experiment.config.train.lr}); the last checkpoint is kept"
         )
     return score

@@ -157,7 +157,12 @@ def _check(folder: RunFolder, config: Config, resume: bool, force: bool) -> None
 
 def _same_config(folder: RunFolder, config: Config) -> None:
     """Refuse to resume a run with another configuration, and say what differs."""
-    before = load_config(read_toml(folder.path / "config.toml"))
+    path = folder.path / "config.toml"
+    values = read_toml(path)
+    try:
+        before = load_config(values)
+    except UserError as error:
+        raise UserError(f"{path} is not a run's configuration: {error}") from None
     if before.hash() == config.hash():
         return
     old, new = before.model_dump(mode="json"), config.model_dump(mode="json")
@@ -165,16 +170,13 @@ def _same_config(folder: RunFolder, config: Config) -> None:
         f"{section}.{key} is {old[section].get(key)!r} there and {new[section].get(key)!r} now"
         for section in new
         for key in {**old[section], **new[section]}
-        if old[section].get(key) != new[section].get(key) and (section, key) not in _FREE
+        if old[section].get(key) != new[section].get(key) and (section != "run" or key == "seed")
     ]
     more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
     raise UserError(
         f"{folder.path} is a run of another configuration: {'; '.join(changed[:3])}{more}; "
         "resume it unchanged, choose another --out, or --force to start over"
     )
-
-
-_FREE = {("run", "device"), ("run", "checkpoint_every")}
 
 
 @contextlib.contextmanager

@@ -3,10 +3,10 @@
 One root seed has named children (`partition`, `noise/client 3`, `round 7/client 3/order`), so that a draw
 depends on what it is for and never on what was drawn before it. Two kinds of numbers come from a child:
 
-- host draws (partition, noise, selection): a numpy generator, `Seed.numpy()`;
-- device draws (order of samples, augmentation): counter-based numbers, `bits`, `uniform`, `permutations`.
-  They are computed by integer tensor arithmetic (SplitMix64, Steele et al., OOPSLA 2014), which gives the
-  same bits on a CPU and on a GPU, and inside a captured CUDA graph.
+- host draws (partition, noise): a numpy generator, `Seed.numpy()`;
+- draws for training (clients, samples, their order, augmentation): counter-based numbers, `bits`, `uniform`,
+  `permutations`. They are computed by integer tensor arithmetic (SplitMix64, Steele et al., OOPSLA 2014), which
+  gives the same bits on a CPU and on a GPU, and inside a captured CUDA graph.
 """
 
 from __future__ import annotations

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import io
 import os
 import signal
 import sys
@@ -30,9 +32,19 @@ DataDir = Annotated[
     Path | None, typer.Option("--data-dir", help="Folder with datasets; else $FEDNOIL_DATA is searched.")
 ]
 
+SCHEDULES = {
+    "constant": "The same number of local epochs in every round",
+    "cosine": "Local epochs fall from t_max to t_min at round r_min: slowly at first",
+    "logarithm": "Local epochs fall from t_max to t_min at round r_min: fast at first",
+}
 
-class Terminated(KeyboardInterrupt):
-    """SIGTERM, handled like Ctrl-C."""
+
+class Stopped(BaseException):
+    """Ctrl-C or SIGTERM. Not a KeyboardInterrupt, of which the command-line library makes a silent exit."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
 
 
 @app.command()
@@ -45,7 +57,7 @@ def run(
     ] = None,
     data_dir: DataDir = None,
     out: Annotated[Path | None, typer.Option("--out", help="Folder for the results; else runs/<preset>.")] = None,
-    seed: Annotated[int | None, typer.Option("--seed", help="Same as --set run.seed=N.")] = None,
+    seed: Annotated[str | None, typer.Option("--seed", metavar="N", help="Same as --set run.seed=N.")] = None,
     device: Annotated[str | None, typer.Option("--device", help="auto, cpu or cuda.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Start over, replacing the run in --out.")] = False,
@@ -74,18 +86,22 @@ def run(
 
 
 def _resolve(
-    source: str | None, assignments: list[str], seed: int | None, device: str | None, out: Path | None, resume: bool
+    source: str | None, assignments: list[str], seed: str | None, device: str | None, out: Path | None, resume: bool
 ) -> tuple[Any, Path]:
     """The configuration and the folder that the arguments of `run` ask for."""
-    from fednoil.config import load_config, merge, parse_set, preset, read_toml
+    from fednoil.config import load_config, merge, parse_set, preset, preset_names, read_toml
 
     changes = parse_set(assignments)
     if seed is not None:
         changes.setdefault("run", {})["seed"] = seed
     if device is not None:
         changes.setdefault("run", {})["device"] = device
-    is_file = source is not None and (source.endswith(".toml") or Path(source).is_file())
-    if source is None and resume and out is not None and (out / "config.toml").is_file():
+    is_file = (
+        source is not None and source not in preset_names() and (source.endswith(".toml") or Path(source).is_file())
+    )
+    if source is None and resume and out is not None:
+        if not (out / "config.toml").is_file():
+            raise UserError(f"{out} holds no run to go on with (no config.toml); name a preset or file to start one")
         base = read_toml(out / "config.toml")  # a run's own folder says what it is
     elif is_file:
         base = read_toml(Path(str(source)))
@@ -128,6 +144,7 @@ def methods(as_json: Json = False) -> None:
         for side, table in (("server", SERVERS), ("learner", LEARNERS))
         for name, cls in table.items()
     ]
+    rows += [{"name": name, "side": "schedule", "title": title} for name, title in SCHEDULES.items()]
     columns = {
         "name": "name",
         "side": "side",
@@ -137,7 +154,7 @@ def methods(as_json: Json = False) -> None:
         "sends": "sends",
         "cost": "cost (FedAvg = 1)",
     }
-    show(rows, columns, "Any server goes with any learner", as_json)
+    show(rows, columns, "Any server goes with any learner and any schedule", as_json)
 
 
 @app.command()
@@ -204,38 +221,55 @@ def version() -> None:
 
 def main() -> None:
     """Run the command; what goes wrong is told in one line and an exit status."""
-    signal.signal(signal.SIGTERM, _on_sigterm)
+    signal.signal(signal.SIGTERM, _on_signal)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a job in the background may ignore Ctrl-C
+        signal.signal(signal.SIGINT, _on_signal)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a name that the terminal can't show stops nothing
     sys.exit(_run_app())
 
 
-def _on_sigterm(_number: int, _frame: object) -> None:
-    raise Terminated
+def _on_signal(number: int, _frame: object) -> None:
+    raise Stopped(number)
 
 
 def _run_app() -> int:
     try:
-        return int(app(standalone_mode=False) or 0)
+        status = int(app(standalone_mode=False) or 0)
+        sys.stdout.flush()  # here, where a full disk or a reader that left is still told in order
+        return status
     except UserError as error:
         return _fail(str(error))
-    except Terminated:
-        return _fail("stopped; go on with --resume", 143)
-    except KeyboardInterrupt:
-        return _fail("interrupted; go on with --resume", 130)
+    except Stopped as stop:
+        word = "interrupted" if stop.number == signal.SIGINT else "stopped"
+        return _fail(f"{word}; a run goes on with --resume", 128 + stop.number)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader left: say nothing more
+        _drop_output()  # the reader left: say nothing more
         return 1
     except OSError as error:
         if error.errno is None:
             raise
+        _drop_output()
         hint = "; free some space and go on with --resume" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
         return _fail(f"{error.filename or 'writing'}: {error.strerror}{hint}")
     except Exception as error:
         # Wrong usage comes as the command-line library's own exceptions, of which only the shape is public.
-        if type(error).__name__ == "Abort":
-            return _fail("interrupted; go on with --resume", 130)
         if not hasattr(error, "format_message"):
             raise
+        if type(error).__name__ == "NoArgsIsHelpError":
+            print(error.format_message())  # pyright: ignore[reportAttributeAccessIssue]
+            return 2
         return _fail(str(error.format_message()))  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _drop_output() -> None:
+    """Let what is still in standard output's buffer go nowhere, so that closing it can't fail again."""
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+        return
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(message: str, status: int = 2) -> int:

@@ -51,7 +51,8 @@ class Plain(Silent):
             self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def round(self, record: dict[str, Any]) -> None:
-        self.console.print(f"round {record['round']}/{self.rounds}  {_figures(record)}", markup=False, highlight=False)
+        line = f"round {record['round']}/{self.rounds}  {_figures(record)}"
+        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def finish(self, summary: dict[str, Any], folder: Path) -> None:
         self.console.print(closing(summary, folder), markup=False, highlight=False, soft_wrap=True)

@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 
 def show(rows: list[dict[str, Any]], columns: dict[str, str], title: str, as_json: bool) -> None:
@@ -20,7 +21,8 @@ def show(rows: list[dict[str, Any]], columns: dict[str, str], title: str, as_jso
     for key, heading in columns.items():
         table.add_column(heading, justify="right" if key in numeric else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(cell(row.get(key)) for key in columns))
+        # As text: a file's or class's name in brackets is no markup.
+        table.add_row(*(Text(cell(row.get(key))) for key in columns))
     console.print(table)
 
 

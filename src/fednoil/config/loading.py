@@ -19,18 +19,22 @@ from fednoil.servers import server_class
 
 Values = dict[str, Any]  # section -> key -> value
 
+_METHODS = {"server": "fedavg", "learner": "erm", "schedule": "constant"}  # sections of methods: default name
+_NAMED = {**_METHODS, "model": "cnn"}  # sections whose other keys belong to what `name` says
+
 
 def parse_set(assignments: Iterable[str]) -> Values:
     """Turn `section.key=value` strings into sections; values are TOML, anything else is a string."""
     values: Values = {}
     for text in assignments:
         key, equals, raw = text.partition("=")
-        section, dot, name = key.strip().partition(".")
-        if not equals or not dot or not name or "." in name:
+        section, _, name = key.strip().partition(".")
+        if not equals or not section or not name or "." in name:
             raise UserError(f"--set {text}: write section.key=value, for example train.rounds=50")
         try:
-            value = tomllib.loads(f"value = {raw.strip()}")["value"]
-        except tomllib.TOMLDecodeError:
+            parsed = tomllib.loads(f"value = {raw.strip()}")
+            value = parsed["value"] if len(parsed) == 1 else raw.strip()
+        except (tomllib.TOMLDecodeError, RecursionError):
             value = raw.strip()
         values.setdefault(section, {})[name] = value
     return values
@@ -42,7 +46,7 @@ def read_toml(path: Path) -> Values:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UserError(f"{path} is not valid TOML: {error}") from None
     for section, keys in values.items():
         if not isinstance(keys, dict):
@@ -56,23 +60,35 @@ def to_toml(config: Config) -> str:
     for section, keys in config.model_dump(mode="json").items():
         lines.append(f"[{section}]")
         # JSON's strings, numbers, booleans and lists of them are written the same way in TOML.
-        lines += [f"{k} = {json.dumps(v, ensure_ascii=False)}" for k, v in keys.items() if v is not None]
+        lines += [f"{k} = {_toml_value(v, f'{section}.{k}')}" for k, v in keys.items() if v is not None]
         lines.append("")
     return "\n".join(lines)
+
+
+def _toml_value(value: Any, key: str) -> str:
+    text = json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # the one character TOML alone forbids
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise UserError(f"{key} = {value!r} is not UTF-8 text, so no file can record it; rename it") from None
+    return text
 
 
 def merge(base: Values, changes: Values) -> Values:
     """Lay `changes` over a preset or file.
 
-    A change of a method's name drops the keys that belonged to the old method; a change to the user's own
+    A change of a method's or model's name drops the keys that belonged to the old one; a change to the user's own
     data drops the preset's noise, so that nobody's labels are spoiled unasked.
     """
     merged = {section: dict(keys) for section, keys in base.items()}
     for section, keys in changes.items():
         old = merged.get(section, {})
-        if section in ("server", "learner", "schedule") and keys.get("name", old.get("name")) != old.get("name"):
+        before = old.get("name", _NAMED.get(section))
+        if section in _NAMED and keys.get("name", before) != before:
             shared = ("sampling", "client_fraction", "temperature") if section == "server" else ()
             old = {k: v for k, v in old.items() if k in shared}
+        if section == "noise" and keys.get("kind", "manifest") != "manifest":
+            old.pop("manifest", None)
         merged[section] = {**old, **keys}
     new_data = changes.get("data", {}).get("name")
     if isinstance(new_data, str) and is_own(new_data) and new_data != base.get("data", {}).get("name"):
@@ -94,6 +110,8 @@ def load_config(values: Values) -> Config:
         if section not in values:
             continue
         keys = values[section]
+        if section in _METHODS:
+            keys = {"name": _METHODS[section], **keys}
         model = _section_model(section, keys)
         try:
             parsed[section] = model.model_validate(keys)
@@ -107,13 +125,12 @@ def load_config(values: Values) -> Config:
 
 def _section_model(section: str, keys: Values) -> type[BaseModel]:
     """The class that validates a section; a method's section is validated by the method it names."""
-    defaults = {"server": "fedavg", "learner": "erm", "schedule": "constant"}
-    if section not in defaults:
+    if section not in _METHODS:
         model = Config.model_fields[section].annotation
         assert isinstance(model, type)
         assert issubclass(model, BaseModel)
         return model
-    name = keys.setdefault("name", defaults[section])
+    name = keys["name"]
     if not isinstance(name, str):
         raise UserError(f"{section}.name = {name!r}: must be a name")
     if section == "server":

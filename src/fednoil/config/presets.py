@@ -17,7 +17,7 @@ _DATASETS: dict[str, Values] = {
         "data": {"name": "fashion-mnist"},
         "partition": {"samples_per_client": 600},
         "model": {"name": "cnn", "width": 32},
-        "train": {"rounds": 150},
+        "train": {"rounds": 150, "pad": 2},  # the paper gives no shift; see experiments/fashion-mnist
     },
     "cifar10": {
         "data": {"name": "cifar10"},
@@ -84,7 +84,7 @@ _DEMO_SETTING: Values = {
     "partition": {"kind": "iid", "clients": 20},
     "noise": {"kind": "symmetric", "mode": "high"},
     "model": {"name": "cnn", "width": 12},
-    "train": {"rounds": 20},
+    "train": {"rounds": 20, "pad": 2},
 }
 
 # The same total of local epochs for both, 298: 14 a round and one more in 18 rounds, against 30 falling to 8.

@@ -23,13 +23,14 @@ from fednoil.servers.fedavg import FedAvgConfig
 
 
 class TrainConfig(Section):
-    """Rounds and the clients' optimiser (the paper's values)."""
+    """Rounds, the clients' optimiser (the paper's values) and weak augmentation, for all methods alike."""
 
     rounds: int = Field(default=20, ge=1)
     lr: float = Field(default=0.05, gt=0)
     momentum: float = Field(default=0.5, ge=0, lt=1)
     weight_decay: float = Field(default=1e-4, ge=0)
     batch_size: int = Field(default=32, ge=2)
+    pad: int = Field(default=4, ge=0, description="largest shift of a weakly augmented image, in pixels")
 
 
 class RunConfig(Section):
@@ -37,6 +38,9 @@ class RunConfig(Section):
 
     seed: int = Field(default=0, ge=0)
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    executor: Literal["auto", "sequential"] = Field(
+        default="auto", description="auto: CUDA graphs on a GPU; sequential: the reference, client after client"
+    )
     checkpoint_every: int = Field(default=10, ge=1)
 
 
@@ -72,7 +76,7 @@ class Config(Section):
         return self
 
     def hash(self) -> str:
-        """SHA-256 of everything that changes results (all but device and checkpoint interval)."""
+        """SHA-256 of everything that is meant to change results (of `run` only the seed)."""
         values = self.model_dump(mode="json")
         values["run"] = {"seed": self.run.seed}
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()

@@ -70,7 +70,7 @@ class Workbench:
             total, steps, updates = torch.zeros((), device=self.device), 0, 0
             chunks = self.chunks(job.turn.epochs)
             for place, epochs in enumerate(chunks):
-                phases = self.learner.plan(client, state, job.turn, epochs)
+                phases = self.learner.plan(self.nets, client, state, job.turn, epochs)
                 for part, phase in enumerate(phases):
                     begin, width = place + part / len(phases), 1 / len(phases)
                     span = (begin / len(chunks), width / len(chunks))

@@ -3,12 +3,12 @@
 A learner's work in one round is `init / step / final` over tensors. An executor runs it: client after client
 (the reference), many clients at once, or inside a real federation's client; the learner never knows which.
 
-    state  = learner.init(nets, client, turn)                 once a round
-    phases = learner.plan(client, state, turn, epochs)        index tensors for whole epochs, drawn ahead
-    loss   = learner.step(nets, client.pool, batch, state)    one optimiser step; then loss.backward()
-             learner.gradients(nets, batch, state)            may change the gradients before the optimiser
-             learner.after(nets, batch, state)                after the optimiser (a moving average, say)
-    final  = learner.final(nets, client, state, turn)         once a round
+    state  = learner.init(nets, client, keep, turn)                 once a round
+    phases = learner.plan(nets, client, state, turn, epochs)        index tensors for whole epochs, drawn ahead
+    loss   = learner.step(nets, client.pool, batch, state, kind)    one optimiser step; then loss.backward()
+             learner.gradients(nets, batch, state, kind)            may change the gradients before the optimiser
+             learner.after(nets, batch, state, kind)                after the optimiser (a moving average, say)
+    final  = learner.final(nets, client, state, turn)               once a round
 
 Inside `step`, `gradients` and `after`: static shapes, full batches, no host synchronisation. All random
 numbers are drawn in `init` and `plan` from `turn.seed`. Given labels are all a learner can see; true labels
@@ -50,6 +50,7 @@ class Task:
     batch_size: int
     lr: float
     rounds: int
+    pad: int = 4  # largest shift of a weak view, in pixels
 
 
 @dataclass(frozen=True)
@@ -135,8 +136,8 @@ class Learner(ABC):
         return {}
 
     @abstractmethod
-    def plan(self, client: Client, state: Tensors, turn: Turn, epochs: range) -> list[Phase]:
-        """The steps of the given epochs (numbered from 0)."""
+    def plan(self, nets: Nets, client: Client, state: Tensors, turn: Turn, epochs: range) -> list[Phase]:
+        """The steps of the given epochs (numbered from 0), in order; only an adaptive learner may look at `nets`."""
 
     @abstractmethod
     def step(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> Tensor:
@@ -184,8 +185,8 @@ class Wrapped(Learner):
     def init(self, nets: Nets, client: Client, keep: Tensors, turn: Turn) -> Tensors:
         return self.inner.init(nets, client, keep, turn)
 
-    def plan(self, client: Client, state: Tensors, turn: Turn, epochs: range) -> list[Phase]:
-        return self.inner.plan(client, state, turn, epochs)
+    def plan(self, nets: Nets, client: Client, state: Tensors, turn: Turn, epochs: range) -> list[Phase]:
+        return self.inner.plan(nets, client, state, turn, epochs)
 
     def step(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> Tensor:
         return self.inner.step(nets, pool, batch, state, kind)
@@ -201,3 +202,6 @@ class Wrapped(Learner):
 
     def predict(self, nets: Nets, images: Tensor) -> Tensor:
         return self.inner.predict(nets, images)
+
+    def confidence(self, nets: Nets, client: Client, temperature: float) -> Tensor:
+        return self.inner.confidence(nets, client, temperature)

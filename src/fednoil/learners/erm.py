@@ -34,13 +34,15 @@ class Erm(Learner):
         cost="1",
     )
 
-    def plan(self, client: Client, state: Tensors, turn: Turn, epochs: range) -> list[Phase]:
+    def plan(self, nets: Nets, client: Client, state: Tensors, turn: Turn, epochs: range) -> list[Phase]:
         device = client.index.device
         keys = turn.seed.child("order").keys(epochs, device)
         chosen = full_batches(permutations(keys, len(client)), self.task.batch_size).flatten(0, 1)
         batch = {"index": client.index[chosen], "labels": client.labels[chosen]}
         if self.config.augment == "weak":
-            views = weak_plan(turn.seed.child("weak").keys(epochs, device), chosen.numel() // len(epochs))
+            views = weak_plan(
+                turn.seed.child("weak").keys(epochs, device), chosen.numel() // len(epochs), self.task.pad
+            )
             batch["weak"] = views.view(*chosen.shape, -1)
         return [Phase(batch)]
 

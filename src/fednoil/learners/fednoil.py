@@ -73,7 +73,7 @@ class FedNoil(Learner):
     def pseudo_labels(self, nets: Nets, client: Client, seed: Seed) -> tuple[Tensor, Tensor]:
         """ŷ [n] and whether it is certain enough [n]: the mean softmax over `views` weak views (Eq. 7–8)."""
         keys = seed.keys(range(self.config.views), client.index.device)
-        plans = weak_plan(keys, len(client))
+        plans = weak_plan(keys, len(client), self.task.pad)
         labels, accepted = [], []
         for start in range(0, len(client), CHUNK):
             rows = slice(start, start + CHUNK)
@@ -103,22 +103,22 @@ class FedNoil(Learner):
         order = race.argsort(dim=1, descending=True, stable=True)
         return order[:, :size], order[:, size:]
 
-    def plan(self, client: Client, state: Tensors, turn: Turn, epochs: range) -> list[Phase]:
+    def plan(self, nets: Nets, client: Client, state: Tensors, turn: Turn, epochs: range) -> list[Phase]:
         size = self.labelled_size(state)
         labelled, unlabelled = self.split(state, size, turn.seed, epochs)
         state["drawn"] += torch.bincount(labelled.flatten(), minlength=len(client))
         steps, batch_x, batch_u = self.epoch_shape(size, len(client) - size)
-        device, seed = client.index.device, turn.seed
+        device, seed, pad = client.index.device, turn.seed, self.task.pad
         x = _batches(labelled, seed.child("order x"), epochs, steps, batch_x)
         batch = {
             "x_index": client.index[x],
             "x_labels": client.labels[x],
-            "x_weak": weak_plan(seed.child("weak x").keys(epochs, device), steps * batch_x).view(*x.shape, -1),
+            "x_weak": weak_plan(seed.child("weak x").keys(epochs, device), steps * batch_x, pad).view(*x.shape, -1),
         }
         if batch_u:
             u = _batches(unlabelled, seed.child("order u"), epochs, steps, batch_u)
             keys = seed.child("strong u").keys(epochs, device)
-            views = strong_plan(keys, steps * batch_u, self.task.image_shape[1:], prob=self.config.ra_prob)
+            views = strong_plan(keys, steps * batch_u, self.task.image_shape[1:], pad, prob=self.config.ra_prob)
             batch |= {"u_index": client.index[u], "u_strong": views.view(*u.shape, -1)}
             if self.config.teacher == "global":
                 batch |= {"u_labels": state["pseudo"][u], "u_mask": state["accepted"][u]}
@@ -126,7 +126,7 @@ class FedNoil(Learner):
             else:
                 batch["u_position"] = u
                 keys = seed.child("weak u").keys(epochs, device)
-                views = weak_plan(keys, steps * batch_u * self.config.views)
+                views = weak_plan(keys, steps * batch_u * self.config.views, pad)
                 batch["u_weak"] = views.view(*u.shape, self.config.views, -1)
         return [Phase(batch)]
 

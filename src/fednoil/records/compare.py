@@ -17,18 +17,8 @@ def describe(path: Path) -> dict[str, Any]:
     if not folder.is_run():
         raise UserError(f"{path} is not a run folder (no config.toml)")
     values = read_toml(path / "config.toml")
-    records = folder.records()
     finished = (path / "summary.json").is_file()
-    try:
-        if finished:
-            summary = {key: folder.summary()[key] for key in SHOWN}
-        elif records:
-            summary = {key: metrics.summarise(records, ())[key] for key in SHOWN}
-        else:
-            raise UserError(f"{path} has no finished round yet")
-    except (KeyError, TypeError) as error:
-        name = "summary.json" if finished else "rounds.jsonl"
-        raise UserError(f"{path / name} is damaged: {error}") from None
+    summary = folder.summary() if finished else _so_far(folder)
     return {
         "run": str(path),
         "method": method_name(values),
@@ -37,6 +27,17 @@ def describe(path: Path) -> dict[str, Any]:
         "finished": finished,
         **{k: v for k, v in summary.items() if not k.endswith("_hash") and k != "per_class_accuracy"},
     }
+
+
+def _so_far(folder: RunFolder) -> dict[str, Any]:
+    """The summary of the rounds there are."""
+    records = folder.records()
+    if not records:
+        raise UserError(f"{folder.path} has no finished round yet")
+    try:
+        return metrics.summarise(records, ())
+    except (KeyError, TypeError) as error:
+        raise UserError(f"{folder.rounds_file} is damaged: {error!r}") from None
 
 
 def method_name(values: dict[str, Any]) -> str:

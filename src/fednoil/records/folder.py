@@ -156,7 +156,11 @@ class RunFolder:
         return records
 
     def summary(self) -> dict[str, Any]:
-        return read_json(self.path / "summary.json")
+        path = self.path / "summary.json"
+        summary = read_json(path)
+        if not isinstance(summary, dict) or "final_accuracy" not in summary:
+            raise UserError(f"{path} is not a run's summary; remove it and go on with --resume")
+        return summary
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         write_json(self.path / "summary.json", summary)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,7 @@ def load_model(path: Path, trusted: tuple[str, ...] = ()) -> LoadedModel:
     about = _metadata(path)
     try:
         _check_trust(about["config"], trusted, path)
-        config = _config(about["config"], path)
+        values = {s: {k: v for k, v in keys.items() if v is not None} for s, keys in about["config"].items()}
         image_shape = tuple(int(n) for n in about["image_shape"])
         class_names = tuple(str(n) for n in about["class_names"])
         normalisation = (tuple(map(float, about["mean"])), tuple(map(float, about["std"])))
@@ -76,22 +77,19 @@ def load_model(path: Path, trusted: tuple[str, ...] = ()) -> LoadedModel:
             raise ValueError("image_shape or class_names is wrong")
         if {len(values) for values in normalisation} != {image_shape[0]} or not min(normalisation[1]) > 0:
             raise ValueError("mean or std is wrong")
+        if not all(map(math.isfinite, sum(normalisation, ()))):
+            raise ValueError("mean or std is no finite number")
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise UserError(f"{path}: its metadata is damaged: {error!r}") from None
-    bench = _bench(config, image_shape, class_names, normalisation)
+    try:
+        bench = _bench(load_config(values), image_shape, class_names, normalisation)
+    except UserError as error:
+        raise UserError(f"{path}: its metadata is damaged or of another version: {error}") from None
     tensors = read_tensors(path)
     if len(networks) == 1:
         tensors = {f"{networks[0]}/{name}": t for name, t in tensors.items()}
     _check_shapes(path, bench, tensors)
     return LoadedModel(bench, tensors, class_names, image_shape)
-
-
-def _config(values: dict[str, Any], path: Path) -> Config:
-    known = {section: {k: v for k, v in keys.items() if v is not None} for section, keys in values.items()}
-    try:
-        return load_config(known)
-    except UserError as error:
-        raise UserError(f"{path}: its metadata is damaged or of another version: {error}") from None
 
 
 def _check_trust(config: dict[str, Any], trusted: tuple[str, ...], path: Path) -> None:
@@ -138,3 +136,5 @@ def _check_shapes(path: Path, bench: Workbench, tensors: Tensors) -> None:
         for name, own in bench.nets[role.name].dump(role.name).items():
             if role.shared and (name not in tensors or tensors[name].shape != own.shape):
                 raise UserError(f"{path}: tensor '{name}' is missing or does not fit the architecture")
+            if role.shared and not bool(torch.isfinite(tensors[name]).all()):
+                raise UserError(f"{path}: tensor '{name}' holds values that are no finite numbers")

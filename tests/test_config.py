@@ -1,0 +1,264 @@
+"""Configuration: what `--set` and files may say, how they are merged, and what a run records of them."""
+
+from __future__ import annotations
+
+import copy
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fednoil.config import Config, load_config, merge, parse_set, preset, preset_names, read_toml, to_toml
+from fednoil.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("train.rounds=50", 50),
+        ("train.lr=5e-2", 0.05),
+        ("train.lr = 0.1 ", 0.1),
+        ("noise.exact=true", True),
+        ("noise.ratios=[0.1, 0.2]", [0.1, 0.2]),
+        ("noise.kind=pair", "pair"),
+        ('noise.kind="pair"', "pair"),
+        ("data.name='npz:/a b.npz'", "npz:/a b.npz"),
+        ("data.name=npz:/runs/a=b/c=d.npz", "npz:/runs/a=b/c=d.npz"),
+        ("data.name=folder:C:\\new\\train", "folder:C:\\new\\train"),
+        ("data.name=npz:/a#b.npz", "npz:/a#b.npz"),
+        ("data.name=", ""),
+        ("data.name=1\nvalue2 = 2", "1\nvalue2 = 2"),
+        ("data.name=" + "[" * 5000, "[" * 5000),
+    ],
+)
+def test_set_takes_toml_and_else_plain_text(text: str, value: object) -> None:
+    (keys,) = parse_set([text]).values()
+    (found,) = keys.values()
+    assert found == value
+    assert type(found) is type(value)
+
+
+def test_the_last_set_of_a_key_wins_and_others_stay() -> None:
+    parsed = parse_set(["train.rounds=1", "train.lr=0.5", "train.rounds=2", "run.seed=7"])
+    assert parsed == {"train": {"rounds": 2, "lr": 0.5}, "run": {"seed": 7}}
+
+
+@pytest.mark.parametrize("text", ["train.rounds", "rounds=5", "=5", ".rounds=5", "train.=5", "a.b.c=1", ""])
+def test_set_that_names_no_key_is_refused(text: str) -> None:
+    with pytest.raises(UserError, match=r"write section\.key=value"):
+        parse_set([text])
+
+
+def test_another_method_drops_the_keys_of_the_old_one() -> None:
+    base = {
+        "server": {"name": "fedprox", "mu": 0.1, "client_fraction": 0.5},
+        "schedule": {"name": "cosine", "t_max": 9, "t_min": 2, "r_min": 4},
+        "train": {"rounds": 3},
+    }
+    before = copy.deepcopy(base)
+    merged = merge(base, parse_set(["server.name=fedavg", "schedule.name=constant", "schedule.epochs=5"]))
+    assert base == before
+    assert merged["server"] == {"name": "fedavg", "client_fraction": 0.5}
+    assert merged["schedule"] == {"name": "constant", "epochs": 5}
+    assert merged["train"] == {"rounds": 3}
+    assert load_config(merged).schedule.build().epochs(1) == 5
+
+
+@pytest.mark.parametrize("base", [{"name": "cosine", "t_max": 9}, {"name": "cosine"}])
+def test_naming_the_same_method_again_drops_nothing(base: dict[str, Any]) -> None:
+    assert merge({"schedule": base}, {"schedule": {"name": "cosine"}})["schedule"] == base
+
+
+def test_naming_the_method_that_is_the_default_drops_nothing() -> None:
+    merged = merge({"schedule": {"epochs": 5}}, {"schedule": {"name": "constant"}})
+    assert load_config(merged).schedule.build().epochs(1) == 5
+
+
+def test_another_model_drops_the_width_of_the_old_one() -> None:
+    base = preset("demo/fedavg")
+    assert base["model"]["width"]
+    assert merge(base, parse_set(["model.name=own:make"]))["model"] == {"name": "own:make"}
+    assert merge(base, parse_set(["model.name=cnn"]))["model"] == base["model"]
+
+
+def test_own_data_drops_the_presets_noise_and_size() -> None:
+    base = preset("paper/cifar10/iid/symmetric-high/fedavg")
+    own = load_config(merge(base, parse_set(["data.name=npz:mine.npz"])))
+    assert own.noise.kind == "unknown"
+    assert own.noise.ratios is None
+    assert own.partition.samples_per_client is None
+    assert own.partition.clients == 20
+    asked = ["data.name=npz:mine.npz", "noise.kind=pair", "partition.samples_per_client=7"]
+    chosen = load_config(merge(base, parse_set(asked)))
+    assert (chosen.noise.kind, chosen.partition.samples_per_client) == ("pair", 7)
+
+
+def test_own_data_named_again_keeps_its_noise() -> None:
+    base = {"data": {"name": "npz:a"}, "noise": {"kind": "symmetric"}}
+    assert merge(base, {"data": {"name": "npz:a"}})["noise"] == {"kind": "symmetric"}
+
+
+def test_known_data_keeps_the_presets_noise() -> None:
+    base = preset("paper/cifar10/iid/symmetric-high/fedavg")
+    assert merge(base, {"data": {"name": "cifar100"}})["noise"] == base["noise"]
+
+
+def test_noise_auto_is_settled_by_the_data() -> None:
+    assert load_config({"data": {"name": "cifar10"}}).noise.kind == "none"
+    assert load_config({"data": {"name": "folder:x"}}).noise.kind == "unknown"
+
+
+def test_loading_changes_nothing_it_was_given() -> None:
+    values: dict[str, Any] = {"server": {}, "learner": {}, "schedule": {"epochs": 2}}
+    load_config(values)
+    assert values == {"server": {}, "learner": {}, "schedule": {"epochs": 2}}
+
+
+def test_every_preset_loads_and_survives_its_own_record() -> None:
+    assert len(preset_names()) == len(set(preset_names()))
+    for name in preset_names():
+        config = load_config(preset(name))
+        assert load_config(tomllib.loads(to_toml(config))) == config, name
+
+
+def test_presets_are_the_papers() -> None:
+    config = load_config(preset("paper/fashion-mnist/non-iid/pair-low/fedprox"))
+    assert (config.train.rounds, config.partition.clients, config.partition.samples_per_client) == (150, 20, 600)
+    assert (config.partition.kind, config.noise.kind, config.noise.mode) == ("dirichlet", "pair", "low")
+    assert (config.train.lr, config.train.momentum, config.train.weight_decay) == (0.05, 0.5, 1e-4)
+    assert (config.train.batch_size, config.server.client_fraction) == (32, 0.3)
+    assert config.schedule.build().epochs(150) == 30
+    assert config.server.name == "fedprox"
+
+
+@pytest.mark.parametrize("dataset", ["fashion-mnist", "cifar10", "cifar100"])
+def test_no_preset_asks_for_more_samples_than_its_dataset_has(dataset: str) -> None:
+    available = 60_000 if dataset == "fashion-mnist" else 50_000
+    for name in preset_names():
+        if name.startswith(f"paper/{dataset}/"):
+            part = load_config(preset(name)).partition
+            assert part.samples_per_client is not None
+            assert part.clients * part.samples_per_client <= available, name
+
+
+# What can stand in a path or a name: anything but what no UTF-8 file can hold.
+texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
+fractions = st.floats(0, 1, exclude_min=True, exclude_max=True)
+
+
+def decays(name: str) -> st.SearchStrategy[dict[str, Any]]:
+    ends = st.tuples(st.integers(1, 1000), st.integers(1, 1000)).map(sorted)
+    return st.builds(lambda t, r: {"name": name, "t_min": t[0], "t_max": t[1], "r_min": r}, ends, st.integers(2, 10**6))
+
+
+configs = st.fixed_dictionaries(
+    {
+        "data": st.fixed_dictionaries(
+            {"name": texts},
+            optional={"mean": st.lists(st.floats(-10, 10), min_size=1, max_size=3)},
+        ),
+        "partition": st.fixed_dictionaries(
+            {},
+            optional={
+                "kind": st.sampled_from(["iid", "dirichlet", "quantity"]),
+                "clients": st.integers(1, 10**9),
+                "samples_per_client": st.none() | st.integers(1, 10**9),
+                "beta": st.floats(1e-300, 1e6),
+            },
+        ),
+        "noise": st.fixed_dictionaries({"kind": st.sampled_from(["none", "unknown", "symmetric", "pair"])})
+        | st.builds(
+            lambda r, exact: {"kind": "pair", "ratios": r, "exact": exact},
+            st.lists(fractions, min_size=1, max_size=5),
+            st.booleans(),
+        )
+        | texts.map(lambda path: {"kind": "manifest", "manifest": path}),
+        "model": st.fixed_dictionaries({"name": texts}, optional={"width": st.none() | st.integers(1, 999)}),
+        "server": st.fixed_dictionaries({"name": st.just("fedprox"), "mu": st.floats(0, 1e300)})
+        | st.fixed_dictionaries({"client_fraction": fractions}),
+        "schedule": decays("cosine") | decays("logarithm") | st.builds(lambda n: {"epochs": n}, st.integers(1, 99)),
+        "train": st.fixed_dictionaries({}, optional={"lr": st.floats(5e-324, 1e300), "rounds": st.integers(1, 10**6)}),
+        "run": st.fixed_dictionaries(
+            {}, optional={"seed": st.integers(0, 2**70), "device": st.sampled_from(["auto", "cpu", "cuda"])}
+        ),
+    }
+)
+
+
+@given(configs)
+@settings(deadline=None, max_examples=60)
+def test_a_recorded_configuration_is_read_back_as_it_was(values: dict[str, Any]) -> None:
+    config = load_config(values)
+    again = load_config(tomllib.loads(to_toml(config)))
+    assert again == config
+    assert again.hash() == config.hash()
+
+
+def test_text_that_toml_forbids_is_escaped_and_what_no_file_can_hold_is_refused() -> None:
+    config = load_config({"data": {"name": 'npz:a\x7f\x00\n"\\b'}})
+    assert tomllib.loads(to_toml(config))["data"]["name"] == 'npz:a\x7f\x00\n"\\b'
+    with pytest.raises(UserError, match=r"data\.name = 'npz:a\\udcff' is not UTF-8 text"):
+        to_toml(load_config({"data": {"name": "npz:a\udcff"}}))
+
+
+def changed(config: Config, section: str, key: str, value: object) -> Config:
+    values = config.model_dump(mode="json")
+    assert values[section][key] != value
+    values[section][key] = value
+    return load_config(values)
+
+
+@pytest.mark.parametrize(("key", "value"), [("device", "cuda"), ("checkpoint_every", 3)])
+def test_the_hash_ignores_how_a_run_is_carried_out(config: Config, key: str, value: object) -> None:
+    assert changed(config, "run", key, value).hash() == config.hash()
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value"),
+    [
+        ("run", "seed", 1),
+        ("data", "name", "npz:other"),
+        ("data", "std", [0.5]),
+        ("partition", "clients", 5),
+        ("partition", "beta", 0.25),
+        ("noise", "mode", "low"),
+        ("noise", "exact", True),
+        ("model", "width", 3),
+        ("server", "client_fraction", 0.25),
+        ("schedule", "epochs", 3),
+        ("train", "rounds", 5),
+        ("train", "lr", 0.05000000000000001),
+        ("train", "momentum", 0.25),
+    ],
+)
+def test_the_hash_follows_whatever_changes_results(config: Config, section: str, key: str, value: object) -> None:
+    assert changed(config, section, key, value).hash() != config.hash()
+
+
+@given(st.floats(1e-300, 1e300))
+@settings(deadline=None, max_examples=30)
+def test_no_digit_of_a_number_is_lost(lr: float) -> None:
+    values = parse_set([f"train.lr={lr!r}"])
+    assert load_config(tomllib.loads(to_toml(load_config(values)))).train.lr == lr
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        (b"train = 5", "'train' stands outside a section"),
+        (b"[train\n", "is not valid TOML"),
+        (b"[train]\nlr = 1\nlr = 2\n", "is not valid TOML"),
+        (b"\xff\xfe", "is not valid TOML"),
+        (b"[train]\nlr = " + b"[" * 5000, "is not valid TOML"),
+    ],
+)
+def test_a_bad_file_is_told_with_its_name(tmp_path: Path, content: bytes, line: str) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_bytes(content)
+    with pytest.raises(UserError) as caught:
+        read_toml(path)
+    assert str(path) in str(caught.value)
+    assert line in str(caught.value)

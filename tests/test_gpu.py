@@ -1,0 +1,82 @@
+"""The CUDA executor means the same as the reference: same seed, same weights. Runs only where there is a GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from fednoil import rounds
+from fednoil.config import load_config
+from fednoil.executors.cuda import CudaGraphs
+from fednoil.executors.sequential import Sequential
+from fednoil.experiment import make_executor, make_experiment
+from fednoil.tensors import Tensors, cpu
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU; PyTorch sees none here"),
+]
+
+CASES: dict[str, dict[str, Any]] = {
+    "erm": {"learner": {"name": "erm"}},
+    "erm-plain": {"learner": {"name": "erm", "augment": "none"}},
+    "fedprox": {"server": {"name": "fedprox", "mu": 0.5}},
+    "fednoil": {"learner": {"name": "fednoil", "frac": 0.4, "xi": 0.3}, "server": {"sampling": "score"}},
+    "fednoil-auto": {"learner": {"name": "fednoil", "xi": 0.3}},
+    "fednoil-local": {"learner": {"name": "fednoil", "frac": 0.4, "xi": 0.3, "teacher": "local"}},
+    "fednoil-max-cover": {"learner": {"name": "fednoil", "frac": 0.4, "epoch": "max_cover"}},
+    "fedprox+fednoil": {"learner": {"name": "fednoil", "frac": 0.4}, "server": {"name": "fedprox"}},
+    "non-iid": {"partition": {"kind": "dirichlet", "clients": 4, "min_size": 8}, "learner": {"name": "fednoil"}},
+    "batch-norm": {"model": {"name": "test_rounds:bn_model"}, "learner": {"name": "fednoil", "frac": 0.4}},
+}
+
+
+@pytest.fixture(autouse=True)
+def _exact_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
+
+
+def played(values: dict[str, Any], device: str, executor: str, count: int) -> tuple[Tensors, list[dict[str, Any]]]:
+    values["run"]["executor"] = executor
+    experiment = make_experiment(load_config(values))
+    runner = make_executor(experiment, torch.device(device))
+    assert isinstance(runner, CudaGraphs if (device, executor) == ("cuda", "auto") else Sequential)
+    state, records = rounds.start(experiment), []
+    for _ in range(count):
+        state, record = rounds.play(experiment, runner, state)
+        records.append(record)
+    if isinstance(runner, CudaGraphs):
+        assert runner.reason is None
+    return cpu(state.server.tensors), records
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_executors_agree(values: dict[str, Any], case: str) -> None:
+    for section, keys in CASES[case].items():
+        values[section] = {**values.get(section, {}), **keys} if section != "model" else keys
+    values["schedule"] = {"name": "constant", "epochs": 2}
+    reference, log = played(values, "cpu", "auto", 2)
+    for executor in ("sequential", "auto"):
+        got, records = played(values, "cuda", executor, 2)
+        assert [r["selected"] for r in records] == [r["selected"] for r in log]
+        for name, tensor in reference.items():
+            if tensor.is_floating_point():
+                error = (got[name] - tensor).norm() / tensor.norm().clamp_min(1e-6)
+                assert error < 1e-4, (executor, name, float(error))
+        for key in ("train_batches", "local_epochs", "bytes_up", "noise_ratio"):
+            assert [r[key] for r in records] == [r[key] for r in log]
+
+
+def test_memory_does_not_grow(values: dict[str, Any]) -> None:
+    values["learner"] = {"name": "fednoil", "frac": 0.4}
+    values["schedule"]["epochs"] = 1
+    experiment = make_experiment(load_config(values))
+    executor, state = make_executor(experiment, torch.device("cuda")), rounds.start(experiment)
+    used = []
+    for _ in range(40):
+        state, _ = rounds.play(experiment, executor, state)
+        used.append(torch.cuda.memory_allocated())
+    assert max(used[20:]) <= max(used[:20])

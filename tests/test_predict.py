@@ -1,0 +1,319 @@
+"""Classifying images with a model file and nothing else, and that such a file never decides what code is run."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import tiny_arrays
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from fednoil.cli import main
+from fednoil.errors import UserError
+from fednoil.predict import predict_files
+
+CLASSES = ["black", "dark [/x]", "light", "white"]
+
+
+def fednoil(*args: object) -> tuple[int, str, str]:
+    """The command in this process: exit status, standard output, standard error."""
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        patch.setattr(sys, "argv", ["fednoil", *map(str, args)])
+        return main._run_app(), out.getvalue(), err.getvalue()
+
+
+def refused(*args: object) -> str:
+    """The one line of a command that must fail with status 2."""
+    status, out, err = fednoil(*args)
+    assert (status, out) == (2, ""), err
+    assert err.startswith("fednoil: ")
+    assert err.count("\n") == 1
+    return err
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def train(folder: Path, *changes: str) -> Path:
+    """Train on clean labels until it knows them; returns the model file, the data and the run being gone."""
+    data = folder / "tiny.npz"
+    np.savez(data, allow_pickle=False, **tiny_arrays(), class_names=np.array(CLASSES))
+    settings = (
+        f"data.name=npz:{data}",
+        "partition.clients=2",
+        "server.client_fraction=1",
+        "schedule.epochs=10",
+        "train.rounds=6",
+        "train.batch_size=8",
+        "run.device=cpu",
+        *changes,
+    )
+    out = folder / "run"
+    arguments = [part for setting in settings for part in ("--set", setting)]
+    assert fednoil("run", "demo/fedavg", *arguments, "--quiet", "--out", out) == (0, "", "")
+    shutil.move(out / "model.safetensors", folder / "model.safetensors")
+    shutil.rmtree(out)
+    data.unlink()
+    return folder / "model.safetensors"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train(tmp_path_factory.mktemp("model"), "model.width=4")
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> list[Path]:
+    """One picture of each class, in order."""
+    arrays = tiny_arrays()
+    paths = []
+    for label in range(4):
+        paths.append(tmp_path / f"{label} [b].png")
+        Image.fromarray(arrays["x_test"][label]).save(paths[-1])
+    return paths
+
+
+@pytest.fixture
+def grey(tmp_path: Path) -> Path:
+    path = tmp_path / "grey.png"
+    Image.new("L", (8, 8), 100).save(path)
+    return path
+
+
+def test_model_file_alone_gives_the_right_names(
+    model: Path, images: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    shutil.copy(model, "m.safetensors")
+    status, out, err = fednoil("predict", "m.safetensors", *images, "--json")
+    assert (status, err) == (0, "")
+    rows = json.loads(out)
+    assert [row["image"] for row in rows] == [str(p) for p in images]
+    assert [row["class"] for row in rows] == CLASSES
+    for row in rows:
+        assert list(row["probabilities"]) == CLASSES
+        assert sum(row["probabilities"].values()) == pytest.approx(1, abs=1e-5)
+        assert row["probability"] == row["probabilities"][row["class"]] == max(row["probabilities"].values())
+    assert [p.name for p in Path().iterdir()] == ["m.safetensors"]
+
+
+def test_table_shows_names_as_they_are(model: Path, images: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    status, out, err = fednoil("predict", model, *images)
+    assert (status, err) == (0, "")
+    for path, name in zip(images, CLASSES, strict=True):
+        assert any(str(path) in line and name in line for line in out.splitlines())
+
+
+def test_order_and_company_of_images_change_nothing(model: Path, images: list[Path]) -> None:
+    together = predict_files(model, images)
+    assert predict_files(model, images[::-1]) == together[::-1]
+    for path, row in zip(images, together, strict=True):
+        assert predict_files(model, [path])[0]["probability"] == pytest.approx(row["probability"], abs=1e-5)
+
+
+def test_another_size_is_refused_and_resized_on_request(model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "large.png"
+    Image.new("L", (30, 20), 240).save(path)
+    line = refused("predict", model, path)
+    assert f"{path} is 30×20 pixels, the model takes 8×8" in line
+    assert "--resize" in line
+    status, out, _ = fednoil("predict", model, path, "--resize", "--json")
+    assert status == 0
+    assert json.loads(out)[0]["class"] == "white"
+
+
+@pytest.mark.parametrize("mode", ["RGB", "RGBA", "P", "1", "L", "CMYK"])
+def test_any_8_bit_picture_is_taken(model: Path, tmp_path: Path, mode: str) -> None:
+    path = tmp_path / "picture.tiff"
+    Image.new("L", (8, 8), 255).convert(mode).save(path)
+    assert predict_files(model, [path])[0]["class"] == "white"
+
+
+def test_a_palette_with_transparency_is_taken(model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "picture.png"
+    Image.new("P", (8, 8), 0).save(path, transparency=b"\x10\x20")
+    assert predict_files(model, [path])[0]["class"] == "black"
+
+
+def cut_short(path: Path) -> None:
+    Image.fromarray(np.random.default_rng(0).integers(0, 255, (8, 8), np.uint8)).save(path)
+    path.write_bytes(path.read_bytes()[:60])
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        pytest.param(lambda path: None, id="missing"),
+        pytest.param(lambda path: path.mkdir(), id="folder"),
+        pytest.param(lambda path: path.touch(), id="empty"),
+        pytest.param(lambda path: path.write_text("hello"), id="text"),
+        pytest.param(cut_short, id="cut short"),
+        pytest.param(lambda path: Image.new("I;16", (8, 8), 40_000).save(path), id="16 bits"),
+    ],
+)
+def test_what_is_no_picture_is_told_by_name(model: Path, grey: Path, tmp_path: Path, write: Callable) -> None:
+    path = tmp_path / "bad.png"
+    write(path)
+    assert str(path) in refused("predict", model, grey, path)
+
+
+@given(st.data())
+@settings(deadline=None, max_examples=60)
+def test_a_damaged_picture_is_read_or_told(tmp_path_factory: pytest.TempPathFactory, model: Path, data: Any) -> None:
+    form = data.draw(st.sampled_from(["PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP"]))
+    buffer = io.BytesIO()
+    Image.new("L", (8, 8), 90).save(buffer, form)
+    content = bytearray(buffer.getvalue())
+    for _ in range(data.draw(st.integers(1, 4))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    path = tmp_path_factory.getbasetemp() / "fuzz.img"
+    path.write_bytes(content[: data.draw(st.integers(1, len(content)))])
+    with contextlib.suppress(UserError):
+        (row,) = predict_files(model, [path], resize=True)
+        assert row["class"] in CLASSES
+
+
+def test_what_is_no_model_file_is_told(model: Path, grey: Path, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.safetensors"
+    assert "no such file" in refused("predict", bad, grey)
+    assert str(tmp_path) in refused("predict", tmp_path, grey)
+    for content in (b"", b"hello", model.read_bytes()[:-5], model.read_bytes()[:50], b"\xff" * 64):
+        bad.write_bytes(content)
+        assert str(bad) in refused("predict", bad, grey)
+    save_file({"w": torch.zeros(1)}, bad)
+    assert "is not a model that fednoil has written" in refused("predict", bad, grey)
+
+
+def read(model: Path) -> dict[str, Any]:
+    with safe_open(model, "pt") as file:
+        return json.loads(file.metadata()["fednoil"])
+
+
+def tampered(model: Path, target: Path, **changes: object) -> Path:
+    save_file(load_file(model), target, {"fednoil": json.dumps({**read(model), **changes})})
+    return target
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"format": 99},
+        {"config": None},
+        {"config": []},
+        {"config": {"model": "cnn"}},
+        {"config": {"model": {"name": ["cnn"]}}},
+        {"config": {"model": {"name": "cnm"}}},
+        {"config": {"colour": {}}},
+        {"config": {"train": {"speed": 1}}},
+        {"config": {"model": {"name": "cnn", "width": 5}}},
+        {"class_names": []},
+        {"class_names": 4},
+        {"class_names": ["a", "b", "c"]},
+        {"class_names": ["a", "a", "b", "c"]},
+        {"image_shape": [1, 8]},
+        {"image_shape": [1, 16, 16]},
+        {"image_shape": [3, 8, 8]},
+        {"image_shape": [1, -8, 8]},
+        {"image_shape": [1, 10**6, 10**6]},
+        {"image_shape": [1, float("inf"), 8]},
+        {"image_shape": "18"},
+        {"mean": []},
+        {"mean": [float("nan")]},
+        {"std": [0.0]},
+        {"std": [0.1, 0.1]},
+        {"std": ["wide"]},
+        {"networks": []},
+        {"networks": ["teacher"]},
+        {"networks": None},
+    ],
+    ids=str,
+)
+def test_tampered_metadata_is_told_in_one_line(
+    changes: dict[str, object], model: Path, grey: Path, tmp_path: Path
+) -> None:
+    bad = tampered(model, tmp_path / "bad.safetensors", **changes)
+    assert str(bad) in refused("predict", bad, grey)
+
+
+@pytest.mark.parametrize("raw", ["{", "[]", "null", '"x"', "[" * 99_999])
+def test_metadata_that_is_no_object_is_told(raw: str, model: Path, grey: Path, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.safetensors"
+    save_file(load_file(model), bad, {"fednoil": raw})
+    assert str(bad) in refused("predict", bad, grey)
+
+
+def test_tensors_that_do_not_fit_are_told(model: Path, grey: Path, tmp_path: Path) -> None:
+    tensors, bad = load_file(model), tmp_path / "bad.safetensors"
+    weight = tensors["head.weight"]
+    for other in (None, weight[:2], weight.T.contiguous(), weight * float("nan")):
+        changed = {k: v for k, v in tensors.items() if k != "head.weight"}
+        if other is not None:
+            changed["head.weight"] = other
+        save_file(changed, bad, {"fednoil": json.dumps(read(model))})
+        assert "head.weight" in refused("predict", bad, grey)
+
+
+@pytest.fixture
+def own_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user's module that leaves a trace when it is imported; returns where the trace would be."""
+    trace = tmp_path / "trace"
+    (tmp_path / "own_network.py").write_text(
+        f"""
+import pathlib
+import torch
+pathlib.Path({str(trace)!r}).touch()
+
+def make(image_shape, num_classes):
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, num_classes))
+"""
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "own_network", raising=False)
+    return trace
+
+
+def test_own_code_runs_only_when_it_is_trusted(own_code: Path, images: list[Path], tmp_path: Path) -> None:
+    made = train(tmp_path, "model.name=own_network:make", "train.lr=0.01")
+    assert own_code.exists()
+    own_code.unlink()
+    del sys.modules["own_network"]
+    for trust in ((), ("--trust", "own_network"), ("--trust", "own_network:other")):
+        assert "--trust own_network:make" in refused("predict", made, *images, *trust)
+    assert not own_code.exists()
+    assert "own_network" not in sys.modules
+    status, out, _ = fednoil("predict", made, *images, "--json", "--trust", "own_network:make")
+    assert status == 0
+    assert [row["class"] for row in json.loads(out)] == CLASSES
+    assert own_code.exists()
+    del sys.modules["own_network"]
+
+
+@pytest.mark.parametrize("section", ["model", "server", "learner"])
+def test_a_tampered_file_imports_nothing(section: str, own_code: Path, model: Path, grey: Path, tmp_path: Path) -> None:
+    config = {**read(model)["config"], section: {"name": "own_network:make"}}
+    bad = tampered(model, tmp_path / "bad.safetensors", config=config)
+    assert f"({section}.name)" in refused("predict", bad, grey)
+    assert not own_code.exists()
+    assert "own_network" not in sys.modules
