@@ -17,9 +17,10 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PY) -m pip install --quiet -c constraints.txt -e ".[dev]"
 	touch $(STAMP)
 
-run: setup ## train on noisy labels with the embedded data, and compare
-	$(FEDNOIL) run demo --out runs/demo-fedavg --force
-	$(FEDNOIL) compare runs/demo-fedavg
+run: setup ## train FedAvg and FedNoiL on noisy labels with the embedded data, and compare
+	$(FEDNOIL) run demo/fedavg --out runs/demo-fedavg --force
+	$(FEDNOIL) run demo/fednoil --out runs/demo-fednoil --force
+	$(FEDNOIL) compare runs/demo-fedavg runs/demo-fednoil
 
 test: setup ## run all tests
 	$(PY) -m pytest

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import io
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +13,13 @@ import numpy as np
 import pytest
 import torch
 
+from fednoil.cli import main
 from fednoil.config import Config, load_config
 from fednoil.experiment import Experiment, make_experiment
 
 CLASSES = 4
+
+torch.set_num_threads(1)  # tiny tensors: two threads only wait for each other, and far more on a busy machine
 
 
 def tiny_arrays(train: int = 80, test: int = 40) -> dict[str, np.ndarray]:
@@ -75,3 +81,20 @@ def assert_same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> None:
     assert a.keys() == b.keys()
     for name in a:
         assert torch.equal(a[name], b[name]), name
+
+
+def fednoil(*args: object) -> tuple[int, str, str]:
+    """The command in this process: exit status, standard output, standard error."""
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        patch.setattr(sys, "argv", ["fednoil", *map(str, args)])
+        return main._run_app(), out.getvalue(), err.getvalue()
+
+
+def refused(*args: object) -> str:
+    """The one line of a command that must fail with status 2."""
+    status, out, err = fednoil(*args)
+    assert (status, out) == (2, ""), err
+    assert err.startswith("fednoil: ")
+    assert err.count("\n") == 1
+    return err

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
 import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import conftest
 import numpy as np
 import pytest
 import torch
-from conftest import tiny_arrays
+from conftest import fednoil, tiny_arrays
 from PIL import Image
 from rich.console import Console
 
 from fednoil import __version__, runner
-from fednoil.cli import main
 from fednoil.cli.reporters import Bars
 from fednoil.config import load_config, preset_names
 from fednoil.learners import LEARNERS
@@ -38,14 +36,6 @@ TINY = {
 }
 
 
-def fednoil(*args: object) -> tuple[int, str, str]:
-    """The command in this process: exit status, standard output, standard error."""
-    out, err = io.StringIO(), io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        patch.setattr(sys, "argv", ["fednoil", *map(str, args)])
-        return main._run_app(), out.getvalue(), err.getvalue()
-
-
 def tree(folder: Path) -> dict[str, bytes | None]:
     return {str(p.relative_to(folder)): p.read_bytes() if p.is_file() else None for p in folder.rglob("*")}
 
@@ -53,11 +43,7 @@ def tree(folder: Path) -> dict[str, bytes | None]:
 def refused(*args: object) -> str:
     """The one line of a command that must fail with status 2 and leave the current folder as it was."""
     before = tree(Path())
-    status, out, err = fednoil(*args)
-    assert (status, out) == (2, ""), (status, out, err)
-    assert err.startswith("fednoil: ")
-    assert err.count("\n") == 1
-    assert "Traceback" not in err
+    err = conftest.refused(*args)
     assert tree(Path()) == before
     return err
 
@@ -74,14 +60,6 @@ def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setenv("COLUMNS", "200")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
@@ -397,7 +375,8 @@ def test_data(tmp_path: Path) -> None:
     status, out, err = fednoil("data", "--json", "--data-dir", tmp_path)
     rows = {row["name"]: row for row in json.loads(out)}
     assert (status, err) == (0, "")
-    assert set(rows) == {"fashion-mnist-mini", "fashion-mnist", "cifar10", "cifar100"}
+    own = {"folder:PATH", "npz:FILE", "parquet:PATH"}
+    assert set(rows) == {"fashion-mnist-mini", "fashion-mnist", "cifar10", "cifar100"} | own
     assert rows["fashion-mnist-mini"]["found"] is True
     assert rows["cifar10"]["found"] is False
     assert all(row["how"] for row in rows.values())

@@ -262,3 +262,11 @@ def test_a_bad_file_is_told_with_its_name(tmp_path: Path, content: bytes, line: 
         read_toml(path)
     assert str(path) in str(caught.value)
     assert line in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["train.rounds=true", "train.lr=false", "learner.frac=true", "model.width=true"])
+def test_a_truth_value_is_no_number(text: str) -> None:
+    values = parse_set([text])
+    values.setdefault("learner", {}).setdefault("name", "fednoil")
+    with pytest.raises(UserError, match=r"true and false are no value"):
+        load_config(values)

@@ -194,7 +194,7 @@ def keys() -> dict[str, set[str]]:
     found = {name: set(getattr(f.annotation, "model_fields", {})) for name, f in Config.model_fields.items()}
     found["server"] |= {key for cls in SERVERS.values() for key in cls.Config.model_fields}
     found["learner"] |= {key for cls in LEARNERS.values() for key in cls.Config.model_fields}
-    found["schedule"] |= {key for cls in get_args(get_args(ScheduleConfig)[0]) for key in cls.model_fields}
+    found["schedule"] |= {key for cls in get_args(ScheduleConfig) for key in cls.model_fields}
     return found
 
 

@@ -143,6 +143,7 @@ def test_plan_covers_both_sets(n: int, frac: float, epoch: str, uniform: bool) -
         "confidence": torch.rand(n),
         "drawn": torch.zeros(n, dtype=torch.int64),
         "votes": torch.zeros(n, 10, dtype=torch.int64),
+        "u_weight": torch.ones(()),
         "pseudo": torch.arange(n) % 7,
         "accepted": torch.arange(n) % 2 == 0,
     }
@@ -347,6 +348,41 @@ def test_clean_share_is_sure_of_clean_and_of_hopeless_labels() -> None:
     assert 0 < clean_share(torch.tensor([0.0, 1.0]), 2) < 1
 
 
+def test_auto_leaves_room_and_balances_only_auto() -> None:
+    sure = {"confidence": torch.cat([torch.full((60,), 0.999), torch.full((40,), 0.001)])}
+    exact = learner(explore=0.0).labelled_size(sure)
+    assert exact == pytest.approx(60, abs=2)
+    assert learner(explore=0.5).labelled_size(sure) == pytest.approx(80, abs=2)
+    assert learner(frac=0.35, explore=0.5).labelled_size(sure) == 35
+    assert learner().unlabelled_weight(80, 20) == 0.25
+    assert learner().unlabelled_weight(20, 80) == 1.0
+    assert learner(balance=False).unlabelled_weight(80, 20) == 1.0
+    assert learner(frac=0.8).unlabelled_weight(80, 20) == 1.0
+
+
+def test_the_weight_reaches_the_loss(fednoil_values: dict[str, Any]) -> None:
+    """With auto on a nearly clean client the unlabelled part of a step counts |D^u|/|D^x| of its value."""
+    experiment = make(fednoil_values, frac="auto", xi=0.01)
+    executor = make_executor(experiment, CPU)
+    bench, client, method = executor.bench, executor.clients[0], experiment.learner
+    bench.load(experiment.initial_model(), {})
+    turn = Turn(1, 1, Seed(0))
+    state = method.init(bench.nets, client, {}, turn)
+    state["confidence"] = torch.cat([torch.full((17,), 0.99), torch.full((3,), 0.001)])
+    (phase,) = method.plan(bench.nets, client, state, turn, range(1))
+    size = int(state["drawn"].sum())
+    assert float(state["u_weight"]) == pytest.approx((20 - size) / size)
+    batch = {name: tensor[0] for name, tensor in phase.tensors.items()}
+    losses = []
+    with torch.no_grad():
+        for weight in (0.0, 1.0, (20 - size) / size):
+            state["u_weight"].fill_(weight)
+            losses.append(float(method.step(bench.nets, client.pool, batch, state, "train")))
+    low, high, balanced = losses
+    assert high > low
+    assert balanced == pytest.approx(low + (high - low) * (20 - size) / size, abs=1e-5)
+
+
 # --- metrics ------------------------------------------------------------------------------------------------------
 
 
@@ -418,6 +454,7 @@ def test_without_truth_nothing_that_needs_it_is_recorded(fednoil_values: dict[st
         ({"views": 0}, "learner.views = 0"),
         ({"lambda_u": -1}, "learner.lambda_u = -1"),
         ({"teacher": "ema"}, "learner.teacher = 'ema'"),
+        ({"explore": 1.0}, "learner.explore = 1.0"),
         ({"fraction": 0.3}, "did you mean 'frac'"),
     ],
 )

@@ -7,50 +7,24 @@ import io
 import json
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from conftest import tiny_arrays
+from conftest import fednoil, refused, tiny_arrays
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from fednoil.cli import main
 from fednoil.errors import UserError
 from fednoil.predict import predict_files
 
 CLASSES = ["black", "dark [/x]", "light", "white"]
-
-
-def fednoil(*args: object) -> tuple[int, str, str]:
-    """The command in this process: exit status, standard output, standard error."""
-    out, err = io.StringIO(), io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        patch.setattr(sys, "argv", ["fednoil", *map(str, args)])
-        return main._run_app(), out.getvalue(), err.getvalue()
-
-
-def refused(*args: object) -> str:
-    """The one line of a command that must fail with status 2."""
-    status, out, err = fednoil(*args)
-    assert (status, out) == (2, ""), err
-    assert err.startswith("fednoil: ")
-    assert err.count("\n") == 1
-    return err
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def train(folder: Path, *changes: str) -> Path:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import io
 import json
 import os
 import resource
@@ -12,7 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +18,12 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from conftest import assert_same, tiny_arrays
+from conftest import assert_same, fednoil, refused, tiny_arrays
 from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
 from fednoil import runner
-from fednoil.cli import main
 from fednoil.cli.reporters import Silent
 from fednoil.config import load_config, read_toml
 from fednoil.learners.base import Client, Final, LearnerConfig, Nets, Turn
@@ -70,32 +67,6 @@ SUMMARY_KEYS = {
     "bytes_up",
     "wall_s",
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    """A tiny model is slower with several threads, and the runs of other processes here have one as well."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-def fednoil(*args: object) -> tuple[int, str, str]:
-    """The command in this process: exit status, standard output, standard error."""
-    out, err = io.StringIO(), io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        patch.setattr(sys, "argv", ["fednoil", *map(str, args)])
-        return main._run_app(), out.getvalue(), err.getvalue()
-
-
-def refused(*args: object) -> str:
-    """The one line of a command that must fail with status 2."""
-    status, out, err = fednoil(*args)
-    assert (status, out) == (2, ""), err
-    assert err.startswith("fednoil: ")
-    assert err.count("\n") == 1
-    return err
 
 
 def snapshot(folder: Path) -> dict[str, bytes]:
@@ -318,7 +289,7 @@ def lose(name: str) -> Callable[[Path], None]:
         pytest.param(cut_newline, id="last line without its end"),
         pytest.param(add("rounds.jsonl.part", "x"), id="half a log"),
         pytest.param(add("model.safetensors.part", "x"), id="half a model"),
-        pytest.param(add(".noise.parquet.123.tmp", "x"), id="half a manifest"),
+        pytest.param(add("noise.parquet.part", "x"), id="half a manifest"),
         pytest.param(add("checkpoint/server-000004.safetensors.part", "x"), id="half a checkpoint"),
         pytest.param(add("checkpoint/server-000004.safetensors", "x"), id="next checkpoint without its index"),
         pytest.param(add("checkpoint/server-000001.safetensors", "x"), id="old checkpoint not yet removed"),

@@ -7,9 +7,7 @@ content, so a run on the wrong data or on an edited file stops instead of giving
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fednoil.errors import UserError
+from fednoil.files import write_bytes
 from fednoil.noise import Labels, Truth
 
 VERSION = "1"
@@ -81,7 +80,9 @@ def write_manifest(
     columns = dict(zip(SCHEMA.names, (rows.client, rows.index, rows.given, true), strict=True))
     table = pa.Table.from_pydict(columns, schema=SCHEMA.with_metadata(metadata))
     try:
-        _write_atomically(table, path)
+        buffer = pa.BufferOutputStream()
+        pq.write_table(table, buffer)
+        write_bytes(path, memoryview(buffer.getvalue()))
     except OSError as error:
         raise UserError(f"noise manifest {path} can't be written: {error.strerror or error}") from error
 
@@ -124,27 +125,6 @@ def _split(rows: _Rows) -> tuple[Parts, Labels, Truth]:
     parts, given = (tuple(np.split(column, starts)) for column in (rows.index, rows.given))
     true = None if rows.true is None else tuple(np.split(rows.true, starts))
     return parts, Labels(given, (0,) * len(parts)), Truth(true)
-
-
-def _write_atomically(table: pa.Table, path: Path) -> None:
-    """Write beside `path`, force it to disk, then rename over `path`."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with draft.open("wb") as file:
-            pq.write_table(table, file)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
-    # The rename itself is on disk only once the folder is; not every system can open a folder.
-    with contextlib.suppress(OSError):
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
 
 def _bad(path: Path, what: str) -> UserError:

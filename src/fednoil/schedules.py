@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
@@ -113,4 +113,4 @@ class DecayConfig(Section):
         return kind(self.t_max, self.t_min, self.r_min)
 
 
-ScheduleConfig = Annotated[ConstantConfig | DecayConfig, Field(discriminator="name")]
+ScheduleConfig = ConstantConfig | DecayConfig

@@ -4,10 +4,21 @@ Each stage (data, partition, noise, …) and each method owns its section beside
 `fednoil.config` puts the sections together and turns what pydantic finds wrong into one clear line.
 """
 
-from pydantic import BaseModel, ConfigDict
+from typing import Any, get_args
+
+from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
 
 
 class Section(BaseModel):
     """A frozen group of settings; an unknown key is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_truth_value_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
+        """`rounds = true` is a slip, not one round."""
+        kind = cls.model_fields[str(info.field_name)].annotation
+        if isinstance(value, bool) and kind is not bool and bool not in get_args(kind):
+            raise ValueError("true and false are no value for this key")
+        return value

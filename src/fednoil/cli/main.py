@@ -163,9 +163,10 @@ def data(data_dir: DataDir = None, as_json: Json = False) -> None:
     from dataclasses import asdict
 
     from fednoil.cli.tables import show
-    from fednoil.data import catalogue
+    from fednoil.data import OWN_FORMS, catalogue
 
     rows = [asdict(status) for status in catalogue(data_dir)]
+    rows += [{"name": name, "found": None, "where": None, "how": how} for name, how in OWN_FORMS.items()]
     columns = {"name": "data.name", "found": "found", "where": "where", "how": "how to get it"}
     show(rows, columns, "Datasets", as_json)
 
@@ -185,14 +186,18 @@ def compare(
         "setting": "setting",
         "seed": "seed",
         "rounds": "rounds",
-        "final_accuracy": "final %",
-        "best_accuracy": "best %",
-        "last10_accuracy": "last 10 %",
-        "converged": "converged",
+        "final_accuracy": "final",
+        "best_accuracy": "best",
+        "last10_accuracy": "last 10",
+        "converged": "conv.",
         "train_batches": "batches",
-        "wall_s": "seconds",
+        "wall_s": "s",
     }
-    show(rows, columns, "Test accuracy", as_json)
+    # What all runs have in common goes into the title, so that the rest fits a terminal.
+    common = {k: rows[0][k] for k in ("setting", "seed", "rounds") if len({row[k] for row in rows}) == 1}
+    shared = [str(value) if key == "setting" else f"{key} {value}" for key, value in common.items()]
+    title = "Test accuracy in percent" + "".join(f", {part}" for part in shared)
+    show(rows, {k: v for k, v in columns.items() if k not in common}, title, as_json)
 
 
 @app.command()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -16,10 +17,11 @@ def show(rows: list[dict[str, Any]], columns: dict[str, str], title: str, as_jso
         print(json.dumps(rows, indent=2, ensure_ascii=False))
         return
     console = Console()
-    table = Table(title=title, title_justify="left")
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     numeric = {key for key in columns if rows and all(isinstance(row.get(key), int | float) for row in rows)}
     for key, heading in columns.items():
-        table.add_column(heading, justify="right" if key in numeric else "left", overflow="fold")
+        number = key in numeric
+        table.add_column(heading, justify="right" if number else "left", overflow="fold", no_wrap=number)
     for row in rows:
         # As text: a file's or class's name in brackets is no markup.
         table.add_row(*(Text(cell(row.get(key))) for key in columns))

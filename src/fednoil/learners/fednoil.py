@@ -34,6 +34,10 @@ class FedNoilConfig(LearnerConfig):
     frac: Annotated[float, Field(gt=0, le=1)] | Literal["auto"] = Field(
         default="auto", description="share of a client's samples in D^x; auto: each client estimates it"
     )
+    explore: float = Field(
+        default=0.2, ge=0, lt=1, description="with auto: share of the labels thought wrong that D^x has room for"
+    )
+    balance: bool = Field(default=True, description="with auto: a small D^u weighs less, each sample as one of D^x")
     ssl: bool = Field(default=True, description="train on pseudo-labels of D^u")
     teacher: Literal["global", "local"] = "global"
     views: int = Field(default=2, ge=1, description="weak views averaged for a pseudo-label")
@@ -63,6 +67,7 @@ class FedNoil(Learner):
         confidence = self.confidence(nets, client, self.config.temperature)
         state = {"confidence": confidence, "drawn": torch.zeros_like(client.labels)}
         if self.uses_unlabelled:
+            state["u_weight"] = torch.ones((), device=confidence.device)
             shape = (len(client), self.task.num_classes)
             state["votes"] = torch.zeros(shape, dtype=torch.int64, device=confidence.device)
             if self.config.teacher == "global":
@@ -87,11 +92,22 @@ class FedNoil(Learner):
         return torch.cat(labels), torch.cat(accepted)
 
     def labelled_size(self, state: Tensors) -> int:
-        """|D^x| = round(frac · n), at least one."""
+        """|D^x| = round(frac · n), at least one.
+
+        `auto` leaves room for some of the labels thought wrong: a sample that θ finds hard and whose label is right
+        after all gets a chance to say so. Without it, θ is taught its own mistakes with ever more certainty.
+        """
         confidence, frac = state["confidence"], self.config.frac
         if frac == "auto":
-            frac = clean_share(confidence, self.task.num_classes)
+            share = clean_share(confidence, self.task.num_classes)
+            frac = share + self.config.explore * (1 - share)
         return min(len(confidence), max(1, int(float(frac) * len(confidence) + 0.5)))
+
+    def unlabelled_weight(self, labelled: int, unlabelled: int) -> float:
+        """1, as published; with `auto` at most |D^u|/|D^x|, lest the last few hard samples outweigh all others."""
+        if self.config.frac != "auto" or not self.config.balance:
+            return 1.0
+        return min(1.0, unlabelled / labelled)
 
     def split(self, state: Tensors, size: int, seed: Seed, epochs: range) -> tuple[Tensor, Tensor]:
         """D^x [E, size] and D^u [E, n − size], drawn anew each epoch by p_{k,i} without replacement (Eq. 6)."""
@@ -116,6 +132,7 @@ class FedNoil(Learner):
             "x_weak": weak_plan(seed.child("weak x").keys(epochs, device), steps * batch_x, pad).view(*x.shape, -1),
         }
         if batch_u:
+            state["u_weight"].fill_(self.unlabelled_weight(size, len(client) - size))
             u = _batches(unlabelled, seed.child("order u"), epochs, steps, batch_u)
             keys = seed.child("strong u").keys(epochs, device)
             views = strong_plan(keys, steps * batch_u, self.task.image_shape[1:], pad, prob=self.config.ra_prob)
@@ -152,7 +169,8 @@ class FedNoil(Learner):
         images = torch.cat([images, strong(pool, batch["u_index"], batch["u_strong"])])
         logits = nets["model"](images)
         count = len(batch["x_index"])
-        return fixmatch_loss(logits[:count], batch["x_labels"], logits[count:], labels, mask, self.config.lambda_u)
+        weight = self.config.lambda_u * state["u_weight"]
+        return fixmatch_loss(logits[:count], batch["x_labels"], logits[count:], labels, mask, weight)
 
     @torch.no_grad()
     def _local_teacher(self, nets: Nets, pool: Tensor, batch: Tensors) -> tuple[Tensor, Tensor]:
@@ -172,7 +190,7 @@ class FedNoil(Learner):
 
 
 def fixmatch_loss(
-    labelled: Tensor, labels: Tensor, unlabelled: Tensor, pseudo: Tensor, mask: Tensor, lambda_u: float
+    labelled: Tensor, labels: Tensor, unlabelled: Tensor, pseudo: Tensor, mask: Tensor, lambda_u: Tensor | float
 ) -> Tensor:
     """L_x + λ_u L_u (Eq. 7–9); the mean of L_u counts rejected samples too."""
     loss_x = F.cross_entropy(labelled, labels)

@@ -1,12 +1,9 @@
-"""Writing files so that a crash or a full disk leaves either the old file or the new one."""
+"""JSON and safetensors on disk, written whole or not at all."""
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,31 +11,8 @@ import safetensors
 from safetensors.torch import load_file, save
 
 from fednoil.errors import UserError
+from fednoil.files import write_bytes
 from fednoil.tensors import Tensors, cpu
-
-
-def write_bytes(path: Path, content: bytes) -> None:
-    """Write beside the target, flush to disk, then put it in place in one step."""
-    part = path.with_name(path.name + ".part")
-    try:
-        with naming(path), part.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
-
-
-@contextlib.contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """Have an error of writing name its file: those of an open file (a full disk) don't."""
-    try:
-        yield
-    except OSError as error:
-        error.filename = error.filename or str(path)
-        raise
 
 
 def write_text(path: Path, text: str) -> None:

@@ -12,7 +12,8 @@ from typing import IO, Any
 from fednoil.config.loading import read_toml
 from fednoil.config.schema import Config
 from fednoil.errors import UserError
-from fednoil.records.files import naming, read_json, write_bytes, write_json, write_text
+from fednoil.files import naming, write_bytes
+from fednoil.records.files import read_json, write_json, write_text
 
 FILES = (
     "config.toml",
@@ -114,9 +115,8 @@ class RunFolder:
 
     def sweep(self) -> None:
         """Remove half-written files that a killed run has left."""
-        manifests = self.path.glob(".noise.parquet.*.tmp")
-        for path in [*(self.path / f"{name}.part" for name in FILES), *manifests]:
-            path.unlink(missing_ok=True)
+        for name in FILES:
+            (self.path / f"{name}.part").unlink(missing_ok=True)
 
     def append_round(self, record: dict[str, Any]) -> None:
         with naming(self.rounds_file), self.rounds_file.open("a", encoding="utf-8") as file:
