@@ -1,0 +1,82 @@
+"""Every command of the README is run, cut down to one round on tiny data where it trains."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import fednoil
+from PIL import Image
+
+from fednoil.data import catalogue
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+SMALL = ("train.rounds=1", "schedule.name=constant", "schedule.epochs=1", "model.width=2", "run.device=cpu")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+
+
+def commands() -> list[list[str]]:
+    """The arguments of each `fednoil …` in the README's plain code blocks, in order."""
+    found = []
+    for block in blocks(""):
+        for line in block.splitlines():
+            parts = [part.strip() for part in line.split("#")[0].split("·")]
+            found += [part.split()[1:] for part in parts if part.startswith("fednoil ")]
+    return found
+
+
+def photos(folder: Path) -> None:
+    """The user's own images: two classes, with a test set."""
+    rng = np.random.default_rng(0)
+    for split, count in (("train", 40), ("test", 4)):
+        for name in ("cat", "dog"):
+            target = folder / split / name
+            target.mkdir(parents=True)
+            for i in range(count):
+                Image.fromarray(rng.integers(0, 255, (28, 28), dtype=np.uint8)).save(target / f"{i}.png")
+
+
+def test_the_readme_has_commands() -> None:
+    kinds = {args[0] for args in commands()}
+    assert kinds == {"run", "compare", "predict", "presets", "methods", "data"}
+
+
+def test_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    photos(tmp_path / "photos")
+    Image.new("L", (28, 28), 90).save(tmp_path / "shoe.png")
+    small = [part for change in SMALL for part in ("--set", change)]
+    for demo in ("fedavg", "fednoil"):  # what `make run` has made
+        assert fednoil("run", f"demo/{demo}", *small, "--out", f"runs/demo-{demo}", "-q")[0] == 0
+    have = {status.name for status in catalogue() if status.found}
+    for args in commands():
+        if args[0] == "run" and "--resume" not in args:
+            if args[1].startswith("paper/") and args[1].split("/")[1] not in have:
+                continue
+            fewer = ["--set", "partition.samples_per_client=20"] if args[1].startswith("paper/") else []
+            args = [*args, *small, *fewer, "--force"]
+        status, _, err = fednoil(*args)
+        assert (status, err) == (0, ""), (args, err)
+
+
+def test_python_examples_print_what_they_say(capsys: pytest.CaptureFixture[str]) -> None:
+    (example,) = blocks("python")
+    exec(compile(example, "README.md", "exec"), {})
+    promised = re.findall(r"print\(.*\)\s+# (.*)", example)
+    printed = capsys.readouterr().out.splitlines()
+    assert len(promised) == len(printed) > 0
+    assert all(comment.startswith(line) for comment, line in zip(promised, printed, strict=True))
+
+
+def test_make_runs_what_the_readme_says() -> None:
+    shown = subprocess.run(["make", "-n", "run"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    lines = [line.split("fednoil ", 1)[1].split() for line in shown.splitlines() if "/fednoil " in line]
+    assert [line[:2] for line in lines[:2]] == [["run", "demo/fedavg"], ["run", "demo/fednoil"]]
+    assert lines[2] == ["compare", "runs/demo-fedavg", "runs/demo-fednoil"]
