@@ -100,6 +100,7 @@ def make_experiment(config: Config, data_dir: Path | None = None) -> Experiment:
     seed = Seed(config.run.seed)
     setting = make_setting(config, data_dir, seed)
     dataset = setting.dataset
+    template = models.build(config.model, dataset.image_shape, dataset.num_classes, seed.child("model"))
     task = Task(
         num_classes=dataset.num_classes,
         image_shape=dataset.image_shape,
@@ -107,10 +108,10 @@ def make_experiment(config: Config, data_dir: Path | None = None) -> Experiment:
         lr=config.train.lr,
         rounds=config.train.rounds,
         pad=config.train.pad,
+        parameters=frozenset(name for name, p in template.named_parameters() if p.requires_grad),
     )
     server = server_class(config.server.name)(config.server, task)
     learner = server.wrap(learner_class(config.learner.name)(config.learner, task))
-    template = models.build(config.model, dataset.image_shape, dataset.num_classes, seed.child("model"))
     return Experiment(config, setting, task, server, learner, config.schedule.build(), template, seed)
 
 

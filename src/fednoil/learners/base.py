@@ -51,6 +51,7 @@ class Task:
     lr: float
     rounds: int
     pad: int = 4  # largest shift of a weak view, in pixels
+    parameters: frozenset[str] = frozenset()  # names of the model's trainable parameters
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from fednoil.plugins import find_class
 from fednoil.servers.base import Server
+from fednoil.servers.coordinate import Median, TrimmedMean
 from fednoil.servers.fedavg import FedAvg
 from fednoil.servers.fedprox import FedProx
+from fednoil.servers.krum import Krum, MultiKrum
+from fednoil.servers.rfa import Rfa
 
-SERVERS: dict[str, type[Server]] = {"fedavg": FedAvg, "fedprox": FedProx}
+SERVERS: dict[str, type[Server]] = {
+    "fedavg": FedAvg,
+    "fedprox": FedProx,
+    "krum": Krum,
+    "multikrum": MultiKrum,
+    "median": Median,
+    "trimmed_mean": TrimmedMean,
+    "rfa": Rfa,
+}
 
 
 def server_class(name: str) -> type[Server]:

@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
+import torch
 from pydantic import Field
+from torch import Tensor
 
 from fednoil.learners.base import Learner, Task
 from fednoil.plugins import About
@@ -75,9 +77,17 @@ class Server:
         return state.tensors
 
     def aggregate(self, state: ServerState, round_idx: int, updates: Sequence[Update]) -> ServerState:
-        """The next state, from updates in the order of client ids (Eq. 4, over the sampled clients)."""
-        weights = [u.numbers["samples"] for u in updates]
-        return ServerState(weighted_mean([u.tensors for u in updates], weights), state.values)
+        """The next state, from updates in the order of client ids."""
+        return ServerState(self.combine(updates), state.values)
+
+    def combine(self, updates: Sequence[Update]) -> Tensors:
+        """One model from several: their mean by number of samples (Eq. 4, over the sampled clients)."""
+        return weighted_mean([u.tensors for u in updates], [u.numbers["samples"] for u in updates])
+
+    def flat(self, tensors: Tensors) -> Tensor:
+        """All trainable parameters of a message as one vector, networks one after another; no BatchNorm statistics."""
+        chosen = [t.flatten() for name, t in tensors.items() if name.split("/", 1)[1] in self.task.parameters]
+        return torch.cat(chosen).to(torch.float32)
 
     def scored(self, state: ServerState, keep: Mapping[int, Tensors]) -> list[Scored]:
         """The models whose accuracy is this experiment's accuracy; `keep` is the clients' own state."""
