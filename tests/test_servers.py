@@ -12,6 +12,7 @@ from conftest import assert_same
 from fednoil import rounds
 from fednoil.config import load_config
 from fednoil.experiment import make_executor, make_experiment
+from fednoil.learners import LEARNERS
 from fednoil.learners.base import Task
 from fednoil.servers import SERVERS
 from fednoil.servers.base import Server, Update
@@ -116,7 +117,7 @@ def test_one_wild_update_does_little_harm(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SERVERS)
-@pytest.mark.parametrize("learner", ["erm", "fednoil"])
+@pytest.mark.parametrize("learner", LEARNERS)
 def test_any_server_runs_with_any_learner(values: dict[str, Any], name: str, learner: str) -> None:
     values["server"] = {"name": name, "client_fraction": 0.75, "sampling": "score"}
     values["learner"] = {"name": learner}

@@ -71,6 +71,11 @@ def _fednoil(schedule: Values, server: Values | None = None, learner: Values | N
 _METHODS: dict[str, Values] = {
     "fedavg": {"server": {"name": "fedavg"}, **_CONSTANT},
     "fedprox": {"server": {"name": "fedprox"}, **_CONSTANT},
+    **{
+        f"{server}+{learner}": {"server": {"name": server}, "learner": {"name": learner}, **_CONSTANT}
+        for server in ("fedavg", "krum")
+        for learner in ("dividemix", "josrc")
+    },
     "fednoil-cosine": _fednoil(_COSINE),
     "fednoil-logarithm": _fednoil(_LOGARITHM),
     "fednoil-auto": _fednoil(_LOGARITHM, learner={"frac": "auto"}),
@@ -139,6 +144,8 @@ def preset(name: str) -> Values:
     values = _overlay(_DATASETS[dataset], _SETTINGS[setting], _NOISES[noise], _METHODS[method])
     if values.get("learner", {}).get("name") == "fednoil":
         values["learner"].setdefault("frac", _FRAC.get(noise, _FRAC_OTHERWISE))
+    if dataset == "cifar100" and values.get("learner", {}).get("name") == "dividemix":
+        values["learner"]["warmup"] = 30  # as its authors have it for 100 classes
     if (dataset, setting) == ("cifar100", "100-clients"):
         values["partition"]["samples_per_client"] = 500  # 100 × 1000 would be twice the training set
     return values

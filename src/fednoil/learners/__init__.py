@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from fednoil.learners.base import Learner
+from fednoil.learners.dividemix import DivideMix
 from fednoil.learners.erm import Erm
 from fednoil.learners.fednoil import FedNoil
+from fednoil.learners.josrc import Josrc
+from fednoil.learners.small_loss import Coteaching, Jocor
 from fednoil.plugins import find_class
 
-LEARNERS: dict[str, type[Learner]] = {"erm": Erm, "fednoil": FedNoil}
+LEARNERS: dict[str, type[Learner]] = {
+    "erm": Erm,
+    "fednoil": FedNoil,
+    "dividemix": DivideMix,
+    "josrc": Josrc,
+    "coteaching": Coteaching,
+    "jocor": Jocor,
+}
 
 
 def learner_class(name: str) -> type[Learner]:

@@ -1,0 +1,198 @@
+"""DivideMix (Li et al., ICLR 2020): two networks split the data for each other and train on it as semi-supervised.
+
+Every epoch each network's losses are modelled by two Gaussians; the *other* network takes the samples of the lower one
+as labelled and the rest as unlabelled, refines and guesses labels, and trains on mixtures of images (MixMatch). As
+published but for: the paper's optimiser and batch of 32; λ_u = 25 everywhere. In a federation both networks are
+shared and averaged, warm-up and the ramp of λ_u follow the round, and the two are scored together. A client whose
+labelled set has under two samples trains that epoch by cross-entropy; without unlabelled samples it mixes the others.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn import functional as F
+
+from fednoil.augment import weak, weak_plan
+from fednoil.learners.base import CHUNK, Client, Final, Learner, LearnerConfig, Nets, Phase, Role, Turn
+from fednoil.learners.mixture import low_component, normalise
+from fednoil.plugins import About
+from fednoil.seeds import Seed, permutations
+from fednoil.tensors import Tensors
+
+_OTHER = {"a": "b", "b": "a"}
+
+
+class DivideMixConfig(LearnerConfig):
+    name: Literal["dividemix"] = "dividemix"
+    warmup: int = Field(default=10, ge=0, description="rounds of plain cross-entropy")
+    lambda_u: float = Field(default=25.0, ge=0, description="weight of the unlabelled loss in the end")
+    ramp: int = Field(default=16, ge=1, description="rounds after the warm-up until it is reached")
+    threshold: float = Field(default=0.5, gt=0, lt=1, description="least chance of a label to be clean")
+    sharpen: float = Field(default=0.5, gt=0, description="temperature T of guessed labels")
+    mix: float = Field(default=4.0, gt=0, description="α of the Beta that mixes images")
+    entropy_penalty: bool = Field(default=False, description="penalise sure predictions in the warm-up (pair noise)")
+
+
+class DivideMix(Learner):
+    Config = DivideMixConfig
+    config: DivideMixConfig
+    adaptive = True
+    about = About(
+        title="Two networks, co-divide by loss, MixMatch",
+        paper="Li et al., ICLR 2020",
+        keeps="nothing",
+        sends="2 models",
+        cost="2 in the warm-up, then 12 × the labelled share",
+    )
+
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        return (Role("a"), Role("b"))
+
+    def predict(self, nets: Nets, images: Tensor) -> Tensor:
+        return nets["a"](images) + nets["b"](images)
+
+    def weight_unlabelled(self, round_idx: int) -> float:
+        """λ(e) of a round, e = round − 1."""
+        over = (round_idx - 1 - self.config.warmup) / self.config.ramp
+        return self.config.lambda_u * min(1.0, max(0.0, over))
+
+    def init(self, nets: Nets, client: Client, keep: Tensors, turn: Turn) -> Tensors:
+        weight = torch.tensor(self.weight_unlabelled(turn.round_idx), device=client.index.device)
+        return {"lambda": weight, "drawn": torch.zeros_like(client.labels)}
+
+    def plan(self, nets: Nets, client: Client, state: Tensors, turn: Turn, epochs: range) -> list[Phase]:
+        seed = turn.seed.child("epoch", epochs.start)
+        if turn.round_idx - 1 < self.config.warmup:
+            return [self._plain(client, net, seed) for net in ("a", "b")]
+        clean = self.clean_chances(nets, client)
+        phases = []
+        for place, net in enumerate(("a", "b")):
+            chances = clean[1 - place]  # each trains on the other's split
+            chosen = chances > self.config.threshold
+            if net == "a":
+                state["drawn"] += chosen
+            phases.append(self._divided(client, net, chosen, chances, seed))
+        for network in nets.values():
+            network.train()
+        return phases
+
+    @torch.no_grad()
+    def clean_chances(self, nets: Nets, client: Client) -> Tensor:
+        """How probably each label is clean, by the losses of `a` and of `b`: [2, n]."""
+        losses = []
+        for name in ("a", "b"):
+            nets[name].eval()
+            parts = [
+                F.cross_entropy(
+                    nets[name](client.pool[client.index[i : i + CHUNK]]), client.labels[i : i + CHUNK], reduction="none"
+                )
+                for i in range(0, len(client), CHUNK)
+            ]
+            losses.append(torch.cat(parts))
+        scaled = normalise(torch.stack(losses))
+        flat = scaled.amax(1, keepdim=True) == 0  # all losses equal: nothing to tell labels apart by
+        return torch.where(flat, torch.ones_like(scaled), low_component(scaled))
+
+    def _plain(self, client: Client, net: str, seed: Seed) -> Phase:
+        """One epoch of cross-entropy on everything, with batches of twice the size."""
+        size = 2 * self.task.batch_size
+        everyone = torch.arange(len(client), device=client.index.device)
+        batch = self._rows(client, everyone, -(-len(client) // size), size, seed.child("plain", net), ("first",))
+        return Phase(batch, kind=f"plain-{net}", trains=(net,))
+
+    def _divided(self, client: Client, net: str, chosen: Tensor, chances: Tensor, seed: Seed) -> Phase:
+        """One epoch over the labelled samples, with as many unlabelled ones beside them."""
+        labelled, unlabelled = chosen.nonzero()[:, 0], (~chosen).nonzero()[:, 0]
+        if len(labelled) < 2:
+            return self._plain(client, net, seed)
+        size = self.task.batch_size
+        steps = -(-len(labelled) // size)
+        views = ("first", "second")
+        batch = self._rows(client, labelled, steps, size, seed.child("labelled", net), views)
+        batch["chance"] = chances[batch.pop("position")]
+        rows = 2 * size
+        if len(unlabelled):
+            guess = self._rows(client, unlabelled, steps, size, seed.child("unlabelled", net), views)
+            batch |= {f"u_{name}": guess[name] for name in ("index", *views)}
+            rows = 4 * size
+        device = client.index.device
+        share = torch.tensor(
+            seed.child("mix", net).numpy().beta(self.config.mix, self.config.mix, steps), device=device
+        )
+        batch["share"] = torch.maximum(share, 1 - share).float()
+        batch["partner"] = permutations(seed.child("partner", net).keys(range(steps), device), rows)
+        return Phase(batch, kind=f"{'mix' if len(unlabelled) else 'labelled'}-{net}", trains=(net,))
+
+    def _rows(
+        self, client: Client, members: Tensor, steps: int, size: int, seed: Seed, views: tuple[str, ...]
+    ) -> Tensors:
+        """Full batches [steps, size] of `members`, reshuffled as often as it takes, with views of each sample."""
+        device = members.device
+        cycles = -(-steps * size // len(members))
+        orders = permutations(seed.child("order").keys(range(cycles), device), len(members)).flatten()
+        position = members[orders[: steps * size]].view(steps, size)
+        batch = {"position": position, "index": client.index[position], "labels": client.labels[position]}
+        for view in views:
+            plan = weak_plan(seed.child(view).keys([0], device), steps * size, self.task.pad)
+            batch[view] = plan.view(steps, size, -1)
+        return batch
+
+    def step(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> Tensor:
+        form, name = kind.split("-")
+        net, other = nets[name], nets[_OTHER[name]]
+        net.train()
+        if form == "plain":
+            logits = net(weak(pool, batch["index"], batch["first"]))
+            loss = F.cross_entropy(logits, batch["labels"])
+            return loss + negative_entropy(logits) if self.config.entropy_penalty else loss
+        other.eval()
+        images = [weak(pool, batch["index"], batch[view]) for view in ("first", "second")]
+        with torch.no_grad():
+            own = torch.stack([torch.softmax(net(x), 1) for x in images]).mean(0)
+            targets = [refine(own, batch["labels"], batch["chance"], self.config.sharpen)] * 2
+            if form == "mix":
+                guessed = [weak(pool, batch["u_index"], batch[f"u_{view}"]) for view in ("first", "second")]
+                probs = [torch.softmax(network(u), 1) for network in (net, other) for u in guessed]
+                targets += [sharpen(torch.stack(probs).mean(0), self.config.sharpen)] * 2
+                images += guessed
+        inputs, wanted, share = torch.cat(images).float(), torch.cat(targets), batch["share"]
+        inputs = share * inputs + (1 - share) * inputs[batch["partner"]]
+        wanted = share * wanted + (1 - share) * wanted[batch["partner"]]
+        return mixmatch_loss(net(inputs), wanted, 2 * len(batch["index"]), state["lambda"])
+
+    def final(self, nets: Nets, client: Client, state: Tensors, turn: Turn) -> Final:
+        if turn.round_idx - 1 < self.config.warmup:
+            return Final()
+        return Final(evidence={"drawn": state["drawn"]})
+
+
+def sharpen(probs: Tensor, temperature: float) -> Tensor:
+    """p^(1/T), normalised."""
+    powered = probs ** (1 / temperature)
+    return powered / powered.sum(1, keepdim=True)
+
+
+def refine(probs: Tensor, labels: Tensor, chance: Tensor, temperature: float) -> Tensor:
+    """w·given + (1 − w)·prediction, sharpened."""
+    given = F.one_hot(labels, probs.shape[1])
+    return sharpen(chance[:, None] * given + (1 - chance[:, None]) * probs, temperature)
+
+
+def negative_entropy(logits: Tensor) -> Tensor:
+    """Mean Σ_c p_c log p_c."""
+    return (torch.softmax(logits, 1) * torch.log_softmax(logits, 1)).sum(1).mean()
+
+
+def mixmatch_loss(logits: Tensor, targets: Tensor, labelled: int, weight: Tensor | float) -> Tensor:
+    """L_x + λ L_u + L_reg: the first `labelled` rows by cross-entropy, the rest by squared error, and a flat prior."""
+    log_probs, probs = torch.log_softmax(logits, 1), torch.softmax(logits, 1)
+    loss = -(targets[:labelled] * log_probs[:labelled]).sum(1).mean()
+    if labelled < len(logits):
+        loss = loss + weight * (probs[labelled:] - targets[labelled:]).square().mean()
+    prior = 1 / logits.shape[1]
+    return loss + (prior * (prior / probs.mean(0)).log()).sum()

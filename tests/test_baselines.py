@@ -1,0 +1,202 @@
+"""Baseline learners against the specification's worked numbers (methods.md §4, §5, §11)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from fednoil import rounds
+from fednoil.config import load_config
+from fednoil.experiment import make_executor, make_experiment
+from fednoil.learners.base import Task, Turn
+from fednoil.learners.dividemix import DivideMix, DivideMixConfig, mixmatch_loss, negative_entropy, refine, sharpen
+from fednoil.learners.josrc import Josrc, JosrcConfig, clean_probability, double_entropy, joint_loss, smooth
+from fednoil.learners.mixture import low_component, normalise
+from fednoil.learners.small_loss import forget_rate, smallest
+from fednoil.learners.small_loss import joint_loss as jocor_loss
+from fednoil.seeds import Seed
+
+P, Q = torch.tensor([[0.7, 0.2, 0.1]]), torch.tensor([[0.5, 0.4, 0.1]])
+
+
+def josrc(classes: int = 10, rounds: int = 200, **keys: Any) -> Josrc:
+    return Josrc(JosrcConfig(**keys), Task(classes, (1, 8, 8), 8, 0.05, rounds))
+
+
+# --- Jo-SRC ------------------------------------------------------------------------------------------------------
+
+
+def test_josrc_clean_probability() -> None:
+    labels = smooth(torch.tensor([0]), 3, 0.6)
+    assert labels[0].tolist() == pytest.approx([0.4, 0.3, 0.3])
+    assert clean_probability(P, labels).item() == pytest.approx(0.925106, abs=1e-6)
+    assert clean_probability(P, smooth(torch.tensor([2]), 3, 0.6)).item() == pytest.approx(0.863865, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("classes", "epsilon", "memorised", "one_hot", "uniform"),
+    [(10, 0.6, 0.8094, 0.6042, 0.9087), (10, 0.5, 0.7050, 0.6887, 0.8532), (100, 0.6, 0.6394, None, 0.7941)],
+)
+def test_why_the_smoothing_depends_on_the_classes(
+    classes: int, epsilon: float, memorised: float, one_hot: float | None, uniform: float
+) -> None:
+    label, wrong = (smooth(torch.tensor([y]), classes, epsilon) for y in (0, 1))
+    assert clean_probability(wrong, label).item() == pytest.approx(memorised, abs=1e-4)
+    assert clean_probability(torch.full((1, classes), 1 / classes), label).item() == pytest.approx(uniform, abs=1e-4)
+    if one_hot is not None:
+        exact = F.one_hot(torch.tensor([0]), classes).float()
+        assert clean_probability(exact, label).item() == pytest.approx(one_hot, abs=1e-4)
+    assert josrc(classes).smoothing == (0.5 if classes == 10 else 0.6)
+    assert josrc(classes, smoothing=0.6).smoothing == 0.6
+
+
+def test_josrc_losses() -> None:
+    labels = smooth(torch.tensor([0]), 3, 0.6)
+    assert double_entropy(P.log(), Q.log(), labels).item() == pytest.approx(2.559198, abs=1e-6)
+    together = torch.tensor([True])
+    assert joint_loss(P.log(), Q.log(), labels, together, 1.0).item() == pytest.approx(0.297085, abs=1e-6)
+    assert joint_loss(P.log(), Q.log(), labels, ~together, 1.0).item() == pytest.approx(-0.297085, abs=1e-6)
+    assert joint_loss(P.log(), Q.log(), labels, together, 0.5).item() == pytest.approx(1.428142, abs=1e-6)
+    assert torch.softmax(P / 10, 1)[0].tolist() == pytest.approx([0.345663, 0.328804, 0.325533], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("e", "expected"), [(0, 0), (1, 0.075), (5, 0.375), (9, 0.675), (10, 0.75), (100, 0.844737), (199, 0.948947)]
+)
+def test_josrc_threshold(e: int, expected: float) -> None:
+    assert josrc().threshold(e + 1) == pytest.approx(expected, abs=1e-6)
+
+
+# --- Co-teaching and JoCoR ---------------------------------------------------------------------------------------
+
+
+def test_coteaching_oracle() -> None:
+    a, b, two = torch.tensor([0.1, 0.9, 0.2, 1.5]), torch.tensor([0.3, 0.2, 1.0, 1.4]), torch.tensor(2)
+    picks_a, picks_b = smallest(a, two), smallest(b, two)
+    assert picks_a.nonzero().flatten().tolist() == [0, 2]
+    assert picks_b.nonzero().flatten().tolist() == [0, 1]
+    assert float((a * picks_b).sum() / 2) == pytest.approx(0.5)
+    assert float((b * picks_a).sum() / 2) == pytest.approx(0.65)
+
+
+def test_forget_rate_ramps_over_ten_rounds() -> None:
+    rates = [forget_rate(r, 0.4, 10) for r in range(1, 13)]
+    assert rates[:3] == pytest.approx([0, 0.0444, 0.0889], abs=1e-4)
+    assert rates[9:] == pytest.approx([0.4] * 3)
+
+
+def test_jocor_loss_by_hand() -> None:
+    labels = torch.tensor([0])
+    fit = -torch.log(torch.tensor(0.7)) - torch.log(torch.tensor(0.5))
+    symmetric_kl = 0.297085 * torch.log(torch.tensor(2.0))
+    got = jocor_loss(P.log(), Q.log(), labels, 0.1)
+    assert got.item() == pytest.approx(float(0.9 * fit + 0.1 * symmetric_kl), abs=1e-5)
+
+
+# --- DivideMix -----------------------------------------------------------------------------------------------------
+
+
+def test_gmm_oracles() -> None:
+    losses = torch.tensor([[0.1, 0.2, 0.3, 2.0, 2.1, 2.2]])
+    scaled = normalise(losses)
+    assert scaled[0].tolist() == pytest.approx([0, 0.047619, 0.095238, 0.904762, 0.952381, 1], abs=1e-6)
+    assert low_component(scaled)[0].tolist() == pytest.approx([1, 1, 1, 0, 0, 0], abs=1e-6)
+    harder = normalise(torch.tensor([[0.1, 0.15, 0.2, 0.3, 0.5, 0.9, 1.4, 1.6, 1.8, 2.1]]))
+    expected = [1, 1, 1, 1, 0.99995, 0.9425, 0.0021, 6e-5, 2e-6, 0]
+    assert low_component(harder)[0].tolist() == pytest.approx(expected, abs=0.02)
+
+
+def test_gmm_agrees_with_scikit_learn() -> None:
+    mixture = pytest.importorskip("sklearn.mixture", reason="scikit-learn is not installed")
+    rng = np.random.default_rng(0)
+    rows = []
+    for low, high, share in ((0.1, 0.8, 0.5), (0.2, 0.6, 0.3), (0.05, 0.9, 0.8)):
+        clean = rng.random(400) < share
+        values = np.where(clean, rng.normal(low, 0.06, 400), rng.normal(high, 0.15, 400)).clip(0)
+        rows.append((values - values.min()) / (values.max() - values.min()))
+    ours = low_component(torch.tensor(np.array(rows)))
+    for row, chances in zip(rows, ours, strict=True):
+        model = mixture.GaussianMixture(2, max_iter=10, tol=1e-2, reg_covar=5e-4, random_state=0).fit(row[:, None])
+        theirs = model.predict_proba(row[:, None])[:, model.means_.argmin()]
+        assert np.abs(chances.numpy() - theirs).max() < 0.05
+        assert ((chances.numpy() > 0.5) == (theirs > 0.5)).mean() > 0.99
+
+
+def test_gmm_rows_do_not_influence_each_other() -> None:
+    rows = torch.rand(3, 50)
+    together = low_component(rows)
+    for i in range(3):
+        assert torch.allclose(low_component(rows[i : i + 1])[0], together[i], atol=1e-6)
+
+
+def test_dividemix_targets() -> None:
+    half = torch.tensor([[0.5, 0.3, 0.2]])
+    assert sharpen(half, 0.5)[0].tolist() == pytest.approx([0.657895, 0.236842, 0.105263], abs=1e-6)
+    refined = refine(half, torch.tensor([0]), torch.tensor([0.8]), 0.5)
+    assert refined[0].tolist() == pytest.approx([0.993621, 0.004416, 0.001963], abs=1e-6)
+    four = torch.tensor([[0.6, 0.3, 0.1], [0.5, 0.4, 0.1], [0.2, 0.7, 0.1], [0.3, 0.5, 0.2]])
+    guess = sharpen(four.mean(0, keepdim=True), 0.5)
+    assert guess[0].tolist() == pytest.approx([0.398754, 0.562305, 0.038941], abs=1e-6)
+
+
+def test_dividemix_losses() -> None:
+    half = torch.tensor([[0.5, 0.3, 0.2]])
+    assert negative_entropy(half.log()).item() == pytest.approx(-1.029653, abs=1e-6)
+    # labelled row whose target is the class of certainty 0.5, no unlabelled rows: CE + L_reg
+    only_labelled = mixmatch_loss(half.log(), torch.tensor([[1.0, 0, 0]]), 1, 25.0)
+    assert only_labelled.item() == pytest.approx(0.693147 + 0.070240, abs=1e-5)
+    both = torch.tensor([[0.5, 0.3, 0.2], [0.7, 0.2, 0.1]])
+    targets = torch.tensor([[1.0, 0, 0], [0.6, 0.3, 0.1]])
+    mean = both.mean(0)
+    prior = float((1 / 3 * (1 / 3 / mean).log()).sum())
+    assert mixmatch_loss(both.log(), targets, 1, 2.0).item() == pytest.approx(
+        0.693147 + 2 * 0.00666667 + prior, abs=1e-5
+    )
+
+
+@pytest.mark.parametrize(("e", "expected"), [(0, 0), (10, 0), (12, 3.125), (18, 12.5), (26, 25), (99, 25)])
+def test_dividemix_ramp(e: int, expected: float) -> None:
+    method = DivideMix(DivideMixConfig(), Task(10, (1, 8, 8), 8, 0.05, 200))
+    assert method.weight_unlabelled(e + 1) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("noise", [{"kind": "symmetric"}, {"kind": "none"}])
+def test_dividemix_divides_and_trains(values: dict[str, Any], noise: dict[str, Any]) -> None:
+    values |= {"learner": {"name": "dividemix", "warmup": 1, "ramp": 1}, "noise": noise}
+    values["train"]["rounds"] = 3
+    experiment = make_experiment(load_config(values))
+    executor, state = make_executor(experiment, torch.device("cpu")), rounds.start(experiment)
+    first = state.server.tensors
+    assert not torch.equal(first["a/conv1.weight"], first["b/conv1.weight"])
+    records = []
+    for _ in range(3):
+        state, record = rounds.play(experiment, executor, state)
+        records.append(record)
+    assert records[0]["train_batches"] == 2 * 2 * 2 * 2  # clients × epochs × networks × ceil(20 / 16)
+    assert "label_precision" not in records[0]
+    assert 0 < records[-1]["labelled_share"] <= 100
+    assert not torch.equal(state.server.tensors["a/conv1.weight"], state.server.tensors["b/conv1.weight"])
+
+
+@pytest.mark.parametrize(("labelled", "form"), [(1, "plain"), (2, "mix"), (19, "mix"), (20, "labelled")])
+def test_dividemix_guards_small_sets(values: dict[str, Any], labelled: int, form: str) -> None:
+    values["learner"] = {"name": "dividemix", "warmup": 0}
+    experiment = make_experiment(load_config(values))
+    executor = make_executor(experiment, torch.device("cpu"))
+    client, method, bench = executor.clients[0], experiment.learner, executor.bench
+    assert isinstance(method, DivideMix)
+    chances = (torch.arange(20) < labelled).float()
+    phase = method._divided(client, "a", chances > 0.5, chances, Seed(0))
+    assert phase.kind == f"{form}-a"
+    bench.load(experiment.initial_model(), {})
+    state = method.init(bench.nets, client, {}, Turn(5, 1, Seed(0)))
+    for s in range(phase.steps):
+        loss = method.step(bench.nets, client.pool, {n: t[s] for n, t in phase.tensors.items()}, state, phase.kind)
+        loss.backward()
+        assert torch.isfinite(loss.detach())
+    assert float(bench.nets["a"].grads.abs().sum()) > 0
+    assert float(bench.nets["b"].grads.abs().sum()) == 0
