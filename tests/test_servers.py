@@ -1,7 +1,8 @@
-"""Robust servers against the specification's worked numbers (methods.md §8, §10) and brute force."""
+"""Servers against the specification's worked numbers (methods.md §7–§10) and brute force."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,12 +14,18 @@ from fednoil import rounds
 from fednoil.config import load_config
 from fednoil.experiment import make_executor, make_experiment
 from fednoil.learners import LEARNERS
-from fednoil.learners.base import Task
+from fednoil.learners.base import Client, Learner, LearnerConfig, Nets, Phase, Task, Turn
+from fednoil.models.network import Network
+from fednoil.records.checkpoint import Checkpoints
+from fednoil.seeds import Seed
 from fednoil.servers import SERVERS
+from fednoil.servers.apfl import ApflConfig, Personal
 from fednoil.servers.base import Server, Update
+from fednoil.servers.cfl import Cfl, CflConfig, bipartition, cosine_matrix
 from fednoil.servers.coordinate import median, trimmed_mean
 from fednoil.servers.krum import krum_scores, tolerated
 from fednoil.servers.rfa import weiszfeld
+from fednoil.tensors import Tensors
 
 SIX = torch.tensor([[0.0, 0], [1, 0], [0, 1], [1, 1], [0.5, 0.4], [10, 10]])
 FIVE = torch.tensor([[1.0, 10], [2, 20], [3, 30], [4, 40], [100, -500]])
@@ -104,7 +111,7 @@ def test_rfa_weighs_buffers_like_parameters_and_counts_samples() -> None:
     assert combined["model/mean"].item() == pytest.approx(1100)
 
 
-@pytest.mark.parametrize("name", SERVERS)
+@pytest.mark.parametrize("name", [name for name in SERVERS if name != "cfl"])
 def test_equal_models_come_out_unchanged(name: str) -> None:
     same = torch.tensor([[1.5, -2.0]]).repeat(6, 1)
     assert server(name).combine(updates(same))["model/w"].tolist() == pytest.approx([1.5, -2.0])
@@ -118,15 +125,178 @@ def test_one_wild_update_does_little_harm(name: str) -> None:
 
 @pytest.mark.parametrize("name", SERVERS)
 @pytest.mark.parametrize("learner", LEARNERS)
-def test_any_server_runs_with_any_learner(values: dict[str, Any], name: str, learner: str) -> None:
+def test_any_server_runs_with_any_learner(values: dict[str, Any], name: str, learner: str, tmp_path: Path) -> None:
+    """It finishes, repeats itself bit for bit, and goes on from a checkpoint as if it had not stopped."""
     values["server"] = {"name": name, "client_fraction": 0.75, "sampling": "score"}
-    values["learner"] = {"name": learner}
+    values["server"] |= {"first_split": 0, "eps1": 1e9, "eps2": 0.0} if name == "cfl" else {}
+    values["learner"] = {"name": learner} | ({"warmup": 1} if learner in ("dividemix", "josrc") else {})
+    values["schedule"]["epochs"] = 1
     states = []
-    for _ in range(2):
+    for stops in (False, True):
+        experiment = make_experiment(load_config(values))
+        executor, state = make_executor(experiment, torch.device("cpu")), rounds.start(experiment)
+        for _ in range(3):
+            state, record = rounds.play(experiment, executor, state)
+            if stops:
+                Checkpoints(tmp_path, {}).save(state)
+                state = Checkpoints(tmp_path, {}).load()
+        states.append(state)
+    assert_same(states[0].server.tensors, states[1].server.tensors)
+    assert states[0].server.values == states[1].server.values
+    assert states[0].keep.keys() == states[1].keep.keys()
+    for client, kept in states[0].keep.items():
+        assert_same(kept, states[1].keep[client])
+    assert len(record["selected"]) == 3
+    assert name != "cfl" or len(record["clusters"]) > 1
+
+
+# --- CFL -----------------------------------------------------------------------------------------------------------
+
+DELTAS = torch.tensor([[2.0, 0], [1.8, 0.4], [-1.9, 0.3], [-2.1, -0.2]])
+
+
+def cfl(**keys: Any) -> Cfl:
+    config = CflConfig(first_split=0, **keys)
+    return Cfl(config, Task(2, (1, 1, 1), 1, 0.1, 1, parameters=frozenset({"w"}), sizes=(10, 10, 10, 10)))
+
+
+def test_cfl_splits_the_oracle() -> None:
+    similarity = cosine_matrix(DELTAS)
+    assert float(similarity[0, 1]) == pytest.approx(0.976187, abs=1e-6)
+    assert float(similarity[2, 3]) == pytest.approx(0.968527, abs=1e-6)
+    assert float(similarity[:2, 2:].max()) == pytest.approx(-0.930408, abs=1e-6)
+    server = cfl()
+    state = server.init({"model/w": torch.zeros(2), "model/mean": torch.zeros(1), "model/n": torch.tensor(0)})
+    after = server.aggregate(state, 1, updates(DELTAS))
+    assert after.values["clusters"] == [[0, 1], [2, 3]]
+    (split,) = after.values["splits"]
+    assert split["mean"] == pytest.approx(0.134629, abs=1e-6)
+    assert split["longest"] == pytest.approx(2.109502, abs=1e-6)
+    assert torch.equal(server.model_for(after, 0)["model/w"], server.model_for(after, 3)["model/w"])
+    later = server.aggregate(after, 2, updates(DELTAS)[:2])
+    assert server.model_for(later, 1)["model/w"].tolist() == pytest.approx([1.9, 0.2])
+    assert_same(server.model_for(later, 2), server.model_for(after, 2))
+    weights = [(s.name, s.weight) for s in server.scored(later, {})]
+    assert weights == [("cluster 0", 20.0), ("cluster 1", 20.0)]
+
+
+def test_cfl_linkage_oracle() -> None:
+    angles = torch.deg2rad(torch.tensor([0.0, 30, 61, 100]))
+    similarity = cosine_matrix(torch.stack([angles.cos(), angles.sin()], 1))
+    assert bipartition(similarity, "single") == ([0, 1, 2], [3])
+    assert float(similarity[:3, 3].max()) == pytest.approx(0.777146, abs=1e-6)
+    assert bipartition(similarity, "complete") == ([0, 1], [2, 3])
+    assert float(similarity[:2, 2:].max()) == pytest.approx(0.857167, abs=1e-6)
+
+
+def test_single_linkage_is_the_best_cut() -> None:
+    """Against all cuts: none has a smaller largest similarity across."""
+    from itertools import combinations
+
+    for seed in range(5):
+        similarity = cosine_matrix(torch.randn(7, 3, generator=torch.Generator().manual_seed(seed)))
+
+        def across(group: tuple[int, ...], similarity: torch.Tensor = similarity) -> float:
+            rest = [i for i in range(7) if i not in group]
+            return float(similarity[list(group)][:, rest].max())
+
+        best = min(across(group) for size in range(1, 4) for group in combinations(range(7), size))
+        assert across(tuple(bipartition(similarity)[0])) == pytest.approx(best)
+
+
+def test_clients_that_have_not_trained_go_with_the_larger_part() -> None:
+    server = cfl(eps1=1.0)
+    state = server.init({"model/w": torch.zeros(2), "model/mean": torch.zeros(1), "model/n": torch.tensor(0)})
+    after = server.aggregate(state, 1, updates(DELTAS[[0, 1, 2]]))  # client 3 has not trained
+    assert after.values["clusters"] == [[0, 1, 3], [2]]
+
+
+def test_cfl_that_never_splits_is_fedavg(values: dict[str, Any]) -> None:
+    tensors = {}
+    for name, keys in (("fedavg", {}), ("cfl", {"eps1": 0.0})):
+        values["server"] = {"name": name, "client_fraction": 0.5, **keys}
         experiment = make_experiment(load_config(values))
         executor, state = make_executor(experiment, torch.device("cpu")), rounds.start(experiment)
         for _ in range(2):
             state, record = rounds.play(experiment, executor, state)
-        states.append(state)
-    assert_same(states[0].server.tensors, states[1].server.tensors)
-    assert len(record["selected"]) == 3
+        tensors[name] = experiment.server.exported(state.server)
+    assert_same(tensors["fedavg"], tensors["cfl"])
+    assert record["clusters"] == [[0, 1, 2, 3]]
+    assert all(mean > 0 for mean, _ in record["update_norms"])
+
+
+# --- APFL ----------------------------------------------------------------------------------------------------------
+
+
+class Scalar(torch.nn.Module):
+    """A network whose output is its one weight."""
+
+    def __init__(self, value: float) -> None:
+        super().__init__()
+        self.w = torch.nn.Parameter(torch.tensor([value]))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.w.expand(len(x), 1)
+
+
+class ToThree(Learner):
+    """f = ½(output − 3)²."""
+
+    def plan(self, nets: Nets, client: Client, state: Tensors, turn: Turn, epochs: range) -> list[Phase]:
+        return [Phase({"index": torch.zeros(2, 1, dtype=torch.int64)})]
+
+    def step(self, nets: Nets, pool: torch.Tensor, batch: Tensors, state: Tensors, kind: str) -> torch.Tensor:
+        return 0.5 * (nets["model"](pool) - 3).square().sum()
+
+
+def test_apfl_oracle() -> None:
+    """α = .5, w = 1, v = 2, f = ½(x − 3)², η = .05: α' = .575, w' = 1.1, v' = 2.0375."""
+    task = Task(2, (1, 1, 1), 1, 0.05, 1)
+    personal = Personal(ToThree(LearnerConfig(name="x"), task), ApflConfig())
+    nets = {n: Network(Scalar(v), (0.0,), (1.0,), torch.device("cpu")) for n, v in (("model", 1.0), ("own-model", 2.0))}
+    client = Client(0, torch.zeros(1, 1, 1, 1), torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64))
+    turn = Turn(1, 1, Seed(0))
+    state = personal.init(nets, client, {}, turn)
+    (phase,) = personal.plan(nets, client, state, turn, range(1))
+    assert phase.trains == ("model", "own-model")
+    alphas = []
+    for s in range(2):
+        batch = {name: t[s] for name, t in phase.tensors.items()}
+        for net in nets.values():
+            net.grads.zero_()
+        personal.step(nets, client.pool, batch, state, "train").backward()
+        personal.gradients(nets, batch, state, "train")
+        for net in nets.values():
+            net.sgd(0.05, 0.0, 0.0)
+        alphas.append(float(state["apfl/alpha"]))
+        if s == 0:
+            assert nets["model"].params.item() == pytest.approx(1.1)
+            assert nets["own-model"].params.item() == pytest.approx(2.0375)
+    assert alphas == pytest.approx([0.575, 0.575])  # it moves at the first batch of a turn only
+    mixed = personal.predict(nets, client.pool, {"alpha": torch.tensor(0.25)})
+    w, v = nets["model"].params.item(), nets["own-model"].params.item()
+    assert mixed.item() == pytest.approx(0.25 * v + 0.75 * w)
+    assert personal.predict(nets, client.pool, {}).item() == pytest.approx(w)
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_apfl_common_model_is_fedavgs(values: dict[str, Any], learner: str) -> None:
+    """w never depends on v or α, BatchNorm statistics included; personal models stay with their clients."""
+    values["learner"] = {"name": learner, **({"warmup": 0} if learner in ("dividemix", "josrc") else {})}
+    values["model"] = {"name": "test_rounds:bn_model"}
+    states = {}
+    for name in ("fedavg", "apfl"):
+        values["server"] = {"name": name, "client_fraction": 0.5}
+        experiment = make_experiment(load_config(values))
+        executor, state = make_executor(experiment, torch.device("cpu")), rounds.start(experiment)
+        for _ in range(3):
+            state, record = rounds.play(experiment, executor, state)
+        states[name] = (state, record)
+    (plain, plain_record), (apfl, record) = states["fedavg"], states["apfl"]
+    assert_same(plain.server.tensors, apfl.server.tensors)
+    assert record["global_accuracy"] == plain_record["test_accuracy"]
+    assert record["bytes_up"] == plain_record["bytes_up"]
+    assert set(apfl.keep) >= set(record["selected"])
+    kept = apfl.keep[record["selected"][0]]
+    assert 0 <= float(kept["alpha"]) <= 1
+    assert any(name.startswith("own-") for name in kept)

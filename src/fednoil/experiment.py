@@ -108,6 +108,7 @@ def make_experiment(config: Config, data_dir: Path | None = None) -> Experiment:
         lr=config.train.lr,
         rounds=config.train.rounds,
         pad=config.train.pad,
+        sizes=tuple(len(part) for part in setting.parts),
         parameters=frozenset(name for name, p in template.named_parameters() if p.requires_grad),
     )
     server = server_class(config.server.name)(config.server, task)

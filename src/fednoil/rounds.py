@@ -63,7 +63,7 @@ def play(
     updates = [Update(r.client, r.tensors, r.numbers) for r in results]
     next_server = server.aggregate(state.server, round_idx, updates)
     keep = {**state.keep, **{r.client: r.keep for r in results if r.keep}}
-    score = _evaluate(experiment, executor, next_server, keep, round_idx)
+    score, beside = _evaluate(experiment, executor, next_server, keep, round_idx)
     after = RunState(
         round_idx=round_idx,
         server=next_server,
@@ -82,7 +82,7 @@ def play(
     }
     if experiment.config.noise.kind == "pair":
         record["shifted_accuracy"] = score.shifted
-    record |= _figures(experiment, chosen, results, epochs)
+    record |= beside | server.notes(next_server) | _figures(experiment, chosen, results, epochs)
     down, up = _traffic(everyone, jobs, results, scored=chosen.scores is not None)
     record |= {"bytes_down": down, "bytes_up": up, "wall_s": round(time.perf_counter() - began, 4)}
     return after, record
@@ -155,15 +155,17 @@ def _evaluate(
     server_state: ServerState,
     keep: dict[int, Tensors],
     round_idx: int,
-) -> metrics.Score:
-    """Score the models that the server names on the test set."""
+) -> tuple[metrics.Score, dict[str, float]]:
+    """Score the models that the server names on the test set; those without weight are told beside the mean."""
     labels = torch.from_numpy(experiment.setting.dataset.test.labels).long()
     scored = experiment.server.scored(server_state, keep)
     scores = [metrics.score_logits(executor.test_logits(s.tensors), labels) for s in scored]
-    score = metrics.mean_score(scores, [s.weight for s in scored])
+    counted = [(score, model.weight) for score, model in zip(scores, scored, strict=True) if model.weight > 0]
+    score = metrics.mean_score([s for s, _ in counted], [weight for _, weight in counted])
+    beside = {f"{m.name}_accuracy": s.accuracy for s, m in zip(scores, scored, strict=True) if m.weight == 0}
     if not math.isfinite(score.loss):
         raise UserError(
             f"training diverged: the test loss is {score.loss} in round {round_idx}; "
             f"lower train.lr (now {experiment.config.train.lr}); the last checkpoint is kept"
         )
-    return score
+    return score, beside

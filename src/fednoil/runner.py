@@ -71,7 +71,7 @@ def run(
         reporter.start(experiment, records)
         state = _play_all(experiment, executor, state, records, folder, checkpoints, reporter)
         summary = metrics.summarise(records, state.per_class) | hashes
-        save_model(out / "model.safetensors", experiment, state.server.tensors)
+        save_model(out / "model.safetensors", experiment, experiment.server.exported(state.server))
         folder.write_summary(summary)
     reporter.finish(summary, out)
     return summary

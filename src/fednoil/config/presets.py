@@ -73,7 +73,7 @@ _METHODS: dict[str, Values] = {
     "fedprox": {"server": {"name": "fedprox"}, **_CONSTANT},
     **{
         f"{server}+{learner}": {"server": {"name": server}, "learner": {"name": learner}, **_CONSTANT}
-        for server in ("fedavg", "krum")
+        for server in ("fedavg", "apfl", "krum", "cfl")
         for learner in ("dividemix", "josrc")
     },
     "fednoil-cosine": _fednoil(_COSINE),

@@ -149,6 +149,7 @@ class Workbench:
         for net in self.nets.values():
             net.eval()
         parts = [
-            self.learner.predict(self.nets, images[i : i + CHUNK]).float().cpu() for i in range(0, len(images), CHUNK)
+            self.learner.predict(self.nets, images[i : i + CHUNK], model).float().cpu()
+            for i in range(0, len(images), CHUNK)
         ]
         return torch.cat(parts)

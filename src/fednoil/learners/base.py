@@ -52,6 +52,7 @@ class Task:
     rounds: int
     pad: int = 4  # largest shift of a weak view, in pixels
     parameters: frozenset[str] = frozenset()  # names of the model's trainable parameters
+    sizes: tuple[int, ...] = ()  # samples of each client
 
 
 @dataclass(frozen=True)
@@ -153,8 +154,8 @@ class Learner(ABC):
     def final(self, nets: Nets, client: Client, state: Tensors, turn: Turn) -> Final:
         return Final()
 
-    def predict(self, nets: Nets, images: Tensor) -> Tensor:
-        """Logits of the model that the experiment is scored with."""
+    def predict(self, nets: Nets, images: Tensor, own: Tensors) -> Tensor:
+        """Logits of the model that the experiment is scored with; `own` is what else the scored model has."""
         return nets["model"](images)
 
     @torch.no_grad()
@@ -165,7 +166,7 @@ class Learner(ABC):
         parts = []
         for start in range(0, len(client), CHUNK):
             rows = slice(start, start + CHUNK)
-            logits = self.predict(nets, client.pool[client.index[rows]]).float()
+            logits = self.predict(nets, client.pool[client.index[rows]], {}).float()
             probs = torch.softmax(logits / temperature, dim=1)
             parts.append(probs.gather(1, client.labels[rows, None])[:, 0])
         return torch.cat(parts)
@@ -201,8 +202,8 @@ class Wrapped(Learner):
     def final(self, nets: Nets, client: Client, state: Tensors, turn: Turn) -> Final:
         return self.inner.final(nets, client, state, turn)
 
-    def predict(self, nets: Nets, images: Tensor) -> Tensor:
-        return self.inner.predict(nets, images)
+    def predict(self, nets: Nets, images: Tensor, own: Tensors) -> Tensor:
+        return self.inner.predict(nets, images, own)
 
     def confidence(self, nets: Nets, client: Client, temperature: float) -> Tensor:
         return self.inner.confidence(nets, client, temperature)

@@ -53,7 +53,7 @@ class DivideMix(Learner):
     def roles(self) -> tuple[Role, ...]:
         return (Role("a"), Role("b"))
 
-    def predict(self, nets: Nets, images: Tensor) -> Tensor:
+    def predict(self, nets: Nets, images: Tensor, own: Tensors) -> Tensor:
         return nets["a"](images) + nets["b"](images)
 
     def weight_unlabelled(self, round_idx: int) -> float:

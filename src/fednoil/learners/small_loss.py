@@ -66,7 +66,7 @@ class _TwoNetworks(Erm):
     def plan(self, nets: Nets, client: Client, state: Tensors, turn: Turn, epochs: range) -> list[Phase]:
         return [Phase(phase.tensors, trains=("a", "b")) for phase in super().plan(nets, client, state, turn, epochs)]
 
-    def predict(self, nets: Nets, images: Tensor) -> Tensor:
+    def predict(self, nets: Nets, images: Tensor, own: Tensors) -> Tensor:
         return nets["a"](images) + nets["b"](images)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from fednoil.plugins import find_class
+from fednoil.servers.apfl import Apfl
 from fednoil.servers.base import Server
+from fednoil.servers.cfl import Cfl
 from fednoil.servers.coordinate import Median, TrimmedMean
 from fednoil.servers.fedavg import FedAvg
 from fednoil.servers.fedprox import FedProx
@@ -13,6 +15,8 @@ from fednoil.servers.rfa import Rfa
 SERVERS: dict[str, type[Server]] = {
     "fedavg": FedAvg,
     "fedprox": FedProx,
+    "apfl": Apfl,
+    "cfl": Cfl,
     "krum": Krum,
     "multikrum": MultiKrum,
     "median": Median,

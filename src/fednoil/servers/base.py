@@ -48,7 +48,7 @@ class Update:
 
 @dataclass(frozen=True)
 class Scored:
-    """A model the experiment is scored with, and its weight in the mean."""
+    """A model the experiment is scored with, and its weight in the mean; with weight 0 it is only told beside it."""
 
     name: str
     weight: float
@@ -92,3 +92,11 @@ class Server:
     def scored(self, state: ServerState, keep: Mapping[int, Tensors]) -> list[Scored]:
         """The models whose accuracy is this experiment's accuracy; `keep` is the clients' own state."""
         return [Scored("global", 1.0, state.tensors)]
+
+    def exported(self, state: ServerState) -> Tensors:
+        """The one model that goes into the model file."""
+        return state.tensors
+
+    def notes(self, state: ServerState) -> dict[str, Any]:
+        """What the record of a round should tell of this server."""
+        return {}

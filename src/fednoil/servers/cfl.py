@@ -1,0 +1,142 @@
+"""Clustered federated learning (Sattler et al., 2019): split clients whose updates point in different directions.
+
+All clients begin in one cluster with one model. When a cluster's mean update has become small while a single one is
+still large, its members are split in two by the cosine similarity of their updates, so that the largest similarity
+across the cut is least (single linkage; the authors' code uses complete linkage, `linkage`). With partial
+participation, which the method leaves open, a cluster is judged by the last update of each member that has trained
+since the cluster came to be; members that have not go with the larger part. Within a cluster models are averaged by
+number of samples. Scored is the mean over all clients, by their samples, of their cluster's model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fednoil.plugins import About
+from fednoil.servers.base import Scored, Server, ServerConfig, ServerState, Update
+from fednoil.tensors import Tensors
+
+
+class CflConfig(ServerConfig):
+    name: Literal["cfl"] = "cfl"
+    eps1: float = Field(default=0.4, ge=0, description="split only where the mean update is shorter")
+    eps2: float = Field(default=1.6, ge=0, description="and the longest single one is longer")
+    first_split: int = Field(default=20, ge=0, description="no split up to this round")
+    least: int = Field(default=3, ge=2, description="members that must have trained")
+    linkage: Literal["single", "complete"] = "single"
+
+
+def bipartition(similarity: Tensor, linkage: str = "single") -> tuple[list[int], list[int]]:
+    """Two groups of places, from merging the most similar groups of a matrix [n, n] until two are left.
+
+    Single linkage (likeness of the closest pair) makes the largest similarity across the cut the least possible.
+    """
+    groups = [[i] for i in range(len(similarity))]
+    best = max if linkage == "single" else min
+    matrix = similarity.tolist()
+    while len(groups) > 2:
+        pairs = [(i, j) for i in range(len(groups)) for j in range(i + 1, len(groups))]
+        i, j = max(pairs, key=lambda p: best(matrix[a][b] for a in groups[p[0]] for b in groups[p[1]]))
+        groups[i] = sorted(groups[i] + groups[j])
+        del groups[j]
+    first, second = sorted(groups)
+    return first, second
+
+
+def cosine_matrix(updates: Tensor) -> Tensor:
+    """Cosine similarity of the rows [n, d]: [n, n]."""
+    unit = torch.nn.functional.normalize(updates.double(), dim=1)
+    return unit @ unit.T
+
+
+class Cfl(Server):
+    Config = CflConfig
+    config: CflConfig
+    about = About(
+        title="Clusters of clients, split by the direction of updates",
+        paper="Sattler et al., 2019",
+        keeps="nothing (the server keeps its last update)",
+        sends="model",
+        cost="1",
+    )
+
+    def init(self, model: Tensors) -> ServerState:
+        clients = list(range(len(self.task.sizes)))
+        values = {"clusters": [clients], "splits": [], "norms": []}
+        return ServerState({f"cluster 0/{name}": t for name, t in model.items()}, values)
+
+    def model_of(self, state: ServerState, cluster: int) -> Tensors:
+        prefix = f"cluster {cluster}/"
+        return {name.removeprefix(prefix): t for name, t in state.tensors.items() if name.startswith(prefix)}
+
+    def model_for(self, state: ServerState, client: int) -> Tensors:
+        return self.model_of(state, self.cluster_of(state, client))
+
+    @staticmethod
+    def cluster_of(state: ServerState, client: int) -> int:
+        return next(c for c, members in enumerate(state.values["clusters"]) if client in members)
+
+    def aggregate(self, state: ServerState, round_idx: int, updates: Sequence[Update]) -> ServerState:
+        models = [self.model_of(state, c) for c in range(len(state.values["clusters"]))]
+        last = {int(n.split(" ")[1]): t for n, t in state.tensors.items() if n.startswith("update ")}
+        clusters = [list(members) for members in state.values["clusters"]]
+        splits, norms = list(state.values["splits"]), []
+        for c in range(len(clusters)):
+            mine = [u for u in updates if u.client in clusters[c]]
+            if mine:
+                start = self.flat(models[c])
+                last |= {u.client: self.flat(u.tensors) - start for u in mine}
+                models[c] = self.combine(mine)
+            trained = [k for k in clusters[c] if k in last]
+            mean, longest = _norms([last[k] for k in trained])
+            norms.append([mean, longest])
+            if mine and round_idx > self.config.first_split and self.must_split(len(trained), mean, longest):
+                parts = self._split(clusters[c], trained, last)
+                splits.append(
+                    {"round": round_idx, "from": clusters[c], "into": parts, "mean": mean, "longest": longest}
+                )
+                clusters[c] = parts[0]
+                clusters.append(parts[1])
+                models.append(models[c])
+                last = {k: t for k, t in last.items() if k not in trained}
+        tensors = {f"cluster {c}/{name}": t for c, model in enumerate(models) for name, t in model.items()}
+        tensors |= {f"update {k}": t for k, t in sorted(last.items())}
+        return ServerState(tensors, {"clusters": clusters, "splits": splits, "norms": norms})
+
+    def must_split(self, trained: int, mean: float, longest: float) -> bool:
+        return trained >= self.config.least and mean < self.config.eps1 and longest > self.config.eps2
+
+    def _split(self, members: list[int], trained: list[int], last: Mapping[int, Tensor]) -> list[list[int]]:
+        """Two lists of client ids; whoever hasn't trained goes with the larger part."""
+        places = bipartition(cosine_matrix(torch.stack([last[k] for k in trained])), self.config.linkage)
+        parts = [[trained[i] for i in group] for group in places]
+        larger = max(parts, key=len)
+        larger += [k for k in members if k not in trained]
+        return [sorted(part) for part in parts]
+
+    def scored(self, state: ServerState, keep: Mapping[int, Tensors]) -> list[Scored]:
+        return [
+            Scored(f"cluster {c}", float(sum(self.task.sizes[k] for k in members)), self.model_of(state, c))
+            for c, members in enumerate(state.values["clusters"])
+        ]
+
+    def exported(self, state: ServerState) -> Tensors:
+        """The largest cluster's model."""
+        clusters = state.values["clusters"]
+        return self.model_of(state, max(range(len(clusters)), key=lambda c: len(clusters[c])))
+
+    def notes(self, state: ServerState) -> dict[str, Any]:
+        return {"clusters": state.values["clusters"], "update_norms": state.values["norms"]}
+
+
+def _norms(updates: list[Tensor]) -> tuple[float, float]:
+    """Length of the mean update and of the longest one."""
+    if not updates:
+        return 0.0, 0.0
+    stacked = torch.stack(updates)
+    return float(stacked.mean(0).norm()), float(stacked.norm(dim=1).max())
