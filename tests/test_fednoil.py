@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from fednoil import metrics, rounds
+from fednoil.augment import strong, weak, weak_plan
 from fednoil.config import load_config, preset
 from fednoil.errors import UserError
 from fednoil.executors.base import Job
@@ -219,8 +220,6 @@ def test_fixmatch_oracle() -> None:
 
 def test_step_is_the_loss_written_out(fednoil_values: dict[str, Any]) -> None:
     """A whole step against a plain computation from the plan, with the images augmented one by one."""
-    from fednoil.augment import strong, weak
-
     experiment = make(fednoil_values, xi=0.2)
     executor = make_executor(experiment, CPU)
     bench, client, method = executor.bench, executor.clients[2], experiment.learner
@@ -254,8 +253,6 @@ def test_pseudo_labels_are_the_mean_over_views(fednoil_values: dict[str, Any]) -
     bench.load(experiment.initial_model(), {})
     bench.nets["model"].eval()
     labels, accepted = method.pseudo_labels(bench.nets, client, Seed(1))
-    from fednoil.augment import weak, weak_plan
-
     with torch.no_grad():
         probs = sum(
             torch.softmax(bench.nets["model"](weak(client.pool, client.index, plan)), 1)
@@ -263,6 +260,92 @@ def test_pseudo_labels_are_the_mean_over_views(fednoil_values: dict[str, Any]) -
         )
     assert torch.equal(labels, probs.argmax(1))
     assert torch.equal(accepted, probs.max(1).values / 3 >= 0.26)
+
+
+def test_a_turn_begins_with_what_the_received_model_says(fednoil_values: dict[str, Any]) -> None:
+    """Confidence at the configured τ and pseudo-labels, both in eval mode: seen on a model with BatchNorm."""
+    fednoil_values["model"] = {"name": "test_rounds:bn_model"}
+    experiment = make(fednoil_values, temperature=0.25, views=1, xi=0.9)
+    executor = make_executor(experiment, CPU)
+    bench, client = executor.bench, executor.clients[1]
+    module = experiment.build_model("model").eval()
+    module[4].weight.data.mul_(8)  # surer of some images than of others
+    module[1].running_mean.fill_(-0.5)  # statistics that no batch has
+    module[1].running_var.fill_(0.5)
+    received = {f"model/{name}": tensor for name, tensor in module.state_dict().items()}
+    turn = Turn(1, 2, Seed(3))
+    state = bench.begin(client, Job(1, received, {}, turn))
+    mean, std = (torch.tensor(v).view(1, -1, 1, 1) for v in experiment.normalisation)
+    with torch.no_grad():
+        logits = module((client.pool[client.index].float() / 255 - mean) / std)
+        expected = torch.softmax(logits / 0.25, 1).gather(1, client.labels[:, None])[:, 0]
+        (plan,) = weak_plan(turn.seed.child("teacher").keys(range(1)), 20, experiment.task.pad)
+        views = weak(client.pool, client.index, plan)
+        certainty, labels = torch.softmax(module((views.float() / 255 - mean) / std), 1).max(1)
+    assert torch.allclose(state["confidence"], expected, atol=1e-5)
+    assert torch.equal(state["pseudo"], labels)
+    assert torch.equal(state["accepted"], certainty >= 0.9)
+    assert 0 < int(state["accepted"].sum()) < 20
+    assert not torch.equal(state["pseudo"], client.labels)
+
+
+def test_scored_models_are_tested_in_eval_mode(fednoil_values: dict[str, Any]) -> None:
+    fednoil_values["model"] = {"name": "test_rounds:bn_model"}
+    experiment = make(fednoil_values)
+    executor = make_executor(experiment, CPU)
+    module = experiment.build_model("model").eval()
+    module[1].running_var.fill_(5.0)
+    executor.train([Job(0, experiment.initial_model(), {}, Turn(1, 1, Seed(0)))])  # leaves networks in train mode
+    got = executor.test_logits({f"model/{name}": t for name, t in module.state_dict().items()})
+    images = torch.tensor(experiment.setting.dataset.test.images).float() / 255
+    mean, std = (torch.tensor(v).view(1, -1, 1, 1) for v in experiment.normalisation)
+    with torch.no_grad():
+        assert torch.allclose(got, module((images - mean) / std), atol=1e-5)
+
+
+def test_local_teacher_speaks_in_eval_mode(fednoil_values: dict[str, Any]) -> None:
+    fednoil_values["model"] = {"name": "test_rounds:bn_model"}
+    experiment = make(fednoil_values, teacher="local", xi=0.0001)
+    executor = make_executor(experiment, CPU)
+    bench, client, method = executor.bench, executor.clients[0], experiment.learner
+    turn = Turn(1, 1, Seed(0))
+    state = bench.begin(client, Job(0, experiment.initial_model(), {}, turn))
+    (phase,) = bench.planned(client, state, turn, range(1))
+    net = bench.nets["model"].module
+    assert net.training
+    before = net[1].running_mean.clone()
+    batch = {name: tensor[0] for name, tensor in phase.tensors.items()}
+    assert isinstance(method, FedNoil)
+    method._local_teacher(bench.nets, client.pool, batch)
+    assert torch.equal(net[1].running_mean, before)
+    assert net.training
+
+
+@pytest.mark.parametrize("learner_name", ["erm", "fednoil", "josrc", "dividemix"])
+def test_the_shift_of_views_is_the_configured_one(fednoil_values: dict[str, Any], learner_name: str) -> None:
+    fednoil_values["train"]["pad"] = 0
+    fednoil_values["learner"] = {"name": learner_name}
+    experiment = make_experiment(load_config(fednoil_values))
+    executor = make_executor(experiment, CPU)
+    turn = Turn(1, 2, Seed(0))
+    state = executor.bench.begin(executor.clients[0], Job(0, experiment.initial_model(), {}, turn))
+    shifts = [
+        tensor[..., 1:3]
+        for phase in executor.bench.planned(executor.clients[0], state, turn, range(1))
+        for name, tensor in phase.tensors.items()
+        if name in ("weak", "x_weak", "u_strong", "first", "second")
+    ]
+    assert shifts
+    assert all(not shift.any() for shift in shifts)
+
+
+@pytest.mark.parametrize("keys", [{}, {"epoch": "max_cover", "frac": 0.9}, {"teacher": "local"}], ids=str)
+def test_no_share_is_over_a_hundred_percent(fednoil_values: dict[str, Any], keys: dict[str, Any]) -> None:
+    """Samples that come twice in an epoch, because batches are full, are counted once."""
+    experiment = make(fednoil_values, **{"xi": 0.0001, **keys})
+    _, record = rounds.play(experiment, make_executor(experiment, CPU), rounds.start(experiment))
+    assert record["pseudo_accept"] == pytest.approx(100)
+    assert record["effective_recall"] <= 100
 
 
 # --- variants run, and do what their name says -----------------------------------------------------------------------

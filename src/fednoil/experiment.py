@@ -62,19 +62,23 @@ class Experiment:
     seed: Seed
 
     def initial_model(self) -> Tensors:
-        """The tensors of all shared networks before round 1; each network has weights of its own."""
+        """The tensors of all shared networks before round 1.
+
+        Each has weights of its own, and the first one the same under every method, whatever it is called there.
+        """
         tensors: Tensors = {}
-        for role in self.learner.roles:
-            if role.shared:
-                module = self._build(role.name)
-                tensors |= Network(module, *self.normalisation, torch.device("cpu")).dump(role.name)
+        shared = [role.name for role in self.learner.roles if role.shared]
+        for place, name in enumerate(shared):
+            module = self.build_model("model" if place == 0 else f"model {place}")
+            tensors |= Network(module, *self.normalisation, torch.device("cpu")).dump(name)
         return tensors
 
     @property
     def normalisation(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         return self.setting.dataset.mean, self.setting.dataset.std
 
-    def _build(self, network: str) -> nn.Module:
+    def build_model(self, network: str) -> nn.Module:
+        """A model with the initial weights that belong to `network`."""
         dataset = self.setting.dataset
         return models.build(
             self.config.model, dataset.image_shape, dataset.num_classes, self.seed.child("model", network)

@@ -68,12 +68,12 @@ def converged(accuracies: Sequence[float]) -> bool | None:
     if len(accuracies) < 6:
         return None
     last = accuracies[-6:]
-    return all(abs(b - a) < 2.0 for a, b in pairwise(last))
+    return all(round(abs(b - a), 9) < 2.0 for a, b in pairwise(last))  # 2.00 points is not under 2
 
 
-def selected_noise(ratios: np.ndarray | None, selected: Sequence[int]) -> float | None:
+def selected_noise(ratios: np.ndarray, selected: Sequence[int]) -> float:
     """Mean realised noise ratio of the selected clients."""
-    return None if ratios is None else 100.0 * float(np.mean(ratios[list(selected)]))
+    return 100.0 * float(np.mean(ratios[list(selected)]))
 
 
 def selection(
@@ -81,23 +81,21 @@ def selection(
 ) -> dict[str, float]:
     """How good one client's choice of training labels was, over the epochs of one turn.
 
-    `drawn` [n] counts the epochs in which a sample was in D^x, `votes` [n, C] how often it was trained in D^u with
-    each pseudo-label. Precision and recall of D^x; the effective ones count pseudo-labels as well; what has an
-    empty denominator is absent.
+    `drawn` [n] counts the epochs in which a sample was in D^x, `votes` [n, C] those in which it was in D^u and trained
+    with each pseudo-label. Precision and recall of D^x; the effective ones, where there are votes, count
+    pseudo-labels as well; what has an empty denominator is absent.
     """
     clean = given == true
     right_x, total_x = float(drawn[clean].sum()), float(drawn.sum())
-    right_u = float(votes[np.arange(len(true)), true].sum()) if votes is not None else 0.0
-    total_u = float(votes.sum()) if votes is not None else 0.0
-    ratios = {
-        "label_precision": (right_x, total_x),
-        "label_recall": (right_x, float(epochs * clean.sum())),
-        "effective_precision": (right_x + right_u, total_x + total_u),
-        "effective_recall": (right_x + right_u, float(epochs * len(true))),
-    }
+    ratios = {"label_precision": (right_x, total_x), "label_recall": (right_x, float(epochs * clean.sum()))}
     if votes is not None:
-        ratios["pseudo_accept"] = (total_u, epochs * len(true) - total_x)
-        ratios["pseudo_accuracy"] = (right_u, total_u)
+        right_u, total_u = float(votes[np.arange(len(true)), true].sum()), float(votes.sum())
+        ratios |= {
+            "effective_precision": (right_x + right_u, total_x + total_u),
+            "effective_recall": (right_x + right_u, float(epochs * len(true))),
+            "pseudo_accept": (total_u, epochs * len(true) - total_x),
+            "pseudo_accuracy": (right_u, total_u),
+        }
     return {name: 100.0 * part / whole for name, (part, whole) in ratios.items() if whole > 0}
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -49,6 +49,18 @@ def start(experiment: Experiment) -> RunState:
     return RunState(0, experiment.server.init(experiment.initial_model()))
 
 
+def placed(state: RunState, device: torch.device) -> RunState:
+    """The same state with its tensors on `device`, where updates will be."""
+
+    def move(tensors: Tensors) -> Tensors:
+        return {name: tensor.to(device) for name, tensor in tensors.items()}
+
+    if device.type == "cpu":
+        return state
+    server = replace(state.server, tensors=move(state.server.tensors))
+    return replace(state, server=server, keep={k: move(kept) for k, kept in state.keep.items()})
+
+
 def play(
     experiment: Experiment, executor: Executor, state: RunState, progress: Progress | None = None
 ) -> tuple[RunState, dict[str, Any]]:
@@ -80,7 +92,7 @@ def play(
         "train_batches": after.train_batches,
         "selected": chosen.clients,
     }
-    if experiment.config.noise.kind == "pair":
+    if experiment.config.noise.kind in ("pair", "manifest"):  # a manifest may hold pair noise
         record["shifted_accuracy"] = score.shifted
     record |= beside | server.notes(next_server) | _figures(experiment, chosen, results, epochs)
     down, up = _traffic(everyone, jobs, results, scored=chosen.scores is not None)

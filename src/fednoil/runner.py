@@ -67,6 +67,7 @@ def run(
             reporter.finish(summary, out)
             return summary
         state, records = _begin(experiment, folder, checkpoints, device, hashes)
+        state = rounds.placed(state, device)
         executor = make_executor(experiment, device)
         reporter.start(experiment, records)
         state = _play_all(experiment, executor, state, records, folder, checkpoints, reporter)
@@ -194,5 +195,5 @@ def _uninterrupted() -> Iterator[None]:
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
-    if pending:
-        signal.raise_signal(pending[0])
+        if pending:
+            signal.raise_signal(pending[0])

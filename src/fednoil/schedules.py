@@ -28,7 +28,7 @@ class Schedule(ABC):
 
 
 class Constant(Schedule):
-    """`epochs` in every round, and one more in each of the first `extra_rounds`."""
+    """`epochs` in every round, and one more in each of the first `extra_rounds`; a round may have none."""
 
     def __init__(self, epochs: int, extra_rounds: int = 0) -> None:
         if epochs < 0 or extra_rounds < 0 or epochs + extra_rounds < 1:

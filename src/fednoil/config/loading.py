@@ -147,14 +147,17 @@ def _section_model(section: str, keys: Values) -> type[BaseModel]:
 
 def _one_line(error: ValidationError, section: str, model: type[BaseModel]) -> str:
     """The first error of a section: key, value, what would be right."""
-    first = error.errors()[0]
+    errors = error.errors()
+    first = errors[0]
     names = [str(part) for part in first["loc"]]
-    key = ".".join([section, *names]) if names else section
-    message = str(first["msg"]).removeprefix("Value error, ")
     if first["type"] == "extra_forbidden":
         known = list(model.model_fields)
-        return f"unknown key '{key}'; known in {section}: {', '.join(known)}{nearest(names[-1], known)}"
+        return f"unknown key '{section}.{names[-1]}'; known in {section}: {', '.join(known)}{nearest(names[-1], known)}"
     if not names:
-        return message
-    message = message.replace("Input should be", "must be")
+        return str(first["msg"]).removeprefix("Value error, ")
+    # A key that takes one of several kinds has an error for each; the kinds' names in between are pydantic's own.
+    places = [names[0], *(part for part in names[1:] if part.isdigit())]
+    same = [e for e in errors if e["loc"][0] == first["loc"][0] and e["input"] == first["input"]]
+    said = [str(e["msg"]).removeprefix("Value error, ").replace("Input should be", "must be") for e in same]
+    key, message = ".".join([section, *places]), " or ".join(dict.fromkeys(said))
     return f"{key} = {first['input']!r}: {message}"

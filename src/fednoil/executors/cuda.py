@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
+from torch.nn.modules.dropout import _DropoutNd
 
 from fednoil.executors.base import Job, Progress, Result
 from fednoil.executors.local import Workbench
@@ -22,6 +23,11 @@ from fednoil.learners.base import Client, Phase
 from fednoil.tensors import Tensors
 
 Signature = tuple[object, ...]
+_GRAPHS = 8  # graphs a slot keeps; clients of many sizes would fill the memory otherwise
+
+
+class NotCapturable(Exception):
+    """Why a learner's step can't be captured as a graph."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +38,6 @@ class Captured:
     batches: Tensors  # as the plan's, with the captured number of steps first
     state: Tensors
     total: Tensor
-    steps: int
 
 
 @dataclass
@@ -57,7 +62,17 @@ class CudaGraphs:
         self.eager = Sequential(make_bench(), clients, test_images)
         self.clients = clients
         self.slots = [Slot(make_bench(), torch.cuda.Stream()) for _ in range(parallel)]
-        self.reason: str | None = None  # why the learner can't be captured
+        self.reason: str | None = None  # why the step is not captured
+        dropout = [m for m in self.slots[0].bench.modules() if isinstance(m, _DropoutNd) and m.p > 0]
+        if dropout:
+            self._give_up("the model has dropout, whose random numbers a graph can't take from the run's seed")
+
+    def _give_up(self, reason: str) -> None:
+        """Run eagerly from now on, and say once why."""
+        self.reason = reason
+        warnings.warn(f"clients run one after another, not as CUDA graphs: {reason}", stacklevel=3)
+        torch.cuda.synchronize()
+        self.slots.clear()
 
     def scores(self, jobs: Sequence[Job], sampling: str, temperature: float) -> dict[int, float]:
         return self.eager.scores(jobs, sampling, temperature)
@@ -67,14 +82,12 @@ class CudaGraphs:
 
     def train(self, jobs: Sequence[Job], progress: Progress | None = None) -> list[Result]:
         results: list[Result] = []
-        for start in range(0, len(jobs), len(self.slots)):
-            group = jobs[start : start + len(self.slots)]
-            if self.reason is None:
-                results += self._train_together(group)
-            else:
-                results += self.eager.train(group)
+        while len(results) < len(jobs):
+            if self.reason is not None:
+                return results + self.eager.train(jobs[len(results) :], progress)
+            results += self._train_together(jobs[len(results) : len(results) + len(self.slots)])
             if progress:
-                progress(min(1.0, (start + len(group)) / len(jobs)))
+                progress(len(results) / len(jobs))
         return results
 
     def _train_together(self, jobs: Sequence[Job]) -> list[Result]:
@@ -87,10 +100,8 @@ class CudaGraphs:
                     with torch.cuda.stream(turn.slot.stream):
                         if next(launches, None) is None:
                             del running[turn]
-        except RuntimeError as error:
-            self.reason = str(error).splitlines()[0]
-            warnings.warn(f"the learner's step can't be captured as a CUDA graph: {self.reason}", stacklevel=2)
-            torch.cuda.synchronize()
+        except NotCapturable as error:
+            self._give_up(str(error))
             return self.eager.train(jobs)
         results = []
         for turn in turns:
@@ -115,9 +126,10 @@ class _Turn:
         torch.cuda.current_stream().wait_stream(torch.cuda.default_stream())
         self.state = bench.begin(self.client, self.job)
         for epochs in bench.chunks(turn.epochs):
-            for phase in bench.learner.plan(bench.nets, self.client, self.state, turn, epochs):
+            for phase in bench.planned(self.client, self.state, turn, epochs):
                 # An epoch a graph, or a step where the length of an epoch depends on the data.
-                steps = 1 if bench.learner.adaptive else phase.steps // len(epochs)
+                steps, rest = divmod(phase.steps, len(epochs))
+                steps = 1 if bench.learner.adaptive or rest or not steps else steps
                 captured = self._captured(phase, steps)
                 _copy(self.state, captured.state)
                 captured.total.zero_()
@@ -132,10 +144,14 @@ class _Turn:
                 self.updates += phase.steps * len(phase.trains)
 
     def _captured(self, phase: Phase, steps: int) -> Captured:
-        signature = _signature(phase, self.state, steps)
-        if signature not in self.slot.graphs:
-            self.slot.graphs[signature] = _capture(self.slot.bench, self.client.pool, phase, self.state, steps)
-        return self.slot.graphs[signature]
+        graphs, signature = self.slot.graphs, _signature(phase, self.state, steps)
+        if signature not in graphs:
+            if len(graphs) >= _GRAPHS:
+                torch.cuda.current_stream().synchronize()
+                del graphs[next(iter(graphs))]  # the one unused for longest
+            graphs[signature] = _capture(self.slot.bench, self.client.pool, phase, self.state, steps)
+        graphs[signature] = graphs.pop(signature)
+        return graphs[signature]
 
     def finish(self) -> Result:
         return self.slot.bench.finish(self.client, self.job, self.state, self.total, self.steps, self.updates)
@@ -153,16 +169,24 @@ def _capture(bench: Workbench, pool: Tensor, phase: Phase, state: Tensors, steps
         for s in range(steps):
             bench.step(phase, {name: t[s] for name, t in batches.items()}, pool, static, total)
 
+    before = {name: id(tensor) for name, tensor in static.items()}
     run()  # libraries choose and allocate before the capture
+    if {name: id(tensor) for name, tensor in static.items()} != before:
+        raise NotCapturable("its step replaces tensors of the state; it must change them in place")
     stream = torch.cuda.current_stream()
     stream.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        run()
+    try:
+        with torch.cuda.graph(graph, stream=stream):
+            run()
+    except torch.cuda.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        raise NotCapturable(f"capturing its step failed: {str(error).splitlines()[0]}") from error
     for name, net in bench.nets.items():
         net.load(networks[name], name)
         net.momentum.copy_(momenta[name])
-    return Captured(graph, batches, static, total, steps)
+    return Captured(graph, batches, static, total)
 
 
 def _signature(phase: Phase, state: Tensors, steps: int) -> Signature:

@@ -7,13 +7,14 @@ executor captures its `step` and replays it.
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
 
 from fednoil.errors import UserError
 from fednoil.executors.base import Job, Progress, Result
-from fednoil.learners.base import CHUNK, Client, Learner, Phase
+from fednoil.learners.base import CHUNK, Client, Learner, Phase, Turn
 from fednoil.models.network import Network
 from fednoil.section import Section
 from fednoil.servers.sampling import client_score
@@ -46,6 +47,7 @@ class Workbench:
 
     def load(self, received: Tensors, keep: Tensors) -> None:
         """Set every network: shared ones as received, kept ones as kept, the rest as copies."""
+        copies = []
         for role in self.learner.roles:
             net = self.nets[role.name]
             if role.shared:
@@ -53,8 +55,10 @@ class Workbench:
             elif role.kept and any(name.startswith(f"{role.name}/") for name in keep):
                 net.load(keep, role.name)
             else:
-                net.load(received, role.start)
+                copies.append(role)
             net.reset_optimiser()
+        for role in copies:
+            self.nets[role.name].load(self.nets[role.start].dump(role.name), role.name)
 
     def score(self, client: Client, job: Job, sampling: str, temperature: float) -> float:
         """How clean the received model finds this client's labels."""
@@ -70,7 +74,7 @@ class Workbench:
             total, steps, updates = torch.zeros((), device=self.device), 0, 0
             chunks = self.chunks(job.turn.epochs)
             for place, epochs in enumerate(chunks):
-                phases = self.learner.plan(self.nets, client, state, job.turn, epochs)
+                phases = self.planned(client, state, job.turn, epochs)
                 for part, phase in enumerate(phases):
                     begin, width = place + part / len(phases), 1 / len(phases)
                     span = (begin / len(chunks), width / len(chunks))
@@ -85,11 +89,21 @@ class Workbench:
 
     def begin(self, client: Client, job: Job) -> Tensors:
         """Load the networks and let the learner look at its data; returns the turn's state."""
-        self.load(job.received, job.keep)
-        state = self.learner.init(self.nets, client, job.keep, job.turn)
+        keep = {name: tensor.to(self.device) for name, tensor in job.keep.items()}
+        self.load(job.received, keep)
+        return self.learner.init(self.nets, client, keep, job.turn)
+
+    def planned(self, client: Client, state: Tensors, turn: Turn, epochs: range) -> list[Phase]:
+        """The phases of the given epochs, with all networks ready to train."""
+        phases = self.learner.plan(self.nets, client, state, turn, epochs)
         for net in self.nets.values():
             net.train()
-        return state
+        return phases
+
+    def modules(self) -> Iterator[nn.Module]:
+        """All modules of all networks."""
+        for net in self.nets.values():
+            yield from net.module.modules()
 
     def step(self, phase: Phase, batch: Tensors, pool: Tensor, state: Tensors, total: Tensor) -> None:
         """One optimiser step; adds its loss to `total`."""
@@ -131,7 +145,7 @@ class Workbench:
                 sent |= self.nets[role.name].dump(role.name)
             if role.kept:
                 keep |= self.nets[role.name].dump(role.name)
-        numbers = {"samples": float(len(client)), "steps": float(updates), **final.numbers}
+        numbers = {**final.numbers, "samples": float(len(client)), "steps": float(updates)}
         return Result(client.id, sent, numbers, keep, final.evidence, loss)
 
     def _check_finite(self, loss: float, job: Job) -> None:

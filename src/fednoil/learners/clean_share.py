@@ -14,8 +14,8 @@ def clean_share(confidence: Tensor, num_classes: int) -> float:
 
     If a label is clean with chance c and otherwise one of the C − 1 wrong classes, then
     P(ỹ_i | x_i) = c·g_i + (1 − c)(1 − g_i)/(C − 1), and the log-likelihood is concave in c. A Beta(2, 2) prior,
-    worth two samples, decides where the model knows nothing: c = 1/2 for an untrained one. Bisection on the
-    derivative; one host synchronisation, at the start of a round.
+    worth two samples, keeps c off 0 and 1 and gives 1/2 for a model that finds all classes equally likely; one with
+    random weights prefers some classes and gives less. Bisection on the derivative; one host synchronisation.
     """
     g = confidence.double()
     other = (1 - g) / (num_classes - 1)

@@ -77,8 +77,6 @@ class DivideMix(Learner):
             if net == "a":
                 state["drawn"] += chosen
             phases.append(self._divided(client, net, chosen, chances, seed))
-        for network in nets.values():
-            network.train()
         return phases
 
     @torch.no_grad()

@@ -77,6 +77,7 @@ class FedNoil(Learner):
     @torch.no_grad()
     def pseudo_labels(self, nets: Nets, client: Client, seed: Seed) -> tuple[Tensor, Tensor]:
         """ŷ [n] and whether it is certain enough [n]: the mean softmax over `views` weak views (Eq. 7–8)."""
+        nets["model"].eval()
         keys = seed.keys(range(self.config.views), client.index.device)
         plans = weak_plan(keys, len(client), self.task.pad)
         labels, accepted = [], []
@@ -139,9 +140,10 @@ class FedNoil(Learner):
             batch |= {"u_index": client.index[u], "u_strong": views.view(*u.shape, -1)}
             if self.config.teacher == "global":
                 batch |= {"u_labels": state["pseudo"][u], "u_mask": state["accepted"][u]}
-                _count_votes(state["votes"], u.flatten(), batch["u_labels"].flatten(), batch["u_mask"].flatten())
+                everyone = unlabelled.flatten()
+                _count_votes(state["votes"], everyone, state["pseudo"][everyone], state["accepted"][everyone])
             else:
-                batch["u_position"] = u
+                batch |= {"u_position": u, "u_first": _first_time(u, len(epochs))}
                 keys = seed.child("weak u").keys(epochs, device)
                 views = weak_plan(keys, steps * batch_u * self.config.views, pad)
                 batch["u_weak"] = views.view(*u.shape, self.config.views, -1)
@@ -165,7 +167,7 @@ class FedNoil(Learner):
             labels, mask = batch["u_labels"], batch["u_mask"]
         else:
             labels, mask = self._local_teacher(nets, pool, batch)
-            _count_votes(state["votes"], batch["u_position"], labels, mask)
+            _count_votes(state["votes"], batch["u_position"], labels, mask & batch["u_first"])
         images = torch.cat([images, strong(pool, batch["u_index"], batch["u_strong"])])
         logits = nets["model"](images)
         count = len(batch["x_index"])
@@ -203,6 +205,15 @@ def _count_votes(votes: Tensor, position: Tensor, labels: Tensor, mask: Tensor) 
     votes.view(-1).scatter_add_(0, position * votes.shape[1] + labels, mask.long())
 
 
+def _first_time(rows: Tensor, epochs: int) -> Tensor:
+    """Whether a sample in the batches [E · steps, size] comes for the first time in its epoch."""
+    flat = rows.view(epochs, -1)
+    ordered, place = flat.sort(dim=1, stable=True)
+    fresh = torch.ones_like(ordered, dtype=torch.bool)
+    fresh[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+    return torch.zeros_like(fresh).scatter(1, place, fresh).view(rows.shape)
+
+
 def _batches(members: Tensor, seed: Seed, epochs: range, steps: int, size: int) -> Tensor:
     """Shuffle each row of `members` [E, m] into full batches [E · steps, size].
 
@@ -210,6 +221,6 @@ def _batches(members: Tensor, seed: Seed, epochs: range, steps: int, size: int) 
     """
     rows, count = members.shape
     cycles = -(-steps * size // count)
-    keys = torch.stack([seed.child(e).keys(range(cycles), members.device) for e in epochs])
+    keys = torch.stack([seed.child(e).keys(range(cycles)) for e in epochs]).to(members.device)
     orders = permutations(keys, count).view(rows, cycles * count)
     return members.gather(1, orders)[:, : steps * size].reshape(rows * steps, size)

@@ -39,7 +39,13 @@ def checksum(path: Path) -> str:
 
 
 def write_tensors(path: Path, tensors: Tensors, metadata: dict[str, str] | None = None) -> None:
-    write_bytes(path, save(cpu(tensors), metadata))
+    """Write tensors; two names for one tensor (two clusters just split) are written as two."""
+    seen: set[int] = set()
+    own: Tensors = {}
+    for name, tensor in cpu(tensors).items():
+        own[name] = tensor.clone() if tensor.data_ptr() in seen else tensor
+        seen.add(tensor.data_ptr())
+    write_bytes(path, save(own, metadata))
 
 
 def read_tensors(path: Path) -> Tensors:

@@ -86,8 +86,8 @@ class Server:
 
     def flat(self, tensors: Tensors) -> Tensor:
         """All trainable parameters of a message as one vector, networks one after another; no BatchNorm statistics."""
-        chosen = [t.flatten() for name, t in tensors.items() if name.split("/", 1)[1] in self.task.parameters]
-        return torch.cat(chosen).to(torch.float32)
+        names = sorted(name for name in tensors if name.split("/", 1)[1] in self.task.parameters)
+        return torch.cat([tensors[name].flatten() for name in names]).to(torch.float32)  # whatever the dict's order
 
     def scored(self, state: ServerState, keep: Mapping[int, Tensors]) -> list[Scored]:
         """The models whose accuracy is this experiment's accuracy; `keep` is the clients' own state."""

@@ -21,7 +21,7 @@ class FedProxConfig(ServerConfig):
 
 
 class Proximal(Wrapped):
-    """Adds the proximal term's gradient, μ(w − w_global), to every trained network."""
+    """Adds the proximal term's gradient, μ(w − w_global), to every shared network."""
 
     def __init__(self, inner: Learner, mu: float) -> None:
         super().__init__(inner)
