@@ -27,8 +27,8 @@ def commands() -> list[list[str]]:
     found = []
     for block in blocks(""):
         for line in block.splitlines():
-            parts = [part.strip() for part in line.split("#")[0].split("·")]
-            found += [part.split()[1:] for part in parts if part.startswith("fednoil ")]
+            command = line.split("#")[0].strip()
+            found += [command.split()[1:]] if command.startswith("fednoil ") else []
     return found
 
 

@@ -13,6 +13,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.ticker import MaxNLocator
 
 from fednoil.records.folder import RunFolder
 
@@ -65,6 +66,7 @@ def main() -> None:
             if len(values) > 1:
                 axis.fill_between(rounds, values.min(0), values.max(0), color=style["color"], alpha=0.15, linewidth=0)
         axis.set_xlabel("round")
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         axis.set_ylabel(TITLES[key])
         axis.grid(alpha=0.3)
         axis.spines[["top", "right"]].set_visible(False)

@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from pydantic import create_model
+
 from fednoil.errors import UserError, nearest
+from fednoil.section import Section
 
 T = TypeVar("T")
 
@@ -41,6 +44,13 @@ def import_object(path: str, key: str) -> object:
         return getattr(module, attribute)
     except AttributeError:
         raise UserError(f"{key} = '{path}': {module_name} has no '{attribute}'") from None
+
+
+def config_for(config: type[Section], name: str) -> type[Section]:
+    """The class that validates a method's section: for the user's own, `name` is its import path, not a fixed word."""
+    if ":" not in name:
+        return config
+    return create_model(config.__name__, __base__=config, name=(str, name))
 
 
 def find_class(name: str, table: Mapping[str, type[T]], base: type[T], key: str) -> type[T]:

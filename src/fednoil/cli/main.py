@@ -59,7 +59,9 @@ def run(
     out: Annotated[Path | None, typer.Option("--out", help="Folder for the results; else runs/<preset>.")] = None,
     seed: Annotated[str | None, typer.Option("--seed", metavar="N", help="Same as --set run.seed=N.")] = None,
     device: Annotated[str | None, typer.Option("--device", help="auto, cpu or cuda.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run in --out, or start it if there is none.")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Start over, replacing the run in --out.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a round.")] = False,
@@ -177,7 +179,7 @@ def compare(
 ) -> None:
     """Show runs side by side."""
     from fednoil.cli.tables import show
-    from fednoil.records.compare import describe
+    from fednoil.records.compare import describe, short_names
 
     rows = [describe(path) for path in runs]
     columns = {
@@ -193,6 +195,10 @@ def compare(
         "train_batches": "batches",
         "wall_s": "s",
     }
+    if not as_json:
+        names = short_names(runs)
+        for row, name in zip(rows, names, strict=True):
+            row["run"] = name if row["finished"] else f"{name} (unfinished)"
     # What all runs have in common goes into the title, so that the rest fits a terminal.
     common = {k: rows[0][k] for k in ("setting", "seed", "rounds") if len({row[k] for row in rows}) == 1}
     shared = [str(value) if key == "setting" else f"{key} {value}" for key, value in common.items()]

@@ -51,7 +51,7 @@ class Plain(Silent):
             self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def round(self, record: dict[str, Any]) -> None:
-        line = f"round {record['round']}/{self.rounds}  {_figures(record)}"
+        line = f"round {record['round']}/{self.rounds}  {_figures(record)}  {record['wall_s']:.1f} s"
         self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def finish(self, summary: dict[str, Any], folder: Path) -> None:
@@ -79,7 +79,7 @@ class Bars(Silent):
             self.console.print(line, markup=False, highlight=False)
         total = experiment.config.train.rounds
         self._rounds = self.progress.add_task("rounds", total=total, completed=len(done), note="")
-        self._local = self.progress.add_task("clients' work", total=100, note="% of this round")
+        self._local = self.progress.add_task("clients' work", total=100, note="")
         self.progress.start()
 
     def local(self, share: float) -> None:
@@ -88,8 +88,12 @@ class Bars(Silent):
 
     def round(self, record: dict[str, Any]) -> None:
         if self._rounds is not None and self._local is not None:
-            self.progress.update(self._rounds, completed=record["round"], note=_figures(record))
+            self.progress.update(self._rounds, completed=record["round"], note=self._note(record))
             self.progress.reset(self._local)
+
+    def _note(self, record: dict[str, Any]) -> str:
+        """All figures where there is room, else the accuracy alone: bars and time left come first."""
+        return _figures(record) if self.console.width >= 130 else f"{record['test_accuracy']:.1f} %"
 
     def finish(self, summary: dict[str, Any], folder: Path) -> None:
         self.close()
@@ -122,5 +126,6 @@ def _figures(record: dict[str, Any]) -> str:
     parts = [f"accuracy {record['test_accuracy']:.2f} %", f"loss {record['test_loss']:.3f}"]
     if record.get("noise_ratio") is not None:
         parts.append(f"noise of selected {record['noise_ratio']:.1f} %")
-    parts.append(f"{record['local_epochs']} epochs")
+    epochs = record["local_epochs"]
+    parts.append(f"{epochs} epoch{'' if epochs == 1 else 's'}")
     return "  ".join(parts)

@@ -20,8 +20,8 @@ def show(rows: list[dict[str, Any]], columns: dict[str, str], title: str, as_jso
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     numeric = {key for key in columns if rows and all(isinstance(row.get(key), int | float) for row in rows)}
     for key, heading in columns.items():
-        number = key in numeric
-        table.add_column(heading, justify="right" if number else "left", overflow="fold", no_wrap=number)
+        number, first = key in numeric, key == next(iter(columns))
+        table.add_column(heading, justify="right" if number else "left", overflow="fold", no_wrap=number or first)
     for row in rows:
         # As text: a file's or class's name in brackets is no markup.
         table.add_row(*(Text(cell(row.get(key))) for key in columns))

@@ -14,6 +14,7 @@ from fednoil.config.schema import Config
 from fednoil.data import is_own
 from fednoil.errors import UserError, nearest
 from fednoil.learners import learner_class
+from fednoil.plugins import config_for
 from fednoil.schedules import ConstantConfig, DecayConfig
 from fednoil.servers import server_class
 
@@ -78,7 +79,7 @@ def merge(base: Values, changes: Values) -> Values:
     """Lay `changes` over a preset or file.
 
     A change of a method's or model's name drops the keys that belonged to the old one; a change to the user's own
-    data drops the preset's noise, so that nobody's labels are spoiled unasked.
+    data drops the preset's noise, so that nobody's labels are spoiled unasked, and what was set to fit that noise.
     """
     merged = {section: dict(keys) for section, keys in base.items()}
     for section, keys in changes.items():
@@ -87,12 +88,16 @@ def merge(base: Values, changes: Values) -> Values:
         if section in _NAMED and keys.get("name", before) != before:
             shared = ("sampling", "client_fraction", "temperature") if section == "server" else ()
             old = {k: v for k, v in old.items() if k in shared}
+        if section == "schedule" and "epochs" in keys:
+            old.pop("extra_rounds", None)
         if section == "noise" and keys.get("kind", "manifest") != "manifest":
             old.pop("manifest", None)
         merged[section] = {**old, **keys}
     new_data = changes.get("data", {}).get("name")
     if isinstance(new_data, str) and is_own(new_data) and new_data != base.get("data", {}).get("name"):
         merged["noise"] = dict(changes.get("noise", {}))
+        if "frac" not in changes.get("learner", {}):
+            merged.get("learner", {}).pop("frac", None)  # set for the preset's noise; without it, clients estimate it
         merged["partition"] = {
             k: v for k, v in merged.get("partition", {}).items() if k != "samples_per_client"
         } | changes.get("partition", {})
@@ -134,9 +139,9 @@ def _section_model(section: str, keys: Values) -> type[BaseModel]:
     if not isinstance(name, str):
         raise UserError(f"{section}.name = {name!r}: must be a name")
     if section == "server":
-        return server_class(name).Config
+        return config_for(server_class(name).Config, name)
     if section == "learner":
-        return learner_class(name).Config
+        return config_for(learner_class(name).Config, name)
     schedules = {"constant": ConstantConfig, "cosine": DecayConfig, "logarithm": DecayConfig}
     if name not in schedules:
         raise UserError(
@@ -157,7 +162,7 @@ def _one_line(error: ValidationError, section: str, model: type[BaseModel]) -> s
         return str(first["msg"]).removeprefix("Value error, ")
     # A key that takes one of several kinds has an error for each; the kinds' names in between are pydantic's own.
     places = [names[0], *(part for part in names[1:] if part.isdigit())]
-    same = [e for e in errors if e["loc"][0] == first["loc"][0] and e["input"] == first["input"]]
+    same = [e for e in errors if e["loc"][0] == first["loc"][0] and repr(e["input"]) == repr(first["input"])]
     said = [str(e["msg"]).removeprefix("Value error, ").replace("Input should be", "must be") for e in same]
     key, message = ".".join([section, *places]), " or ".join(dict.fromkeys(said))
     return f"{key} = {first['input']!r}: {message}"

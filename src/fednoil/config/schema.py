@@ -15,6 +15,7 @@ from fednoil.learners.erm import ErmConfig
 from fednoil.models import ModelConfig
 from fednoil.noise import NoiseConfig
 from fednoil.partition import PartitionConfig
+from fednoil.plugins import config_for
 from fednoil.schedules import ConstantConfig, ScheduleConfig
 from fednoil.section import Section
 from fednoil.servers import server_class
@@ -89,5 +90,4 @@ def _method(value: Any, default: str, config_of: Any) -> Any:
     name = value.get("name", default)
     if not isinstance(name, str):
         return value
-    config = config_of(name)
-    return config.model_validate({**value, "name": name})
+    return config_for(config_of(name), name).model_validate({**value, "name": name})

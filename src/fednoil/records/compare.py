@@ -59,3 +59,9 @@ def setting_name(values: dict[str, Any]) -> str:
             kind += f"-{noise.get('pair_map', 'per_client')}"
     data, partition = values.get("data", {}).get("name", "?"), values.get("partition", {}).get("kind", "iid")
     return f"{data} {partition} {kind}"
+
+
+def short_names(paths: list[Path]) -> list[str]:
+    """The folders' own names where these tell them apart, else the paths as given."""
+    names = [path.name for path in paths]
+    return names if len(set(names)) == len(names) and all(names) else [str(path) for path in paths]
