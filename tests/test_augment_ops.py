@@ -17,7 +17,7 @@ SIZES = [(28, 28), (32, 32), (21, 34)]
 
 
 def pillow(image: Image.Image, name: str, level: int, sign: int) -> Image.Image:
-    """The operation of methods.md §3.2 by Pillow itself."""
+    """The operation by Pillow itself."""
     width, height = image.size
     part = sign * 0.3 * level / 10
     if name in ("Brightness", "Color", "Contrast", "Sharpness"):

@@ -1,4 +1,4 @@
-"""Baseline learners against the specification's worked numbers (methods.md §4, §5, §11)."""
+"""Baseline learners against numbers worked out by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FedNoiL against the specification's worked numbers (methods.md §2, §13)."""
+"""FedNoiL against numbers worked out by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every number here stands in the specification's tables (methods.md §2.7)."""
+"""Schedules against values computed from the paper's formulas."""
 
 import pytest
 

@@ -70,7 +70,7 @@ def test_keys_one_by_one_are_the_keys_together() -> None:
 
 
 def test_gumbel_top_m_is_successive_sampling() -> None:
-    """methods.md §2.3: s = (400, 300, 200, 100), m = 2."""
+    """Successive sampling by s = (400, 300, 200, 100), m = 2."""
     p = torch.tensor([0.4, 0.3, 0.2, 0.1], dtype=torch.float64)
     noise = gumbel(Seed(0).keys(range(200_000)), 4)
     top = (p.log() + noise).topk(2, dim=1).indices

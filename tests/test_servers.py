@@ -1,4 +1,4 @@
-"""Servers against the specification's worked numbers (methods.md §7–§10) and brute force."""
+"""Servers against numbers worked out by hand and brute force."""
 
 from __future__ import annotations
 
