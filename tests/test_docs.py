@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import importlib.util
 import os
 import pkgutil
 import re
@@ -298,3 +299,13 @@ def test_every_page_is_in_the_index_and_every_stage_in_the_architecture() -> Non
     stages |= {f"{p.parent.name}/" for p in package.glob("*/__init__.py")}
     named = set(re.findall(r"`([\w/.]+)`", "\n".join(re.findall(r"^\|([^|]+)\|", tour, re.M))))
     assert stages - named == set()
+
+
+def test_the_page_of_methods_is_up_to_date() -> None:
+    """`python tools/make_methods_page.py` writes it."""
+    spec = importlib.util.spec_from_file_location("make_methods_page", ROOT / "tools" / "make_methods_page.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert (ROOT / "docs" / "methods.md").read_text(encoding="utf-8") == module.page()

@@ -29,6 +29,13 @@ CASES: dict[str, dict[str, Any]] = {
     "fednoil-max-cover": {"learner": {"name": "fednoil", "frac": 0.4, "epoch": "max_cover"}},
     "fedprox+fednoil": {"learner": {"name": "fednoil", "frac": 0.4}, "server": {"name": "fedprox"}},
     "non-iid": {"partition": {"kind": "dirichlet", "clients": 4, "min_size": 8}, "learner": {"name": "fednoil"}},
+    "josrc": {"learner": {"name": "josrc", "warmup": 1}},
+    "coteaching": {"learner": {"name": "coteaching", "ramp": 2}},
+    "jocor": {"learner": {"name": "jocor", "ramp": 2}},
+    "dividemix": {"learner": {"name": "dividemix", "warmup": 1}},
+    "apfl+fednoil": {"learner": {"name": "fednoil", "frac": 0.4}, "server": {"name": "apfl"}},
+    "cfl": {"server": {"name": "cfl"}},
+    "krum": {"server": {"name": "krum"}},
     "batch-norm": {"model": {"name": "test_rounds:bn_model"}, "learner": {"name": "fednoil", "frac": 0.4}},
 }
 
@@ -70,13 +77,26 @@ def test_executors_agree(values: dict[str, Any], case: str) -> None:
             assert [r[key] for r in records] == [r[key] for r in log]
 
 
-def test_memory_does_not_grow(values: dict[str, Any]) -> None:
-    values["learner"] = {"name": "fednoil", "frac": 0.4}
+@pytest.mark.parametrize("frac", [0.4, "auto"])
+def test_memory_does_not_grow(values: dict[str, Any], frac: float | str) -> None:
+    """Neither with one shape of step nor, as with auto, with many: old graphs are given up."""
+    values["learner"] = {"name": "fednoil", "frac": frac}
+    values["partition"] = {"kind": "dirichlet", "clients": 4, "min_size": 8}
     values["schedule"]["epochs"] = 1
     experiment = make_experiment(load_config(values))
     executor, state = make_executor(experiment, torch.device("cuda")), rounds.start(experiment)
     used = []
-    for _ in range(40):
+    for _ in range(60):
         state, _ = rounds.play(experiment, executor, state)
         used.append(torch.cuda.memory_allocated())
-    assert max(used[20:]) <= max(used[:20])
+        assert all(len(slot.graphs) <= 8 for slot in executor.slots)
+    assert max(used[30:]) <= 1.1 * max(used[:30])
+
+
+def test_dropout_runs_eagerly_and_says_so(values: dict[str, Any]) -> None:
+    values["model"] = {"name": "test_rounds:dropout_model"}
+    experiment = make_experiment(load_config(values))
+    with pytest.warns(UserWarning, match="dropout"):
+        executor = make_executor(experiment, torch.device("cuda"))
+    state, _ = rounds.play(experiment, executor, rounds.start(experiment))
+    assert state.round_idx == 1
