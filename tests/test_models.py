@@ -95,6 +95,17 @@ def test_frozen_parameters_are_part_of_the_model_but_never_move() -> None:
     assert not torch.equal(before["m/head.bias"], after["m/head.bias"])
 
 
+def test_buffers_that_are_no_part_of_the_model_do_not_leak_to_the_next_client() -> None:
+    module = build(ModelConfig(width=2), (1, 8, 8), 3, Seed(0))
+    module.register_buffer("calls", torch.zeros(()), persistent=False)
+    net = Network(module, (0.0,), (1.0,), CPU)
+    saved = net.dump("m")
+    assert "m/calls" not in saved
+    module.calls.add_(5)
+    net.load(saved, "m")
+    assert float(module.calls) == 0
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [

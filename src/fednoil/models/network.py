@@ -46,9 +46,13 @@ class Network:
             if not p.requires_grad:
                 self._views[name] = p.data
         persistent = set(module.state_dict().keys())
+        # Buffers that are no part of the model start as they were made, lest one client's leak to the next.
+        self._scratch: list[tuple[Tensor, Tensor]] = []
         for name, b in module.named_buffers():
             if name in persistent:
                 self._views[name] = b
+            else:
+                self._scratch.append((b, b.clone()))
 
     def __call__(self, images: Tensor) -> Tensor:
         return self.module(torch.addcmul(self._bias, images.to(torch.float32), self._gain))
@@ -74,6 +78,8 @@ class Network:
         """Copy `<prefix>/<name>` into this network."""
         for name, view in self._views.items():
             view.copy_(tensors[f"{prefix}/{name}"])
+        for buffer, start in self._scratch:
+            buffer.copy_(start)
 
     def dump(self, prefix: str) -> Tensors:
         """A copy of all tensors of the model as `<prefix>/<name>`."""
