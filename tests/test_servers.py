@@ -300,3 +300,12 @@ def test_apfl_common_model_is_fedavgs(values: dict[str, Any], learner: str) -> N
     kept = apfl.keep[record["selected"][0]]
     assert 0 <= float(kept["alpha"]) <= 1
     assert any(name.startswith("own-") for name in kept)
+
+
+def test_apfl_counts_pseudo_labels_once(values: dict[str, Any]) -> None:
+    """The learner runs twice a step, for the common and the mixed model; its own figures are those of one run."""
+    values["server"] = {"name": "apfl", "client_fraction": 0.5}
+    values["learner"] = {"name": "fednoil", "frac": 0.4, "teacher": "local", "xi": 0.0001}
+    experiment = make_experiment(load_config(values))
+    _, record = rounds.play(experiment, make_executor(experiment, torch.device("cpu")), rounds.start(experiment))
+    assert record["pseudo_accept"] == pytest.approx(100)

@@ -45,6 +45,7 @@ class Stopped(BaseException):
     def __init__(self, number: int) -> None:
         super().__init__(number)
         self.number = number
+        self.folder: Path | None = None  # of the run that was stopped
 
 
 @app.command()
@@ -83,6 +84,9 @@ def run(
         reporter = Bars(console) if console.is_terminal else Plain(console)
     try:
         run_experiment(config, folder, reporter, data_dir=data_dir, resume=resume, force=force)
+    except Stopped as stop:
+        stop.folder = folder
+        raise
     finally:
         reporter.close()
 
@@ -254,7 +258,8 @@ def _run_app() -> int:
         return _fail(str(error))
     except Stopped as stop:
         word = "interrupted" if stop.number == signal.SIGINT else "stopped"
-        return _fail(f"{word}; a run goes on with --resume", 128 + stop.number)
+        hint = f"; go on with: fednoil run --resume --out {stop.folder}" if stop.folder else ""
+        return _fail(word + hint, 128 + stop.number)
     except BrokenPipeError:
         _drop_output()  # the reader left: say nothing more
         return 1

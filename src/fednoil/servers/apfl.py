@@ -113,7 +113,8 @@ class Personal(Wrapped):
             for name in self.shared
         }
         loss = self.inner.step(cast(Nets, {**nets, **common}), pool, batch, state, kind)
-        return loss + self.inner.step(cast(Nets, {**nets, **mixed}), pool, batch, state, kind)
+        aside = {name: tensor.clone() for name, tensor in state.items()}  # what the learner counts is counted once
+        return loss + self.inner.step(cast(Nets, {**nets, **mixed}), pool, batch, aside, kind)
 
     def gradients(self, nets: Nets, batch: Tensors, state: Tensors, kind: str) -> None:
         self.inner.gradients(nets, batch, state, kind)
