@@ -1,9 +1,13 @@
-"""Batches planned ahead: orders of samples as index tensors, every batch full."""
+"""Batches planned ahead: orders of samples and their views as tensors, every batch full."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+
+from fednoil.augment import weak_plan
+from fednoil.learners.base import Client
+from fednoil.seeds import Seed, permutations
 
 
 def full_batches(order: Tensor, batch_size: int) -> Tensor:
@@ -16,3 +20,15 @@ def full_batches(order: Tensor, batch_size: int) -> Tensor:
     steps = -(-count // batch_size)
     position = torch.arange(steps * batch_size, device=order.device) % count
     return order[:, position].view(epochs, steps, batch_size)
+
+
+def shuffled(client: Client, seed: Seed, epochs: range, batch_size: int) -> Tensor:
+    """All samples of a client in a new order each epoch, as places among its own: [E · steps, batch_size]."""
+    order = permutations(seed.keys(epochs, client.index.device), len(client))
+    return full_batches(order, batch_size).flatten(0, 1)
+
+
+def weak_views(seed: Seed, epochs: range, chosen: Tensor, pad: int) -> Tensor:
+    """Parameters of a weak view for each sample of the batches `chosen` [E · steps, size]: [E · steps, size, 3]."""
+    keys = seed.keys(epochs, chosen.device)
+    return weak_plan(keys, chosen.numel() // len(epochs), pad).view(*chosen.shape, -1)

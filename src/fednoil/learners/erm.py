@@ -10,11 +10,10 @@ from typing import Literal
 from torch import Tensor
 from torch.nn import functional as F
 
-from fednoil.augment import plain, weak, weak_plan
+from fednoil.augment import plain, weak
 from fednoil.learners.base import Client, Learner, LearnerConfig, Nets, Phase, Turn
-from fednoil.learners.batches import full_batches
+from fednoil.learners.batches import shuffled, weak_views
 from fednoil.plugins import About
-from fednoil.seeds import permutations
 from fednoil.tensors import Tensors
 
 
@@ -35,15 +34,10 @@ class Erm(Learner):
     )
 
     def plan(self, nets: Nets, client: Client, state: Tensors, turn: Turn, epochs: range) -> list[Phase]:
-        device = client.index.device
-        keys = turn.seed.child("order").keys(epochs, device)
-        chosen = full_batches(permutations(keys, len(client)), self.task.batch_size).flatten(0, 1)
+        chosen = shuffled(client, turn.seed.child("order"), epochs, self.task.batch_size)
         batch = {"index": client.index[chosen], "labels": client.labels[chosen]}
         if self.config.augment == "weak":
-            views = weak_plan(
-                turn.seed.child("weak").keys(epochs, device), chosen.numel() // len(epochs), self.task.pad
-            )
-            batch["weak"] = views.view(*chosen.shape, -1)
+            batch["weak"] = weak_views(turn.seed.child("weak"), epochs, chosen, self.task.pad)
         return [Phase(batch)]
 
     def step(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> Tensor:

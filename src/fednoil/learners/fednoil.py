@@ -20,6 +20,7 @@ from torch.nn import functional as F
 
 from fednoil.augment import strong, strong_plan, weak, weak_plan
 from fednoil.learners.base import CHUNK, Client, Final, Learner, LearnerConfig, Nets, Phase, Turn
+from fednoil.learners.batches import weak_views
 from fednoil.learners.clean_share import clean_share
 from fednoil.plugins import About
 from fednoil.seeds import Seed, gumbel, permutations
@@ -130,7 +131,7 @@ class FedNoil(Learner):
         batch = {
             "x_index": client.index[x],
             "x_labels": client.labels[x],
-            "x_weak": weak_plan(seed.child("weak x").keys(epochs, device), steps * batch_x, pad).view(*x.shape, -1),
+            "x_weak": weak_views(seed.child("weak x"), epochs, x, pad),
         }
         if batch_u:
             state["u_weight"].fill_(self.unlabelled_weight(size, len(client) - size))

@@ -17,11 +17,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fednoil.augment import weak, weak_plan
+from fednoil.augment import weak
 from fednoil.learners.base import Client, Learner, LearnerConfig, Nets, Phase, Role, Turn
-from fednoil.learners.batches import full_batches
+from fednoil.learners.batches import shuffled, weak_views
 from fednoil.plugins import About
-from fednoil.seeds import permutations
 from fednoil.tensors import Tensors
 
 
@@ -67,14 +66,10 @@ class Josrc(Learner):
         return {"threshold": torch.tensor(self.threshold(turn.round_idx), device=client.index.device)}
 
     def plan(self, nets: Nets, client: Client, state: Tensors, turn: Turn, epochs: range) -> list[Phase]:
-        device, seed = client.index.device, turn.seed
-        order = permutations(seed.child("order").keys(epochs, device), len(client))
-        chosen = full_batches(order, self.task.batch_size).flatten(0, 1)
+        chosen = shuffled(client, turn.seed.child("order"), epochs, self.task.batch_size)
         batch = {"index": client.index[chosen], "labels": client.labels[chosen]}
         for view in ("first", "second"):
-            keys = seed.child("weak", view).keys(epochs, device)
-            plan = weak_plan(keys, chosen.numel() // len(epochs), self.task.pad)
-            batch[view] = plan.view(*chosen.shape, -1)
+            batch[view] = weak_views(turn.seed.child("weak", view), epochs, chosen, self.task.pad)
         return [Phase(batch, kind="warmup" if turn.round_idx - 1 < self.config.warmup else "train")]
 
     def step(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> Tensor:
