@@ -5,7 +5,7 @@ FEDNOIL := $(VENV)/bin/fednoil
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check format bench clean
+.PHONY: help setup run test test-slow test-kernels check format bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -25,6 +25,12 @@ run: setup ## train FedAvg and FedNoiL on noisy labels with the embedded data, a
 test: setup ## run all tests
 	$(PY) -m pytest
 
+test-slow: setup test-kernels ## run what takes longer
+
+test-kernels: setup ## run the GPU's kernels in Triton's interpreter, on the CPU
+	test -d .triton/triton || $(PY) -m pip install --quiet --no-deps --target .triton triton==3.6.0
+	TRITON_INTERPRET=1 PYTHONPATH=.triton $(PY) -m pytest tests/test_kernels_*.py
+
 check: setup ## formatting, lint, types
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
@@ -38,4 +44,4 @@ bench: setup ## time a round against a plain PyTorch loop (a ratio, in one proce
 	$(PY) benchmarks/plain_loop.py
 
 clean: ## remove the environment and caches; runs/ stays
-	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .triton .pytest_cache .ruff_cache .hypothesis

@@ -11,7 +11,7 @@ import fednoil
 
 ROOT = Path(fednoil.__file__).parent
 STAGES = [
-    ["errors", "files", "section", "seeds", "plugins", "tensors"],
+    ["errors", "files", "section", "kernels", "seeds", "plugins", "tensors"],
     ["data"],
     ["partition"],
     ["noise"],

@@ -195,7 +195,9 @@ def test_dividemix_guards_small_sets(values: dict[str, Any], labelled: int, form
     bench.load(experiment.initial_model(), {})
     state = method.init(bench.nets, client, {}, Turn(5, 1, Seed(0)))
     for s in range(phase.steps):
-        loss = method.step(bench.nets, client.pool, {n: t[s] for n, t in phase.tensors.items()}, state, phase.kind)
+        batch = {n: t[s] for n, t in phase.tensors.items()}
+        batch |= method.views(client.pool, batch)
+        loss = method.step(bench.nets, client.pool, batch, state, phase.kind)
         loss.backward()
         assert torch.isfinite(loss.detach())
     assert float(bench.nets["a"].grads.abs().sum()) > 0

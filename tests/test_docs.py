@@ -114,7 +114,9 @@ def classes() -> dict[str, list[type]]:
     """All classes of the package by name."""
     found: dict[str, list[type]] = {}
     for info in pkgutil.walk_packages(fednoil.__path__, "fednoil."):
-        if info.name != "fednoil.__main__":
+        if info.name != "fednoil.__main__" and (
+            importlib.util.find_spec("triton") or not info.name.startswith("fednoil.kernels.")
+        ):
             for name, value in vars(importlib.import_module(info.name)).items():
                 if isinstance(value, type) and value.__module__.startswith("fednoil"):
                     found.setdefault(name, []).append(value)

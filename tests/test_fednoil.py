@@ -22,7 +22,7 @@ from fednoil.learners.base import Task, Turn
 from fednoil.learners.clean_share import clean_share
 from fednoil.learners.fednoil import FedNoil, FedNoilConfig, fixmatch_loss
 from fednoil.seeds import Seed
-from fednoil.servers.sampling import client_score, draw_clients, shares
+from fednoil.servers.sampling import client_scores, draw_clients, shares
 
 CPU = torch.device("cpu")
 
@@ -65,8 +65,8 @@ def test_confidence_oracle(experiment: Experiment, temperature: float, expected:
 
 def test_scores_are_sums_or_means() -> None:
     confidence = torch.tensor([0.9, 0.6, 0.3, 0.2])
-    assert client_score(confidence, "score") == pytest.approx(2.0)
-    assert client_score(confidence, "score_mean") == pytest.approx(0.5)
+    assert client_scores([confidence], "score")[0] == pytest.approx(2.0)
+    assert client_scores([confidence], "score_mean")[0] == pytest.approx(0.5)
     assert shares([400, 300, 200, 100]) == [0.4, 0.3, 0.2, 0.1]
     assert shares([0.0, 0.0]) == [0.5, 0.5]
 
@@ -144,7 +144,6 @@ def test_plan_covers_both_sets(n: int, frac: float, epoch: str, uniform: bool) -
         "confidence": torch.rand(n),
         "drawn": torch.zeros(n, dtype=torch.int64),
         "votes": torch.zeros(n, 10, dtype=torch.int64),
-        "u_weight": torch.ones(()),
         "pseudo": torch.arange(n) % 7,
         "accepted": torch.arange(n) % 2 == 0,
     }
@@ -240,6 +239,7 @@ def test_step_is_the_loss_written_out(fednoil_values: dict[str, Any]) -> None:
     with torch.no_grad():
         loss_x = float(F.cross_entropy(net(x), torch.tensor([labels[int(i)] for i in batch["x_index"]])))
         each = F.cross_entropy(net(u), state["pseudo"][position], reduction="none").tolist()
+        batch |= method.views(client.pool, batch)
         loss = float(method.step(bench.nets, client.pool, batch, state, "train"))
     loss_u = sum(e for e, a in zip(each, state["accepted"][position], strict=True) if a) / len(each)
     assert loss == pytest.approx(loss_x + loss_u, abs=1e-5)
@@ -316,7 +316,7 @@ def test_local_teacher_speaks_in_eval_mode(fednoil_values: dict[str, Any]) -> No
     before = net[1].running_mean.clone()
     batch = {name: tensor[0] for name, tensor in phase.tensors.items()}
     assert isinstance(method, FedNoil)
-    method._local_teacher(bench.nets, client.pool, batch)
+    method._local_teacher(bench.nets, method.views(client.pool, batch)["u_taught"])
     assert torch.equal(net[1].running_mean, before)
     assert net.training
 
@@ -454,12 +454,13 @@ def test_the_weight_reaches_the_loss(fednoil_values: dict[str, Any]) -> None:
     state["confidence"] = torch.cat([torch.full((17,), 0.99), torch.full((3,), 0.001)])
     (phase,) = method.plan(bench.nets, client, state, turn, range(1))
     size = int(state["drawn"].sum())
-    assert float(state["u_weight"]) == pytest.approx((20 - size) / size)
+    assert phase.tensors["u_weight"].tolist() == pytest.approx([(20 - size) / size] * phase.steps)
     batch = {name: tensor[0] for name, tensor in phase.tensors.items()}
+    batch |= method.views(client.pool, batch)
     losses = []
     with torch.no_grad():
         for weight in (0.0, 1.0, (20 - size) / size):
-            state["u_weight"].fill_(weight)
+            batch["u_weight"].fill_(weight)
             losses.append(float(method.step(bench.nets, client.pool, batch, state, "train")))
     low, high, balanced = losses
     assert high > low

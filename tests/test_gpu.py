@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
+from torch import Tensor
+from torch.nn import functional as F
 
 from fednoil import rounds
+from fednoil.cli.reporters import Silent
 from fednoil.config import load_config
 from fednoil.executors.cuda import CudaGraphs
 from fednoil.executors.sequential import Sequential
 from fednoil.experiment import make_executor, make_experiment
+from fednoil.learners.base import Nets
+from fednoil.learners.erm import Erm
+from fednoil.runner import run
 from fednoil.tensors import Tensors, cpu
 
 pytestmark = [
@@ -28,6 +36,12 @@ CASES: dict[str, dict[str, Any]] = {
     "fednoil-local": {"learner": {"name": "fednoil", "frac": 0.4, "xi": 0.3, "teacher": "local"}},
     "fednoil-max-cover": {"learner": {"name": "fednoil", "frac": 0.4, "epoch": "max_cover"}},
     "fedprox+fednoil": {"learner": {"name": "fednoil", "frac": 0.4}, "server": {"name": "fedprox"}},
+    "erm-non-iid": {"partition": {"kind": "dirichlet", "clients": 4, "min_size": 8}},
+    "josrc-non-iid": {"partition": {"kind": "dirichlet", "clients": 4, "min_size": 8}, "learner": {"name": "josrc"}},
+    "batch-norm-non-iid": {
+        "partition": {"kind": "dirichlet", "clients": 4, "min_size": 8},
+        "model": {"name": "test_rounds:bn_model"},
+    },
     "non-iid": {"partition": {"kind": "dirichlet", "clients": 4, "min_size": 8}, "learner": {"name": "fednoil"}},
     "josrc": {"learner": {"name": "josrc", "warmup": 1}},
     "coteaching": {"learner": {"name": "coteaching", "ramp": 2}},
@@ -47,11 +61,11 @@ def _exact_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def played(values: dict[str, Any], device: str, executor: str, count: int) -> tuple[Tensors, list[dict[str, Any]]]:
-    values["run"]["executor"] = executor
+    values["run"] |= {"executor": executor, "precision": "float32"}
     experiment = make_experiment(load_config(values))
     runner = make_executor(experiment, torch.device(device))
     assert isinstance(runner, CudaGraphs if (device, executor) == ("cuda", "auto") else Sequential)
-    state, records = rounds.start(experiment), []
+    state, records = rounds.placed(rounds.start(experiment), torch.device(device)), []
     for _ in range(count):
         state, record = rounds.play(experiment, runner, state)
         records.append(record)
@@ -89,7 +103,7 @@ def test_memory_does_not_grow(values: dict[str, Any], frac: float | str) -> None
     for _ in range(60):
         state, _ = rounds.play(experiment, executor, state)
         used.append(torch.cuda.memory_allocated())
-        assert all(len(slot.graphs) <= 8 for slot in executor.slots)
+        assert len(executor.graphs) <= 64
     assert max(used[30:]) <= 1.1 * max(used[:30])
 
 
@@ -100,3 +114,57 @@ def test_dropout_runs_eagerly_and_says_so(values: dict[str, Any]) -> None:
         executor = make_executor(experiment, torch.device("cuda"))
     state, _ = rounds.play(experiment, executor, rounds.start(experiment))
     assert state.round_idx == 1
+
+
+class Looks(Erm):
+    """Asks for a value on the host inside its step, which no graph can do."""
+
+    def step(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> Tensor:
+        loss = super().step(nets, pool, batch, state, kind)
+        return loss * 2 if float(loss) > 1e9 else loss
+
+
+class Shrinks(Erm):
+    """Has a shape that depends on values."""
+
+    def step(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> Tensor:
+        bright = batch["images"].float().mean((1, 2, 3)) > 100
+        return F.cross_entropy(nets["model"](batch["images"])[bright], batch["labels"][bright])
+
+
+@pytest.mark.parametrize("name", ["Looks", "Shrinks"])
+def test_a_learner_that_cannot_be_captured_runs_eagerly_and_says_why(values: dict[str, Any], name: str) -> None:
+    values["learner"] = {"name": f"test_gpu:{name}"}
+    values["run"] |= {"device": "cuda", "precision": "float32"}
+    experiment = make_experiment(load_config(values))
+    executor = make_executor(experiment, torch.device("cuda"))
+    assert isinstance(executor, CudaGraphs)
+    with pytest.warns(UserWarning, match="not as CUDA graphs: its step") as told:
+        state, _ = rounds.play(experiment, executor, rounds.start(experiment))
+    assert executor.reason is not None
+    assert sum("not as CUDA graphs" in str(w.message) for w in told) == 1
+    values["run"] |= {"executor": "sequential"}
+    again = make_experiment(load_config(values))
+    wanted, _ = rounds.play(again, make_executor(again, torch.device("cuda")), rounds.start(again))
+    for key, tensor in wanted.server.tensors.items():
+        assert torch.allclose(state.server.tensors[key], tensor, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("learner", ["fednoil", "dividemix"])
+def test_a_resumed_run_goes_on_as_if_never_stopped(values: dict[str, Any], learner: str, tmp_path: Path) -> None:
+    values["learner"] = {"name": learner, "warmup": 1} if learner == "dividemix" else {"name": learner, "frac": 0.4}
+    values["run"] |= {"device": "cuda", "deterministic": True}
+    config = load_config(values)
+    summary = run(config, tmp_path / "whole", Silent())
+
+    class Stop(Silent):
+        def round(self, record: dict[str, Any]) -> None:
+            if record["round"] == 2:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(config, tmp_path / "stopped", Stop())
+    resumed = run(config, tmp_path / "stopped", Silent(), resume=True)
+    assert resumed["final_accuracy"] == summary["final_accuracy"]
+    whole, other = (load_file(tmp_path / n / "model.safetensors") for n in ("whole", "stopped"))
+    assert all(torch.equal(whole[name], other[name]) for name in whole)

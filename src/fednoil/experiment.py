@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,8 +28,6 @@ from fednoil.servers import server_class
 from fednoil.servers.base import Server
 from fednoil.servers.sampling import number_selected
 from fednoil.tensors import Tensors
-
-_PARALLEL = 6  # clients at once on a GPU; more bring nothing on an H200, where the kernels are the limit
 
 
 @dataclass(frozen=True)
@@ -129,9 +128,26 @@ def pick_device(name: str) -> torch.device:
     return torch.device(name)
 
 
+def pick_precision(name: str, device: torch.device) -> torch.dtype:
+    """What convolutions and matrix products compute in."""
+    if name == "auto":
+        name = "bfloat16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "float32"
+    return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]
+
+
+def be_deterministic(wanted: bool) -> None:
+    """Whether PyTorch takes only algorithms that give the same bits each time; our own kernels always do."""
+    if wanted:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(wanted)
+    torch.backends.cudnn.deterministic = wanted
+
+
 def make_executor(experiment: Experiment, device: torch.device) -> Executor:
     """Put the data on the device once and make the executor that works there."""
     setting, config = experiment.setting, experiment.config
+    if device.type == "cuda":
+        be_deterministic(config.run.deterministic)
     pool = torch.tensor(setting.dataset.train.images, device=device)
     clients = {
         k: Client(k, pool, _tensor(part, device), _tensor(given, device))
@@ -139,12 +155,14 @@ def make_executor(experiment: Experiment, device: torch.device) -> Executor:
     }
     optimiser = Optimiser(lr=config.train.lr, momentum=config.train.momentum, weight_decay=config.train.weight_decay)
 
+    dtype = pick_precision(config.run.precision, device)
+
     def make_bench() -> Workbench:
-        return Workbench(experiment.learner, experiment.template, experiment.normalisation, optimiser, device)
+        return Workbench(experiment.learner, experiment.template, experiment.normalisation, optimiser, device, dtype)
 
     test_images = torch.tensor(setting.dataset.test.images, device=device)
     if device.type == "cuda" and config.run.executor == "auto":
-        parallel = min(_PARALLEL, number_selected(config.server.client_fraction, setting.num_clients))
+        parallel = min(config.run.parallel, number_selected(config.server.client_fraction, setting.num_clients))
         return CudaGraphs(make_bench, clients, test_images, parallel)
     return Sequential(make_bench(), clients, test_images)
 

@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -31,15 +32,17 @@ class Score:
 
 def score_logits(logits: Tensor, labels: Tensor) -> Score:
     """Score one model's logits [N, C] against true labels [N]."""
+    labels, classes = labels.to(logits.device), logits.shape[1]
     predicted = logits.argmax(1)
-    right = predicted == labels
-    per_class = []
-    for c in range(logits.shape[1]):
-        mine = right[labels == c]
-        per_class.append(100.0 * int(mine.sum()) / len(mine) if len(mine) else None)
-    loss = float(F.cross_entropy(logits.double(), labels))
-    shifted = 100.0 * int((predicted == (labels + 1) % logits.shape[1]).sum()) / len(labels)
-    return Score(100.0 * int(right.sum()) / len(labels), loss, tuple(per_class), shifted)
+    counts = torch.bincount(labels, minlength=classes)
+    hits = torch.bincount(labels[predicted == labels], minlength=classes)
+    shifted = (predicted == (labels + 1) % classes).sum()
+    loss = F.cross_entropy(logits.double(), labels)
+    # one transfer from the device for everything
+    numbers = torch.cat([hits, counts, shifted[None], loss[None]]).tolist()
+    per_class = [100.0 * h / c if c else None for h, c in zip(numbers[:classes], numbers[classes:-2], strict=True)]
+    right, wrong_by_one = sum(numbers[:classes]), numbers[-2]
+    return Score(100.0 * right / len(labels), numbers[-1], tuple(per_class), 100.0 * wrong_by_one / len(labels))
 
 
 def mean_score(scores: Sequence[Score], weights: Sequence[float]) -> Score:

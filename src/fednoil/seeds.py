@@ -19,6 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fednoil import kernels
+
 Name = str | int
 
 _GAMMA = 0x9E3779B97F4A7C15
@@ -32,6 +34,10 @@ def _signed(value: int) -> int:
     return value - (1 << 64) if value >= 1 << 63 else value
 
 
+def _part(name: Name) -> str:
+    return f"{type(name).__name__[0]}:{name}"
+
+
 @dataclass(frozen=True)
 class Seed:
     """A node in the tree of seeds: a root number and the path of names below it."""
@@ -42,11 +48,14 @@ class Seed:
     def child(self, *names: Name) -> Seed:
         return Seed(self.root, self.path + names)
 
+    def _hash(self) -> hashlib.blake2b:
+        text = "/".join([str(self.root), *(_part(n) for n in self.path)])
+        return hashlib.blake2b(text.encode(), digest_size=8)
+
     @property
     def value(self) -> int:
         """64 bits that depend on the root and on every name of the path."""
-        text = "/".join([str(self.root), *(f"{type(n).__name__[0]}:{n}" for n in self.path)])
-        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+        return int.from_bytes(self._hash().digest(), "little")
 
     def numpy(self) -> np.random.Generator:
         return np.random.Generator(np.random.Philox(key=self.value))
@@ -57,7 +66,20 @@ class Seed:
 
     def keys(self, names: Iterable[Name], device: torch.device | str = "cpu") -> Tensor:
         """Keys of the children called `names`: int64 [len(names)]."""
-        return torch.tensor([self.child(name).key() for name in names], dtype=torch.int64, device=device)
+        return self.keys_of([(name,) for name in names], device)
+
+    def keys_of(self, paths: Iterable[tuple[Name, ...]], device: torch.device | str = "cpu") -> Tensor:
+        """Keys of the descendants at `paths` below this node: int64 [len(paths)].
+
+        The common part is hashed once: a round draws thousands of keys.
+        """
+        common, digests = self._hash(), []
+        for path in paths:
+            one = common.copy()
+            one.update("".join(f"/{_part(name)}" for name in path).encode())
+            digests.append(one.digest())
+        words = np.frombuffer(b"".join(digests), dtype="<i8").astype(np.int64)
+        return torch.from_numpy(words).to(device)
 
 
 def _shift(x: Tensor, bits: int) -> Tensor:
@@ -67,6 +89,10 @@ def _shift(x: Tensor, bits: int) -> Tensor:
 
 def bits(keys: Tensor, count: int) -> Tensor:
     """64 random bits for each key and counter: int64 [*keys.shape, count]."""
+    if kernels.usable(keys):
+        from fednoil.kernels.random import bits as in_one_launch
+
+        return in_one_launch(keys, count, _signed(_GAMMA), _signed(_MIX1), _signed(_MIX2))
     counter = torch.arange(1, count + 1, dtype=torch.int64, device=keys.device) * _signed(_GAMMA)
     x = keys.unsqueeze(-1) + counter
     x = (x ^ _shift(x, 30)) * _signed(_MIX1)

@@ -23,26 +23,27 @@ def _check(images: Tensor, index: Tensor) -> None:
         )
     if not images.is_contiguous():
         raise UserError("images: a strided view given; call contiguous() on the pool once")
-    if index.dim() != 1 or index.dtype not in (torch.int64, torch.int32):
-        raise UserError(f"index: {index.dtype} {tuple(index.shape)} given; int64 or int32 [B] is needed")
+    if index.dim() == 0 or index.dtype not in (torch.int64, torch.int32):
+        raise UserError(f"index: {index.dtype} {tuple(index.shape)} given; int64 or int32 [..., B] is needed")
     if index.device != images.device:
         raise UserError(f"index: on {index.device}; it must be on the images' device, {images.device}")
 
 
 def _check_params(params: Tensor, index: Tensor, columns: str, fits: bool) -> None:
-    if params.dim() != 2 or len(params) != len(index) or not fits or params.is_floating_point():
+    if params.shape[:-1] != index.shape or not fits or params.is_floating_point():
+        shape = ", ".join([*map(str, index.shape), columns])
         raise UserError(
             f"params: {params.dtype} {tuple(params.shape)} given; "
-            f"whole numbers of shape [{len(index)}, {columns}] from the plan are needed"
+            f"whole numbers of shape [{shape}] from the plan are needed"
         )
     if params.device != index.device:
         raise UserError(f"params: on {params.device}; they must be on the images' device, {index.device}")
 
 
 def plain(images: Tensor, index: Tensor) -> Tensor:
-    """Images `index` [B] of the pool uint8 [N, C, H, W] as they are: uint8 [B, C, H, W]."""
+    """Images `index` [..., B] of the pool uint8 [N, C, H, W] as they are: uint8 [..., B, C, H, W]."""
     _check(images, index)
-    return images.index_select(0, index)
+    return images.index_select(0, index.reshape(-1)).view(*index.shape, *images.shape[1:])
 
 
 def _weak(images: Tensor, index: Tensor, params: tuple[Tensor, ...]) -> Tensor:
@@ -59,14 +60,15 @@ def _weak(images: Tensor, index: Tensor, params: tuple[Tensor, ...]) -> Tensor:
 
 
 def weak(images: Tensor, index: Tensor, params: Tensor) -> Tensor:
-    """Weak views of the images `index` [B] of the pool uint8 [N, C, H, W]: uint8 [B, C, H, W].
+    """Weak views of the images `index` [..., B] of the pool uint8 [N, C, H, W]: uint8 [..., B, C, H, W].
 
-    `params` [B, 3] is a row of `weak_plan`: flip first, then pixel (y, x) shows (y + dy, x + dx), reflected
+    `params` [..., B, 3] is a row of `weak_plan`: flip first, then pixel (y, x) shows (y + dy, x + dx), reflected
     at the borders without repeating the edge, as often as it takes.
     """
     _check(images, index)
     _check_params(params, index, "3", params.shape[-1:] == (WEAK_COLUMNS,))
-    return _weak(images, index, params.to(torch.int64).unbind(1))
+    view = _weak(images, index.reshape(-1), params.reshape(-1, WEAK_COLUMNS).to(torch.int64).unbind(1))
+    return view.view(*index.shape, *images.shape[1:])
 
 
 def _cutout(images: Tensor, y: Tensor, x: Tensor) -> Tensor:
@@ -81,19 +83,19 @@ def _cutout(images: Tensor, y: Tensor, x: Tensor) -> Tensor:
 
 
 def strong(images: Tensor, index: Tensor, params: Tensor) -> Tensor:
-    """Strong views of the images `index` [B] of the pool uint8 [N, C, H, W]: uint8 [B, C, H, W].
+    """Strong views of the images `index` [..., B] of the pool uint8 [N, C, H, W]: uint8 [..., B, C, H, W].
 
-    `params` [B, 5 + 4*ops] is a row of `strong_plan`: the weak view, each operation in turn, Cutout.
+    `params` [..., B, 5 + 4*ops] is a row of `strong_plan`: the weak view, each operation in turn, Cutout.
     """
     _check(images, index)
     ops, rest = divmod(params.shape[-1] - WEAK_COLUMNS - CENTRE_COLUMNS if params.dim() else -1, OP_COLUMNS)
     _check_params(params, index, "5 + 4*ops", ops >= 0 and rest == 0)
-    params = params.to(torch.int64)
+    params = params.reshape(-1, params.shape[-1]).to(torch.int64)
     columns = params.unbind(1)
-    view = _weak(images, index, columns[:WEAK_COLUMNS])
+    view = _weak(images, index.reshape(-1), columns[:WEAK_COLUMNS])
     rounds = params[:, WEAK_COLUMNS:-CENTRE_COLUMNS].unflatten(1, (ops, OP_COLUMNS))
     op, level, sign, applied = rounds.unbind(2)
     static = images.device.type != "cpu"
     for codes in encode(op * applied, level, sign).unbind(1):  # operation 0 is Identity
         view = apply_codes(view, codes, static=static)
-    return _cutout(view, *columns[-CENTRE_COLUMNS:])
+    return _cutout(view, *columns[-CENTRE_COLUMNS:]).view(*index.shape, *images.shape[1:])

@@ -40,8 +40,13 @@ class RunConfig(Section):
     seed: int = Field(default=0, ge=0)
     device: Literal["auto", "cpu", "cuda"] = "auto"
     executor: Literal["auto", "sequential"] = Field(
-        default="auto", description="auto: CUDA graphs on a GPU; sequential: the reference, client after client"
+        default="auto", description="auto: all clients at once on a GPU; sequential: the reference, one after another"
     )
+    precision: Literal["auto", "float32", "bfloat16"] = Field(
+        default="auto", description="of convolutions and matrix products; auto: bfloat16 on a GPU, float32 on a CPU"
+    )
+    parallel: int = Field(default=32, ge=1, description="clients that train at once on a GPU, at most")
+    deterministic: bool = Field(default=False, description="same bits on every run on the same GPU, at some cost")
     checkpoint_every: int = Field(default=10, ge=1)
 
 

@@ -50,5 +50,5 @@ class Executor(Protocol):
         ...
 
     def test_logits(self, model: Tensors) -> Tensor:
-        """Logits of a scored model on the test images: float32 [N, C] on the host."""
+        """Logits of a scored model on the test images: float32 [N, C]."""
         ...

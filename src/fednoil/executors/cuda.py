@@ -1,16 +1,18 @@
-"""Many clients at once on one GPU, each an epoch at a time as one CUDA graph on a stream of its own.
+"""All clients of a round at once on one GPU: stacked steps, captured as CUDA graphs and replayed.
 
-The learner's step is captured once per shape and replayed; what changes from step to step (the plan's rows) is
-copied into the graph's own tensors before a replay. Clients of different sizes have graphs of their own, so
-nothing is padded and a client with fewer steps simply ends earlier. A learner whose step can't be captured runs
-eagerly, with one warning that says why.
+A round's clients sit side by side (`StackedBench`). Neighbours whose batches have the same shapes run as one
+(`Rows`); clients of other shapes run beside them on streams of their own. The plans of whole epochs, and the images
+they ask for, are made ahead in large pieces; a graph then does `_STEPS` optimiser steps without the host. While it
+runs, the next epochs are planned. A learner that can't be stacked runs in a graph for each client, and one that
+can't be captured runs eagerly, with one warning that says why.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,11 +21,14 @@ from torch.nn.modules.dropout import _DropoutNd
 from fednoil.executors.base import Job, Progress, Result
 from fednoil.executors.local import Workbench
 from fednoil.executors.sequential import Sequential
+from fednoil.executors.stack import Rows, StackedBench
 from fednoil.learners.base import Client, Phase
 from fednoil.tensors import Tensors
 
 Signature = tuple[object, ...]
-_GRAPHS = 8  # graphs a slot keeps; clients of many sizes would fill the memory otherwise
+_STEPS = 8  # optimiser steps in a graph; what is left over runs in graphs of one step
+_GRAPHS = 64  # graphs kept; clients of many sizes would fill the memory otherwise
+_PIXELS = 1 << 24  # pixels whose views are made at once: enough to fill a GPU, without filling its memory
 
 
 class NotCapturable(Exception):
@@ -31,22 +36,72 @@ class NotCapturable(Exception):
 
 
 @dataclass(frozen=True)
-class Captured:
-    """A graph of one or more steps, and the tensors it reads and writes."""
+class Touched:
+    """The names in its batch and state that a step looks at; the rest stays out of the graph."""
 
-    graph: torch.cuda.CUDAGraph
-    batches: Tensors  # as the plan's, with the captured number of steps first
-    state: Tensors
-    total: Tensor
+    batch: tuple[str, ...]
+    state: tuple[str, ...]
 
 
 @dataclass
-class Slot:
-    """A place for one client: networks, a stream, and the graphs captured on them."""
+class Seat:
+    """One client's turn: where it sits, its bench, and what it has done."""
 
+    place: int
     bench: Workbench
-    stream: torch.cuda.Stream
-    graphs: dict[Signature, Captured] = field(default_factory=dict)
+    client: Client
+    job: Job
+    state: Tensors
+    steps: int = 0
+    updates: int = 0
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A graph of one or more steps of some rows, and the tensors it reads and writes, clients in front."""
+
+    graph: torch.cuda.CUDAGraph
+    batch: Tensors  # [K, steps, ...]
+    state: Tensors
+    active: Tensor | None  # [K, steps]
+
+
+class _Recorder(dict[str, Tensor]):
+    """A dictionary that remembers which names were asked for."""
+
+    def __init__(self, values: Tensors) -> None:
+        super().__init__(values)
+        self.names: dict[str, None] = {}
+
+    def __getitem__(self, name: str) -> Tensor:
+        self.names[name] = None
+        return super().__getitem__(name)
+
+    def __contains__(self, name: object) -> bool:
+        found = super().__contains__(name)
+        if found:
+            self.names[str(name)] = None
+        return found
+
+    def get(self, name: str, default: Any = None) -> Any:
+        found = name in self
+        return self[name] if found else default
+
+    def __iter__(self) -> Iterator[str]:
+        self.names |= dict.fromkeys(super().keys())
+        return super().__iter__()
+
+    def keys(self) -> Any:
+        self.names |= dict.fromkeys(super().keys())
+        return super().keys()
+
+    def items(self) -> Any:
+        self.names |= dict.fromkeys(super().keys())
+        return super().items()
+
+    def values(self) -> Any:
+        self.names |= dict.fromkeys(super().keys())
+        return super().values()
 
 
 class CudaGraphs:
@@ -61,18 +116,25 @@ class CudaGraphs:
     ) -> None:
         self.eager = Sequential(make_bench(), clients, test_images)
         self.clients = clients
-        self.slots = [Slot(make_bench(), torch.cuda.Stream()) for _ in range(parallel)]
-        self.reason: str | None = None  # why the step is not captured
-        dropout = [m for m in self.slots[0].bench.modules() if isinstance(m, _DropoutNd) and m.p > 0]
-        if dropout:
+        self.bench = StackedBench([make_bench() for _ in range(parallel)])
+        device = self.bench.benches[0].device
+        self.losses = torch.zeros(parallel, device=device)
+        self.graphed = device.type == "cuda"  # on a CPU the same steps run one by one, for tests
+        self.streams = [torch.cuda.Stream() for _ in range(parallel)] if self.graphed else []
+        self.pools = [torch.cuda.graph_pool_handle() for _ in range(parallel)] if self.graphed else []
+        self.graphs: dict[Signature, Captured] = {}
+        self.held: list[object] = []  # what streams still read must not be given to others
+        self.touched: dict[Signature, Touched] = {}
+        self.reason: str | None = None  # why steps are not captured
+        self.alone: str | None = None  # why clients are not stacked
+        if any(isinstance(m, _DropoutNd) and m.p > 0 for m in self.bench.benches[0].modules()):
             self._give_up("the model has dropout, whose random numbers a graph can't take from the run's seed")
 
     def _give_up(self, reason: str) -> None:
         """Run eagerly from now on, and say once why."""
         self.reason = reason
         warnings.warn(f"clients run one after another, not as CUDA graphs: {reason}", stacklevel=3)
-        torch.cuda.synchronize()
-        self.slots.clear()
+        self.graphs.clear()
 
     def scores(self, jobs: Sequence[Job], sampling: str, temperature: float) -> dict[int, float]:
         return self.eager.scores(jobs, sampling, temperature)
@@ -82,122 +144,276 @@ class CudaGraphs:
 
     def train(self, jobs: Sequence[Job], progress: Progress | None = None) -> list[Result]:
         results: list[Result] = []
+        seats = len(self.bench.benches)
         while len(results) < len(jobs):
+            rest = jobs[len(results) :]
             if self.reason is not None:
-                return results + self.eager.train(jobs[len(results) :], progress)
-            results += self._train_together(jobs[len(results) : len(results) + len(self.slots)])
+                return results + self.eager.train(rest, progress)
+            try:
+                results += self._train_together(rest[:seats])
+            except NotCapturable as error:
+                self._join()
+                if self.alone is None and min(seats, len(rest)) > 1:
+                    self.alone = str(error)
+                    warnings.warn(f"each client runs in CUDA graphs of its own: {error}", stacklevel=3)
+                else:
+                    self._give_up(str(error))
             if progress:
                 progress(len(results) / len(jobs))
         return results
 
     def _train_together(self, jobs: Sequence[Job]) -> list[Result]:
-        """One client a slot; the slots take turns in launching their next graph."""
-        turns = [_Turn(slot, self.clients[job.client], job) for slot, job in zip(self.slots, jobs, strict=False)]
-        running = {turn: turn.launches() for turn in turns}
+        self.losses.zero_()
+        seats = []
+        for place, job in enumerate(jobs):
+            bench, client = self.bench.benches[place], self.clients[job.client]
+            seats.append(Seat(place, bench, client, job, bench.begin(client, job)))
+        for epochs in seats[0].bench.chunks(max(job.turn.epochs for job in jobs)):
+            if seats[0].bench.learner.adaptive or any(t.state for t in self.touched.values()):
+                self._join()  # else the next epochs are planned while the last ones run
+            plans = [_planned(seat, epochs) for seat in seats]
+            for number in range(max(map(len, plans))):
+                ready = [(seat, plan[number]) for seat, plan in zip(seats, plans, strict=True) if number < len(plan)]
+                for run in self._runs(ready):
+                    self._play(run)
+        self._join()
+        return self._finish(seats)
+
+    def _join(self) -> None:
+        for stream in self.streams:
+            torch.cuda.current_stream().wait_stream(stream)
+        self.held.clear()
+
+    def _finish(self, seats: Sequence[Seat]) -> list[Result]:
+        """The results, after one look at whether all is finite."""
+        here = slice(0, len(seats))
+        finite = torch.stack([torch.isfinite(s.params[here]).all(1) for s in self.bench.stacks.values()]).all(0)
+        numbers = torch.stack([self.losses[here], finite.float()]).tolist()
+        return [
+            seat.bench.finish(seat.client, seat.job, seat.state, loss / max(seat.steps, 1), seat.updates, bool(good))
+            for seat, loss, good in zip(seats, *numbers, strict=True)
+        ]
+
+    def _runs(self, ready: Sequence[tuple[Seat, Phase]]) -> list[list[tuple[Seat, Phase]]]:
+        """Neighbours whose steps have the same shapes, together."""
+        runs: list[list[tuple[Seat, Phase]]] = []
+        last: Signature = ()
+        for seat, phase in ready:
+            touched = self._look(seat, phase)
+            shape = _shape(phase, seat.state, touched)
+            follows = bool(runs) and runs[-1][-1][0].place == seat.place - 1
+            if follows and shape == last and self.alone is None:
+                runs[-1].append((seat, phase))
+            else:
+                runs.append([(seat, phase)])
+            last = shape
+        return runs
+
+    def _look(self, seat: Seat, phase: Phase) -> Touched:
+        """Which tensors a step of this kind looks at, found by one step that leaves no trace."""
+        key = (phase.kind, phase.trains, tuple(phase.tensors), tuple(seat.state))
+        if key not in self.touched:
+            copies = {name: tensor.clone() for name, tensor in seat.state.items()}
+            state = _Recorder(copies)
+            row = {name: tensor[0] for name, tensor in phase.tensors.items()}
+            batch = _Recorder({**row, **seat.bench.learner.views(seat.client.pool, row)})
+            with _unchanged(self.bench, slice(seat.place, seat.place + 1)):
+                seat.bench.optimise(phase, batch, seat.client.pool, state, torch.zeros((), device=self.losses.device))
+            if any(dict.get(state, name) is not copy for name, copy in copies.items()):
+                raise NotCapturable("its step replaces tensors of the state; it must change them in place")
+            self.touched[key] = Touched(tuple(batch.names), tuple(n for n in state.names if n in seat.state))
+        return self.touched[key]
+
+    def _play(self, run: Sequence[tuple[Seat, Phase]]) -> None:
+        """All steps of one phase of some neighbours."""
+        seats, phases = [seat for seat, _ in run], [phase for _, phase in run]
+        touched = self._look(*run[0])
+        counts = [phase.steps for phase in phases]
+        plan = {name: _side_by_side([p.tensors[name] for p in phases], max(counts)) for name in phases[0].tensors}
+        state = {name: torch.stack([seat.state[name] for seat in seats]) for name in touched.state}
+        for seat, phase in run:
+            seat.steps += phase.steps
+            seat.updates += phase.steps * len(phase.trains)
+        self.held += [plan, state, phases]
+        with self._on_streams(seats):
+            rows = Rows(self.bench, seats[0].place, len(seats))
+            views = seats[0].bench.learner.views
+            for start, stop in _pieces(plan, max(counts), seats[0].client.pool[0].numel()):
+                piece = {name: tensor[:, start:stop] for name, tensor in plan.items()}
+                piece |= views(seats[0].client.pool, piece)
+                piece = {name: piece[name] for name in touched.batch}
+                for first, last, frozen in _portions(start, stop, min(counts)):
+                    part = {name: tensor[:, first - start : last - start] for name, tensor in piece.items()}
+                    active = None
+                    if frozen:
+                        ends = torch.tensor(counts, device=self.losses.device)[:, None]
+                        active = torch.arange(first, last, device=self.losses.device) < ends
+                    self._steps(rows, phases[0], part, seats[0].client.pool, state, active)
+            for place, seat in enumerate(seats):
+                for name in touched.state:
+                    seat.state[name].copy_(state[name][place])
+
+    def _on_streams(self, seats: Sequence[Seat]) -> Any:
+        return _Streams([self.streams[seat.place] for seat in seats]) if self.graphed else _Streams([])
+
+    def _steps(
+        self, rows: Rows, phase: Phase, batch: Tensors, pool: Tensor, state: Tensors, active: Tensor | None
+    ) -> None:
+        """Steps of one portion: by a graph, or one by one where there are none."""
+        steps = len(next(iter(batch.values()))[0])
+        total = self.losses[rows.first : rows.first + rows.count]
+        if not self.graphed:
+            _run(rows, phase, batch, pool, state, total, active, steps)
+            return
+        shapes = tuple((n, t.dtype, t.shape) for tensors in (batch, state) for n, t in tensors.items())
+        key = (rows.first, rows.count, phase.kind, phase.trains, steps, active is not None, shapes)
+        if key not in self.graphs:
+            if len(self.graphs) >= _GRAPHS:
+                torch.cuda.synchronize()
+                del self.graphs[next(iter(self.graphs))]  # the one unused for longest
+            self.graphs[key] = self._capture(rows, phase, batch, pool, state, active, steps)
+        captured = self.graphs[key] = self.graphs.pop(key)
+        _copy(batch, captured.batch)
+        _copy(state, captured.state)
+        if active is not None and captured.active is not None:
+            captured.active.copy_(active)
+        captured.graph.replay()
+        _copy(captured.state, state)
+
+    def _capture(
+        self,
+        rows: Rows,
+        phase: Phase,
+        batch: Tensors,
+        pool: Tensor,
+        state: Tensors,
+        active: Tensor | None,
+        steps: int,
+    ) -> Captured:
+        """Capture steps on the current stream; networks and state are left as they were."""
+        batch, state = ({n: t.clone() for n, t in tensors.items()} for tensors in (batch, state))
+        active = None if active is None else active.clone()
+        here = slice(rows.first, rows.first + rows.count)
+        total, stream = self.losses[here], torch.cuda.current_stream()
+        before, graph = total.clone(), torch.cuda.CUDAGraph()
         try:
-            while running:
-                for turn, launches in list(running.items()):
-                    with torch.cuda.stream(turn.slot.stream):
-                        if next(launches, None) is None:
-                            del running[turn]
-        except NotCapturable as error:
-            self._give_up(str(error))
-            return self.eager.train(jobs)
-        results = []
-        for turn in turns:
-            with torch.cuda.stream(turn.slot.stream):
-                results.append(turn.finish())
-            torch.cuda.current_stream().wait_stream(turn.slot.stream)
-        return results
+            with _unchanged(self.bench, here):
+                _run(rows, phase, batch, pool, state, total, active, steps=1)  # libraries choose and allocate
+                total.copy_(before)
+            torch.cuda.synchronize()
+            graph.capture_begin(pool=self.pools[rows.first], capture_error_mode="thread_local")
+            try:
+                _run(rows, phase, batch, pool, state, total, active, steps)
+            finally:
+                graph.capture_end()
+        except torch.cuda.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            stream.synchronize()
+            raise NotCapturable(_why(error)) from error
+        return Captured(graph, batch, state, active)
 
 
-class _Turn:
-    """One client's turn in a slot."""
+class _Streams:
+    """Work on the first of some streams, after all of them and before all of them."""
 
-    def __init__(self, slot: Slot, client: Client, job: Job) -> None:
-        self.slot, self.client, self.job = slot, client, job
-        self.state: Tensors = {}
-        self.total = torch.zeros((), device=slot.bench.device)
-        self.steps = self.updates = 0
+    def __init__(self, streams: Sequence[torch.cuda.Stream]) -> None:
+        self.streams = streams
+        self.context = torch.cuda.stream(streams[0] if streams else None)
 
-    def launches(self) -> Iterator[bool]:
-        """Do the whole turn, pausing after each launch; to be run on the slot's stream."""
-        bench, turn = self.slot.bench, self.job.turn
-        torch.cuda.current_stream().wait_stream(torch.cuda.default_stream())
-        self.state = bench.begin(self.client, self.job)
-        for epochs in bench.chunks(turn.epochs):
-            for phase in bench.planned(self.client, self.state, turn, epochs):
-                # An epoch a graph, or a step where the length of an epoch depends on the data.
-                steps, rest = divmod(phase.steps, len(epochs))
-                steps = 1 if bench.learner.adaptive or rest or not steps else steps
-                captured = self._captured(phase, steps)
-                _copy(self.state, captured.state)
-                captured.total.zero_()
-                for start in range(0, phase.steps, steps):
-                    for name, tensor in phase.tensors.items():
-                        captured.batches[name].copy_(tensor[start : start + steps])
-                    captured.graph.replay()
-                    yield True
-                _copy(captured.state, self.state)
-                self.total += captured.total
-                self.steps += phase.steps
-                self.updates += phase.steps * len(phase.trains)
+    def __enter__(self) -> None:
+        if self.streams:
+            for other in (torch.cuda.current_stream(), *self.streams[1:]):
+                self.streams[0].wait_stream(other)
+        self.context.__enter__()
 
-    def _captured(self, phase: Phase, steps: int) -> Captured:
-        graphs, signature = self.slot.graphs, _signature(phase, self.state, steps)
-        if signature not in graphs:
-            if len(graphs) >= _GRAPHS:
-                torch.cuda.current_stream().synchronize()
-                del graphs[next(iter(graphs))]  # the one unused for longest
-            graphs[signature] = _capture(self.slot.bench, self.client.pool, phase, self.state, steps)
-        graphs[signature] = graphs.pop(signature)
-        return graphs[signature]
-
-    def finish(self) -> Result:
-        return self.slot.bench.finish(self.client, self.job, self.state, self.total, self.steps, self.updates)
+    def __exit__(self, *error: object) -> None:
+        self.context.__exit__(*error)  # pyright: ignore[reportArgumentType]
+        for other in self.streams[1:]:
+            other.wait_stream(self.streams[0])
 
 
-def _capture(bench: Workbench, pool: Tensor, phase: Phase, state: Tensors, steps: int) -> Captured:
-    """Capture `steps` steps on the current stream; networks and state are left as they were."""
-    networks = {name: net.dump(name) for name, net in bench.nets.items()}
-    momenta = {name: net.momentum.clone() for name, net in bench.nets.items()}
-    batches = {name: tensor[:steps].clone() for name, tensor in phase.tensors.items()}
-    static = {name: tensor.clone() for name, tensor in state.items()}
-    total = torch.zeros((), device=bench.device)
+class _unchanged:
+    """Put the networks of some rows back as they were."""
 
-    def run() -> None:
-        for s in range(steps):
-            bench.step(phase, {name: t[s] for name, t in batches.items()}, pool, static, total)
+    def __init__(self, bench: StackedBench, here: slice) -> None:
+        self.tensors = [
+            tensor[here]
+            for stack in bench.stacks.values()
+            for tensor in (stack.params, stack.grads, stack.momentum, *stack.others.values())
+        ]
 
-    before = {name: id(tensor) for name, tensor in static.items()}
-    run()  # libraries choose and allocate before the capture
-    if {name: id(tensor) for name, tensor in static.items()} != before:
-        raise NotCapturable("its step replaces tensors of the state; it must change them in place")
-    stream = torch.cuda.current_stream()
-    stream.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    try:
-        with torch.cuda.graph(graph, stream=stream):
-            run()
-    except torch.cuda.OutOfMemoryError:
-        raise
-    except RuntimeError as error:
-        raise NotCapturable(f"capturing its step failed: {str(error).splitlines()[0]}") from error
-    for name, net in bench.nets.items():
-        net.load(networks[name], name)
-        net.momentum.copy_(momenta[name])
-    return Captured(graph, batches, static, total)
+    def __enter__(self) -> None:
+        self.copies = [tensor.clone() for tensor in self.tensors]
+
+    def __exit__(self, *error: object) -> None:
+        for tensor, copy in zip(self.tensors, self.copies, strict=True):
+            tensor.copy_(copy)
 
 
-def _signature(phase: Phase, state: Tensors, steps: int) -> Signature:
-    """What must be equal for a graph to be used again."""
-    tensors = (*phase.tensors.items(), *state.items())
-    shapes = tuple(
-        (name, t.dtype, t.shape[1:] if i < len(phase.tensors) else t.shape) for i, (name, t) in enumerate(tensors)
-    )
-    return (phase.kind, phase.trains, steps, shapes)
+def _why(error: RuntimeError) -> str:
+    """In a learner's terms, what PyTorch has to say about a step that it can't map or capture."""
+    text = str(error).splitlines()[0]
+    low = text.lower()
+    if any(word in low for word in ("dynamic", "data-dependent", "nonzero", "boolean mask")):
+        return f"its step has shapes or branches that depend on values ({text})"
+    if ".item()" in low or "captur" in low:
+        return f"its step waits for a value on the host ({text})"
+    return f"its step can't be captured ({text})"
+
+
+def _planned(seat: Seat, epochs: range) -> list[Phase]:
+    """A seat's phases of those of the epochs that it has."""
+    mine = range(epochs.start, min(epochs.stop, seat.job.turn.epochs))
+    return seat.bench.planned(seat.client, seat.state, seat.job.turn, mine) if mine else []
+
+
+def _shape(phase: Phase, state: Tensors, touched: Touched) -> Signature:
+    """What must be equal for two clients' steps to run as one."""
+    batch = tuple((name, t.dtype, t.shape[1:]) for name, t in phase.tensors.items())
+    return (phase.kind, phase.trains, batch, tuple((name, state[name].shape) for name in touched.state))
+
+
+def _side_by_side(tensors: Sequence[Tensor], steps: int) -> Tensor:
+    """[K, steps, ...]; a client with fewer steps repeats its last one, frozen."""
+    longest = [t if len(t) == steps else torch.cat([t, t[-1:].expand(steps - len(t), *t.shape[1:])]) for t in tensors]
+    return torch.stack(longest)
+
+
+def _pieces(plan: Tensors, steps: int, pixels: int) -> Iterator[tuple[int, int]]:
+    """Spans of steps whose images, of so many pixels each, are made at once."""
+    images = max(1, sum(t.shape[0] * t.shape[2] for t in plan.values() if t.dim() > 3))  # view parameters are 4-D
+    size = max(1, _PIXELS // (images * pixels) // _STEPS) * _STEPS
+    return ((start, min(start + size, steps)) for start in range(0, steps, size))
+
+
+def _portions(start: int, stop: int, whole: int) -> Iterator[tuple[int, int, bool]]:
+    """Cut steps start..stop into those that a graph does at once; from step `whole` on some clients are frozen."""
+    while start < stop:
+        frozen = start >= whole
+        left = (stop if frozen else min(stop, whole)) - start
+        size = _STEPS if left >= _STEPS else 1
+        yield start, start + size, frozen
+        start += size
+
+
+def _run(
+    rows: Rows,
+    phase: Phase,
+    batch: Tensors,
+    pool: Tensor,
+    state: Tensors,
+    total: Tensor,
+    active: Tensor | None,
+    steps: int,
+) -> None:
+    for s in range(steps):
+        row = {name: tensor[:, s] for name, tensor in batch.items()}
+        rows.step(phase.kind, phase.trains, row, pool, state, total, None if active is None else active[:, s])
 
 
 def _copy(source: Tensors, target: Tensors) -> None:
-    for name, tensor in target.items():
-        tensor.copy_(source[name])
+    if target:
+        torch._foreach_copy_(  # pyright: ignore[reportPrivateImportUsage]
+            list(target.values()), [source[name] for name in target]
+        )

@@ -7,7 +7,8 @@ executor captures its `step` and replays it.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -17,8 +18,10 @@ from fednoil.executors.base import Job, Progress, Result
 from fednoil.learners.base import CHUNK, Client, Learner, Phase, Turn
 from fednoil.models.network import Network
 from fednoil.section import Section
-from fednoil.servers.sampling import client_score
+from fednoil.servers.sampling import client_scores
 from fednoil.tensors import Tensors
+
+PLANNED = (4, 32, 64)  # epochs planned at once: few at first, to be ready soon, then more, to be cheap
 
 
 class Optimiser(Section):
@@ -39,11 +42,14 @@ class Workbench:
         normalisation: tuple[tuple[float, ...], tuple[float, ...]],
         optimiser: Optimiser,
         device: torch.device,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
         self.learner = learner
         self.optimiser = optimiser
         self.device = device
-        self.nets = {role.name: Network(copy.deepcopy(template), *normalisation, device) for role in learner.roles}
+        self.nets = {
+            role.name: Network(copy.deepcopy(template), *normalisation, device, dtype) for role in learner.roles
+        }
 
     def load(self, received: Tensors, keep: Tensors) -> None:
         """Set every network: shared ones as received, kept ones as kept, the rest as copies."""
@@ -60,10 +66,17 @@ class Workbench:
         for role in copies:
             self.nets[role.name].load(self.nets[role.start].dump(role.name), role.name)
 
-    def score(self, client: Client, job: Job, sampling: str, temperature: float) -> float:
-        """How clean the received model finds this client's labels."""
-        self.load(job.received, job.keep)
-        return client_score(self.learner.confidence(self.nets, client, temperature), sampling)
+    def scores(
+        self, clients: Mapping[int, Client], jobs: Sequence[Job], sampling: str, temperature: float
+    ) -> dict[int, float]:
+        """How clean each client's received model finds its labels; a model that many received is loaded once."""
+        confidences, loaded = [], None
+        for job in jobs:
+            if job.received is not loaded or job.keep:
+                self.load(job.received, job.keep)
+                loaded = job.received if not job.keep else None
+            confidences.append(self.learner.confidence(self.nets, clients[job.client], temperature))
+        return dict(zip((job.client for job in jobs), client_scores(confidences, sampling), strict=True))
 
     def update(self, client: Client, job: Job, progress: Progress | None = None) -> Result:
         """Run one client's turn."""
@@ -81,11 +94,17 @@ class Workbench:
                     self._run(phase, client, state, total, progress, span)
                     steps += phase.steps
                     updates += phase.steps * len(phase.trains)
-            return self.finish(client, job, state, total, steps, updates)
+            return self.finish(client, job, state, float(total) / max(steps, 1), updates)
 
     def chunks(self, epochs: int) -> list[range]:
-        """Epochs that are planned together: all of them, unless planning must see how training went."""
-        return [range(e, e + 1) for e in range(epochs)] if self.learner.adaptive else [range(epochs)]
+        """Epochs that are planned together: one where planning must see how training went."""
+        if self.learner.adaptive:
+            return [range(e, e + 1) for e in range(epochs)]
+        chunks: list[range] = []
+        while (start := chunks[-1].stop if chunks else 0) < epochs:
+            size = PLANNED[min(len(chunks), len(PLANNED) - 1)]
+            chunks.append(range(start, min(start + size, epochs)))
+        return chunks
 
     def begin(self, client: Client, job: Job) -> Tensors:
         """Load the networks and let the learner look at its data; returns the turn's state."""
@@ -106,7 +125,11 @@ class Workbench:
             yield from net.module.modules()
 
     def step(self, phase: Phase, batch: Tensors, pool: Tensor, state: Tensors, total: Tensor) -> None:
-        """One optimiser step; adds its loss to `total`."""
+        """One optimiser step on a row of the plan; adds its loss to `total`."""
+        self.optimise(phase, {**batch, **self.learner.views(pool, batch)}, pool, state, total)
+
+    def optimise(self, phase: Phase, batch: Tensors, pool: Tensor, state: Tensors, total: Tensor) -> None:
+        """One optimiser step on a batch with its images."""
         learner, nets, kind = self.learner, self.nets, phase.kind
         for name in phase.trains:
             nets[name].grads.zero_()
@@ -134,11 +157,18 @@ class Workbench:
             if progress and (done % 16 == 0 or done == phase.steps):
                 progress(span[0] + span[1] * done / phase.steps)
 
-    def finish(self, client: Client, job: Job, state: Tensors, total: Tensor, steps: int, updates: int) -> Result:
-        """Gather what the turn leaves, having checked that it is finite."""
+    def finish(
+        self, client: Client, job: Job, state: Tensors, loss: float, updates: int, finite: bool | None = None
+    ) -> Result:
+        """Gather what the turn leaves, having checked that it is finite (`finite`: it is known whether)."""
+        if finite is None:
+            finite = all(bool(torch.isfinite(net.params).all()) for net in self.nets.values())
+        if not finite or not math.isfinite(loss):
+            raise UserError(
+                f"training diverged: client {job.client} in round {job.turn.round_idx} has loss {loss}; "
+                f"lower train.lr (now {self.optimiser.lr}); the last checkpoint is kept"
+            )
         final = self.learner.final(self.nets, client, state, job.turn)
-        loss = float(total) / max(steps, 1)
-        self._check_finite(loss, job)
         keep, sent = dict(final.keep), {}
         for role in self.learner.roles:
             if role.shared:
@@ -148,22 +178,13 @@ class Workbench:
         numbers = {**final.numbers, "samples": float(len(client)), "steps": float(updates)}
         return Result(client.id, sent, numbers, keep, final.evidence, loss)
 
-    def _check_finite(self, loss: float, job: Job) -> None:
-        finite = all(bool(torch.isfinite(net.params).all()) for net in self.nets.values())
-        if not finite or loss != loss or loss in (float("inf"), float("-inf")):
-            raise UserError(
-                f"training diverged: client {job.client} in round {job.turn.round_idx} has loss {loss}; "
-                f"lower train.lr (now {self.optimiser.lr}); the last checkpoint is kept"
-            )
-
     @torch.no_grad()
     def logits(self, model: Tensors, images: Tensor) -> Tensor:
-        """Logits of a scored model, in eval mode: float32 [N, C] on the host."""
+        """Logits of a scored model, in eval mode: float32 [N, C]."""
         self.load(model, model)
         for net in self.nets.values():
             net.eval()
         parts = [
-            self.learner.predict(self.nets, images[i : i + CHUNK], model).float().cpu()
-            for i in range(0, len(images), CHUNK)
+            self.learner.predict(self.nets, images[i : i + CHUNK], model).float() for i in range(0, len(images), CHUNK)
         ]
         return torch.cat(parts)

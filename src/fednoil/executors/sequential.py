@@ -21,7 +21,7 @@ class Sequential:
         self.test_images = test_images
 
     def scores(self, jobs: Sequence[Job], sampling: str, temperature: float) -> dict[int, float]:
-        return {job.client: self.bench.score(self.clients[job.client], job, sampling, temperature) for job in jobs}
+        return self.bench.scores(self.clients, jobs, sampling, temperature)
 
     def train(self, jobs: Sequence[Job], progress: Progress | None = None) -> list[Result]:
         results = []

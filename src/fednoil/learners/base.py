@@ -5,6 +5,7 @@ A learner's work in one round is `init / step / final` over tensors. An executor
 
     state  = learner.init(nets, client, keep, turn)                 once a round
     phases = learner.plan(nets, client, state, turn, epochs)        index tensors for whole epochs, drawn ahead
+    batch |= learner.views(client.pool, batch)                      images of one step, or of many at once
     loss   = learner.step(nets, client.pool, batch, state, kind)    one optimiser step; then loss.backward()
              learner.gradients(nets, batch, state, kind)            may change the gradients before the optimiser
              learner.after(nets, batch, state, kind)                after the optimiser (a moving average, say)
@@ -141,6 +142,14 @@ class Learner(ABC):
     def plan(self, nets: Nets, client: Client, state: Tensors, turn: Turn, epochs: range) -> list[Phase]:
         """The steps of the given epochs (numbered from 0), in order; only an adaptive learner may look at `nets`."""
 
+    def views(self, pool: Tensor, batch: Tensors) -> Tensors:
+        """The images that `step` finds in its batch, by name; `batch` has any number of leading dimensions.
+
+        An executor may ask for those of many steps and clients at once, which is far faster on a GPU than inside
+        `step`. It sees the plan only: what depends on the networks belongs to `step`.
+        """
+        return {}
+
     @abstractmethod
     def step(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> Tensor:
         """The scalar loss of one batch."""
@@ -189,6 +198,9 @@ class Wrapped(Learner):
 
     def plan(self, nets: Nets, client: Client, state: Tensors, turn: Turn, epochs: range) -> list[Phase]:
         return self.inner.plan(nets, client, state, turn, epochs)
+
+    def views(self, pool: Tensor, batch: Tensors) -> Tensors:
+        return self.inner.views(pool, batch)
 
     def step(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> Tensor:
         return self.inner.step(nets, pool, batch, state, kind)

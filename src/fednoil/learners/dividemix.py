@@ -140,28 +140,34 @@ class DivideMix(Learner):
             batch[view] = plan.view(steps, size, -1)
         return batch
 
+    def views(self, pool: Tensor, batch: Tensors) -> Tensors:
+        indices = {"first": "index", "second": "index", "u_first": "u_index", "u_second": "u_index"}
+        return {
+            f"{view}/images": weak(pool, batch[index], batch[view]) for view, index in indices.items() if view in batch
+        }
+
     def step(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> Tensor:
         form, name = kind.split("-")
         net, other = nets[name], nets[_OTHER[name]]
         net.train()
         if form == "plain":
-            logits = net(weak(pool, batch["index"], batch["first"]))
+            logits = net(batch["first/images"])
             loss = F.cross_entropy(logits, batch["labels"])
             return loss + negative_entropy(logits) if self.config.entropy_penalty else loss
         other.eval()
-        images = [weak(pool, batch["index"], batch[view]) for view in ("first", "second")]
+        images = [batch["first/images"], batch["second/images"]]
         with torch.no_grad():
             own = torch.stack([torch.softmax(net(x), 1) for x in images]).mean(0)
             targets = [refine(own, batch["labels"], batch["chance"], self.config.sharpen)] * 2
             if form == "mix":
-                guessed = [weak(pool, batch["u_index"], batch[f"u_{view}"]) for view in ("first", "second")]
+                guessed = [batch["u_first/images"], batch["u_second/images"]]
                 probs = [torch.softmax(network(u), 1) for network in (net, other) for u in guessed]
                 targets += [sharpen(torch.stack(probs).mean(0), self.config.sharpen)] * 2
                 images += guessed
         inputs, wanted, share = torch.cat(images).float(), torch.cat(targets), batch["share"]
         inputs = share * inputs + (1 - share) * inputs[batch["partner"]]
         wanted = share * wanted + (1 - share) * wanted[batch["partner"]]
-        return mixmatch_loss(net(inputs), wanted, 2 * len(batch["index"]), state["lambda"])
+        return mixmatch_loss(net(inputs), wanted, 2 * len(batch["labels"]), state["lambda"])
 
     def final(self, nets: Nets, client: Client, state: Tensors, turn: Turn) -> Final:
         if turn.round_idx - 1 < self.config.warmup:

@@ -40,9 +40,10 @@ class Erm(Learner):
             batch["weak"] = weak_views(turn.seed.child("weak"), epochs, chosen, self.task.pad)
         return [Phase(batch)]
 
-    def step(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> Tensor:
+    def views(self, pool: Tensor, batch: Tensors) -> Tensors:
         if self.config.augment == "weak":
-            images = weak(pool, batch["index"], batch["weak"])
-        else:
-            images = plain(pool, batch["index"])
-        return F.cross_entropy(nets["model"](images), batch["labels"])
+            return {"images": weak(pool, batch["index"], batch["weak"])}
+        return {"images": plain(pool, batch["index"])}
+
+    def step(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> Tensor:
+        return F.cross_entropy(nets["model"](batch["images"]), batch["labels"])

@@ -68,7 +68,6 @@ class FedNoil(Learner):
         confidence = self.confidence(nets, client, self.config.temperature)
         state = {"confidence": confidence, "drawn": torch.zeros_like(client.labels)}
         if self.uses_unlabelled:
-            state["u_weight"] = torch.ones((), device=confidence.device)
             shape = (len(client), self.task.num_classes)
             state["votes"] = torch.zeros(shape, dtype=torch.int64, device=confidence.device)
             if self.config.teacher == "global":
@@ -134,11 +133,12 @@ class FedNoil(Learner):
             "x_weak": weak_views(seed.child("weak x"), epochs, x, pad),
         }
         if batch_u:
-            state["u_weight"].fill_(self.unlabelled_weight(size, len(client) - size))
             u = _batches(unlabelled, seed.child("order u"), epochs, steps, batch_u)
             keys = seed.child("strong u").keys(epochs, device)
             views = strong_plan(keys, steps * batch_u, self.task.image_shape[1:], pad, prob=self.config.ra_prob)
             batch |= {"u_index": client.index[u], "u_strong": views.view(*u.shape, -1)}
+            weight = self.config.lambda_u * self.unlabelled_weight(size, len(client) - size)
+            batch["u_weight"] = torch.full((len(u),), weight, device=device)
             if self.config.teacher == "global":
                 batch |= {"u_labels": state["pseudo"][u], "u_mask": state["accepted"][u]}
                 everyone = unlabelled.flatten()
@@ -160,29 +160,32 @@ class FedNoil(Learner):
         steps = -(-labelled // size)
         return steps, size, -(-unlabelled // steps)
 
+    def views(self, pool: Tensor, batch: Tensors) -> Tensors:
+        images = {"x": weak(pool, batch["x_index"], batch["x_weak"])}
+        if "u_index" in batch:
+            images["u"] = strong(pool, batch["u_index"], batch["u_strong"])
+        if "u_weak" in batch:
+            views = [weak(pool, batch["u_index"], plan) for plan in batch["u_weak"].unbind(-2)]
+            images["u_taught"] = torch.stack(views, dim=-5)
+        return images
+
     def step(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> Tensor:
-        images = weak(pool, batch["x_index"], batch["x_weak"])
-        if "u_index" not in batch:
-            return F.cross_entropy(nets["model"](images), batch["x_labels"])
+        if "u" not in batch:
+            return F.cross_entropy(nets["model"](batch["x"]), batch["x_labels"])
         if self.config.teacher == "global":
             labels, mask = batch["u_labels"], batch["u_mask"]
         else:
-            labels, mask = self._local_teacher(nets, pool, batch)
+            labels, mask = self._local_teacher(nets, batch["u_taught"])
             _count_votes(state["votes"], batch["u_position"], labels, mask & batch["u_first"])
-        images = torch.cat([images, strong(pool, batch["u_index"], batch["u_strong"])])
-        logits = nets["model"](images)
-        count = len(batch["x_index"])
-        weight = self.config.lambda_u * state["u_weight"]
-        return fixmatch_loss(logits[:count], batch["x_labels"], logits[count:], labels, mask, weight)
+        logits = nets["model"](torch.cat([batch["x"], batch["u"]]))
+        count = len(batch["x_labels"])
+        return fixmatch_loss(logits[:count], batch["x_labels"], logits[count:], labels, mask, batch["u_weight"])
 
     @torch.no_grad()
-    def _local_teacher(self, nets: Nets, pool: Tensor, batch: Tensors) -> tuple[Tensor, Tensor]:
-        """Pseudo-labels from the local model as it is now (FixMatch's own way)."""
+    def _local_teacher(self, nets: Nets, views: Tensor) -> tuple[Tensor, Tensor]:
+        """Pseudo-labels from the local model as it is now (FixMatch's own way), by `views` [views, B, C, H, W]."""
         nets["model"].eval()
-        probs = [
-            torch.softmax(nets["model"](weak(pool, batch["u_index"], view)).float(), dim=1)
-            for view in batch["u_weak"].unbind(1)
-        ]
+        probs = [torch.softmax(nets["model"](view).float(), dim=1) for view in views]
         nets["model"].train()
         certainty, labels = torch.stack(probs).mean(0).max(1)
         return labels, certainty >= self.config.xi
@@ -222,6 +225,6 @@ def _batches(members: Tensor, seed: Seed, epochs: range, steps: int, size: int) 
     """
     rows, count = members.shape
     cycles = -(-steps * size // count)
-    keys = torch.stack([seed.child(e).keys(range(cycles)) for e in epochs]).to(members.device)
-    orders = permutations(keys, count).view(rows, cycles * count)
+    keys = seed.keys_of([(e, c) for e in epochs for c in range(cycles)], members.device)
+    orders = permutations(keys.view(rows, cycles), count).view(rows, cycles * count)
     return members.gather(1, orders)[:, : steps * size].reshape(rows * steps, size)

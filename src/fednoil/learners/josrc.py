@@ -16,6 +16,7 @@ from typing import Literal
 import torch
 from pydantic import Field
 from torch import Tensor
+from torch.nn import functional as F
 
 from fednoil.augment import weak
 from fednoil.learners.base import Client, Learner, LearnerConfig, Nets, Phase, Role, Turn
@@ -72,8 +73,11 @@ class Josrc(Learner):
             batch[view] = weak_views(turn.seed.child("weak", view), epochs, chosen, self.task.pad)
         return [Phase(batch, kind="warmup" if turn.round_idx - 1 < self.config.warmup else "train")]
 
+    def views(self, pool: Tensor, batch: Tensors) -> Tensors:
+        return {f"{view}/images": weak(pool, batch["index"], batch[view]) for view in ("first", "second")}
+
     def step(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> Tensor:
-        first, second = (weak(pool, batch["index"], batch[view]) for view in ("first", "second"))
+        first, second = batch["first/images"], batch["second/images"]
         log1, log2 = (torch.log_softmax(nets["model"](images), 1) for images in (first, second))
         labels = smooth(batch["labels"], self.task.num_classes, self.smoothing)
         clean = clean_probability(log1.detach().exp(), labels) >= state["threshold"]
@@ -87,13 +91,13 @@ class Josrc(Learner):
         return joint_loss(log1, log2, targets, clean | agree, self.config.alpha)
 
     def after(self, nets: Nets, batch: Tensors, state: Tensors, kind: str) -> None:
-        nets["teacher"].params.lerp_(nets["model"].params, 1 - self.config.ema)
+        nets["teacher"].params.mul_(self.config.ema).add_(nets["model"].params, alpha=1 - self.config.ema)
 
 
 def smooth(labels: Tensor, num_classes: int, epsilon: float) -> Tensor:
     """1 − ε on the given class, ε/(C − 1) on each other: [B, C]."""
-    out = torch.full((len(labels), num_classes), epsilon / (num_classes - 1), device=labels.device)
-    return out.scatter_(1, labels[:, None], 1 - epsilon)
+    given = F.one_hot(labels, num_classes)
+    return given * (1 - epsilon) + (1 - given) * (epsilon / (num_classes - 1))
 
 
 def clean_probability(probs: Tensor, labels: Tensor) -> Tensor:

@@ -15,7 +15,6 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from fednoil.augment import weak
 from fednoil.learners.base import Client, LearnerConfig, Nets, Phase, Role, Turn
 from fednoil.learners.erm import Erm
 from fednoil.plugins import About
@@ -45,8 +44,7 @@ def forget_rate(round_idx: int, forget: float, ramp: int) -> float:
 def smallest(losses: Tensor, count: Tensor) -> Tensor:
     """Mask [B] of the `count` (a tensor) smallest losses; of equal ones the first."""
     order = losses.detach().argsort(stable=True)
-    rank = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=order.device))
-    return rank < count
+    return order.argsort() < count
 
 
 class _TwoNetworks(Erm):
@@ -81,7 +79,7 @@ class Coteaching(_TwoNetworks):
     )
 
     def step(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> Tensor:
-        images = weak(pool, batch["index"], batch["weak"])
+        images = batch["images"]
         loss_a = F.cross_entropy(nets["a"](images), batch["labels"], reduction="none")
         loss_b = F.cross_entropy(nets["b"](images), batch["labels"], reduction="none")
         count = state["count"]
@@ -101,7 +99,7 @@ class Jocor(_TwoNetworks):
     )
 
     def step(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> Tensor:
-        images, labels = weak(pool, batch["index"], batch["weak"]), batch["labels"]
+        images, labels = batch["images"], batch["labels"]
         losses = joint_loss(nets["a"](images), nets["b"](images), labels, self.config.agreement)
         return (losses * smallest(losses, state["count"])).sum() / state["count"]
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from fednoil.models.layers import conv_pool_relu
+
 
 class CNN(nn.Module):
     """conv5×5 – ReLU – maxpool2 – conv5×5 – ReLU – maxpool2 – linear; no BatchNorm, no dropout.
@@ -17,12 +19,8 @@ class CNN(nn.Module):
         channels, height, side = image_shape
         self.conv1 = nn.Conv2d(channels, width, 5, padding=2)
         self.conv2 = nn.Conv2d(width, 2 * width, 5, padding=2)
-        self.pool = nn.MaxPool2d(2)
-        self.relu = nn.ReLU()
         self.head = nn.Linear(2 * width * (height // 4) * (side // 4), num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        # ReLU and max-pooling commute; pooling first leaves a quarter of the pixels for ReLU.
-        x = self.relu(self.pool(self.conv1(x)))
-        x = self.relu(self.pool(self.conv2(x)))
+        x = conv_pool_relu(conv_pool_relu(x, self.conv1), self.conv2)
         return self.head(x.flatten(1))

@@ -1,61 +1,120 @@
-"""A module whose parameters are views of one flat vector.
+"""A module whose tensors are views of a few flat vectors, for one client or for several side by side.
 
-An optimiser step, a proximal term, a moving average or a copy is then a handful of operations on one
-vector, whatever the number of layers, and a fixed address in memory for a captured CUDA graph.
+An optimiser step, a proximal term, a moving average or a copy is then a handful of operations on one vector,
+whatever the number of layers, and a fixed address in memory for a captured CUDA graph. The vectors of several
+clients can lie side by side in a `Stack`, so that such an operation is one for all of them.
 """
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
+from fednoil.models.layers import Stacked
 from fednoil.tensors import Tensors
+
+
+def _submodule(module: nn.Module, name: str) -> tuple[nn.Module, str]:
+    path, _, leaf = name.rpartition(".")
+    return module.get_submodule(path), leaf
 
 
 class Network:
     """One network of one client: flat `params`, `grads`, `momentum`, and its other tensors.
 
-    Calling it takes images with pixels 0..255 (uint8 or float), normalises them and returns logits, so
+    Calling it takes images with pixels 0..255 (uint8 or float), normalises them and returns float32 logits, so
     learners work in pixels throughout and mixing or erasing images needs no knowledge of the normalisation.
+    With `dtype` bfloat16 convolutions and matrix products run in it (autocast); parameters stay float32.
     """
 
     def __init__(
-        self, module: nn.Module, mean: tuple[float, ...], std: tuple[float, ...], device: torch.device
+        self,
+        module: nn.Module,
+        mean: tuple[float, ...],
+        std: tuple[float, ...],
+        device: torch.device,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
         self.module = module.to(device)
+        self.device, self.dtype = device, dtype
         scale = torch.tensor(std, device=device).view(1, -1, 1, 1) * 255.0
         self._gain = scale.reciprocal()
         self._bias = -torch.tensor(mean, device=device).view(1, -1, 1, 1) * 255.0 / scale
         trained = {n: p for n, p in module.named_parameters() if p.requires_grad}
-        count = sum(p.numel() for p in trained.values())
-        self.params = torch.empty(count, device=device)
-        self.grads = torch.zeros(count, device=device)
-        self.momentum = torch.zeros(count, device=device)
-        self._views: Tensors = {}
-        offset = 0
-        for name, p in trained.items():
-            span = slice(offset, offset + p.numel())
-            view = self.params[span].view(p.shape)
-            view.copy_(p.data)
-            p.data = view
-            p.grad = self.grads[span].view(p.shape)
-            self._views[name] = view
-            offset += p.numel()
-        # Everything else that makes up the model: buffers, and parameters that the user has frozen.
-        for name, p in module.named_parameters():
-            if not p.requires_grad:
-                self._views[name] = p.data
+        # Vectors (biases, scales) first: the rest is one piece that can change its dtype at once.
+        self.trained = {n: p.shape for n, p in sorted(trained.items(), key=lambda item: item[1].dim() > 1)}
+        self.vectors = sum(shape.numel() for shape in self.trained.values() if len(shape) < 2)
+        # Everything else the module holds: buffers, and parameters that the user has frozen.
+        self.others: Tensors = {n: p.data for n, p in module.named_parameters() if not p.requires_grad}
+        self.others |= dict(module.named_buffers())
         persistent = set(module.state_dict().keys())
         # Buffers that are no part of the model start as they were made, lest one client's leak to the next.
-        self._scratch: list[tuple[Tensor, Tensor]] = []
-        for name, b in module.named_buffers():
-            if name in persistent:
-                self._views[name] = b
+        self._scratch = {n: b.clone() for n, b in module.named_buffers() if n not in persistent}
+        count = sum(shape.numel() for shape in self.trained.values())
+        self.params = torch.cat([self._stored(trained[name].data).flatten() for name in self.trained])
+        self.grads = torch.zeros(count, device=device)
+        self.momentum = torch.zeros(count, device=device)
+        self._point()
+
+    def _stored(self, tensor: Tensor) -> Tensor:
+        """A parameter as it lies in memory: on a GPU a convolution's [O, C, h, w] as the kernels' [h, w, C, O]."""
+        return tensor.permute(2, 3, 1, 0) if tensor.dim() == 4 and self.device.type == "cuda" else tensor
+
+    def _shaped(self, flat: Tensor, shape: torch.Size) -> Tensor:
+        """The view of a stored parameter that has its shape."""
+        if len(shape) == 4 and self.device.type == "cuda":
+            return flat.view(*shape[2:], shape[1], shape[0]).permute(3, 2, 0, 1)
+        return flat.view(shape)
+
+    def named(self, flat: Tensor, dtype: torch.dtype = torch.float32) -> Tensors:
+        """The trained parameters by name, as views of a flat vector; all but vectors in `dtype`."""
+        sizes = [shape.numel() for shape in self.trained.values()]
+        if dtype != flat.dtype:
+            few = sum(len(shape) < 2 for shape in self.trained.values())
+            vectors, rest = flat.split([self.vectors, len(flat) - self.vectors])
+            parts = (*vectors.split(sizes[:few]), *rest.to(dtype).split(sizes[few:]))
+        else:
+            parts = flat.split(sizes)
+        return {name: self._shaped(p, shape) for (name, shape), p in zip(self.trained.items(), parts, strict=True)}
+
+    def _point(self) -> None:
+        """Make the module's parameters, with their gradients, views of the flat vectors."""
+        grads = self.named(self.grads)
+        for name, tensor in self.named(self.params).items():
+            parameter = self.module.get_parameter(name)
+            parameter.data, parameter.grad = tensor, grads[name]
+
+    def move(self, params: Tensor, grads: Tensor, momentum: Tensor, others: Tensors) -> None:
+        """Take these tensors, which hold the same values, for its own."""
+        self.params, self.grads, self.momentum, self.others = params, grads, momentum, others
+        self._point()
+        for name, tensor in others.items():
+            owner, leaf = _submodule(self.module, name)
+            if leaf in owner._buffers:
+                owner._buffers[leaf] = tensor
             else:
-                self._scratch.append((b, b.clone()))
+                self.module.get_parameter(name).data = tensor
+
+    def inputs(self, images: Tensor) -> Tensor:
+        """Normalised images."""
+        return torch.addcmul(self._bias, images.to(torch.float32), self._gain)
+
+    def arithmetic(self) -> contextlib.AbstractContextManager[object]:
+        """The context in which the module computes."""
+        if self.dtype == torch.float32:
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, self.dtype, cache_enabled=False)
 
     def __call__(self, images: Tensor) -> Tensor:
-        return self.module(torch.addcmul(self._bias, images.to(torch.float32), self._gain))
+        x = self.inputs(images)
+        if self.device.type == "cuda":
+            x = x.contiguous(memory_format=torch.channels_last)  # the layout that its convolutions like
+        with self.arithmetic():
+            return self.module(x).float()
 
     def train(self) -> None:
         if not self.module.training:
@@ -74,13 +133,54 @@ class Network:
         self.momentum.mul_(momentum).add_(self.grads)
         self.params.add_(self.momentum, alpha=-lr)
 
+    def _named(self) -> Tensors:
+        """All tensors that make up the model, by name."""
+        tensors = {name: self.module.get_parameter(name).data for name in self.trained}
+        return tensors | {name: tensor for name, tensor in self.others.items() if name not in self._scratch}
+
     def load(self, tensors: Tensors, prefix: str) -> None:
         """Copy `<prefix>/<name>` into this network."""
-        for name, view in self._views.items():
+        for name, view in self._named().items():
             view.copy_(tensors[f"{prefix}/{name}"])
-        for buffer, start in self._scratch:
-            buffer.copy_(start)
+        for name, start in self._scratch.items():
+            self.others[name].copy_(start)
 
     def dump(self, prefix: str) -> Tensors:
         """A copy of all tensors of the model as `<prefix>/<name>`."""
-        return {f"{prefix}/{name}": view.detach().clone() for name, view in self._views.items()}
+        return {
+            f"{prefix}/{name}": view.detach().clone(memory_format=torch.contiguous_format)
+            for name, view in self._named().items()
+        }
+
+
+class Stack:
+    """The same network of K clients, all tensors side by side: `params`, `grads`, `momentum` [K, P].
+
+    Its networks work as before, each on its row; `member` is what one of them looks like inside `torch.vmap`.
+    """
+
+    def __init__(self, networks: Sequence[Network]) -> None:
+        self.networks = networks
+        self.params = torch.stack([n.params for n in networks])
+        self.grads = torch.stack([n.grads for n in networks])
+        self.momentum = torch.stack([n.momentum for n in networks])
+        # Each contiguous: batch_norm under vmap would change a copy of a strided running mean.
+        self.others = {name: torch.stack([n.others[name] for n in networks]) for name in networks[0].others}
+        for row, network in enumerate(networks):
+            others = {name: tensor[row] for name, tensor in self.others.items()}
+            network.move(self.params[row], self.grads[row], self.momentum[row], others)
+
+
+class Member:
+    """One client's network inside `torch.vmap`: looks like a `Network`, but its tensors are arguments."""
+
+    def __init__(self, stack: Stack, params: Tensor, grads: Tensor, momentum: Tensor, others: Tensors) -> None:
+        self.network = stack.networks[0]
+        self.params, self.grads, self.momentum, self.others = params, grads, momentum, others
+        self.train, self.eval = self.network.train, self.network.eval
+
+    def __call__(self, images: Tensor) -> Tensor:
+        network = self.network
+        tensors = {**network.named(self.params, network.dtype), **self.others}
+        with network.arithmetic(), Stacked():
+            return functional_call(network.module, tensors, (network.inputs(images),)).float()

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from torch import Tensor, nn
+
+from fednoil.models.layers import norm_relu
 
 
 def _conv3(inputs: int, outputs: int, stride: int = 1) -> nn.Conv2d:
@@ -18,17 +22,18 @@ class BasicBlock(nn.Module):
         self.bn1 = nn.BatchNorm2d(outputs)
         self.conv2 = _conv3(outputs, outputs)
         self.bn2 = nn.BatchNorm2d(outputs)
-        self.relu = nn.ReLU(inplace=True)
-        self.shortcut: nn.Module = nn.Identity()
+        self.shortcut = nn.Sequential()
         if stride != 1 or inputs != outputs:
             self.shortcut = nn.Sequential(
                 nn.Conv2d(inputs, outputs, 1, stride=stride, bias=False), nn.BatchNorm2d(outputs)
             )
 
     def forward(self, x: Tensor) -> Tensor:
-        out = self.relu(self.bn1(self.conv1(x)))
-        out = self.bn2(self.conv2(out))
-        return self.relu(out + self.shortcut(x))
+        out = norm_relu(self.conv1(x), self.bn1)
+        if len(self.shortcut):
+            conv, norm = self.shortcut
+            x = norm_relu(conv(x), cast(nn.BatchNorm2d, norm), relu=False)
+        return norm_relu(self.conv2(out), self.bn2, residual=x)
 
 
 class ResNet18(nn.Module):
@@ -36,7 +41,7 @@ class ResNet18(nn.Module):
 
     def __init__(self, image_shape: tuple[int, int, int], num_classes: int, width: int = 64) -> None:
         super().__init__()
-        self.stem = nn.Sequential(_conv3(image_shape[0], width), nn.BatchNorm2d(width), nn.ReLU(inplace=True))
+        self.stem = nn.Sequential(_conv3(image_shape[0], width), nn.BatchNorm2d(width))
         blocks: list[nn.Module] = []
         inputs = width
         for stage in range(4):
@@ -47,4 +52,6 @@ class ResNet18(nn.Module):
         self.head = nn.Linear(inputs, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.blocks(self.stem(x)).mean((2, 3)))
+        conv, norm = self.stem
+        x = norm_relu(conv(x), cast(nn.BatchNorm2d, norm))
+        return self.head(self.blocks(x).mean((2, 3)))

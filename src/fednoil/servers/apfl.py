@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 import torch
 from pydantic import Field
@@ -30,22 +30,6 @@ class ApflConfig(ServerConfig):
     adaptive: bool = Field(default=True, description="let α move")
 
 
-class _Mix(torch.autograd.Function):
-    """α·v + (1 − α)·w with w held fixed; the gradient of α is added to `slope`."""
-
-    @staticmethod
-    def forward(ctx: Any, v: Tensor, w: Tensor, alpha: Tensor, slope: Tensor) -> Tensor:
-        ctx.save_for_backward(v, w, alpha)
-        ctx.slope = slope
-        return alpha * v + (1 - alpha) * w
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
-        v, w, alpha = ctx.saved_tensors
-        ctx.slope.add_((grads[0] * (v - w)).sum())
-        return alpha * grads[0], None, None, None
-
-
 class _Recorded:
     """A network whose outputs are written down, to be used again on the same images."""
 
@@ -62,12 +46,12 @@ class _Recorded:
 class _Mixed:
     """The personal network mixed with what the common one has said of the same images."""
 
-    def __init__(self, own: Network, outputs: list[Tensor], alpha: Tensor, slope: Tensor) -> None:
-        self.own, self.outputs, self.alpha, self.slope = own, outputs, alpha, slope
+    def __init__(self, own: Network, outputs: list[Tensor], alpha: Tensor) -> None:
+        self.own, self.outputs, self.alpha = own, outputs, alpha
         self.train, self.eval = own.train, own.eval
 
     def __call__(self, images: Tensor) -> Tensor:
-        return cast(Tensor, _Mix.apply(self.own(images), self.outputs.pop(0), self.alpha, self.slope))
+        return self.alpha * self.own(images) + (1 - self.alpha) * self.outputs.pop(0)
 
 
 def _own(name: str) -> str:
@@ -93,33 +77,47 @@ class Personal(Wrapped):
     def init(self, nets: Nets, client: Client, keep: Tensors, turn: Turn) -> Tensors:
         device = client.index.device
         alpha = keep["alpha"].to(device).clone() if "alpha" in keep else torch.tensor(self.apfl.alpha, device=device)
-        state = self.inner.init(nets, client, keep, turn)
-        return state | {"apfl/alpha": alpha, "apfl/slope": torch.zeros((), device=device)}
+        return self.inner.init(nets, client, keep, turn) | {"apfl/alpha": alpha}
 
     def plan(self, nets: Nets, client: Client, state: Tensors, turn: Turn, epochs: range) -> list[Phase]:
         phases = []
         for place, phase in enumerate(self.inner.plan(nets, client, state, turn, epochs)):
-            first = torch.zeros(phase.steps, device=client.index.device)
-            first[0] = float(place == 0 and epochs.start == 0 and self.apfl.adaptive)
+            slope = torch.zeros(phase.steps, device=client.index.device)
+            if place == 0 and epochs.start == 0 and self.apfl.adaptive:
+                slope[0] = self._slope(nets, client, phase, state)
             trains = (*phase.trains, *(_own(name) for name in phase.trains))
-            phases.append(replace(phase, tensors={**phase.tensors, "apfl/first": first}, trains=trains))
+            phases.append(replace(phase, tensors={**phase.tensors, "apfl/slope": slope}, trains=trains))
         return phases
+
+    def _slope(self, nets: Nets, client: Client, phase: Phase, state: Tensors) -> Tensor:
+        """The gradient of α at the first batch; networks and state are left as they were."""
+        before = {name: net.dump(name) for name, net in nets.items()}
+        aside = {name: tensor.clone() for name, tensor in state.items()}
+        aside["apfl/alpha"].requires_grad_()
+        batch = {name: tensor[0] for name, tensor in phase.tensors.items()}
+        batch |= self.inner.views(client.pool, batch)
+        for net in nets.values():
+            net.train()
+        with torch.enable_grad():
+            loss = self.step(nets, client.pool, batch, aside, phase.kind)
+            (slope,) = torch.autograd.grad(loss, aside["apfl/alpha"])
+        for name, net in nets.items():
+            net.load(before[name], name)
+        return slope
 
     def step(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> Tensor:
         outputs: dict[str, list[Tensor]] = {name: [] for name in self.shared}
         common = {name: _Recorded(nets[name], outputs[name]) for name in self.shared}
-        mixed = {
-            name: _Mixed(nets[_own(name)], outputs[name], state["apfl/alpha"], state["apfl/slope"])
-            for name in self.shared
-        }
+        alpha = state["apfl/alpha"]
+        mixed = {name: _Mixed(nets[_own(name)], outputs[name], alpha) for name in self.shared}
         loss = self.inner.step(cast(Nets, {**nets, **common}), pool, batch, state, kind)
         aside = {name: tensor.clone() for name, tensor in state.items()}  # what the learner counts is counted once
         return loss + self.inner.step(cast(Nets, {**nets, **mixed}), pool, batch, aside, kind)
 
     def gradients(self, nets: Nets, batch: Tensors, state: Tensors, kind: str) -> None:
         self.inner.gradients(nets, batch, state, kind)
-        state["apfl/alpha"].sub_(self.task.lr * batch["apfl/first"] * state["apfl/slope"]).clamp_(0, 1)
-        state["apfl/slope"].zero_()
+        alpha = state["apfl/alpha"]
+        alpha.copy_((alpha - self.task.lr * batch["apfl/slope"]).clamp(0, 1))
 
     def final(self, nets: Nets, client: Client, state: Tensors, turn: Turn) -> Final:
         final = self.inner.final(nets, client, state, turn)
@@ -130,8 +128,7 @@ class Personal(Wrapped):
         if "alpha" not in own:
             return self.inner.predict(nets, images, own)
         alpha = own["alpha"].to(images.device)
-        slope = torch.zeros_like(alpha)
-        mixed = {name: _Mixed(nets[_own(name)], [nets[name](images)], alpha, slope) for name in self.shared}
+        mixed = {name: _Mixed(nets[_own(name)], [nets[name](images)], alpha) for name in self.shared}
         return self.inner.predict(cast(Nets, {**nets, **mixed}), images, own)
 
 

@@ -16,10 +16,12 @@ def number_selected(fraction: float, clients: int) -> int:
     return max(1, math.floor(fraction * clients + 0.5))
 
 
-def client_score(confidence: Tensor, sampling: str) -> float:
-    """What a client tells the server: Σ_i conf_i (`score`, Eq. 5) or its mean (`score_mean`), from conf [n]."""
-    total = float(confidence.double().sum())
-    return total / len(confidence) if sampling == "score_mean" else total
+def client_scores(confidences: Sequence[Tensor], sampling: str) -> list[float]:
+    """What each client tells the server: Σ_i conf_i (`score`, Eq. 5) or its mean (`score_mean`), from conf [n]."""
+    totals = torch.stack([confidence.double().sum() for confidence in confidences]).tolist()
+    if sampling == "score_mean":
+        return [total / len(confidence) for total, confidence in zip(totals, confidences, strict=True)]
+    return totals
 
 
 def shares(scores: Sequence[float]) -> list[float]:

@@ -1,0 +1,394 @@
+"""Stacked 2-D convolution: clients with weights of their own in one launch, forward and backward.
+
+Tensors are stacked over clients and channels-last: images [clients, batch, height, width, channels] and weights
+[clients, taps high, taps wide, channels, outputs]. `conv2d` is the plain convolution; `conv_pool_relu` adds bias, 2×2
+max-pooling and ReLU in the same kernel and keeps one byte per pooled value for the backward pass. Both are
+differentiable and fold a dimension of `torch.vmap` into the clients, so a network written for one client becomes a
+single launch for all of them. Sums are taken in fp32 and in a fixed order: the results are deterministic.
+"""
+
+from math import ceil
+from typing import Any, NamedTuple
+
+import torch
+import triton
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from fednoil.kernels import conv_kernels as kernels
+
+PROCESSORS = 132  # streaming multiprocessors of an H100/H200: what the splits of the weight gradient have to fill
+BIAS_ROWS, BIAS_SPLITS = 64, 32
+UNPOOL_NUMBERS = 2048  # of a tile: two 16-byte loads of a thread in 16-bit numbers
+SUM_NUMBERS, SUM_SPLITS = 1024, 32  # of a tile, and the splits that it adds at a time at most
+
+
+class Config(NamedTuple):
+    """Tile of a kernel: rows × cols of its result and the depth of a step of the sum; splits are the weight gradient's
+    (0: as many as fill the GPU), pixels the input gradient's (neighbours in one row of the GEMM)."""
+
+    rows: int
+    cols: int
+    depth: int
+    warps: int = 4
+    stages: int = 3
+    splits: int = 0
+    pixels: int = 1
+
+
+class Configs(NamedTuple):
+    """Tiles of the three GEMMs of a convolution; None stands for the default of its shape."""
+
+    forward: Config | None = None
+    input_gradient: Config | None = None
+    weight_gradient: Config | None = None
+
+
+class Shape(NamedTuple):
+    """Sizes of a stacked convolution, K clients with B images each; pool: 2×2 max-pooling (and ReLU) follows."""
+
+    K: int
+    B: int
+    H: int
+    W: int
+    C: int
+    outputs: int
+    KH: int
+    KW: int
+    stride: int
+    padding: int
+    pool: bool
+
+    @property
+    def result(self) -> tuple[int, int]:
+        """Height and width of the result, after pooling where there is one (the last odd row and column dropped)."""
+        high = (self.H + 2 * self.padding - self.KH) // self.stride + 1
+        wide = (self.W + 2 * self.padding - self.KW) // self.stride + 1
+        return (high // 2, wide // 2) if self.pool else (high, wide)
+
+    @property
+    def plain(self) -> "Shape":
+        """The convolution alone: what the gradients see once the pooling is undone."""
+        return self._replace(pool=False)
+
+    def constants(self) -> dict[str, Any]:
+        """The constants that all GEMM kernels share."""
+        return {
+            "H": self.H,
+            "W": self.W,
+            "C": self.C,
+            "OUT": self.outputs,
+            "KH": self.KH,
+            "KW": self.KW,
+            "PAD": self.padding,
+        }
+
+
+def conv2d(
+    x: Tensor, w: Tensor, bias: Tensor | None = None, stride: int = 1, padding: int = 0, config: Configs | None = None
+) -> Tensor:
+    """Convolution of x [K, B, H, W, C] with w [K, kh, kw, C, O] plus bias [K, O]: [K, B, Ho, Wo, O] in x.dtype."""
+    return Conv.apply(x, w, bias, stride, padding, False, config or Configs())[0]
+
+
+def conv_pool_relu(
+    x: Tensor, w: Tensor, bias: Tensor | None = None, padding: int = 0, config: Configs | None = None
+) -> Tensor:
+    """relu(max_pool2d(conv2d(x, w, bias), 2)), fused: [K, B, Ho // 2, Wo // 2, O] in x.dtype."""
+    return Conv.apply(x, w, bias, 1, padding, True, config or Configs())[0]
+
+
+def conv2d_nchw(
+    x: Tensor, w: Tensor, bias: Tensor | None = None, stride: int = 1, padding: int = 0, config: Configs | None = None
+) -> Tensor:
+    """`conv2d` of one client: x [B, C, H, W], free of copies in channels_last memory; the result is such a view.
+
+    w is PyTorch's [O, C, kh, kw], free of copies where it is a view of [kh, kw, C, O].
+    """
+    return _to_nchw(conv2d(_to_nhwc(x), _to_packed(w), _of_one(bias), stride, padding, config))
+
+
+def conv_pool_relu_nchw(
+    x: Tensor, w: Tensor, bias: Tensor | None = None, padding: int = 0, config: Configs | None = None
+) -> Tensor:
+    """`conv_pool_relu` of one client: x [B, C, H, W] and w as in `conv2d_nchw`."""
+    return _to_nchw(conv_pool_relu(_to_nhwc(x), _to_packed(w), _of_one(bias), padding, config))
+
+
+# With indices in place of (un)squeeze the backward pass would fill with zeros and copy.
+def _to_nhwc(x: Tensor) -> Tensor:
+    return x.permute(0, 2, 3, 1).unsqueeze(0)
+
+
+def _to_nchw(y: Tensor) -> Tensor:
+    return y.squeeze(0).permute(0, 3, 1, 2)
+
+
+def _to_packed(w: Tensor) -> Tensor:
+    return w.permute(2, 3, 1, 0).unsqueeze(0)
+
+
+def _of_one(bias: Tensor | None) -> Tensor | None:
+    return None if bias is None else bias.unsqueeze(0)
+
+
+class Conv(torch.autograd.Function):
+    """(y, winner, weights); the last two serve the backward pass alone. The winner is empty without pooling, the
+    weights are where w itself could be used."""
+
+    @staticmethod
+    def forward(
+        x: Tensor, w: Tensor, bias: Tensor | None, stride: int, padding: int, pool: bool, config: Configs
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        shape = _shape(x, w, bias, stride, padding, pool)
+        ready = w.dtype == x.dtype and w[0].is_contiguous()
+        weights = w.new_empty((shape.K, 0), dtype=x.dtype) if ready else _packed(w, x.dtype)
+        chosen = config.forward or forward_config(shape, x.dtype)
+        y, winner = _forward(_contiguous_clients(x), w if ready else weights, bias, shape, chosen)
+        return y, winner, weights
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        x, w, bias, stride, padding, pool, config = inputs
+        _, winner, weights = output
+        ctx.mark_non_differentiable(winner, weights)
+        ctx.set_materialize_grads(False)  # no zeros for these two
+        ctx.save_for_backward(x, weights if weights.numel() else w, winner)
+        ctx.shape, ctx.config = _shape(x, w, bias, stride, padding, pool), config
+        ctx.dtypes = w.dtype, None if bias is None else bias.dtype
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+        x, weights, winner = ctx.saved_tensors
+        shape, config, dy = ctx.shape.plain, ctx.config, dy.contiguous()
+        dx = dw = db = None
+        if ctx.shape.pool:
+            dy, parts = _unpool(dy, winner, shape)
+            db = _sum(parts, ctx.dtypes[1]) if ctx.needs_input_grad[2] else None
+        elif ctx.needs_input_grad[2]:
+            db = _bias_gradient(dy, ctx.dtypes[1], shape)
+        if ctx.needs_input_grad[0]:
+            chosen = config.input_gradient or input_gradient_config(shape, x.dtype)
+            dx = _input_gradient(dy, weights, shape, chosen)
+        if ctx.needs_input_grad[1]:
+            chosen = config.weight_gradient or weight_gradient_config(shape, x.dtype)
+            dw = _weight_gradient(_contiguous_clients(x), dy, ctx.dtypes[0], shape, chosen)
+        return dx, dw, db, None, None, None, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+        size = info.batch_size
+        folded = [_fold(t, d, size) for t, d in zip(inputs[:3], in_dims[:3], strict=True)]
+        outputs = Conv.apply(*folded, *inputs[3:])
+        return tuple(t.unflatten(0, (size, t.shape[0] // size)) for t in outputs), (0, 0, 0)
+
+
+def _fold(t: Tensor | None, dim: int | None, size: int) -> Tensor | None:
+    """t with the vmapped dimension merged into its clients; an unbatched t is shared, as a view for one client."""
+    if t is None:
+        return None
+    return (t.expand(size, *t.shape) if dim is None else t.movedim(dim, 0)).flatten(0, 1)
+
+
+def _contiguous_clients(x: Tensor) -> Tensor:
+    """x with contiguous images in each client; the step between clients is free, 0 when they share the images."""
+    return x if x[0].is_contiguous() else x.contiguous()
+
+
+def _shape(x: Tensor, w: Tensor, bias: Tensor | None, stride: int, padding: int, pool: bool) -> Shape:
+    if x.ndim != 5 or w.ndim != 5 or x.shape[0] != w.shape[0] or x.shape[4] != w.shape[3]:
+        raise ValueError(f"images {tuple(x.shape)} and weights {tuple(w.shape)} do not fit [K,B,H,W,C], [K,kh,kw,C,O]")
+    if bias is not None and bias.shape != (w.shape[0], w.shape[4]):
+        raise ValueError(f"bias {tuple(bias.shape)} does not fit the weights {tuple(w.shape)}")
+    (K, B, H, W, C), (_, KH, KW, _, outputs) = x.shape, w.shape
+    shape = Shape(K, B, H, W, C, outputs, KH, KW, stride, padding, pool)
+    if min(shape.result) < 1 or B < 1:
+        raise ValueError(f"a convolution {KH}×{KW} of {B} images {H}×{W} has no result")
+    high, wide = shape.plain.result
+    if B * max(H * W * C, high * wide * outputs) >= 2**31:  # offsets within a client are int32
+        raise ValueError(f"{B} images {H}×{W}×{C} of one client are too many for one launch")
+    return shape
+
+
+def _precision(dtype: torch.dtype) -> str:
+    return "tf32" if dtype != torch.float32 or torch.backends.cuda.matmul.allow_tf32 else "ieee"
+
+
+def _launch(config: Config, dtype: torch.dtype) -> dict[str, Any]:
+    """The launch options that all GEMM kernels share."""
+    tile = {"BM": config.rows, "BN": config.cols, "BK": config.depth}
+    return {**tile, "PRECISION": _precision(dtype), "num_warps": config.warps, "num_stages": config.stages}
+
+
+def _packed(w: Tensor, dtype: torch.dtype) -> Tensor:
+    """A contiguous copy of w in dtype."""
+    return w.new_empty(w.shape, dtype=dtype).copy_(w)
+
+
+def _forward(x: Tensor, w: Tensor, bias: Tensor | None, s: Shape, config: Config) -> tuple[Tensor, Tensor]:
+    high, wide = s.result
+    rows = s.B * high * wide
+    y = x.new_empty((s.K, s.B, high, wide, s.outputs))
+    winner = x.new_empty(y.shape if s.pool else (s.K, 0), dtype=torch.uint8)
+    grid = (triton.cdiv(rows, config.rows) * triton.cdiv(s.outputs, config.cols), s.K)
+    options = {**s.constants(), **_launch(config, x.dtype), "BIAS": bias is not None}
+    vector = w if bias is None else bias.contiguous()  # any pointer serves for one that is never read
+    if s.pool:
+        args = (x, w, vector, y, winner, x.stride(0), w.stride(0), rows)
+        kernels.forward_pool_kernel[grid](*args, HP=high, WP=wide, **options)
+    else:
+        args = (x, w, vector, y, x.stride(0), w.stride(0), rows)
+        kernels.forward_kernel[grid](*args, HO=high, WO=wide, STRIDE=s.stride, **options)
+    return y, winner
+
+
+def _unpool(dy: Tensor, winner: Tensor, s: Shape) -> tuple[Tensor, Tensor]:
+    """The gradient of the convolution [K, B, Ho, Wo, O] from that of its pooled result; the bias's in parts."""
+    high, wide = s.result
+    rows = s.B * triton.cdiv(high, 2) * triton.cdiv(wide, 2)
+    cols = _block(s.outputs, 64)
+    tiles = triton.cdiv(rows, UNPOOL_NUMBERS // cols)
+    pixels = dy.new_empty((s.K, s.B, high, wide, s.outputs))
+    parts = dy.new_empty((tiles, s.K, s.outputs), dtype=torch.float32)
+    sizes = {"HO": high, "WO": wide, "OUT": s.outputs, "BM": UNPOOL_NUMBERS // cols, "BN": cols}
+    grid = (tiles * triton.cdiv(s.outputs, cols), s.K)
+    kernels.unpool_kernel[grid](dy, winner, pixels, parts, rows, s.B, **sizes)
+    return pixels, parts
+
+
+def _input_gradient(dy: Tensor, w: Tensor, s: Shape, config: Config) -> Tensor:
+    high, wide = s.result
+    pixels = config.pixels if s.stride == 1 and s.W % config.pixels == 0 else 1
+    rows = s.B * triton.cdiv(s.H, s.stride) * triton.cdiv(s.W, s.stride) // pixels
+    dx = dy.new_empty((s.K, s.B, s.H, s.W, s.C))
+    grid = (triton.cdiv(rows, config.rows) * triton.cdiv(pixels * s.C, config.cols), s.K, s.stride * s.stride)
+    options = {**s.constants(), **_launch(config, dy.dtype), "HO": high, "WO": wide, "STRIDE": s.stride}
+    kernels.input_gradient_kernel[grid](dy, w, dx, w.stride(0), rows, s.B, PIXELS=pixels, **options)
+    return dx
+
+
+def _weight_gradient(x: Tensor, dy: Tensor, dtype: torch.dtype, s: Shape, config: Config) -> Tensor:
+    high, wide = s.result
+    rows, depth = s.B * high * wide, s.KH * s.KW * s.C
+    tiles = triton.cdiv(depth, config.rows) * triton.cdiv(s.outputs, config.cols)
+    share, splits = _split(rows, config.depth, config.splits or _splits(tiles * s.K, rows, config.depth, s.C))
+    sizes = (splits, s.K, s.KH, s.KW, s.C, s.outputs)
+    part = dy.new_empty(sizes, dtype=torch.float32 if splits > 1 else dtype)
+    options = {**s.constants(), **_launch(config, dy.dtype), "HO": high, "WO": wide, "STRIDE": s.stride}
+    kernels.weight_gradient_kernel[(tiles, s.K, splits)](x, dy, part, x.stride(0), rows, share, **options)
+    return _sum(part, dtype)
+
+
+def _bias_gradient(dy: Tensor, dtype: torch.dtype, s: Shape) -> Tensor:
+    rows = s.B * s.result[0] * s.result[1]
+    share, splits = _split(rows, BIAS_ROWS, BIAS_SPLITS)
+    cols = _block(s.outputs, 64)
+    part = dy.new_empty((splits, s.K, s.outputs), dtype=torch.float32)
+    grid = (triton.cdiv(s.outputs, cols), s.K, splits)
+    kernels.bias_gradient_kernel[grid](dy, part, rows, share, OUT=s.outputs, BM=BIAS_ROWS, BN=cols)
+    return _sum(part, dtype)
+
+
+def _sum(part: Tensor, dtype: torch.dtype) -> Tensor:
+    """The sum of contiguous part over its first dimension in fp32, then in dtype."""
+    if len(part) == 1:
+        return part.squeeze(0).to(dtype)
+    total = part.new_empty(part.shape[1:], dtype=dtype)
+    at_once = min(SUM_SPLITS, triton.next_power_of_2(len(part)))
+    block = SUM_NUMBERS // at_once
+    grid = (triton.cdiv(total.numel(), block),)
+    kernels.sum_kernel[grid](part, total, len(part), total.numel(), SPLITS=at_once, BLOCK=block)
+    return total
+
+
+def _split(rows: int, block: int, wanted: int) -> tuple[int, int]:
+    """Rows of a split, a multiple of block, and the number of splits, at most the wanted."""
+    share = ceil(ceil(rows / wanted) / block) * block
+    return share, ceil(rows / share)
+
+
+def _splits(tiles: int, rows: int, block: int, channels: int) -> int:
+    """Splits that fill the processors about four times over with at least eight steps each.
+
+    Few channels make loads too narrow for the pipeline to run ahead: twice as many programs hide their latency instead.
+    """
+    rounds, steps = (8, 4) if channels < 16 else (4, 8)
+    return max(1, min(ceil(rounds * PROCESSORS / tiles), rows // (steps * block)))
+
+
+def _block(size: int, most: int) -> int:
+    """The power of two from 16 to most that covers size."""
+    return min(most, max(16, triton.next_power_of_2(size)))
+
+
+def _depth(channels: int, taps: int, most: int) -> int:
+    """Step along the flattened (tap, channel) axis: a divisor of the channels where one is large enough."""
+    while most > 16 and channels % most and channels >= 16:
+        most //= 2
+    return most if channels % most == 0 else _block(taps * channels, 32)
+
+
+def forward_config(s: Shape, dtype: torch.dtype) -> Config:
+    """Default tile of the forward kernel."""
+    if dtype == torch.float32:  # exact products have no tensor cores: small tiles
+        return Config(32 if s.pool else 64, _block(s.outputs, 32), _depth(s.C, s.KH * s.KW, 32), 4, 2)
+    if s.pool:  # rows are windows, with four accumulators
+        cols = _block(s.outputs, 64)
+        return Config(128 if cols <= 32 else 64, cols, _depth(s.C, s.KH * s.KW, 32), 4, 4)
+    warps = 8 if s.outputs > 64 or s.C < 16 else 4
+    return Config(128, _block(s.outputs, 128), _depth(s.C, s.KH * s.KW, 64), warps, 3)
+
+
+def input_gradient_config(s: Shape, dtype: torch.dtype) -> Config:
+    """Default tile of the input gradient's kernel."""
+    if dtype == torch.float32:
+        return Config(64, _block(s.C, 32), _depth(s.outputs, s.KH * s.KW, 32), 4, 2)
+    depth = _depth(s.outputs, s.KH * s.KW, 64)
+    if s.C <= 32 and s.KW > 1 and s.stride == 1 and s.W % 2 == 0:
+        return Config(128, _block(2 * s.C, 64), depth, 4, 3, pixels=2)
+    return Config(128, _block(s.C, 128), depth, 8 if s.C > 64 else 4, 3)
+
+
+def weight_gradient_config(s: Shape, dtype: torch.dtype) -> Config:
+    """Default tile of the weight gradient's kernel: taps * channels × outputs, its depth in pixels."""
+    rows, cols = s.KH * s.KW * s.C, _block(s.outputs, 128)
+    if dtype == torch.float32:
+        return Config(_block(rows, 32), _block(s.outputs, 32), 32, 4, 2)
+    if s.C < 16:  # all taps in one tile, many pixels at a time
+        return Config(_block(rows, 128), _block(s.outputs, 64), 128, 4, 3)
+    # Four warps: with eight, ptxas serializes the products of a tile 128 wide.
+    return Config(_block(rows, 64), cols, 64, 4, 4) if cols <= 64 else Config(_block(rows, 128), cols, 64, 4, 3)
+
+
+def candidates(kind: str, s: Shape) -> list[Config]:
+    """Tiles worth timing for a field of `Configs` in 16-bit numbers: the default, then its neighbours, six at most."""
+    makers = {
+        "forward": forward_config,
+        "input_gradient": input_gradient_config,
+        "weight_gradient": weight_gradient_config,
+    }
+    first = makers[kind](s, torch.bfloat16)
+    tiles = 4 if s.pool and kind == "forward" else 1  # image tiles of a step, and accumulators
+    alone = first._replace(cols=_block(s.C, 128), pixels=1) if first.pixels > 1 else first
+    near = [
+        alone,
+        first._replace(stages=7 - first.stages),
+        first._replace(warps=12 - first.warps),
+        first._replace(rows=first.rows // 2 if first.rows > 64 else first.rows * 2),
+        first._replace(rows=first.rows * 2, warps=8),
+        first._replace(cols=first.cols // 2),
+        first._replace(depth=first.depth * 2, warps=8),
+        first._replace(depth=first.depth // 2),
+    ]
+    # A block of the reduction has to stay within a tap; the weight gradient's consists of pixels.
+    inner = {"forward": s.C, "input_gradient": s.outputs}.get(kind, 0)
+    found = [first]
+    for c in near:
+        numbers = c.rows * c.cols * tiles // (32 * c.warps)  # fp32 sums in the registers of a thread
+        memory = c.stages * 2 * c.depth * (tiles * c.rows + c.cols)
+        within = inner % c.depth == 0 or c.depth == first.depth
+        useful = c.cols >= 16 and c.depth >= 32 and (c.rows <= first.rows or s.C >= 16 or kind != "weight_gradient")
+        if useful and within and 4 <= numbers <= 128 and memory <= 200 * 1024:
+            found.append(c)
+    return list(dict.fromkeys(found))[:6]

@@ -1,0 +1,308 @@
+"""Triton kernels of the stacked convolution: every client convolves its own images with its own weights.
+
+All of them are implicit GEMMs over NHWC images: the matrix of image patches is never written, its tiles are gathered
+on the fly. Weights are [clients, taps * channels, outputs], so that the reduction axis of the forward GEMM is the
+flattened (tap, channel) index. Where the number of channels is a multiple of a block of that axis, a block lies
+within one tap and the tap is a scalar (the fast case); elsewhere each column of the block finds its own tap, which
+serves the first layer (25 or 27 columns in all) and odd channel counts without padding every tap.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _tap_of(block, taps_wide, CHANNELS: tl.constexpr, BLOCK: tl.constexpr):
+    """Tap row, tap column and channel [1, BLOCK] of a block of the flattened (tap, channel) axis."""
+    if CHANNELS % BLOCK == 0:  # a block within one tap: scalars; as a product, for the compiler to see the alignment
+        tap = block // (CHANNELS // BLOCK)
+        channel = block % (CHANNELS // BLOCK) * BLOCK + tl.arange(0, BLOCK)[None, :]
+    else:
+        k = block * BLOCK + tl.arange(0, BLOCK)[None, :]
+        tap = k // CHANNELS
+        channel = k % CHANNELS
+    return tap // taps_wide, tap % taps_wide, channel
+
+
+@triton.jit
+def _load_pixels(image, offset, row, column, ok, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
+    """The values at offset, zero outside of the image (its padding)."""
+    ok = ok & (row >= 0) & (row < HEIGHT) & (column >= 0) & (column < WIDTH)
+    return tl.load(image + offset, mask=ok, other=0.0)
+
+
+@triton.jit
+def _pool_step(best, winner, value, POSITION: tl.constexpr):
+    """Running maximum over a pooling window: the first maximum wins, NaN goes through."""
+    better = (value > best) | (value != value)
+    return tl.where(better, value, best), tl.where(better, POSITION, winner)
+
+
+@triton.jit(do_not_specialize=["rows"])
+def forward_kernel(
+    x, w, bias, y, x_stride, w_stride, rows,
+    H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, OUT: tl.constexpr, HO: tl.constexpr, WO: tl.constexpr,
+    KH: tl.constexpr, KW: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr, BIAS: tl.constexpr,
+    PRECISION: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """y [rows = images * HO * WO, OUT] = patches of x @ w + bias; grid (row tiles * output tiles, clients)."""
+    DEPTH: tl.constexpr = KH * KW * C
+    TILES: tl.constexpr = (OUT + BN - 1) // BN  # neighbours share the image tile through the L2 cache
+    client = tl.program_id(1).to(tl.int64)
+    x += client * x_stride
+    w += client * w_stride
+    y += client * rows * OUT
+    m = (tl.program_id(0) // TILES) * BM + tl.arange(0, BM)[:, None]
+    n = (tl.program_id(0) % TILES) * BN + tl.arange(0, BN)[None, :]
+    k = tl.arange(0, BK)[:, None]
+    pixel = m % (HO * WO)
+    h = (pixel // WO) * STRIDE - PAD
+    v = (pixel % WO) * STRIDE - PAD
+    base = ((m // (HO * WO) * H + h) * W + v) * C
+    acc = tl.zeros((BM, BN), tl.float32)
+    for block in range((DEPTH + BK - 1) // BK):
+        dh, dv, c = _tap_of(block, KW, C, BK)
+        ok = m < rows
+        if C % BK != 0:
+            ok = ok & (dh < KH)
+        patch = _load_pixels(x, base + (dh * W + dv) * C + c, h + dh, v + dv, ok, H, W)
+        weight = tl.load(w + (block * BK + k) * OUT + n, mask=(block * BK + k < DEPTH) & (n < OUT), other=0.0)
+        acc = tl.dot(patch, weight, acc, input_precision=PRECISION)
+    if BIAS:
+        acc += tl.load(bias + client * OUT + n, mask=n < OUT, other=0.0).to(tl.float32)
+    tl.store(y + m * OUT + n, acc.to(y.dtype.element_ty), mask=(m < rows) & (n < OUT))
+
+
+@triton.jit(do_not_specialize=["rows"])
+def forward_pool_kernel(
+    x, w, bias, y, winner, x_stride, w_stride, rows,
+    H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, OUT: tl.constexpr, HP: tl.constexpr, WP: tl.constexpr,
+    KH: tl.constexpr, KW: tl.constexpr, PAD: tl.constexpr, BIAS: tl.constexpr,
+    PRECISION: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """y [rows = images * HP * WP, OUT] = relu(2×2 max-pool(convolution)) and the winning position (4: ReLU is off).
+
+    Each of the four pixels of a window has an accumulator of its own, so that the maximum needs no exchange between
+    threads and the four products share the weight tile.
+    """
+    DEPTH: tl.constexpr = KH * KW * C
+    TILES: tl.constexpr = (OUT + BN - 1) // BN
+    client = tl.program_id(1).to(tl.int64)
+    x += client * x_stride
+    w += client * w_stride
+    y += client * rows * OUT
+    winner += client * rows * OUT
+    m = (tl.program_id(0) // TILES) * BM + tl.arange(0, BM)[:, None]
+    n = (tl.program_id(0) % TILES) * BN + tl.arange(0, BN)[None, :]
+    k = tl.arange(0, BK)[:, None]
+    window = m % (HP * WP)
+    h = (window // WP) * 2 - PAD
+    v = (window % WP) * 2 - PAD
+    base = ((m // (HP * WP) * H + h) * W + v) * C
+    acc0 = tl.zeros((BM, BN), tl.float32)
+    acc1 = tl.zeros((BM, BN), tl.float32)
+    acc2 = tl.zeros((BM, BN), tl.float32)
+    acc3 = tl.zeros((BM, BN), tl.float32)
+    for block in range((DEPTH + BK - 1) // BK):
+        dh, dv, c = _tap_of(block, KW, C, BK)
+        ok = m < rows
+        if C % BK != 0:
+            ok = ok & (dh < KH)
+        at = base + (dh * W + dv) * C + c
+        weight = tl.load(w + (block * BK + k) * OUT + n, mask=(block * BK + k < DEPTH) & (n < OUT), other=0.0)
+        patch0 = _load_pixels(x, at, h + dh, v + dv, ok, H, W)
+        patch1 = _load_pixels(x, at + C, h + dh, v + dv + 1, ok, H, W)
+        patch2 = _load_pixels(x, at + W * C, h + dh + 1, v + dv, ok, H, W)
+        patch3 = _load_pixels(x, at + (W + 1) * C, h + dh + 1, v + dv + 1, ok, H, W)
+        acc0 = tl.dot(patch0, weight, acc0, input_precision=PRECISION)
+        acc1 = tl.dot(patch1, weight, acc1, input_precision=PRECISION)
+        acc2 = tl.dot(patch2, weight, acc2, input_precision=PRECISION)
+        acc3 = tl.dot(patch3, weight, acc3, input_precision=PRECISION)
+    best, won = _pool_step(acc0, tl.zeros((BM, BN), tl.int32), acc1, 1)
+    best, won = _pool_step(best, won, acc2, 2)
+    best, won = _pool_step(best, won, acc3, 3)
+    if BIAS:  # the same for the whole window: after the maximum
+        best += tl.load(bias + client * OUT + n, mask=n < OUT, other=0.0).to(tl.float32)
+    off = best <= 0  # not "> 0 is on": NaN stays visible, as in PyTorch
+    inside = (m < rows) & (n < OUT)
+    tl.store(y + m * OUT + n, tl.where(off, 0.0, best).to(y.dtype.element_ty), mask=inside)
+    tl.store(winner + m * OUT + n, tl.where(off, 4, won).to(tl.uint8), mask=inside)
+
+
+@triton.jit(do_not_specialize=["rows", "images"])
+def input_gradient_kernel(
+    dy, w, dx, w_stride, rows, images,
+    H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, OUT: tl.constexpr, HO: tl.constexpr, WO: tl.constexpr,
+    KH: tl.constexpr, KW: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr, PIXELS: tl.constexpr,
+    PRECISION: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """dx [images, H, W, C] gathered from dy; grid (row tiles * channel tiles, clients, STRIDE * STRIDE).
+
+    A pixel receives only from the taps of its own parity (mod STRIDE), so each class of pixels is a GEMM of its own
+    over those taps and nothing is multiplied by zero; rows counts the pixels of the largest class.
+
+    With few channels the gathered tile is used too little: a row of the GEMM is then PIXELS neighbours of an image row
+    (STRIDE is 1) and its columns are (pixel, channel). They share one gather over KW + PIXELS - 1 taps, where the
+    weights of a tap that one of them lacks are zero.
+    """
+    HS: tl.constexpr = (H + STRIDE - 1) // STRIDE
+    WS: tl.constexpr = (W + STRIDE - 1) // STRIDE // PIXELS
+    TILES: tl.constexpr = (PIXELS * C + BN - 1) // BN
+    client = tl.program_id(1).to(tl.int64)
+    dy += client * images * (HO * WO * OUT)
+    w += client * w_stride
+    dx += client * images * (H * W * C)
+    if STRIDE == 1:  # the same formulas, but constants for the compiler
+        class_h, class_v = 0, 0
+        first_h, first_v = 0, 0
+        taps_h, taps_v = KH, KW + PIXELS - 1
+    else:
+        class_h = tl.program_id(2) // STRIDE
+        class_v = tl.program_id(2) % STRIDE
+        first_h = (class_h + PAD) % STRIDE
+        first_v = (class_v + PAD) % STRIDE
+        taps_h = (KH - first_h + STRIDE - 1) // STRIDE
+        taps_v = (KW - first_v + STRIDE - 1) // STRIDE
+    m = (tl.program_id(0) // TILES) * BM + tl.arange(0, BM)[:, None]
+    n = (tl.program_id(0) % TILES) * BN + tl.arange(0, BN)[:, None]
+    image = m // (HS * WS)
+    h = (m % (HS * WS)) // WS
+    v = (m % (HS * WS)) % WS * PIXELS
+    top = h + (class_h + PAD - first_h) // STRIDE  # the output row that the first tap of the class came to
+    left = v + (class_v + PAD - first_v) // STRIDE + PIXELS - 1
+    acc = tl.zeros((BM, BN), tl.float32)
+    for block in range(tl.cdiv(taps_h * taps_v * OUT, BK)):
+        i, j, o = _tap_of(block, taps_v, OUT, BK)
+        ok = m < rows
+        in_weight = n < PIXELS * C
+        if OUT % BK != 0:
+            ok = ok & (i < taps_h)
+            in_weight = in_weight & (i < taps_h)
+        oh = top - i
+        ov = left - j
+        gradient = _load_pixels(dy, ((image * HO + oh) * WO + ov) * OUT + o, oh, ov, ok, HO, WO)
+        if PIXELS == 1:
+            tap = (first_h + i * STRIDE) * KW + first_v + j * STRIDE
+            at = (tap * C + n) * OUT + o
+        else:
+            own = j - (PIXELS - 1) + n // C  # the pixel's own tap
+            in_weight = in_weight & (own >= 0) & (own < KW)
+            at = ((i * KW + own) * C + n % C) * OUT + o
+        weight = tl.load(w + at, mask=in_weight, other=0.0)  # [BN, BK]
+        acc = tl.dot(gradient, tl.trans(weight), acc, input_precision=PRECISION)
+    row = h * STRIDE + class_h
+    column = v * STRIDE + class_v
+    n = tl.trans(n)
+    inside = (m < rows) & (row < H) & (column < W) & (n < PIXELS * C)
+    tl.store(dx + ((image * H + row) * W + column) * C + n, acc.to(dx.dtype.element_ty), mask=inside)
+
+
+@triton.jit(do_not_specialize=["rows", "share"])
+def weight_gradient_kernel(
+    x, dy, part, x_stride, rows, share,
+    H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, OUT: tl.constexpr, HO: tl.constexpr, WO: tl.constexpr,
+    KH: tl.constexpr, KW: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
+    PRECISION: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """part [splits, clients, taps * C, OUT] = patches of x, transposed, @ dy over the split's share of the rows.
+
+    Grid (tiles, clients, splits); the tile of the result is [BM, BN] and BK pixels are summed at a time. share is a
+    multiple of BK. The patch tile is loaded as [pixels, taps] and turned: with one channel neighbouring pixels of a tap
+    are neighbours in memory, with many the channels are, and the compiler follows whichever it sees.
+    """
+    DEPTH: tl.constexpr = KH * KW * C
+    TILES: tl.constexpr = (OUT + BN - 1) // BN
+    client = tl.program_id(1).to(tl.int64)
+    x += client * x_stride
+    dy += client * rows * OUT
+    part += (tl.program_id(2) * tl.num_programs(1).to(tl.int64) + client) * (DEPTH * OUT)
+    # Few channels: a thread's taps are then known to the compiler, which keeps no registers for them.
+    block = 0 if DEPTH <= BM else tl.program_id(0) // TILES
+    n = (tl.program_id(0) % TILES) * BN + tl.arange(0, BN)[None, :]
+    dh, dv, c = _tap_of(block, KW, C, BM)
+    tap = (dh * W + dv) * C + c
+    acc = tl.zeros((BM, BN), tl.float32)
+    begin = tl.program_id(2) * share
+    for m0 in range(begin, tl.minimum(begin + share, rows), BK):
+        m = m0 + tl.arange(0, BK)[:, None]
+        ok = m < rows
+        gradient = tl.load(dy + m * OUT + n, mask=ok & (n < OUT), other=0.0)
+        if C % BM != 0:
+            ok = ok & (dh < KH)
+        h = ((m % (HO * WO)) // WO) * STRIDE - PAD
+        v = ((m % (HO * WO)) % WO) * STRIDE - PAD
+        base = ((m // (HO * WO) * H + h) * W + v) * C
+        patch = _load_pixels(x, base + tap, h + dh, v + dv, ok, H, W)
+        acc = tl.dot(tl.trans(patch), gradient, acc, input_precision=PRECISION)
+    k = block * BM + tl.arange(0, BM)[:, None]
+    tl.store(part + k * OUT + n, acc.to(part.dtype.element_ty), mask=(k < DEPTH) & (n < OUT))
+
+
+@triton.jit(do_not_specialize=["rows"])
+def unpool_kernel(
+    dy, winner, pixels, part, rows, images,
+    HO: tl.constexpr, WO: tl.constexpr, OUT: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    """pixels [images, HO, WO, OUT]: the gradient dy of each pooling window at its winner, zero everywhere else.
+
+    Grid (row tiles * output tiles, clients); rows counts the windows, those cut off by an odd height or width too (they
+    are zero). part [row tiles, clients, OUT] are the sums of the bias's gradient.
+    """
+    HP: tl.constexpr = HO // 2
+    WP: tl.constexpr = WO // 2
+    HW: tl.constexpr = (HO + 1) // 2
+    WW: tl.constexpr = (WO + 1) // 2
+    TILES: tl.constexpr = (OUT + BN - 1) // BN
+    client = tl.program_id(1).to(tl.int64)
+    dy += client * images * (HP * WP * OUT)
+    winner += client * images * (HP * WP * OUT)
+    pixels += client * images * (HO * WO * OUT)
+    tile = tl.program_id(0) // TILES
+    m = tile * BM + tl.arange(0, BM)[:, None]
+    n = (tl.program_id(0) % TILES) * BN + tl.arange(0, BN)[None, :]
+    image = m // (HW * WW)
+    h = (m % (HW * WW)) // WW
+    v = (m % (HW * WW)) % WW
+    inside = (m < rows) & (n < OUT)
+    whole = inside & (h < HP) & (v < WP)
+    at = ((image * HP + h) * WP + v) * OUT + n
+    gradient = tl.load(dy + at, mask=whole, other=0.0)
+    won = tl.load(winner + at, mask=whole, other=4)
+    to = pixels + ((image * HO + 2 * h) * WO + 2 * v) * OUT + n
+    right = inside & (2 * v + 1 < WO)
+    low = 2 * h + 1 < HO
+    tl.store(to, tl.where(won == 0, gradient, 0.0), mask=inside)
+    tl.store(to + OUT, tl.where(won == 1, gradient, 0.0), mask=right)
+    tl.store(to + WO * OUT, tl.where(won == 2, gradient, 0.0), mask=inside & low)
+    tl.store(to + (WO + 1) * OUT, tl.where(won == 3, gradient, 0.0), mask=right & low)
+    part += (tile * tl.num_programs(1).to(tl.int64) + client) * OUT
+    total = tl.sum(tl.where(won < 4, gradient, 0.0).to(tl.float32), 0)
+    column = (tl.program_id(0) % TILES) * BN + tl.arange(0, BN)
+    tl.store(part + column, total, mask=column < OUT)
+
+
+@triton.jit(do_not_specialize=["rows", "share"])
+def bias_gradient_kernel(dy, part, rows, share, OUT: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):
+    """part [splits, clients, OUT] = sums of dy over the split's share of the rows; grid (tiles, clients, splits)."""
+    client = tl.program_id(1).to(tl.int64)
+    dy += client * rows * OUT
+    n = tl.program_id(0) * BN + tl.arange(0, BN)
+    acc = tl.zeros((BM, BN), tl.float32)
+    begin = tl.program_id(2) * share
+    for m0 in range(begin, tl.minimum(begin + share, rows), BM):
+        m = m0 + tl.arange(0, BM)[:, None]
+        acc += tl.load(dy + m * OUT + n[None, :], mask=(m < rows) & (n < OUT)[None, :], other=0.0).to(tl.float32)
+    part += (tl.program_id(2) * tl.num_programs(1).to(tl.int64) + client) * OUT
+    tl.store(part + n, tl.sum(acc, 0), mask=n < OUT)
+
+
+@triton.jit(do_not_specialize=["splits"])
+def sum_kernel(part, total, splits, size, SPLITS: tl.constexpr, BLOCK: tl.constexpr):
+    """total [size] = the sum of part [splits, size], SPLITS of them at a time to have enough loads under way."""
+    n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    acc = tl.zeros((SPLITS, BLOCK), tl.float32)
+    for first in range(0, splits, SPLITS):
+        split = (first + tl.arange(0, SPLITS))[:, None]
+        ok = (split < splits) & (n < size)[None, :]
+        acc += tl.load(part + split.to(tl.int64) * size + n[None, :], mask=ok, other=0.0)
+    tl.store(total + n, tl.sum(acc, 0).to(total.dtype.element_ty), mask=n < size)

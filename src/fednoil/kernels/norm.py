@@ -1,0 +1,242 @@
+"""BatchNorm + residual + ReLU, and SGD, of many clients at once, with as little memory traffic as they allow.
+
+Activations are stacked as [K, M, C]: K clients, M = batch × height × width rows, channels contiguous (NHWC). Each
+client has its own weights and statistics [K, C]. One call of `batch_norm_act` reads x twice and writes y once in the
+forward pass; its backward pass reads dy and x twice and writes dx once. The ReLU's mask costs no memory traffic: it is
+computed again from x. Only with a residual is it read from y, once: the first backward pass writes the masked gradient,
+which is the residual's, and the second pass starts from that.
+"""
+
+# Triton types a launched kernel as the bare function, without its options; it is missing where there is no GPU.
+# pyright: reportCallIssue=false, reportArgumentType=false, reportMissingImports=false
+# pyright: reportIncompatibleMethodOverride=false
+
+from typing import NamedTuple
+
+import torch
+import triton
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from fednoil.kernels import norm_kernels as kernels
+
+BLOCK_C = 64  # 64 bf16 channels are one 128-byte line of memory
+# Elements of a tile, as many as leave registers for about eight programs of four warps a multiprocessor.
+STATISTICS_TILE, GRADIENT_TILE, APPLY_TILE = 2048, 1024, 2048
+WARPS, STAGES = 4, 3
+REDUCE_PROGRAMS = 132 * 8  # one wave on 132 multiprocessors, all resident together
+APPLY_PROGRAMS = 132 * 16  # no partial results to combine, so more programs may even out the tail
+MAX_PARTS = 256  # partial sums of a client and channel: few enough for one small program to combine
+SGD_BLOCK = 1024
+
+
+class Plan(NamedTuple):
+    """How a kernel walks over [K, M, C]: its grid, the rows of a part, the number of parts, and its constants."""
+
+    grid: tuple[int, int]
+    rows: int
+    parts: int
+    constants: dict[str, int]
+
+
+def plan(shape: torch.Size | tuple[int, int, int], tile: int, programs: int, max_parts: int | None = None) -> Plan:
+    """Cut the rows of each client into parts of whole tiles, so as to make about `programs` programs in all."""
+    clients, rows, channels = shape
+    block_c = min(BLOCK_C, triton.next_power_of_2(channels))
+    block_m = tile // block_c
+    blocks = triton.cdiv(channels, block_c)
+    parts = min(programs // (clients * blocks), triton.cdiv(rows, block_m), max_parts or rows)
+    size = triton.cdiv(triton.cdiv(rows, max(1, parts)), block_m) * block_m
+    parts = triton.cdiv(rows, size)
+    constants = {"BM": block_m, "BC": block_c, "STAGES": STAGES, "num_warps": WARPS}
+    return Plan((parts * blocks, clients), size, parts, constants)
+
+
+def _stride(vectors: Tensor) -> int:
+    """Elements from one client's row to the next of a [K, C] tensor, which may be a slice of wider rows."""
+    if vectors.stride(1) != 1 and vectors.shape[1] > 1:
+        raise ValueError(f"the channels of weights and statistics have to be contiguous: strides {vectors.stride()}")
+    return vectors.stride(0)
+
+
+def _moments(x: Tensor, running: tuple[Tensor, Tensor] | None, momentum: float, eps: float) -> tuple[Tensor, Tensor]:
+    """Mean and 1/std [K, C] of the batch, after moving the running statistics in place."""
+    clients, rows, channels = x.shape
+    grid, size, count, constants = plan(x.shape, STATISTICS_TILE, REDUCE_PROGRAMS, MAX_PARTS)
+    parts = x.new_empty((2, clients, count, channels), dtype=torch.float32)
+    kernels.statistics[grid](x, parts, rows, channels, size, count, **constants)
+    mean, rstd = x.new_empty((2, clients, channels), dtype=torch.float32).unbind()
+    mean_and_var = running or (mean, rstd)  # placeholders that the kernel does not touch without TRACK
+    kernels.combine[(triton.cdiv(channels, 16), clients)](
+        parts, mean, rstd, *mean_and_var, *map(_stride, mean_and_var), rows, channels, size, count, momentum, eps,
+        TRACK=running is not None, BT=triton.next_power_of_2(count), BC=16, num_warps=WARPS,
+    )  # fmt: skip
+    return mean, rstd
+
+
+class BatchNormAct(torch.autograd.Function):
+    """relu(batch_norm(x) + residual); also gives the mean and 1/std it used, which have no gradient.
+
+    The running statistics change inside a kernel, unseen by autograd. That is safe, since no gradient flows through
+    them and the backward pass keeps copies only, and it reaches the storage below a vmapped tensor too.
+    """
+
+    @staticmethod
+    def forward(x, weight, bias, running_mean, running_var, residual, momentum, eps, relu, training):
+        x = x.contiguous()
+        if training:
+            mean, rstd = _moments(x, None if running_mean is None else (running_mean, running_var), momentum, eps)
+        else:
+            mean = running_mean.clone(memory_format=torch.contiguous_format)
+            rstd = torch.rsqrt(running_var + eps).contiguous()
+        y = torch.empty_like(x)
+        affine = (mean, rstd, weight, bias, _stride(weight), _stride(bias), *x.shape[1:])
+        grid, size, _, constants = plan(x.shape, APPLY_TILE, APPLY_PROGRAMS)
+        other = x if residual is None else residual.contiguous()
+        kernels.apply[grid](x, other, y, *affine, size, RESIDUAL=residual is not None, RELU=relu, **constants)
+        return y, mean, rstd
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        x, weight, bias, _, _, residual, _, _, ctx.relu, ctx.training = inputs
+        y, mean, rstd = output
+        ctx.residual = residual is not None
+        ctx.mark_non_differentiable(mean, rstd)
+        ctx.save_for_backward(x, weight, bias, mean, rstd, y if ctx.relu and ctx.residual else None)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dy, *_):
+        x, weight, bias, mean, rstd, y = ctx.saved_tensors
+        x, g = x.contiguous(), dy.contiguous()
+        mask = "none" if not ctx.relu else "y" if ctx.residual else "x"
+        masked = torch.empty_like(g) if mask == "y" else g
+        affine = (mean, rstd, weight, bias, _stride(weight), _stride(bias), *x.shape[1:])
+        grid, size, count, constants = plan(x.shape, GRADIENT_TILE, REDUCE_PROGRAMS, MAX_PARTS)
+        parts = x.new_empty((2, x.shape[0], count, x.shape[2]), dtype=torch.float32)
+        output = g if y is None else y
+        kernels.gradient_sums[grid](g, x, output, masked, parts, *affine, size, count, MASK=mask, **constants)
+        sums = parts.sum(2)
+        mask = "x" if mask == "x" else "none"  # by now `masked` is masked already, unless that is up to x
+        dx = torch.empty_like(x)
+        grid, size, _, constants = plan(x.shape, APPLY_TILE, APPLY_PROGRAMS)
+        kernels.gradient_apply[grid](masked, x, dx, sums, *affine, size, MASK=mask, TRAINING=ctx.training, **constants)
+        dbias, dweight = sums.unbind()
+        residual = masked if ctx.residual else None
+        return dx, dweight.to(weight.dtype), dbias.to(bias.dtype), None, None, residual, None, None, None, None
+
+    @staticmethod
+    def vmap(info, in_dims, *inputs):
+        """Fold the vmapped dimension into the clients, so that one launch serves all of them."""
+        tensors, options = inputs[:6], inputs[6:]
+        training = options[-1]
+        if training and tensors[3] is not None and None in in_dims[3:5]:
+            raise ValueError("vmapped clients need running statistics of their own, stacked like their weights")
+        folded = (
+            # A silent copy of the running statistics would lose their update: they have to be a view.
+            _fold(tensor, in_dims[i], info.batch_size, view=training and i in (3, 4))
+            for i, tensor in enumerate(tensors)
+        )
+        outputs = BatchNormAct.apply(*folded, *options)
+        return tuple(output.unflatten(0, (info.batch_size, -1)) for output in outputs), (0, 0, 0)
+
+
+def _fold(tensor: Tensor | None, dim: int | None, size: int, view: bool) -> Tensor | None:
+    """Tensor [V, K, …] as [V × K, …], from one with the vmapped dimension at `dim`, or without it."""
+    if tensor is None:
+        return None
+    tensor = tensor.expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+    return tensor.view(-1, tensor.shape[-1]) if view else tensor.flatten(0, 1)
+
+
+def batch_norm_act(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+    residual: Tensor | None = None,
+    relu: bool = True,
+    training: bool = True,
+) -> Tensor:
+    """relu(batch_norm(x) + residual) of x and residual [K, M, C], in x's dtype, with a client's own [K, C] vectors.
+
+    Training normalises with the biased variance of the M rows and moves the running statistics (fp32, in place) towards
+    the batch's mean and unbiased variance; otherwise the running statistics normalise.
+    """
+    if training and x.shape[1] < 2:
+        raise ValueError(f"batch statistics need more than one value per channel: x has shape {tuple(x.shape)}")
+    outputs = BatchNormAct.apply(
+        x, weight, bias, running_mean, running_var, residual, momentum, eps, relu, training
+    )  # fmt: skip
+    return outputs[0]
+
+
+def _to_rows(x: Tensor) -> Tensor:
+    """x [B, C, H, W] as [1, B × H × W, C]: a view if x is in channels_last memory."""
+    return x.permute(0, 2, 3, 1).flatten(0, 2).unsqueeze(0)
+
+
+def norm_nchw(
+    x: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor,
+    bias: Tensor,
+    training: bool,
+    momentum: float,
+    eps: float,
+    residual: Tensor | None = None,
+    relu: bool = False,
+) -> Tensor:
+    """relu(batch_norm(x) + residual) of one client's x [B, C, H, W] in channels_last memory, as is the result."""
+    batch, channels, height, width = x.shape
+    mean, var = (None if t is None else t.unsqueeze(0) for t in (running_mean, running_var))
+    other = None if residual is None else _to_rows(residual)
+    vectors = (weight.unsqueeze(0), bias.unsqueeze(0), mean, var)
+    y = batch_norm_act(_to_rows(x), *vectors, momentum, eps, other, relu, training or mean is None)
+    return y.reshape(batch, height, width, channels).permute(0, 3, 1, 2)
+
+
+def batch_norm_act_nchw(x: Tensor, bn: nn.BatchNorm2d, residual: Tensor | None = None, relu: bool = True) -> Tensor:
+    """relu(bn(x) + residual) of one client's x and residual [B, C, H, W] in channels_last memory."""
+    if bn.weight is None or bn.bias is None or bn.momentum is None:
+        raise ValueError("batch_norm_act_nchw needs a BatchNorm2d with affine=True and a momentum")
+    if bn.training and bn.num_batches_tracked is not None:
+        bn.num_batches_tracked.add_(1)
+    vectors = (bn.running_mean, bn.running_var, bn.weight, bn.bias)
+    return norm_nchw(x, *vectors, bn.training, bn.momentum, bn.eps, residual, relu)
+
+
+@torch.no_grad()
+def sgd(
+    params: Tensor,
+    grads: Tensor,
+    momentum_buffer: Tensor,
+    lr: float | Tensor,
+    momentum: float,
+    weight_decay: float,
+    active: Tensor | None = None,
+    half: Tensor | None = None,
+) -> None:
+    """One step of SGD, in place, on stacked parameters [K, P]; also writes them to `half` [K, P] in its dtype.
+
+    Clients whose flag in `active` [K] (bool or uint8) is 0 stay as they are. A P that is a multiple of 16 keeps each
+    client's row aligned for 16-byte accesses.
+    """
+    clients, size = params.shape
+    tensors = [t for t in (params, grads, momentum_buffer, half) if t is not None]
+    if not all(t.is_contiguous() and t.shape == params.shape for t in tensors):
+        raise ValueError(f"sgd needs contiguous tensors, all of the parameters' shape {tuple(params.shape)}")
+    if active is not None and (active.shape != (clients,) or active.element_size() != 1):
+        raise ValueError(f"active has to be {clients} flags, bool or uint8: {tuple(active.shape)} of {active.dtype}")
+    if active is None:  # then rows do not matter, and one long row is aligned whatever P is
+        clients, size = 1, clients * size
+    kernels.sgd[(triton.cdiv(size, SGD_BLOCK), clients)](
+        params, grads, momentum_buffer, params if half is None else half,
+        params if active is None else active.view(torch.uint8), lr, momentum, weight_decay, size,
+        LR_TENSOR=isinstance(lr, Tensor), HALF=half is not None, ACTIVE=active is not None, BLOCK=SGD_BLOCK,
+        num_warps=WARPS,
+    )  # fmt: skip

@@ -1,0 +1,88 @@
+"""Layers that have a kernel of their own on a GPU, and what they mean in plain PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+from fednoil import kernels
+
+
+def conv_pool_relu(x: Tensor, conv: nn.Conv2d) -> Tensor:
+    """relu(maxpool2(conv(x))) for a convolution of stride 1; as one kernel without the unpooled image."""
+    if kernels.usable(x):
+        from fednoil.kernels.conv import conv_pool_relu_nchw
+
+        return conv_pool_relu_nchw(kernels.computed(x), conv.weight, conv.bias, int(conv.padding[0]))
+    # ReLU and max-pooling commute; pooling first leaves a quarter of the pixels for ReLU.
+    return F.relu(F.max_pool2d(conv(x), 2))
+
+
+def norm_relu(x: Tensor, norm: nn.BatchNorm2d, residual: Tensor | None = None, relu: bool = True) -> Tensor:
+    """relu(norm(x) + residual); as one kernel for the statistics and one for the rest."""
+    if kernels.usable(x):
+        from fednoil.kernels.norm import batch_norm_act_nchw
+
+        return batch_norm_act_nchw(x, norm, residual, relu)
+    y = norm(x) if residual is None else norm(x) + residual
+    return F.relu(y) if relu else y
+
+
+class Stacked(TorchFunctionMode):
+    """While it is on, convolutions and batch norms under `torch.vmap` are one launch for all clients.
+
+    PyTorch would make them grouped convolutions, which are slow. What the kernels don't know goes that way.
+    """
+
+    def __torch_function__(
+        self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if function in _KNOWN and args and kernels.usable(args[0]):
+            result = _KNOWN[function](*args, **kwargs)
+            if result is not None:
+                return result
+        return function(*args, **kwargs)
+
+
+def _conv2d(x: Tensor, weight: Tensor, bias: Tensor | None = None, *rest: Any, **named: Any) -> Tensor | None:
+    known = _stride_and_padding(*rest, **named)
+    if known is None:
+        return None
+    from fednoil.kernels.conv import conv2d_nchw
+
+    return conv2d_nchw(kernels.computed(x), weight, bias, *known)
+
+
+def _batch_norm(
+    x: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float | None = 0.1,
+    eps: float = 1e-5,
+) -> Tensor | None:
+    if x.dim() != 4 or weight is None or bias is None or momentum is None:
+        return None
+    from fednoil.kernels.norm import norm_nchw
+
+    return norm_nchw(x, running_mean, running_var, weight, bias, training, momentum, eps)
+
+
+_KNOWN: dict[Callable[..., Any], Callable[..., Tensor | None]] = {F.conv2d: _conv2d, F.batch_norm: _batch_norm}
+
+
+def _stride_and_padding(
+    stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
+) -> tuple[int, int] | None:
+    """Stride and padding of a convolution that the kernel knows, else nothing."""
+    single = [v if isinstance(v, int) else v[0] if len(set(v)) == 1 else None for v in (stride, padding, dilation)]
+    if groups != 1 or single[2] != 1 or not isinstance(single[0], int) or not isinstance(single[1], int):
+        return None
+    return single[0], single[1]
