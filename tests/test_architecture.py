@@ -22,6 +22,7 @@ STAGES = [
     ["servers"],
     ["executors"],
     ["config"],
+    ["paper"],
     ["experiment"],
     ["metrics"],
     ["rounds"],

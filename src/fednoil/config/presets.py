@@ -76,6 +76,16 @@ _METHODS: dict[str, Values] = {
         for server in ("fedavg", "apfl", "krum", "cfl")
         for learner in ("dividemix", "josrc")
     },
+    # A round is an epoch, and there are as many as the methods' authors have.
+    **{
+        f"centralized+{learner}": {
+            "server": {"name": "centralized"},
+            "learner": {"name": learner},
+            "schedule": {"name": "constant", "epochs": 1},
+            "train": {"rounds": rounds},
+        }
+        for learner, rounds in (("dividemix", 300), ("josrc", 200))
+    },
     "fednoil-cosine": _fednoil(_COSINE),
     "fednoil-logarithm": _fednoil(_LOGARITHM),
     "fednoil-auto": _fednoil(_LOGARITHM, learner={"frac": "auto"}),
