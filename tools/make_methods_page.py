@@ -29,8 +29,8 @@ Every server also has `server.sampling` (`uniform`, `score`, `score_mean`), `ser
 
 ## Combinations that are refused
 
-None. `tests/test_conformance.py` runs every server with every learner, clients sampled by score; a client is scored with
-what it receives: two networks as an ensemble, under `cfl` its own cluster's model, under `apfl` the common model.
+None. `tests/test_conformance.py` runs every server with every learner, clients sampled by score. A client is scored
+with what it receives: two networks as an ensemble, under `cfl` its own cluster's model, under `apfl` the common model.
 """
 
 
