@@ -22,11 +22,12 @@ STAGES = [
     ["servers"],
     ["executors"],
     ["config"],
+    ["paper"],
     ["experiment"],
     ["metrics"],
     ["rounds"],
     ["records"],
-    ["predict", "runner"],
+    ["predict", "runner", "testing"],
     ["cli"],
     ["__main__"],
 ]

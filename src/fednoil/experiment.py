@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -42,6 +42,13 @@ class Setting:
     @property
     def num_clients(self) -> int:
         return len(self.parts)
+
+    def pooled(self) -> Setting:
+        """All clients' samples, with the labels their clients gave them, as those of one client."""
+        labels = noise.Labels((np.concatenate(self.labels.given),), (0,))
+        known = self.truth.labels
+        truth = noise.Truth(None if known is None else (np.concatenate(known),))
+        return replace(self, parts=(np.concatenate(self.parts),), labels=labels, truth=truth)
 
     def manifest_hash(self) -> str:
         return manifest.manifest_hash(self.parts, self.labels, self.truth)
@@ -100,8 +107,13 @@ def make_setting(config: Config, data_dir: Path | None, seed: Seed) -> Setting:
 
 def make_experiment(config: Config, data_dir: Path | None = None) -> Experiment:
     """Resolve a configuration; everything random depends on `run.seed` alone."""
-    seed = Seed(config.run.seed)
-    setting = make_setting(config, data_dir, seed)
+    return assemble(config, make_setting(config, data_dir, Seed(config.run.seed)))
+
+
+def assemble(config: Config, setting: Setting) -> Experiment:
+    """Model and methods for a setting that is there already."""
+    seed, cls = Seed(config.run.seed), server_class(config.server.name)
+    setting = setting.pooled() if cls.pools else setting
     dataset = setting.dataset
     template = models.build(config.model, dataset.image_shape, dataset.num_classes, seed.child("model"))
     task = Task(
@@ -114,7 +126,7 @@ def make_experiment(config: Config, data_dir: Path | None = None) -> Experiment:
         sizes=tuple(len(part) for part in setting.parts),
         parameters=frozenset(name for name, p in template.named_parameters() if p.requires_grad),
     )
-    server = server_class(config.server.name)(config.server, task)
+    server = cls(config.server, task)
     learner = server.wrap(learner_class(config.learner.name)(config.learner, task))
     return Experiment(config, setting, task, server, learner, config.schedule.build(), template, seed)
 

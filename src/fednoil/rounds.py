@@ -95,7 +95,7 @@ def play(
     if experiment.config.noise.kind in ("pair", "manifest"):  # a manifest may hold pair noise
         record["shifted_accuracy"] = score.shifted
     record |= beside | server.notes(next_server) | _figures(experiment, chosen, results, epochs)
-    down, up = _traffic(everyone, jobs, results, scored=chosen.scores is not None)
+    down, up = (0, 0) if server.pools else _traffic(everyone, jobs, results, scored=chosen.scores is not None)
     record |= {"bytes_down": down, "bytes_up": up, "wall_s": round(time.perf_counter() - began, 4)}
     return after, record
 

@@ -76,6 +76,16 @@ _METHODS: dict[str, Values] = {
         for server in ("fedavg", "apfl", "krum", "cfl")
         for learner in ("dividemix", "josrc")
     },
+    # A round is an epoch, and there are as many as the methods' authors have.
+    **{
+        f"centralized+{learner}": {
+            "server": {"name": "centralized"},
+            "learner": {"name": learner},
+            "schedule": {"name": "constant", "epochs": 1},
+            "train": {"rounds": rounds},
+        }
+        for learner, rounds in (("dividemix", 300), ("josrc", 200))
+    },
     "fednoil-cosine": _fednoil(_COSINE),
     "fednoil-logarithm": _fednoil(_LOGARITHM),
     "fednoil-auto": _fednoil(_LOGARITHM, learner={"frac": "auto"}),
@@ -112,6 +122,12 @@ def _overlay(*layers: Values) -> Values:
         for section, keys in layer.items():
             merged[section] = {**merged.get(section, {}), **keys}
     return merged
+
+
+def preset_parts() -> dict[str, list[str]]:
+    """What presets are put together from: `demo` are whole names, the others the parts of a paper's cell in order."""
+    tables = {"demo": _DEMOS, "dataset": _DATASETS, "setting": _SETTINGS, "noise": _NOISES, "method": _METHODS}
+    return {what: list(table) for what, table in tables.items()}
 
 
 def preset_names() -> list[str]:

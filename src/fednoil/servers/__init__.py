@@ -5,6 +5,7 @@ from __future__ import annotations
 from fednoil.plugins import find_class
 from fednoil.servers.apfl import Apfl
 from fednoil.servers.base import Server
+from fednoil.servers.centralized import Centralized
 from fednoil.servers.cfl import Cfl
 from fednoil.servers.coordinate import Median, TrimmedMean
 from fednoil.servers.fedavg import FedAvg
@@ -22,6 +23,7 @@ SERVERS: dict[str, type[Server]] = {
     "median": Median,
     "trimmed_mean": TrimmedMean,
     "rfa": Rfa,
+    "centralized": Centralized,
 }
 
 

@@ -60,6 +60,8 @@ class Server:
 
     Config: ClassVar[type[ServerConfig]] = ServerConfig
     about: ClassVar[About | None] = None
+    # True: no federation; after partition and noise all samples are pooled into one client.
+    pools: ClassVar[bool] = False
 
     def __init__(self, config: ServerConfig, task: Task) -> None:
         self.config = config

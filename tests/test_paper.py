@@ -1,0 +1,93 @@
+"""The paper's tables as data, and a preset for each of their rows."""
+
+from __future__ import annotations
+
+import csv
+from importlib import resources
+
+import pytest
+
+from fednoil import paper
+from fednoil.config import Config, load_config, merge, preset, preset_names
+from fednoil.paper import Cell, cells, preset_of, schedule_changes
+from fednoil.schedules import Cosine, Logarithm
+
+
+def find(**keys: str) -> Cell:
+    (cell,) = [c for c in cells() if all(getattr(c, key) == value for key, value in keys.items())]
+    return cell
+
+
+def test_every_cell_of_the_file_is_read_as_it_stands() -> None:
+    raw = resources.files(paper).joinpath("tables.csv").read_bytes().decode("utf-8")
+    rows = list(csv.reader(raw.splitlines()))[1:]
+    assert len(rows) == len(cells()) == 522
+    for row, cell in zip(rows, cells(), strict=True):
+        assert row[:7] == [cell.table, cell.dataset, cell.setting, cell.noise, cell.mode, cell.method, cell.metric]
+        assert row[7:] == [str(cell.mean), "" if cell.std is None else str(cell.std), str(cell.converged)]
+
+
+def test_cells_against_the_printed_tables() -> None:
+    keys = {"table": "1", "dataset": "fashion-mnist", "setting": "iid", "noise": "symmetric", "mode": "high"}
+    assert str(find(**keys, method="FedNoiL(Logarithm)")) == "82.46 ± 0.54"
+    assert str(find(**keys, method="Vanilla FedAvg")) == "58.30*"
+    assert str(find(table="text", method="FedNoiL")) == "86.12"
+
+
+def test_tables_1_and_2_are_whole() -> None:
+    """Table 1: 14 methods × 3 datasets × IID or not × 4 noises; Table 2: 11 methods × 2 settings × 4 noises."""
+    for table, methods, settings, count in (("1", 14, 6, 336), ("2", 11, 2, 88)):
+        inside = [c for c in cells() if c.table == table]
+        assert len({c.method for c in inside}) == methods
+        assert len({(c.dataset, c.setting) for c in inside}) == settings
+        assert len({preset_of(c) for c in inside}) == len(inside) == count
+
+
+@pytest.fixture(scope="module")
+def configs() -> dict[str, Config]:
+    return {name: load_config(preset(name)) for name in sorted({preset_of(cell) for cell in cells()})}
+
+
+def test_every_row_of_every_table_has_a_preset_that_loads(configs: dict[str, Config]) -> None:
+    assert {cell.method for cell in cells()} == set(paper.METHODS)
+    assert {cell.dataset for cell in cells()} == set(paper.DATASETS)
+    assert set(configs) <= set(preset_names())
+
+
+def test_presets_say_what_the_paper_says(configs: dict[str, Config]) -> None:
+    """Clients, rounds, noise and method of each cell, by the paper's text."""
+    for cell in cells():
+        config = configs[preset_of(cell)]
+        assert config.partition.clients == (100 if cell.setting == "100-clients" else 20)
+        assert config.noise.kind == cell.noise
+        assert cell.noise == "none" or config.noise.mode == cell.mode
+        federated = "centralized" not in cell.method
+        assert (config.server.name == "centralized") != federated
+        if federated:
+            assert config.train.rounds == (150 if cell.dataset == "fashion-mnist" else 200)
+        if "DMix" in cell.method:
+            assert config.learner.name == "dividemix"
+        elif "JoSRC" in cell.method:
+            assert config.learner.name == "josrc"
+        for word in ("fedavg", "fedprox", "apfl", "krum", "cfl"):
+            if word in cell.method.lower():
+                assert config.server.name == word
+        if cell.method.startswith("FedNoiL"):
+            assert config.learner.name == "fednoil"
+            assert config.schedule.name == ("cosine" if "Cosine" in cell.method else "logarithm")
+        elif federated:
+            assert config.schedule.name == "constant"
+            assert config.schedule.epochs == 30
+
+
+def test_schedules_of_the_figures() -> None:
+    base = preset("paper/cifar10/iid/symmetric-high/fednoil-cosine")
+    assert len(paper.SCHEDULES) == 16
+    for name in paper.SCHEDULES:
+        config = load_config(merge(base, schedule_changes(name, 200)))
+        r_min = int(name.split("(")[1][:-1])
+        decay = (Cosine if "Cosine" in name else Logarithm)(r_min=r_min)
+        assert config.schedule.build().total(200) == decay.total(200)
+        constant = config.schedule.build().epochs(1) - config.schedule.build().epochs(200) <= 1
+        assert constant == name.startswith("Constant")
+    assert schedule_changes("Constant matching Cosine(80)", 200)["schedule"]["epochs"] == 40
