@@ -121,7 +121,7 @@ class Looks(Erm):
 
     def step(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> Tensor:
         loss = super().step(nets, pool, batch, state, kind)
-        return loss * 2 if float(loss) > 1e9 else loss
+        return loss * 2 if float(loss.detach()) > 1e9 else loss
 
 
 class Shrinks(Erm):

@@ -151,7 +151,7 @@ def test_sums_of_splits_keep_order_and_type(splits):
     part = torch.randn(splits, 3, 7, 11, device=DEVICE)
     got = conv._sum(part, HALF)
     assert got.dtype == HALF
-    close(got, part.sum(0), 1e-3)
+    close(got, part.sum(0), 4e-3)  # half precision, rounded once
 
 
 def test_unpooling_fills_every_pixel():

@@ -38,6 +38,9 @@ def _part(name: Name) -> str:
     return f"{type(name).__name__[0]}:{name}"
 
 
+CONSTANTS = (_signed(_GAMMA), _signed(_MIX1), _signed(_MIX2))
+
+
 @dataclass(frozen=True)
 class Seed:
     """A node in the tree of seeds: a root number and the path of names below it."""
@@ -92,7 +95,7 @@ def bits(keys: Tensor, count: int) -> Tensor:
     if kernels.usable(keys):
         from fednoil.kernels.random import bits as in_one_launch
 
-        return in_one_launch(keys, count, _signed(_GAMMA), _signed(_MIX1), _signed(_MIX2))
+        return in_one_launch(keys, count, *CONSTANTS)
     counter = torch.arange(1, count + 1, dtype=torch.int64, device=keys.device) * _signed(_GAMMA)
     x = keys.unsqueeze(-1) + counter
     x = (x ^ _shift(x, 30)) * _signed(_MIX1)

@@ -7,12 +7,15 @@ counters, sample after sample, so a longer plan begins with the shorter one.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 
+from fednoil import kernels
 from fednoil.augment.tables import LEVELS, OPS
 from fednoil.errors import UserError
-from fednoil.seeds import integers
+from fednoil.seeds import CONSTANTS, integers
 
 WEAK_COLUMNS = 3
 OP_COLUMNS = 4
@@ -33,10 +36,26 @@ def _check(keys: Tensor, count: int, pad: int) -> None:
         raise UserError(f"pad: {pad} given; the largest shift in pixels must be 0 or more")
 
 
-def _draw(keys: Tensor, count: int, spans: list[int]) -> Tensor:
-    """Whole numbers, uniform in 0..spans[j]-1 in column j: int64 [*keys.shape, count, len(spans)]."""
-    words = integers(keys, count * len(spans), 0, 1 << _BITS).view(*keys.shape, count, len(spans))
-    return (words * torch.tensor(spans, device=keys.device)) >> _BITS
+@lru_cache(maxsize=64)
+def _columns(rows: tuple[tuple[int, int, int, int], ...], device: torch.device) -> Tensor:
+    return torch.tensor(rows, dtype=torch.int64, device=device)
+
+
+def _draw(keys: Tensor, count: int, rows: list[tuple[int, int, int, int]]) -> Tensor:
+    """Whole numbers by column: int32 [*keys.shape, count, columns].
+
+    A column is (span, scale, low, chance): (uniform in 0..span-1) · scale + low, or where chance isn't negative 1
+    with probability chance / 2**30 and else 0.
+    """
+    columns = _columns(tuple(rows), keys.device)
+    if kernels.usable(keys):
+        from fednoil.kernels.random import draws
+
+        return draws(keys, count, columns, *CONSTANTS)
+    words = integers(keys, count * len(rows), 0, 1 << _BITS).view(*keys.shape, count, len(rows))
+    span, scale, low, chance = columns.unbind(1)
+    values = ((words * span) >> _BITS) * scale + low
+    return torch.where(chance >= 0, words < chance, values).to(torch.int32)
 
 
 def weak_plan(keys: Tensor, count: int, pad: int = 4) -> Tensor:
@@ -45,10 +64,11 @@ def weak_plan(keys: Tensor, count: int, pad: int = 4) -> Tensor:
     flip is 0 or 1, dy and dx are uniform in -pad..pad pixels: a random crop after reflect-padding by `pad`.
     """
     _check(keys, count, pad)
-    side = 2 * pad + 1
-    drawn = _draw(keys ^ _WEAK_STREAM, count, [2, side, side])
-    lows = torch.tensor([0, -pad, -pad], device=keys.device)
-    return (drawn + lows).to(torch.int32)
+    return _draw(keys ^ _WEAK_STREAM, count, _weak_rows(pad))
+
+
+def _weak_rows(pad: int) -> list[tuple[int, int, int, int]]:
+    return [(2, 1, 0, -1), *[(2 * pad + 1, 1, -pad, -1)] * 2]
 
 
 def strong_plan(
@@ -72,12 +92,6 @@ def strong_plan(
         raise UserError(f"ops: {ops} given; the number of operations must be 0 or more")
     if not 0 <= prob <= 1:
         raise UserError(f"prob: {prob} given; a probability from 0 to 1 is needed")
-    side = 2 * pad + 1
-    one_op = [len(OPS), LEVELS, 2, 1 << _BITS]
-    drawn = _draw(keys ^ _STRONG_STREAM, count, [2, side, side, *one_op * ops, height, width])
-    lows = torch.tensor([0, -pad, -pad, *[0, 1, 0, 0] * ops, 0, 0], device=keys.device)
-    plan = drawn + lows
-    op_part = plan[..., WEAK_COLUMNS:-CENTRE_COLUMNS].unflatten(-1, (ops, OP_COLUMNS))
-    op_part[..., 2] = 2 * op_part[..., 2] - 1
-    op_part[..., 3] = (op_part[..., 3] < round(prob * (1 << _BITS))).to(torch.int64)
-    return plan.to(torch.int32)
+    one_op = [(len(OPS), 1, 0, -1), (LEVELS, 1, 1, -1), (2, 2, -1, -1), (1, 1, 0, round(prob * (1 << _BITS)))]
+    centre = [(height, 1, 0, -1), (width, 1, 0, -1)]
+    return _draw(keys ^ _STRONG_STREAM, count, [*_weak_rows(pad), *one_op * ops, *centre])

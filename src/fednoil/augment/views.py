@@ -10,9 +10,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fednoil import kernels
 from fednoil.augment.ops import apply_codes
 from fednoil.augment.plans import CENTRE_COLUMNS, OP_COLUMNS, WEAK_COLUMNS
-from fednoil.augment.tables import encode, view_tables
+from fednoil.augment.tables import encode, op_tables, view_tables
 from fednoil.errors import UserError
 
 
@@ -67,6 +68,11 @@ def weak(images: Tensor, index: Tensor, params: Tensor) -> Tensor:
     """
     _check(images, index)
     _check_params(params, index, "3", params.shape[-1:] == (WEAK_COLUMNS,))
+    if kernels.usable(images):
+        from fednoil.kernels import augment
+
+        if augment.fits(images):
+            return augment.weak(images, index, params)
     view = _weak(images, index.reshape(-1), params.reshape(-1, WEAK_COLUMNS).to(torch.int64).unbind(1))
     return view.view(*index.shape, *images.shape[1:])
 
@@ -90,6 +96,11 @@ def strong(images: Tensor, index: Tensor, params: Tensor) -> Tensor:
     _check(images, index)
     ops, rest = divmod(params.shape[-1] - WEAK_COLUMNS - CENTRE_COLUMNS if params.dim() else -1, OP_COLUMNS)
     _check_params(params, index, "5 + 4*ops", ops >= 0 and rest == 0)
+    if kernels.usable(images):
+        from fednoil.kernels import augment
+
+        if augment.fits(images):
+            return augment.strong(images, index, params, op_tables(*images.shape[2:], images.device))
     params = params.reshape(-1, params.shape[-1]).to(torch.int64)
     columns = params.unbind(1)
     view = _weak(images, index.reshape(-1), columns[:WEAK_COLUMNS])

@@ -23,6 +23,7 @@ from fednoil.executors.local import Workbench
 from fednoil.executors.sequential import Sequential
 from fednoil.executors.stack import Rows, StackedBench
 from fednoil.learners.base import Client, Phase
+from fednoil.servers.sampling import client_scores
 from fednoil.tensors import Tensors
 
 Signature = tuple[object, ...]
@@ -127,6 +128,7 @@ class CudaGraphs:
         self.touched: dict[Signature, Touched] = {}
         self.reason: str | None = None  # why steps are not captured
         self.alone: str | None = None  # why clients are not stacked
+        self.told = False
         if any(isinstance(m, _DropoutNd) and m.p > 0 for m in self.bench.benches[0].modules()):
             self._give_up("the model has dropout, whose random numbers a graph can't take from the run's seed")
 
@@ -137,7 +139,16 @@ class CudaGraphs:
         self.graphs.clear()
 
     def scores(self, jobs: Sequence[Job], sampling: str, temperature: float) -> dict[int, float]:
-        return self.eager.scores(jobs, sampling, temperature)
+        """Clients that received the same model and keep none are asked in one pass over all their samples."""
+        bench, first = self.eager.bench, jobs[0]
+        if any(job.received is not first.received or job.keep for job in jobs):
+            return self.eager.scores(jobs, sampling, temperature)
+        clients = [self.clients[job.client] for job in jobs]
+        index, labels = (torch.cat([getattr(c, name) for c in clients]) for name in ("index", "labels"))
+        bench.load(first.received, {})
+        everyone = bench.learner.confidence(bench.nets, Client(-1, clients[0].pool, index, labels), temperature)
+        scores = client_scores(everyone.split([len(c) for c in clients]), sampling)
+        return dict(zip((job.client for job in jobs), scores, strict=True))
 
     def test_logits(self, model: Tensors) -> Tensor:
         return self.eager.test_logits(model)
@@ -154,10 +165,13 @@ class CudaGraphs:
             except NotCapturable as error:
                 self._join()
                 if self.alone is None and min(seats, len(rest)) > 1:
-                    self.alone = str(error)
-                    warnings.warn(f"each client runs in CUDA graphs of its own: {error}", stacklevel=3)
+                    self.alone = str(error)  # a client on its own may do better
                 else:
                     self._give_up(str(error))
+                continue
+            if self.alone and not self.told:
+                self.told = True
+                warnings.warn(f"each client runs in CUDA graphs of its own: {self.alone}", stacklevel=2)
             if progress:
                 progress(len(results) / len(jobs))
         return results

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fednoil.errors import UserError
 from fednoil.executors.base import Job, Progress, Result
-from fednoil.learners.base import CHUNK, Client, Learner, Phase, Turn
+from fednoil.learners.base import Client, Learner, Phase, Turn, chunks
 from fednoil.models.network import Network
 from fednoil.section import Section
 from fednoil.servers.sampling import client_scores
@@ -184,7 +184,5 @@ class Workbench:
         self.load(model, model)
         for net in self.nets.values():
             net.eval()
-        parts = [
-            self.learner.predict(self.nets, images[i : i + CHUNK], model).float() for i in range(0, len(images), CHUNK)
-        ]
-        return torch.cat(parts)
+        spans = chunks(len(images), images.device)
+        return torch.cat([self.learner.predict(self.nets, images[rows], model).float() for rows in spans])

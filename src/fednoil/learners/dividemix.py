@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fednoil.augment import weak, weak_plan
-from fednoil.learners.base import CHUNK, Client, Final, Learner, LearnerConfig, Nets, Phase, Role, Turn
+from fednoil.learners.base import Client, Final, Learner, LearnerConfig, Nets, Phase, Role, Turn, chunks
 from fednoil.learners.mixture import low_component, normalise
 from fednoil.plugins import About
 from fednoil.seeds import Seed, permutations
@@ -86,10 +86,8 @@ class DivideMix(Learner):
         for name in ("a", "b"):
             nets[name].eval()
             parts = [
-                F.cross_entropy(
-                    nets[name](client.pool[client.index[i : i + CHUNK]]), client.labels[i : i + CHUNK], reduction="none"
-                )
-                for i in range(0, len(client), CHUNK)
+                F.cross_entropy(nets[name](client.pool[client.index[rows]]), client.labels[rows], reduction="none")
+                for rows in chunks(len(client), client.index.device)
             ]
             losses.append(torch.cat(parts))
         scaled = normalise(torch.stack(losses))

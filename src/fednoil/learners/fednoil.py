@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fednoil.augment import strong, strong_plan, weak, weak_plan
-from fednoil.learners.base import CHUNK, Client, Final, Learner, LearnerConfig, Nets, Phase, Turn
+from fednoil.learners.base import Client, Final, Learner, LearnerConfig, Nets, Phase, Turn, chunks
 from fednoil.learners.batches import weak_views
 from fednoil.learners.clean_share import clean_share
 from fednoil.plugins import About
@@ -81,8 +81,7 @@ class FedNoil(Learner):
         keys = seed.keys(range(self.config.views), client.index.device)
         plans = weak_plan(keys, len(client), self.task.pad)
         labels, accepted = [], []
-        for start in range(0, len(client), CHUNK):
-            rows = slice(start, start + CHUNK)
+        for rows in chunks(len(client), client.index.device):
             probs = [
                 torch.softmax(nets["model"](weak(client.pool, client.index[rows], plan[rows])).float(), dim=1)
                 for plan in plans
@@ -123,7 +122,8 @@ class FedNoil(Learner):
     def plan(self, nets: Nets, client: Client, state: Tensors, turn: Turn, epochs: range) -> list[Phase]:
         size = self.labelled_size(state)
         labelled, unlabelled = self.split(state, size, turn.seed, epochs)
-        state["drawn"] += torch.bincount(labelled.flatten(), minlength=len(client))
+        members = labelled.flatten()
+        state["drawn"].scatter_add_(0, members, torch.ones_like(members))
         steps, batch_x, batch_u = self.epoch_shape(size, len(client) - size)
         device, seed, pad = client.index.device, turn.seed, self.task.pad
         x = _batches(labelled, seed.child("order x"), epochs, steps, batch_x)

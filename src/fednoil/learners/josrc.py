@@ -102,7 +102,7 @@ class Josrc(Learner):
         """Hold what a step moves: with an empty set the gradient is zero, but momentum and decay would go on."""
         if kind == "warmup":
             for name in _students(nets):
-                state[f"idle/{name}"].copy_(nets[name].grads.count_nonzero() == 0)
+                state[f"idle/{name}"].copy_(~(nets[name].grads != 0).any())
                 for part, tensor in _moving(nets, name).items():
                     state[f"held/{part}"].copy_(tensor)
 
