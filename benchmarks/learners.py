@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,13 +55,18 @@ class Case:
     def passes(self) -> int:
         return self.forward + 3 * self.trained
 
-    def time(self, device: torch.device) -> None:
-        clock = time.perf_counter if device.type == "cuda" else time.process_time
-        began = clock()
+    def turn(self) -> None:
         self.executor.train([self.job])
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-        self.seconds.append(clock() - began)
+
+
+def seconds(work: Callable[[], object], device: torch.device) -> float:
+    """On a CPU the process's own seconds, on a GPU those until it is done."""
+    clock = time.perf_counter if device.type == "cuda" else time.process_time
+    began = clock()
+    work()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return clock() - began
 
 
 def make_case(section: dict[str, Any], round_idx: int, args: argparse.Namespace) -> Case:
@@ -104,6 +110,21 @@ def _trained(values: dict[str, Any], device: torch.device) -> dict[str, Tensor]:
     return {name.replace("model/", f"{n}/", 1): t for n in networks for name, t in result.tensors.items()}
 
 
+def forward_price(args: argparse.Namespace, repeats: int = 30) -> float:
+    """What a bare forward pass of 32 images costs of a forward and backward one, each the shortest of some."""
+    device = torch.device(args.device)
+    experiment = make_experiment(load_config({"model": {"name": "cnn", "width": args.width}}))
+    net = Network(experiment.build_model("model"), *experiment.normalisation, device)
+    images = torch.tensor(experiment.setting.dataset.train.images[:32], device=device)
+
+    def both() -> None:
+        net(images).square().mean().backward()
+
+    forward = torch.no_grad()(lambda: net(images))
+    times = [(seconds(forward, device), seconds(both, device)) for _ in range(repeats)]
+    return min(t for t, _ in times) / min(t for _, t in times)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--turns", type=int, default=9)
@@ -116,7 +137,7 @@ def main() -> None:
     cases = {name: make_case(section, round_idx, args) for name, (section, round_idx) in CASES.items()}
     for _ in range(args.turns + 1):
         for case in cases.values():
-            case.time(device)
+            case.seconds.append(seconds(case.turn, device))
     shortest = {name: min(case.seconds[1:]) for name, case in cases.items()}  # the first one warms up
     base, unit = cases["erm"].passes, shortest["erm"]
     print("| learner | images a turn: without, with gradients | implied ratio | measured | measured / implied |")
@@ -127,6 +148,7 @@ def main() -> None:
         over[name] = measured / implied
         print(f"| {name} | {case.forward}, {case.trained} | {implied:.2f} | {measured:.2f} | {over[name]:.2f} |")
     print(f"a turn of {args.epochs} epochs, shortest of {args.turns}, on {device}")
+    print(f"a bare forward pass costs {forward_price(args):.2f} of a forward and backward one; implied counts 0.33")
     slow = [name for name, ratio in over.items() if ratio > LIMIT]
     if slow:
         sys.exit(f"more than {LIMIT} times what the passes imply: {', '.join(slow)}")

@@ -295,3 +295,17 @@ def test_apfl_counts_pseudo_labels_once(values: dict[str, Any]) -> None:
     experiment = make_experiment(load_config(values))
     _, record = rounds.play(experiment, make_executor(experiment, torch.device("cpu")), rounds.start(experiment))
     assert record["pseudo_accept"] == pytest.approx(100)
+
+
+@pytest.mark.parametrize("learner", ["erm", "dividemix"])
+def test_apfls_mixed_model_without_a_personal_share_is_fedavgs(values: dict[str, Any], learner: str) -> None:
+    values["learner"] = {"name": learner}
+    records = {}
+    for name, keys in (("fedavg", {}), ("apfl", {"alpha": 0.0, "adaptive": False})):
+        values["server"] = {"name": name, "client_fraction": 0.5, **keys}
+        experiment = make_experiment(load_config(values))
+        executor, state = make_executor(experiment, torch.device("cpu")), rounds.start(experiment)
+        for _ in range(2):
+            state, records[name] = rounds.play(experiment, executor, state)
+    assert records["apfl"]["test_accuracy"] == pytest.approx(records["fedavg"]["test_accuracy"])
+    assert records["apfl"]["test_loss"] == pytest.approx(records["fedavg"]["test_loss"], rel=1e-6)
