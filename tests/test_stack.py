@@ -46,9 +46,10 @@ def test_stacked_clients_learn_as_alone(values: dict[str, Any], case: str) -> No
         values[section] = {**values.get(section, {}), **keys} if section != "model" else keys
     values["run"]["executor"] = "sequential"
     experiment = make_experiment(load_config(values))
-    wanted = trained(experiment, make_executor(experiment, CPU), [0, 1, 2, 3], 3)
+    clients = list(range(experiment.setting.num_clients))
+    wanted = trained(experiment, make_executor(experiment, CPU), clients, 3)
     executor = stacked(experiment, 3)
-    got = trained(experiment, executor, [0, 1, 2, 3], 3)
+    got = trained(experiment, executor, clients, 3)
     assert executor.alone is None
     assert executor.reason is None
     for client, result in wanted.items():

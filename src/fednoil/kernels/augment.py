@@ -22,7 +22,7 @@ MAX_PIXELS = 64 * 64  # more would not stay in the registers of one program
 MIN_BLOCK, MAX_WARPS = 256, 8  # never more threads than pixels or tones, so that no thread repeats another's work
 PIXELS_PER_WARP = 256  # eight a thread, which takes 128 registers: four programs of 28 × 28 a multiprocessor at a time
 
-_SLICED = ("images", "index", "params")
+_SLICED = ("images", "index", "plan")
 
 _BITS = tl.constexpr(10)
 _FIELD = tl.constexpr((1 << 10) - 1)
@@ -70,12 +70,12 @@ def _reflected(place, shift, SIDE: tl.constexpr):
 
 
 @triton.jit
-def _viewed(images, index, params, view, at, C: tl.constexpr, H: tl.constexpr, W: tl.constexpr):
-    """The weak view: packed pixels [BLOCK]; `params` points to its row of the plan."""
+def _viewed(images, index, plan, view, at, C: tl.constexpr, H: tl.constexpr, W: tl.constexpr):
+    """The weak view: packed pixels [BLOCK]; `plan` points to its row of the plan."""
     images += tl.load(index + view).to(tl.int64) * (C * H * W)
-    flip = tl.load(params).to(tl.int32)
-    y = _reflected(at // W, tl.load(params + 1).to(tl.int32), H)
-    x = _reflected(at % W, tl.load(params + 2).to(tl.int32), W)
+    flip = tl.load(plan).to(tl.int32)
+    y = _reflected(at // W, tl.load(plan + 1).to(tl.int32), H)
+    x = _reflected(at % W, tl.load(plan + 2).to(tl.int32), W)
     x = tl.where(flip != 0, W - 1 - x, x)
     pixels = tl.zeros_like(at)
     for channel in tl.static_range(C):
@@ -188,26 +188,26 @@ def _cut(pixels, centre_y, centre_x, at, H: tl.constexpr, W: tl.constexpr):
 
 # Slices of a plan begin anywhere; a compilation for each alignment could fall into the capture of a CUDA graph.
 @triton.jit(do_not_specialize_on_alignment=_SLICED)
-def _weak_kernel(images, index, params, out, C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, BLOCK: tl.constexpr):
+def _weak_kernel(images, index, plan, out, C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, BLOCK: tl.constexpr):
     view = tl.program_id(0).to(tl.int64)  # 64 bits: a batch may have more than 2³¹ pixels
     at = tl.arange(0, BLOCK)
-    _save(out, _viewed(images, index, params + view * _WEAK_COLUMNS, view, at, C, H, W), view, at, C, H * W)
+    _save(out, _viewed(images, index, plan + view * _WEAK_COLUMNS, view, at, C, H, W), view, at, C, H * W)
 
 
 @triton.jit(do_not_specialize_on_alignment=_SLICED)
 def _strong_kernel(
-    images, index, params, out, kinds, source, inside, curves, adaptive, blends, stretch, lift,
+    images, index, plan, out, kinds, source, inside, curves, adaptive, blends, stretch, lift,
     FIRST_MOVE: tl.constexpr, ROUNDS: tl.constexpr,
     C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     view = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
-    params += view * (_WEAK_COLUMNS + _OP_COLUMNS * ROUNDS + _CENTRE_COLUMNS)
-    pixels = _viewed(images, index, params, view, at, C, H, W)
-    params += _WEAK_COLUMNS
+    plan += view * (_WEAK_COLUMNS + _OP_COLUMNS * ROUNDS + _CENTRE_COLUMNS)
+    pixels = _viewed(images, index, plan, view, at, C, H, W)
+    plan += _WEAK_COLUMNS
     for _ in range(ROUNDS):
-        op = (tl.load(params) * tl.load(params + 3)).to(tl.int32)  # operation 0, Identity, where it is not applied
-        level, sign = tl.load(params + 1).to(tl.int32), tl.load(params + 2).to(tl.int32)
+        op = (tl.load(plan) * tl.load(plan + 3)).to(tl.int32)  # operation 0, Identity, where it is not applied
+        level, sign = tl.load(plan + 1).to(tl.int32), tl.load(plan + 2).to(tl.int32)
         code = op * _SIGNED_LEVELS + (level - 1) * 2 + (sign < 0).to(tl.int32)  # as `tables.encode`
         kind = tl.load(kinds + code)
         if kind == _MOVE:
@@ -216,8 +216,8 @@ def _strong_kernel(
             pixels = _curved(pixels, code, curves, adaptive, stretch, lift, at, C, H * W)
         elif kind == _BLEND:
             pixels = _blended(pixels, blends + code * 4, at, C, H, W, BLOCK)
-        params += _OP_COLUMNS
-    pixels = _cut(pixels, tl.load(params).to(tl.int32), tl.load(params + 1).to(tl.int32), at, H, W)
+        plan += _OP_COLUMNS
+    pixels = _cut(pixels, tl.load(plan).to(tl.int32), tl.load(plan + 1).to(tl.int32), at, H, W)
     _save(out, pixels, view, at, C, H * W)
 
 
@@ -239,29 +239,29 @@ def _start(images: Tensor, index: Tensor) -> tuple[Tensor, dict[str, int | bool]
     }
 
 
-def weak(images: Tensor, index: Tensor, params: Tensor) -> Tensor:
+def weak(images: Tensor, index: Tensor, plan: Tensor) -> Tensor:
     """Weak views of images `index` int [..., B] of the pool uint8 [P, C, H, W]: uint8 [..., B, C, H, W].
 
-    `params` int [..., B, 3] is a row of `weak_plan`. The values of both are trusted.
+    `plan` int [..., B, 3] is a row of `weak_plan`. The values of both are trusted.
     """
     out, constants = _start(images, index)
     if index.numel():
-        _weak_kernel[(index.numel(),)](images, index.contiguous(), params.contiguous(), out, **constants)
+        _weak_kernel[(index.numel(),)](images, index.contiguous(), plan.contiguous(), out, **constants)
     return out
 
 
-def strong(images: Tensor, index: Tensor, params: Tensor, tables: Tables) -> Tensor:
+def strong(images: Tensor, index: Tensor, plan: Tensor, tables: Tables) -> Tensor:
     """Strong views of images `index` int [..., B] of the pool uint8 [P, C, H, W]: uint8 [..., B, C, H, W].
 
-    `params` int [..., B, 5 + 4*ops] is a row of `strong_plan`; `tables` are the `op_tables` of the images' size and
+    `plan` int [..., B, 5 + 4*ops] is a row of `strong_plan`; `tables` are the `op_tables` of the images' size and
     device. The values of all are trusted.
     """
     out, constants = _start(images, index)
-    rounds = (params.shape[-1] - _WEAK_COLUMNS.value - _CENTRE_COLUMNS.value) // _OP_COLUMNS.value
+    rounds = (plan.shape[-1] - _WEAK_COLUMNS.value - _CENTRE_COLUMNS.value) // _OP_COLUMNS.value
     first_move = len(tables.kinds) - len(tables.source)  # the codes before it have no row in `source`
     if index.numel():
         _strong_kernel[(index.numel(),)](
-            images, index.contiguous(), params.contiguous(), out, tables.kinds, tables.source, tables.inside,
+            images, index.contiguous(), plan.contiguous(), out, tables.kinds, tables.source, tables.inside,
             tables.curves, tables.adaptive, tables.blends, tables.stretch, tables.lift,
             FIRST_MOVE=first_move, ROUNDS=rounds, **constants,
         )  # fmt: skip

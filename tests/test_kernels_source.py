@@ -1,0 +1,30 @@
+"""What can be told of the kernels' sources without running them."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import fednoil.kernels
+
+FILES = sorted(Path(fednoil.kernels.__file__).parent.glob("*.py"))
+
+
+def kernels_of(path: Path) -> list[ast.FunctionDef]:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    return [f for f in functions if any("jit" in ast.unparse(d) for d in f.decorator_list)]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: p.name)
+def test_no_argument_has_a_name_that_tritons_launcher_uses_itself(path: Path) -> None:
+    """A launch would fail with 'failed to specialize argument of type: dict', on a GPU only."""
+    for kernel in kernels_of(path):
+        names = {a.arg for a in (*kernel.args.args, *kernel.args.kwonlyargs)}
+        assert not names & {"params", "specialization", "options"}, kernel.name
+
+
+def test_there_are_kernels_to_look_at() -> None:
+    assert sum(len(kernels_of(path)) for path in FILES) > 10
