@@ -21,7 +21,7 @@ from fednoil.section import Section
 from fednoil.servers.sampling import client_scores
 from fednoil.tensors import Tensors
 
-PLANNED = (4, 32, 64)  # epochs planned at once: few at first, to be ready soon, then more, to be cheap
+PLANNED = (32, 64)  # epochs planned at once: enough to be cheap, and the later ones while the first ones run
 
 
 class Optimiser(Section):

@@ -35,9 +35,9 @@ from fednoil.tensors import Numbers, Tensors
 Nets = Mapping[str, Network]
 
 
-def chunks(count: int, device: torch.device) -> list[slice]:
-    """Spans of images for one forward pass without gradients: a GPU likes many, a CPU's cache few."""
-    size = 5000 if device.type == "cuda" else 1000
+def chunks(count: int, device: torch.device, views: int = 1) -> list[slice]:
+    """Spans of samples for one forward pass of all their views without gradients: a GPU likes many, a CPU few."""
+    size = max(1, (5000 if device.type == "cuda" else 1000) // views)
     return [slice(start, start + size) for start in range(0, count, size)]
 
 

@@ -80,13 +80,13 @@ class FedNoil(Learner):
         nets["model"].eval()
         keys = seed.keys(range(self.config.views), client.index.device)
         plans = weak_plan(keys, len(client), self.task.pad)
+        views = self.config.views
         labels, accepted = [], []
-        for rows in chunks(len(client), client.index.device):
-            probs = [
-                torch.softmax(nets["model"](weak(client.pool, client.index[rows], plan[rows])).float(), dim=1)
-                for plan in plans
-            ]
-            certainty, label = torch.stack(probs).mean(0).max(1)
+        for rows in chunks(len(client), client.index.device, views):
+            index = client.index[rows].expand(views, -1)
+            images = weak(client.pool, index, plans[:, rows]).flatten(0, 1)
+            probs = torch.softmax(nets["model"](images).float(), dim=1).unflatten(0, index.shape)
+            certainty, label = probs.mean(0).max(1)
             labels.append(label)
             accepted.append(certainty >= self.config.xi)
         return torch.cat(labels), torch.cat(accepted)

@@ -83,10 +83,12 @@ class Network:
 
     def _point(self) -> None:
         """Make the module's parameters, with their gradients, views of the flat vectors."""
-        grads = self.named(self.grads)
-        for name, tensor in self.named(self.params).items():
+        grads, params = self.named(self.grads), self.named(self.params)
+        for name, tensor in params.items():
             parameter = self.module.get_parameter(name)
             parameter.data, parameter.grad = tensor, grads[name]
+        # All tensors that make up the model, by name.
+        self._model = params | {name: tensor for name, tensor in self.others.items() if name not in self._scratch}
 
     def move(self, params: Tensor, grads: Tensor, momentum: Tensor, others: Tensors) -> None:
         """Take these tensors, which hold the same values, for its own."""
@@ -133,14 +135,9 @@ class Network:
         self.momentum.mul_(momentum).add_(self.grads)
         self.params.add_(self.momentum, alpha=-lr)
 
-    def _named(self) -> Tensors:
-        """All tensors that make up the model, by name."""
-        tensors = {name: self.module.get_parameter(name).data for name in self.trained}
-        return tensors | {name: tensor for name, tensor in self.others.items() if name not in self._scratch}
-
     def load(self, tensors: Tensors, prefix: str) -> None:
         """Copy `<prefix>/<name>` into this network."""
-        for name, view in self._named().items():
+        for name, view in self._model.items():
             view.copy_(tensors[f"{prefix}/{name}"])
         for name, start in self._scratch.items():
             self.others[name].copy_(start)
@@ -149,7 +146,7 @@ class Network:
         """A copy of all tensors of the model as `<prefix>/<name>`."""
         return {
             f"{prefix}/{name}": view.detach().clone(memory_format=torch.contiguous_format)
-            for name, view in self._named().items()
+            for name, view in self._model.items()
         }
 
 
