@@ -5,7 +5,7 @@ FEDNOIL := $(VENV)/bin/fednoil
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check format bench clean
+.PHONY: help setup run test test-slow check format bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -22,8 +22,12 @@ run: setup ## train FedAvg and FedNoiL on noisy labels with the embedded data, a
 	$(FEDNOIL) run demo/fednoil --out runs/demo-fednoil --force
 	$(FEDNOIL) compare runs/demo-fedavg runs/demo-fednoil
 
-test: setup ## run all tests
+test: setup ## run all tests but the slow ones
 	$(PY) -m pytest
+
+test-slow: setup ## run the tests that take long, Ray's among them
+	$(PY) -m pip install --quiet -c constraints.txt -e ".[dev,ray]"
+	$(PY) -m pytest -m slow
 
 check: setup ## formatting, lint, types
 	$(VENV)/bin/ruff format --check .

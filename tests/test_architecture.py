@@ -28,6 +28,9 @@ STAGES = [
     ["rounds"],
     ["records"],
     ["predict", "runner"],
+    ["report"],
+    ["figures"],
+    ["reproduce"],
     ["cli"],
     ["__main__"],
 ]

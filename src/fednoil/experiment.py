@@ -146,16 +146,30 @@ def make_executor(experiment: Experiment, device: torch.device) -> Executor:
         k: Client(k, pool, _tensor(part, device), _tensor(given, device))
         for k, (part, given) in enumerate(zip(setting.parts, setting.labels.given, strict=True))
     }
-    optimiser = Optimiser(lr=config.train.lr, momentum=config.train.momentum, weight_decay=config.train.weight_decay)
 
     def make_bench() -> Workbench:
-        return Workbench(experiment.learner, experiment.template, experiment.normalisation, optimiser, device)
+        return _workbench(experiment, device)
 
     test_images = torch.tensor(setting.dataset.test.images, device=device)
     if device.type == "cuda" and config.run.executor == "auto":
         parallel = min(_PARALLEL, number_selected(config.server.client_fraction, setting.num_clients))
         return CudaGraphs(make_bench, clients, test_images, parallel)
     return Sequential(make_bench(), clients, test_images)
+
+
+def predicted_labels(experiment: Experiment, device: torch.device, model: Tensors) -> list[np.ndarray]:
+    """The classes that a scored model gives to each client's samples: one int64 array [n] a client."""
+    bench, images = _workbench(experiment, device), experiment.setting.dataset.train.images
+    return [
+        bench.logits(model, torch.from_numpy(images[part]).to(device)).argmax(1).numpy()
+        for part in experiment.setting.parts
+    ]
+
+
+def _workbench(experiment: Experiment, device: torch.device) -> Workbench:
+    train = experiment.config.train
+    optimiser = Optimiser(lr=train.lr, momentum=train.momentum, weight_decay=train.weight_decay)
+    return Workbench(experiment.learner, experiment.template, experiment.normalisation, optimiser, device)
 
 
 def _tensor(array: np.ndarray, device: torch.device) -> torch.Tensor:

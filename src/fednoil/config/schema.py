@@ -43,6 +43,7 @@ class RunConfig(Section):
         default="auto", description="auto: CUDA graphs on a GPU; sequential: the reference, client after client"
     )
     checkpoint_every: int = Field(default=10, ge=1)
+    tensorboard: bool = Field(default=False, description="also write TensorBoard event files")
 
 
 class Config(Section):
