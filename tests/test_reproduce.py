@@ -234,13 +234,12 @@ def test_cells_on_a_local_ray_with_two_workers(tmp_path: Path, monkeypatch: pyte
     ray = pytest.importorskip("ray", reason="ray is not installed; make test-slow installs it")
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
     try:
-        address = ray.get_runtime_context().gcs_address
         methods = ["fednoil-logarithm", "fednoil-uniform-local"]
         plan = make_plan("table3", Wanted("small", noises=["pair-high"], methods=methods, changes=parse_set(TINY)))
         broken = make_plan("clean", Wanted("small", methods=["fedavg"], changes={"data": {"name": "npz:none.npz"}}))
         if not shared:  # workers look for a file that isn't there
             monkeypatch.setattr(Path, "touch", lambda *_, **__: None)
-        outcomes = run_on_ray([*plan, *broken], tmp_path, None, Unseen(), address, 1)
+        outcomes = run_on_ray([*plan, *broken], tmp_path, None, Unseen(), "auto", 1)
     finally:
         ray.shutdown()
     assert [outcome.status for outcome in outcomes] == ["done", "done", "failed"]

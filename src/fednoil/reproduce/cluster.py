@@ -26,7 +26,7 @@ def run_on_ray(
     cells: Sequence[Cell], out: Path, data_dir: Path | None, view: View, address: str, per_gpu: int
 ) -> list[Outcome]:
     """Run the cells as Ray tasks: one CPU each and, where the cluster has GPUs, 1/`per_gpu` of one."""
-    ray = _connect(address)
+    ray, ours = _connect(address)
     token = out / f".ray-{uuid.uuid4().hex}"  # a worker that sees it shares the file system
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -49,23 +49,30 @@ def run_on_ray(
         return [outcomes[cell] for cell in cells]
     finally:
         token.unlink(missing_ok=True)
-        ray.shutdown()
+        if ours:
+            ray.shutdown()
 
 
-def _connect(address: str) -> Any:
-    """Join the cluster at `address`; `auto` is the one that runs here, or else a new one on this machine alone."""
+def _connect(address: str) -> tuple[Any, bool]:
+    """Join the cluster at `address`; `auto` is the one that runs here, or else a new one on this machine alone.
+
+    Returns Ray, and whether it is ours to leave: a process that has joined a cluster already stays in it.
+    """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
         import ray  # pyright: ignore[reportMissingImports]  (an extra)
     except ImportError:
         raise UserError("--ray needs the package ray: pip install 'fednoil[ray]'") from None
-    options: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False, "logging_level": "error"}
+    if ray.is_initialized():
+        return ray, False
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
+    where = {"include_dashboard": False} if address == "auto" else {"address": address}
     try:
-        ray.init(address=None if address == "auto" else address, **(options if address == "auto" else {}))
+        ray.init(**where, **options)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise UserError(f"--ray {address}: no cluster there ({error}); `ray start --head` starts one") from None
-    return ray
+    return ray, True
 
 
 def _run_cell(values: dict[str, Any], folder: str, token: str, data_dir: str | None) -> tuple[str, dict[str, bytes]]:

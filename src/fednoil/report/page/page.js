@@ -101,7 +101,8 @@
     chart = null;
     if (!total) return;
     const tables = lines.map(([, some]) => meanCurve(some, key, over));
-    const axis = { stroke: style("--soft"), grid: { stroke: style("--line") }, ticks: { stroke: style("--line") } };
+    const thin = { stroke: style("--line"), width: 1 };
+    const axis = { stroke: style("--soft"), grid: thin, ticks: thin };
     chart = new uPlot({
       width: $("curve-chart").clientWidth, height: 360, scales: { x: { time: false } },
       axes: [{ ...axis, label: over === "round" ? "round" : "training batches" }, { ...axis, label: data.curves[key] }],
