@@ -38,8 +38,9 @@ format: setup ## format and fix what ruff can
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/ruff check --fix .
 
-bench: setup ## time a round against a plain PyTorch loop (a ratio, in one process)
+bench: setup ## time a round against a plain PyTorch loop, and learners against their arithmetic (ratios, in one process)
 	$(PY) benchmarks/plain_loop.py
+	$(PY) benchmarks/learners.py
 
 clean: ## remove the environment and caches; runs/ stays
 	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis

@@ -27,7 +27,7 @@ STAGES = [
     ["metrics"],
     ["rounds"],
     ["records"],
-    ["predict", "runner"],
+    ["predict", "runner", "testing"],
     ["report"],
     ["figures"],
     ["reproduce"],

@@ -346,7 +346,14 @@ def test_divergence_is_told_and_what_was_recorded_stays(tiny_npz: Path) -> None:
 
 def test_presets() -> None:
     names = preset_names()
-    assert fednoil("presets") == (0, "\n".join(names) + "\n", "")
+    status, out, _ = fednoil("presets")
+    assert status == 0
+    assert len(out.splitlines()) < 12
+    shown = set(out.replace(",", " ").split())
+    assert shown >= {part for name in names for part in name.split("/") if not name.startswith("demo")} - {"paper"}
+    assert shown >= {name for name in names if name.startswith("demo")}
+    assert f"{len([n for n in names if n.startswith('paper/')])} in all" in out
+    assert fednoil("presets", "*") == (0, "\n".join(names) + "\n", "")
     status, out, _ = fednoil("presets", "--json")
     listed = json.loads(out)
     assert (status, list(listed)) == (0, names)
@@ -355,6 +362,11 @@ def test_presets() -> None:
     cells = [f"paper/{d}/iid/pair-high-shared/fedprox" for d in ("fashion-mnist", "cifar10", "cifar100")]
     assert set(names) >= {"demo", *cells}
     assert fednoil("presets", "cifar100/iid/clean/fedp")[1] == "paper/cifar100/iid/clean/fedprox\n"
+    _, out, _ = fednoil("presets", "cifar10/*/pair-low/krum")
+    settings = ("iid", "non-iid", "100-clients", "imbalanced")
+    methods = ("dividemix", "josrc")
+    assert out.split() == [f"paper/cifar10/{s}/pair-low/krum+{m}" for s in settings for m in methods]
+    assert "no preset's name contains 'krun'" in refused("presets", "krun")
 
 
 def test_methods() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import fednoil
@@ -21,9 +22,17 @@ def test_the_page_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(sys, "path", list(sys.path))
     Image.new("L", (28, 28), 90).save("shoe.png")
     sources = re.findall(r"```python\n# (\w+\.py)\n(.*?)```", PAGE, flags=re.DOTALL)
-    assert [name for name, _ in sources] == ["my_model.py", "my_learner.py", "my_server.py"]
+    assert [name for name, _ in sources] == ["my_model.py", "my_learner.py", "my_server.py", "test_my_methods.py"]
     for name, text in sources:
         Path(name).write_text(text)
+    tests = dict(sources)["test_my_methods.py"]
+    assert "pytest test_my_methods.py" in PAGE
+    names: dict[str, Any] = {}
+    exec(compile(tests, "test_my_methods.py", "exec"), names)
+    checks = [value for name, value in names.items() if name.startswith("test_")]
+    assert len(checks) == 2
+    for check in checks:
+        check()
     commands = re.findall(r"^fednoil .*$", PAGE, flags=re.MULTILINE)
     assert len(commands) == 4
     for line in commands:

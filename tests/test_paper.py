@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import csv
+import subprocess
+import sys
 from importlib import resources
+from pathlib import Path
 
 import pytest
 
@@ -91,3 +94,16 @@ def test_schedules_of_the_figures() -> None:
         constant = config.schedule.build().epochs(1) - config.schedule.build().epochs(200) <= 1
         assert constant == name.startswith("Constant")
     assert schedule_changes("Constant matching Cosine(80)", 200)["schedule"]["epochs"] == 40
+
+
+def test_the_baselines_of_the_experiment_are_the_rows_of_table_1() -> None:
+    script = Path(__file__).parents[1] / "experiments" / "baselines" / "run.py"
+    command = [sys.executable, str(script), "--list", "--rounds", "30"]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert len(lines) == 3 * 14
+    names = [line.split()[3] for line in lines]
+    assert names[0] == "paper/fashion-mnist/iid/symmetric-high/centralized+dividemix"
+    assert set(names) <= set(preset_names())
+    assert [name.split("/")[3] for name in names[::14]] == ["symmetric-high", "pair-high", "symmetric-low"]
+    for line in lines:
+        assert ("train.rounds=30" in line) != ("centralized" in line)

@@ -42,7 +42,7 @@ LISTED = {
     "confusion.json",
     "model.safetensors",
     "checkpoint/checkpoint.json",
-    f"checkpoint/server-{ROUNDS:06d}.safetensors",
+    f"checkpoint/server-{ROUNDS:06d}-0000.safetensors",
 }
 ROUND_KEYS = {
     "round",
@@ -201,7 +201,7 @@ def test_model_file_tells_all_that_predict_needs(reference: Path) -> None:
     assert about["image_shape"] == [1, 8, 8]
     assert len(about["mean"]) == len(about["std"]) == 1
     assert about["config_hash"] == config.hash()
-    server = load_file(reference / f"checkpoint/server-{ROUNDS:06d}.safetensors")
+    server = load_file(reference / f"checkpoint/server-{ROUNDS:06d}-0000.safetensors")
     model = load_file(reference / "model.safetensors")
     assert_same({f"model/{k}": v for k, v in model.items()}, server)
 
@@ -291,9 +291,9 @@ def lose(name: str) -> Callable[[Path], None]:
         pytest.param(add("rounds.jsonl.part", "x"), id="half a log"),
         pytest.param(add("model.safetensors.part", "x"), id="half a model"),
         pytest.param(add("noise.parquet.part", "x"), id="half a manifest"),
-        pytest.param(add("checkpoint/server-000004.safetensors.part", "x"), id="half a checkpoint"),
-        pytest.param(add("checkpoint/server-000004.safetensors", "x"), id="next checkpoint without its index"),
-        pytest.param(add("checkpoint/server-000001.safetensors", "x"), id="old checkpoint not yet removed"),
+        pytest.param(add("checkpoint/server-000004-0000.safetensors.part", "x"), id="half a checkpoint"),
+        pytest.param(add("checkpoint/server-000004-0000.safetensors", "x"), id="next checkpoint without its index"),
+        pytest.param(add("checkpoint/server-000001-0000.safetensors", "x"), id="old checkpoint not yet removed"),
         pytest.param(add(".lock"), id="lock of a killed process"),
         pytest.param(forget_checkpoint, id="killed before the first checkpoint"),
         pytest.param(lose("environment.json"), id="environment lost"),
@@ -618,7 +618,7 @@ def overwrite(name: str, content: str | Callable[[bytes], bytes]) -> Callable[[P
     return change
 
 
-SERVER = "checkpoint/server-000003.safetensors"
+SERVER = "checkpoint/server-000003-0000.safetensors"
 
 
 @pytest.mark.parametrize(
@@ -632,12 +632,12 @@ SERVER = "checkpoint/server-000003.safetensors"
         pytest.param(overwrite("checkpoint/checkpoint.json", '{"format": 1,'), "checkpoint.json", id="broken JSON"),
         pytest.param(overwrite("checkpoint/checkpoint.json", "[]"), "checkpoint.json", id="other JSON"),
         pytest.param(overwrite("checkpoint/checkpoint.json", "[" * 99999), "checkpoint.json", id="deep JSON"),
-        pytest.param(edit_index(format=2), "checkpoint.json", id="another format"),
+        pytest.param(edit_index(format=1), "checkpoint.json", id="another format"),
         pytest.param(edit_index(round="3"), "checkpoint.json", id="round is text"),
         pytest.param(edit_index(round=-1), "checkpoint.json", id="round is negative"),
         pytest.param(edit_index(round=99), "rounds.jsonl", id="round never played"),
         pytest.param(edit_index(server=None), "checkpoint.json", id="no server"),
-        pytest.param(edit_index(clients=[1]), "checkpoint.json", id="clients are a list"),
+        pytest.param(edit_index(parts=[1]), "checkpoint.json", id="parts are a list"),
         pytest.param(edit_index(noise_hash="0" * 64), "noise_hash", id="other noise"),
         pytest.param(lose("rounds.jsonl"), "rounds.jsonl", id="no log"),
         pytest.param(overwrite("rounds.jsonl", lambda b: b"{}\n" + b), "rounds.jsonl, line 1", id="damaged line"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,6 @@ from fednoil.experiment import make_executor, make_experiment
 from fednoil.learners import LEARNERS
 from fednoil.learners.base import Client, Learner, LearnerConfig, Nets, Phase, Task, Turn
 from fednoil.models.network import Network
-from fednoil.records.checkpoint import Checkpoints
 from fednoil.seeds import Seed
 from fednoil.servers import SERVERS
 from fednoil.servers.apfl import ApflConfig, Personal
@@ -124,30 +122,18 @@ def test_one_wild_update_does_little_harm(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SERVERS)
-@pytest.mark.parametrize("learner", LEARNERS)
-def test_any_server_runs_with_any_learner(values: dict[str, Any], name: str, learner: str, tmp_path: Path) -> None:
-    """It finishes, repeats itself bit for bit, and goes on from a checkpoint as if it had not stopped."""
-    values["server"] = {"name": name, "client_fraction": 0.75, "sampling": "score"}
-    values["server"] |= {"first_split": 0, "eps1": 1e9, "eps2": 0.0} if name == "cfl" else {}
-    values["learner"] = {"name": learner} | ({"warmup": 1} if learner in ("dividemix", "josrc") else {})
-    values["schedule"]["epochs"] = 1
-    states = []
-    for stops in (False, True):
-        experiment = make_experiment(load_config(values))
-        executor, state = make_executor(experiment, torch.device("cpu")), rounds.start(experiment)
-        for _ in range(3):
-            state, record = rounds.play(experiment, executor, state)
-            if stops:
-                Checkpoints(tmp_path, {}).save(state)
-                state = Checkpoints(tmp_path, {}).load()
-        states.append(state)
-    assert_same(states[0].server.tensors, states[1].server.tensors)
-    assert states[0].server.values == states[1].server.values
-    assert states[0].keep.keys() == states[1].keep.keys()
-    for client, kept in states[0].keep.items():
-        assert_same(kept, states[1].keep[client])
-    assert len(record["selected"]) == (1 if name == "centralized" else 3)
-    assert name != "cfl" or len(record["clusters"]) > 1
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_fewer_updates_than_asked_for_are_enough(name: str, count: int) -> None:
+    """However few replies arrive: f, trims and the members that a split needs follow their number."""
+    cls = SERVERS[name]
+    keys = {"eps1": 1e9, "eps2": 0.0, "first_split": 0} if name == "cfl" else {}
+    task = Task(2, (1, 1, 1), 1, 0.1, 1, parameters=frozenset({"w"}), sizes=(10,) * 6)
+    method = cls(cls.Config(name=name, **keys), task)
+    state = method.init({"model/w": torch.zeros(2), "model/mean": torch.zeros(1), "model/n": torch.tensor(0)})
+    after = method.aggregate(state, 1, updates(SIX[:count] + 1))
+    assert bool(torch.isfinite(method.exported(after)["model/w"]).all())
+    assert bool((method.exported(after)["model/w"] >= 1).all())
+    assert len(after.values.get("splits", [])) == (1 if name == "cfl" and count >= 3 else 0)
 
 
 # --- CFL -----------------------------------------------------------------------------------------------------------
@@ -309,3 +295,17 @@ def test_apfl_counts_pseudo_labels_once(values: dict[str, Any]) -> None:
     experiment = make_experiment(load_config(values))
     _, record = rounds.play(experiment, make_executor(experiment, torch.device("cpu")), rounds.start(experiment))
     assert record["pseudo_accept"] == pytest.approx(100)
+
+
+@pytest.mark.parametrize("learner", ["erm", "dividemix"])
+def test_apfls_mixed_model_without_a_personal_share_is_fedavgs(values: dict[str, Any], learner: str) -> None:
+    values["learner"] = {"name": learner}
+    records = {}
+    for name, keys in (("fedavg", {}), ("apfl", {"alpha": 0.0, "adaptive": False})):
+        values["server"] = {"name": name, "client_fraction": 0.5, **keys}
+        experiment = make_experiment(load_config(values))
+        executor, state = make_executor(experiment, torch.device("cpu")), rounds.start(experiment)
+        for _ in range(2):
+            state, records[name] = rounds.play(experiment, executor, state)
+    assert records["apfl"]["test_accuracy"] == pytest.approx(records["fedavg"]["test_accuracy"])
+    assert records["apfl"]["test_loss"] == pytest.approx(records["fedavg"]["test_loss"], rel=1e-6)

@@ -26,6 +26,11 @@ are told in [FedNoiL in plain words](fednoil.md).
 
 Every server also has `server.sampling` (`uniform`, `score`, `score_mean`), `server.client_fraction` and
 `server.temperature`.
+
+## Combinations that are refused
+
+None. `tests/test_conformance.py` runs every server with every learner, clients sampled by score. A client is scored
+with what it receives: two networks as an ensemble, under `cfl` its own cluster's model, under `apfl` the common model.
 """
 
 

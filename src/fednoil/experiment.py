@@ -108,9 +108,12 @@ def make_setting(config: Config, data_dir: Path | None, seed: Seed) -> Setting:
 
 def make_experiment(config: Config, data_dir: Path | None = None) -> Experiment:
     """Resolve a configuration; everything random depends on `run.seed` alone."""
-    seed = Seed(config.run.seed)
-    cls = server_class(config.server.name)
-    setting = make_setting(config, data_dir, seed)
+    return assemble(config, make_setting(config, data_dir, Seed(config.run.seed)))
+
+
+def assemble(config: Config, setting: Setting) -> Experiment:
+    """Model and methods for a setting that is there already."""
+    seed, cls = Seed(config.run.seed), server_class(config.server.name)
     setting = setting.pooled() if cls.pools else setting
     dataset = setting.dataset
     template = models.build(config.model, dataset.image_shape, dataset.num_classes, seed.child("model"))

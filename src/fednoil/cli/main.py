@@ -116,18 +116,33 @@ def _resolve(
 
 @app.command()
 def presets(
-    pattern: Annotated[str, typer.Argument(help="Show only names that contain this.")] = "", as_json: Json = False
+    pattern: Annotated[
+        str, typer.Argument(help="List the names that contain this; * stands for anything. Else: what there is.")
+    ] = "",
+    as_json: Json = False,
 ) -> None:
-    """List the presets that `fednoil run` takes."""
+    """Show the presets that `fednoil run` takes, or list those that match a pattern."""
     import json
+    from fnmatch import fnmatchcase
 
-    from fednoil.config import preset, preset_names
+    from fednoil.config import preset, preset_names, preset_parts
 
-    names = [name for name in preset_names() if pattern in name]
+    names = [name for name in preset_names() if fnmatchcase(name, f"*{pattern}*")]
+    if not names:
+        raise UserError(f"no preset's name contains '{pattern}'; `fednoil presets` shows what they are made of")
     if as_json:
         print(json.dumps({name: preset(name) for name in names}, indent=2))
-    else:
+    elif pattern:
         print("\n".join(names))
+    else:
+        demos, *rest = preset_parts().items()
+        print("\n".join(demos[1]))
+        paper = sum(name.startswith("paper/") for name in names)
+        print(f"paper/{'/'.join(f'<{what}>' for what, _ in rest)}, {paper} in all:")
+        for what, parts in rest:
+            print(f"  {what + ':':9} {', '.join(parts)}")
+        print(f"small/{'/'.join(f'<{what}>' for what, _ in rest[1:])}: the same in minutes on a CPU, embedded data")
+        print("List names: fednoil presets PATTERN, for example 'cifar10/*/krum' or symmetric-high")
 
 
 @app.command()

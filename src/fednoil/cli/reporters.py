@@ -108,9 +108,10 @@ def headline(experiment: Experiment, done: list[dict[str, Any]]) -> list[str]:
     config, setting = experiment.config, experiment.setting
     sizes = [len(p) for p in setting.parts]
     spread = f"{sizes[0]} samples each" if min(sizes) == max(sizes) else f"{min(sizes)} to {max(sizes)} samples"
+    clients = f"{len(sizes)} clients, {spread}" if len(sizes) > 1 else f"1 client, {sizes[0]} samples"
     first = (
-        f"{config.server.name} × {config.learner.name} on {setting.dataset.name}: {setting.num_clients} clients, "
-        f"{spread}, {config.noise.kind} noise, seed {config.run.seed}"
+        f"{config.server.name} × {config.learner.name} on {setting.dataset.name}: {clients}, "
+        f"{config.noise.kind} noise, seed {config.run.seed}"
     )
     return [first, f"going on after round {len(done)}"] if done else [first]
 

@@ -126,6 +126,12 @@ def _overlay(*layers: Values) -> Values:
     return merged
 
 
+def preset_parts() -> dict[str, list[str]]:
+    """What presets are put together from: `demo` are whole names, the others the parts of a paper's cell in order."""
+    tables = {"demo": _DEMOS, "dataset": DATASETS, "setting": SETTINGS, "noise": NOISES, "method": METHODS}
+    return {what: list(table) for what, table in tables.items()}
+
+
 def preset_names() -> list[str]:
     """All presets, the demo first."""
     grid = itertools.product(DATASETS, SETTINGS, NOISES, METHODS)

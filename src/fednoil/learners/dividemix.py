@@ -155,7 +155,11 @@ class DivideMix(Learner):
             targets = [refine(own, batch["labels"], batch["chance"], self.config.sharpen)] * 2
             if form == "mix":
                 guessed = [weak(pool, batch["u_index"], batch[f"u_{view}"]) for view in ("first", "second")]
-                probs = [torch.softmax(network(u), 1) for network in (net, other) for u in guessed]
+                # In eval mode a pass over both views at once says the same; in train mode BatchNorm would see both.
+                probs = [
+                    *(torch.softmax(net(u), 1) for u in guessed),
+                    *torch.softmax(other(torch.cat(guessed)), 1).chunk(2),
+                ]
                 targets += [sharpen(torch.stack(probs).mean(0), self.config.sharpen)] * 2
                 images += guessed
         inputs, wanted, share = torch.cat(images).float(), torch.cat(targets), batch["share"]

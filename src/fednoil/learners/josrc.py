@@ -4,8 +4,8 @@ A student learns from two views; samples that look clean keep their smoothed lab
 prediction where the views agree, and a nearly flat one where they don't. As published but for: the plain head of the
 study's models instead of an MLP; label smoothing 0.5 up to ten classes, because at 0.6 a wrong label that has been
 learnt by heart passes as clean; the paper's optimiser. In a federation the schedules follow the round, the teacher
-starts each turn as the received model, and the student alone is sent. A batch without a clean sample during warm-up
-gives no gradient.
+starts each turn as the received model, and the student alone is sent. A warm-up batch without a clean sample is
+skipped: neither weights nor momentum nor teacher move.
 """
 
 from __future__ import annotations
@@ -62,15 +62,23 @@ class Josrc(Learner):
         rest = max(1, self.task.rounds - warmup)
         return config.threshold + (config.threshold_max - config.threshold) * (e - warmup) / rest
 
+    def in_warmup(self, turn: Turn) -> bool:
+        return turn.round_idx - 1 < self.config.warmup
+
     def init(self, nets: Nets, client: Client, keep: Tensors, turn: Turn) -> Tensors:
-        return {"threshold": torch.tensor(self.threshold(turn.round_idx), device=client.index.device)}
+        state = {"threshold": torch.tensor(self.threshold(turn.round_idx), device=client.index.device)}
+        if self.in_warmup(turn):
+            for name in _students(nets):
+                state |= {f"held/{part}": torch.empty_like(t) for part, t in _moving(nets, name).items()}
+                state[f"idle/{name}"] = torch.zeros((), dtype=torch.bool, device=client.index.device)
+        return state
 
     def plan(self, nets: Nets, client: Client, state: Tensors, turn: Turn, epochs: range) -> list[Phase]:
         chosen = shuffled(client, turn.seed.child("order"), epochs, self.task.batch_size)
         batch = {"index": client.index[chosen], "labels": client.labels[chosen]}
         for view in ("first", "second"):
             batch[view] = weak_views(turn.seed.child("weak", view), epochs, chosen, self.task.pad)
-        return [Phase(batch, kind="warmup" if turn.round_idx - 1 < self.config.warmup else "train")]
+        return [Phase(batch, kind="warmup" if self.in_warmup(turn) else "train")]
 
     def step(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> Tensor:
         first, second = (weak(pool, batch["index"], batch[view]) for view in ("first", "second"))
@@ -86,8 +94,34 @@ class Josrc(Learner):
         targets = torch.where(clean[:, None], labels, unclean)
         return joint_loss(log1, log2, targets, clean | agree, self.config.alpha)
 
+    def gradients(self, nets: Nets, batch: Tensors, state: Tensors, kind: str) -> None:
+        """Hold what a step moves: with an empty set the gradient is zero, but momentum and decay would go on."""
+        if kind == "warmup":
+            for name in _students(nets):
+                state[f"idle/{name}"].copy_(nets[name].grads.count_nonzero() == 0)
+                for part, tensor in _moving(nets, name).items():
+                    state[f"held/{part}"].copy_(tensor)
+
     def after(self, nets: Nets, batch: Tensors, state: Tensors, kind: str) -> None:
-        nets["teacher"].params.lerp_(nets["model"].params, 1 - self.config.ema)
+        model, teacher, keeps = nets["model"].params, nets["teacher"].params, self.config.ema
+        if kind == "warmup":
+            for name in _students(nets):
+                for part, tensor in _moving(nets, name).items():
+                    tensor.copy_(torch.where(state[f"idle/{name}"], state[f"held/{part}"], tensor))
+            follows = (1 - keeps) * (~state["idle/model"]).float()
+            teacher.lerp_(model, follows)
+        else:
+            teacher.lerp_(model, 1 - keeps)
+
+
+def _students(nets: Nets) -> list[str]:
+    """The networks that the optimiser moves: the student, and under APFL the personal one."""
+    return [name for name in nets if name != "teacher"]
+
+
+def _moving(nets: Nets, name: str) -> Tensors:
+    """What an optimiser step changes of a network."""
+    return {f"{name}/params": nets[name].params, f"{name}/momentum": nets[name].momentum}
 
 
 def smooth(labels: Tensor, num_classes: int, epsilon: float) -> Tensor:

@@ -1,23 +1,51 @@
 """Checkpoints: safetensors and one JSON index, written so that there is always a whole one.
 
-The index names the files that make up the checkpoint and is replaced in one step after they are on disk; only
-then are files of the one before removed. A client's state is written again only when it changed, so the cost
-of a checkpoint follows the clients trained since the last one and not all clients. The index holds a checksum of
-each file: a run that went on from a damaged one would end with other numbers than it should.
+A checkpoint is made of parts: each client's state, and the server's tensors by what stands before the first `/` of
+their names (a network, a cluster, a client's last update). The index names the parts' files and is replaced in one
+step after they are on disk; only then are files of the one before removed. A part is written again only when it
+changed, so the cost of a checkpoint follows what was trained since the last one and not all clients. The index holds a
+checksum of each file: a run that went on from a damaged one would end with other numbers than it should.
 """
 
 from __future__ import annotations
 
+import hashlib
+import weakref
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from fednoil.errors import UserError
-from fednoil.records.files import checksum, read_json, read_tensors, write_json, write_tensors
+from fednoil.files import write_bytes
+from fednoil.records.files import checksum, read_json, read_tensors, tensor_bytes, write_json
 from fednoil.rounds import RunState
 from fednoil.servers.base import ServerState
 from fednoil.tensors import Tensors
 
-FORMAT = 1
+FORMAT = 2
+
+Entry = dict[str, str]  # a part's file and its checksum
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What is on disk of a part: its entry in the index, and which tensors it was written from, without holding them.
+
+    A tensor that was changed in place has another version; one that is gone matches nothing.
+    """
+
+    entry: Entry
+    tensors: dict[str, tuple[weakref.ref[Tensor], int]]
+
+    @classmethod
+    def of(cls, entry: Entry, tensors: Tensors) -> _Part:
+        return cls(entry, {name: (weakref.ref(t), t._version) for name, t in tensors.items()})
+
+    def is_of(self, tensors: Tensors) -> bool:
+        same = self.tensors.keys() == tensors.keys()
+        return same and all(ref() is tensors[n] and tensors[n]._version == v for n, (ref, v) in self.tensors.items())
 
 
 class Checkpoints:
@@ -27,41 +55,65 @@ class Checkpoints:
         self.folder = folder
         self.hashes = hashes
         self._index = folder / "checkpoint.json"
-        # What is on disk: client -> (its state as last written or read, its file and checksum).
-        self._written: dict[int, tuple[Tensors, dict[str, str]]] = {}
+        self._written: dict[str, _Part] = {}  # what is on disk, by the part's name
 
     def exists(self) -> bool:
         return self._index.is_file()
 
     def save(self, state: RunState) -> None:
         self.folder.mkdir(exist_ok=True)
-        server = self._write(f"server-{state.round_idx:06d}.safetensors", state.server.tensors)
-        for client, keep in state.keep.items():
-            if client in self._written and self._written[client][0] is keep:
-                continue
-            file = self._write(f"client-{client:05d}-{state.round_idx:06d}.safetensors", keep)
-            self._written[client] = (keep, file)
+        server = _groups(state.server.tensors)
+        parts = {f"server/{group}": tensors for group, tensors in server.items()}
+        parts |= {f"client/{client}": keep for client, keep in sorted(state.keep.items())}
+        written = {}
+        for place, (name, tensors) in enumerate(parts.items()):
+            side = name.split("/")[0]
+            # The round and the place make the name new: no file that an index names is ever written again.
+            written[name] = self._save_part(name, tensors, f"{side}-{state.round_idx:06d}-{place:04d}.safetensors")
         index = {
             "format": FORMAT,
             "round": state.round_idx,
             "train_batches": state.train_batches,
             "per_class": list(state.per_class),
-            "server": {**server, "values": state.server.values},
-            "clients": {str(k): file for k, (_, file) in sorted(self._written.items())},
+            "server": {"values": state.server.values},
+            "parts": {name: part.entry for name, part in written.items()},
             **self.hashes,
         }
         write_json(self._index, index)
-        self._sweep({server["file"], *(entry["file"] for entry in index["clients"].values())})
+        self._written = written
+        self._sweep({part.entry["file"] for part in written.values()})
+
+    def _save_part(self, name: str, tensors: Tensors, file: str) -> _Part:
+        """Write a part unless it is on disk as it is."""
+        before = self._written.get(name)
+        if before is not None and before.is_of(tensors):
+            return before
+        content = tensor_bytes(tensors)
+        digest = hashlib.sha256(content).hexdigest()
+        if before is not None and before.entry["sha256"] == digest:
+            return _Part.of(before.entry, tensors)
+        write_bytes(self.folder / file, content)
+        return _Part.of({"file": file, "sha256": digest}, tensors)
 
     def load(self) -> RunState:
         index = read_json(self._index)
         self._check(index)
         try:
-            keep = {int(k): self._read(entry) for k, entry in index["clients"].items()}
-            self._written = {k: (keep[k], index["clients"][str(k)]) for k in keep}
+            server: Tensors = {}
+            keep: dict[int, Tensors] = {}
+            written = {}
+            for name, entry in index["parts"].items():
+                tensors = self._read(entry)
+                written[name] = _Part.of(entry, tensors)
+                side, _, which = name.partition("/")
+                if side == "client":
+                    keep[int(which)] = tensors
+                else:
+                    server |= tensors
+            self._written = written
             return RunState(
                 round_idx=_count(index["round"]),
-                server=ServerState(self._read(index["server"]), dict(index["server"]["values"])),
+                server=ServerState(server, dict(index["server"]["values"])),
                 keep=keep,
                 train_batches=_count(index["train_batches"]),
                 per_class=tuple(index["per_class"]),
@@ -80,10 +132,6 @@ class Checkpoints:
                     "or --force to start over"
                 )
 
-    def _write(self, file: str, tensors: Tensors) -> dict[str, str]:
-        write_tensors(self.folder / file, tensors)
-        return {"file": file, "sha256": checksum(self.folder / file)}
-
     def _read(self, entry: dict[str, Any]) -> Tensors:
         path = self.folder / entry["file"]
         tensors = read_tensors(path)
@@ -95,6 +143,14 @@ class Checkpoints:
         for path in self.folder.iterdir():
             if path.name not in used and path != self._index and path.suffix in (".safetensors", ".part"):
                 path.unlink(missing_ok=True)
+
+
+def _groups(tensors: Tensors) -> dict[str, Tensors]:
+    """Tensors by what stands before the first `/` of their names."""
+    groups: dict[str, Tensors] = {}
+    for name, tensor in tensors.items():
+        groups.setdefault(name.split("/", 1)[0], {})[name] = tensor
+    return groups
 
 
 def _count(value: Any) -> int:

@@ -38,14 +38,18 @@ def checksum(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def write_tensors(path: Path, tensors: Tensors, metadata: dict[str, str] | None = None) -> None:
-    """Write tensors; two names for one tensor (two clusters just split) are written as two."""
+def tensor_bytes(tensors: Tensors, metadata: dict[str, str] | None = None) -> bytes:
+    """A safetensors file's content; two names for one tensor (two clusters just split) are written as two."""
     seen: set[int] = set()
     own: Tensors = {}
     for name, tensor in cpu(tensors).items():
         own[name] = tensor.clone() if tensor.data_ptr() in seen else tensor
         seen.add(tensor.data_ptr())
-    write_bytes(path, save(own, metadata))
+    return save(own, metadata)
+
+
+def write_tensors(path: Path, tensors: Tensors, metadata: dict[str, str] | None = None) -> None:
+    write_bytes(path, tensor_bytes(tensors, metadata))
 
 
 def read_tensors(path: Path) -> Tensors:

@@ -3,7 +3,8 @@
 Partition and noise are drawn as in the federation, and then everything is pooled into one client, which goes on where
 it stopped: its networks, a mean teacher too, and the optimiser's momentum last from round to round. A round is only
 the time between two evaluations. Learners count in rounds (warm-up, ramps, thresholds), so give rounds of one epoch
-(`schedule.epochs=1`) and as many of them as the method's authors give epochs: 300 for DivideMix, 200 for Jo-SRC.
+(`schedule.epochs=1`) and as many of them as the method's authors give epochs: 300 for DivideMix, 200 for Jo-SRC. One
+difference remains: DivideMix's weight of the unlabelled loss rises from epoch to epoch, its authors' within one, too.
 """
 
 from __future__ import annotations

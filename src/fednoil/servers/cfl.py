@@ -131,7 +131,9 @@ class Cfl(Server):
         return self.model_of(state, max(range(len(clusters)), key=lambda c: len(clusters[c])))
 
     def notes(self, state: ServerState) -> dict[str, Any]:
-        return {"clusters": state.values["clusters"], "update_norms": state.values["norms"]}
+        """Who is with whom, all splits so far, and the lengths of each cluster's mean and longest update."""
+        values = state.values
+        return {"clusters": values["clusters"], "splits": values["splits"], "update_norms": values["norms"]}
 
 
 def _norms(updates: list[Tensor]) -> tuple[float, float]:

@@ -1,0 +1,136 @@
+"""The conformance suite: what every combination of a server and a learner must keep to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from fednoil.config.schema import Config
+from fednoil.experiment import assemble
+from fednoil.learners import LEARNERS
+from fednoil.servers import SERVERS
+from fednoil.tensors import Tensors
+from fednoil.testing.contract import check_aggregation, check_steps
+from fednoil.testing.federation import Circumstances, NotConforming, Trace, play, tiny_config, tiny_setting
+
+# One circumstance at a time, to tell which of them it was, and what then is wrong.
+_CAUSES: tuple[tuple[Circumstances, str], ...] = (
+    (Circumstances(), "two runs with the same seed differ; draw every random number in init or plan, from turn.seed"),
+    (
+        Circumstances(generators=1),
+        "results depend on a global random generator; draw every random number in init or plan, from turn.seed",
+    ),
+    (
+        Circumstances(backwards=True),
+        "results depend on the order in which clients train; keep nothing on the object: what a client remembers goes "
+        "into Final.keep, what a server remembers into ServerState",
+    ),
+    (
+        Circumstances(checkpoints=True),
+        "a run that goes on from a checkpoint ends differently; keep nothing on the object: what a client remembers "
+        "goes into Final.keep (tensors), what a server remembers into ServerState",
+    ),
+    (Circumstances(garbage=True), "results depend on true labels; only given labels (client.labels) may be used"),
+)
+
+
+def check_learner(learner: str | type, *, servers: Iterable[str] = tuple(SERVERS), **keys: Any) -> None:
+    """Check a learner, `my_module:MyLearner` or the class itself, with each of the servers; `keys` are its own."""
+    for server in servers:
+        check_method({"name": server}, {"name": _path(learner), **keys})
+
+
+def check_server(server: str | type, *, learners: Iterable[str] = tuple(LEARNERS), **keys: Any) -> None:
+    """Check a server, `my_module:MyServer` or the class itself, with each of the learners; `keys` are its own."""
+    for learner in learners:
+        check_method({"name": _path(server), **keys}, {"name": learner})
+
+
+def check_method(server: dict[str, Any], learner: dict[str, Any]) -> None:
+    """Check one combination, given as the sections `server` and `learner` of a configuration."""
+    config = tiny_config(server, learner)
+    try:
+        _check(config)
+    except NotConforming as error:
+        raise NotConforming(f"{learner['name']} under {server['name']}: {error}") from error.__cause__
+
+
+def _path(method: str | type) -> str:
+    return method if isinstance(method, str) else f"{method.__module__}:{method.__qualname__}"
+
+
+def _check(config: Config) -> None:
+    experiment = assemble(config, tiny_setting(config))
+    check_steps(experiment)
+    check_aggregation(experiment)
+    usual = play(config, Circumstances())
+    unusual = play(config, Circumstances(generators=1, backwards=True, checkpoints=True, garbage=True))
+    _check_finite(usual)
+    for trace in (usual, unusual):
+        _check_memory(trace)
+    _check_messages(config, usual)
+    if not _same(usual, unusual):
+        for circumstances, wrong in _CAUSES:
+            if not _same(usual, play(config, circumstances)):
+                raise NotConforming(wrong)
+        raise NotConforming("results depend on several circumstances together: order of clients, checkpoints, "
+                            "global random generators, true labels")  # fmt: skip
+
+
+def _same(a: Trace, b: Trace) -> bool:
+    """Whether two runs ended bit for bit alike, for server and clients."""
+    if a.state.server.values != b.state.server.values or a.state.keep.keys() != b.state.keep.keys():
+        return False
+    kept = (_equal(a.state.keep[k], b.state.keep[k]) for k in a.state.keep)
+    return _equal(a.state.server.tensors, b.state.server.tensors) and all(kept)
+
+
+def _equal(a: Tensors, b: Tensors) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def _check_finite(trace: Trace) -> None:
+    for name, tensor in trace.state.server.tensors.items():
+        if not torch.isfinite(tensor).all():
+            raise NotConforming(f"after {len(trace.records)} rounds the server's '{name}' is not finite")
+
+
+def _check_memory(trace: Trace) -> None:
+    """What a client kept is what its next turn is given, whatever rounds and checkpoints lie between."""
+    memory: dict[int, Tensors] = {}
+    for jobs, results in zip(trace.jobs, trace.results, strict=True):
+        for job in jobs:
+            if not _equal(job.keep, memory.get(job.client, {})):
+                raise NotConforming(f"client {job.client} was not given in round {job.turn.round_idx} what it had kept")
+        memory |= {r.client: r.keep for r in results if r.keep}
+
+
+def _check_messages(config: Config, trace: Trace) -> None:
+    """Clients send the networks they share and plain numbers; the record's bytes are those that crossed."""
+    experiment = assemble(config, tiny_setting(config))
+    shared = {role.name for role in experiment.learner.roles if role.shared}
+    clients = experiment.setting.num_clients
+    for jobs, results, record in zip(trace.jobs, trace.results, trace.records, strict=True):
+        up = down = 0
+        for result in results:
+            networks = {name.split("/")[0] for name in result.tensors}
+            if networks != shared:
+                raise NotConforming(f"a client sent {sorted(networks)}, but the roles share {sorted(shared)}")
+            wrong = [name for name, value in result.numbers.items() if not isinstance(value, float)]
+            if wrong:
+                raise NotConforming(f"Final.numbers['{wrong[0]}'] is no float: a message holds tensors and floats only")
+            up += sum(t.nbytes for t in result.tensors.values()) + 8 * len(result.numbers)
+        scored = "client_scores" in record
+        model = sum(t.nbytes for t in jobs[0].received.values())
+        if scored:  # the model and the round go to everyone, a score comes back; two numbers more for the chosen
+            up, down = up + 8 * clients, clients * (model + 8) + 16 * len(jobs)
+        else:
+            down = len(jobs) * (model + 16)
+        expected = (0, 0) if experiment.server.pools else (down, up)
+        if (record["bytes_down"], record["bytes_up"]) != expected:
+            raise NotConforming(
+                f"round {record['round']} reports {record['bytes_down']} bytes down and {record['bytes_up']} up, "
+                f"but {expected[0]} and {expected[1]} crossed"
+            )

@@ -1,0 +1,165 @@
+"""The parts of the contract that a single turn shows: plans, steps that a GPU can record, states left alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fednoil import rounds
+from fednoil.executors.base import Job
+from fednoil.executors.local import Workbench
+from fednoil.executors.sequential import Sequential
+from fednoil.experiment import Experiment, make_executor
+from fednoil.learners.base import Client, Phase, Turn
+from fednoil.servers.base import Update
+from fednoil.tensors import Tensors
+from fednoil.testing.federation import ROUNDS, NotConforming
+
+_WAITS = {
+    "_local_scalar_dense": "looks at a tensor's value (.item(), float(), an `if` on a tensor)",
+    "nonzero": "makes a tensor whose size depends on values (nonzero, or indexing with a mask)",
+    "masked_select": "makes a tensor whose size depends on values (masked_select, or indexing with a mask)",
+    "_unique2": "makes a tensor whose size depends on values (unique)",
+}
+_DRAWS = ("rand", "randn", "randint", "randperm", "bernoulli", "multinomial", "normal", "uniform")
+
+
+class _Calls(TorchFunctionMode):
+    """Knows of calls whose look at values is PyTorch's own check of arguments on a CPU, which a GPU doesn't make."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.checking = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.checking = getattr(func, "__name__", "") == "one_hot"
+        try:
+            return func(*args, **(kwargs or {}))
+        finally:
+            self.checking = False
+
+
+class _Watch(TorchDispatchMode):
+    """Sees every operation of a step and refuses what a CUDA graph can't record or repeat."""
+
+    def __init__(self, calls: _Calls) -> None:
+        super().__init__()
+        self.calls = calls
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self.calls.checking:
+            return func(*args, **(kwargs or {}))
+        name = func.overloadpacket.__name__
+        if name == "index" and any(isinstance(i, Tensor) and i.dtype in (torch.bool, torch.uint8) for i in args[1]):
+            name = "nonzero"
+        if name in _WAITS:
+            raise NotConforming(f"its step {_WAITS[name]}, so it can't run as a CUDA graph; use masks and torch.where")
+        if name.rstrip("_").removesuffix("_like") in _DRAWS:
+            raise NotConforming(f"its step draws random numbers ({name}); draw them in init or plan, from turn.seed")
+        return func(*args, **(kwargs or {}))
+
+
+def check_steps(experiment: Experiment) -> None:
+    """A turn of two epochs in the first and the last round, every operation of its steps watched."""
+    executor = make_executor(experiment, torch.device("cpu"))
+    assert isinstance(executor, Sequential)
+    bench, client, state = executor.bench, executor.clients[0], rounds.start(experiment)
+    received, keep = experiment.server.model_for(state.server, 0), {}
+    for round_idx in (1, ROUNDS):
+        turn = Turn(round_idx, 2, experiment.seed.child("round", round_idx, "client", 0))
+        job = Job(0, received, keep, turn)
+        _check_turn(bench, client, job)
+        keep = bench.update(client, job).keep
+
+
+def _check_turn(bench: Workbench, client: Client, job: Job) -> None:
+    learner, epochs = bench.learner, job.turn.epochs
+    data = {"labels": client.labels, "index": client.index, "pool": client.pool}
+    untouched = {name: tensor.clone() for name, tensor in data.items()}
+    state = bench.begin(client, job)
+    _check_state(state)
+    if not learner.adaptive:
+        _check_plan(bench, client, job.turn)
+    shapes: dict[str, Any] = {}
+    total = torch.zeros(())
+    for part in bench.chunks(epochs):
+        for phase in bench.planned(client, state, job.turn, part):
+            _check_phase(bench, phase, shapes)
+            batch = {name: tensor[0] for name, tensor in phase.tensors.items()}
+            before = dict(state)
+            with _Calls() as calls, _Watch(calls):
+                bench.step(phase, batch, client.pool, state, total)
+            if state.keys() != before.keys() or any(state[name] is not before[name] for name in before):
+                raise NotConforming("its step replaces tensors of the state; change them in place (copy_, add_)")
+    for name, tensor in data.items():
+        if not torch.equal(tensor, untouched[name]):
+            raise NotConforming(f"it changes the client's data ({name}), which all rounds share")
+
+
+def _check_state(state: object) -> None:
+    if not isinstance(state, dict) or not all(isinstance(t, Tensor) for t in state.values()):
+        raise NotConforming("init must return a dict of tensors")
+
+
+def _check_plan(bench: Workbench, client: Client, turn: Turn) -> None:
+    """Planning all epochs at once is planning each, unless the learner says that it is adaptive."""
+
+    def planned(epochs: range) -> list[Phase]:
+        return bench.learner.plan(bench.nets, client, bench.begin(client, _job(bench, client, turn)), turn, epochs)
+
+    whole, parts = planned(range(turn.epochs)), [planned(range(e, e + 1)) for e in range(turn.epochs)]
+    names = {name for phase in whole for name in phase.tensors}
+    for name in names:
+        once = torch.cat([phase.tensors[name].flatten() for phase in whole if name in phase.tensors])
+        each = torch.cat([p.tensors[name].flatten() for phases in parts for p in phases if name in p.tensors])
+        if not torch.equal(once, each):
+            raise NotConforming(
+                f"planning all epochs at once gives another '{name}' than planning them one by one; draw it with one "
+                "key per epoch (turn.seed.child(…).keys(epochs)), or set adaptive = True if it looks at the networks"
+            )
+
+
+def _job(bench: Workbench, client: Client, turn: Turn) -> Job:
+    shared = [role.name for role in bench.learner.roles if role.shared]
+    tensors: Tensors = {}
+    for name in shared:
+        tensors |= bench.nets[name].dump(name)
+    return Job(client.id, tensors, {}, turn)
+
+
+def _check_phase(bench: Workbench, phase: Phase, shapes: dict[str, Any]) -> None:
+    """Tensors have the steps first, steps of one kind have one shape, and what trains is a network."""
+    lengths = {name: len(tensor) for name, tensor in phase.tensors.items()}
+    if len(set(lengths.values())) != 1:
+        raise NotConforming(f"a phase's tensors must all have the number of steps first, but there are {lengths}")
+    unknown = set(phase.trains) - bench.nets.keys()
+    if unknown:
+        raise NotConforming(f"a phase trains {sorted(unknown)}, but the roles are {sorted(bench.nets)}")
+    shape = {name: (tuple(t.shape[1:]), t.dtype) for name, t in phase.tensors.items()}
+    if shapes.setdefault(phase.kind, shape) != shape:
+        raise NotConforming(f"steps of kind '{phase.kind}' have different shapes; fill batches, or name another kind")
+
+
+def check_aggregation(experiment: Experiment) -> None:
+    """The server returns a new state and leaves the old one and the updates as they were."""
+    server, clients = experiment.server, range(experiment.setting.num_clients)
+    state = server.init(experiment.initial_model())
+    updates = [
+        Update(k, {n: _moved(t, k) for n, t in server.model_for(state, k).items()}, {"samples": 16.0 + k, "steps": 4.0})
+        for k in clients
+    ]
+    inputs: list[Mapping[str, Tensor]] = [state.tensors, *(u.tensors for u in updates)]
+    before = [{name: t.clone() for name, t in tensors.items()} for tensors in inputs]
+    server.aggregate(state, 1, updates)
+    for now, then in zip(inputs, before, strict=True):
+        if now.keys() != then.keys() or not all(torch.equal(now[name], then[name]) for name in then):
+            raise NotConforming("aggregate changes its state or the updates in place; return a new ServerState")
+
+
+def _moved(tensor: Tensor, client: int) -> Tensor:
+    return tensor + 0.01 * (client + 1) if tensor.is_floating_point() else tensor + client

@@ -1,0 +1,154 @@
+"""A tiny federation in memory, played in ways that must not matter, with all that crosses written down."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fednoil import noise, partition, rounds
+from fednoil.config.loading import load_config
+from fednoil.config.schema import Config
+from fednoil.data.dataset import Dataset, Split
+from fednoil.executors.base import Executor, Job, Progress, Result
+from fednoil.experiment import Experiment, Setting, assemble, make_executor
+from fednoil.records.checkpoint import Checkpoints
+from fednoil.seeds import Seed
+from fednoil.tensors import Tensors
+
+CLASSES = 4
+ROUNDS = 3
+
+
+class NotConforming(AssertionError):
+    """A method breaks the contract; the text says how."""
+
+
+@dataclass(frozen=True)
+class Circumstances:
+    """What must not change a run's results."""
+
+    generators: int = 0  # state of the process's global random generators
+    backwards: bool = False  # the order in which clients train
+    checkpoints: bool = False  # saved, loaded and built anew after every round
+    garbage: bool = False  # true labels replaced by wrong ones
+
+
+@dataclass
+class Trace:
+    """A run with everything that crossed: per round the jobs of the trained clients and their results."""
+
+    state: rounds.RunState
+    records: list[dict[str, Any]] = field(default_factory=list)
+    jobs: list[list[Job]] = field(default_factory=list)
+    results: list[list[Result]] = field(default_factory=list)
+
+
+def tiny_model(image_shape: tuple[int, int, int], num_classes: int) -> nn.Module:
+    """A convolution with BatchNorm and a linear layer."""
+    channels, height, width = image_shape
+    conv = nn.Conv2d(channels, 3, 3, padding=1)
+    return nn.Sequential(conv, nn.BatchNorm2d(3), nn.ReLU(), nn.Flatten(), nn.Linear(3 * height * width, num_classes))
+
+
+def tiny_config(server: dict[str, Any], learner: dict[str, Any]) -> Config:
+    """Four clients of different sizes with half to four fifths of their labels wrong; three trained a round."""
+    return load_config(
+        {
+            "partition": {"kind": "dirichlet", "clients": 4, "min_size": 9, "beta": 2.0},
+            "noise": {"kind": "symmetric", "mode": "high"},
+            "model": {"name": f"{__name__}:tiny_model"},
+            "server": {"client_fraction": 0.75, "sampling": "score", **server},
+            "learner": learner,
+            "schedule": {"name": "constant", "epochs": 1},
+            "train": {"rounds": ROUNDS, "batch_size": 8, "lr": 0.02, "pad": 1},
+            "run": {"device": "cpu"},
+        }
+    )
+
+
+def tiny_setting(config: Config) -> Setting:
+    """Images of 6×6 whose brightness tells the class, dealt and spoilt as configured."""
+    rng = np.random.default_rng(0)
+
+    def split(count: int) -> Split:
+        labels = np.arange(count) % CLASSES
+        images = rng.integers(0, 60, size=(count, 1, 6, 6)) + 60 * labels[:, None, None, None]
+        return Split(images.astype(np.uint8), labels.astype(np.int64))
+
+    dataset = Dataset("tiny", split(64), split(24), tuple("abcd"), (0.5,), (0.3,))
+    seed = Seed(config.run.seed)
+    parts = partition.partition(dataset.train.labels, CLASSES, config.partition, seed)
+    labels, truth = noise.apply(dataset.train.labels, parts, CLASSES, config.noise, seed)
+    return Setting(dataset, parts, labels, truth)
+
+
+def with_garbage(setting: Setting) -> Setting:
+    """The same images and given labels, every true label of the training set another."""
+    assert setting.truth.labels is not None
+    train = replace(setting.dataset.train, labels=(setting.dataset.train.labels + 1) % CLASSES)
+    truth = noise.Truth(tuple((labels + 1) % CLASSES for labels in setting.truth.labels))
+    return replace(setting, dataset=replace(setting.dataset, train=train), truth=truth)
+
+
+class Recording:
+    """An executor that writes down what it is given and what comes back."""
+
+    def __init__(self, inner: Executor, backwards: bool, trace: Trace) -> None:
+        self.inner, self.backwards, self.trace = inner, backwards, trace
+
+    def scores(self, jobs: Sequence[Job], sampling: str, temperature: float) -> dict[int, float]:
+        return self.inner.scores(jobs[::-1] if self.backwards else jobs, sampling, temperature)
+
+    def train(self, jobs: Sequence[Job], progress: Progress | None = None) -> list[Result]:
+        results = self.inner.train(jobs[::-1] if self.backwards else jobs, progress)
+        self.trace.jobs.append(list(jobs))
+        self.trace.results.append(sorted(results, key=lambda r: r.client))
+        return results
+
+    def test_logits(self, model: Tensors) -> Tensor:
+        return self.inner.test_logits(model)
+
+
+def play(config: Config, circumstances: Circumstances) -> Trace:
+    """Three rounds under the given circumstances."""
+    setting = tiny_setting(config)
+    setting = with_garbage(setting) if circumstances.garbage else setting
+    experiment = assemble(config, setting)
+    trace = Trace(rounds.start(experiment))
+    with tempfile.TemporaryDirectory() as folder, torch.random.fork_rng(devices=[]):
+        _set_generators(circumstances.generators)
+        executor = _executor(experiment, circumstances, trace)
+        for _ in range(ROUNDS):
+            trace.state, record = rounds.play(experiment, executor, trace.state)
+            trace.records.append(record)
+            if circumstances.checkpoints:
+                trace.state = _reloaded(trace.state, Path(folder))
+                experiment = assemble(config, setting)  # what a method hides in its objects is gone
+                executor = _executor(experiment, circumstances, trace)
+    return trace
+
+
+def _executor(experiment: Experiment, circumstances: Circumstances, trace: Trace) -> Recording:
+    return Recording(make_executor(experiment, torch.device("cpu")), circumstances.backwards, trace)
+
+
+def _set_generators(number: int) -> None:
+    torch.manual_seed(number)
+    np.random.seed(number)  # noqa: NPY002 (the very generator that a method must not use)
+    random.seed(number)
+
+
+def _reloaded(state: rounds.RunState, folder: Path) -> rounds.RunState:
+    try:
+        Checkpoints(folder, {}).save(state)
+    except TypeError as error:
+        raise NotConforming(f"a checkpoint can't hold the server's values: {error}; use what JSON can hold") from error
+    return Checkpoints(folder, {}).load()

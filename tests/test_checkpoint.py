@@ -1,0 +1,132 @@
+"""A checkpoint writes what changed since the last one and nothing else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import assert_same
+
+from fednoil import rounds
+from fednoil.config import load_config
+from fednoil.experiment import make_executor, make_experiment
+from fednoil.records import checkpoint
+from fednoil.records.checkpoint import Checkpoints
+from fednoil.rounds import RunState
+from fednoil.servers.base import ServerState
+from fednoil.tensors import message_bytes
+
+HEADER = 2000  # bytes of names in the tiny experiment's files, at most
+
+
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """Bytes of every file that a checkpoint writes, by name, since the test last cleared it."""
+    sizes: dict[str, int] = {}
+    real = checkpoint.write_bytes
+
+    def count(path: Path, content: bytes) -> None:
+        sizes[path.name] = len(content)
+        real(path, content)
+
+    monkeypatch.setattr(checkpoint, "write_bytes", count)
+    return sizes
+
+
+def parts(folder: Path) -> dict[str, str]:
+    index = json.loads((folder / "checkpoint.json").read_text())
+    return {name: entry["file"] for name, entry in index["parts"].items()}
+
+
+def states(values: dict[str, Any], count: int) -> list[tuple[RunState, dict[str, Any]]]:
+    experiment = make_experiment(load_config(values))
+    executor, state, played = make_executor(experiment, torch.device("cpu")), rounds.start(experiment), []
+    for _ in range(count):
+        state, record = rounds.play(experiment, executor, state)
+        played.append((state, record))
+    return played
+
+
+def test_personal_models_are_written_for_the_clients_that_trained(
+    values: dict[str, Any], written: dict[str, int], tmp_path: Path
+) -> None:
+    values["server"] = {"name": "apfl", "client_fraction": 0.25}  # one of four clients a round
+    checkpoints = Checkpoints(tmp_path, {})
+    for state, record in states(values, 6):
+        written.clear()
+        checkpoints.save(state)
+        (trained,) = record["selected"]
+        clients = [name for name in written if name.startswith("client-")]
+        assert clients == [parts(tmp_path)[f"client/{trained}"]]
+        changed = message_bytes(state.keep[trained], {}) + message_bytes(state.server.tensors, {})
+        assert sum(written.values()) <= changed + 2 * HEADER
+    assert len(state.keep) > 1
+    assert {p.name for p in tmp_path.glob("*.safetensors")} == set(parts(tmp_path).values())
+
+
+def test_cfl_writes_the_updates_and_clusters_that_changed(
+    values: dict[str, Any], written: dict[str, int], tmp_path: Path
+) -> None:
+    values["server"] = {"name": "cfl", "client_fraction": 0.25, "first_split": 0, "eps1": 1e9, "eps2": 0.0}
+    checkpoints, everything, before, splits = Checkpoints(tmp_path, {}), [], {}, 0
+    for state, record in states(values, 8):
+        written.clear()
+        checkpoints.save(state)
+        now = parts(tmp_path)
+        (trained,) = record["selected"]
+        if len(state.server.values["splits"]) == splits and before:
+            cluster = next(c for c, members in enumerate(record["clusters"]) if trained in members)
+            expected = {f"server/update {trained}", f"server/cluster {cluster}"}
+            assert {name for name in now if now[name] != before.get(name)} == expected
+            assert set(written) == {now[name] for name in expected}
+        before, splits = now, len(state.server.values["splits"])
+        everything.append((sum(written.values()), message_bytes(state.server.tensors, {})))
+        assert_same(Checkpoints(tmp_path, {}).load().server.tensors, state.server.tensors)
+    assert splits > 0
+    assert everything[-1][0] < 0.7 * everything[-1][1]  # of what the whole state is
+
+
+def test_after_a_load_nothing_is_written_twice(values: dict[str, Any], written: dict[str, int], tmp_path: Path) -> None:
+    values["server"] = {"name": "apfl", "client_fraction": 0.5}
+    state, _ = states(values, 2)[-1]
+    Checkpoints(tmp_path, {}).save(state)
+    again = Checkpoints(tmp_path, {})
+    state = again.load()
+    written.clear()
+    again.save(state)
+    assert written == {}
+    moved = RunState(  # as after a move to a device: the same numbers in other tensors
+        state.round_idx,
+        ServerState({n: t.clone() for n, t in state.server.tensors.items()}, state.server.values),
+        {k: {n: t.clone() for n, t in kept.items()} for k, kept in state.keep.items()},
+        state.train_batches,
+    )
+    again.save(moved)
+    assert written == {}
+
+
+def test_a_tensor_changed_in_place_is_written(written: dict[str, int], tmp_path: Path) -> None:
+    """A user's server should return new tensors; one that doesn't must not lose what it changed."""
+    checkpoints, tensors = Checkpoints(tmp_path, {}), {"a/w": torch.zeros(3), "b/w": torch.zeros(3)}
+    checkpoints.save(RunState(1, ServerState(tensors)))
+    tensors["a/w"] += 1
+    written.clear()
+    checkpoints.save(RunState(2, ServerState(tensors)))
+    assert list(written) == [parts(tmp_path)["server/a"]]
+    assert_same(Checkpoints(tmp_path, {}).load().server.tensors, tensors)
+
+
+def test_saving_holds_no_tensors(tmp_path: Path) -> None:
+    """Old models must go when the run lets them go: a hundred of them are gigabytes."""
+    import gc
+    import weakref
+
+    checkpoints, tensors = Checkpoints(tmp_path, {}), {"a/w": torch.zeros(3)}
+    alive = weakref.ref(tensors["a/w"])
+    checkpoints.save(RunState(1, ServerState(tensors)))
+    del tensors
+    gc.collect()
+    assert alive() is None

@@ -1,0 +1,254 @@
+"""Every server with every learner keeps the contract, and whoever doesn't is told what is wrong."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fednoil import noise, rounds
+from fednoil.config import load_config
+from fednoil.experiment import Experiment, make_executor, make_experiment
+from fednoil.learners import LEARNERS
+from fednoil.learners.base import Client, Final, Nets, Phase, Turn
+from fednoil.learners.erm import Erm
+from fednoil.servers import SERVERS
+from fednoil.servers.base import Server, ServerState
+from fednoil.tensors import Tensors
+from fednoil.testing import NotConforming, check_learner, check_method, check_server, federation
+
+# So that three rounds see all that a method does: splits of clusters, training after the warm-up, pseudo-labels.
+SERVER_KEYS: dict[str, dict[str, Any]] = {"cfl": {"first_split": 0, "eps1": 1e9, "eps2": 0.0}}
+LEARNER_KEYS: dict[str, dict[str, Any]] = {
+    "dividemix": {"warmup": 1},
+    "josrc": {"warmup": 1},
+    "fednoil": {"frac": 0.5, "xi": 0.3},
+    "coteaching": {"ramp": 2},
+    "jocor": {"ramp": 2},
+}
+
+
+@pytest.mark.parametrize("server", SERVERS)
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_any_server_with_any_learner(server: str, learner: str) -> None:
+    check_method({"name": server, **SERVER_KEYS.get(server, {})}, {"name": learner, **LEARNER_KEYS.get(learner, {})})
+
+
+def test_the_tiny_federation_shows_what_it_should() -> None:
+    """Clusters split, personal models are kept by clients that train again, and sizes differ."""
+    config = federation.tiny_config({"name": "cfl", **SERVER_KEYS["cfl"]}, {"name": "erm"})
+    trace = federation.play(config, federation.Circumstances(checkpoints=True))
+    assert trace.state.server.values["splits"]
+    assert len({len(part) for part in federation.tiny_setting(config).parts}) > 1
+    trace = federation.play(federation.tiny_config({"name": "apfl"}, {"name": "erm"}), federation.Circumstances())
+    assert any(job.keep for jobs in trace.jobs for job in jobs)
+
+
+def scores_by_hand(experiment: Experiment, state: rounds.RunState, temperature: float) -> list[float]:
+    """Σ softmax(logits/τ)[given] of every client, with the networks that the server has for it."""
+    images = torch.tensor(experiment.setting.dataset.train.images)
+    mean, std = (torch.tensor(v).view(1, -1, 1, 1) for v in experiment.normalisation)
+    scores = []
+    for k, (part, given) in enumerate(zip(experiment.setting.parts, experiment.setting.labels.given, strict=True)):
+        received = experiment.server.model_for(state.server, k)
+        logits: Tensor | float = 0.0
+        for network in sorted({name.split("/")[0] for name in received}):
+            module = experiment.build_model("model").eval()
+            module.load_state_dict({n.split("/", 1)[1]: t for n, t in received.items() if n.startswith(f"{network}/")})
+            with torch.no_grad():
+                logits = logits + module((images[torch.tensor(part)].float() / 255 - mean) / std)
+        assert isinstance(logits, Tensor)
+        chances = torch.softmax(logits / temperature, 1)
+        scores.append(float(chances[torch.arange(len(given)), torch.tensor(given)].double().sum()))
+    return scores
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+@pytest.mark.parametrize("server", ["fedavg", "apfl", "cfl"])
+def test_clients_are_scored_with_what_they_receive(values: dict[str, Any], server: str, learner: str) -> None:
+    """Sampling by score: two networks as an ensemble, under CFL the client's own cluster, under APFL the common w."""
+    values["server"] = {"name": server, "client_fraction": 0.75, "sampling": "score", **SERVER_KEYS.get(server, {})}
+    values["learner"] = {"name": learner, **LEARNER_KEYS.get(learner, {})}
+    values["schedule"]["epochs"] = 1
+    experiment = make_experiment(load_config(values))
+    executor, state = make_executor(experiment, torch.device("cpu")), rounds.start(experiment)
+    for _ in range(2):
+        state, _ = rounds.play(experiment, executor, state)
+    _, record = rounds.play(experiment, executor, state)
+    assert record["client_scores"] == pytest.approx(scores_by_hand(experiment, state, 0.5), rel=1e-4)
+    if server == "cfl":
+        assert len(state.server.values["clusters"]) > 1
+        (split, *_) = record["splits"]
+        assert split["round"] <= 2
+        assert sorted(k for part in split["into"] for k in part) == split["from"]
+
+
+# --- those that break the contract -----------------------------------------------------------------------------------
+
+
+class Draws(Erm):
+    def step(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> Tensor:
+        return super().step(nets, pool, batch, state, kind) * (1 + torch.rand(()))
+
+
+class DrawsAhead(Erm):
+    def plan(self, nets: Nets, client: Client, state: Tensors, turn: Turn, epochs: range) -> list[Phase]:
+        (phase,) = super().plan(nets, client, state, turn, epochs)
+        return [Phase({**phase.tensors, "labels": (phase.tensors["labels"] + int(random.random() * 4)) % 4})]
+
+    adaptive = True
+
+
+class Looks(Erm):
+    def step(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> Tensor:
+        loss = super().step(nets, pool, batch, state, kind)
+        return loss if loss > 1 else 2 * loss
+
+
+class Chooses(Erm):
+    def step(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> Tensor:
+        few = batch["labels"] > 0
+        return super().step(nets, pool, {name: t[few] for name, t in batch.items()}, state, kind)
+
+
+class Replaces(Erm):
+    def init(self, nets: Nets, client: Client, keep: Tensors, turn: Turn) -> Tensors:
+        return {"steps": torch.zeros(())}
+
+    def step(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> Tensor:
+        state["steps"] = state["steps"] + 1
+        return super().step(nets, pool, batch, state, kind)
+
+
+class Hoards(Erm):
+    """Remembers clients on the object instead of in `keep`."""
+
+    def init(self, nets: Nets, client: Client, keep: Tensors, turn: Turn) -> Tensors:
+        self.turns = getattr(self, "turns", 0) + 1
+        return {"weight": torch.tensor(1.0 / self.turns)}
+
+    def step(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> Tensor:
+        return super().step(nets, pool, batch, state, kind) * state["weight"]
+
+
+class HoardsByClient(Hoards):
+    def init(self, nets: Nets, client: Client, keep: Tensors, turn: Turn) -> Tensors:
+        seen = self.__dict__.setdefault("seen", {})
+        seen[client.id] = seen.get(client.id, 0) + 1
+        return {"weight": torch.tensor(1.0 / seen[client.id])}
+
+
+class OneOrder(Erm):
+    """The same order of samples in every epoch that is planned together."""
+
+    def plan(self, nets: Nets, client: Client, state: Tensors, turn: Turn, epochs: range) -> list[Phase]:
+        (one,) = super().plan(nets, client, state, turn, range(1))
+        (phase,) = super().plan(nets, client, state, turn, epochs)
+        return [
+            Phase({**phase.tensors, "index": one.tensors["index"].flip(0).repeat(len(epochs), 1).roll(len(epochs))})
+        ]
+
+
+class Spoils(Erm):
+    def plan(self, nets: Nets, client: Client, state: Tensors, turn: Turn, epochs: range) -> list[Phase]:
+        client.labels.fill_(2)
+        return super().plan(nets, client, state, turn, epochs)
+
+
+class Counts(Erm):
+    def final(self, nets: Nets, client: Client, state: Tensors, turn: Turn) -> Final:
+        return Final(numbers={"turn": turn.round_idx})
+
+
+class Uneven(Erm):
+    def plan(self, nets: Nets, client: Client, state: Tensors, turn: Turn, epochs: range) -> list[Phase]:
+        (phase,) = super().plan(nets, client, state, turn, epochs)
+        return [phase, Phase({name: t[:, :5] for name, t in phase.tensors.items()})]
+
+    adaptive = True
+
+
+class Ghost(Erm):
+    def plan(self, nets: Nets, client: Client, state: Tensors, turn: Turn, epochs: range) -> list[Phase]:
+        return [Phase(p.tensors, trains=("ghost",)) for p in super().plan(nets, client, state, turn, epochs)]
+
+
+@pytest.mark.parametrize(
+    ("learner", "said"),
+    [
+        (Draws, r"step draws random numbers \(rand\).*turn.seed"),
+        (DrawsAhead, "depend on a global random generator.*turn.seed"),
+        (Looks, "step looks at a tensor's value"),
+        (Chooses, "size depends on values"),
+        (Replaces, "replaces tensors of the state"),
+        (Hoards, "order in which clients train.*Final.keep"),
+        (HoardsByClient, "goes on from a checkpoint ends differently.*Final.keep"),
+        (OneOrder, "planning all epochs at once gives another 'index'.*one key per epoch"),
+        (Spoils, "changes the client's data"),
+        (Counts, r"Final.numbers\['turn'\] is no float"),
+        (Uneven, "steps of kind 'train' have different shapes"),
+        (Ghost, r"trains \['ghost'\], but the roles are \['model'\]"),
+    ],
+)
+def test_a_misbehaving_learner_is_told_what_is_wrong(learner: type, said: str) -> None:
+    with pytest.raises(NotConforming, match=rf"{learner.__name__} under fedavg: .*({said})"):
+        check_learner(learner, servers=["fedavg"])
+
+
+class InPlace(Server):
+    def aggregate(self, state: ServerState, round_idx: int, updates: Any) -> ServerState:
+        for name, tensor in state.tensors.items():
+            tensor.copy_(updates[0].tensors[name])
+        return state
+
+
+class Counting(Server):
+    rounds = 0
+
+    def aggregate(self, state: ServerState, round_idx: int, updates: Any) -> ServerState:
+        self.rounds += 1
+        return replace(super().aggregate(state, round_idx, updates), values={"rounds": self.rounds})
+
+
+class Sets(Server):
+    def aggregate(self, state: ServerState, round_idx: int, updates: Any) -> ServerState:
+        return replace(super().aggregate(state, round_idx, updates), values={"seen": {u.client for u in updates}})
+
+
+class Explodes(Server):
+    def aggregate(self, state: ServerState, round_idx: int, updates: Any) -> ServerState:
+        tensors = super().aggregate(state, round_idx, updates).tensors
+        return ServerState(tensors, {"last": float("nan")} if round_idx == 3 else {})
+
+
+@pytest.mark.parametrize(
+    ("server", "said"),
+    [
+        (InPlace, "aggregate changes its state or the updates in place"),
+        (Counting, "goes on from a checkpoint ends differently.*ServerState"),
+        (Sets, "a checkpoint can't hold the server's values"),
+        (Explodes, "two runs with the same seed differ"),
+    ],
+)
+def test_a_misbehaving_server_is_told_what_is_wrong(server: type, said: str) -> None:
+    with pytest.raises(NotConforming, match=f"erm under {__name__}:{server.__name__}: .*{said}"):
+        check_server(server, learners=["erm"])
+
+
+def test_true_labels_that_leak_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An executor that hands out the truth makes every learner depend on it."""
+    real = federation.make_executor
+
+    def leaky(experiment: Experiment, device: torch.device) -> Any:
+        truth = experiment.setting.truth.labels
+        assert truth is not None
+        labels = noise.Labels(truth, experiment.setting.labels.offsets)
+        return real(replace(experiment, setting=replace(experiment.setting, labels=labels)), device)
+
+    monkeypatch.setattr(federation, "make_executor", leaky)
+    with pytest.raises(NotConforming, match="depend on true labels"):
+        check_learner("erm", servers=["fedavg"])
