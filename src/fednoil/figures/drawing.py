@@ -17,6 +17,7 @@ from fednoil.files import write_bytes
 # Okabe and Ito's colours, which colour-blind readers can tell apart; line styles and markers say it again.
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"]
 _MARKERS = ["o", "s", "^", "D", "v", "P"]
+_MOST_TRIPLES = 30
 FORMATS = ("svg", "pdf", "png")
 
 
@@ -41,6 +42,9 @@ def draw_lines(lines: Sequence[Line], title: str, labels: dict[str, tuple[str, s
         axis.set_title(panel if len(panels) > 1 and panel not in labels[panel] else "", fontsize=10)
         axis.set_xlabel(labels[panel][0])
         axis.set_ylabel(labels[panel][1])
+        axis.xaxis.set_major_locator(plt.MaxNLocator(6, integer=True))
+        if max(line.x.max() for line in mine) >= 10_000:
+            axis.xaxis.set_major_formatter(lambda x, _: f"{x / 1000:g}k")
         axis.grid(alpha=0.3)
         axis.spines[["top", "right"]].set_visible(False)
         columns_of_legend = 2 if len(mine) > 6 else 1
@@ -80,9 +84,10 @@ def draw_trade_off(triples: Sequence[Triple], title: str, out: Path) -> list[Pat
         table = np.array([[t.round, t.batches, t.accuracy] for t in mine])
         low, high = table.min(0), table.max(0)
         shown = (table - low) / np.where(high > low, high - low, 1)
+        step = max(1, len(mine) // len(names) // _MOST_TRIPLES)  # all of them would be one grey area; the CSV has them
         for triple, point in zip(mine, shown, strict=True):
-            place = names.index(triple.name)
-            axis.plot([0, 1, 2], point, color=COLOURS[place], alpha=0.35, linewidth=0.8)
+            if triple.round % step == 0:
+                axis.plot([0, 1, 2], point, color=COLOURS[names.index(triple.name)], alpha=0.4, linewidth=0.9)
         for place, name in enumerate(names):
             last = shown[[i for i, t in enumerate(mine) if t.name == name][-1]]
             marker = {"marker": _MARKERS[place], "markersize": 6, "linewidth": 2.4}
@@ -96,7 +101,7 @@ def draw_trade_off(triples: Sequence[Triple], title: str, out: Path) -> list[Pat
                     place + 0.02, share, text, fontsize=7, va="center", bbox={"fc": "white", "ec": "none", "pad": 0.4}
                 )
         axis.set_xticks([0, 1, 2], ["rounds", "training batches", "test accuracy, %"])
-        axis.set_xlim(-0.05, 2.25)
+        axis.set_xlim(-0.15, 2.3)
         axis.set_yticks([])
         axis.spines[["top", "right", "left", "bottom"]].set_visible(False)
         axis.set_title(panel, fontsize=10, pad=12)
