@@ -22,10 +22,12 @@ run: setup ## train FedAvg and FedNoiL on noisy labels with the embedded data, a
 	$(FEDNOIL) run demo/fednoil --out runs/demo-fednoil --force
 	$(FEDNOIL) compare runs/demo-fedavg runs/demo-fednoil
 
-test: setup ## run all tests
+test: setup ## run all tests but the slow ones
 	$(PY) -m pytest
 
-test-slow: setup test-kernels ## run what takes longer
+test-slow: setup test-kernels ## run the tests that take long, Ray's among them
+	$(PY) -m pip install --quiet -c constraints.txt -e ".[dev,ray]"
+	$(PY) -m pytest -m slow
 
 test-kernels: setup ## run the GPU's kernels in Triton's interpreter, on the CPU
 	test -d .triton/triton || $(PY) -m pip install --quiet --no-deps --target .triton triton==3.6.0

@@ -28,6 +28,9 @@ STAGES = [
     ["rounds"],
     ["records"],
     ["predict", "runner", "testing"],
+    ["report"],
+    ["figures"],
+    ["reproduce"],
     ["cli"],
     ["__main__"],
 ]

@@ -45,7 +45,7 @@ def photos(folder: Path) -> None:
 
 def test_the_readme_has_commands() -> None:
     kinds = {args[0] for args in commands()}
-    assert kinds == {"run", "compare", "predict", "presets", "methods", "data"}
+    assert kinds == {"run", "compare", "predict", "presets", "methods", "data", "reproduce", "report"}
 
 
 def test_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,6 +62,8 @@ def test_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
                 continue
             fewer = ["--set", "partition.samples_per_client=20"] if args[1].startswith("paper/") else []
             args = [*args, *small, *fewer, "--force"]
+        if args[0] == "reproduce":
+            args = [*args, "--dry-run"]  # tests/test_reproduce.py runs one
         status, _, err = fednoil(*args)
         assert (status, err) == (0, ""), (args, err)
 

@@ -39,6 +39,7 @@ LISTED = {
     "noise.parquet",
     "rounds.jsonl",
     "summary.json",
+    "confusion.json",
     "model.safetensors",
     "checkpoint/checkpoint.json",
     f"checkpoint/server-{ROUNDS:06d}-0000.safetensors",

@@ -155,6 +155,14 @@ def be_deterministic(wanted: bool) -> None:
     torch.backends.cudnn.deterministic = wanted
 
 
+def make_bench(experiment: Experiment, device: torch.device) -> Workbench:
+    """A place for one client's work."""
+    train = experiment.config.train
+    optimiser = Optimiser(lr=train.lr, momentum=train.momentum, weight_decay=train.weight_decay)
+    dtype = pick_precision(experiment.config.run.precision, device)
+    return Workbench(experiment.learner, experiment.template, experiment.normalisation, optimiser, device, dtype)
+
+
 def make_executor(experiment: Experiment, device: torch.device) -> Executor:
     """Put the data on the device once and make the executor that works there."""
     setting, config = experiment.setting, experiment.config
@@ -165,18 +173,20 @@ def make_executor(experiment: Experiment, device: torch.device) -> Executor:
         k: Client(k, pool, _tensor(part, device), _tensor(given, device))
         for k, (part, given) in enumerate(zip(setting.parts, setting.labels.given, strict=True))
     }
-    optimiser = Optimiser(lr=config.train.lr, momentum=config.train.momentum, weight_decay=config.train.weight_decay)
-
-    dtype = pick_precision(config.run.precision, device)
-
-    def make_bench() -> Workbench:
-        return Workbench(experiment.learner, experiment.template, experiment.normalisation, optimiser, device, dtype)
-
     test_images = torch.tensor(setting.dataset.test.images, device=device)
     if device.type == "cuda" and config.run.executor == "auto":
         parallel = min(config.run.parallel, number_selected(config.server.client_fraction, setting.num_clients))
-        return CudaGraphs(make_bench, clients, test_images, parallel)
-    return Sequential(make_bench(), clients, test_images)
+        return CudaGraphs(lambda: make_bench(experiment, device), clients, test_images, parallel)
+    return Sequential(make_bench(experiment, device), clients, test_images)
+
+
+def predicted_labels(experiment: Experiment, device: torch.device, model: Tensors) -> list[np.ndarray]:
+    """The classes that a scored model gives to each client's samples: one int64 array [n] a client."""
+    bench, images = make_bench(experiment, device), experiment.setting.dataset.train.images
+    return [
+        bench.logits(model, torch.from_numpy(images[part]).to(device)).argmax(1).cpu().numpy()
+        for part in experiment.setting.parts
+    ]
 
 
 def _tensor(array: np.ndarray, device: torch.device) -> torch.Tensor:

@@ -106,6 +106,17 @@ def read_manifest(
     return _split(rows)
 
 
+def label_counts(path: str | Path) -> tuple[list[int], list[float] | None]:
+    """Each client's samples and, where true labels are known, realised noise ratio in percent; needs no dataset."""
+    path = Path(path)
+    rows = _columns(path, _read_table(path))
+    samples = np.bincount(rows.client)
+    if rows.true is None or not samples.all():
+        return samples.tolist(), None
+    wrong = np.bincount(rows.client, weights=rows.given != rows.true, minlength=len(samples))
+    return samples.tolist(), (100.0 * wrong / samples).tolist()
+
+
 def _rows(parts: Parts, labels: Labels, truth: Truth) -> _Rows:
     """The three values as sorted columns."""
     if not parts or not all(len(part) for part in parts):

@@ -102,6 +102,18 @@ def selection(
     return {name: 100.0 * part / whole for name, (part, whole) in ratios.items() if whole > 0}
 
 
+def agreement(predicted: Sequence[np.ndarray], given: Sequence[np.ndarray], num_classes: int) -> dict[str, Any]:
+    """What a model makes of the clients' given labels, one array [n] a client of each.
+
+    `given_predicted` [C][C] counts samples by given and predicted label; `agreement` is each client's share of
+    samples for which they are the same. Both need no true labels.
+    """
+    cells = np.concatenate(given) * num_classes + np.concatenate(predicted)
+    counts = np.bincount(cells, minlength=num_classes**2).reshape(num_classes, num_classes)
+    shares = [100.0 * float(np.mean(p == g)) for p, g in zip(predicted, given, strict=True)]
+    return {"given_predicted": counts.tolist(), "agreement": [round(share, 4) for share in shares]}
+
+
 def mean_of(rows: Sequence[dict[str, float]]) -> dict[str, float]:
     """The mean of each figure over the clients that have it (macro average)."""
     names = dict.fromkeys(name for row in rows for name in row)

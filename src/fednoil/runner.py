@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,10 +15,11 @@ from fednoil import manifest, metrics, rounds
 from fednoil.config.loading import load_config, read_toml, to_toml
 from fednoil.config.schema import Config
 from fednoil.errors import UserError
-from fednoil.executors.base import Executor
-from fednoil.experiment import Experiment, Setting, make_executor, make_experiment, pick_device
+from fednoil.executors.base import Executor, Progress
+from fednoil.experiment import Experiment, Setting, make_executor, make_experiment, pick_device, predicted_labels
 from fednoil.records.checkpoint import Checkpoints
 from fednoil.records.environment import environment, now
+from fednoil.records.events import EventFiles
 from fednoil.records.files import read_json
 from fednoil.records.folder import CHECKPOINT, RunFolder
 from fednoil.records.model_file import save_model
@@ -49,6 +50,7 @@ def run(
     folder = RunFolder(out)
     _check(folder, config, resume, force)
     device = pick_device(config.run.device)
+    events = EventFiles(folder) if config.run.tensorboard else None
     # Nothing is created before the whole configuration and the data have proved good.
     experiment = make_experiment(config, data_dir)
     with folder.locked():
@@ -70,10 +72,17 @@ def run(
         state = rounds.placed(state, device)
         executor = make_executor(experiment, device)
         reporter.start(experiment, records)
-        state = _play_all(experiment, executor, state, records, folder, checkpoints, reporter)
+        watchers = [reporter.round]
+        if events is not None:
+            events.start(records)
+            watchers.append(events.round)
+        try:
+            state = _play_all(experiment, executor, state, records, folder, checkpoints, reporter.local, watchers)
+        finally:
+            if events is not None:
+                events.close()
         summary = metrics.summarise(records, state.per_class) | hashes
-        save_model(out / "model.safetensors", experiment, experiment.server.exported(state.server))
-        folder.write_summary(summary)
+        _write_end(experiment, folder, state, device, summary)
     reporter.finish(summary, out)
     return summary
 
@@ -118,6 +127,17 @@ def _write_noise(folder: RunFolder, setting: Setting) -> None:
     manifest.write_manifest(path, setting.parts, setting.labels, setting.truth, dataset.hash, dataset.num_classes)
 
 
+def _write_end(
+    experiment: Experiment, folder: RunFolder, state: rounds.RunState, device: torch.device, summary: dict[str, Any]
+) -> None:
+    """The files that a finished run has; the summary, which says that it is, comes last."""
+    model = experiment.server.exported(state.server)
+    save_model(folder.path / "model.safetensors", experiment, model)
+    predicted, given = predicted_labels(experiment, device, model), experiment.setting.labels.given
+    folder.write_confusion(metrics.agreement(predicted, given, experiment.task.num_classes))
+    folder.write_summary(summary)
+
+
 def _play_all(
     experiment: Experiment,
     executor: Executor,
@@ -125,14 +145,15 @@ def _play_all(
     records: list[dict[str, Any]],
     folder: RunFolder,
     checkpoints: Checkpoints,
-    reporter: Reporter,
+    progress: Progress,
+    watchers: Sequence[Callable[[dict[str, Any]], None]],
 ) -> rounds.RunState:
     """Play the remaining rounds; whatever stops them, the last whole round is checkpointed first."""
     config = experiment.config
     saved = state.round_idx
     try:
         while state.round_idx < config.train.rounds:
-            after, record = rounds.play(experiment, executor, state, reporter.local)
+            after, record = rounds.play(experiment, executor, state, progress)
             with _uninterrupted():
                 folder.append_round(record)
                 records.append(record)
@@ -140,7 +161,8 @@ def _play_all(
                 if state.round_idx % config.run.checkpoint_every == 0 or state.round_idx == config.train.rounds:
                     checkpoints.save(state)
                     saved = state.round_idx
-            reporter.round(record)
+            for watch in watchers:
+                watch(record)
     except BaseException:
         if state.round_idx > saved:
             with _uninterrupted(), contextlib.suppress(OSError):

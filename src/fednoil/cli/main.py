@@ -15,6 +15,9 @@ import typer
 from rich.console import Console
 
 from fednoil import __version__
+from fednoil.cli.report import report
+from fednoil.cli.reproduce import reproduce
+from fednoil.cli.stopping import Stopped
 from fednoil.errors import UserError
 
 app = typer.Typer(
@@ -37,15 +40,6 @@ SCHEDULES = {
     "cosine": "Local epochs fall from t_max to t_min at round r_min: slowly at first",
     "logarithm": "Local epochs fall from t_max to t_min at round r_min: fast at first",
 }
-
-
-class Stopped(BaseException):
-    """Ctrl-C or SIGTERM. Not a KeyboardInterrupt, of which the command-line library makes a silent exit."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
-        self.folder: Path | None = None  # of the run that was stopped
 
 
 @app.command()
@@ -85,7 +79,7 @@ def run(
     try:
         run_experiment(config, folder, reporter, data_dir=data_dir, resume=resume, force=force)
     except Stopped as stop:
-        stop.folder = folder
+        stop.hint = f"go on with: fednoil run --resume --out {folder}"
         raise
     finally:
         reporter.close()
@@ -143,9 +137,11 @@ def presets(
     else:
         demos, *rest = preset_parts().items()
         print("\n".join(demos[1]))
-        print(f"paper/{'/'.join(f'<{what}>' for what, _ in rest)}, {len(names) - len(demos[1])} in all:")
+        paper = sum(name.startswith("paper/") for name in names)
+        print(f"paper/{'/'.join(f'<{what}>' for what, _ in rest)}, {paper} in all:")
         for what, parts in rest:
             print(f"  {what + ':':9} {', '.join(parts)}")
+        print(f"small/{'/'.join(f'<{what}>' for what, _ in rest[1:])}: the same in minutes on a CPU, embedded data")
         print("List names: fednoil presets PATTERN, for example 'cifar10/*/krum' or symmetric-high")
 
 
@@ -223,6 +219,10 @@ def compare(
     show(rows, {k: v for k, v in columns.items() if k not in common}, title, as_json)
 
 
+app.command()(report)
+app.command()(reproduce)
+
+
 @app.command()
 def predict(
     model: Annotated[Path, typer.Argument(metavar="MODEL.safetensors", help="A model that a run has written.")],
@@ -271,8 +271,7 @@ def _run_app() -> int:
         return _fail(str(error))
     except Stopped as stop:
         word = "interrupted" if stop.number == signal.SIGINT else "stopped"
-        hint = f"; go on with: fednoil run --resume --out {stop.folder}" if stop.folder else ""
-        return _fail(word + hint, 128 + stop.number)
+        return _fail(f"{word}; {stop.hint}" if stop.hint else word, 128 + stop.number)
     except BrokenPipeError:
         _drop_output()  # the reader left: say nothing more
         return 1

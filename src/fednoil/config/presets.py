@@ -1,6 +1,7 @@
 """Named configurations: the demo, and every cell of the paper that the package can run.
 
-`paper/<dataset>/<setting>/<noise>/<method>` is put together from one row of each table below.
+`paper/<dataset>/<setting>/<noise>/<method>` is put together from one row of each table below;
+`small/<setting>/<noise>/<method>` is the same in minutes on a CPU.
 """
 
 from __future__ import annotations
@@ -8,11 +9,12 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+from fednoil.config.small import BASE, shrink
 from fednoil.errors import UserError, nearest
 
 Values = dict[str, Any]
 
-_DATASETS: dict[str, Values] = {
+DATASETS: dict[str, Values] = {
     "fashion-mnist": {
         "data": {"name": "fashion-mnist"},
         "partition": {"samples_per_client": 600},
@@ -33,14 +35,14 @@ _DATASETS: dict[str, Values] = {
     },
 }
 
-_SETTINGS: dict[str, Values] = {
+SETTINGS: dict[str, Values] = {
     "iid": {"partition": {"kind": "iid", "clients": 20}},
     "non-iid": {"partition": {"kind": "dirichlet", "clients": 20, "beta": 0.5}},
     "100-clients": {"partition": {"kind": "iid", "clients": 100}},
     "imbalanced": {"partition": {"kind": "quantity", "clients": 20, "beta": 20.0}},
 }
 
-_NOISES: dict[str, Values] = {
+NOISES: dict[str, Values] = {
     "symmetric-high": {"noise": {"kind": "symmetric", "mode": "high"}},
     "symmetric-low": {"noise": {"kind": "symmetric", "mode": "low"}},
     "pair-high": {"noise": {"kind": "pair", "mode": "high", "pair_map": "per_client"}},
@@ -68,7 +70,7 @@ def _fednoil(schedule: Values, server: Values | None = None, learner: Values | N
     }
 
 
-_METHODS: dict[str, Values] = {
+METHODS: dict[str, Values] = {
     "fedavg": {"server": {"name": "fedavg"}, **_CONSTANT},
     "fedprox": {"server": {"name": "fedprox"}, **_CONSTANT},
     **{
@@ -126,14 +128,19 @@ def _overlay(*layers: Values) -> Values:
 
 def preset_parts() -> dict[str, list[str]]:
     """What presets are put together from: `demo` are whole names, the others the parts of a paper's cell in order."""
-    tables = {"demo": _DEMOS, "dataset": _DATASETS, "setting": _SETTINGS, "noise": _NOISES, "method": _METHODS}
+    tables = {"demo": _DEMOS, "dataset": DATASETS, "setting": SETTINGS, "noise": NOISES, "method": METHODS}
     return {what: list(table) for what, table in tables.items()}
 
 
 def preset_names() -> list[str]:
     """All presets, the demo first."""
-    grid = itertools.product(_DATASETS, _SETTINGS, _NOISES, _METHODS)
-    return [*_DEMOS, *("/".join(("paper", *cell)) for cell in grid)]
+    grid = itertools.product(DATASETS, SETTINGS, NOISES, METHODS)
+    small = itertools.product(SETTINGS, NOISES, METHODS)
+    return [
+        *_DEMOS,
+        *("/".join(("paper", *cell)) for cell in grid),
+        *("/".join(("small", *cell)) for cell in small),
+    ]
 
 
 def preset(name: str) -> Values:
@@ -141,23 +148,26 @@ def preset(name: str) -> Values:
     if name in _DEMOS:
         return _overlay(_DEMO_SETTING, _DEMOS[name])
     parts = name.split("/")
+    if parts[0] == "small" and len(parts) == 4:
+        return shrink(preset("/".join(("paper", BASE, *parts[1:]))), parts[1])
     if parts[0] != "paper" or len(parts) != 5:
         raise UserError(
             f"unknown preset '{name}'; `fednoil presets` lists them: demo, or "
-            f"paper/<dataset>/<setting>/<noise>/<method>{nearest(name, preset_names())}"
+            "paper/<dataset>/<setting>/<noise>/<method>, or small/<setting>/<noise>/<method>"
+            f"{nearest(name, preset_names())}"
         )
     _, dataset, setting, noise, method = parts
     for what, part, table in (
-        ("dataset", dataset, _DATASETS),
-        ("setting", setting, _SETTINGS),
-        ("noise", noise, _NOISES),
-        ("method", method, _METHODS),
+        ("dataset", dataset, DATASETS),
+        ("setting", setting, SETTINGS),
+        ("noise", noise, NOISES),
+        ("method", method, METHODS),
     ):
         if part not in table:
             raise UserError(
                 f"preset '{name}': unknown {what} '{part}'; choose {', '.join(table)}{nearest(part, list(table))}"
             )
-    values = _overlay(_DATASETS[dataset], _SETTINGS[setting], _NOISES[noise], _METHODS[method])
+    values = _overlay(DATASETS[dataset], SETTINGS[setting], NOISES[noise], METHODS[method])
     if values.get("learner", {}).get("name") == "fednoil":
         values["learner"].setdefault("frac", _FRAC.get(noise, _FRAC_OTHERWISE))
     if dataset == "cifar100" and values.get("learner", {}).get("name") == "dividemix":

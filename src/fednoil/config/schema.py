@@ -48,6 +48,7 @@ class RunConfig(Section):
     parallel: int = Field(default=32, ge=1, description="clients that train at once on a GPU, at most")
     deterministic: bool = Field(default=False, description="same bits on every run on the same GPU, at some cost")
     checkpoint_every: int = Field(default=10, ge=1)
+    tensorboard: bool = Field(default=False, description="also write TensorBoard event files")
 
 
 class Config(Section):

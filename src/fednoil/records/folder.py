@@ -23,6 +23,8 @@ FILES = (
     "summary.json",
     "model.safetensors",
 )
+CONFUSION = "confusion.json"  # given × predicted labels; runs made by earlier versions have none
+TENSORBOARD = "tensorboard"  # event files, on request
 CHECKPOINT = "checkpoint"
 INDEX = "checkpoint.json"
 _LOCK = ".lock"
@@ -110,12 +112,21 @@ class RunFolder:
                 path.unlink()
             with contextlib.suppress(OSError):  # somebody else's file is in it
                 checkpoint.rmdir()
-        for name in reversed(FILES):
+        self.clear_events()
+        for name in (CONFUSION, *reversed(FILES)):
             (self.path / name).unlink(missing_ok=True)
+
+    def clear_events(self) -> None:
+        """Remove TensorBoard's event files."""
+        events = self.path / TENSORBOARD
+        for path in events.glob("events.out.tfevents.*"):
+            path.unlink()
+        with contextlib.suppress(OSError):  # not there, or somebody else's file is in it
+            events.rmdir()
 
     def sweep(self) -> None:
         """Remove half-written files that a killed run has left."""
-        for name in FILES:
+        for name in (CONFUSION, *FILES):
             (self.path / f"{name}.part").unlink(missing_ok=True)
 
     def append_round(self, record: dict[str, Any]) -> None:
@@ -164,6 +175,9 @@ class RunFolder:
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         write_json(self.path / "summary.json", summary)
+
+    def write_confusion(self, confusion: dict[str, Any]) -> None:
+        write_text(self.path / CONFUSION, json.dumps(confusion) + "\n")
 
     def write_config(self, text: str) -> None:
         write_text(self.path / "config.toml", text)

@@ -1,0 +1,84 @@
+"""How a plan of many runs is shown: bars on a terminal, one line a finished run elsewhere, or nothing."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from fednoil.records.folder import RunFolder
+from fednoil.reproduce.plan import Cell
+from fednoil.reproduce.workers import Outcome
+
+
+class Lines:
+    """One line for each run that ends (`quiet`: none)."""
+
+    def __init__(self, console: Console, out: Path, total: int, quiet: bool = False) -> None:
+        self.console, self.out, self.total, self.quiet = console, out, total, quiet
+        self.ended_so_far = 0
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Lines:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def started(self, cell: Cell) -> None:
+        pass
+
+    def round(self, cell: Cell, record: dict[str, Any]) -> None:
+        pass
+
+    def ended(self, outcome: Outcome) -> None:
+        with self._lock:
+            self.ended_so_far += 1
+            if not self.quiet:
+                self._print(f"[{self.ended_so_far}/{self.total}] {outcome.cell.title}: {self._result(outcome)}")
+
+    def _print(self, text: str) -> None:
+        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def _result(self, outcome: Outcome) -> str:
+        if outcome.reason:
+            return f"failed: {outcome.reason}"
+        summary = RunFolder(self.out / outcome.cell.folder).summary()
+        return f"{summary['final_accuracy']:.2f} % in {outcome.seconds:.0f} s"
+
+
+class Bars(Lines):
+    """A bar for the plan and one for each run in progress; finished runs scroll past above."""
+
+    def __init__(self, console: Console, out: Path, total: int) -> None:
+        super().__init__(console, out, total)
+        columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn())
+        self.progress = Progress(*columns, TextColumn("{task.fields[note]}"), console=console)
+        self._all = self.progress.add_task("runs", total=total, note="")
+        self._tasks: dict[Cell, TaskID] = {}
+
+    def __enter__(self) -> Bars:
+        self.progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.progress.stop()
+
+    def started(self, cell: Cell) -> None:
+        name = f"{cell.place.method_title}, {cell.place.noise}, seed {cell.config.run.seed}"
+        self._tasks[cell] = self.progress.add_task(name, total=cell.config.train.rounds, note="")
+
+    def round(self, cell: Cell, record: dict[str, Any]) -> None:
+        note = f"{record['test_accuracy']:.1f} %"
+        self.progress.update(self._tasks[cell], completed=record["round"], note=note)
+
+    def ended(self, outcome: Outcome) -> None:
+        super().ended(outcome)
+        self.progress.remove_task(self._tasks.pop(outcome.cell))
+        self.progress.advance(self._all)
+
+    def _print(self, text: str) -> None:
+        self.progress.console.print(text, markup=False, highlight=False)

@@ -1,0 +1,52 @@
+"""`fednoil report`: run folders as a page, as Markdown and as LaTeX."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fednoil.errors import UserError
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders of run folders.")],
+    html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="One self-contained page.")] = None,
+    markdown: Annotated[Path | None, typer.Option("--markdown", metavar="FILE", help="Tables as Markdown.")] = None,
+    latex: Annotated[Path | None, typer.Option("--latex", metavar="FILE", help="Tables as LaTeX.")] = None,
+    title: Annotated[str, typer.Option("--title", help="The page's title.")] = "FedNoiL: results beside the paper",
+) -> None:
+    """Compare runs with the paper and with each other; without a file, the tables are printed."""
+    from fednoil.cli.results import show_results
+    from fednoil.report.results import Results
+    from fednoil.report.runs import load_runs
+
+    for option, path in (("--html", html), ("--markdown", markdown), ("--latex", latex)):
+        if path is not None and (path.is_dir() or not path.parent.is_dir()):
+            what = "is a folder" if path.is_dir() else f"is in {path.parent}, which doesn't exist"
+            raise UserError(f"{option} {path} {what}; name a file in a folder that exists")
+    results = Results(*load_runs(runs))
+    for path in write_reports(results, html, markdown, latex, title):
+        print(f"wrote {path}")
+    if html is None and markdown is None and latex is None:
+        show_results(results)
+
+
+def write_reports(
+    results: object, html: Path | None, markdown: Path | None, latex: Path | None, title: str
+) -> list[Path]:
+    """Write what was asked for; returns the files."""
+    from fednoil.records.files import write_text
+    from fednoil.report import html as page
+    from fednoil.report import text
+    from fednoil.report.results import Results
+
+    assert isinstance(results, Results)
+    if html is not None:
+        write_text(html, page.render(results, title))
+    if markdown is not None:
+        write_text(markdown, text.markdown(results))
+    if latex is not None:
+        write_text(latex, text.latex(results))
+    return [path for path in (html, markdown, latex) if path is not None]

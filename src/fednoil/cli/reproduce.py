@@ -1,0 +1,226 @@
+"""`fednoil reproduce`: the paper's tables and figures, run and set beside the paper's numbers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from fednoil.cli.stopping import Stopped
+from fednoil.errors import UserError
+
+Names = Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this; may be repeated.")]
+
+
+def reproduce(
+    goal: Annotated[
+        str,
+        typer.Argument(
+            metavar="GOAL",
+            help="table1, table2, table3, table4, schedules, efficiency, tradeoff, ablation, clean or all.",
+        ),
+    ],
+    dataset: Names = None,
+    setting: Names = None,
+    noise: Names = None,
+    method: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="A preset's method, or the paper's name of it.")
+    ] = None,
+    seeds: Annotated[str | None, typer.Option("--seeds", metavar="0..4", help="Else 0..4, or 0..2 if small.")] = None,
+    scale: Annotated[
+        str, typer.Option("--scale", help="paper, or small: minutes on a CPU with the embedded data.")
+    ] = "paper",
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one key of all runs.")
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", help="Folder for all runs; what is done there is kept.")] = Path(
+        "runs/reproduce"
+    ),
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", min=1, help="Runs side by side; else one on a GPU, one a core on a CPU.")
+    ] = None,
+    ray: Annotated[
+        str | None, typer.Option("--ray", metavar="auto|ADDRESS", help="Spread the runs over a Ray cluster.")
+    ] = None,
+    device: Annotated[str | None, typer.Option("--device", help="auto, cpu or cuda.")] = None,
+    data_dir: Annotated[Path | None, typer.Option("--data-dir", help="Folder with datasets.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and its estimate, run nothing.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but failures.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the plan, or how it ended, as JSON.")] = False,
+) -> None:
+    """Run a table or figure of the paper; run again to go on where it was stopped."""
+    from fednoil.cli.progress import Bars, Lines
+    from fednoil.config import parse_set
+    from fednoil.reproduce.plan import DEFAULT_SEEDS, Wanted, make_plan, parse_seeds
+
+    sections = parse_set(changes or [])
+    if device is not None:
+        sections.setdefault("run", {})["device"] = device
+    if "seed" in sections.get("run", {}):
+        raise UserError("--set run.seed: seeds are given with --seeds, for example --seeds 0..4")
+    numbers = parse_seeds(seeds or DEFAULT_SEEDS.get(scale, "0"))
+    wanted = Wanted(scale, dataset or [], setting or [], noise or [], method or [], numbers, sections)
+    cells = make_plan(goal, wanted)
+    open_cells = [cell for cell in cells if not cell.is_done(out)]
+    console, side_by_side = Console(quiet=quiet or as_json), jobs or _usual_jobs(open_cells)
+    plan = _describe(goal, cells, open_cells, out, side_by_side, data_dir)
+    if dry_run and as_json:
+        print(json.dumps(plan, indent=2, ensure_ascii=False))
+    if dry_run or not as_json:
+        _show_plan(console, plan)
+    if dry_run:
+        return
+    total = len(open_cells)
+    view = (
+        Bars(console, out, total)
+        if console.is_terminal and not console.quiet
+        else Lines(console, out, total, console.quiet)
+    )
+    with view:
+        outcomes = _run(open_cells, out, data_dir, view, side_by_side, ray) if open_cells else []
+    failed = [outcome for outcome in outcomes if outcome.reason]
+    files = _finish(goal, scale, cells, out, wanted, quiet or as_json)
+    if as_json:
+        ended = [{"cell": o.cell.title, "folder": o.cell.folder, "reason": o.reason} for o in failed]
+        print(json.dumps({**plan, "failed": ended, "files": [str(f) for f in files]}, indent=2, ensure_ascii=False))
+    _end(console, files, failed, len(open_cells))
+
+
+def _usual_jobs(cells: Sequence[Any]) -> int:
+    """One run a core on a CPU, where a run uses one core best; one on a GPU, which a run fills by itself."""
+    from fednoil.experiment import pick_device
+    from fednoil.reproduce.workers import cores
+
+    if not cells or pick_device(cells[0].config.run.device).type != "cpu":
+        return 1
+    return max(1, min(cores(), len(cells), 8))
+
+
+def _run(cells: Sequence[Any], out: Path, data_dir: Path | None, view: Any, jobs: int, ray: str | None) -> list[Any]:
+    from fednoil.reproduce.cluster import run_on_ray
+    from fednoil.reproduce.workers import run_here, run_in_processes
+
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--out {out}: {error.strerror}; choose another folder") from None
+    try:
+        if ray is not None:
+            return run_on_ray(cells, out, data_dir, view, ray, jobs)
+        if jobs == 1:
+            return run_here(cells, out, data_dir, view)
+        return run_in_processes(cells, out, data_dir, view, jobs)
+    except Stopped as stop:
+        stop.hint = "run the same command again to go on"
+        raise
+
+
+def _describe(
+    goal: str, cells: Sequence[Any], open_cells: Sequence[Any], out: Path, jobs: int, data_dir: Path | None
+) -> dict[str, Any]:
+    """The plan as plain values."""
+    from fednoil.report.runs import load_run
+    from fednoil.reproduce.estimate import estimate
+    from fednoil.reproduce.workers import cores
+
+    done = [cell for cell in cells if cell not in set(open_cells)]
+    past = []
+    for cell in done:
+        try:
+            past.append(load_run(out / cell.folder))
+        except UserError:
+            continue
+    guess = estimate(open_cells, past, jobs, max(1, cores() // jobs), data_dir)
+    return {
+        "goal": goal,
+        "cells": [{"title": c.title, "folder": c.folder, "done": c not in set(open_cells)} for c in cells],
+        "to_run": len(open_cells),
+        "jobs": jobs,
+        "out": str(out),
+        "estimate_s": None if guess.seconds is None else round(guess.seconds, 1),
+        "estimate_from": guess.source,
+    }
+
+
+def _show_plan(console: Console, plan: dict[str, Any]) -> None:
+    from fednoil.reproduce.plan import GOALS
+
+    def line(text: str) -> None:
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    title = "All tables and figures" if plan["goal"] == "all" else GOALS[plan["goal"]].title
+    total, to_run = len(plan["cells"]), plan["to_run"]
+    line(f"{title}: {total} run{'s' * (total != 1)}, {total - to_run} done, {to_run} to run, {plan['jobs']} at a time")
+    shown = [cell for cell in plan["cells"] if not cell["done"]]
+    for cell in shown[:12]:
+        line(f"  {cell['title']}")
+    if len(shown) > 12:
+        line(f"  … and {len(shown) - 12} more (--dry-run --json lists them all)")
+    if to_run:
+        seconds = plan["estimate_s"]
+        text = "no estimate" if seconds is None else f"estimate: about {_duration(seconds)}"
+        line(f"{text} ({plan['estimate_from']}); results in {plan['out']}")
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 172800 else f"{seconds / 86400:.0f} days"
+
+
+def _finish(goal: str, scale: str, cells: Sequence[Any], out: Path, wanted: Any, quiet: bool) -> list[Path]:
+    """Tables on the terminal, the page, Markdown and LaTeX, and the figures; returns the files."""
+    from fednoil.cli.report import write_reports
+    from fednoil.cli.results import show_results
+    from fednoil.report.results import Results
+    from fednoil.report.runs import load_runs
+    from fednoil.reproduce.plan import GOALS
+
+    name = goal if scale == "paper" else f"{goal}-{scale}"
+    there = [out / cell.folder for cell in cells if (out / cell.folder / "rounds.jsonl").is_file()]
+    results = Results(*load_runs(there)) if there else None
+    files: list[Path] = []
+    if results is not None:
+        if not quiet:
+            show_results(results)
+        title = "FedNoiL: " + ("all tables and figures" if goal == "all" else GOALS[goal].title)
+        html, markdown, latex = (out / f"{name}.{ending}" for ending in ("html", "md", "tex"))
+        files += write_reports(results, html, markdown, latex, title)
+    return files + _figures(goal, scale, results, out / "figures", wanted)
+
+
+def _figures(goal: str, scale: str, results: Any, folder: Path, wanted: Any) -> list[Path]:
+    from fednoil.figures import draw, draw_schedules
+    from fednoil.report.places import values_of
+    from fednoil.reproduce.plan import GOALS
+
+    chosen = dict.fromkeys(g.figure for name, g in GOALS.items() if goal in (name, "all") and g.figure)
+    files: list[Path] = []
+    for figure in chosen:
+        if figure == "schedules":
+            dataset = (wanted.datasets or GOALS["schedules"].datasets)[0]
+            preset = values_of(scale, dataset, "iid", "clean", "fedavg")
+            rounds = (wanted.changes or {}).get("train", {}).get("rounds", preset["train"]["rounds"])
+            folder.mkdir(parents=True, exist_ok=True)
+            files += draw_schedules(rounds, scale == "small", folder)
+        elif results is not None:
+            files += draw(figure, results, folder)
+    return files
+
+
+def _end(console: Console, files: Sequence[Path], failed: Sequence[Any], total: int) -> None:
+    for path in files:
+        console.print(f"wrote {path}", markup=False, highlight=False, soft_wrap=True)
+    if failed:
+        errors = Console(stderr=True)
+        errors.print(f"fednoil: {len(failed)} of {total} runs failed:", markup=False, highlight=False)
+        for outcome in failed:
+            line = f"  {outcome.cell.title}: {outcome.reason}"
+            errors.print(line, markup=False, highlight=False, soft_wrap=True)
+        raise typer.Exit(1)

@@ -1,0 +1,56 @@
+"""Results on the terminal: the tables, and the claims that the runs say something about."""
+
+from __future__ import annotations
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from fednoil.report.claims import UNTESTED, judge
+from fednoil.report.results import Results
+from fednoil.report.sheets import Entry, Sheet, sheets
+
+
+def show_results(results: Results) -> None:
+    """Print every table, then the verdicts, then the warnings."""
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=max(console.width, 160))  # a file has room
+    for sheet in sheets(results):
+        console.print(_table(sheet))
+        console.print()
+    verdicts = [v for v in judge(results) if v.status != UNTESTED]
+    for verdict in verdicts:
+        _line(console, f"{verdict.status}: {verdict.claim.said} ({verdict.claim.where}; {verdict.summary})")
+    if verdicts:
+        console.print()
+    for warning in results.warnings:
+        _line(console, f"warning: {warning}")
+
+
+def _line(console: Console, text: str) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _table(sheet: Sheet) -> Table:
+    table = Table(title=sheet.title, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("method", overflow="fold")
+    for column in sheet.columns:
+        metric = "" if column.metric == "accuracy" else f"\n{column.metric.replace('_', ' ')}"
+        table.add_column(Text(f"{column.title}{metric}"), justify="right", overflow="fold")
+    for method, entries in zip(sheet.methods, sheet.entries, strict=True):
+        table.add_row(Text(method), *(_cell(entry) for entry in entries))
+    return table
+
+
+def _cell(entry: Entry | None) -> Text:
+    if entry is None:
+        return Text("–")
+    text = Text(str(entry.ours), style="bold" if entry.best else "")
+    if entry.last_round is not None:
+        text.append(f"\nlast {entry.last_round}", style="dim")
+    if entry.paper:
+        difference = "" if entry.difference is None else f" {entry.difference:+.2f}"
+        text.append(f"\npaper {entry.paper}{difference}", style="dim")
+    return text

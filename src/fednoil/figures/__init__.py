@@ -1,0 +1,46 @@
+"""The paper's figures, drawn from runs: numbers first, then pictures."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from fednoil.figures.drawing import draw_lines, draw_trade_off
+from fednoil.figures.numbers import PANELS, ablation_lines, efficiency_lines, schedule_lines, trade_off
+from fednoil.report.results import Results
+
+FIGURES = ("schedules", "efficiency", "tradeoff", "ablation")
+
+
+def draw_schedules(rounds: int, small: bool, folder: Path) -> list[Path]:
+    """Local epochs by round; needs no run."""
+    lines = schedule_lines(rounds, small)
+    labels = {line.panel: ("round", "local epochs") for line in lines}
+    return draw_lines(
+        lines, "Schedules of local epochs, by the round r_min that reaches the least", labels, folder / "schedules"
+    )
+
+
+def draw(figure: str, results: Results, folder: Path) -> list[Path]:
+    """One figure for each setting that has the runs it needs; returns the files written."""
+    files = []
+    for first in results.grounds():
+        name = re.sub(r"[^\w-]+", "-", "-".join((figure, *first.place.where, *first.place.method_changes))).strip("-")
+        if figure == "tradeoff":
+            triples = trade_off(results, first)
+            if len({t.name for t in triples}) > 1:
+                files += draw_trade_off(triples, f"Rounds, batches and accuracy: {first.place.title}", folder / name)
+            continue
+        lines = (efficiency_lines if figure == "efficiency" else ablation_lines)(results, first)
+        if len({line.name for line in lines}) < 2:
+            continue
+        labels = {line.panel: _axes(figure, line.panel) for line in lines}
+        title = {"efficiency": "Accuracy over rounds and batches", "ablation": "Two-level sampling"}[figure]
+        files += draw_lines(lines, f"{title}: {first.place.title}", labels, folder / name)
+    return files
+
+
+def _axes(figure: str, panel: str) -> tuple[str, str]:
+    if figure == "ablation":
+        return "round", panel
+    return ("round" if panel.endswith("rounds") else "training batches"), PANELS["test_accuracy"]

@@ -1,0 +1,161 @@
+"""The paper's claims, each with a rule that the runs at hand support, don't support, or don't test.
+
+A rule compares rows of one setting with each other, never across settings or scales. Comparisons of accuracy use what
+the tables show (mean over seeds; the best round where a seed did not converge). The rules were written down before
+the runs they judge.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from fednoil.report.evidence import (
+    FEDNOIL,
+    MARGIN,
+    Evidence,
+    Judge,
+    beats_all,
+    converges,
+    decay_beats_constant,
+    diverges,
+    largest_r_min,
+    logarithm_cheapest,
+    more_stable,
+    no_better_server,
+    noisy,
+    only,
+    pairs,
+)
+from fednoil.report.results import Results
+
+SUPPORTED, REFUTED, UNTESTED = "supported", "not supported", "not tested here"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """`said`: the paper's claim in our words; `rule`: when it counts as supported."""
+
+    said: str
+    where: str  # in the paper
+    rule: str
+    judge: Judge
+    share: float = 1.0  # of the comparisons that must hold; more than half: 0.5
+
+
+@dataclass(frozen=True)
+class Verdict:
+    claim: Claim
+    status: str
+    evidence: list[Evidence] = field(default_factory=list)
+
+    @property
+    def held(self) -> int:
+        return sum(e.holds for e in self.evidence)
+
+    @property
+    def summary(self) -> str:
+        if not self.evidence:
+            return "no runs that would show it"
+        seeds = min(e.seeds for e in self.evidence)
+        return (
+            f"holds in {self.held} of {len(self.evidence)} comparisons, {seeds} seed{'s' * (seeds != 1)} or more each"
+        )
+
+
+def judge(results: Results) -> list[Verdict]:
+    """All claims, in the paper's order."""
+    verdicts = []
+    for claim in CLAIMS:
+        evidence = list(claim.judge(results))
+        if not evidence:
+            verdicts.append(Verdict(claim, UNTESTED))
+            continue
+        share = sum(e.holds for e in evidence) / len(evidence)
+        enough = share == 1.0 if claim.share == 1.0 else share > claim.share
+        verdicts.append(Verdict(claim, SUPPORTED if enough else REFUTED, evidence))
+    return verdicts
+
+
+_ORIGINAL = ("fednoil-logarithm",)
+_AHEAD = "its mean accuracy is higher in every setting where both were run"
+_AREAS = "the mean accuracy over all rounds and over training batches (to the smallest common total) are both higher"
+
+CLAIMS: list[Claim] = [
+    Claim(
+        "FedNoiL is ahead of every federated baseline in every setting",
+        "Tables 1 and 2",
+        "FedNoiL, with the better of its two schedules, has the higher mean accuracy in every comparison",
+        only(noisy, beats_all),
+    ),
+    Claim("FedNoiL converges in every setting", "Table 1", "no seed is starred", only(noisy, converges)),
+    Claim(
+        "Plain FedAvg and FedProx do not converge on noisy labels",
+        "Table 1",
+        "at least one seed is starred in more than half of the settings",
+        only(noisy, diverges),
+        0.5,
+    ),
+    Claim(
+        "DMix is more accurate than Jo-SRC on clients",
+        "Main results",
+        "higher mean accuracy on the same server in more than half of the settings",
+        lambda results: (
+            e for s in ("fedavg", "apfl", "krum", "cfl") for e in pairs((f"{s}+dividemix",), (f"{s}+josrc",))(results)
+        ),
+        0.5,
+    ),
+    Claim(
+        "DMix is more stable than Jo-SRC",
+        "Main results",
+        "fewer starred seeds, or as many and a smaller largest change in the last five rounds, in more than half",
+        more_stable,
+        0.5,
+    ),
+    Claim(
+        "Other FL methods are no better than FedAvg under the same noisy-label learner",
+        "Main results",
+        f"APFL, Krum and CFL are ahead of FedAvg by more than {MARGIN:g} point in at most half of the comparisons",
+        no_better_server,
+        0.4999,
+    ),
+    Claim("Cosine: r_min = 80 is the most efficient", "Schedules (1)", _AREAS, largest_r_min("cosine")),
+    Claim("Logarithm: r_min = 80 is the most efficient", "Schedules (2)", _AREAS, largest_r_min("logarithm")),
+    Claim("Decaying epochs are more efficient than constant ones", "Schedules (3)", _AREAS, decay_beats_constant),
+    Claim(
+        "Logarithm(80) needs the fewest rounds and batches for the same accuracy",
+        "Schedules (4)",
+        "it reaches half a point below the lower of the two best accuracies in no more rounds and no more batches",
+        logarithm_cheapest,
+    ),
+    Claim(
+        "Two-level sampling beats either level alone",
+        "Table 3",
+        _AHEAD,
+        only(noisy, pairs(_ORIGINAL, ("fednoil-uniform-clients", "fednoil-uniform-local"))),
+    ),
+    Claim(
+        "Sampling clients by score selects clients with less noise",
+        "Table 3",
+        "lower mean noise ratio of the selected clients than with uniform sampling, in every setting",
+        only(noisy, pairs(_ORIGINAL, ("fednoil-uniform-clients",), "noise_ratio", lower=True)),
+    ),
+    Claim(
+        "Sampling labels by confidence selects cleaner labels",
+        "Table 3",
+        "higher precision of the labelled set than with uniform sampling, in every setting",
+        only(noisy, pairs(_ORIGINAL, ("fednoil-uniform-local",), "precision")),
+    ),
+    Claim("SSL helps", "Table 4", _AHEAD, only(noisy, pairs(_ORIGINAL, ("fednoil-no-ssl",)))),
+    Claim(
+        "SSL helps to select clean labels",
+        "Table 4",
+        "higher precision of the labelled set with SSL, in every setting",
+        only(noisy, pairs(_ORIGINAL, ("fednoil-no-ssl",), "precision")),
+    ),
+    Claim(
+        "On clean labels FedNoiL is better than FedAvg",
+        "Extended comparison",
+        _AHEAD,
+        only(lambda row: not noisy(row), pairs(FEDNOIL, ("fedavg",))),
+    ),
+]

@@ -1,0 +1,219 @@
+"""What runs say about a claim: comparisons of rows of one setting, each with its numbers.
+
+Pair noise with one shared map is left out: most labels of a class are then the same wrong one, and no method that
+treats classes alike can tell it from the truth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from fednoil.report.results import Results, Row, paired
+
+NOISY_BASELINES = [f"{s}+{n}" for s in ("fedavg", "apfl", "krum", "cfl") for n in ("dividemix", "josrc")]
+FEDNOIL = ("fednoil-cosine", "fednoil-logarithm")
+MARGIN = 1.0  # points; less is a tie
+_R_MIN = (10, 20, 40, 80)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One comparison: does the claim hold in it, and the numbers."""
+
+    holds: bool
+    text: str
+    seeds: int
+
+
+Judge = Callable[[Results], Iterator[Evidence]]
+
+
+def _compare(better: Row, worse: Row, metric: str = "accuracy", lower: bool = False) -> Evidence | None:
+    """Whether one row is ahead of another in the same setting, with the paired test where seeds are shared."""
+    a, b = better.figure(metric), worse.figure(metric)
+    if a is None or b is None:
+        return None
+    text = f"{better.place.title}: {better.place.method_title} {a}, {worse.place.method_title} {b}"
+    pair = paired(better, worse) if metric == "accuracy" else None
+    if pair is not None and pair.p is not None:
+        text += f" (last round {pair.mean:+.2f} over {pair.seeds} shared seeds, p = {pair.p:.2g})"
+    holds = a.mean < b.mean if lower else a.mean > b.mean
+    return Evidence(holds, text, min(len(better.runs), len(worse.runs)))
+
+
+def pairs(ahead: tuple[str, ...], behind: tuple[str, ...], metric: str = "accuracy", lower: bool = False) -> Judge:
+    """A judge of all pairs of these methods, setting by setting."""
+
+    def judge(results: Results) -> Iterator[Evidence]:
+        for first in _firsts(results):
+            for better in (results.find(first, m) for m in ahead):
+                for worse in (results.find(first, m) for m in behind):
+                    found = _compare(better, worse, metric, lower) if better and worse else None
+                    if found:
+                        yield found
+
+    return judge
+
+
+def only(keep: Callable[[Row], bool], judge: Judge) -> Judge:
+    """A judge over some settings only."""
+
+    def judge_some(results: Results) -> Iterator[Evidence]:
+        kept = [run for row in results.rows if keep(row) for run in row.runs]
+        yield from judge(Results(kept))
+
+    return judge_some
+
+
+def _firsts(results: Results) -> Iterator[Row]:
+    """A row of each setting to look for others beside it."""
+    yield from (row for row in results.grounds() if not row.place.noise.endswith("-shared"))
+
+
+def noisy(row: Row) -> bool:
+    return row.place.noise != "clean"
+
+
+def beats_all(results: Results) -> Iterator[Evidence]:
+    """FedNoiL, with the better of its two schedules, against every federated baseline."""
+    behind = ("fedavg", "fedprox", *NOISY_BASELINES)
+    for first in _firsts(results):
+        ours = [row for m in FEDNOIL if (row := results.find(first, m))]
+        for worse in (results.find(first, m) for m in behind):
+            if ours and worse:
+                best = max(ours, key=lambda row: row.figure("accuracy").mean)  # type: ignore[union-attr]
+                found = _compare(best, worse)
+                if found:
+                    yield found
+
+
+def converges(results: Results) -> Iterator[Evidence]:
+    for first in _firsts(results):
+        for row in (results.find(first, m) for m in FEDNOIL):
+            if row and all(run.summary["converged"] is not None for run in row.runs):
+                stars = sum(run.starred for run in row.runs)
+                text = f"{row.place.title}: {row.place.method_title} {len(row.runs) - stars} of {len(row.runs)} seeds"
+                yield Evidence(stars == 0, text, len(row.runs))
+
+
+def diverges(results: Results) -> Iterator[Evidence]:
+    for first in _firsts(results):
+        for row in (results.find(first, m) for m in ("fedavg", "fedprox")):
+            if row and all(run.summary["converged"] is not None for run in row.runs):
+                stars = sum(run.starred for run in row.runs)
+                text = f"{row.place.title}: {row.place.method_title} unsettled in {stars} of {len(row.runs)} seeds"
+                yield Evidence(stars > 0, text, len(row.runs))
+
+
+def more_stable(results: Results) -> Iterator[Evidence]:
+    """DMix against Jo-SRC on the same server: fewer unsettled seeds, or as many and less change at the end."""
+    for first in _firsts(results):
+        for server in ("fedavg", "apfl", "krum", "cfl"):
+            a, b = (results.find(first, f"{server}+{learner}") for learner in ("dividemix", "josrc"))
+            if a and b and min(a.rounds, b.rounds) >= 6:
+                stars = [sum(run.starred for run in row.runs) / len(row.runs) for row in (a, b)]
+                jumps = [float(np.mean([_last_jump(run.curves["test_accuracy"]) for run in r.runs])) for r in (a, b)]
+                text = (
+                    f"{a.place.title}, {server}: unsettled {100 * stars[0]:.0f} % of seeds against "
+                    f"{100 * stars[1]:.0f} %; largest late change {jumps[0]:.2f} against {jumps[1]:.2f} points"
+                )
+                yield Evidence((stars[0], jumps[0]) < (stars[1], jumps[1]), text, min(len(a.runs), len(b.runs)))
+
+
+def _last_jump(accuracy: np.ndarray) -> float:
+    return float(np.abs(np.diff(accuracy[-6:])).max())
+
+
+def no_better_server(results: Results) -> Iterator[Evidence]:
+    for first in _firsts(results):
+        for learner in ("dividemix", "josrc"):
+            base = results.find(first, f"fedavg+{learner}")
+            for other in (results.find(first, f"{server}+{learner}") for server in ("apfl", "krum", "cfl")):
+                a, b = (row.figure("accuracy") if row else None for row in (other, base))
+                if other and base and a and b:
+                    text = f"{other.place.title}: {other.place.method_title} {a}, {base.place.method_title} {b}"
+                    seeds = min(len(other.runs), len(base.runs))
+                    yield Evidence(a.mean <= b.mean + MARGIN, text, seeds)
+
+
+def _schedule(form: str, r_min: int) -> str:
+    return f"fednoil-{form}" if r_min == 80 else f"fednoil-{form}({r_min})"
+
+
+def curve(row: Row, over: str = "train_batches") -> tuple[np.ndarray, np.ndarray]:
+    """Mean accuracy over seeds by round, and the mean of `over` at these rounds."""
+    length = row.rounds
+    accuracy = np.mean([run.curves["test_accuracy"][:length] for run in row.runs], axis=0)
+    return np.mean([run.curves[over][:length] for run in row.runs], axis=0), accuracy
+
+
+def efficiency(row: Row, batches: float) -> tuple[float, float]:
+    """Mean accuracy over all rounds, and over training batches up to `batches`: the area under each curve."""
+    spent, accuracy = curve(row)
+    grid = np.linspace(spent[0], batches, 200)
+    return float(accuracy.mean()), float(np.interp(grid, spent, accuracy).mean())
+
+
+def largest_r_min(form: str) -> Judge:
+    """r_min = 80 against each smaller one: area under accuracy over rounds and over batches."""
+
+    def judge(results: Results) -> Iterator[Evidence]:
+        for first in _firsts(results):
+            rows = {r: row for r in _R_MIN if (row := results.find(first, _schedule(form, r)))}
+            if 80 not in rows or len(rows) < 2:
+                continue
+            budget = min(curve(row)[0][-1] for row in rows.values())
+            areas = {r: efficiency(row, budget) for r, row in rows.items()}
+            for r in sorted(rows.keys() - {80}):
+                holds = areas[80][0] > areas[r][0] and areas[80][1] > areas[r][1]
+                text = (
+                    f"{first.place.title}, {form}: r_min = 80 has {areas[80][0]:.2f} over rounds and "
+                    f"{areas[80][1]:.2f} over batches, r_min = {r} has {areas[r][0]:.2f} and {areas[r][1]:.2f}"
+                )
+                yield Evidence(holds, text, min(len(rows[80].runs), len(rows[r].runs)))
+
+    return judge
+
+
+def decay_beats_constant(results: Results) -> Iterator[Evidence]:
+    for first in _firsts(results):
+        for form in ("cosine", "logarithm"):
+            for r_min in _R_MIN:
+                decay = results.find(first, _schedule(form, r_min))
+                constant = results.find(first, f"fednoil-constant-as-{form}({r_min})")
+                if decay and constant:
+                    budget = min(curve(decay)[0][-1], curve(constant)[0][-1])
+                    a, b = efficiency(decay, budget), efficiency(constant, budget)
+                    text = (
+                        f"{first.place.title}: {form} r_min = {r_min} has {a[0]:.2f} over rounds and {a[1]:.2f} over "
+                        f"batches, constant epochs of the same total {b[0]:.2f} and {b[1]:.2f}"
+                    )
+                    seeds = min(len(decay.runs), len(constant.runs))
+                    yield Evidence(a[0] > b[0] and a[1] > b[1], text, seeds)
+
+
+def first_reach(row: Row, target: float) -> tuple[int, float] | None:
+    """The first round, and the batches so far, at which the mean accuracy reaches `target`."""
+    spent, accuracy = curve(row)
+    reached = np.flatnonzero(accuracy >= target)
+    return (int(reached[0]) + 1, float(spent[reached[0]])) if len(reached) else None
+
+
+def logarithm_cheapest(results: Results) -> Iterator[Evidence]:
+    for first in _firsts(results):
+        ours = results.find(first, "fednoil-logarithm")
+        for other in (results.find(first, m) for m in ("fednoil-cosine", "fednoil-constant-as-cosine(80)")):
+            if not ours or not other:
+                continue
+            target = min(float(curve(row)[1].max()) for row in (ours, other)) - 0.5
+            a, b = first_reach(ours, target), first_reach(other, target)
+            assert a is not None
+            assert b is not None
+            text = (
+                f"{first.place.title}: {target:.1f} % in round {a[0]} after {a[1]:.0f} batches, "
+                f"{other.place.method_title} in round {b[0]} after {b[1]:.0f}"
+            )
+            yield Evidence(a[0] <= b[0] and a[1] <= b[1], text, min(len(ours.runs), len(other.runs)))

@@ -1,0 +1,169 @@
+"""One self-contained page: tables as HTML, everything else as compact data that the page draws when it is looked at."""
+
+from __future__ import annotations
+
+import json
+from importlib import resources
+from typing import Any
+
+import jinja2
+import numpy as np
+
+from fednoil import __version__
+from fednoil.report.claims import judge
+from fednoil.report.places import command_of
+from fednoil.report.results import Results, Row, paired
+from fednoil.report.runs import CURVES, Run
+from fednoil.report.sheets import Entry, sheets
+
+_POINTS = 20_000  # of all curves of one figure together; a single curve has 40 to 200 of them
+_SQUARE = 20  # classes up to which the whole matrix of given and predicted labels is embedded
+
+
+def render(results: Results, title: str) -> str:
+    """The page as text."""
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
+    template = environment.from_string(_asset("page.html.j2"))
+    verdicts = judge(results)
+    return template.render(
+        title=title,
+        version=__version__,
+        css=_asset("uPlot.min.css") + _asset("page.css"),
+        scripts=[_asset("uPlot.iife.min.js"), _asset("page.js")],
+        data=_embedded(page_data(results)),
+        sheets=sheets(results),
+        verdicts=verdicts,
+        counts={
+            status: sum(v.status == status for v in verdicts) for status in dict.fromkeys(v.status for v in verdicts)
+        },
+        pairs=paired_rows(results),
+        warnings=results.warnings,
+        runs=len(results.runs),
+        seconds=sum(run.summary["wall_s"] for run in results.runs),
+        verdict_of=_verdict_of,
+    )
+
+
+def _asset(name: str) -> str:
+    return resources.files("fednoil.report").joinpath("page", name).read_text(encoding="utf-8")
+
+
+def _embedded(value: Any) -> str:
+    """JSON that can stand inside a script element, whatever names it holds."""
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+def _verdict_of(entry: Entry) -> str:
+    """Who wins a cell, ours or the paper; less than the larger spread is a tie."""
+    if entry.difference is None or entry.paper is None:
+        return ""
+    spread = max(entry.ours.std or 0.0, entry.paper.std or 0.0, 0.5)
+    if abs(entry.difference) <= spread:
+        return "even"
+    return "ahead" if entry.difference > 0 else "behind"
+
+
+def paired_rows(results: Results) -> list[dict[str, Any]]:
+    """In each setting the best method against the others, on the seeds they share."""
+    found = []
+    for rows in results.settings():
+        best = max(rows, key=lambda row: _final(row))
+        for other in rows:
+            pair = paired(best, other) if other is not best else None
+            if pair is not None and pair.seeds > 1:
+                found.append({"where": best.place.title, "best": best, "other": other, "pair": pair})
+    return found
+
+
+def _final(row: Row) -> float:
+    return sum(row.by_seed.values()) / len(row.by_seed)
+
+
+def page_data(results: Results) -> dict[str, Any]:
+    """What the page's script works with: runs as short records, and tables of what they share."""
+    shared: dict[str, dict[str, int]] = {"settings": {}, "methods": {}, "configs": {}, "environments": {}}
+
+    def index(table: str, value: Any) -> int:
+        text = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+        return shared[table].setdefault(text, len(shared[table]))
+
+    length = max(40, min(200, _POINTS // len(results.runs)))
+    runs = []
+    for run in results.runs:
+        config = {section: keys for section, keys in run.values.items() if section != "run"}
+        about = {
+            k: v for k, v in run.environment.items() if k not in ("started", "command", "resumed") and "hash" not in k
+        }
+        runs.append(
+            {
+                "name": run.path.name,
+                "path": str(run.path),
+                "where": index("settings", run.place.title),
+                "method": index("methods", run.place.method_title),
+                "config": index("configs", config),
+                "environment": index("environments", about),
+                "seed": run.seed,
+                "summary": _summary(run),
+                "command": _command(run),
+                "curves": _thinned(run, length),
+                "clients": _clients(run),
+                "confusion": _confusion(run),
+            }
+        )
+    tables: dict[str, list[Any]] = {name: list(table) for name, table in shared.items()}
+    tables["configs"] = [json.loads(text) for text in tables["configs"]]
+    tables["environments"] = [json.loads(text) for text in tables["environments"]]
+    return {"runs": runs, "curves": CURVES, **tables}
+
+
+def _summary(run: Run) -> dict[str, Any]:
+    keys = ("final_accuracy", "best_accuracy", "last10_accuracy", "converged", "train_batches", "wall_s")
+    keys = (*keys, "bytes_down", "bytes_up", "config_hash", "data_hash", "noise_hash")
+    found = {key: run.summary[key] for key in keys if key in run.summary}
+    planned = run.values["train"]["rounds"]
+    return {**found, "rounds": run.rounds, "planned": planned, "finished": run.finished}
+
+
+def _command(run: Run) -> str:
+    args = command_of(run.values)
+    if args is None:
+        return f"fednoil run {run.path / 'config.toml'} --out {run.path.name}"
+    return "fednoil " + " ".join(f"'{a}'" if any(c in a for c in ' "[](){}*') else a for a in args)
+
+
+def _thinned(run: Run, length: int) -> dict[str, list[float | None]]:
+    """Curves at evenly spread rounds, the last one included; `round` says which."""
+    picked = np.unique(np.linspace(0, run.rounds - 1, min(length, run.rounds)).round().astype(int))
+    curves: dict[str, list[float | None]] = {"round": (picked + 1).tolist()}
+    for key, values in run.curves.items():
+        digits = 0 if key in ("local_epochs", "train_batches") else 3 if "loss" in key else 2
+        curves[key] = [round(float(v), digits) if np.isfinite(v) else None for v in values[picked]]
+    return curves
+
+
+def _clients(run: Run) -> dict[str, Any]:
+    def short(values: list[float] | None) -> list[float] | None:
+        return None if values is None else [round(v, 1) for v in values]
+
+    clients = run.clients
+    return {
+        "selected": clients.selected,
+        "samples": clients.samples,
+        "noise": short(clients.noise),
+        "share": short(clients.clean_share),
+        "agreement": short(clients.agreement),
+    }
+
+
+def _confusion(run: Run) -> dict[str, Any] | None:
+    """The whole matrix, or of many classes the largest off-diagonal entries: [given, predicted, count]."""
+    if run.confusion is None:
+        return None
+    matrix = np.asarray(run.confusion)
+    if len(matrix) <= _SQUARE:
+        return {"matrix": matrix.tolist()}
+    off = matrix * (1 - np.eye(len(matrix), dtype=matrix.dtype))
+    largest = np.argsort(off, axis=None)[::-1][:40]
+    pairs = [(int(i // len(matrix)), int(i % len(matrix))) for i in largest]
+    return {"classes": len(matrix), "largest": [[g, p, int(off[g, p])] for g, p in pairs if off[g, p]]}

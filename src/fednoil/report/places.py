@@ -1,0 +1,195 @@
+"""Where a run belongs: which of the paper's settings and methods its configuration is, and what it changes.
+
+A run is recognised by its configuration, never by its folder's name, so `fednoil run` and `fednoil reproduce` give
+the same rows. What is no preset's neighbour, a user's own data for instance, is described in words instead.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from fednoil.config import load_config, merge, preset
+from fednoil.config.presets import DATASETS, METHODS, NOISES, SETTINGS
+from fednoil.config.small import shrink_schedule
+from fednoil.paper import METHODS as PAPER_METHODS
+from fednoil.paper import SCHEDULES
+from fednoil.records.compare import method_name, setting_name
+from fednoil.schedules import DecayConfig
+
+Values = dict[str, Any]
+
+_SETTING_SECTIONS = ("data", "partition", "noise", "model", "train")
+_METHOD_SECTIONS = ("server", "learner", "schedule")
+_MOST_CHANGES = {"paper": 6, "small": 3}  # of a setting; more, and it is a setting of its own
+# The paper's name of a method where several rows have one preset: the row of Table 1.
+_NAMES = {ours: paper for paper, ours in reversed(PAPER_METHODS.items())} | {
+    "fednoil-logarithm": "FedNoiL(Logarithm)",
+    "fednoil-auto": "FedNoiL(Logarithm), automatic share",
+}
+
+
+@dataclass(frozen=True)
+class Place:
+    """One run's place. `changes` lists `key=value` that differ from the preset."""
+
+    family: str  # "paper", "small", or "" for a setting of one's own
+    dataset: str  # the first three as in a preset's name, or as configured
+    setting: str
+    noise: str
+    method: str  # as in a preset's name, `fednoil-cosine(40)` for a schedule of the figures
+    setting_changes: tuple[str, ...] = ()
+    method_changes: tuple[str, ...] = ()
+
+    @property
+    def where(self) -> tuple[str, ...]:
+        """What runs must share to be compared: everything but method and seed."""
+        return (self.family, self.dataset, self.setting, self.noise, *self.setting_changes)
+
+    @property
+    def title(self) -> str:
+        """The setting in words."""
+        words = [w for w in (self.dataset, self.setting, self.noise) if w]
+        scale = ["small scale"] if self.family == "small" else []
+        return ", ".join([" ".join(words), *scale, *self.setting_changes])
+
+    @property
+    def method_title(self) -> str:
+        """The paper's name of the method, with what was changed."""
+        return ", ".join([paper_name(self.method), *self.method_changes])
+
+
+def paper_name(method: str) -> str:
+    """`FedNoiL(Cosine)` for `fednoil-cosine`, `Cosine(40)` for a schedule of the figures."""
+    if method in schedule_methods():
+        return f"FedNoiL {schedule_methods()[method]}"
+    return _NAMES.get(method, method)
+
+
+@functools.cache
+def schedule_methods() -> dict[str, str]:
+    """The schedules of the figures as methods: `fednoil-cosine(40)` -> `Cosine(40)`; r_min = 80 is Table 1's row."""
+    found = {}
+    for name, (form, r_min, kind) in SCHEDULES.items():
+        if kind == "decay" and r_min == 80:
+            continue
+        found[f"fednoil-{form}({r_min})" if kind == "decay" else f"fednoil-constant-as-{form}({r_min})"] = name
+    return found
+
+
+def values_of(family: str, dataset: str, setting: str, noise: str, method: str, rounds: int | None = None) -> Values:
+    """The sections of a preset, or of a schedule of the figures; constant ones match a total over `rounds`."""
+    schedule = schedule_methods().get(method)
+    name = "/".join(("paper", dataset) if family == "paper" else ("small",))
+    base = preset(f"{name}/{setting}/{noise}/{'fednoil-logarithm' if schedule else method}")
+    if schedule is None:
+        return base
+    form, r_min, kind = SCHEDULES[schedule]
+    keys = {"name": form, "t_max": 100, "t_min": 20, "r_min": r_min}
+    decay = DecayConfig.model_validate(shrink_schedule(keys) if family == "small" else keys)
+    if kind == "decay":
+        return merge(base, {"schedule": decay.model_dump()})
+    epochs, extra = divmod(decay.build().total(length := rounds or int(base["train"]["rounds"])), length)
+    return merge(base, {"schedule": {"name": "constant", "epochs": epochs, "extra_rounds": extra}})
+
+
+def place_of(full: Values) -> Place:
+    """The place of a run with this configuration, all keys given."""
+    data = full["data"]["name"]
+    family = "small" if data == "fashion-mnist-mini" else "paper" if data in DATASETS else ""
+    noise = _noise_name(full["noise"])
+    if not family or noise is None:
+        return _own(full)
+    best: Place | None = None
+    for setting in SETTINGS:
+        if preset(f"paper/fashion-mnist/{setting}/clean/fedavg")["partition"]["kind"] != full["partition"]["kind"]:
+            continue
+        method, method_changes, setting_changes = _nearest_method(full, family, data, setting, noise)
+        place = Place(family, data, setting, noise, method, setting_changes, method_changes)
+        if best is None or len(place.setting_changes) < len(best.setting_changes):
+            best = place
+    return _own(full) if best is None or len(best.setting_changes) > _MOST_CHANGES[family] else best
+
+
+def command_of(full: Values) -> list[str] | None:
+    """The arguments of `fednoil` that make such a run from a preset; None for a setting of one's own."""
+    place = place_of(full)
+    if not place.family or place.method not in {*METHODS, *schedule_methods()}:
+        return None
+    method = "fednoil-logarithm" if place.method in schedule_methods() else place.method
+    parts = ("paper", place.dataset) if place.family == "paper" else ("small",)
+    name = "/".join((*parts, place.setting, place.noise, method))
+    base = load_config(preset(name)).model_dump(mode="json")
+    sections = (*_SETTING_SECTIONS, *_METHOD_SECTIONS)
+    for section in sections:  # another name drops the preset's other keys
+        if base[section].get("name") != full[section].get("name"):
+            base[section] = {}
+    changes = _differences(full, base, sections)
+    seed = ["--seed", str(full["run"]["seed"])]
+    return ["run", name, *(part for change in changes for part in ("--set", change)), *seed]
+
+
+def _noise_name(noise: Values) -> str | None:
+    if noise["kind"] == "none":
+        return "clean"
+    name = f"{noise['kind']}-{noise['mode']}"
+    if noise["kind"] == "pair" and noise["pair_map"] != "per_client":
+        name += f"-{noise['pair_map']}"
+    return name if name in NOISES and not noise["ratios"] else None
+
+
+def _nearest_method(
+    full: Values, family: str, dataset: str, setting: str, noise: str
+) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+    """The method of the paper with the fewest differences, those differences, and those of the setting."""
+    found = []
+    candidates = _candidates(family, dataset, setting, noise, full["train"]["rounds"])
+    for method, values in candidates.items():
+        if values["server"]["name"] != full["server"]["name"] or values["learner"]["name"] != full["learner"]["name"]:
+            continue
+        changes = _differences(full, values, _METHOD_SECTIONS)
+        same_schedule = values["schedule"]["name"] == full["schedule"]["name"]
+        found.append((len(changes) + (0 if same_schedule else 3), method, changes, values))
+    if not found:
+        return method_name(full), (), _differences(full, candidates["fedavg"], _SETTING_SECTIONS)
+    _, method, changes, values = min(found, key=lambda row: row[0])
+    return method, changes, _differences(full, values, _SETTING_SECTIONS)
+
+
+@functools.cache
+def _candidates(family: str, dataset: str, setting: str, noise: str, rounds: int) -> dict[str, Values]:
+    methods = [*METHODS, *schedule_methods()]
+    found = {m: load_config(values_of(family, dataset, setting, noise, m, rounds)) for m in methods}
+    return {method: config.model_dump(mode="json") for method, config in found.items()}
+
+
+def method_key(values: Values) -> str:
+    """What makes two runs runs of one method: two names may stand for the same sections."""
+    return json.dumps([values[section] for section in _METHOD_SECTIONS], sort_keys=True)
+
+
+def key_of(place: Place, method: str, rounds: int) -> str:
+    """The key of a method of the paper in a run's setting."""
+    return method_key(_candidates(place.family, place.dataset, place.setting, place.noise, rounds)[method])
+
+
+def _differences(full: Values, base: Values, sections: tuple[str, ...]) -> tuple[str, ...]:
+    """`section.key=value` of what `full` has otherwise, as `--set` takes it."""
+    return tuple(
+        f"{section}.{key}={value if isinstance(value, str) else json.dumps(value)}"
+        for section in sections
+        for key, value in full[section].items()
+        if base[section].get(key) != value
+    )
+
+
+def _own(full: Values) -> Place:
+    """A setting in words; a short hash tells settings apart that the words don't."""
+    digest = hashlib.sha256(json.dumps([full[s] for s in _SETTING_SECTIONS], sort_keys=True).encode()).hexdigest()
+    name = setting_name(full).split(" ")
+    data, words = " ".join(name[:-2]), name[-2:]
+    clients = f"{full['partition']['clients']} clients, {full['train']['rounds']} rounds, #{digest[:4]}"
+    return Place("", data, words[0], f"{words[1]} ({clients})", method_name(full))

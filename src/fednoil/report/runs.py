@@ -1,0 +1,185 @@
+"""Run folders as values: what a report needs of each run, read once, whatever of the folder is there.
+
+A folder may be thinned out (experiments keep configuration, records and summary only) or unfinished. What isn't there
+is absent in the report; a folder that can't be read is left out with its reason.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fednoil import metrics
+from fednoil.config import load_config, read_toml
+from fednoil.errors import UserError
+from fednoil.manifest import label_counts
+from fednoil.records.files import read_json
+from fednoil.records.folder import CONFUSION, RunFolder
+from fednoil.report.places import Place, method_key, place_of
+
+CURVES = {
+    "test_accuracy": "test accuracy, %",
+    "noise_ratio": "noise of selected clients, %",
+    "label_precision": "precision of the labelled set, %",
+    "label_recall": "recall of the labelled set, %",
+    "effective_precision": "precision with pseudo-labels, %",
+    "effective_recall": "recall with pseudo-labels, %",
+    "pseudo_accuracy": "accuracy of accepted pseudo-labels, %",
+    "labelled_share": "share of samples in the labelled set, %",
+    "shifted_accuracy": "accuracy against (y + 1) mod C, %",
+    "test_loss": "test loss",
+    "train_loss": "training loss",
+    "local_epochs": "local epochs",
+    "train_batches": "training batches so far",
+}
+_DEPTH = 3  # folders below a given one that are searched for runs
+
+
+@dataclass(frozen=True)
+class Clients:
+    """What is known of each client, one entry a client; None: not known. Shares and ratios in percent."""
+
+    selected: list[int]  # rounds in which it was trained
+    samples: list[int] | None = None
+    noise: list[float] | None = None  # realised noise ratio
+    clean_share: list[float] | None = None  # as the clients' scores estimate it, mean of the last ten rounds
+    agreement: list[float] | None = None  # given labels that the final model predicts
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One run."""
+
+    path: Path
+    place: Place
+    values: dict[str, Any]  # the whole configuration
+    finished: bool
+    summary: dict[str, Any]
+    curves: dict[str, np.ndarray]  # per round; NaN where a round has no such figure
+    clients: Clients
+    confusion: list[list[int]] | None = None  # given × predicted labels of all clients' samples
+    environment: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def seed(self) -> int:
+        return int(self.values["run"]["seed"])
+
+    @property
+    def rounds(self) -> int:
+        return len(self.curves["test_accuracy"])
+
+    @functools.cached_property
+    def key(self) -> tuple[tuple[str, ...], str]:
+        """Runs with the same key differ in their seed alone."""
+        return self.place.where, method_key(self.values)
+
+    @property
+    def accuracy(self) -> float:
+        """The final accuracy, or the best one if the run didn't converge (the paper's rule)."""
+        return float(self.summary["best_accuracy" if self.starred else "final_accuracy"])
+
+    @property
+    def starred(self) -> bool:
+        return self.summary["converged"] is False
+
+
+def find(paths: Sequence[Path]) -> Iterator[Path]:
+    """The run folders at and below the given ones, each once."""
+    seen: set[Path] = set()
+    for path in paths:
+        if not path.is_dir():
+            raise UserError(f"{path} is not a folder; give run folders, or folders of run folders")
+        found = [p.parent for depth in range(_DEPTH + 1) for p in sorted(path.glob("*/" * depth + "config.toml"))]
+        if not found:
+            raise UserError(f"no run in {path} (no config.toml there or up to {_DEPTH} folders below)")
+        for folder in found:
+            if folder.resolve() not in seen:
+                seen.add(folder.resolve())
+                yield folder
+
+
+def load_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
+    """All runs at and below `paths`, and a line for each folder that was left out."""
+    runs: list[Run] = []
+    left_out: list[str] = []
+    for folder in find(paths):
+        try:
+            runs.append(load_run(folder))
+        except UserError as error:
+            left_out.append(str(error))
+    if not runs:
+        raise UserError(f"none of the {len(left_out)} run folders can be reported: {left_out[0]}")
+    return runs, left_out
+
+
+def load_run(path: Path) -> Run:
+    """Read one run folder."""
+    folder = RunFolder(path)
+    try:
+        values = load_config(read_toml(path / "config.toml")).model_dump(mode="json")
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    records = folder.records()
+    if not records:
+        raise UserError(f"{path} has no finished round yet")
+    finished = (path / "summary.json").is_file()
+    try:
+        summary = folder.summary() if finished else metrics.summarise(records, ())
+        curves = _curves(records)
+        confusion = _confusion(path)
+        clients = _clients(path, values, records, summary, confusion)
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise UserError(f"{path} is damaged: {error!r}") from None
+    there = (path / "environment.json").is_file()
+    environment = read_json(path / "environment.json") if there else {}
+    matrix = confusion.get("given_predicted")
+    return Run(path, place_of(values), values, finished, summary, curves, clients, matrix, environment)
+
+
+def _curves(records: list[dict[str, Any]]) -> dict[str, np.ndarray]:
+    present = [key for key in CURVES if any(key in record for record in records)]
+    return {key: np.array([record.get(key, np.nan) for record in records], dtype=float) for key in present}
+
+
+def _confusion(path: Path) -> dict[str, Any]:
+    file = path / CONFUSION
+    return dict(read_json(file)) if file.is_file() else {}
+
+
+def _clients(
+    path: Path,
+    values: dict[str, Any],
+    records: list[dict[str, Any]],
+    summary: dict[str, Any],
+    confusion: dict[str, Any],
+) -> Clients:
+    samples, noise = _truth(path, str(summary.get("noise_hash") or path))
+    last = [r["client_scores"] for r in records[-10:] if r.get("client_scores")]
+    count = len(samples or (last[0] if last else [])) or 1 + max(k for r in records for k in r["selected"])
+    selected = np.bincount([k for r in records for k in r["selected"]], minlength=count)
+    share = None
+    if last and values["server"]["sampling"] == "score_mean":
+        share = 100.0 * np.mean(last, axis=0)
+    elif last and samples:
+        share = 100.0 * np.mean(last, axis=0) / samples
+    return Clients(
+        selected.tolist(), samples, noise, None if share is None else share.tolist(), confusion.get("agreement")
+    )
+
+
+def _truth(path: Path, noise_hash: str) -> tuple[list[int] | None, list[float] | None]:
+    """Samples and realised noise of each client; runs with the same split and noise share one reading."""
+    file = path / "noise.parquet"
+    if not file.is_file():
+        return None, None
+    if noise_hash not in _TRUTHS:
+        _TRUTHS[noise_hash] = label_counts(file)
+    return _TRUTHS[noise_hash]
+
+
+_TRUTHS: dict[str, tuple[list[int], list[float] | None]] = {}

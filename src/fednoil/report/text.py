@@ -1,0 +1,108 @@
+"""The tables as Markdown and LaTeX, ready to be pasted into a paper or an issue."""
+
+from __future__ import annotations
+
+from fednoil.report.claims import judge
+from fednoil.report.results import Results
+from fednoil.report.sheets import Entry, Sheet, sheets
+
+_PAPER = "Wang, Zhou, Long, Han, Jiang: FedNoiL (arXiv 2205.10110)"
+
+
+def markdown(results: Results) -> str:
+    """Every table, the claims and the warnings."""
+    parts = [_markdown_sheet(sheet) for sheet in sheets(results)]
+    claims = ["## The paper's claims", "", "| verdict | claim | in the paper | evidence |", "|---|---|---|---|"]
+    for verdict in judge(results):
+        claim = verdict.claim
+        claims.append(f"| {verdict.status} | {_cell(claim.said)} | {claim.where} | {_cell(verdict.summary)} |")
+    parts.append("\n".join(claims))
+    if results.warnings:
+        parts.append("\n".join(["## Warnings", "", *(f"- {_cell(line)}" for line in results.warnings)]))
+    return "\n\n".join(parts) + "\n"
+
+
+def _markdown_sheet(sheet: Sheet) -> str:
+    head = ["method", *(_heading(sheet, j) for j in range(len(sheet.columns)))]
+    lines = [f"## {sheet.title}", "", _row(head), _row(["---"] * len(head))]
+    for method, entries in zip(sheet.methods, sheet.entries, strict=True):
+        lines.append(_row([method, *(_markdown_entry(entry) for entry in entries)]))
+    return "\n".join([*lines, "", sheet.note])
+
+
+def _heading(sheet: Sheet, j: int) -> str:
+    column = sheet.columns[j]
+    metric = "" if column.metric == "accuracy" else f", {column.metric.replace('_', ' ')}"
+    return f"{column.title}{metric}"
+
+
+def _row(cells: list[str]) -> str:
+    return "| " + " | ".join(_cell(cell) for cell in cells) + " |"
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.replace("|", "\\|").split())
+
+
+def _markdown_entry(entry: Entry | None) -> str:
+    if entry is None:
+        return "–"
+    ours = f"**{entry.ours}**" if entry.best else str(entry.ours)
+    parts = [f"{ours} (n = {len(entry.row.runs)})"]
+    if entry.last_round is not None:
+        parts.append(f"last round {entry.last_round}")
+    if entry.paper:
+        difference = "" if entry.difference is None else f", {entry.difference:+.2f}"
+        parts.append(f"[paper {entry.paper}{difference}]")
+    return " ".join(parts)
+
+
+def latex(results: Results) -> str:
+    """Every table as a `table` environment (booktabs), the paper's value in small type under ours."""
+    lines = [f"% Values of the paper: {_PAPER}", "% needs \\usepackage{booktabs}", ""]
+    return "\n".join(lines) + "\n\n".join(_latex_sheet(sheet) for sheet in sheets(results)) + "\n"
+
+
+def _latex_sheet(sheet: Sheet) -> str:
+    heads = [_escape(_heading(sheet, j)) for j in range(len(sheet.columns))]
+    lines = [
+        "\\begin{table}",
+        "\\centering",
+        f"\\caption{{{_escape(sheet.title)}. {_escape(sheet.note)}}}",
+        f"\\begin{{tabular}}{{l{'c' * len(heads)}}}",
+        "\\toprule",
+        " & ".join(["Method", *heads]) + " \\\\",
+        "\\midrule",
+    ]
+    for method, entries in zip(sheet.methods, sheet.entries, strict=True):
+        lines.append(" & ".join([_escape(method), *(_latex_entry(entry) for entry in entries)]) + " \\\\")
+        if any(entry and entry.paper for entry in entries):
+            small = [f"{{\\small ({_number(str(e.paper))})}}" if e and e.paper else "" for e in entries]
+            lines.append(" & ".join(["\\quad{\\small paper}", *small]) + " \\\\")
+    return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", "\\end{table}"])
+
+
+def _latex_entry(entry: Entry | None) -> str:
+    if entry is None:
+        return "--"
+    number = _number(str(entry.ours))
+    return f"\\textbf{{{number}}}" if entry.best else number
+
+
+def _number(text: str) -> str:
+    return text.replace(" ± ", " $\\pm$ ").replace("*", "$^\\ast$")
+
+
+_SPECIAL = {
+    "\\": "\\textbackslash{}",
+    "~": "\\textasciitilde{}",
+    "^": "\\textasciicircum{}",
+    "†": "$\\dagger$",
+    "±": "$\\pm$",
+    "*": "$^\\ast$",
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+}
+
+
+def _escape(text: str) -> str:
+    return "".join(_SPECIAL.get(character, character) for character in text)

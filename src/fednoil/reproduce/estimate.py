@@ -1,0 +1,144 @@
+"""How long a plan will take, before it starts: from finished runs of the same kind, or a short measurement.
+
+The unit is one client's pass over one sample in one local epoch. Learners differ by a factor of ten in what they do
+with it, so each kind of run (model, server, learner) has a speed of its own.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fednoil.config import Config, load_config, merge
+from fednoil.errors import UserError
+from fednoil.executors.base import Job
+from fednoil.experiment import Experiment, make_executor, make_experiment, pick_device
+from fednoil.learners.base import Turn
+from fednoil.report.runs import Run
+from fednoil.reproduce.plan import Cell
+from fednoil.servers.sampling import number_selected
+
+Kind = tuple[str, ...]
+_SAMPLES = 300  # of a client, in a measurement
+_PATIENCE = 20.0  # seconds of measuring; kinds that are left take the mean of the others
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Seconds for all cells together, and where that comes from; None where nothing could be measured."""
+
+    seconds: float | None
+    source: str
+
+
+def estimate(cells: Sequence[Cell], past: Iterable[Run], jobs: int, threads: int, data_dir: Path | None) -> Estimate:
+    """The time that `cells` will take with `jobs` at a time, each with `threads` CPU threads."""
+    if not cells:
+        return Estimate(0.0, "nothing to run")
+    speeds = _known(past)
+    kinds = dict.fromkeys(kind_of(cell.config) for cell in cells)
+    known = sum(kind in speeds for kind in kinds)
+    measured = _measure({kind_of(cell.config): cell for cell in reversed(cells)}, speeds, threads, data_dir)
+    speeds = {kind: speed for kind, speed in {**measured, **speeds}.items() if kind in kinds}
+    if not speeds:
+        return Estimate(None, "no data at hand to measure with")
+    usual = statistics.mean(speeds.values())
+    seconds = sum(work_of(cell.config) * speeds.get(kind_of(cell.config), usual) for cell in cells)
+    guessed = len(kinds) - len(speeds)
+    source = [f"{known} kind{'s' * (known != 1)} of run from earlier ones"] if known else []
+    source += [f"{len(measured)} measured for a moment, so to a factor of two"] if measured else []
+    source += [f"{guessed} guessed from the others"] if guessed else []
+    return Estimate(seconds / max(1, min(jobs, len(cells))), "; ".join(source))
+
+
+def kind_of(config: Config) -> Kind:
+    """What makes two runs equally fast for the same work."""
+    return (config.model.name, str(config.model.width), config.server.name, config.learner.name)
+
+
+def work_of(config: Config) -> float:
+    """Samples that are passed over in all local epochs of a run."""
+    partition, server = config.partition, config.server
+    selected = number_selected(server.client_fraction, partition.clients)
+    selected = partition.clients if server.name == "centralized" else selected
+    samples = partition.samples_per_client or 1000
+    return float(config.schedule.build().total(config.train.rounds) * selected * samples)
+
+
+def _known(past: Iterable[Run]) -> dict[Kind, float]:
+    """Seconds a unit of finished runs, by kind: their median."""
+    found: dict[Kind, list[float]] = {}
+    for run in past:
+        if run.finished:
+            config = load_config(
+                {s: {k: v for k, v in keys.items() if v is not None} for s, keys in run.values.items()}
+            )
+            found.setdefault(kind_of(config), []).append(run.summary["wall_s"] / work_of(config))
+    return {kind: statistics.median(speeds) for kind, speeds in found.items()}
+
+
+def _measure(
+    cells: dict[Kind, Cell], known: dict[Kind, float], threads: int, data_dir: Path | None
+) -> dict[Kind, float]:
+    """Seconds a unit of kinds that aren't known yet, as far as patience goes."""
+    found: dict[Kind, float] = {}
+    began, before = time.perf_counter(), torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        for kind, cell in cells.items():
+            if kind in known or time.perf_counter() - began > _PATIENCE:
+                continue
+            try:
+                found[kind] = _speed(cell.config, data_dir)
+            except UserError:
+                continue  # the cell itself will say what is wrong with it
+    finally:
+        torch.set_num_threads(before)
+    return found
+
+
+def _speed(config: Config, data_dir: Path | None) -> float:
+    """Time some epochs of a few clients in the middle of a run, after one to warm up, and one test of the model."""
+    values = config.model_dump(mode="json", exclude_none=True)
+    at_once = 1 if pick_device(config.run.device).type == "cpu" else 6
+    samples = min(config.partition.samples_per_client or _SAMPLES, _SAMPLES)
+    few: dict[str, Any] = {"kind": "iid", "clients": 8, "samples_per_client": samples}
+    small = load_config(merge(values, {"partition": few}))
+    experiment = make_experiment(small, data_dir)
+    executor = make_executor(experiment, pick_device(small.run.device))
+    middle = config.train.rounds // 2 + 1
+    jobs = _jobs(experiment, middle, 1)[:at_once]
+    began = time.perf_counter()
+    executor.train(jobs)
+    # A turn has costs of its own, so time as many epochs as it usually has, unless one takes long already.
+    usual = round(config.schedule.build().total(config.train.rounds) / config.train.rounds)
+    epochs = max(1, min(usual, int(3 / (time.perf_counter() - began))))
+    jobs = _jobs(experiment, middle, epochs)[:at_once]
+    passed = epochs * sum(experiment.task.sizes[job.client] for job in jobs)
+    epoch = min(_time(lambda: executor.train(jobs)) for _ in range(2)) / passed
+    tested = _time(lambda: executor.test_logits(experiment.initial_model()))
+    per_image = tested / len(experiment.setting.dataset.test.labels)
+    # What a round does besides: it tests the model, and scores all clients' samples if they are asked.
+    asked = config.partition.clients * samples if config.server.sampling != "uniform" else 0
+    beside = per_image * (len(experiment.setting.dataset.test.labels) + asked) * config.train.rounds
+    return epoch + beside / work_of(config)
+
+
+def _time(work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def _jobs(experiment: Experiment, round_idx: int, epochs: int) -> list[Job]:
+    state = experiment.server.init(experiment.initial_model())
+    return [
+        Job(k, experiment.server.model_for(state, k), {}, Turn(round_idx, epochs, experiment.seed.child("estimate", k)))
+        for k in range(experiment.setting.num_clients)
+    ]

@@ -1,0 +1,194 @@
+"""Running cells: one after another in this process, or side by side in processes of their own.
+
+Whatever happens to a cell, the others go on. A cell that was stopped goes on from its checkpoint the next time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from fednoil.config import to_toml
+from fednoil.errors import UserError
+from fednoil.experiment import Experiment
+from fednoil.files import write_bytes
+from fednoil.reproduce.plan import Cell
+from fednoil.runner import run
+
+_GRACE = 60.0  # seconds that a process has to write its checkpoint when it is stopped
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a cell ended: done now, done before, or failed for a reason."""
+
+    cell: Cell
+    status: str  # "done", "done before" or "failed"
+    reason: str = ""
+    seconds: float = 0.0
+
+
+class View(Protocol):
+    """Whoever shows how a plan goes; called from several threads."""
+
+    def started(self, cell: Cell) -> None: ...
+
+    def round(self, cell: Cell, record: dict[str, Any]) -> None: ...
+
+    def ended(self, outcome: Outcome) -> None: ...
+
+
+def cores() -> int:
+    """The CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def run_here(cells: Sequence[Cell], out: Path, data_dir: Path | None, view: View) -> list[Outcome]:
+    """Run the cells one after another in this process."""
+    outcomes = []
+    for cell in cells:
+        view.started(cell)
+        began = time.perf_counter()
+        reason = ""
+        try:
+            run(cell.config, out / cell.folder, _Watcher(cell, view), data_dir=data_dir, resume=True)
+        except UserError as error:
+            reason = str(error)
+        except Exception as error:  # a cell's own failure, out of memory for instance, must not end the others
+            reason = f"{type(error).__name__}: {error}"
+        outcomes.append(_outcome(cell, reason, began))
+        view.ended(outcomes[-1])
+    return outcomes
+
+
+class Unwatched:
+    """A reporter that nobody reads."""
+
+    def start(self, experiment: Experiment, done: list[dict[str, Any]]) -> None:
+        pass
+
+    def local(self, share: float) -> None:
+        pass
+
+    def round(self, record: dict[str, Any]) -> None:
+        pass
+
+    def finish(self, summary: dict[str, Any], folder: Path) -> None:
+        pass
+
+
+class _Watcher(Unwatched):
+    """Passes a run's rounds on to the view of the plan."""
+
+    def __init__(self, cell: Cell, view: View) -> None:
+        self.cell, self.view = cell, view
+
+    def start(self, experiment: Experiment, done: list[dict[str, Any]]) -> None:
+        if done:
+            self.view.round(self.cell, done[-1])
+
+    def round(self, record: dict[str, Any]) -> None:
+        self.view.round(self.cell, record)
+
+
+def run_in_processes(cells: Sequence[Cell], out: Path, data_dir: Path | None, view: View, jobs: int) -> list[Outcome]:
+    """Run up to `jobs` cells at a time, each in a process of its own; a process that is killed fails its cell only."""
+    pool = _Processes(out, data_dir, view, max(1, cores() // jobs))
+    with ThreadPoolExecutor(jobs) as threads:
+        futures: set[Future[Outcome]] = {threads.submit(pool.run, cell) for cell in cells}
+        order = {cell: place for place, cell in enumerate(cells)}
+        try:
+            waiting = futures
+            while waiting:  # with a time limit, so that Ctrl-C is heard
+                _, waiting = wait(waiting, timeout=0.5, return_when=FIRST_COMPLETED)
+        except BaseException:
+            for future in futures:
+                future.cancel()
+            pool.stop()
+            raise
+        return sorted((f.result() for f in futures), key=lambda outcome: order[outcome.cell])
+
+
+class _Processes:
+    """The processes that are running now."""
+
+    def __init__(self, out: Path, data_dir: Path | None, view: View, threads: int) -> None:
+        self.out, self.data_dir, self.view = out, data_dir, view
+        # More threads than cores make every process wait for the others.
+        self.environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+        self._running: set[subprocess.Popen[str]] = set()
+        self._lock = threading.Lock()
+        self._stopped = False
+
+    def run(self, cell: Cell) -> Outcome:
+        began = time.perf_counter()
+        with self._lock:
+            if self._stopped:
+                return _outcome(cell, "stopped", began)
+            process = self._start(cell)
+            self._running.add(process)
+        self.view.started(cell)
+        errors: list[str] = []
+        with process:
+            reader = threading.Thread(target=lambda: errors.extend(process.stderr or ()), daemon=True)
+            reader.start()
+            for line in process.stdout or ():
+                self.view.round(cell, json.loads(line))
+            status = process.wait()
+            reader.join()
+        with self._lock:
+            self._running.discard(process)
+        self._plan(cell).unlink(missing_ok=True)
+        outcome = _outcome(cell, _reason(status, errors), began)
+        self.view.ended(outcome)
+        return outcome
+
+    def _plan(self, cell: Cell) -> Path:
+        return self.out / f"{cell.folder}.toml"
+
+    def _start(self, cell: Cell) -> subprocess.Popen[str]:
+        folder, plan = self.out / cell.folder, self._plan(cell)
+        plan.parent.mkdir(parents=True, exist_ok=True)
+        write_bytes(plan, to_toml(cell.config).encode())
+        command = [sys.executable, "-m", "fednoil", "run", str(plan), "--out", str(folder), "--resume", "--json"]
+        if self.data_dir is not None:
+            command += ["--data-dir", str(self.data_dir)]
+        return subprocess.Popen(
+            command, env=self.environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=1
+        )
+
+    def stop(self) -> None:
+        """Ask every process to write its checkpoint and end."""
+        with self._lock:
+            self._stopped = True
+            running = list(self._running)
+        for process in running:
+            process.terminate()
+        until = time.monotonic() + _GRACE
+        for process in running:
+            try:
+                process.wait(max(0.0, until - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def _reason(status: int, errors: Sequence[str]) -> str:
+    if status == 0:
+        return ""
+    last = next((line.strip() for line in reversed(errors) if line.strip()), "")
+    if status < 0:
+        return f"killed by signal {-status}" + (f": {last}" if last else "; out of memory?" if status == -9 else "")
+    return last.removeprefix("fednoil: ") or f"ended with status {status}"
+
+
+def _outcome(cell: Cell, reason: str, began: float) -> Outcome:
+    return Outcome(cell, "failed" if reason else "done", reason, time.perf_counter() - began)

@@ -1,0 +1,69 @@
+"""Run folders written by hand, so that tests of reports know every number in them and train nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fednoil import metrics
+from fednoil.config import load_config, merge, to_toml
+from fednoil.manifest import write_manifest
+from fednoil.noise import Labels, Truth
+from fednoil.report.places import values_of
+
+CLEAN_SHARES = (0.9, 0.6, 0.3)  # of the three clients of a made run
+
+
+def made_run(
+    path: Path,
+    method: str = "fednoil-logarithm",
+    accuracies: Sequence[float] = (50, 60, 70, 71, 72, 71, 72, 73),
+    seed: int = 0,
+    *,
+    where: tuple[str, str, str, str] = ("paper", "fashion-mnist", "iid", "symmetric-high"),
+    changes: dict[str, dict[str, Any]] | None = None,
+    clients: bool = False,
+    finished: bool = True,
+    batches: float = 100,
+    **figures: float,
+) -> Path:
+    """A folder with configuration, records and summary; with `clients` also noise, scores and predicted labels."""
+    rounds = len(accuracies)
+    base = merge(values_of(*where, method), {"run": {"seed": seed}})
+    config = load_config(merge(base, changes or {}))
+    records = []
+    for i, accuracy in enumerate(accuracies, start=1):
+        record = {"round": i, "test_accuracy": float(accuracy), "test_loss": 1.0, "train_loss": 1.0, "local_epochs": 2}
+        record |= {"train_batches": round(batches * i), "selected": [0, i % 3], "bytes_down": 10, "bytes_up": 5}
+        record |= {"wall_s": 1.5, **figures}
+        if clients:
+            record["client_scores"] = [10 * share for share in CLEAN_SHARES]  # ten samples each
+        records.append(record)
+    path.mkdir(parents=True)
+    (path / "config.toml").write_text(to_toml(config))
+    (path / "rounds.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
+    if finished:
+        summary = metrics.summarise(records, ()) | {"config_hash": config.hash(), "noise_hash": str(path)}
+        (path / "summary.json").write_text(json.dumps(summary))
+    if clients:
+        _write_clients(path)
+    assert rounds == len(records)
+    return path
+
+
+def _write_clients(path: Path) -> None:
+    """Three clients with ten samples each; of their given labels 9, 6 and 3 are right."""
+    parts = tuple(np.arange(10) + 10 * k for k in range(3))
+    true = tuple(np.arange(10) % 4 for _ in range(3))
+    given = tuple(
+        np.where(np.arange(10) < 10 * share, t, (t + 1) % 4) for share, t in zip(CLEAN_SHARES, true, strict=True)
+    )
+    write_manifest(path / "noise.parquet", parts, Labels(given, (0, 0, 0)), Truth(true), "data", 4)
+    (path / "confusion.json").write_text(json.dumps(metrics.agreement(true, given, 4)))
+    (path / "environment.json").write_text(
+        json.dumps({"python": "3.11", "packages": {"fednoil": "0.1.0"}, "device": "cpu"})
+    )

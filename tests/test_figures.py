@@ -1,0 +1,82 @@
+"""Figures: the numbers are those of the runs, and the files can be read."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+from made_runs import made_run
+from PIL import Image
+
+from fednoil.figures import draw
+from fednoil.figures.numbers import ablation_lines, efficiency_lines, schedule_lines, trade_off
+from fednoil.report.results import Results
+from fednoil.report.runs import load_runs
+from fednoil.schedules import Logarithm
+
+
+def results(folder: Path) -> Results:
+    return Results(*load_runs([folder]))
+
+
+def test_schedules_are_those_of_the_formula() -> None:
+    lines = {line.name: line for line in schedule_lines(200)}
+    assert set(lines) == {f"{form}({r})" for form in ("Cosine", "Logarithm") for r in (10, 20, 40, 80)}
+    schedule = Logarithm(100, 20, 40)
+    assert lines["Logarithm(40)"].y.tolist() == [schedule.epochs(r) for r in range(1, 201)]
+
+
+def test_efficiency_over_rounds_and_batches(tmp_path: Path) -> None:
+    made_run(tmp_path / "a", "fednoil-cosine", [50, 60, 70, 70, 70, 70], seed=0, batches=100)
+    made_run(tmp_path / "b", "fednoil-cosine", [54, 62, 72, 72, 72, 72], seed=1, batches=100)
+    made_run(tmp_path / "c", "fednoil-constant-as-cosine(80)", [40, 50, 60, 60, 60, 60], batches=120)
+    found = results(tmp_path)
+    lines = {(line.panel, line.name): line for line in efficiency_lines(found, found.grounds()[0])}
+    rounds = lines["Cosine, over rounds", "Cosine(80)"]
+    assert rounds.y.tolist() == [52, 61, 71, 71, 71, 71]
+    assert (rounds.low[0], rounds.high[0], rounds.seeds) == (50, 54, 2)
+    batches = lines["Cosine, over training batches", "Constant(80)"]
+    assert batches.x.tolist() == [120, 240, 360, 480, 600, 720]
+    assert batches.dashed
+    assert not rounds.dashed
+
+
+def test_the_trade_off_has_a_triple_for_each_round(tmp_path: Path) -> None:
+    made_run(tmp_path / "a", "fednoil-logarithm", [50, 60, 70], batches=10)
+    made_run(tmp_path / "b", "fednoil-logarithm(20)", [40, 50, 60], batches=5)
+    found = results(tmp_path)
+    triples = [t for t in trade_off(found, found.grounds()[0]) if t.panel == "Logarithm 20, 40, 80"]
+    assert [(t.name, t.round, t.batches, t.accuracy) for t in triples if t.name == "Logarithm(20)"] == [
+        ("Logarithm(20)", 1, 5, 40),
+        ("Logarithm(20)", 2, 10, 50),
+        ("Logarithm(20)", 3, 15, 60),
+    ]
+
+
+@pytest.mark.parametrize("figure", ["efficiency", "tradeoff", "ablation"])
+def test_files_are_written_with_their_numbers(tmp_path: Path, figure: str) -> None:
+    methods = ["fednoil-logarithm", "fednoil-cosine", "fednoil-cosine(40)", "fednoil-uniform-local"]
+    for method in methods:
+        made_run(tmp_path / "runs" / method, method, noise_ratio=60.0, label_precision=80.0, label_recall=75.0)
+    files = draw(figure, results(tmp_path / "runs"), tmp_path / "figures")
+    name = f"{figure}-paper-fashion-mnist-iid-symmetric-high"
+    assert sorted(f.name for f in files) == [f"{name}.{ending}" for ending in ("csv", "pdf", "png", "svg")]
+    svg = (tmp_path / "figures" / f"{name}.svg").read_text()
+    assert ">round" in svg or ">rounds" in svg  # text stays text
+    with Image.open(tmp_path / "figures" / f"{name}.png") as picture:
+        assert min(picture.size) > 400
+    assert (tmp_path / "figures" / f"{name}.pdf").read_bytes().startswith(b"%PDF")
+    with (tmp_path / "figures" / f"{name}.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) >= 16
+    again = {f: f.read_bytes() for f in files}
+    draw(figure, results(tmp_path / "runs"), tmp_path / "figures")
+    assert all(f.read_bytes() == content for f, content in again.items())
+
+
+def test_one_line_makes_no_figure(tmp_path: Path) -> None:
+    made_run(tmp_path / "runs/a", "fednoil-logarithm", noise_ratio=60.0)
+    found = results(tmp_path / "runs")
+    assert ablation_lines(found, found.grounds()[0])
+    assert draw("ablation", found, tmp_path / "figures") == []

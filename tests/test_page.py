@@ -1,0 +1,174 @@
+"""The report's page in a real browser: no error, tables sort, the filter works, light and dark, on a phone."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from made_runs import made_run
+
+from fednoil.report.html import render
+from fednoil.report.results import Results
+from fednoil.report.runs import Run, load_run, load_runs
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+FLAGS = ("no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-background-networking")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium here; apt-get install chromium")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with api.sync_playwright() as playwright:
+        flags = [f"--{flag}" for flag in FLAGS]
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two settings, two seeds, an ablation; one run with all that a run can record."""
+    folder = tmp_path_factory.mktemp("page")
+    for noise in ("symmetric-high", "pair-high"):
+        where = ("paper", "fashion-mnist", "iid", noise)
+        for seed in range(2):
+            made_run(folder / f"{noise}-a{seed}", seed=seed, where=where, clients=noise == "symmetric-high")
+            made_run(folder / f"{noise}-b{seed}", "fedavg", [60 + seed] * 8, seed=seed, where=where)
+            made_run(folder / f"{noise}-c{seed}", "fednoil-uniform-local", [65, 64, 60, 66, 59, 61], seed, where=where)
+    path = folder / "report.html"
+    path.write_text(render(Results(*load_runs([folder])), "Tested in a browser"))
+    return path
+
+
+class Visit:
+    """A page that was opened, with what the browser complained of."""
+
+    def __init__(self, browser: Any, path: Path, **options: Any) -> None:
+        self.page = browser.new_context(**{"viewport": {"width": 1200, "height": 900}, **options}).new_page()
+        self.errors: list[str] = []
+        self.requests: list[str] = []
+        self.page.on("console", lambda m: self.errors.append(m.text) if m.type in ("error", "warning") else None)
+        self.page.on("pageerror", lambda e: self.errors.append(str(e)))
+        self.page.on("request", lambda r: self.requests.append(r.url))
+        self.page.goto(path.as_uri())
+
+    def scroll(self) -> None:
+        """Bring every section into view, so that it is drawn."""
+        for name in ("curves", "clients", "confusion", "runs"):
+            self.page.locator(f"#{name}").scroll_into_view_if_needed()
+            self.page.wait_for_timeout(30)
+        self.page.wait_for_selector("#runs-table tbody tr")
+
+    def wait_for(self, selector: str, count: int) -> None:
+        from playwright.sync_api import expect
+
+        expect(self.page.locator(selector)).to_have_count(count, timeout=20_000)
+
+    def texts(self, selector: str) -> list[str]:
+        return self.page.locator(selector).all_inner_texts()
+
+
+def test_the_page_works(browser: Any, page_file: Path) -> None:
+    visit = Visit(browser, page_file)
+    visit.scroll()
+    page = visit.page
+    assert page.title() == "Tested in a browser"
+    assert page.locator("#curve-chart canvas").count() == 1
+    assert page.locator("#client-chart circle").count() == 3
+    assert page.locator("#confusion-table td").count() == 16
+    assert "12 of 12 runs" in page.inner_text("#runs-note")
+    page.locator("#runs-table tbody tr").first.click()
+    details = page.inner_text("#run-details")
+    assert "fednoil run paper/fashion-mnist/iid/" in details
+    assert "rounds = 150" in details
+    page.select_option("#curve-over", "train_batches")
+    page.select_option("#curve-lines", "each")
+    assert visit.errors == []
+    assert len(visit.requests) <= 2, visit.requests  # the file itself and its empty icon
+
+
+def test_tables_sort(browser: Any, page_file: Path) -> None:
+    visit = Visit(browser, page_file)
+    heading = visit.page.locator(".sheet").first.locator("thead th").nth(1)
+    rows = ".sheet >> nth=0 >> tbody tr:visible td:nth-child(2)"
+    heading.click()
+    first = visit.texts(rows)
+    assert heading.get_attribute("aria-sort") == "descending"
+    heading.press("Enter")
+    assert visit.texts(rows) == first[::-1]
+    assert [t[:5] for t in first] == sorted((t[:5] for t in first), reverse=True)
+    assert len(first) > 1
+    visit.scroll()
+    visit.page.locator("#runs-table thead th", has_text="final").click()
+    finals = [float(t) for t in visit.texts("#runs-table tbody td:nth-child(5)")]
+    assert finals == sorted(finals, reverse=True)
+    assert len(set(finals)) > 1
+
+
+def test_the_filter_works(browser: Any, page_file: Path) -> None:
+    visit = Visit(browser, page_file)
+    visit.scroll()
+    everything = visit.page.locator("#runs-table tbody tr:visible").count()
+    visit.page.fill("#filter", "fedavg PAIR-high")
+    visit.wait_for("#runs-table tbody tr:not([hidden])", 2)
+    assert everything == 12
+    assert all("FedAvg" in text for text in visit.texts(".sheet tbody tr:visible th"))
+    visit.page.fill("#filter", "nothing has this name")
+    visit.wait_for("#curve-note:text-is('no run matches')", 1)
+    visit.page.fill("#filter", "")
+    visit.wait_for("#runs-table tbody tr:not([hidden])", 12)
+    assert visit.errors == []
+
+
+def test_light_and_dark(browser: Any, page_file: Path) -> None:
+    shades = {}
+    for scheme in ("light", "dark"):
+        visit = Visit(browser, page_file, color_scheme=scheme)
+        visit.scroll()
+        back, ink = (
+            visit.page.evaluate(f"getComputedStyle(document.body).{name}") for name in ("backgroundColor", "color")
+        )
+        shades[scheme] = [sum(int(n) for n in c.strip("rgb()").split(",")) for c in (back, ink)]
+        assert visit.errors == []
+    assert shades["light"][0] > 600 > 200 > shades["light"][1]
+    assert shades["dark"][0] < 150 < 600 < shades["dark"][1]
+
+
+def test_phone_width(browser: Any, page_file: Path) -> None:
+    """The page itself never scrolls sideways; wide tables do, each in its own box."""
+    visit = Visit(browser, page_file, viewport={"width": 360, "height": 740}, is_mobile=True)
+    visit.scroll()
+    assert visit.page.evaluate("document.documentElement.scrollWidth") == 360
+    box = visit.page.locator("#curve-chart canvas").bounding_box()
+    assert box["width"] <= 360
+    assert visit.errors == []
+
+
+def test_a_thousand_runs_open_in_two_seconds(browser: Any, tmp_path: Path) -> None:
+    """Time of the browser itself, from the start of loading to the first frame with the tables."""
+    path = tmp_path / "thousand.html"
+    path.write_text(render(Results(thousand(tmp_path)), "Thousand"))
+    visit = Visit(browser, path)
+    spent = visit.page.evaluate("performance.getEntriesByType('navigation')[0].loadEventEnd")
+    visit.scroll()
+    assert visit.page.locator("#runs-table tbody tr").count() == 1000
+    assert visit.errors == []
+    assert spent < 2000, f"{spent:.0f} ms"
+
+
+def thousand(folder: Path) -> list[Run]:
+    """Twenty seeds of fifty variants of a method, 150 rounds each."""
+    source = load_run(made_run(folder / "a", accuracies=list(np.linspace(20, 80, 150)), clients=True))
+    runs = []
+    for number in range(1000):
+        values = {**source.values, "run": {**source.values["run"], "seed": number % 20}}
+        values["server"] = {**values["server"], "temperature": 0.5 + number // 20}
+        place = type(source.place)(**{**vars(source.place), "method_changes": (f"server.temperature={number // 20}",)})
+        changed = {**vars(source), "values": values, "place": place, "path": Path(f"runs/{number}")}
+        runs.append(Run(**{key: changed[key] for key in Run.__dataclass_fields__}))
+    return runs

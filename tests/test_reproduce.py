@@ -1,0 +1,265 @@
+"""`fednoil reproduce`: the plan, its time, going on, failures, and several processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import fednoil, refused
+from made_runs import made_run
+
+from fednoil.config import load_config, parse_set, preset
+from fednoil.config.loading import merge
+from fednoil.errors import UserError
+from fednoil.records.folder import RunFolder
+from fednoil.report.places import command_of, values_of
+from fednoil.report.runs import load_run
+from fednoil.reproduce.cluster import run_on_ray
+from fednoil.reproduce.estimate import estimate, kind_of, work_of
+from fednoil.reproduce.plan import GOALS, Cell, Wanted, make_plan, parse_seeds
+from fednoil.reproduce.workers import Outcome
+
+TINY = ["train.rounds=2", "partition.samples_per_client=40", "model.width=2", "schedule.t_max=1", "schedule.t_min=1"]
+SMALL = ["--scale", "small", *(part for change in TINY for part in ("--set", change))]
+
+
+def cells_of(goal: str, scale: str = "paper", seeds: int = 5, **wanted: list[str]) -> list:
+    return make_plan(goal, Wanted(scale, seeds=range(seeds), **wanted))
+
+
+# ---- the plan
+
+
+def test_plans_have_the_papers_cells() -> None:
+    """Counted from the paper: rows × columns × seeds."""
+    sizes = {
+        "table1": 3 * 14 * 8 * 5,
+        "table2": 11 * 8 * 5,
+        "table3": 3 * 3 * 2 * 5,
+        "table4": 2 * 4 * 5,
+        "schedules": 0,
+        "efficiency": 16 * 5,
+        "tradeoff": 8 * 5,
+        "ablation": 3 * 5,
+        "clean": 2 * 5,
+    }
+    assert {goal: len(cells_of(goal)) for goal in GOALS} == sizes
+
+
+def test_shared_cells_are_run_once() -> None:
+    every = cells_of("all", seeds=1)
+    folders = [cell.folder for goal in GOALS for cell in cells_of(goal, seeds=1)]
+    assert len({cell.config.hash() for cell in every}) == len(every) == len(set(folders)) < len(folders)
+
+
+def test_cells_are_narrowed_down() -> None:
+    found = cells_of("table1", datasets=["cifar10"], noises=["pair-high-shared"], methods=["FedNoiL(Cosine)"], seeds=2)
+    assert {cell.place.noise for cell in found} == {"pair-high-shared"}
+    assert {cell.place.method for cell in found} == {"fednoil-cosine"}
+    assert len(found) == 2 * 2  # IID and non-IID, two seeds
+    assert {cell.place.noise for cell in cells_of("all", noises=["clean"], seeds=1)} == {"clean"}
+
+
+def test_small_cells_are_the_same_experiment_on_the_embedded_data() -> None:
+    for big, small in zip(cells_of("table4", seeds=1), cells_of("table4", "small", seeds=1), strict=True):
+        assert small.config.data.name == "fashion-mnist-mini"
+        assert big.place.method == small.place.method
+        assert big.config.learner.name == small.config.learner.name
+        assert work_of(small.config) < work_of(big.config) / 40
+
+
+def test_constant_schedules_match_the_rounds_that_are_run() -> None:
+    wanted = Wanted("paper", methods=["fednoil-constant-as-cosine(40)"], changes={"train": {"rounds": 50}})
+    (cell,) = make_plan("efficiency", wanted)
+    decay = load_config(values_of("paper", "cifar10", "iid", "symmetric-high", "fednoil-cosine(40)"))
+    assert cell.config.schedule.build().total(50) == decay.schedule.build().total(50)
+
+
+@pytest.mark.parametrize("scale", ["paper", "small"])
+def test_the_command_of_a_cell_makes_that_cell(scale: str) -> None:
+    for cell in [c for goal in GOALS for c in cells_of(goal, scale, seeds=2)[::7]]:
+        args = command_of(cell.config.model_dump(mode="json"))
+        assert args is not None
+        changes = parse_set([args[i + 1] for i, a in enumerate(args) if a == "--set"])
+        config = load_config(merge(merge(preset(args[1]), changes), {"run": {"seed": int(args[-1])}}))
+        assert config.hash() == cell.config.hash()
+
+
+def test_seeds() -> None:
+    assert parse_seeds("0..4") == [0, 1, 2, 3, 4]
+    assert parse_seeds("3,0..1, 3") == [3, 0, 1]
+    for wrong in ("", "4..0", "-1", "a", "1..", "0..99999999"):
+        with pytest.raises(UserError, match="--seeds"):
+            parse_seeds(wrong)
+
+
+def test_bad_input_is_one_line(tmp_path: Path) -> None:
+    assert "did you mean 'table3'?" in refused("reproduce", "tabel3")
+    assert "--scale tiny" in refused("reproduce", "table3", "--scale", "tiny")
+    assert "--method fednoll-cosine" in refused("reproduce", "table1", "--method", "fednoll-cosine")
+    assert "--dataset" in refused("reproduce", "table1", "--scale", "small", "--dataset", "cifar10")
+    assert "--seeds" in refused("reproduce", "table1", "--set", "run.seed=3")
+    assert "train.lr = -1" in refused("reproduce", "table1", "--set", "train.lr=-1", "--seeds", "0")
+    (tmp_path / "file").touch()
+    assert "choose another folder" in refused(
+        "reproduce", "clean", *SMALL[:2], "--out", tmp_path / "file/x", "-q", "--method", "fedavg", "--seeds", "0"
+    )
+
+
+# ---- its time
+
+
+def test_an_estimate_from_earlier_runs(tmp_path: Path) -> None:
+    """A made run takes 8 × 1.5 s; a plan of two such cells, one at a time, takes twice that."""
+    cells = cells_of("table3", "small", seeds=2, noises=["pair-high"], methods=["fednoil-logarithm"])
+    past = load_run(made_run(tmp_path / "a", where=("small", "", "iid", "pair-high")))
+    found = estimate(cells, [past], 1, 1, None)
+    assert found.seconds == pytest.approx(2 * 12.0)
+    assert found.source == "1 kind of run from earlier ones"
+    assert estimate(cells, [past], 2, 1, None).seconds == pytest.approx(12.0)
+
+
+def test_work_is_samples_times_epochs() -> None:
+    config = load_config(preset("paper/fashion-mnist/iid/symmetric-high/fedavg"))
+    assert work_of(config) == 150 * 30 * 6 * 600
+    assert kind_of(config) == ("cnn", "32", "fedavg", "erm")
+    pooled = load_config(preset("paper/fashion-mnist/iid/symmetric-high/centralized+dividemix"))
+    assert work_of(pooled) == 300 * 20 * 600
+
+
+def test_a_dry_run_measures_and_writes_nothing(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    status, text, err = fednoil("reproduce", "table3", *SMALL, "--out", out, "--dry-run", "--json")
+    assert (status, err) == (0, "")
+    plan = json.loads(text)
+    assert (plan["to_run"], len(plan["cells"])) == (18, 18)
+    assert 0 < plan["estimate_s"] < 600
+    assert "measured" in plan["estimate_from"]
+    assert not out.exists()
+
+
+# ---- running
+
+
+def run(out: Path, *more: object) -> tuple[int, str, str]:
+    return fednoil("reproduce", "table3", *SMALL, "--out", out, "--noise", "pair-high", "--seeds", "0", *more)
+
+
+def test_a_plan_is_run_once_and_reported(tmp_path: Path) -> None:
+    status, text, err = run(tmp_path, "--jobs", 1)
+    assert (status, err) == (0, "")
+    assert text.count("% in ") == 3
+    folders = sorted(p.name for p in tmp_path.iterdir() if p.is_dir() and p.name != "figures")
+    assert len(folders) == 3
+    written = {p.name for p in tmp_path.iterdir() if p.is_file()}
+    assert written == {"table3-small.html", "table3-small.md", "table3-small.tex"}
+    assert {p.suffix for p in (tmp_path / "figures").iterdir()} == {".svg", ".pdf", ".png", ".csv"}
+    before = {f: (tmp_path / f / "summary.json").stat().st_mtime_ns for f in folders}
+    status, text, err = run(tmp_path)
+    assert (status, err) == (0, "")
+    assert "3 runs, 3 done, 0 to run" in text
+    assert before == {f: (tmp_path / f / "summary.json").stat().st_mtime_ns for f in folders}
+
+
+def test_cells_in_processes_go_on_past_a_failure(tmp_path: Path) -> None:
+    """One cell's folder is taken by something else; the other is run, and the end says why."""
+    methods = ["fednoil-logarithm", "fednoil-uniform-local"]
+    plan = make_plan("table3", Wanted("small", noises=["pair-high"], methods=methods, changes=parse_set(TINY)))
+    taken = tmp_path / plan[0].folder
+    taken.mkdir()
+    (taken / "letter.txt").write_text("mine")
+    status, _, err = run(tmp_path, "--jobs", 2, *(part for m in methods for part in ("--method", m)))
+    assert status == 1
+    assert "1 of 2 runs failed" in err
+    assert "not empty and not a run folder" in err
+    assert [cell.is_done(tmp_path) for cell in plan] == [False, True]
+    assert (taken / "letter.txt").read_text() == "mine"
+    assert not list(tmp_path.glob("*.toml"))
+
+
+@pytest.mark.slow
+def test_a_stopped_plan_goes_on(tmp_path: Path) -> None:
+    """SIGTERM reaches the cells, which write their checkpoints; the same command then ends as if never stopped."""
+    changes = ["--set", "train.rounds=40", "--set", "run.checkpoint_every=1000", *SMALL[4:]]
+    options = ["--scale", "small", *changes, "--noise", "pair-high", "--method", "fednoil-logarithm", "--seeds", "0..1"]
+    command = [sys.executable, "-m", "fednoil", "reproduce", "table3", *options, "--out", str(tmp_path), "--jobs", "2"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    until = time.monotonic() + 120
+    while sum(len(p.read_text().splitlines()) > 2 for p in tmp_path.glob("*/rounds.jsonl")) < 2:
+        assert time.monotonic() < until
+        assert process.poll() is None
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGTERM)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 128 + signal.SIGTERM, err
+    assert "run the same command again to go on" in err
+    checkpoints = list(tmp_path.glob("*/checkpoint/checkpoint.json"))
+    assert len(checkpoints) == 2
+    assert all(json.loads(path.read_text())["round"] > 2 for path in checkpoints)
+    assert not list(tmp_path.glob("*/summary.json"))
+    assert fednoil(*command[3:-1], "1", "-q")[0] == 0
+    assert len(list(tmp_path.glob("*/summary.json"))) == 2
+    (environment,) = {tuple(r["after_round"] > 2 for r in _resumed(p)) for p in tmp_path.glob("*/environment.json")}
+    assert environment == (True,)
+
+
+def _resumed(path: Path) -> list[dict]:
+    return json.loads(path.read_text())["resumed"]
+
+
+def test_schedules_need_no_run(tmp_path: Path) -> None:
+    status, text, err = fednoil("reproduce", "schedules", "--out", tmp_path)
+    assert (status, err) == (0, "")
+    assert "0 runs" in text
+    rows = (tmp_path / "figures/schedules.csv").read_text().splitlines()
+    assert "Logarithm,Logarithm(80),10,58.0,58.0,58.0,1" in rows
+    assert "Cosine,Cosine(80),40,77.0,77.0,77.0,1" in rows
+    assert len(rows) == 1 + 8 * 200
+
+
+# ---- Ray
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")  # Ray's own
+@pytest.mark.parametrize("shared", [True, False], ids=["shared file system", "no shared file system"])
+def test_cells_on_a_local_ray_with_two_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared: bool) -> None:
+    """Two cells and one that fails on workers of their own; all results in one folder, whoever wrote them."""
+    ray = pytest.importorskip("ray", reason="ray is not installed; make test-slow installs it")
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
+    try:
+        methods = ["fednoil-logarithm", "fednoil-uniform-local"]
+        plan = make_plan("table3", Wanted("small", noises=["pair-high"], methods=methods, changes=parse_set(TINY)))
+        broken = make_plan("clean", Wanted("small", methods=["fedavg"], changes={"data": {"name": "npz:none.npz"}}))
+        if not shared:  # workers look for a file that isn't there
+            monkeypatch.setattr(Path, "touch", lambda *_, **__: None)
+        outcomes = run_on_ray([*plan, *broken], tmp_path, None, Unseen(), "auto", 1)
+    finally:
+        ray.shutdown()
+    assert [outcome.status for outcome in outcomes] == ["done", "done", "failed"]
+    assert "none.npz" in outcomes[2].reason
+    assert [cell.is_done(tmp_path) for cell in plan] == [True, True]
+    assert all(RunFolder(tmp_path / cell.folder).is_finished() for cell in plan)
+    assert not list(tmp_path.glob(".ray-*"))
+
+
+class Unseen:
+    """A view of a plan that nobody looks at."""
+
+    def started(self, cell: Cell) -> None: ...
+
+    def round(self, cell: Cell, record: dict) -> None: ...
+
+    def ended(self, outcome: Outcome) -> None: ...
+
+
+def test_without_ray_one_line_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(UserError, match="pip install 'fednoil\\[ray\\]'"):
+        run_on_ray([], tmp_path, None, Unseen(), "auto", 1)
