@@ -1,10 +1,10 @@
 """All clients of a round at once on one GPU: stacked steps, captured as CUDA graphs and replayed.
 
-A round's clients sit side by side (`StackedBench`). Neighbours whose batches have the same shapes run as one
-(`Rows`); clients of other shapes run beside them on streams of their own. The plans of whole epochs, and the images
-they ask for, are made ahead in large pieces; a graph then does `_STEPS` optimiser steps without the host. While it
-runs, the next epochs are planned. A learner that can't be stacked runs in a graph for each client, and one that
-can't be captured runs eagerly, with one warning that says why.
+A round's clients sit side by side (`StackedBench`). If their batches have the same shapes they run as one (`Rows`),
+else beside each other on streams of their own. The plans of whole epochs, and the images they ask for, are made ahead in
+large pieces; a graph then does `_STEPS` optimiser steps without the host. While it runs, the next epochs are planned. A
+learner that can't be stacked runs in a graph for each client, and one that can't be captured runs eagerly, with one
+warning that says why.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from fednoil.tensors import Tensors
 
 Signature = tuple[object, ...]
 _STEPS = 8  # optimiser steps in a graph; what is left over runs in graphs of one step
-_GRAPHS = 64  # graphs kept; clients of many sizes would fill the memory otherwise
+_GRAPHS = 128  # graphs kept; clients of many sizes would fill the memory otherwise
 _PIXELS = 1 << 24  # pixels whose views are made at once: enough to fill a GPU, without filling its memory
 
 
@@ -126,6 +126,7 @@ class CudaGraphs:
         self.graphs: dict[Signature, Captured] = {}
         self.held: list[object] = []  # what streams still read must not be given to others
         self.touched: dict[Signature, Touched] = {}
+        self.seen: set[Signature] = set()
         self.reason: str | None = None  # why steps are not captured
         self.alone: str | None = None  # why clients are not stacked
         self.told = False
@@ -209,19 +210,16 @@ class CudaGraphs:
         ]
 
     def _runs(self, ready: Sequence[tuple[Seat, Phase]]) -> list[list[tuple[Seat, Phase]]]:
-        """Neighbours whose steps have the same shapes, together."""
-        runs: list[list[tuple[Seat, Phase]]] = []
-        last: Signature = ()
-        for seat, phase in ready:
-            touched = self._look(seat, phase)
-            shape = _shape(phase, seat.state, touched)
-            follows = bool(runs) and runs[-1][-1][0].place == seat.place - 1
-            if follows and shape == last and self.alone is None:
-                runs[-1].append((seat, phase))
-            else:
-                runs.append([(seat, phase)])
-            last = shape
-        return runs
+        """All together where their steps have the same shapes, else each on its own.
+
+        Neighbours of the same shape among others could run together too, but each new set of neighbours would be one
+        more graph to capture, which takes longer than it saves.
+        """
+        shapes = {_shape(phase, seat.state, self._look(seat, phase)) for seat, phase in ready}
+        neighbours = all(seat.place == ready[0][0].place + n for n, (seat, _) in enumerate(ready))
+        if len(shapes) == 1 and neighbours and self.alone is None:
+            return [list(ready)]
+        return [[one] for one in ready]
 
     def _look(self, seat: Seat, phase: Phase) -> Touched:
         """Which tensors a step of this kind looks at, found by one step that leaves no trace."""
@@ -249,6 +247,10 @@ class CudaGraphs:
             seat.steps += phase.steps
             seat.updates += phase.steps * len(phase.trains)
         self.held += [plan, state, phases]
+        # Shapes that come only once are not worth a long graph: it takes as long to capture as eight steps eagerly.
+        shape = (seats[0].place, len(seats), _shape(phases[0], seats[0].state, touched))
+        size = _STEPS if shape in self.seen else 1
+        self.seen.add(shape)
         with self._on_streams(seats):
             rows = Rows(self.bench, seats[0].place, len(seats))
             views = seats[0].bench.learner.views
@@ -256,7 +258,7 @@ class CudaGraphs:
                 piece = {name: tensor[:, start:stop] for name, tensor in plan.items()}
                 piece |= views(seats[0].client.pool, piece)
                 piece = {name: piece[name] for name in touched.batch}
-                for first, last, frozen in _portions(start, stop, min(counts)):
+                for first, last, frozen in _portions(start, stop, min(counts), size):
                     part = {name: tensor[:, first - start : last - start] for name, tensor in piece.items()}
                     active = None
                     if frozen:
@@ -401,12 +403,12 @@ def _pieces(plan: Tensors, steps: int, pixels: int) -> Iterator[tuple[int, int]]
     return ((start, min(start + size, steps)) for start in range(0, steps, size))
 
 
-def _portions(start: int, stop: int, whole: int) -> Iterator[tuple[int, int, bool]]:
+def _portions(start: int, stop: int, whole: int, most: int) -> Iterator[tuple[int, int, bool]]:
     """Cut steps start..stop into those that a graph does at once; from step `whole` on some clients are frozen."""
     while start < stop:
         frozen = start >= whole
         left = (stop if frozen else min(stop, whole)) - start
-        size = _STEPS if left >= _STEPS else 1
+        size = most if left >= most else 1
         yield start, start + size, frozen
         start += size
 
