@@ -350,7 +350,10 @@ def test_presets() -> None:
     assert status == 0
     assert len(out.splitlines()) < 12
     shown = set(out.replace(",", " ").split())
-    assert shown >= {part for name in names for part in name.split("/") if not name.startswith("demo")} - {"paper", "small"}
+    assert shown >= {part for name in names for part in name.split("/") if not name.startswith("demo")} - {
+        "paper",
+        "small",
+    }
     assert shown >= {name for name in names if name.startswith("demo")}
     assert f"{len([n for n in names if n.startswith('paper/')])} in all" in out
     assert fednoil("presets", "*") == (0, "\n".join(names) + "\n", "")
