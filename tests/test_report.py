@@ -294,6 +294,17 @@ def test_bad_input_is_one_line(tmp_path: Path) -> None:
     assert "no finished round" in refused("report", tmp_path)
 
 
+def test_code_that_a_run_names_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("evil.py").write_text("from pathlib import Path\nPath('was here').touch()\n")
+    config = made_run(tmp_path / "runs/a") / "config.toml"
+    config.write_text(config.read_text().replace('name = "fednoil"', 'name = "evil:Learner"\nown_key = 3'))
+    made_run(tmp_path / "runs/b", "fedavg")
+    (sheet,) = sheets(results(tmp_path / "runs"))
+    assert sheet.methods == ["Vanilla FedAvg", "fedavg+evil:Learner (logarithm)"]
+    assert not Path("was here").exists()
+
+
 def test_a_damaged_run_is_left_out_with_its_reason(tmp_path: Path) -> None:
     made_run(tmp_path / "good")
     (made_run(tmp_path / "bad", seed=1) / "summary.json").write_text("{}")

@@ -122,7 +122,7 @@ def test_an_estimate_from_earlier_runs(tmp_path: Path) -> None:
     found = estimate(cells, [past], 1, 1, None)
     assert found.seconds == pytest.approx(2 * 12.0)
     assert found.source == "1 kind of run from earlier ones"
-    assert estimate(cells, [past], 2, 1, None).seconds == pytest.approx(12.0)
+    assert estimate(cells, [past], 2, 1, None).seconds == pytest.approx(12.0 + 3.0)  # and a process's start
 
 
 def test_work_is_samples_times_epochs() -> None:

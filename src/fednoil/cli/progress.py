@@ -7,9 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from fednoil.records.folder import RunFolder
+from fednoil.report.places import paper_name
 from fednoil.reproduce.plan import Cell
 from fednoil.reproduce.workers import Outcome
 
@@ -55,8 +64,9 @@ class Bars(Lines):
 
     def __init__(self, console: Console, out: Path, total: int) -> None:
         super().__init__(console, out, total)
-        columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn())
-        self.progress = Progress(*columns, TextColumn("{task.fields[note]}"), console=console)
+        columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn())
+        times = (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), TextColumn("{task.fields[note]}"))
+        self.progress = Progress(*columns, *times, console=console)
         self._all = self.progress.add_task("runs", total=total, note="")
         self._tasks: dict[Cell, TaskID] = {}
 
@@ -68,7 +78,7 @@ class Bars(Lines):
         self.progress.stop()
 
     def started(self, cell: Cell) -> None:
-        name = f"{cell.place.method_title}, {cell.place.noise}, seed {cell.config.run.seed}"
+        name = f"{paper_name(cell.place.method)}, {cell.place.noise}, seed {cell.config.run.seed}"
         self._tasks[cell] = self.progress.add_task(name, total=cell.config.train.rounds, note="")
 
     def round(self, cell: Cell, record: dict[str, Any]) -> None:
@@ -77,7 +87,8 @@ class Bars(Lines):
 
     def ended(self, outcome: Outcome) -> None:
         super().ended(outcome)
-        self.progress.remove_task(self._tasks.pop(outcome.cell))
+        if outcome.cell in self._tasks:  # a cluster doesn't say when a run starts
+            self.progress.remove_task(self._tasks.pop(outcome.cell))
         self.progress.advance(self._all)
 
     def _print(self, text: str) -> None:

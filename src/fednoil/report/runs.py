@@ -121,7 +121,7 @@ def load_run(path: Path) -> Run:
     """Read one run folder."""
     folder = RunFolder(path)
     try:
-        values = load_config(read_toml(path / "config.toml")).model_dump(mode="json")
+        values = _configuration(path / "config.toml")
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
     records = folder.records()
@@ -139,6 +139,14 @@ def load_run(path: Path) -> Run:
     environment = read_json(path / "environment.json") if there else {}
     matrix = confusion.get("given_predicted")
     return Run(path, place_of(values), values, finished, summary, curves, clients, matrix, environment)
+
+
+def _configuration(path: Path) -> dict[str, Any]:
+    """A run's configuration with all keys. Code of a user's own that it names is not imported: runs travel."""
+    raw = read_toml(path)
+    own = {s: raw[s] for s in ("server", "learner") if ":" in str(raw.get(s, {}).get("name", ""))}
+    values = load_config({**raw, **{section: {} for section in own}}).model_dump(mode="json")
+    return values | {section: {**values[section], **keys} for section, keys in own.items()}
 
 
 def _curves(records: list[dict[str, Any]]) -> dict[str, np.ndarray]:

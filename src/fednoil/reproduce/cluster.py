@@ -39,7 +39,6 @@ def run_on_ray(
         for cell in cells:
             values = cell.config.model_dump(mode="json", exclude_none=True)
             pending[task.remote(values, str((out / cell.folder).resolve()), str(token.resolve()), where)] = cell
-            view.started(cell)
         outcomes = {}
         while pending:
             for ref in ray.wait(list(pending), timeout=1.0)[0]:

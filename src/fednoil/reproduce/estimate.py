@@ -26,6 +26,7 @@ from fednoil.servers.sampling import number_selected
 
 Kind = tuple[str, ...]
 _SAMPLES = 300  # of a client, in a measurement
+_START = 3.0  # seconds until a process of its own has loaded what it needs
 _PATIENCE = 20.0  # seconds of measuring; kinds that are left take the mean of the others
 
 
@@ -50,6 +51,7 @@ def estimate(cells: Sequence[Cell], past: Iterable[Run], jobs: int, threads: int
         return Estimate(None, "no data at hand to measure with")
     usual = statistics.mean(speeds.values())
     seconds = sum(work_of(cell.config) * speeds.get(kind_of(cell.config), usual) for cell in cells)
+    seconds += _START * len(cells) if jobs > 1 else 0.0
     guessed = len(kinds) - len(speeds)
     source = [f"{known} kind{'s' * (known != 1)} of run from earlier ones"] if known else []
     source += [f"{len(measured)} measured for a moment, so to a factor of two"] if measured else []
