@@ -27,6 +27,7 @@ STAGES = [
     ["rounds"],
     ["records"],
     ["predict", "runner"],
+    ["flower"],
     ["cli"],
     ["__main__"],
 ]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,6 +49,25 @@ class Setting:
 
     def manifest_hash(self) -> str:
         return manifest.manifest_hash(self.parts, self.labels, self.truth)
+
+
+@dataclass(frozen=True)
+class Sites(Setting):
+    """The setting of a federation: who takes part and how many samples each has. Their images and labels are not
+    here, nor is anything known of their noise."""
+
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, dataset: Dataset, names: Sequence[str], sizes: Sequence[int]) -> Sites:
+        """Sites called `names` with `sizes` samples; of `dataset` only classes, shape and normalisation are used."""
+        parts = tuple(np.arange(size) for size in sizes)
+        return cls(dataset, parts, noise.Labels((), ()), noise.Truth(None), tuple(names))
+
+    def manifest_hash(self) -> str:
+        """SHA-256 over names and sizes: what is known of who has what."""
+        roster = [[name, len(part)] for name, part in zip(self.names, self.parts, strict=True)]
+        return hashlib.sha256(json.dumps(roster).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -101,8 +123,12 @@ def make_setting(config: Config, data_dir: Path | None, seed: Seed) -> Setting:
 
 def make_experiment(config: Config, data_dir: Path | None = None) -> Experiment:
     """Resolve a configuration; everything random depends on `run.seed` alone."""
+    return experiment_in(make_setting(config, data_dir, Seed(config.run.seed)), config)
+
+
+def experiment_in(setting: Setting, config: Config) -> Experiment:
+    """The experiment that a configuration asks for in a setting that is there already."""
     seed = Seed(config.run.seed)
-    setting = make_setting(config, data_dir, seed)
     dataset = setting.dataset
     template = models.build(config.model, dataset.image_shape, dataset.num_classes, seed.child("model"))
     task = Task(
@@ -129,6 +155,13 @@ def pick_device(name: str) -> torch.device:
     return torch.device(name)
 
 
+def make_bench(experiment: Experiment, device: torch.device) -> Workbench:
+    """A place for one client's work."""
+    train = experiment.config.train
+    optimiser = Optimiser(lr=train.lr, momentum=train.momentum, weight_decay=train.weight_decay)
+    return Workbench(experiment.learner, experiment.template, experiment.normalisation, optimiser, device)
+
+
 def make_executor(experiment: Experiment, device: torch.device) -> Executor:
     """Put the data on the device once and make the executor that works there."""
     setting, config = experiment.setting, experiment.config
@@ -137,16 +170,11 @@ def make_executor(experiment: Experiment, device: torch.device) -> Executor:
         k: Client(k, pool, _tensor(part, device), _tensor(given, device))
         for k, (part, given) in enumerate(zip(setting.parts, setting.labels.given, strict=True))
     }
-    optimiser = Optimiser(lr=config.train.lr, momentum=config.train.momentum, weight_decay=config.train.weight_decay)
-
-    def make_bench() -> Workbench:
-        return Workbench(experiment.learner, experiment.template, experiment.normalisation, optimiser, device)
-
     test_images = torch.tensor(setting.dataset.test.images, device=device)
     if device.type == "cuda" and config.run.executor == "auto":
         parallel = min(_PARALLEL, number_selected(config.server.client_fraction, setting.num_clients))
-        return CudaGraphs(make_bench, clients, test_images, parallel)
-    return Sequential(make_bench(), clients, test_images)
+        return CudaGraphs(lambda: make_bench(experiment, device), clients, test_images, parallel)
+    return Sequential(make_bench(experiment, device), clients, test_images)
 
 
 def _tensor(array: np.ndarray, device: torch.device) -> torch.Tensor:

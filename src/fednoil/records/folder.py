@@ -23,6 +23,7 @@ FILES = (
     "summary.json",
     "model.safetensors",
 )
+ROSTER = "roster.json"  # a federation's alone
 CHECKPOINT = "checkpoint"
 INDEX = "checkpoint.json"
 _LOCK = ".lock"
@@ -41,8 +42,9 @@ class RunFolder:
     def is_run(self) -> bool:
         return (self.path / "config.toml").is_file()
 
-    def is_finished(self) -> bool:
-        return all((self.path / name).is_file() for name in FILES) and (self.path / CHECKPOINT / INDEX).is_file()
+    def is_finished(self, *, with_noise: bool = True) -> bool:
+        wanted = [name for name in FILES if with_noise or name != "noise.parquet"]
+        return all((self.path / name).is_file() for name in wanted) and (self.path / CHECKPOINT / INDEX).is_file()
 
     def check(self, *, resume: bool, force: bool) -> None:
         """Refuse a folder that this run must not write to; changes nothing."""
@@ -110,12 +112,12 @@ class RunFolder:
                 path.unlink()
             with contextlib.suppress(OSError):  # somebody else's file is in it
                 checkpoint.rmdir()
-        for name in reversed(FILES):
+        for name in reversed((*FILES, ROSTER)):
             (self.path / name).unlink(missing_ok=True)
 
     def sweep(self) -> None:
         """Remove half-written files that a killed run has left."""
-        for name in FILES:
+        for name in (*FILES, ROSTER):
             (self.path / f"{name}.part").unlink(missing_ok=True)
 
     def append_round(self, record: dict[str, Any]) -> None:
