@@ -5,7 +5,7 @@ FEDNOIL := $(VENV)/bin/fednoil
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check format bench clean
+.PHONY: help setup run test test-slow check format bench federation clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -22,8 +22,14 @@ run: setup ## train FedAvg and FedNoiL on noisy labels with the embedded data, a
 	$(FEDNOIL) run demo/fednoil --out runs/demo-fednoil --force
 	$(FEDNOIL) compare runs/demo-fedavg runs/demo-fednoil
 
-test: setup ## run all tests
+federation: setup ## a real federation on this machine: TLS, three nodes with different noise, FedNoiL
+	$(PY) tools/federation_demo.py
+
+test: setup ## run the tests
 	$(PY) -m pytest
+
+test-slow: setup ## run the tests that take minutes: real federations with faults
+	$(PY) -m pytest -m slow
 
 check: setup ## formatting, lint, types
 	$(VENV)/bin/ruff format --check .

@@ -9,12 +9,15 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from fednoil import __version__
+from fednoil.cli import federation
+from fednoil.cli.resolving import resolve
+from fednoil.cli.stopping import Stopped
 from fednoil.errors import UserError
 
 app = typer.Typer(
@@ -37,15 +40,6 @@ SCHEDULES = {
     "cosine": "Local epochs fall from t_max to t_min at round r_min: slowly at first",
     "logarithm": "Local epochs fall from t_max to t_min at round r_min: fast at first",
 }
-
-
-class Stopped(BaseException):
-    """Ctrl-C or SIGTERM. Not a KeyboardInterrupt, of which the command-line library makes a silent exit."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
-        self.folder: Path | None = None  # of the run that was stopped
 
 
 @app.command()
@@ -75,7 +69,7 @@ def run(
         raise UserError("--resume and --force exclude each other: go on with the run, or start over")
     if quiet and as_json:
         raise UserError("--quiet and --json exclude each other")
-    config, folder = _resolve(source, list(changes or []), seed, device, out, resume)
+    config, folder = resolve(source, list(changes or []), seed, device, out, resume)
     console = Console()
     reporter: Silent = Silent()
     if as_json:
@@ -89,35 +83,6 @@ def run(
         raise
     finally:
         reporter.close()
-
-
-def _resolve(
-    source: str | None, assignments: list[str], seed: str | None, device: str | None, out: Path | None, resume: bool
-) -> tuple[Any, Path]:
-    """The configuration and the folder that the arguments of `run` ask for."""
-    from fednoil.config import load_config, merge, parse_set, preset, preset_names, read_toml
-
-    changes = parse_set(assignments)
-    if seed is not None:
-        changes.setdefault("run", {})["seed"] = seed
-    if device is not None:
-        changes.setdefault("run", {})["device"] = device
-    is_file = (
-        source is not None and source not in preset_names() and (source.endswith(".toml") or Path(source).is_file())
-    )
-    if source is None and resume and out is not None:
-        if not (out / "config.toml").is_file():
-            raise UserError(f"{out} holds no run to go on with (no config.toml); name a preset or file to start one")
-        base = read_toml(out / "config.toml")  # a run's own folder says what it is
-    elif is_file:
-        base = read_toml(Path(str(source)))
-    else:
-        base = preset(source or "demo")
-    config = load_config(merge(base, changes))
-    if out is None:
-        name = Path(str(source)).stem if is_file else (source or "demo").replace("/", "-")
-        out = Path("runs") / (name if config.run.seed == 0 else f"{name}-seed{config.run.seed}")
-    return config, out
 
 
 @app.command()
@@ -228,6 +193,9 @@ def predict(
     show(rows, {"image": "image", "class": "class", "probability": "probability"}, "Predictions", as_json)
 
 
+app.add_typer(federation.app, name="federation")
+
+
 @app.command()
 def version() -> None:
     """Print the version."""
@@ -258,7 +226,7 @@ def _run_app() -> int:
         return _fail(str(error))
     except Stopped as stop:
         word = "interrupted" if stop.number == signal.SIGINT else "stopped"
-        hint = f"; go on with: fednoil run --resume --out {stop.folder}" if stop.folder else ""
+        hint = f"; go on with: fednoil {stop.command} --resume --out {stop.folder}" if stop.folder else ""
         return _fail(word + hint, 128 + stop.number)
     except BrokenPipeError:
         _drop_output()  # the reader left: say nothing more
