@@ -5,10 +5,10 @@ FEDNOIL := $(VENV)/bin/fednoil
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-slow check format bench federation clean
+.PHONY: help setup run test test-slow check format bench bench-federation federation clean
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
 
 setup: $(STAMP) ## create .venv and install the package with its tools
 
@@ -42,6 +42,9 @@ format: setup ## format and fix what ruff can
 
 bench: setup ## time a round against a plain PyTorch loop (a ratio, in one process)
 	$(PY) benchmarks/plain_loop.py
+
+bench-federation: setup ## time and bytes of a round on Flower, against our simulator and Flower's own FedAvg
+	$(PY) benchmarks/federation.py
 
 clean: ## remove the environment and caches; runs/ stays
 	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis

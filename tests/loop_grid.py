@@ -1,8 +1,10 @@
-"""A Flower grid within the test: messages go straight to the ClientApp, and a test may spoil what comes back."""
+"""A Flower federation within the test: messages go straight to the ClientApp, and a test may spoil what comes back."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -10,7 +12,9 @@ from flwr.app import Context, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
+from fednoil.config import Config, to_toml
 from fednoil.flower.client import app as client_app
+from fednoil.flower.server import Assignment, play
 
 Spoil = Callable[[int, Message, Message], Message | None]  # node, order, reply -> reply, or none
 
@@ -61,3 +65,14 @@ class LoopGrid(Grid):
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         raise NotImplementedError
+
+
+def partitions(folder: Path, count: int = 4) -> dict[int, dict[str, Any]]:
+    """Nodes with a partition each, in an order that is not theirs."""
+    return {900 - k: {"partition-id": k, "num-partitions": count, "state": str(folder)} for k in range(count)}
+
+
+def federate(config: Config, out: Path, grid: LoopGrid, **options: bool) -> list[dict[str, Any]]:
+    """Run a federation; its records."""
+    play(grid, Assignment(to_toml(config), str(out), **options))
+    return [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]

@@ -250,8 +250,8 @@ def _held_out(
     experiment: Experiment, federation: Federation, server_state: ServerState, round_idx: int
 ) -> Evaluation | None:
     """The mean over what the clients hold out, by its size, each client with the model that is its own."""
-    after = RunState(round_idx, server_state)
-    found = federation.held_out([_job(experiment, after, k, 0) for k in federation.members(round_idx)])
+    played = RunState(round_idx - 1, server_state)
+    found = federation.held_out([_job(experiment, played, k, 0) for k in federation.members(round_idx)])
     if not found:
         return None
     by_name = {

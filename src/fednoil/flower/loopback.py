@@ -54,6 +54,7 @@ class Loopback:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.resolve()  # Flower takes no relative paths of certificates
+        self._children: list[subprocess.Popen[bytes]] = []  # of this process; those of an earlier one are in the file
 
     @property
     def file(self) -> Path:
@@ -137,6 +138,8 @@ root-certificates = {json.dumps(str(self.folder / CA))}
     def online(self) -> list[dict[str, Any]]:
         """The SuperNodes that the SuperLink sees online."""
         listed = json.loads(self.flwr("supernode", "list", CONNECTION, "--format", "json"))
+        if not listed.get("success", True):  # Flower's status is 0 all the same
+            raise UserError(f"flwr supernode list failed: {' '.join(str(listed.get('error-message')).split())[:300]}")
         return [node for node in listed.get("nodes", []) if node.get("status") == "online"]
 
     def flwr(self, *arguments: str) -> str:
@@ -148,22 +151,24 @@ root-certificates = {json.dumps(str(self.folder / CA))}
             raise UserError(f"flwr {' '.join(arguments[:2])} failed: {text[-300:]}")
         return done.stdout
 
-    def stop(self, name: str) -> None:
-        """Stop one process and what it has started."""
-        keep = []
-        for process in self.processes:
-            if process.name == name:
-                _stop([process])
-            else:
-                keep.append(process)
-        self._write(keep)
-
     def down(self) -> list[str]:
         """Stop everything that was started here, nodes first; the names of what was running."""
         running = [process for process in self.processes if process.alive()]
         _stop(running[::-1])
+        self._end_stragglers()
+        for child in self._children:
+            child.wait()
         self.file.unlink(missing_ok=True)
         return [process.name for process in running]
+
+    def _end_stragglers(self) -> None:
+        """Kill apps that have outlived a killed SuperLink or SuperNode: they are known by their Flower home."""
+        home = f"FLWR_HOME={self.folder / 'home'}".encode()
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                command, environment = ((process / name).read_bytes() for name in ("cmdline", "environ"))
+                if home in environment.split(b"\0") and (b"flwr-" in command or b"flower-" in command):
+                    os.kill(int(process.name), signal.SIGKILL)
 
     def _start(self, name: str, port: int, command: Sequence[str]) -> Process:
         shared = ["--host", "127.0.0.1", "--port", str(port), "--ssl-ca-certfile", str(self.folder / CA)]
@@ -179,6 +184,7 @@ root-certificates = {json.dumps(str(self.folder / CA))}
                 stderr=log,
                 start_new_session=True,  # a group of its own, so that its children can be stopped with it
             )
+        self._children.append(started)
         process = Process(name, started.pid, port)
         self._write([p for p in self.processes if p.name != name] + [process])
         return process

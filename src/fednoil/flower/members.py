@@ -47,6 +47,7 @@ class Members:
         self.sites: dict[int, Site] = {}
         self.nodes: dict[int, int] = {}  # client -> node
         self.agreement: Agreement | None = None
+        self.founders: dict[str, int] = {}  # samples of those who were there at the start, by number
         self._numbers: dict[str, int] = {}  # of everyone who ever took part
         self._refused: set[int] = set()
         self._waiting: dict[int, Site] = {}  # introduced, before there is an agreement
@@ -55,10 +56,6 @@ class Members:
 
     def name(self, client: int) -> str:
         return next(name for name, number in self._numbers.items() if number == client)
-
-    @property
-    def names(self) -> list[str]:
-        return sorted(self._numbers, key=lambda name: self._numbers[name])
 
     def gather(self) -> None:
         """Wait until as many nodes have come as the configuration wants, and settle what they agree on."""
@@ -69,6 +66,7 @@ class Members:
             if self.agreement is None and len(self._waiting) >= wanted:
                 self._settle()
             if len(self.online()) >= wanted:
+                self.founders = self.founders or {self.name(k): self.sites[k].samples for k in sorted(self.sites)}
                 return
             if time.monotonic() > end:
                 break
@@ -96,6 +94,7 @@ class Members:
             self.agreement = Agreement.of(values["agreement"])
             self._numbers = {str(name): int(number) for name, number in values["clients"].items()}
             self._sizes = {str(name): int(size) for name, size in values["sizes"].items()}
+            self.founders = {str(name): self._sizes[str(name)] for name in values["founders"]}
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise UserError(f"{path} is damaged ({error!r}); start over with --force") from None
 
@@ -104,13 +103,13 @@ class Members:
         self._roster = out / ROSTER
         self._write()
 
-    def sizes(self) -> dict[str, int]:
+    def _told(self) -> dict[str, int]:
         """Samples of each client as it first told them."""
         return {**{self.name(k): site.samples for k, site in self.sites.items()}, **self._sizes}
 
     def _write(self) -> None:
         if self._roster is not None and self.agreement is not None:
-            values = {"run": self.run, "clients": self._numbers, "sizes": self.sizes()}
+            values = {"run": self.run, "clients": self._numbers, "sizes": self._told(), "founders": list(self.founders)}
             write_json(self._roster, values | {"agreement": self.agreement.values()})
 
     def _introduce(self, round_idx: int) -> None:

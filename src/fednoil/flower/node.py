@@ -166,7 +166,7 @@ def introduce(settings: NodeSettings, config_text: str) -> Site:
     else:
         if config.data.name == SITES:
             raise Refusal("it has no data of its own: --node-config has no data=")
-        setting = _whole(config_text, settings.trust).setting
+        setting = whole(config_text, settings.trust).setting
         dataset, partition = setting.dataset, settings.partition
         assert partition is not None
         if not 0 <= partition < setting.num_clients:
@@ -191,7 +191,7 @@ def configured(text: str, trust: tuple[str, ...]) -> Config:
 
 
 @lru_cache(maxsize=2)
-def _whole(config_text: str, trust: tuple[str, ...]) -> Experiment:
+def whole(config_text: str, trust: tuple[str, ...]) -> Experiment:
     """The experiment with all simulated partitions, made once a process."""
     return make_experiment(configured(config_text, trust))
 
@@ -203,13 +203,13 @@ def _own_data(name: str) -> Dataset:
 
 @lru_cache(maxsize=2)
 def _partition_bench(config_text: str, trust: tuple[str, ...]) -> tuple[Workbench, torch.Tensor]:
-    experiment = _whole(config_text, trust)
+    experiment = whole(config_text, trust)
     device = _device(experiment.config)
     return make_bench(experiment, device), torch.tensor(experiment.setting.dataset.train.images, device=device)
 
 
 def _partition_work(settings: NodeSettings, order: Order) -> Work:
-    experiment = _whole(order.config, settings.trust)
+    experiment = whole(order.config, settings.trust)
     bench, pool = _partition_bench(order.config, settings.trust)
     setting, partition = experiment.setting, settings.partition
     if partition is None or partition != order.client or partition >= setting.num_clients:

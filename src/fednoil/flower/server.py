@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
+from flwr.supercore.exit import ExitCode, flwr_exit
 
 from fednoil import runner
 from fednoil.config import Config, load_config
@@ -45,8 +46,8 @@ class FlowerEngine:
         self.members = members
         members.gather()
         assert members.agreement is not None
-        sizes = members.sizes()
-        sites = Sites.of(members.agreement.dataset(SITES), members.names, [sizes[name] for name in members.names])
+        # Whoever joins later changes nothing of what the run is.
+        sites = Sites.of(members.agreement.dataset(SITES), list(members.founders), list(members.founders.values()))
         experiment = whole or experiment_in(sites, config)
         check_update_privacy(experiment)
         return experiment
@@ -92,22 +93,21 @@ class Assignment:
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Play all rounds of the run that the app's configuration describes."""
-    values = context.run_config
-    play(grid, Assignment(*(values[key] for key in ("config", "out", "resume", "force"))))  # pyright: ignore
+    values: dict[str, Any] = dict(context.run_config)
+    try:
+        play(grid, Assignment(**{key: values[key] for key in ("config", "out", "resume", "force")}))
+    except UserError as error:
+        # Flower's way out that tells the SuperLink of the failure without a traceback.
+        flwr_exit(ExitCode.SERVERAPP_EXCEPTION, f"fednoil: {error}")
 
 
 def play(grid: Grid, assignment: Assignment) -> dict[str, Any]:
-    """Run to the end and record it; bad input is one line in the log."""
-    try:
-        config = load_config(tomllib.loads(assignment.config))
-        return runner.run(
-            config,
-            Path(assignment.out),
-            Lines(),
-            resume=assignment.resume,
-            force=assignment.force,
-            engine=FlowerEngine(grid),
-        )
-    except UserError as error:
-        log.error("fednoil: %s", error)
-        raise
+    """Run to the end and record it."""
+    return runner.run(
+        load_config(tomllib.loads(assignment.config)),
+        Path(assignment.out),
+        Lines(),
+        resume=assignment.resume,
+        force=assignment.force,
+        engine=FlowerEngine(grid),
+    )

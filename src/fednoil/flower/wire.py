@@ -13,6 +13,8 @@ from fednoil.flower.messages import content_bytes
 
 _POLL = 0.05, 0.5  # seconds between two looks, at first and at last; Flower's own loop waits 3 s each time
 
+_GRACE = 5.0  # seconds by which a message outlives our patience, so that we and not the SuperLink say it was too late
+
 
 @dataclass
 class Wire:
@@ -26,7 +28,8 @@ class Wire:
     def ask(self, kind: str, round_idx: int, orders: Mapping[int, RecordDict]) -> dict[int, RecordDict | str]:
         """Send each node its order; node -> the content of its reply, or why there is none."""
         messages = [
-            Message(content, node, kind, ttl=self.timeout, group_id=str(round_idx)) for node, content in orders.items()
+            Message(content, node, kind, ttl=self.timeout + _GRACE, group_id=str(round_idx))
+            for node, content in orders.items()
         ]
         pushed = set(self.grid.push_messages(messages)) if messages else set()
         nodes = {message.metadata.message_id: message.metadata.dst_node_id for message in messages}

@@ -29,7 +29,7 @@ def private_score(score: float, size: int, sampling: str, scale: float, u: float
     1/size, and R queries share ε. Moving the result back into the range uses nothing of the data.
     """
     unit = 1.0 if sampling == "score" else 1 / size
-    noise = -scale * unit * math.copysign(math.log1p(-2 * abs(u - 0.5)), u - 0.5)
+    noise = scale * unit * math.copysign(math.log1p(-2 * abs(u - 0.5)), u - 0.5)
     return min(max(score + noise, 0.0), size * unit)
 
 
