@@ -5,10 +5,10 @@ FEDNOIL := $(VENV)/bin/fednoil
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-slow test-kernels check format bench clean
+.PHONY: help setup run test test-slow test-kernels check format bench bench-federation federation clean
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
 
 setup: $(STAMP) ## create .venv and install the package with its tools
 
@@ -22,11 +22,14 @@ run: setup ## train FedAvg and FedNoiL on noisy labels with the embedded data, a
 	$(FEDNOIL) run demo/fednoil --out runs/demo-fednoil --force
 	$(FEDNOIL) compare runs/demo-fedavg runs/demo-fednoil
 
+federation: setup ## a real federation on this machine: TLS, three nodes with different noise, FedNoiL
+	$(PY) tools/federation_demo.py
+
 test: setup ## run all tests but the slow ones
 	$(PY) -m pytest
 
-test-slow: setup test-kernels ## run the tests that take long, Ray's among them
-	$(PY) -m pip install --quiet -c constraints.txt -e ".[dev,ray]"
+test-slow: setup test-kernels ## run the tests that take minutes: real federations with faults, Ray
+	$(PY) -m pip install --quiet -c constraints.txt -e ".[dev,ray,simulation]"
 	$(PY) -m pytest -m slow
 
 test-kernels: setup ## run the GPU's kernels in Triton's interpreter, on the CPU
@@ -45,6 +48,9 @@ format: setup ## format and fix what ruff can
 bench: setup ## time a round against a plain PyTorch loop, and learners against their arithmetic (ratios, in one process)
 	$(PY) benchmarks/plain_loop.py
 	$(PY) benchmarks/learners.py
+
+bench-federation: setup ## time and bytes of a round on Flower, against our simulator and Flower's own FedAvg
+	$(PY) benchmarks/federation.py
 
 clean: ## remove the environment and caches; runs/ stays
 	rm -rf $(VENV) .triton .pytest_cache .ruff_cache .hypothesis

@@ -67,6 +67,14 @@ def values(tiny_npz: Path) -> dict[str, Any]:
 
 
 @pytest.fixture
+def federated(values: dict[str, Any]) -> dict[str, Any]:
+    """The tiny experiment with scored clients, ready for a federation that doesn't wait."""
+    values["server"]["sampling"] = "score"
+    values["federation"] = {"wait": 0.5, "timeout": 0.3}
+    return values
+
+
+@pytest.fixture
 def config(values: dict[str, Any]) -> Config:
     return load_config(values)
 

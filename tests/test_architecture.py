@@ -28,6 +28,7 @@ STAGES = [
     ["rounds"],
     ["records"],
     ["predict", "runner", "testing"],
+    ["flower"],
     ["report"],
     ["figures"],
     ["reproduce"],

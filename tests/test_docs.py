@@ -161,7 +161,9 @@ def missing_paths(text: str, _path: Path) -> list[str]:
 @cache
 def options() -> dict[str, set[str]]:
     """The long options of every command."""
-    commands = getattr(get_command(app), "commands")  # noqa: B009  (the type of a group isn't public)
+    commands = dict(getattr(get_command(app), "commands"))  # noqa: B009  (the type of a group isn't public)
+    for name, group in list(commands.items()):
+        commands |= {f"{name} {inner}": command for inner, command in getattr(group, "commands", {}).items()}
     return {
         name: {o for p in command.params for o in getattr(p, "opts", []) if o.startswith("--")} | {"--help"}
         for name, command in commands.items()
@@ -182,10 +184,12 @@ def wrong_commands(text: str, _path: Path) -> list[str]:
             if words[0] != "--help":
                 wrong.append(f"command fednoil {words[0]}")
             continue
+        if " ".join(words[:2]) in options():
+            words = [" ".join(words[:2]), *words[2:]]
         known = options()[words[0]]
         used = [o for word in words[1:] for o in re.findall(r"^\W*(--[a-z][a-z-]*)", word)]
         wrong += [f"option fednoil {words[0]} {o}" for o in used if o not in known]
-        source = words[1] if words[0] == "run" and len(words) > 1 else "-"
+        source = words[1] if words[0].endswith("run") and len(words) > 1 else "-"
         if re.fullmatch(r"[a-z0-9/+-]+", source) and source[0] != "-" and source not in preset_names():
             wrong.append(f"preset {source}")
     return wrong
@@ -251,6 +255,8 @@ MISTAKES: list[tuple[Check, str]] = [
     (wrong_commands, "`--fly`"),
     (wrong_commands, "`fednoil fly`"),
     (wrong_commands, "`fednoil compare --resume runs/a`"),
+    (wrong_commands, "`fednoil federation up --resume`"),
+    (wrong_commands, "`fednoil federation run no-such-preset`"),
     (wrong_commands, "```\n$ .venv/bin/fednoil run demo \\\n    --fly 3\n```"),
     (wrong_commands, "`fednoil run paper/mnist/iid/clean/fedavg`"),
     (unknown_keys, "`train.round`"),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -52,6 +55,28 @@ class Setting:
 
     def manifest_hash(self) -> str:
         return manifest.manifest_hash(self.parts, self.labels, self.truth)
+
+
+@dataclass(frozen=True)
+class Sites(Setting):
+    """The setting of a federation: who takes part and how many samples each has. Their images and labels are not
+    here, nor is anything known of their noise."""
+
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, dataset: Dataset, names: Sequence[str], sizes: Sequence[int]) -> Sites:
+        """Sites called `names` with `sizes` samples; of `dataset` only classes, shape and normalisation are used."""
+        parts = tuple(np.arange(size) for size in sizes)
+        return cls(dataset, parts, noise.Labels((), ()), noise.Truth(None), tuple(names))
+
+    def pooled(self) -> Setting:
+        raise UserError("server.name = 'centralized' pools the clients' data, which never leave them in a federation")
+
+    def manifest_hash(self) -> str:
+        """SHA-256 over names and sizes: what is known of who has what."""
+        roster = [[name, len(part)] for name, part in zip(self.names, self.parts, strict=True)]
+        return hashlib.sha256(json.dumps(roster).encode()).hexdigest()
 
 
 @dataclass(frozen=True)

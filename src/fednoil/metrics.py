@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from fednoil.executors.base import HeldOut
+
 
 @dataclass(frozen=True)
 class Score:
@@ -64,6 +66,12 @@ def mean_score(scores: Sequence[Score], weights: Sequence[float]) -> Score:
         tuple(per_class),
         mean([s.shifted for s in scores]),
     )
+
+
+def mean_held_out(found: Sequence[HeldOut]) -> tuple[float, float]:
+    """Accuracy in percent and mean loss over all samples that the clients hold out."""
+    samples = sum(h.samples for h in found)
+    return 100.0 * sum(h.right for h in found) / samples, sum(h.loss * h.samples for h in found) / samples
 
 
 def converged(accuracies: Sequence[float]) -> bool | None:
@@ -152,12 +160,12 @@ def client_ranking(probabilities: Sequence[float], ratios: np.ndarray | None) ->
 
 def summarise(records: Sequence[dict[str, Any]], per_class: Sequence[float | None]) -> dict[str, Any]:
     """The summary of a run from its round records."""
-    accuracies = [r["test_accuracy"] for r in records]
+    accuracies = [r["test_accuracy"] for r in records if r["test_accuracy"] is not None]  # of a federation not all
     last = accuracies[-10:]
     return {
-        "final_accuracy": accuracies[-1],
-        "best_accuracy": max(accuracies),
-        "last10_accuracy": sum(last) / len(last),
+        "final_accuracy": accuracies[-1] if last else None,
+        "best_accuracy": max(accuracies, default=None),
+        "last10_accuracy": sum(last) / len(last) if last else None,
         "converged": converged(accuracies),
         "per_class_accuracy": list(per_class),
         "rounds": len(records),

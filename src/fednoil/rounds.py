@@ -15,12 +15,13 @@ import torch
 
 from fednoil import metrics
 from fednoil.errors import UserError
-from fednoil.executors.base import Executor, Job, Progress, Result
+from fednoil.executors.base import Executor, Federation, Job, Progress, Result
 from fednoil.experiment import Experiment
 from fednoil.learners.base import Turn
 from fednoil.noise import noise_ratios
+from fednoil.seeds import open_uniform
 from fednoil.servers.base import ServerState, Update
-from fednoil.servers.sampling import draw_clients, number_selected, shares
+from fednoil.servers.sampling import draw_clients, number_selected, private_score, shares
 from fednoil.tensors import Tensors, message_bytes
 
 
@@ -37,9 +38,11 @@ class RunState:
 
 @dataclass(frozen=True)
 class Selection:
-    """The clients of a round, the shares p_k they were drawn by, and the scores where clients gave them."""
+    """The clients of a round, whom they were drawn from and by which shares p_k, and the scores where clients gave
+    them."""
 
     clients: list[int]
+    candidates: list[int]
     shares: list[float]
     scores: list[float] | None
 
@@ -64,40 +67,66 @@ def placed(state: RunState, device: torch.device) -> RunState:
 def play(
     experiment: Experiment, executor: Executor, state: RunState, progress: Progress | None = None
 ) -> tuple[RunState, dict[str, Any]]:
-    """Play one round; returns the next state and the round's record."""
+    """Play one round; returns the next state and the round's record.
+
+    In a federation some clients may be missing, or not answer. The round goes on with those who did; with fewer usable
+    updates than `federation.min_replies` the model stays as it is.
+    """
     began = time.perf_counter()
     server, round_idx = experiment.server, state.round_idx + 1
     epochs = experiment.schedule.epochs(round_idx)
-    everyone = [_job(experiment, state, k, epochs) for k in range(experiment.setting.num_clients)]
+    federation = executor if isinstance(executor, Federation) else None
+    there = federation.members(round_idx) if federation else range(experiment.setting.num_clients)
+    everyone = {k: _job(experiment, state, k, epochs) for k in there}
     chosen = _select(experiment, executor, everyone, round_idx)
     jobs = [everyone[k] for k in chosen.clients]
     results = sorted(executor.train(jobs, progress), key=lambda r: r.client)
+    enough = federation is None or len(results) >= experiment.config.federation.min_replies
     updates = [Update(r.client, r.tensors, r.numbers) for r in results]
-    next_server = server.aggregate(state.server, round_idx, updates)
+    next_server = server.aggregate(state.server, round_idx, updates) if enough else state.server
     keep = {**state.keep, **{r.client: r.keep for r in results if r.keep}}
-    score, beside = _evaluate(experiment, executor, next_server, keep, round_idx)
+    evaluation = _evaluate(experiment, executor, next_server, keep, round_idx)
     after = RunState(
         round_idx=round_idx,
         server=next_server,
         keep=keep,
         train_batches=state.train_batches + sum(int(r.numbers["steps"]) for r in results),
-        per_class=score.per_class,
+        per_class=evaluation.per_class if evaluation else state.per_class,
     )
     record: dict[str, Any] = {
         "round": round_idx,
-        "test_accuracy": score.accuracy,
-        "test_loss": score.loss,
-        "train_loss": sum(r.loss for r in results) / len(results),
-        "local_epochs": epochs,
-        "train_batches": after.train_batches,
-        "selected": chosen.clients,
+        "test_accuracy": evaluation.accuracy if evaluation else None,
+        "test_loss": evaluation.loss if evaluation else None,
     }
-    if experiment.config.noise.kind in ("pair", "manifest"):  # a manifest may hold pair noise
-        record["shifted_accuracy"] = score.shifted
-    record |= beside | server.notes(next_server) | _figures(experiment, chosen, results, epochs)
-    down, up = (0, 0) if server.pools else _traffic(everyone, jobs, results, scored=chosen.scores is not None)
-    record |= {"bytes_down": down, "bytes_up": up, "wall_s": round(time.perf_counter() - began, 4)}
-    return after, record
+    if federation is None:  # a federation's clients keep their losses to themselves
+        record["train_loss"] = sum(r.loss for r in results) / len(results)
+    record |= {"local_epochs": epochs, "train_batches": after.train_batches, "selected": chosen.clients}
+    if evaluation and evaluation.shifted is not None and experiment.config.noise.kind in ("pair", "manifest"):
+        record["shifted_accuracy"] = evaluation.shifted  # a manifest may hold pair noise
+    record |= evaluation.beside if evaluation else {}
+    record |= server.notes(next_server) | _figures(experiment, chosen, results, epochs)
+    if federation:
+        record |= _happened(federation, chosen, results, enough, list(there))
+    else:
+        scored = chosen.scores is not None
+        down, up = (0, 0) if server.pools else _traffic(list(everyone.values()), jobs, results, scored)
+        record |= {"bytes_down": down, "bytes_up": up}
+    return after, record | {"wall_s": round(time.perf_counter() - began, 4)}
+
+
+def _happened(
+    federation: Federation, chosen: Selection, results: list[Result], enough: bool, there: list[int]
+) -> dict[str, Any]:
+    """Who was there, what they answered, who failed and why: all by the clients' own names."""
+    account = federation.account()
+    told: dict[str, Any] = {"nodes": [federation.name(k) for k in there]}
+    if chosen.scores is not None:
+        told["scores"] = {federation.name(k): s for k, s in zip(chosen.candidates, chosen.scores, strict=True)}
+    told["trained"] = [federation.name(r.client) for r in results]
+    told["failed"] = {federation.name(k): why for k, why in sorted(account.failed.items())}
+    if not enough:
+        told["kept"] = True
+    return told | {"bytes_down": account.bytes_down, "bytes_up": account.bytes_up}
 
 
 def _job(experiment: Experiment, state: RunState, client: int, epochs: int) -> Job:
@@ -110,16 +139,32 @@ def _job(experiment: Experiment, state: RunState, client: int, epochs: int) -> J
     )
 
 
-def _select(experiment: Experiment, executor: Executor, everyone: list[Job], round_idx: int) -> Selection:
-    """Draw the clients of this round, by their own scores where the configuration asks for them."""
-    config, clients = experiment.server.config, len(everyone)
-    scores = None
+def _select(experiment: Experiment, executor: Executor, everyone: dict[int, Job], round_idx: int) -> Selection:
+    """Draw the clients of this round from those who can be asked, or who have told their scores where the
+    configuration asks for them."""
+    config = experiment.server.config
+    candidates, scores = list(everyone), None
     if config.sampling != "uniform":
-        replies = executor.scores(everyone, config.sampling, config.temperature)
-        scores = [replies[k] for k in range(clients)]
-    p = shares(scores) if scores is not None else [1 / clients] * clients
-    count = number_selected(config.client_fraction, clients)
-    return Selection(draw_clients(p, count, experiment.seed.child("round", round_idx, "select")), p, scores)
+        replies = executor.scores(list(everyone.values()), config.sampling, config.temperature)
+        if config.score_epsilon is not None and not isinstance(executor, Federation):
+            replies = {k: _noised(experiment, everyone[k], score) for k, score in replies.items()}
+        candidates = [k for k in everyone if k in replies]
+        scores = [replies[k] for k in candidates]
+    if not candidates:
+        return Selection([], [], [], scores)
+    p = shares(scores) if scores is not None else [1 / len(candidates)] * len(candidates)
+    count = min(number_selected(config.client_fraction, len(everyone)), len(candidates))
+    drawn = draw_clients(p, count, experiment.seed.child("round", round_idx, "select"))
+    return Selection([candidates[place] for place in drawn], candidates, p, scores)
+
+
+def _noised(experiment: Experiment, job: Job, score: float) -> float:
+    """A simulated client's score with the noise it would add; a real one draws its own, which no seed tells."""
+    config, size = experiment.server.config, experiment.task.sizes[job.client]
+    assert config.score_epsilon is not None
+    scale = experiment.task.rounds / config.score_epsilon
+    u = float(open_uniform(torch.tensor(job.turn.seed.child("score noise").key()), 1)[0])
+    return private_score(score, size, config.sampling, scale, u)
 
 
 def _figures(experiment: Experiment, chosen: Selection, results: list[Result], epochs: int) -> dict[str, Any]:
@@ -127,11 +172,13 @@ def _figures(experiment: Experiment, chosen: Selection, results: list[Result], e
     setting = experiment.setting
     ratios = noise_ratios(setting.labels, setting.truth)
     figures: dict[str, Any] = {}
-    if ratios is not None:
+    if ratios is not None and chosen.clients:
         figures["noise_ratio"] = metrics.selected_noise(ratios, chosen.clients)
     if chosen.scores is not None:
-        figures["client_scores"] = chosen.scores
-        figures |= metrics.client_ranking(chosen.shares, ratios)
+        if len(chosen.scores) == setting.num_clients:
+            figures["client_scores"] = chosen.scores
+        if chosen.candidates:
+            figures |= metrics.client_ranking(chosen.shares, None if ratios is None else ratios[chosen.candidates])
     with_draws = [r for r in results if "drawn" in r.evidence]
     if with_draws:
         sizes = [float(r.evidence["drawn"].sum()) / (epochs * len(r.evidence["drawn"])) for r in with_draws]
@@ -161,14 +208,31 @@ def _traffic(everyone: list[Job], jobs: list[Job], results: list[Result], scored
     return down + len(jobs) * message_bytes({}, orders), up + len(everyone) * message_bytes({}, {"score": 0.0})
 
 
+@dataclass(frozen=True)
+class Evaluation:
+    """A round's accuracy in percent and loss, accuracy by class where it is known, and what is told beside them."""
+
+    accuracy: float
+    loss: float
+    per_class: tuple[float | None, ...] = ()
+    shifted: float | None = None
+    beside: dict[str, Any] = field(default_factory=dict)
+
+
 def _evaluate(
     experiment: Experiment,
     executor: Executor,
     server_state: ServerState,
     keep: dict[int, Tensors],
     round_idx: int,
-) -> tuple[metrics.Score, dict[str, float]]:
-    """Score the models that the server names on the test set; those without weight are told beside the mean."""
+) -> Evaluation | None:
+    """Score the models on the test set, or where there is none on what the clients hold out; None: not known."""
+    config = experiment.config
+    if isinstance(executor, Federation):
+        if round_idx % config.federation.evaluate_every and round_idx != config.train.rounds:
+            return None
+        if not len(experiment.setting.dataset.test):
+            return _held_out(experiment, executor, server_state, round_idx)
     labels = torch.from_numpy(experiment.setting.dataset.test.labels).long()
     scored = experiment.server.scored(server_state, keep)
     scores = [metrics.score_logits(executor.test_logits(s.tensors), labels) for s in scored]
@@ -178,6 +242,22 @@ def _evaluate(
     if not math.isfinite(score.loss):
         raise UserError(
             f"training diverged: the test loss is {score.loss} in round {round_idx}; "
-            f"lower train.lr (now {experiment.config.train.lr}); the last checkpoint is kept"
+            f"lower train.lr (now {config.train.lr}); the last checkpoint is kept"
         )
-    return score, beside
+    return Evaluation(score.accuracy, score.loss, score.per_class, score.shifted, beside)
+
+
+def _held_out(
+    experiment: Experiment, federation: Federation, server_state: ServerState, round_idx: int
+) -> Evaluation | None:
+    """The mean over what the clients hold out, by its size, each client with the model that is its own."""
+    played = RunState(round_idx - 1, server_state)
+    found = federation.held_out([_job(experiment, played, k, 0) for k in federation.members(round_idx)])
+    if not found:
+        return None
+    by_name = {
+        federation.name(k): {"accuracy": 100.0 * h.right / h.samples, "samples": h.samples, "loss": h.loss}
+        for k, h in sorted(found.items())
+    }
+    accuracy, loss = metrics.mean_held_out(list(found.values()))
+    return Evaluation(accuracy, loss, beside={"held_out": by_name})

@@ -6,6 +6,7 @@ import contextlib
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,7 +17,15 @@ from fednoil.config.loading import load_config, read_toml, to_toml
 from fednoil.config.schema import Config
 from fednoil.errors import UserError
 from fednoil.executors.base import Executor, Progress
-from fednoil.experiment import Experiment, Setting, make_executor, make_experiment, pick_device, predicted_labels
+from fednoil.experiment import (
+    Experiment,
+    Setting,
+    Sites,
+    make_executor,
+    make_experiment,
+    pick_device,
+    predicted_labels,
+)
 from fednoil.records.checkpoint import Checkpoints
 from fednoil.records.environment import environment, now
 from fednoil.records.events import EventFiles
@@ -37,6 +46,31 @@ class Reporter(Protocol):
     def finish(self, summary: dict[str, Any], folder: Path) -> None: ...
 
 
+class Engine(Protocol):
+    """Where a run takes place: in this process, or in a federation."""
+
+    def experiment(self, config: Config, out: Path, *, going_on: bool) -> Experiment:
+        """The experiment, `going_on` where `out` holds the beginning of it; writes nothing."""
+        ...
+
+    def executor(self, experiment: Experiment, out: Path, device: torch.device) -> Executor:
+        """Who does the clients' work; may write to `out`, which is the run's by now."""
+        ...
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """All clients in this process."""
+
+    data_dir: Path | None = None
+
+    def experiment(self, config: Config, out: Path, *, going_on: bool) -> Experiment:
+        return make_experiment(config, self.data_dir)
+
+    def executor(self, experiment: Experiment, out: Path, device: torch.device) -> Executor:
+        return make_executor(experiment, device)
+
+
 def run(
     config: Config,
     out: Path,
@@ -45,14 +79,17 @@ def run(
     data_dir: Path | None = None,
     resume: bool = False,
     force: bool = False,
+    engine: Engine | None = None,
 ) -> dict[str, Any]:
-    """Run an experiment to its end and record it under `out`; returns the summary."""
+    """Run an experiment to its end, simulated unless another engine is given, and record it under `out`; returns the
+    summary."""
+    engine = engine or Simulation(data_dir)
     folder = RunFolder(out)
     _check(folder, config, resume, force)
     device = pick_device(config.run.device)
     events = EventFiles(folder) if config.run.tensorboard else None
     # Nothing is created before the whole configuration and the data have proved good.
-    experiment = make_experiment(config, data_dir)
+    experiment = engine.experiment(config, out, going_on=resume and folder.is_run())
     with folder.locked():
         _check(folder, config, resume, force)  # again: another process may have been here meanwhile
         hashes = {
@@ -63,14 +100,14 @@ def run(
         checkpoints = Checkpoints(out / CHECKPOINT, hashes)
         if force:
             folder.clear()
-        if resume and folder.is_finished():
+        if resume and folder.is_finished(with_noise=_has_manifest(experiment.setting)):
             summary, records = folder.summary(), folder.keep_rounds(checkpoints.load().round_idx)
             reporter.start(experiment, records)
             reporter.finish(summary, out)
             return summary
         state, records = _begin(experiment, folder, checkpoints, device, hashes)
         state = rounds.placed(state, device)
-        executor = make_executor(experiment, device)
+        executor = engine.executor(experiment, out, device)
         reporter.start(experiment, records)
         watchers = [reporter.round]
         if events is not None:
@@ -100,13 +137,14 @@ def _begin(
         state = checkpoints.load()
         records = folder.keep_rounds(state.round_idx)
         _note_resumption(folder, state.round_idx, environment(device) | hashes)
-        if not (folder.path / "noise.parquet").is_file():
+        if not (folder.path / "noise.parquet").is_file() and _has_manifest(experiment.setting):
             _write_noise(folder, experiment.setting)
         return state, records
     folder.rounds_file.unlink(missing_ok=True)
     folder.write_config(to_toml(experiment.config))
     folder.write_environment(environment(device) | hashes)
-    _write_noise(folder, experiment.setting)
+    if _has_manifest(experiment.setting):
+        _write_noise(folder, experiment.setting)
     return rounds.start(experiment), []
 
 
@@ -119,6 +157,11 @@ def _note_resumption(folder: RunFolder, after: int, present: dict[str, Any]) -> 
         known = {**present, "resumed": []}
     known["resumed"].append({"at": now(), "after_round": after})
     folder.write_environment(known)
+
+
+def _has_manifest(setting: Setting) -> bool:
+    """Whether split and labels are known here; sites keep theirs."""
+    return not isinstance(setting, Sites)
 
 
 def _write_noise(folder: RunFolder, setting: Setting) -> None:

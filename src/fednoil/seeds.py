@@ -118,10 +118,14 @@ def permutations(keys: Tensor, count: int) -> Tensor:
     return torch.argsort(bits(keys, count), dim=-1, stable=True)
 
 
+def open_uniform(keys: Tensor, count: int) -> Tensor:
+    """Uniform numbers in (0, 1), never 0 or 1: float64 [*keys.shape, count]."""
+    return (_shift(bits(keys, count), 11).to(torch.float64) + 0.5) * 2.0**-53
+
+
 def gumbel(keys: Tensor, count: int) -> Tensor:
     """Standard Gumbel noise: float64 [*keys.shape, count].
 
     The m largest of log p + Gumbel noise are m draws by p without replacement, one after another.
     """
-    u = (_shift(bits(keys, count), 11).to(torch.float64) + 0.5) * 2.0**-53
-    return -torch.log(-torch.log(u))
+    return -torch.log(-torch.log(open_uniform(keys, count)))

@@ -9,14 +9,16 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from fednoil import __version__
+from fednoil.cli import federation
 from fednoil.cli.report import report
 from fednoil.cli.reproduce import reproduce
+from fednoil.cli.resolving import resolve
 from fednoil.cli.stopping import Stopped
 from fednoil.errors import UserError
 
@@ -69,7 +71,7 @@ def run(
         raise UserError("--resume and --force exclude each other: go on with the run, or start over")
     if quiet and as_json:
         raise UserError("--quiet and --json exclude each other")
-    config, folder = _resolve(source, list(changes or []), seed, device, out, resume)
+    config, folder = resolve(source, list(changes or []), seed, device, out, resume)
     console = Console()
     reporter: Silent = Silent()
     if as_json:
@@ -83,35 +85,6 @@ def run(
         raise
     finally:
         reporter.close()
-
-
-def _resolve(
-    source: str | None, assignments: list[str], seed: str | None, device: str | None, out: Path | None, resume: bool
-) -> tuple[Any, Path]:
-    """The configuration and the folder that the arguments of `run` ask for."""
-    from fednoil.config import load_config, merge, parse_set, preset, preset_names, read_toml
-
-    changes = parse_set(assignments)
-    if seed is not None:
-        changes.setdefault("run", {})["seed"] = seed
-    if device is not None:
-        changes.setdefault("run", {})["device"] = device
-    is_file = (
-        source is not None and source not in preset_names() and (source.endswith(".toml") or Path(source).is_file())
-    )
-    if source is None and resume and out is not None:
-        if not (out / "config.toml").is_file():
-            raise UserError(f"{out} holds no run to go on with (no config.toml); name a preset or file to start one")
-        base = read_toml(out / "config.toml")  # a run's own folder says what it is
-    elif is_file:
-        base = read_toml(Path(str(source)))
-    else:
-        base = preset(source or "demo")
-    config = load_config(merge(base, changes))
-    if out is None:
-        name = Path(str(source)).stem if is_file else (source or "demo").replace("/", "-")
-        out = Path("runs") / (name if config.run.seed == 0 else f"{name}-seed{config.run.seed}")
-    return config, out
 
 
 @app.command()
@@ -239,6 +212,9 @@ def predict(
 
     rows = predict_files(model, images, resize=resize, trusted=tuple(trust or ()))
     show(rows, {"image": "image", "class": "class", "probability": "probability"}, "Predictions", as_json)
+
+
+app.add_typer(federation.app, name="federation")
 
 
 @app.command()

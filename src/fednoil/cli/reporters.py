@@ -93,7 +93,8 @@ class Bars(Silent):
 
     def _note(self, record: dict[str, Any]) -> str:
         """All figures where there is room, else the accuracy alone: bars and time left come first."""
-        return _figures(record) if self.console.width >= 130 else f"{record['test_accuracy']:.1f} %"
+        accuracy = record["test_accuracy"]
+        return _figures(record) if self.console.width >= 130 or accuracy is None else f"{accuracy:.1f} %"
 
     def finish(self, summary: dict[str, Any], folder: Path) -> None:
         self.close()
@@ -117,16 +118,20 @@ def headline(experiment: Experiment, done: list[dict[str, Any]]) -> list[str]:
 
 
 def closing(summary: dict[str, Any], folder: Path) -> str:
-    return (
-        f"final accuracy {summary['final_accuracy']:.2f} %, best {summary['best_accuracy']:.2f} %, "
-        f"{summary['wall_s']:.1f} s; results in {folder}"
-    )
+    known = summary["final_accuracy"] is not None
+    accuracy = f"{summary['final_accuracy']:.2f} %, best {summary['best_accuracy']:.2f} %" if known else "not known"
+    return f"final accuracy {accuracy}, {summary['wall_s']:.1f} s; results in {folder}"
 
 
 def _figures(record: dict[str, Any]) -> str:
-    parts = [f"accuracy {record['test_accuracy']:.2f} %", f"loss {record['test_loss']:.3f}"]
+    parts = []
+    if record["test_accuracy"] is not None:
+        parts += [f"accuracy {record['test_accuracy']:.2f} %", f"loss {record['test_loss']:.3f}"]
     if record.get("noise_ratio") is not None:
         parts.append(f"noise of selected {record['noise_ratio']:.1f} %")
     epochs = record["local_epochs"]
     parts.append(f"{epochs} epoch{'' if epochs == 1 else 's'}")
+    if "trained" in record:
+        parts.append(f"{len(record['trained'])} of {len(record['nodes'])} nodes trained")
+    parts += [f"{name} failed: {why}" for name, why in record.get("failed", {}).items()]
     return "  ".join(parts)

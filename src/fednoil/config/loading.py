@@ -86,7 +86,7 @@ def merge(base: Values, changes: Values) -> Values:
         old = merged.get(section, {})
         before = old.get("name", _NAMED.get(section))
         if section in _NAMED and keys.get("name", before) != before:
-            shared = ("sampling", "client_fraction", "temperature") if section == "server" else ()
+            shared = ("sampling", "client_fraction", "temperature", "score_epsilon") if section == "server" else ()
             old = {k: v for k, v in old.items() if k in shared}
         if section == "schedule" and "epochs" in keys:
             old.pop("extra_rounds", None)

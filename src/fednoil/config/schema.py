@@ -51,6 +51,27 @@ class RunConfig(Section):
     tensorboard: bool = Field(default=False, description="also write TensorBoard event files")
 
 
+class FederationConfig(Section):
+    """How a real federation is carried out; a simulation reads none of it."""
+
+    min_nodes: int | None = Field(
+        default=None, ge=1, description="nodes to wait for before round 1; none: every partition, or two sites"
+    )
+    wait: float = Field(default=300, gt=0, description="seconds to wait for them")
+    min_replies: int = Field(default=1, ge=1, description="with fewer usable updates the model is kept")
+    timeout: float = Field(default=3600, gt=0, description="seconds in which a node must reply")
+    evaluate_every: int = Field(default=1, ge=1, description="rounds between two evaluations; the last round has one")
+    update_clip: float | None = Field(default=None, gt=0, description="largest length of an update that leaves a node")
+    update_epsilon: float | None = Field(default=None, gt=0, description="ε of the noise on each update; needs a clip")
+    update_delta: float = Field(default=1e-5, gt=0, lt=1, description="δ of the noise on each update")
+
+    @model_validator(mode="after")
+    def _noise_needs_a_clip(self) -> FederationConfig:
+        if (self.update_epsilon is None) != (self.update_clip is None):
+            raise ValueError("federation.update_epsilon and federation.update_clip are set together or not at all")
+        return self
+
+
 class Config(Section):
     """One experiment."""
 
@@ -63,6 +84,7 @@ class Config(Section):
     schedule: ScheduleConfig = ConstantConfig()
     train: TrainConfig = TrainConfig()
     run: RunConfig = RunConfig()
+    federation: FederationConfig = FederationConfig()
 
     @field_validator("server", mode="before")
     @classmethod
@@ -83,8 +105,8 @@ class Config(Section):
         return self
 
     def hash(self) -> str:
-        """SHA-256 of everything that is meant to change results (of `run` only the seed)."""
-        values = self.model_dump(mode="json")
+        """SHA-256 of everything that is meant to change results (of `run` only the seed, of `federation` nothing)."""
+        values = self.model_dump(mode="json", exclude={"federation"})
         values["run"] = {"seed": self.run.seed}
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 

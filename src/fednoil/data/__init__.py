@@ -13,12 +13,13 @@ from pydantic import Field
 from fednoil.data import cache
 from fednoil.data.arrays import read_mini
 from fednoil.data.dataset import Dataset, Split
-from fednoil.data.decoded import Decoded
+from fednoil.data.decoded import Decoded, check_classes
 from fednoil.data.sources import (
     FASHION_NORMALISATION,
     KNOWN,
     MINI,
     OWN_FORMS,
+    SITES,
     Normalisation,
     is_own,
     locate,
@@ -29,6 +30,7 @@ from fednoil.section import Section
 
 __all__ = [
     "OWN_FORMS",
+    "SITES",
     "DataConfig",
     "Dataset",
     "SourceStatus",
@@ -46,7 +48,8 @@ Positive = Annotated[float, Field(gt=0)]
 
 
 class DataConfig(Section):
-    """`name` is a known dataset or the user's own `folder:PATH`, `npz:FILE`, `parquet:PATH`.
+    """`name` is a known dataset or the user's own `folder:PATH`, `npz:FILE`, `parquet:PATH`; in a federation also
+    `sites`, each site's own.
 
     `mean` and `std` replace the dataset's own normalisation: one number a channel, for pixels in 0..1.
     """
@@ -67,9 +70,16 @@ class SourceStatus:
     description: str
 
 
-def load(config: DataConfig, data_dir: Path | None = None) -> Dataset:
-    """Load the dataset that `config` names; known datasets are searched in `data_dir` first."""
+def load(config: DataConfig, data_dir: Path | None = None, *, site: bool = False) -> Dataset:
+    """Load the dataset that `config` names; known datasets are searched in `data_dir` first.
+
+    A `site` has a part of a federation's data and may lack some of the classes.
+    """
+    if config.name == SITES:
+        raise UserError(f"data.name = '{SITES}' means the data of a federation's sites: `fednoil federation run`")
     dataset = _load(config.name, data_dir)
+    if not site:
+        check_classes(config.name, dataset.train.labels, dataset.class_names)
     channels = dataset.image_shape[0]
     for key, values in (("mean", config.mean), ("std", config.std)):
         if values is not None and len(values) != channels:

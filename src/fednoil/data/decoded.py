@@ -15,6 +15,8 @@ import numpy as np
 from fednoil.data.dataset import Split
 from fednoil.errors import UserError
 
+_MOST_CLASSES = 100_000  # a label above is a damaged one, and a name for each class up to it would fill the memory
+
 
 @dataclass(frozen=True)
 class Decoded:
@@ -63,14 +65,25 @@ def assemble(
     count = len(class_names) if class_names is not None else max(int(present[-1]), 0) + 1
     for part, labels in (("train", train_labels), ("test", test_labels)):
         _in_range(f"{where}: {part}", labels, count)
-    if len(present) < count:
-        missing = next(i for i in range(count) if i >= len(present) or present[i] != i)
-        name = f" ('{class_names[missing]}')" if class_names is not None else ""
-        raise UserError(f"{where}: class {missing}{name} has no training image; every class needs one")
-    if count < 2:
-        raise UserError(f"{where}: there is only one class; a classifier needs at least two")
+    if count > _MOST_CLASSES:
+        _missing(where, present, count, None)
     names = _names(where, class_names if class_names is not None else [str(i) for i in range(count)])
     return Decoded(Split(train[0], train_labels), Split(test[0], test_labels), names)
+
+
+def check_classes(where: str, train_labels: np.ndarray, class_names: Sequence[str]) -> None:
+    """Refuse a dataset that can't train a classifier by itself; one site among several may lack classes."""
+    _missing(where, np.unique(train_labels), len(class_names), class_names)
+    if len(class_names) < 2:
+        raise UserError(f"{where}: there is only one class; a classifier needs at least two")
+
+
+def _missing(where: str, present: np.ndarray, count: int, class_names: Sequence[str] | None) -> None:
+    """Tell the first of `count` classes that is not `present`."""
+    if len(present) < count:
+        missing = next(i for i in range(count) if i >= len(present) or present[i] != i)
+        name = f" ('{class_names[missing]}')" if class_names and class_names[missing] != str(missing) else ""
+        raise UserError(f"{where}: class {missing}{name} has no training image; every class needs one")
 
 
 def _labels(what: str, images: np.ndarray, labels: np.ndarray) -> np.ndarray:

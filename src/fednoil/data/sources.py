@@ -12,6 +12,7 @@ from fednoil.data.decoded import Files
 from fednoil.errors import UserError, nearest
 
 MINI = "fashion-mnist-mini"
+SITES = "sites"
 DEBIAN_FASHION = Path("/usr/share/datasets/fashion-mnist")
 
 Normalisation = tuple[tuple[float, ...], tuple[float, ...]]
@@ -64,9 +65,9 @@ OWN_FORMS: dict[str, str] = {
 
 
 def is_own(name: str) -> bool:
-    """Whether `data.name` points at the user's own data (folder:, npz:, parquet:)."""
+    """Whether `data.name` points at the user's own data (folder:, npz:, parquet:, or that of a federation's sites)."""
     prefix, colon, _ = name.partition(":")
-    return bool(colon) and prefix in OWN
+    return (bool(colon) and prefix in OWN) or name == SITES
 
 
 def places(name: str, data_dir: Path | None) -> list[Path]:

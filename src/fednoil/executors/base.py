@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from torch import Tensor
@@ -52,3 +53,53 @@ class Executor(Protocol):
     def test_logits(self, model: Tensors) -> Tensor:
         """Logits of a scored model on the test images: float32 [N, C]."""
         ...
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """How a client's model did on the samples that the client holds out: `right` of `samples`, and the mean loss."""
+
+    right: int
+    samples: int
+    loss: float
+
+
+@dataclass(frozen=True)
+class Account:
+    """What happened on the wire since the last account: why clients failed, and the bytes sent and received."""
+
+    failed: dict[int, str] = field(default_factory=dict)
+    bytes_down: int = 0
+    bytes_up: int = 0
+
+
+class Federation(ABC):
+    """An executor whose clients are elsewhere: they come and go, fail to answer, and keep their state and their data.
+
+    `scores` and `train` return what came back in time and was sound; whoever is missing is in the next account.
+    """
+
+    @abstractmethod
+    def members(self, round_idx: int) -> list[int]:
+        """The clients that can be asked now, in the order of their ids."""
+
+    @abstractmethod
+    def name(self, client: int) -> str:
+        """What this client calls itself."""
+
+    @abstractmethod
+    def scores(self, jobs: Sequence[Job], sampling: str, temperature: float) -> dict[int, float]: ...
+
+    @abstractmethod
+    def train(self, jobs: Sequence[Job], progress: Progress | None = None) -> list[Result]: ...
+
+    @abstractmethod
+    def test_logits(self, model: Tensors) -> Tensor: ...
+
+    @abstractmethod
+    def held_out(self, jobs: Sequence[Job]) -> dict[int, HeldOut]:
+        """Each client's model on what that client holds out; for a federation without a test set of its own."""
+
+    @abstractmethod
+    def account(self) -> Account:
+        """What happened since the last call."""

@@ -2,9 +2,9 @@
 
 A round's clients sit side by side (`StackedBench`). If their batches have the same shapes they run as one (`Rows`),
 else beside each other on streams of their own. The plans of whole epochs, and the images they ask for, are made ahead
-in large pieces; a graph then does `_STEPS` optimiser steps without the host. While it runs, the next epochs are planned. A
-learner that can't be stacked runs in a graph for each client, and one that can't be captured runs eagerly, with one
-warning that says why.
+in large pieces; a graph then does `_STEPS` optimiser steps without the host. While it runs, the next epochs are
+planned. A learner that can't be stacked runs in a graph for each client, and one that can't be captured runs eagerly,
+with one warning that says why.
 """
 
 from __future__ import annotations

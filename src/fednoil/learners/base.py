@@ -130,6 +130,8 @@ class Learner(ABC):
     about: ClassVar[About | None] = None
     # True: `plan` looks at the networks as they are after the epochs before, so it is asked epoch by epoch.
     adaptive: ClassVar[bool] = False
+    # Names of the numbers in `Final.numbers`: what a federation lets out of a client besides its networks.
+    sends: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, config: LearnerConfig, task: Task) -> None:
         self.config = config
@@ -192,6 +194,7 @@ class Wrapped(Learner):
         super().__init__(inner.config, inner.task)
         self.inner = inner
         self.adaptive = inner.adaptive  # pyright: ignore[reportAttributeAccessIssue]
+        self.sends = inner.sends  # pyright: ignore[reportAttributeAccessIssue]
 
     @property
     def roles(self) -> tuple[Role, ...]:

@@ -25,6 +25,7 @@ FILES = (
 )
 CONFUSION = "confusion.json"  # given × predicted labels; runs made by earlier versions have none
 TENSORBOARD = "tensorboard"  # event files, on request
+ROSTER = "roster.json"  # a federation's alone
 CHECKPOINT = "checkpoint"
 INDEX = "checkpoint.json"
 _LOCK = ".lock"
@@ -43,8 +44,9 @@ class RunFolder:
     def is_run(self) -> bool:
         return (self.path / "config.toml").is_file()
 
-    def is_finished(self) -> bool:
-        return all((self.path / name).is_file() for name in FILES) and (self.path / CHECKPOINT / INDEX).is_file()
+    def is_finished(self, *, with_noise: bool = True) -> bool:
+        wanted = [name for name in FILES if with_noise or name != "noise.parquet"]
+        return all((self.path / name).is_file() for name in wanted) and (self.path / CHECKPOINT / INDEX).is_file()
 
     def check(self, *, resume: bool, force: bool) -> None:
         """Refuse a folder that this run must not write to; changes nothing."""
@@ -113,7 +115,7 @@ class RunFolder:
             with contextlib.suppress(OSError):  # somebody else's file is in it
                 checkpoint.rmdir()
         self.clear_events()
-        for name in (CONFUSION, *reversed(FILES)):
+        for name in (CONFUSION, ROSTER, *reversed(FILES)):
             (self.path / name).unlink(missing_ok=True)
 
     def clear_events(self) -> None:
@@ -126,7 +128,7 @@ class RunFolder:
 
     def sweep(self) -> None:
         """Remove half-written files that a killed run has left."""
-        for name in (CONFUSION, *FILES):
+        for name in (CONFUSION, ROSTER, *FILES):
             (self.path / f"{name}.part").unlink(missing_ok=True)
 
     def append_round(self, record: dict[str, Any]) -> None:

@@ -146,6 +146,9 @@ class Apfl(Server):
     def wrap(self, learner: Learner) -> Learner:
         return Personal(learner, self.config)
 
+    def own_model(self, received: Tensors, keep: Tensors) -> Tensors:
+        return {**received, **keep} if "alpha" in keep else received
+
     def scored(self, state: ServerState, keep: Mapping[int, Tensors]) -> list[Scored]:
         trained = {k: kept for k, kept in sorted(keep.items()) if "alpha" in kept}
         clients = [Scored(f"client {k}", 1.0, {**state.tensors, **kept}) for k, kept in trained.items()]

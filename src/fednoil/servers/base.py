@@ -27,6 +27,9 @@ class ServerConfig(Section):
     sampling: Literal["uniform", "score", "score_mean"] = "uniform"
     client_fraction: float = Field(default=0.3, gt=0, le=1, description="share of clients trained in a round")
     temperature: float = Field(default=0.5, gt=0, description="τ of the confidences that make a score")
+    score_epsilon: float | None = Field(
+        default=None, gt=0, description="ε of all scores that one client gives in a run; none: as they are"
+    )
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,10 @@ class Server:
     def scored(self, state: ServerState, keep: Mapping[int, Tensors]) -> list[Scored]:
         """The models whose accuracy is this experiment's accuracy; `keep` is the clients' own state."""
         return [Scored("global", 1.0, state.tensors)]
+
+    def own_model(self, received: Tensors, keep: Tensors) -> Tensors:
+        """The model that one client is scored with on its own data: what it received and what it kept."""
+        return received
 
     def exported(self, state: ServerState) -> Tensors:
         """The one model that goes into the model file."""

@@ -79,12 +79,15 @@ class Cfl(Server):
 
     @staticmethod
     def cluster_of(state: ServerState, client: int) -> int:
-        return next(c for c, members in enumerate(state.values["clusters"]) if client in members)
+        """Its cluster; a client that came after the start is in the first one until it has trained."""
+        return next((c for c, members in enumerate(state.values["clusters"]) if client in members), 0)
 
     def aggregate(self, state: ServerState, round_idx: int, updates: Sequence[Update]) -> ServerState:
         models = [self.model_of(state, c) for c in range(len(state.values["clusters"]))]
         last = {int(n.split(" ")[1]): t for n, t in state.tensors.items() if n.startswith("update ")}
         clusters = [list(members) for members in state.values["clusters"]]
+        known = {k for members in clusters for k in members}
+        clusters[0] = sorted([*clusters[0], *(u.client for u in updates if u.client not in known)])
         splits, norms = list(state.values["splits"]), []
         for c in range(len(clusters)):
             mine = [u for u in updates if u.client in clusters[c]]

@@ -24,6 +24,17 @@ def client_scores(confidences: Sequence[Tensor], sampling: str) -> list[float]:
     return totals
 
 
+def private_score(score: float, size: int, sampling: str, scale: float, u: float) -> float:
+    """The score with Laplace noise from one uniform number u in (0, 1), back in the range of a score.
+
+    `scale` is R/ε: confidences lie in [0, 1], so one sample of `size` moves their sum by at most 1 and their mean by
+    1/size, and R queries share ε. Moving the result back into the range uses nothing of the data.
+    """
+    unit = 1.0 if sampling == "score" else 1 / size
+    noise = scale * unit * math.copysign(math.log1p(-2 * abs(u - 0.5)), u - 0.5)
+    return min(max(score + noise, 0.0), size * unit)
+
+
 def shares(scores: Sequence[float]) -> list[float]:
     """p_k = s_k / Σ_j s_j; equal shares where all scores are zero."""
     total = math.fsum(scores)

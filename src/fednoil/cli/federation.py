@@ -1,0 +1,225 @@
+"""`fednoil federation …`: a real federation on Flower, from keys and certificates to a recorded run."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fednoil.cli.stopping import Stopped
+from fednoil.errors import UserError
+
+if TYPE_CHECKING:
+    from fednoil.flower.loopback import Loopback
+
+app = typer.Typer(
+    help="A real federation on Flower: keys, certificates, processes on this machine, runs.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+Folder = Annotated[Path, typer.Argument(metavar="[FOLDER]", help="The federation's folder; else ./federation.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
+HERE = Path("federation")
+
+
+@app.callback()
+def _flower() -> None:
+    """A real federation on Flower: keys, certificates, processes on this machine, runs."""
+    if importlib.util.find_spec("flwr") is None:
+        raise UserError("fednoil federation needs Flower, which is not installed: pip install 'fednoil[flower]'")
+
+
+@app.command()
+def certs(
+    folder: Folder = HERE,
+    host: Annotated[
+        list[str] | None, typer.Option("--host", help="Name or address nodes use for the server; may be repeated.")
+    ] = None,
+    force: Force = False,
+) -> None:
+    """Make a certificate authority and the SuperLink's certificate."""
+    from fednoil.flower.credentials import make_certificates
+
+    hosts = [*(host or []), "localhost", "127.0.0.1"]
+    for path in make_certificates(folder, hosts, force):
+        print(path)
+
+
+@app.command()
+def keys(
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="One key pair for each name.")],
+    out: Annotated[Path, typer.Option("--out", help="Folder for the keys.")] = HERE / "keys",
+    force: Force = False,
+) -> None:
+    """Make key pairs with which SuperNodes prove who they are."""
+    from fednoil.flower.credentials import make_key
+
+    for name in names:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name) or name.endswith(".pub"):
+            raise UserError(f"'{name}' is not a name for a key; use letters, digits, '.', '_' and '-'")
+        for path in make_key(out / name, force):
+            print(path)
+
+
+@app.command()
+def up(
+    folder: Folder = HERE,
+    site: Annotated[
+        list[str] | None,
+        typer.Option("--site", metavar="NAME=DATA", help="A node and its folder:, npz: or parquet:."),
+    ] = None,
+    partitions: Annotated[
+        int | None, typer.Option("--partitions", min=1, help="That many nodes, each with a partition of data.name.")
+    ] = None,
+) -> None:
+    """Start a SuperLink and SuperNodes on this machine, with TLS and authentication."""
+    if bool(site) == (partitions is not None):
+        raise UserError("give --site NAME=DATA for each node, or --partitions N")
+    federation = _loopback(folder)
+    state = _quoted(federation.folder / "nodes")
+    nodes = {f"client-{k}": f"partition-id={k} state={state}" for k in range(partitions or 0)}
+    for text in site or []:
+        name, data = _site(text)
+        if name in nodes:
+            raise UserError(f"--site {text}: '{name}' is there twice; each site needs its own name")
+        nodes[name] = f'client-id="{name}" data={_quoted(data)} state={state}'
+    federation.up(nodes)
+    print(f"up with {len(nodes)} nodes; logs in {federation.folder / 'log'}")
+
+
+@app.command()
+def down(folder: Folder = HERE) -> None:
+    """Stop everything that `up` has started."""
+    stopped = _loopback(folder).down()
+    print(f"stopped {', '.join(stopped)}" if stopped else f"nothing was running in {folder}")
+
+
+@app.command()
+def status(
+    folder: Folder = HERE, as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False
+) -> None:
+    """Show the processes of a federation on this machine."""
+    from fednoil.cli.tables import show
+
+    federation = _loopback(folder)
+    rows = [{"name": p.name, "running": p.alive(), "pid": p.pid, "port": p.port} for p in federation.processes]
+    if not rows:
+        raise UserError(f"{folder} holds no federation; `fednoil federation up` starts one")
+    title = f"{len(federation.online()) if rows[0]['running'] else 0} nodes online"
+    show(rows, {"name": "name", "running": "running", "pid": "process", "port": "port"}, title, as_json)
+
+
+@app.command()
+def run(
+    source: Annotated[
+        str | None, typer.Argument(metavar="[PRESET|FILE.toml]", help="A preset's name or a TOML file; else demo.")
+    ] = None,
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one key; may be repeated.")
+    ] = None,
+    folder: Annotated[Path, typer.Option("--federation", help="The folder of a federation on this machine.")] = HERE,
+    superlink: Annotated[
+        str | None, typer.Option("--superlink", help="Another SuperLink: its name in Flower's config.toml.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Folder for the results, where the SuperLink is; else runs/<preset>."),
+    ] = None,
+    seed: Annotated[str | None, typer.Option("--seed", metavar="N", help="Same as --set run.seed=N.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out, or start it.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Start over, replacing the run in --out.")] = False,
+) -> None:
+    """Run an experiment on a federation; it is recorded like any other run."""
+    from fednoil.cli.resolving import resolve
+    from fednoil.flower.bundle import write_bundle
+    from fednoil.flower.loopback import CONNECTION, Loopback
+
+    if resume and force:
+        raise UserError("--resume and --force exclude each other: go on with the run, or start over")
+    own = [text.partition("=")[0].strip() for text in changes or []]
+    # A round of a federation is dear, and its server may be killed: every one is kept.
+    each = [] if "run.checkpoint_every" in own else ["run.checkpoint_every=1"]
+    config, target = resolve(source, [*(changes or []), *each], seed, None, out, resume)
+    federation = Loopback(folder)
+    if superlink is None and not any(p.alive() for p in federation.processes):
+        raise UserError(f"{folder} is not up; `fednoil federation up`, or --superlink NAME for one elsewhere")
+    bundle = federation.folder / "app"
+    if superlink is None:
+        target = target.resolve()  # the ServerApp's working folder is another one
+    write_bundle(bundle, config, target, resume=resume, force=force)
+    try:
+        _flwr_run(bundle, superlink or CONNECTION, None if superlink else federation)
+    except Stopped as stop:
+        stop.hint = f"go on with: fednoil federation run --resume --out {target}"
+        raise
+
+
+def _flwr_run(bundle: Path, connection: str, federation: Loopback | None) -> None:
+    """Submit the app, show its log, and tell how it ended; if we are stopped, so is the run."""
+    import json
+    import os
+
+    environment = federation.environment() if federation else dict(os.environ)
+    flwr = str(Path(sys.executable).parent / "flwr")
+    number = None
+    with subprocess.Popen(
+        [flwr, "run", str(bundle), connection, "--stream"],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,  # Ctrl-C is for us, who stop the run as well
+    ) as process:
+        try:
+            assert process.stdout is not None
+            for line in process.stdout:
+                if match := re.search(r"started run (\d+)", line):
+                    number = match[1]
+                print(line, end="", flush=True)
+        except BaseException:
+            process.terminate()
+            if number is not None:
+                subprocess.run([flwr, "stop", number, connection], env=environment, capture_output=True, check=False)
+            raise
+    if number is None:
+        raise UserError(f"flwr run has not started the app on '{connection}'; it says why above")
+    listed = subprocess.run(
+        [flwr, "list", connection, "--run-id", number, "--format", "json"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    found: Any = json.loads(listed.stdout or "{}").get("runs") or [{}]
+    if found[0].get("status") != "finished:completed":
+        raise UserError(f"the run ended as '{found[0].get('status', 'unknown')}'; the log above says why")
+
+
+def _loopback(folder: Path) -> Loopback:
+    from fednoil.flower.loopback import Loopback
+
+    return Loopback(folder)
+
+
+def _site(text: str) -> tuple[str, str]:
+    """NAME=DATA, with the data's path made absolute: the node's working folder is another one."""
+    name, equals, data = text.partition("=")
+    form, colon, path = data.partition(":")
+    if not equals or not name or form not in ("folder", "npz", "parquet") or not colon or not path:
+        raise UserError(f"--site {text}: write NAME=folder:PATH, NAME=npz:FILE or NAME=parquet:PATH")
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", name):
+        raise UserError(f"--site {text}: '{name}' must be letters, digits, '.', '_' or '-'")
+    return name, f"{form}:{Path(path).expanduser().resolve()}"
+
+
+def _quoted(value: object) -> str:
+    """As Flower's --node-config takes a string, which has no way to write a quotation mark."""
+    if '"' in str(value):
+        raise UserError(f"{value}: Flower can't take a path with a quotation mark; rename it")
+    return f'"{value}"'

@@ -1,0 +1,40 @@
+"""The Flower app that `flwr run` takes: a configuration and no code.
+
+The code is the fednoil that each machine has installed, so a node runs what its operator has put there.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from fednoil.config import Config, to_toml
+from fednoil.records.files import write_text
+
+_TEXT = """[project]
+name = "fednoil-federation"
+version = "1.0.0"
+description = "FedNoiL on Flower: configuration only, the code is the installed fednoil"
+license = "Apache-2.0"
+dependencies = ["fednoil[flower]"]
+
+[tool.flwr.app]
+publisher = "fednoil"
+
+[tool.flwr.app.components]
+serverapp = "fednoil.flower.server:app"
+clientapp = "fednoil.flower.client:app"
+
+[tool.flwr.app.config]
+"""
+
+
+def write_bundle(folder: Path, config: Config, out: Path, *, resume: bool, force: bool) -> None:
+    """Write the app for one run into `folder`; `out` is a path on the SuperLink's machine."""
+    folder.mkdir(parents=True, exist_ok=True)
+    values = {"config": to_toml(config), "out": str(out), "resume": resume, "force": force}
+    # JSON's strings and booleans are TOML's; DEL is the one character that only TOML forbids.
+    lines = [
+        f"{key} = {json.dumps(value, ensure_ascii=False)}".replace("\x7f", "\\u007f") for key, value in values.items()
+    ]
+    write_text(folder / "pyproject.toml", _TEXT + "\n".join(lines) + "\n")

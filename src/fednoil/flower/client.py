@@ -1,0 +1,167 @@
+"""The ClientApp: four kinds of message, each answered with what its form allows or with an error.
+
+What goes wrong is told in full in the node's own log. The server learns only refusals, whose texts are about the
+federation: the text of another error might name files.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.clientapp.typing import ClientAppCallable
+from flwr.common.constant import ErrorCode
+
+from fednoil.errors import UserError
+from fednoil.flower.agreement import Agreement
+from fednoil.flower.messages import (
+    EVALUATE_REPLY,
+    HELLO_ORDER,
+    HELLO_REPLY,
+    PROTOCOL,
+    REFUSE_ORDER,
+    REFUSE_REPLY,
+    SCORE_REPLY,
+    BadMessage,
+    Body,
+    model_arrays,
+    order_form,
+    pack,
+    unpack,
+    update_form,
+)
+from fednoil.flower.node import Node, NodeSettings, Order, Refusal, configured, introduce
+from fednoil.flower.privacy import private_update
+from fednoil.tensors import Tensors
+
+log = logging.getLogger("flwr.fednoil")
+app = ClientApp()
+
+
+def _guarded(message: Message, work: Callable[[], RecordDict]) -> Message:
+    """The reply to a message, whatever happens."""
+    try:
+        return Message(work(), reply_to=message)
+    except (Refusal, BadMessage) as error:
+        log.error("%s: %s", message.metadata.message_type, error)
+        reason = str(error)
+    except UserError as error:
+        log.error("%s: %s", message.metadata.message_type, error)
+        reason = "failed at the node; its own log says why"
+    except Exception as error:
+        log.exception("%s failed", message.metadata.message_type)
+        reason = f"failed at the node with {type(error).__name__}; its own log says why"
+    return Message(Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason=reason), reply_to=message)
+
+
+@app.query("hello")
+def hello(message: Message, context: Context) -> Message:
+    """Who this node is."""
+
+    def work() -> RecordDict:
+        values = unpack(HELLO_ORDER, message.content).values
+        _check_protocol(values)
+        site = introduce(NodeSettings.read(context.node_config), values["config"])
+        numbers = {
+            "samples": site.samples,
+            "held_out": site.held_out,
+            "mean": list(site.mean),
+            "std": list(site.std),
+        }
+        about = {
+            "client": site.name,
+            "partition": -1 if site.partition is None else site.partition,
+            "classes": list(site.class_names),
+            "shape": list(site.image_shape),
+        }
+        return pack(HELLO_REPLY, Body(numbers=numbers, values=about))
+
+    return _guarded(message, work)
+
+
+@app.query("refuse")
+def refuse(message: Message, context: Context) -> Message:
+    """The server leaves this node out; its operator reads why in the node's log."""
+
+    def work() -> RecordDict:
+        log.error("this node takes no part: %s", unpack(REFUSE_ORDER, message.content).values["reason"])
+        return pack(REFUSE_REPLY, Body())
+
+    return _guarded(message, work)
+
+
+@app.query("score")
+def score(message: Message, context: Context) -> Message:
+    """How much the model trusts the labels here."""
+
+    def work() -> RecordDict:
+        node, received = _node(message, context)
+        return pack(SCORE_REPLY, Body(numbers={"score": node.score(received)}))
+
+    return _guarded(message, work)
+
+
+def _privately(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    """Flower's modifier for the train handler, where the run's configuration asks for noise on updates."""
+    try:
+        config = configured(_peek(message)["config"], NodeSettings.read(context.node_config).trust)
+    except (Refusal, BadMessage, UserError):
+        return call_next(message, context)  # which tells what is wrong
+    return private_update(config.federation, message, context, call_next)
+
+
+@app.train(mods=[_privately])
+def train(message: Message, context: Context) -> Message:
+    """One client's turn."""
+
+    def work() -> RecordDict:
+        node, received = _node(message, context)
+        result = node.train(received)
+        form = update_form(model_arrays(received), node.work.experiment.learner)
+        return pack(form, Body(result.tensors, dict(result.numbers)))
+
+    return _guarded(message, work)
+
+
+@app.evaluate()
+def evaluate(message: Message, context: Context) -> Message:
+    """The client's model on what the client holds out."""
+
+    def work() -> RecordDict:
+        node, received = _node(message, context)
+        found = node.evaluate(received)
+        return pack(EVALUATE_REPLY, Body(numbers={"right": found.right, "samples": found.samples, "loss": found.loss}))
+
+    return _guarded(message, work)
+
+
+def _node(message: Message, context: Context) -> tuple[Node, Tensors]:
+    """The node ready for this order, and the model it was sent."""
+    values = _peek(message)
+    agreement = Agreement.of({"class_names": values["classes"], "image_shape": values["shape"], **_scale(values)})
+    order = Order(values["config"], values["run"], values["client"], values["round"], values["epochs"], agreement)
+    node = Node(NodeSettings.read(context.node_config), order)
+    arrays = model_arrays(node.work.experiment.initial_model())
+    return node, unpack(order_form(arrays), message.content).arrays
+
+
+def _peek(message: Message) -> dict[str, Any]:
+    """The values of an order: they say which model its arrays must fit."""
+    content = RecordDict({name: record for name, record in message.content.items() if name == "values"})
+    values = unpack(order_form({}), content).values
+    _check_protocol(values)
+    return values
+
+
+def _scale(values: dict[str, Any]) -> dict[str, tuple[float, ...]]:
+    return {"mean": tuple(values["mean"]), "std": tuple(values["std"])}
+
+
+def _check_protocol(values: dict[str, Any]) -> None:
+    if values["protocol"] != PROTOCOL:
+        raise Refusal(
+            f"it speaks protocol {PROTOCOL}, the server {values['protocol']}; install the same fednoil on both"
+        )

@@ -1,0 +1,136 @@
+"""The server's side of a federation: what a round asks of clients, as messages to nodes.
+
+A reply is used only if it is of the agreed form and its numbers are possible; whatever else comes back costs its sender
+the round and nobody anything more.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from fednoil.config import to_toml
+from fednoil.executors.base import Account, Federation, HeldOut, Job, Progress, Result
+from fednoil.experiment import Experiment, make_bench
+from fednoil.flower.members import Members
+from fednoil.flower.messages import (
+    EVALUATE,
+    EVALUATE_REPLY,
+    PROTOCOL,
+    SCORE,
+    SCORE_REPLY,
+    TRAIN,
+    BadMessage,
+    Body,
+    Form,
+    model_arrays,
+    order_form,
+    pack,
+    unpack,
+    update_form,
+)
+from fednoil.tensors import Tensors
+
+log = logging.getLogger("flwr.fednoil")
+T = TypeVar("T")
+
+
+class FlowerExecutor(Federation):
+    """Runs jobs on the nodes of a Flower federation."""
+
+    def __init__(self, experiment: Experiment, members: Members, out: Path, device: torch.device) -> None:
+        self.crew = members
+        self.crew.save(out)
+        self._config = to_toml(experiment.config)
+        self._learner = experiment.learner
+        self._arrays = model_arrays(experiment.initial_model())
+        self._bench = make_bench(experiment, device)
+        self._test_images = torch.tensor(experiment.setting.dataset.test.images, device=device)
+        self._failed: dict[int, str] = {}
+
+    def members(self, round_idx: int) -> list[int]:
+        return self.crew.refresh(round_idx)
+
+    def name(self, client: int) -> str:
+        return self.crew.name(client)
+
+    def scores(self, jobs: Sequence[Job], sampling: str, temperature: float) -> dict[int, float]:
+        def read(client: int, body: Body) -> float:
+            score = body.numbers["score"]
+            most = self.crew.sites[client].samples if sampling == "score" else 1
+            # Sums of float32 confidences may exceed n by rounding.
+            if not 0 <= score <= most * (1 + 1e-6):
+                raise BadMessage(f"a score of {score:g} from {self.crew.sites[client].samples} samples is not possible")
+            return score
+
+        return self._ask(SCORE, jobs, SCORE_REPLY, read)
+
+    def train(self, jobs: Sequence[Job], progress: Progress | None = None) -> list[Result]:
+        def read(client: int, body: Body) -> Result:
+            told = self.crew.sites[client].samples
+            if body.numbers["samples"] != told or not 0 <= body.numbers["steps"] <= 1e9:
+                raise BadMessage(f"it told {told} samples and trained {body.numbers['samples']:g}")
+            return Result(client, body.arrays, body.numbers, keep={}, evidence={}, loss=0.0)
+
+        results = self._ask(TRAIN, jobs, update_form(self._arrays, self._learner), read)
+        if progress:
+            progress(1.0)
+        return list(results.values())
+
+    def held_out(self, jobs: Sequence[Job]) -> dict[int, HeldOut]:
+        def read(client: int, body: Body) -> HeldOut:
+            found = HeldOut(body.numbers["right"], body.numbers["samples"], body.numbers["loss"])
+            if found.samples != self.crew.sites[client].held_out or not 0 <= found.right <= found.samples:
+                raise BadMessage(f"{found.right} right of {found.samples} held out is not possible")
+            return found
+
+        found = self._ask(EVALUATE, jobs, EVALUATE_REPLY, read)
+        return {client: held for client, held in found.items() if held.samples}
+
+    def test_logits(self, model: Tensors) -> Tensor:
+        return self._bench.logits(model, self._test_images)
+
+    def account(self) -> Account:
+        wire = self.crew.wire
+        account = Account(self._failed, wire.bytes_down, wire.bytes_up)
+        self._failed, wire.bytes_down, wire.bytes_up = {}, 0, 0
+        return account
+
+    def _ask(self, kind: str, jobs: Sequence[Job], form: Form, read: Callable[[int, Body], T]) -> dict[int, T]:
+        """Send the jobs to their nodes; the sound replies by client, in the order of client ids."""
+        clients = {self.crew.nodes[job.client]: job.client for job in jobs}
+        orders = {self.crew.nodes[job.client]: pack(order_form(self._arrays), self._order(job)) for job in jobs}
+        round_idx = jobs[0].turn.round_idx if jobs else 0
+        found: dict[int, T] = {}
+        for node, reply in self.crew.wire.ask(kind, round_idx, orders).items():
+            client = clients[node]
+            try:
+                if isinstance(reply, str):
+                    raise BadMessage(reply)
+                found[client] = read(client, unpack(form, reply))
+            except BadMessage as error:
+                self._failed[client] = f"{kind.removeprefix('query.')}: {error}"
+                log.warning("round %d: %s is left out: %s", round_idx, self.name(client), self._failed[client])
+        return dict(sorted(found.items()))
+
+    def _order(self, job: Job) -> Body:
+        agreement = self.crew.agreement
+        assert agreement is not None
+        values = {
+            "protocol": PROTOCOL,
+            "config": self._config,
+            "run": self.crew.run,
+            "client": job.client,
+            "round": job.turn.round_idx,
+            "epochs": job.turn.epochs,
+            "classes": list(agreement.class_names),
+            "shape": list(agreement.image_shape),
+            "mean": list(agreement.mean),
+            "std": list(agreement.std),
+        }
+        return Body(job.received, values=values)

@@ -1,0 +1,230 @@
+"""A whole federation on this machine: SuperLink and SuperNodes as processes, with TLS and authentication.
+
+All it needs lies in one folder: certificates, keys, Flower's home, logs, and `federation.json` with what was started,
+so that another command can ask for its status or stop it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fednoil.errors import UserError
+from fednoil.flower.credentials import CA, CERTIFICATE, KEY, make_certificates, make_key
+from fednoil.records.files import read_json, write_json, write_text
+
+SUPERLINK, CONNECTION = "superlink", "local"
+_START = 90.0  # seconds that Flower's processes may take to come up on a busy machine
+_STOP = 10.0
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process that was started, and the port it listens at."""
+
+    name: str
+    pid: int
+    port: int
+
+    def alive(self) -> bool:
+        """Whether it runs, and is still Flower's: numbers of processes are used again."""
+        try:
+            os.kill(self.pid, 0)
+            line = Path(f"/proc/{self.pid}/cmdline")
+            stat = Path(f"/proc/{self.pid}/stat")
+            if not line.exists():
+                return not Path("/proc/self").exists()  # a system without /proc has no better answer
+            return b"flower-" in line.read_bytes() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+        except OSError:
+            return False
+
+
+class Loopback:
+    """The federation in one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder.resolve()  # Flower takes no relative paths of certificates
+        self._children: list[subprocess.Popen[bytes]] = []  # of this process; those of an earlier one are in the file
+
+    @property
+    def file(self) -> Path:
+        return self.folder / "federation.json"
+
+    @property
+    def processes(self) -> list[Process]:
+        if not self.file.is_file():
+            return []
+        try:
+            return [Process(**entry) for entry in read_json(self.file)["processes"]]
+        except (KeyError, TypeError) as error:
+            raise UserError(
+                f"{self.file} is damaged ({error!r}); stop Flower's processes by hand and remove it"
+            ) from None
+
+    def environment(self) -> dict[str, str]:
+        """Flower's settings: its home here, no telemetry, quick polling, this Python's commands, one thread each."""
+        own = {
+            "FLWR_HOME": str(self.folder / "home"),
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",  # Flower's own default of 1 s is waited out twice a message
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
+        }
+        return {"OMP_NUM_THREADS": "1", **os.environ, **own}  # several nodes share the machine
+
+    def up(self, nodes: Mapping[str, str]) -> None:
+        """Start a SuperLink and one SuperNode for each name and node configuration; nothing stays if one fails."""
+        running = [process.name for process in self.processes if process.alive()]
+        if running:
+            raise UserError(f"{self.folder} is up already ({', '.join(running)}); `fednoil federation down` stops it")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.file.unlink(missing_ok=True)
+        if not (self.folder / CA).exists():
+            make_certificates(self.folder, ["localhost", "127.0.0.1"])
+        try:
+            self.start_superlink()
+            for name, config in nodes.items():
+                self.add_node(name, config)
+            self.await_nodes(len(nodes))
+        except BaseException:
+            self.down()
+            raise
+
+    def start_superlink(self) -> Process:
+        """Start the SuperLink, at the port it had before if it had one."""
+        before = [process.port for process in self.processes if process.name == SUPERLINK]
+        port = before[0] if before else free_port()
+        connection = f"""[superlink]
+default = "{CONNECTION}"
+
+[superlink.{CONNECTION}]
+address = "127.0.0.1:{port}"
+root-certificates = {json.dumps(str(self.folder / CA))}
+"""
+        (self.folder / "home").mkdir(exist_ok=True)
+        write_text(self.folder / "home" / "config.toml", connection)
+        options = ["--enable-supernode-auth", "--disable-runtime-dependency-installation"]
+        options += ["--database", str(self.folder / "superlink.db")]
+        process = self._start(SUPERLINK, port, ["flower-superlink", *options])
+        self._await(lambda: _listens(port), process, "accept connections")
+        return process
+
+    def add_node(self, name: str, config: str, *, register: bool = True) -> Process:
+        """Start a SuperNode with a key of its own, which is made and registered the first time."""
+        key = self.folder / "keys" / name
+        if not key.exists():
+            make_key(key)
+            if register:
+                self.flwr("supernode", "register", str(key.with_name(f"{name}.pub")), CONNECTION)
+        port = next(p.port for p in self.processes if p.name == SUPERLINK)
+        options = ["--superlink", f"127.0.0.1:{port}", "--root-certificates", str(self.folder / CA)]
+        options += ["--auth-supernode-private-key", str(key), "--node-config", config]
+        return self._start(name, free_port(), ["flower-supernode", *options])
+
+    def await_nodes(self, count: int) -> None:
+        """Wait until as many SuperNodes are online."""
+        self._await(lambda: len(self.online()) >= count, None, f"bring {count} nodes online")
+
+    def online(self) -> list[dict[str, Any]]:
+        """The SuperNodes that the SuperLink sees online."""
+        listed = json.loads(self.flwr("supernode", "list", CONNECTION, "--format", "json"))
+        if not listed.get("success", True):  # Flower's status is 0 all the same
+            raise UserError(f"flwr supernode list failed: {' '.join(str(listed.get('error-message')).split())[:300]}")
+        return [node for node in listed.get("nodes", []) if node.get("status") == "online"]
+
+    def flwr(self, *arguments: str) -> str:
+        """Run one of Flower's commands in this federation's home; what it printed."""
+        command = [str(Path(sys.executable).parent / "flwr"), *arguments]
+        done = subprocess.run(command, env=self.environment(), capture_output=True, text=True, check=False)
+        if done.returncode:
+            text = " ".join((done.stdout + done.stderr).split())
+            raise UserError(f"flwr {' '.join(arguments[:2])} failed: {text[-300:]}")
+        return done.stdout
+
+    def down(self) -> list[str]:
+        """Stop everything that was started here, nodes first; the names of what was running."""
+        running = [process for process in self.processes if process.alive()]
+        _stop(running[::-1])
+        self._end_stragglers()
+        for child in self._children:
+            child.wait()
+        self.file.unlink(missing_ok=True)
+        return [process.name for process in running]
+
+    def _end_stragglers(self) -> None:
+        """Kill apps that have outlived a killed SuperLink or SuperNode: they are known by their Flower home."""
+        home = f"FLWR_HOME={self.folder / 'home'}".encode()
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                command, environment = ((process / name).read_bytes() for name in ("cmdline", "environ"))
+                if home in environment.split(b"\0") and (b"flwr-" in command or b"flower-" in command):
+                    os.kill(int(process.name), signal.SIGKILL)
+
+    def _start(self, name: str, port: int, command: Sequence[str]) -> Process:
+        shared = ["--host", "127.0.0.1", "--port", str(port), "--ssl-ca-certfile", str(self.folder / CA)]
+        shared += ["--ssl-certfile", str(self.folder / CERTIFICATE), "--ssl-keyfile", str(self.folder / KEY)]
+        (self.folder / "log").mkdir(exist_ok=True)
+        with (self.folder / "log" / f"{name}.log").open("a") as log:
+            program = str(Path(sys.executable).parent / command[0])
+            started = subprocess.Popen(
+                [program, *command[1:], *shared],
+                env=self.environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # a group of its own, so that its children can be stopped with it
+            )
+        self._children.append(started)
+        process = Process(name, started.pid, port)
+        self._write([p for p in self.processes if p.name != name] + [process])
+        return process
+
+    def _write(self, processes: Sequence[Process]) -> None:
+        write_json(self.file, {"processes": [vars(process) for process in processes]})
+
+    def _await(self, ready: Any, process: Process | None, what: str) -> None:
+        end = time.monotonic() + _START
+        while not ready():
+            if process is not None and not process.alive():
+                raise UserError(f"{process.name} has ended; {self.folder / 'log' / process.name}.log says why")
+            if time.monotonic() > end:
+                raise UserError(f"the federation did not {what} within {_START:g} s; see {self.folder / 'log'}")
+            time.sleep(0.3)
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens at."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(1)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _stop(processes: Sequence[Process]) -> None:
+    """Ask process groups to end, then make them."""
+    for number, patience in ((signal.SIGTERM, _STOP), (signal.SIGKILL, 2.0)):
+        for process in processes:
+            if process.alive():
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process.pid, number)
+        end = time.monotonic() + patience
+        while any(process.alive() for process in processes) and time.monotonic() < end:
+            time.sleep(0.1)
+    for process in processes:  # whoever was started by one and outlived it
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)

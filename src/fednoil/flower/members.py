@@ -1,0 +1,198 @@
+"""Who takes part: nodes introduce themselves, are admitted or refused, and come and go by their stable client ids.
+
+Flower numbers nodes at random, and a restarted node may have a new number. Clients are numbered by our roster, which
+lies in the run folder, so that a resumed run and a node that comes back go on as the same client.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from pathlib import Path
+from typing import Any
+
+from fednoil.config import Config, to_toml
+from fednoil.data import SITES
+from fednoil.errors import UserError
+from fednoil.flower.agreement import Agreement, Site, agree, misfit
+from fednoil.flower.messages import (
+    HELLO,
+    HELLO_ORDER,
+    HELLO_REPLY,
+    PROTOCOL,
+    REFUSE,
+    REFUSE_ORDER,
+    BadMessage,
+    Body,
+    pack,
+    unpack,
+)
+from fednoil.flower.wire import Wire
+from fednoil.records.files import read_json, write_json
+from fednoil.records.folder import ROSTER
+
+log = logging.getLogger("flwr.fednoil")
+_PAUSE = 0.5  # seconds between two looks for nodes that haven't come yet
+
+
+class Members:
+    """The federation's clients: `sites` by client number, and which node each is now."""
+
+    def __init__(self, wire: Wire, config: Config, partitions: int | None) -> None:
+        self.wire = wire
+        self.config = config
+        self.partitions = partitions  # of a dataset that every node has; None: each site has its own data
+        self.run = secrets.token_hex(16)
+        self.sites: dict[int, Site] = {}
+        self.nodes: dict[int, int] = {}  # client -> node
+        self.agreement: Agreement | None = None
+        self.founders: dict[str, int] = {}  # samples of those who were there at the start, by number
+        self._numbers: dict[str, int] = {}  # of everyone who ever took part
+        self._refused: set[int] = set()
+        self._waiting: dict[int, Site] = {}  # introduced, before there is an agreement
+        self._roster: Path | None = None
+        self._sizes: dict[str, int] = {}  # as the roster of a run that goes on has them
+
+    def name(self, client: int) -> str:
+        return next(name for name, number in self._numbers.items() if number == client)
+
+    def gather(self) -> None:
+        """Wait until as many nodes have come as the configuration wants, and settle what they agree on."""
+        wanted = self.config.federation.min_nodes or self.partitions or 2
+        end = time.monotonic() + self.config.federation.wait
+        while True:
+            self._introduce(0)
+            if self.agreement is None and len(self._waiting) >= wanted:
+                self._settle()
+            if len(self.online()) >= wanted:
+                self.founders = self.founders or {self.name(k): self.sites[k].samples for k in sorted(self.sites)}
+                return
+            if time.monotonic() > end:
+                break
+            time.sleep(_PAUSE)
+        raise UserError(
+            f"{len(self.online()) or len(self._waiting)} of {wanted} nodes have come within "
+            f"{self.config.federation.wait:g} s (federation.min_nodes, federation.wait)"
+        )
+
+    def refresh(self, round_idx: int) -> list[int]:
+        """Admit who came meanwhile; the clients that are there, by number."""
+        self._introduce(round_idx)
+        return self.online()
+
+    def online(self) -> list[int]:
+        there = set(self.wire.grid.get_node_ids())
+        return sorted(k for k, node in self.nodes.items() if node in there)
+
+    def load(self, out: Path) -> None:
+        """Take roster and agreement from the run that goes on in `out`."""
+        path = out / ROSTER
+        try:
+            values = read_json(path)
+            self.run = str(values["run"])
+            self.agreement = Agreement.of(values["agreement"])
+            self._numbers = {str(name): int(number) for name, number in values["clients"].items()}
+            self._sizes = {str(name): int(size) for name, size in values["sizes"].items()}
+            self.founders = {str(name): self._sizes[str(name)] for name in values["founders"]}
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise UserError(f"{path} is damaged ({error!r}); start over with --force") from None
+
+    def save(self, out: Path) -> None:
+        """Write the roster, now and whenever somebody joins."""
+        self._roster = out / ROSTER
+        self._write()
+
+    def _told(self) -> dict[str, int]:
+        """Samples of each client as it first told them."""
+        return {**{self.name(k): site.samples for k, site in self.sites.items()}, **self._sizes}
+
+    def _write(self) -> None:
+        if self._roster is not None and self.agreement is not None:
+            values = {"run": self.run, "clients": self._numbers, "sizes": self._told(), "founders": list(self.founders)}
+            write_json(self._roster, values | {"agreement": self.agreement.values()})
+
+    def _introduce(self, round_idx: int) -> None:
+        """Ask nodes that aren't known yet who they are."""
+        there = set(self.wire.grid.get_node_ids())
+        known = set(self.nodes.values()) | self._refused | set(self._waiting)
+        self._waiting = {node: site for node, site in self._waiting.items() if node in there}
+        order = Body(values={"protocol": PROTOCOL, "config": to_toml(self.config)})
+        content = {node: pack(HELLO_ORDER, order) for node in sorted(there - known)}
+        for node, reply in self.wire.ask(HELLO, round_idx, content).items():
+            if isinstance(reply, str):
+                self._refuse(node, f"node {node}", reply, told=True)
+                continue
+            try:
+                site = _site(unpack(HELLO_REPLY, reply))
+            except BadMessage as error:
+                self._refuse(node, f"node {node}", f"its introduction is not sound: {error}")
+                continue
+            if self.agreement is None:
+                self._waiting[node] = site
+            else:
+                self._admit(node, site, there)
+
+    def _settle(self) -> None:
+        """Agree with those who have come, in the order of their names, and number them."""
+        there = sorted(self._waiting.items(), key=lambda item: (item[1].name, item[0]))
+        self.agreement = agree([site for _, site in there], self.config.data.mean, self.config.data.std)
+        self._waiting = {}
+        online = set(self.wire.grid.get_node_ids())
+        for node, site in there:
+            self._admit(node, site, online)
+
+    def _admit(self, node: int, site: Site, online: set[int]) -> None:
+        assert self.agreement is not None
+        reason = misfit(site, self.agreement) or self._wrong_kind(site)
+        number = self._number(site)
+        if reason is None and self.nodes.get(number) in online:
+            reason = f"another node is called '{site.name}' already; give each its own client-id"
+        if reason is None and self._sizes.get(site.name, site.samples) != site.samples:
+            reason = f"it had {self._sizes[site.name]} samples when this run began and has {site.samples} now"
+        if reason is not None:
+            self._refuse(node, site.name, reason)
+            return
+        newcomer = site.name not in self._numbers
+        self._numbers[site.name] = number
+        self.sites[number], self.nodes[number] = site, node
+        log.info("%s is client %d with %d samples", site.name, number, site.samples)
+        if newcomer:
+            self._write()
+
+    def _wrong_kind(self, site: Site) -> str | None:
+        """Whether it brings its own data where partitions are wanted, or the other way round."""
+        if self.partitions is None:
+            return None if site.partition is None else f"it has no data of its own; data.name = '{SITES}' needs some"
+        if site.partition is None:
+            return f"it has data of its own; this run is on {self.config.data.name} (data.name = '{SITES}' is for own)"
+        if not 0 <= site.partition < self.partitions:
+            return f"its partition-id {site.partition} is not in 0..{self.partitions - 1} (partition.clients)"
+        return None
+
+    def _number(self, site: Site) -> int:
+        if site.partition is not None:
+            return site.partition
+        return self._numbers.get(site.name, max(self._numbers.values(), default=-1) + 1)
+
+    def _refuse(self, node: int, name: str, reason: str, told: bool = False) -> None:
+        """Leave a node out, and tell its operator why; one that could not be asked knows already."""
+        log.warning("%s is refused: %s", name, reason)
+        self._refused.add(node)
+        if not told:
+            message = pack(REFUSE_ORDER, Body(values={"reason": reason}))
+            self.wire.ask(REFUSE, 0, {node: message})
+
+
+def _site(body: Body) -> Site:
+    """A node's introduction as a value, if it makes sense."""
+    numbers: dict[str, Any] = body.numbers
+    values: dict[str, Any] = body.values
+    shape, names = tuple(values["shape"]), tuple(values["classes"])
+    if len(shape) != 3 or min(shape) < 1 or len(numbers["mean"]) != shape[0] or len(numbers["std"]) != shape[0]:
+        raise BadMessage(f"image shape {list(shape)} with {len(numbers['mean'])} means")
+    if not names or len(set(names)) != len(names) or numbers["samples"] < 1 or numbers["held_out"] < 0:
+        raise BadMessage("it has no samples, or its class names are not different ones")
+    partition = values["partition"] if values["partition"] >= 0 else None
+    mean, std = tuple(numbers["mean"]), tuple(numbers["std"])
+    return Site(values["client"], partition, numbers["samples"], numbers["held_out"], names, shape, mean, std)

@@ -1,0 +1,178 @@
+"""What may cross between server and nodes: for each kind of message the names, types and shapes, and nothing else.
+
+Both ends build and read messages with the same `Form`, so what is not in it neither leaves a node nor is taken from
+one. Arrays travel as plain numpy buffers whose header is checked before a byte of them is used; nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+
+from fednoil.learners.base import Learner
+from fednoil.tensors import Tensors
+
+PROTOCOL = 1
+HELLO, REFUSE, SCORE, TRAIN, EVALUATE = "query.hello", "query.refuse", "query.score", "train", "evaluate"
+LARGEST = 1e6  # no weight of a network that works is near it, and the mean of such numbers can't overflow
+
+Arrays = Mapping[str, tuple[str, tuple[int, ...]]]  # name -> dtype, shape
+Kinds = Mapping[str, str]  # name -> int, float, str, list[int], list[float] or list[str]
+_PYTHON = {"int": int, "float": float, "str": str}
+
+
+class BadMessage(Exception):
+    """In which way a message is not of its form."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """What a message may hold: the arrays of a model, numbers, and values (texts and lists)."""
+
+    arrays: Arrays = field(default_factory=dict)
+    numbers: Kinds = field(default_factory=dict)
+    values: Kinds = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Body:
+    """The content of a message, checked."""
+
+    arrays: Tensors = field(default_factory=dict)
+    numbers: dict[str, Any] = field(default_factory=dict)
+    values: dict[str, Any] = field(default_factory=dict)
+
+
+_HELLO_ORDER: Kinds = {"protocol": "int", "config": "str"}
+_ORDER: Kinds = {
+    **_HELLO_ORDER,
+    "run": "str",
+    "client": "int",
+    "round": "int",
+    "epochs": "int",
+    "classes": "list[str]",
+    "shape": "list[int]",
+    "mean": "list[float]",
+    "std": "list[float]",
+}
+HELLO_ORDER = Form(values=_HELLO_ORDER)
+HELLO_REPLY = Form(
+    numbers={"samples": "int", "held_out": "int", "mean": "list[float]", "std": "list[float]"},
+    values={"client": "str", "partition": "int", "classes": "list[str]", "shape": "list[int]"},
+)
+REFUSE_ORDER = Form(values={"reason": "str"})
+REFUSE_REPLY = Form()
+SCORE_REPLY = Form(numbers={"score": "float"})
+EVALUATE_REPLY = Form(numbers={"right": "int", "samples": "int", "loss": "float"})
+
+
+def model_arrays(model: Tensors) -> Arrays:
+    """The arrays that a model of this experiment has."""
+    return {n: (str(t.dtype).removeprefix("torch."), tuple(t.shape)) for n, t in model.items()}
+
+
+def order_form(arrays: Arrays) -> Form:
+    """What the server sends with a request to score, train or evaluate."""
+    return Form(arrays, values=_ORDER)
+
+
+def update_form(arrays: Arrays, learner: Learner) -> Form:
+    """What a node sends back after training: the shared networks, and the numbers that its learner declares."""
+    numbers = {"samples": "float", "steps": "float"} | dict.fromkeys(learner.sends, "float")
+    return Form(arrays, numbers)
+
+
+def pack(form: Form, body: Body) -> RecordDict:
+    """A message's content; a value that its form doesn't have stays where it is."""
+    _same_names("arrays", form.arrays, body.arrays)
+    _same_names("numbers", form.numbers, body.numbers)
+    _same_names("values", form.values, body.values)
+    content = RecordDict()
+    if form.arrays:
+        arrays = {name: body.arrays[name].detach().cpu().contiguous() for name in form.arrays}
+        for name, expected in form.arrays.items():
+            _check_array(name, expected, (str(arrays[name].dtype).removeprefix("torch."), tuple(arrays[name].shape)))
+        content["model"] = ArrayRecord({name: Array(tensor.numpy()) for name, tensor in arrays.items()})
+    if form.numbers:
+        numbers = {n: _value(n, kind, body.numbers[n]) for n, kind in form.numbers.items()}
+        content["numbers"] = MetricRecord(numbers)
+    if form.values:
+        content["values"] = ConfigRecord({n: _value(n, kind, body.values[n]) for n, kind in form.values.items()})
+    return content
+
+
+def unpack(form: Form, content: RecordDict) -> Body:
+    """Read a message's content; anything missing, unasked for or out of range raises BadMessage."""
+    parts = {"model": bool(form.arrays), "numbers": bool(form.numbers), "values": bool(form.values)}
+    _same_names("records", {name: None for name, there in parts.items() if there}, content)
+    kinds = {"model": ArrayRecord, "numbers": MetricRecord, "values": ConfigRecord}
+    for name, record in content.items():
+        if not isinstance(record, kinds[name]):
+            raise BadMessage(f"'{name}' is a {type(record).__name__}")
+    arrays: Any = content.get("model", {})
+    numbers: Any = content.get("numbers", {})
+    values: Any = content.get("values", {})
+    _same_names("arrays", form.arrays, arrays)
+    _same_names("numbers", form.numbers, numbers)
+    _same_names("values", form.values, values)
+    return Body(
+        {name: _tensor(name, expected, arrays[name]) for name, expected in form.arrays.items()},
+        {name: _value(name, kind, numbers[name]) for name, kind in form.numbers.items()},
+        {name: _value(name, kind, values[name]) for name, kind in form.values.items()},
+    )
+
+
+def content_bytes(content: RecordDict) -> int:
+    """Bytes of all records of a message."""
+    return sum(record.count_bytes() for record in content.values())
+
+
+def _same_names(what: str, expected: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+    missing = [name for name in expected if name not in found]
+    extra = [str(name) for name in found if name not in expected]
+    if missing or extra:
+        parts = [f"lacks {', '.join(missing[:3])}"] if missing else []
+        parts += [f"has {', '.join(extra[:3])} unasked"] if extra else []
+        raise BadMessage(f"{what}: {' and '.join(parts)}")
+
+
+def _value(name: str, kind: str, value: Any) -> Any:
+    """The value, having checked its type and that it is finite."""
+    inner = _PYTHON[kind.removeprefix("list[").removesuffix("]")]
+    many = kind.startswith("list[")
+    if many != isinstance(value, list):
+        raise BadMessage(f"'{name}' is {type(value).__name__}, not {kind}")
+    for item in value if many else [value]:
+        right = type(item) is inner or (inner is float and type(item) is int)
+        if not right or (inner is float and not math.isfinite(item)):
+            raise BadMessage(f"'{name}' is {str(item)[:40]!r}, not a finite {kind}")
+    return value if inner is not float else [float(v) for v in value] if many else float(value)
+
+
+def _check_array(name: str, expected: tuple[str, tuple[int, ...]], found: tuple[str, tuple[int, ...]]) -> None:
+    if expected != found:
+        raise BadMessage(f"array '{name}' is {found[0]} {list(found[1])}, not {expected[0]} {list(expected[1])}")
+
+
+def _tensor(name: str, expected: tuple[str, tuple[int, ...]], array: Array) -> torch.Tensor:
+    """The array as a tensor of its own; its header is read first, which says how much memory it would take."""
+    _check_array(name, expected, (array.dtype, tuple(array.shape)))
+    try:
+        file = io.BytesIO(array.data)
+        version = np.lib.format.read_magic(file)
+        read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
+        shape, _, dtype = read(file)
+        _check_array(name, expected, (str(dtype), tuple(shape)))
+        values = np.array(array.numpy())  # a copy: the message's buffer can't be written
+    except (ValueError, KeyError, TypeError, EOFError, OSError) as error:
+        raise BadMessage(f"array '{name}' can't be read ({type(error).__name__})") from None
+    if values.dtype.kind == "f" and not (np.isfinite(values).all() and (np.abs(values) <= LARGEST).all()):
+        raise BadMessage(f"array '{name}' holds values that are not finite or above {LARGEST:g}")
+    return torch.from_numpy(values)

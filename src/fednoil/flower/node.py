@@ -1,0 +1,249 @@
+"""A node's own side: its settings, its data in the federation's terms, its state on disk, and its work.
+
+A node's process may live for a single message, so nothing here outlasts one but the files in its state folder.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import secrets
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from fednoil.config import Config, load_config
+from fednoil.data import SITES, DataConfig, Dataset, Split, load
+from fednoil.errors import UserError, nearest
+from fednoil.executors.base import HeldOut, Job, Result
+from fednoil.executors.local import Workbench
+from fednoil.experiment import Experiment, Sites, assemble, make_bench, make_experiment, pick_device
+from fednoil.flower.agreement import Agreement, Site, misfit
+from fednoil.flower.state import NodeState
+from fednoil.learners.base import Client, Turn
+from fednoil.servers.sampling import private_score
+from fednoil.tensors import Tensors
+
+log = logging.getLogger("flwr.fednoil")
+_KEYS = ("client-id", "data", "state", "trust", "score-epsilon", "partition-id", "num-partitions")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+class Refusal(Exception):
+    """Why a node doesn't do what it was asked; unlike other errors its text may be told to the server."""
+
+
+@dataclass(frozen=True)
+class NodeSettings:
+    """What the node's operator has set with --node-config."""
+
+    client_id: str
+    data: str | None
+    partition: int | None
+    state: Path
+    trust: tuple[str, ...]
+    score_epsilon: float | None
+
+    @classmethod
+    def read(cls, values: Mapping[str, Any]) -> NodeSettings:
+        """Check Flower's node configuration."""
+        for key in values:
+            if key not in _KEYS:
+                raise UserError(f"--node-config: unknown key '{key}'; known: {', '.join(_KEYS)}{nearest(key, _KEYS)}")
+        data, partition = values.get("data"), values.get("partition-id")
+        if data is None and partition is None:
+            raise UserError('--node-config: set client-id="…" and data="folder:PATH" (or npz:, parquet:)')
+        if data is not None and "client-id" not in values:
+            raise UserError('--node-config: data without client-id; add client-id="a-name-that-stays"')
+        client_id = str(values.get("client-id", f"client-{partition}"))
+        if not _NAME.fullmatch(client_id):
+            raise UserError(f"--node-config: client-id = '{client_id}' must be letters, digits, '.', '_' or '-'")
+        epsilon = values.get("score-epsilon")
+        if epsilon is not None and not (isinstance(epsilon, int | float) and epsilon > 0):
+            raise UserError(f"--node-config: score-epsilon = {epsilon!r} must be a number above 0")
+        state = Path(str(values.get("state", Path.home() / ".fednoil" / "nodes"))).expanduser()
+        trust = tuple(str(values.get("trust", "")).split())
+        own = None if data is None else str(data)
+        number = None if own is not None or partition is None else int(partition)
+        return cls(client_id, own, number, state, trust, float(epsilon) if epsilon is not None else None)
+
+
+@dataclass(frozen=True)
+class Order:
+    """What the server asks of this node in one message."""
+
+    config: str
+    run: str
+    client: int
+    round_idx: int
+    epochs: int
+    agreement: Agreement
+
+
+@dataclass(frozen=True)
+class Work:
+    """All that a node needs for a message: the experiment, a workbench, its samples, and what it holds out."""
+
+    experiment: Experiment
+    bench: Workbench
+    client: Client
+    test: Split
+
+
+class Node:
+    """One node at work on one order."""
+
+    def __init__(self, settings: NodeSettings, order: Order) -> None:
+        self.settings = settings
+        self.order = order
+        if settings.data is None:
+            self.work = _partition_work(settings, order)
+        else:
+            self.work = _site_work(settings, order.config, order.client, order.agreement)
+        self.state = NodeState(settings.state / settings.client_id / order.run)
+
+    def score(self, received: Tensors) -> float:
+        """How clean the received model finds the labels here; with noise where server or operator ask for it."""
+        config, experiment = self.work.experiment.server.config, self.work.experiment
+        chosen = [e for e in (config.score_epsilon, self.settings.score_epsilon) if e is not None]
+        round_idx, rounds = self.order.round_idx, experiment.config.train.rounds
+        if chosen and (told := self.state.told_score(round_idx)) is not None:
+            return told  # asked again after a restart: a second noisy answer would tell more
+        job = self._job(received, self.state.keep_before(round_idx))
+        scores = self.work.bench.scores({job.client: self.work.client}, [job], config.sampling, config.temperature)
+        score = scores[job.client]
+        if chosen:
+            if not 1 <= round_idx <= rounds:
+                raise Refusal(f"round {round_idx} is not one of {rounds}; each further score would cost privacy")
+            # From the system's entropy: noise from the run's seed could be taken away by whoever knows it.
+            u = (secrets.randbits(53) + 0.5) * 2.0**-53
+            score = private_score(score, len(self.work.client), config.sampling, rounds / min(chosen), u)
+            self.state.tell_score(round_idx, score)
+        return score
+
+    def train(self, received: Tensors) -> Result:
+        """This client's turn; what it keeps stays in its state folder."""
+        round_idx = self.order.round_idx
+        job = self._job(received, self.state.keep_before(round_idx))
+        result = self.work.bench.update(self.work.client, job)
+        if result.keep:
+            self.state.save_keep(round_idx, result.keep, self.work.experiment.config.run.checkpoint_every)
+        return result
+
+    def evaluate(self, received: Tensors) -> HeldOut:
+        """The client's own model on what it holds out."""
+        keep = self.state.keep_before(self.order.round_idx + 1)
+        model = self.work.experiment.server.own_model(received, keep)
+        images = torch.from_numpy(self.work.test.images).to(self.work.bench.device)
+        labels = torch.from_numpy(self.work.test.labels)
+        logits = self.work.bench.logits(model, images)
+        loss = float(F.cross_entropy(logits.double(), labels))
+        return HeldOut(int((logits.argmax(1) == labels).sum()), len(labels), loss)
+
+    def _job(self, received: Tensors, keep: Tensors) -> Job:
+        order = self.order
+        seed = self.work.experiment.seed.child("round", order.round_idx, "client", order.client)
+        device = self.work.bench.device
+        moved = {name: tensor.to(device) for name, tensor in received.items()}
+        kept = {name: tensor.to(device) for name, tensor in keep.items()}
+        return Job(order.client, moved, kept, Turn(order.round_idx, order.epochs, seed))
+
+
+def introduce(settings: NodeSettings, config_text: str) -> Site:
+    """What this node tells of itself before round 1."""
+    config = configured(config_text, settings.trust)
+    if settings.data is not None:
+        if config.data.name != SITES:
+            raise Refusal(f"it has data of its own, and this run is on {config.data.name}")
+        dataset = _own_data(settings.data)
+        names, samples, held_out = dataset.class_names, len(dataset.train), len(dataset.test)
+    else:
+        if config.data.name == SITES:
+            raise Refusal("it has no data of its own: --node-config has no data=")
+        setting = whole(config_text, settings.trust).setting
+        dataset, partition = setting.dataset, settings.partition
+        assert partition is not None
+        if not 0 <= partition < setting.num_clients:
+            raise Refusal(f"its partition-id {partition} is not in 0..{setting.num_clients - 1} (partition.clients)")
+        names, samples, held_out = dataset.class_names, len(setting.parts[partition]), 0
+    return Site(
+        settings.client_id, settings.partition, samples, held_out, names, dataset.image_shape, dataset.mean, dataset.std
+    )
+
+
+@lru_cache(maxsize=4)
+def configured(text: str, trust: tuple[str, ...]) -> Config:
+    """The server's configuration; code is imported only where the node's operator has named it."""
+    values = tomllib.loads(text)
+    for section in ("model", "server", "learner"):
+        name = str(values.get(section, {}).get("name", ""))
+        if ":" in name and name not in trust:
+            raise Refusal(
+                f"it doesn't trust the code '{name}' ({section}.name); its --node-config needs trust=\"{name}\""
+            )
+    return load_config(values)
+
+
+@lru_cache(maxsize=2)
+def whole(config_text: str, trust: tuple[str, ...]) -> Experiment:
+    """The experiment with all simulated partitions, made once a process."""
+    return make_experiment(configured(config_text, trust))
+
+
+@lru_cache(maxsize=2)
+def _own_data(name: str) -> Dataset:
+    return load(DataConfig(name=name), site=True)
+
+
+@lru_cache(maxsize=2)
+def _partition_bench(config_text: str, trust: tuple[str, ...]) -> tuple[Workbench, torch.Tensor]:
+    experiment = whole(config_text, trust)
+    device = _device(experiment.config)
+    return make_bench(experiment, device), torch.tensor(experiment.setting.dataset.train.images, device=device)
+
+
+def _partition_work(settings: NodeSettings, order: Order) -> Work:
+    experiment = whole(order.config, settings.trust)
+    bench, pool = _partition_bench(order.config, settings.trust)
+    setting, partition = experiment.setting, settings.partition
+    if partition is None or partition != order.client or partition >= setting.num_clients:
+        raise Refusal(f"it is client {partition}, not {order.client}")
+    index, labels = (
+        torch.from_numpy(np.ascontiguousarray(a).astype(np.int64)).to(bench.device)
+        for a in (setting.parts[partition], setting.labels.given[partition])
+    )
+    return Work(experiment, bench, Client(order.client, pool, index, labels), setting.dataset.test)
+
+
+@lru_cache(maxsize=2)
+def _site_work(settings: NodeSettings, config_text: str, number: int, agreement: Agreement) -> Work:
+    """The site's own data, with its classes numbered as the federation numbers them."""
+    config = configured(config_text, settings.trust)
+    assert settings.data is not None
+    own = _own_data(settings.data)
+    told = Site(
+        settings.client_id, None, len(own.train), len(own.test), own.class_names, own.image_shape, own.mean, own.std
+    )
+    if reason := misfit(told, agreement):
+        raise Refusal(reason)
+    numbers = np.array([agreement.class_names.index(name) for name in own.class_names], np.int64)
+    train, test = (Split(split.images, numbers[split.labels]) for split in (own.train, own.test))
+    dataset = Dataset(settings.client_id, train, test, agreement.class_names, agreement.mean, agreement.std)
+    experiment = assemble(config, Sites.of(dataset, [settings.client_id], [len(own.train)]))
+    device = _device(config)
+    pool = torch.tensor(dataset.train.images, device=device)
+    labels = torch.from_numpy(dataset.train.labels).to(device)
+    client = Client(number, pool, torch.arange(len(labels), device=device), labels)
+    return Work(experiment, make_bench(experiment, device), client, dataset.test)
+
+
+def _device(config: Config) -> torch.device:
+    """The node's own: a server that wants a GPU can't know whether there is one here."""
+    return pick_device("cpu" if config.run.device == "cpu" else "auto")

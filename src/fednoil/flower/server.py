@@ -1,0 +1,113 @@
+"""The ServerApp: a recorded run as any other, with the federation's nodes as executor."""
+
+from __future__ import annotations
+
+import logging
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+from flwr.supercore.exit import ExitCode, flwr_exit
+
+from fednoil import runner
+from fednoil.config import Config, load_config
+from fednoil.data import SITES
+from fednoil.errors import UserError
+from fednoil.executors.base import Executor
+from fednoil.experiment import Experiment, Sites, assemble, make_experiment
+from fednoil.flower.executor import FlowerExecutor
+from fednoil.flower.members import Members
+from fednoil.flower.privacy import check_update_privacy
+from fednoil.flower.wire import Wire
+from fednoil.records.folder import ROSTER
+
+log = logging.getLogger("flwr.fednoil")
+app = ServerApp()
+
+
+class FlowerEngine:
+    """A run on the nodes behind a Flower grid."""
+
+    def __init__(self, grid: Grid) -> None:
+        self.grid = grid
+        self.members: Members | None = None
+
+    def experiment(self, config: Config, out: Path, *, going_on: bool) -> Experiment:
+        """Gather the nodes; the experiment knows of them what they have told, or all if they share a dataset."""
+        whole = None if config.data.name == SITES else make_experiment(config)
+        partitions = None if whole is None else whole.setting.num_clients
+        members = Members(Wire(self.grid, config.federation.timeout), config, partitions)
+        if going_on and (out / ROSTER).is_file():
+            members.load(out)
+        self.members = members
+        members.gather()
+        assert members.agreement is not None
+        # Whoever joins later changes nothing of what the run is.
+        sites = Sites.of(members.agreement.dataset(SITES), list(members.founders), list(members.founders.values()))
+        experiment = whole or assemble(config, sites)
+        check_update_privacy(experiment)
+        return experiment
+
+    def executor(self, experiment: Experiment, out: Path, device: torch.device) -> Executor:
+        assert self.members is not None
+        return FlowerExecutor(experiment, self.members, out, device)
+
+
+class Lines:
+    """One line a round in the log of the ServerApp, which `flwr run --stream` shows."""
+
+    def start(self, experiment: Experiment, done: list[dict[str, Any]]) -> None:
+        config, setting = experiment.config, experiment.setting
+        log.info("%s × %s: %d clients", config.server.name, config.learner.name, setting.num_clients)
+        if done:
+            log.info("going on after round %d", len(done))
+
+    def local(self, share: float) -> None:
+        pass
+
+    def round(self, record: dict[str, Any]) -> None:
+        accuracy = record["test_accuracy"]
+        parts = [f"round {record['round']}", f"{len(record['trained'])} of {len(record['nodes'])} nodes trained"]
+        parts += [f"accuracy {accuracy:.2f} %"] if accuracy is not None else []
+        parts += ["model kept: too few updates"] if record.get("kept") else []
+        log.info("%s  %.1f s", "  ".join(parts), record["wall_s"])
+
+    def finish(self, summary: dict[str, Any], folder: Path) -> None:
+        log.info("finished; results in %s", folder)
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What `fednoil federation run` writes into the app's configuration."""
+
+    config: str  # TOML
+    out: str
+    resume: bool = False
+    force: bool = False
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Play all rounds of the run that the app's configuration describes."""
+    values: dict[str, Any] = dict(context.run_config)
+    try:
+        play(grid, Assignment(**{key: values[key] for key in ("config", "out", "resume", "force")}))
+    except UserError as error:
+        # Flower's way out that tells the SuperLink of the failure without a traceback.
+        flwr_exit(ExitCode.SERVERAPP_EXCEPTION, f"fednoil: {error}")
+
+
+def play(grid: Grid, assignment: Assignment) -> dict[str, Any]:
+    """Run to the end and record it."""
+    return runner.run(
+        load_config(tomllib.loads(assignment.config)),
+        Path(assignment.out),
+        Lines(),
+        resume=assignment.resume,
+        force=assignment.force,
+        engine=FlowerEngine(grid),
+    )

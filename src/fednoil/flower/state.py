@@ -1,0 +1,58 @@
+"""What a client keeps on its node from message to message: its networks and α by round, and the scores it has told.
+
+Of a client's kept tensors several versions may be there: a server that was stopped goes on from its last checkpoint,
+and the client must then go on from the same round. A version goes once no checkpoint can ask for it any more.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from fednoil.flower.messages import BadMessage
+from fednoil.records.files import read_json, read_tensors, write_json, write_tensors
+from fednoil.tensors import Tensors
+
+_RUN = re.compile(r"[0-9a-f]{32}")
+_VERSION = re.compile(r"keep-(\d{6})\.safetensors")
+
+
+class NodeState:
+    """The folder of one client in one run."""
+
+    def __init__(self, folder: Path) -> None:
+        if not _RUN.fullmatch(folder.name):  # it comes from outside and names a folder
+            raise BadMessage("its run has no proper name")
+        self.folder = folder
+
+    def keep_before(self, round_idx: int) -> Tensors:
+        """What the client's last turn before this round left."""
+        earlier = [r for r in self._versions() if r < round_idx]
+        return read_tensors(self._file(earlier[-1])) if earlier else {}
+
+    def save_keep(self, round_idx: int, keep: Tensors, checkpoint_every: int) -> None:
+        """Write what this round left; the server's last checkpoint is at most `checkpoint_every` rounds back."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_tensors(self._file(round_idx), keep)
+        old = [r for r in self._versions() if r <= round_idx - checkpoint_every]
+        for version in old[:-1]:
+            self._file(version).unlink(missing_ok=True)
+
+    def told_score(self, round_idx: int) -> float | None:
+        """The noisy score that was told in this round."""
+        return self._scores().get(str(round_idx))
+
+    def tell_score(self, round_idx: int, score: float) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_json(self.folder / "scores.json", {**self._scores(), str(round_idx): score})
+
+    def _scores(self) -> dict[str, float]:
+        path = self.folder / "scores.json"
+        return read_json(path) if path.is_file() else {}
+
+    def _versions(self) -> list[int]:
+        files = self.folder.iterdir() if self.folder.is_dir() else []
+        return sorted(int(match[1]) for path in files if (match := _VERSION.fullmatch(path.name)))
+
+    def _file(self, round_idx: int) -> Path:
+        return self.folder / f"keep-{round_idx:06d}.safetensors"

@@ -1,0 +1,115 @@
+"""`fednoil federation`: credentials, the app's bundle, and one clear line for whatever is wrong. Nothing is started."""
+
+from __future__ import annotations
+
+import importlib.util
+import ssl
+import stat
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import fednoil, refused
+
+pytest.importorskip("flwr")
+
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+
+from fednoil.config import load_config
+from fednoil.flower.bundle import write_bundle
+from fednoil.flower.loopback import Loopback, Process
+
+
+def test_certificates_are_signed_named_and_kept_private(tmp_path: Path) -> None:
+    status, out, _ = fednoil("federation", "certs", tmp_path, "--host", "fl.example.org", "--host", "10.0.0.7")
+    assert status == 0
+    assert [Path(line).name for line in out.split()] == ["ca.crt", "ca.key", "server.pem", "server.key"]
+    ca, server = (x509.load_pem_x509_certificate((tmp_path / n).read_bytes()) for n in ("ca.crt", "server.pem"))
+    server.verify_directly_issued_by(ca)
+    names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["fl.example.org", "localhost"]
+    assert [str(a) for a in names.get_values_for_type(x509.IPAddress)] == ["10.0.0.7", "127.0.0.1"]
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "server.pem", tmp_path / "server.key")
+    for name in ("ca.key", "server.key"):
+        assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
+    assert "exists already" in refused("federation", "certs", tmp_path)
+    assert fednoil("federation", "certs", tmp_path, "--force")[0] == 0
+    assert "neither an address nor a host's name" in refused("federation", "certs", tmp_path / "b", "--host", "münchen")
+
+
+def test_keys_are_pairs_that_flower_reads(tmp_path: Path) -> None:
+    assert fednoil("federation", "keys", "site-a", "site-b", "--out", tmp_path)[0] == 0
+    private = serialization.load_ssh_private_key((tmp_path / "site-a").read_bytes(), None)
+    public = serialization.load_ssh_public_key((tmp_path / "site-a.pub").read_bytes())
+    assert private.public_key() == public
+    assert stat.S_IMODE((tmp_path / "site-a").stat().st_mode) == 0o600
+    assert (tmp_path / "site-a.pub").read_bytes() != (tmp_path / "site-b.pub").read_bytes()
+    assert "exists already" in refused("federation", "keys", "site-a", "--out", tmp_path)
+    assert "'../x' is not a name for a key" in refused("federation", "keys", "../x", "--out", tmp_path)
+
+
+def test_the_bundle_holds_a_configuration_and_no_code(tmp_path: Path, values: dict[str, Any]) -> None:
+    values["data"]["name"] = 'folder:/a "strange"\\path\x7f'
+    config = load_config(values)
+    write_bundle(tmp_path / "app", config, Path("/somewhere"), resume=True, force=False)
+    assert [p.name for p in (tmp_path / "app").iterdir()] == ["pyproject.toml"]
+    app = tomllib.loads((tmp_path / "app" / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
+    assert (app["config"]["out"], app["config"]["resume"], app["config"]["force"]) == ("/somewhere", True, False)
+    assert load_config(tomllib.loads(app["config"]["config"])) == config
+    for reference in app["components"].values():
+        module, _, name = reference.partition(":")
+        assert importlib.util.find_spec(module) is not None
+        assert name == "app"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["up"], "give --site NAME=DATA for each node, or --partitions N"),
+        (["up", "--partitions", "2", "--site", "a=npz:x"], "give --site"),
+        (["up", "--site", "a"], "--site a: write NAME=folder:PATH"),
+        (["up", "--site", "a=zip:x"], "--site a=zip:x: write NAME=folder:PATH"),
+        (["up", "--site", "a b=npz:x"], "'a b' must be letters"),
+        (["up", "--site", "a=npz:x", "--site", "a=npz:y"], "'a' is there twice"),
+        (["up", "--site", 'a=npz:"x'], "can't take a path with a quotation mark"),
+        (["status"], "holds no federation"),
+        (["run"], "federation is not up"),
+        (["run", "--resume", "--force"], "exclude each other"),
+        (["run", "no-such"], "preset 'no-such'"),
+        (["run", "--set", "federation.min_reply=2"], "known in federation: min_nodes"),
+        (["run", "--set", "federation.timeout=0"], "federation.timeout = 0"),
+    ],
+)
+def test_bad_input_is_one_line(
+    arguments: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert said in refused("federation", *arguments)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_flower_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert "pip install 'fednoil[flower]'" in refused("federation", "status")
+
+
+def test_down_is_quiet_where_nothing_runs(tmp_path: Path) -> None:
+    status, out, _ = fednoil("federation", "down", tmp_path)
+    assert (status, out) == (0, f"nothing was running in {tmp_path}\n")
+
+
+def test_a_process_number_that_another_program_has_now_is_not_ours(tmp_path: Path) -> None:
+    loopback = Loopback(tmp_path)
+    loopback._write([Process("superlink", 1, 1)])
+    assert not loopback.processes[0].alive()
+    assert loopback.down() == []
+    loopback.file.write_text('{"processes": [{"pid": 3}]}')
+    assert "is damaged" in refused("federation", "status", tmp_path)
+
+
+def test_sites_are_for_federations_alone(tmp_path: Path) -> None:
+    said = refused("run", "demo", "--set", "data.name=sites", "--out", tmp_path / "run")
+    assert "data.name = 'sites' means the data of a federation's sites: `fednoil federation run`" in said

@@ -1,0 +1,250 @@
+"""Real federations (`make test-slow`): Flower's simulation engine against ours, processes on loopback with faults."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("flwr")
+
+from conftest import tiny_arrays
+
+from fednoil.cli.reporters import Silent
+from fednoil.config import load_config, to_toml
+from fednoil.flower.loopback import CONNECTION, SUPERLINK, Loopback, Process
+from fednoil.records.files import read_tensors
+from fednoil.runner import run
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parents[1]
+ENGINE = """
+import sys
+from flwr.serverapp import ServerApp
+from flwr.simulation import run_simulation
+from fednoil.flower.client import app as client_app
+from fednoil.flower.server import Assignment, play
+
+server_app = ServerApp()
+
+@server_app.main()
+def main(grid, context):
+    play(grid, Assignment(open(sys.argv[1]).read(), sys.argv[2]))
+
+if __name__ == "__main__":
+    resources = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}, "init_args": {"num_cpus": 2}}
+    run_simulation(server_app, client_app, int(sys.argv[3]), backend_config=resources)
+"""
+
+
+def records(out: Path) -> list[dict[str, Any]]:
+    path = out / "rounds.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+
+
+def until(ready: Callable[[], Any], seconds: float, what: str) -> None:
+    """Wait for something, on a machine that may be busy."""
+    end = time.monotonic() + seconds
+    while not ready():
+        assert time.monotonic() < end, f"waited {seconds} s for {what}"
+        time.sleep(0.2)
+
+
+def test_flowers_simulation_engine_ends_where_ours_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """20 clients, FedNoiL, three rounds, the same seed, one thread."""
+    monkeypatch.setenv("HOME", str(tmp_path))  # of the nodes' state
+    config = load_config(
+        {
+            "partition": {"clients": 20},
+            "noise": {"kind": "symmetric", "mode": "high"},
+            "model": {"name": "cnn", "width": 4},
+            "server": {"sampling": "score"},
+            "learner": {"name": "fednoil"},
+            "schedule": {"epochs": 3},
+            "train": {"rounds": 3},
+            "run": {"device": "cpu"},
+        }
+    )
+    run(config, tmp_path / "ours", Silent())
+    (tmp_path / "config.toml").write_text(to_toml(config))
+    (tmp_path / "engine.py").write_text(ENGINE)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0", "FLWR_TELEMETRY_ENABLED": "0"}
+    arguments = [str(tmp_path / name) for name in ("engine.py", "config.toml", "flowers")]
+    command = [sys.executable, *arguments, "20"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    for ours, theirs in zip(records(tmp_path / "ours"), records(tmp_path / "flowers"), strict=True):
+        assert ours["selected"] == theirs["selected"]
+        assert ours["client_scores"] == pytest.approx(theirs["client_scores"], rel=1e-6)
+    left, right = (read_tensors(tmp_path / name / "model.safetensors") for name in ("ours", "flowers"))
+    for name in left:
+        assert torch.allclose(left[name], right[name], rtol=0, atol=1e-6), name
+
+
+@pytest.fixture
+def federation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Loopback]:
+    """A folder for a federation; whatever happens, nothing of it is left running."""
+    (tmp_path / "faults").mkdir()
+    monkeypatch.setenv("FAULTS", str(tmp_path / "faults"))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests" / "faults"))
+    loopback = Loopback(tmp_path / "federation")
+    try:
+        yield loopback
+    finally:
+        loopback.down()
+
+
+def node(federation: Loopback, folder: Path, name: str, number: int) -> str:
+    """A site's data, a fifth of the tiny ones, and the settings of its node."""
+    arrays = tiny_arrays()
+    mine = {key: value[number::5] for key, value in arrays.items()}
+    np.savez(folder / f"{name}.npz", class_names=np.array(["a", "b", "c", "d"]), **mine)
+    state = federation.folder / "nodes"
+    return f'client-id="{name}" data="npz:{folder / name}.npz" state="{state}" trust="faulty:Faulty"'
+
+
+def start_run(federation: Loopback, out: Path, *more: str) -> subprocess.Popen[str]:
+    changes = {
+        "data.name": "sites",
+        "model.width": 2,
+        "server.sampling": "score",
+        "server.client_fraction": 1.0,
+        "learner.name": "faulty:Faulty",
+        "schedule.name": "constant",
+        "schedule.epochs": 1,
+        "train.rounds": 5,
+        "train.batch_size": 4,
+        "federation.min_nodes": 3,
+        "federation.timeout": 45,
+        "federation.evaluate_every": 5,
+    }
+    sets = [part for key, value in changes.items() for part in ("--set", f"{key}={value}")]
+    command = [sys.executable, "-m", "fednoil", "federation", "run", "demo/fedavg", *sets]
+    command += ["--federation", str(federation.folder), "--out", str(out), *more]
+    with (out.parent / f"run{'-'.join(more)}.log").open("w") as log:
+        return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, text=True)
+
+
+def kill(federation: Loopback, name: str) -> Process:
+    """kill -9, the process and all that it has started."""
+    process = next(p for p in federation.processes if p.name == name)
+    os.killpg(process.pid, signal.SIGKILL)
+    return process
+
+
+def test_a_run_outlives_its_nodes_and_its_server(federation: Loopback, tmp_path: Path) -> None:
+    """Sites a, b, c; d comes late. In round 2, b fails to train and c is too slow; in round 3, a is killed while it
+    trains; in round 4 the SuperLink is killed and started again."""
+    out, faults = tmp_path / "run", tmp_path / "faults"
+    for name, fault in {"1-2": "raise", "2-2": "wait 55", "0-3": "wait 200", "1-4": "wait 10"}.items():
+        (faults / name).write_text(fault)
+    configs = {name: node(federation, tmp_path, name, i) for i, name in enumerate("abcd")}
+    federation.up({name: configs[name] for name in "abc"})
+    run = start_run(federation, out)
+    try:
+        until(lambda: records(out), 150, "round 1")
+        federation.add_node("d", configs["d"])
+        until(lambda: (faults / "0-3.begun").exists(), 250, "a to train in round 3")
+        kill(federation, "a")
+        until(lambda: (faults / "1-4.begun").exists(), 200, "b to train in round 4")
+        kill(federation, SUPERLINK)
+        assert run.wait(timeout=60) == 2
+    finally:
+        run.kill()
+    assert [r["round"] for r in records(out)] == [1, 2, 3]
+    federation.start_superlink()
+    federation.await_nodes(3)
+    resume(federation, out)
+    played = records(out)
+    assert [r["round"] for r in played] == [1, 2, 3, 4, 5]
+    one, two, three, four, five = played
+    assert (one["nodes"], one["trained"], one["failed"]) == (["a", "b", "c"], ["a", "b", "c"], {})
+    assert {"b", "c"} <= set(two["scores"])
+    assert two["failed"]["b"] == "train: failed at the node with RuntimeError; its own log says why"
+    assert two["failed"]["c"] == "train: no reply within 45 s"
+    assert "a" in two["trained"]
+    assert not {"b", "c"} & set(two["trained"])
+    assert three["failed"]["a"].startswith("train: ")
+    assert "a" not in three["trained"]
+    assert "d" in [*three["nodes"], *four["nodes"]]
+    assert {"b", "d"} <= set(five["trained"])
+    assert five["test_accuracy"] is not None
+    assert json.loads((out / "summary.json").read_text())["rounds"] == 5
+    again = start_run(federation, out)
+    assert again.wait(timeout=120) == 2
+    said = (tmp_path / "run.log").read_text()
+    assert "exists already: add --resume" in said
+    assert "Traceback" not in said
+
+
+def resume(federation: Loopback, out: Path) -> None:
+    """Go on with a run. The server's process may have outlived the SuperLink: then it holds the folder until it ends,
+    or has gone on by itself."""
+    end = time.monotonic() + 240
+    while True:
+        run = start_run(federation, out, "--resume")
+        try:
+            status = run.wait(timeout=200)
+        finally:
+            run.kill()
+        said = (out.parent / "run--resume.log").read_text()
+        if status == 0:
+            return
+        assert "being written by another process" in said, said[-3000:]
+        assert time.monotonic() < end
+        time.sleep(5)
+
+
+def test_strangers_and_plaintext_are_refused(federation: Loopback, tmp_path: Path) -> None:
+    federation.up({})
+    link = next(p for p in federation.processes if p.name == SUPERLINK)
+    stranger = federation.add_node("stranger", node(federation, tmp_path, "stranger", 0), register=False)
+    until(lambda: not stranger.alive(), 60, "the stranger to give up")
+    assert federation.online() == []
+    with pytest.raises(OSError, match=r"(?i)disconnected|closed|reset|remote|status|timed out"):
+        urllib.request.urlopen(f"http://127.0.0.1:{link.port}/", timeout=10)
+    plain = f'[superlink]\ndefault = "{CONNECTION}"\n[superlink.{CONNECTION}]\naddress = "127.0.0.1:{link.port}"\n'
+    (federation.folder / "home" / "config.toml").write_text(plain + "insecure = true\n")
+    with pytest.raises(Exception, match="flwr supernode list failed"):
+        federation.online()
+
+
+def test_the_tutorial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every command and program of the numbered parts of docs/federation.md, in order, with one round for two."""
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / "docs" / "federation.md").read_text(encoding="utf-8")
+    parts = text[text.index("\n## 1. ") : text.index("\n## Over several machines")]
+    blocks = re.findall(r"```(python)?\n(.*?)```", parts, re.DOTALL)
+    assert [language for language, _ in blocks] == ["", "", "python", ""]
+    outputs: dict[str, str] = {}
+    try:
+        for language, body in blocks:
+            if language:
+                exec(compile(body, "docs/federation.md", "exec"), {})
+                continue
+            for line in body.splitlines():
+                command = shlex.split(line.replace("train.rounds=2", "train.rounds=1"))
+                command = [sys.executable, "-m", *command]
+                done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+                assert done.returncode == 0, f"{line}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+                outputs[line] = done.stdout
+    finally:
+        Loopback(tmp_path / "federation").down()
+    simulated, federated = (records(tmp_path / "runs" / name)[0] for name in ("simulated", "federated"))
+    assert (simulated["test_accuracy"], simulated["selected"]) == (federated["test_accuracy"], federated["selected"])
+    assert "3 nodes online" in next(out for line, out in outputs.items() if "status" in line)
+    held_out = records(tmp_path / "runs" / "sites")[0]["held_out"]
+    assert {name: held["samples"] for name, held in held_out.items()} == {"north": 100, "south": 90}

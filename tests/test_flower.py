@@ -1,0 +1,286 @@
+"""A federation of nodes in this process, message for message: equal to the simulator, and unharmed by bad replies."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("flwr")
+
+from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
+from loop_grid import LoopGrid, federate, partitions
+
+from fednoil.cli.reporters import Silent
+from fednoil.config import load_config
+from fednoil.experiment import make_experiment
+from fednoil.flower.messages import BadMessage, Body, Form, pack, unpack
+from fednoil.learners import LEARNERS
+from fednoil.records.compare import describe
+from fednoil.records.files import read_tensors
+from fednoil.runner import run
+from fednoil.servers import SERVERS
+
+Values = dict[str, Any]
+
+
+def assert_same_model(a: Path, b: Path) -> None:
+    left, right = read_tensors(a / "model.safetensors"), read_tensors(b / "model.safetensors")
+    assert left.keys() == right.keys()
+    for name in left:
+        assert torch.equal(left[name], right[name]), name
+
+
+PAIRS = [(server, "erm") for server in SERVERS] + [("apfl", "fednoil")]
+PAIRS += [("fedavg", learner) for learner in LEARNERS if learner != "erm"]
+
+
+@pytest.mark.parametrize(("server", "learner"), PAIRS)
+def test_a_federation_ends_with_the_simulators_weights(
+    server: str, learner: str, federated: Values, tmp_path: Path
+) -> None:
+    federated["server"]["name"], federated["learner"] = server, {"name": learner}
+    config = load_config(federated)
+    run(config, tmp_path / "simulated", Silent())
+    records = federate(config, tmp_path / "federated", LoopGrid(partitions(tmp_path / "state")))
+    assert_same_model(tmp_path / "simulated", tmp_path / "federated")
+    lines = (tmp_path / "simulated" / "rounds.jsonl").read_text().splitlines()
+    for ours, line in zip(records, lines, strict=True):
+        theirs = json.loads(line)
+        assert (ours["selected"], ours["client_scores"]) == (theirs["selected"], theirs["client_scores"])
+        assert ours["failed"] == {}
+        if server != "apfl":  # whose clients' own models are on the nodes
+            assert ours["test_accuracy"] == theirs["test_accuracy"]
+    assert describe(tmp_path / "federated")["finished"]
+
+
+def test_nothing_but_the_allowed_leaves_a_node(federated: Values, tmp_path: Path) -> None:
+    """Every message of a run, against a list of what FedNoiL sends, written down here once more."""
+    federated["learner"] = {"name": "fednoil"}
+    config, grid = load_config(federated), LoopGrid(partitions(tmp_path / "state"))
+    federate(config, tmp_path / "run", grid)
+    model = make_experiment(config).initial_model()
+    shapes = {name: (str(t.dtype).removeprefix("torch."), tuple(t.shape)) for name, t in model.items()}
+    allowed = {
+        "query.hello": {"numbers": {"samples", "held_out", "mean", "std"},
+                        "values": {"client", "partition", "classes", "shape"}},
+        "query.score": {"numbers": {"score"}},
+        "train": {"model": set(shapes), "numbers": {"samples", "steps"}},
+    }  # fmt: skip
+    kinds = set()
+    for _, reply in grid.replies:
+        kind = reply.metadata.message_type
+        kinds.add(kind)
+        assert {name: set(record) for name, record in reply.content.items()} == allowed[kind]
+        for record in reply.content.array_records.values():
+            assert {name: (a.dtype, tuple(a.shape)) for name, a in record.items()} == shapes
+        for record in reply.content.metric_records.values():
+            assert all(isinstance(v, int | float) or (len(v) == 1 and kind == "query.hello") for v in record.values())
+    assert kinds == set(allowed)
+    assert len(grid.replies) == len(grid.sent) == 4 + 4 * (4 + 2)
+
+
+def test_a_node_sends_nothing_that_its_form_lacks() -> None:
+    form = Form({"model/w": ("float32", (2,))}, {"samples": "float"})
+    good = Body({"model/w": torch.ones(2)}, {"samples": 3.0})
+    assert torch.equal(unpack(form, pack(form, good)).arrays["model/w"], torch.ones(2))
+    for body in (
+        Body({"model/w": torch.ones(2), "images": torch.ones(9)}, {"samples": 3.0}),
+        Body({"model/w": torch.ones(3)}, {"samples": 3.0}),
+        Body({"model/w": torch.ones(2, dtype=torch.float64)}, {"samples": 3.0}),
+        Body({"model/w": torch.ones(2)}, {"samples": 3.0, "loss": 0.1}),
+        Body({"model/w": torch.ones(2)}, {}),
+    ):
+        with pytest.raises(BadMessage):
+            pack(form, body)
+
+
+def test_an_array_that_lies_about_its_size_is_not_unfolded() -> None:
+    """A header of an exabyte in a message of a hundred bytes."""
+    honest = Array(np.ones(2, np.float32))
+    lie = Array(np.ones(2, np.float32)).data.replace(b"(2,), ", b"(1152921504606846976,), ")
+    content = RecordDict({"model": ArrayRecord({"w": Array(honest.dtype, honest.shape, honest.stype, lie)})})
+    with pytest.raises(BadMessage):
+        unpack(Form({"w": ("float32", (2,))}), content)
+
+
+def _numbers(**changes: float) -> Callable[[Message], Message]:
+    def change(reply: Message) -> Message:
+        record = reply.content["numbers"]
+        assert isinstance(record, MetricRecord)
+        for name, value in changes.items():
+            record[name] = value
+        return reply
+
+    return change
+
+
+def _arrays(change: Callable[[dict[str, np.ndarray]], Any]) -> Callable[[Message], Message]:
+    def spoilt(reply: Message) -> Message:
+        record = reply.content["model"]
+        assert isinstance(record, ArrayRecord)
+        arrays = {name: np.array(array.numpy()) for name, array in record.items()}
+        change(arrays)
+        reply.content["model"] = ArrayRecord({name: Array(array) for name, array in arrays.items()})
+        return reply
+
+    return spoilt
+
+
+def _first(arrays: dict[str, np.ndarray], value: float) -> None:
+    arrays[next(iter(arrays))].flat[0] = value
+
+
+def _error(reply: Message) -> Message:
+    failure = Message(Error(code=0, reason="out of memory"), reply_to=reply)
+    failure.metadata.__dict__["_reply_to_message_id"] = reply.metadata.reply_to_message_id
+    return failure
+
+
+def _nothing(reply: Message) -> None:
+    return None
+
+
+BAD: list[tuple[str, str, Callable[[Message], Message | None], str]] = [
+    ("score", "negative", _numbers(score=-1.0), "score of -1 from 20 samples is not possible"),
+    ("score", "NaN", _numbers(score=math.nan), "'score' is 'nan'"),
+    ("score", "huge", _numbers(score=1e30), "score of 1e+30 from 20"),
+    ("score", "above n", _numbers(score=20.1), "score of 20.1 from 20"),
+    ("score", "more than asked", _numbers(labels=1.0), "has labels unasked"),
+    ("score", "silent", _nothing, "no reply within 0.3 s"),
+    ("train", "NaN", _arrays(lambda a: _first(a, math.nan)), "not finite"),
+    ("train", "huge weight", _arrays(lambda a: _first(a, 1e30)), "not finite or above"),
+    ("train", "shape", _arrays(lambda a: a.update({next(iter(a)): np.ones(3, np.float32)})), "is float32 [3], not"),
+    ("train", "dtype", _arrays(lambda a: a.update({n: v.astype(np.float64) for n, v in a.items()})), "is float64"),
+    ("train", "missing array", _arrays(lambda a: a.pop(next(iter(a)))), "arrays: lacks model/"),
+    ("train", "another model", _arrays(lambda a: a.update({"model/more": np.ones(3, np.float32)})), "unasked"),
+    ("train", "samples", _numbers(samples=1e12), "it told 20 samples and trained 1e+12"),
+    ("train", "steps", _numbers(steps=-5.0), "it told 20 samples"),
+    ("train", "error", _error, "out of memory"),
+    ("train", "silent", _nothing, "no reply within 0.3 s"),
+]
+
+
+@pytest.mark.parametrize(("kind", "_case", "bad", "said"), BAD, ids=[f"{b[0]} {b[1]}" for b in BAD])
+def test_a_bad_reply_costs_its_sender_the_round(
+    kind: str,
+    _case: str,
+    bad: Callable[[Message], Message | None],
+    said: str,
+    federated: Values,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Client 2 spoils the first reply of this kind. The model is then the mean of the others, or client 2 wasn't
+    among those that could be drawn."""
+    federated["server"]["client_fraction"] = 1.0
+    federated["train"]["rounds"] = 2
+    spoilt: list[str] = []
+
+    def spoil(node: int, order: Message, reply: Message) -> Message | None:
+        if node == 898 and order.metadata.message_type.endswith(kind) and not spoilt:
+            spoilt.append(kind)
+            return bad(reply)
+        return reply
+
+    first, second = federate(load_config(federated), tmp_path / "run", LoopGrid(partitions(tmp_path / "state"), spoil))
+    assert list(first["failed"]) == ["client-2"]
+    assert said in first["failed"]["client-2"]
+    assert first["failed"]["client-2"].startswith(f"{kind}: ")
+    assert first["trained"] == ["client-0", "client-1", "client-3"]
+    assert ("client-2" in first["scores"]) == (kind == "train")
+    assert second["trained"] == ["client-0", "client-1", "client-2", "client-3"]
+    assert second["failed"] == {}
+    assert any(r.levelname == "WARNING" and "client-2 is left out" in r.message for r in caplog.records)
+    model = read_tensors(tmp_path / "run" / "model.safetensors")
+    assert all(bool(torch.isfinite(t).all()) for t in model.values())
+
+
+def test_too_few_updates_leave_the_model_as_it_is(federated: Values, tmp_path: Path) -> None:
+    federated["federation"]["min_replies"] = 3
+    federated["server"]["client_fraction"] = 1.0
+    federated["train"]["rounds"] = 2
+
+    def spoil(node: int, order: Message, reply: Message) -> Message | None:
+        silent = order.metadata.message_type == "train" and order.metadata.group_id == "1"
+        return None if silent and node != 900 and node != 899 else reply
+
+    config = load_config(federated)
+    first, second = federate(config, tmp_path / "run", LoopGrid(partitions(tmp_path / "state"), spoil))
+    assert (first["kept"], first["trained"]) == (True, ["client-0", "client-1"])
+    assert "kept" not in second
+    # Round 2 scored the model that round 1 started from, so all scores are those of round 1.
+    assert second["scores"] == first["scores"]
+
+
+def test_nobody_answers(federated: Values, tmp_path: Path) -> None:
+    def spoil(node: int, order: Message, reply: Message) -> Message | None:
+        return reply if order.metadata.message_type == "query.hello" else None
+
+    federated["train"]["rounds"] = 1
+    (record,) = federate(load_config(federated), tmp_path / "run", LoopGrid(partitions(tmp_path / "state"), spoil))
+    assert (record["selected"], record["trained"], record["kept"]) == ([], [], True)
+    assert len(record["failed"]) == 4
+
+
+def test_late_lost_and_returning_nodes(federated: Values, tmp_path: Path) -> None:
+    """Client 3 joins in round 2; client 0 goes in round 3 and is back in round 4 under another number of Flower's."""
+    federated["federation"]["min_nodes"] = 3
+    grid = LoopGrid(partitions(tmp_path / "state", 3))
+
+    def spoil(node: int, order: Message, reply: Message) -> Message:
+        if (node == 899 and order.metadata.message_type == "train") or order.metadata.message_type == "query.score":
+            {"1": join, "2": leave, "3": back}.get(order.metadata.group_id, lambda: None)()
+        return reply
+
+    def join() -> None:
+        grid.nodes[500] = {"partition-id": 3, "state": str(tmp_path / "state")}
+
+    def leave() -> None:
+        grid.nodes.pop(900, None)
+
+    def back() -> None:
+        grid.nodes[77] = {"partition-id": 0, "state": str(tmp_path / "state")}
+
+    grid.spoil = spoil
+    records = federate(load_config(federated), tmp_path / "run", grid)
+    assert [len(r["nodes"]) for r in records] == [3, 4, 3, 4]
+    assert records[3]["nodes"] == ["client-0", "client-1", "client-2", "client-3"]
+
+
+@pytest.mark.parametrize("server", ["fedavg", "apfl", "cfl"])
+def test_a_run_that_was_stopped_resumes_to_the_same_weights(server: str, federated: Values, tmp_path: Path) -> None:
+    """Stopped while round 3 trains, with a checkpoint of round 2 and clients that have trained further."""
+    federated["server"] |= {"name": server, "client_fraction": 1.0}
+    config = load_config(federated)
+    federate(config, tmp_path / "whole", LoopGrid(partitions(tmp_path / "a")))
+
+    def stop(node: int, order: Message, reply: Message) -> Message:
+        if order.metadata.message_type == "train" and order.metadata.group_id == "3" and node == 897:
+            raise KeyboardInterrupt
+        return reply
+
+    with pytest.raises(KeyboardInterrupt):
+        federate(config, tmp_path / "stopped", LoopGrid(partitions(tmp_path / "b"), stop))
+    later = {node - 400: settings for node, settings in partitions(tmp_path / "b").items()}
+    records = federate(config, tmp_path / "stopped", LoopGrid(later), resume=True)
+    assert [r["round"] for r in records] == [1, 2, 3, 4]
+    assert_same_model(tmp_path / "whole", tmp_path / "stopped")
+
+
+def test_state_stays_on_the_node_in_as_many_versions_as_a_resumption_may_need(
+    federated: Values, tmp_path: Path
+) -> None:
+    federated["server"] |= {"name": "apfl", "client_fraction": 1.0}
+    federated["train"]["rounds"] = 6
+    federate(load_config(federated), tmp_path / "run", LoopGrid(partitions(tmp_path / "state")))
+    files = sorted(p.name for p in (tmp_path / "state" / "client-1").rglob("*"))
+    # A checkpoint every 2 rounds: while round 6 is played the last one may be that of round 4.
+    assert files[1:] == ["keep-000004.safetensors", "keep-000005.safetensors", "keep-000006.safetensors"]
+    assert not list((tmp_path / "run" / "checkpoint").glob("client-*"))

@@ -1,0 +1,146 @@
+"""Sites with data of their own: what they agree on, who is refused, how they are tested."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr")
+
+from flwr.app import Message
+from loop_grid import LoopGrid, federate
+
+from fednoil.config import load_config
+from fednoil.errors import UserError
+from fednoil.records.compare import describe
+
+Values = dict[str, Any]
+
+
+def site(path: Path, classes: dict[str, int], count: int = 24, size: int = 8) -> str:
+    """An npz whose classes have these names; `classes` says which brightness each has."""
+    names = list(classes)
+    rng = np.random.default_rng(len(path.stem))
+
+    def split(n: int) -> tuple[np.ndarray, np.ndarray]:
+        labels = np.arange(n) % len(names)
+        bright = np.array([classes[names[i]] for i in labels])
+        images = rng.integers(0, 60, size=(n, size, size)) + 60 * bright[:, None, None]
+        return images.astype(np.uint8), labels.astype(np.int64)
+
+    (x, y), (tx, ty) = split(count), split(12)
+    np.savez(path, x_train=x, y_train=y, x_test=tx, y_test=ty, class_names=np.array(names))
+    return f"npz:{path}"
+
+
+def site_nodes(folder: Path, data: dict[str, str]) -> dict[int, Values]:
+    return {
+        10 + i: {"client-id": name, "data": source, "state": str(folder / "state")}
+        for i, (name, source) in enumerate(data.items())
+    }
+
+
+@pytest.fixture
+def own(federated: Values) -> Values:
+    federated["data"] = {"name": "sites"}
+    federated["noise"] = {}
+    federated["server"]["client_fraction"] = 1.0
+    return federated
+
+
+def test_sites_agree_by_names_and_are_tested_on_what_they_hold_out(own: Values, tmp_path: Path) -> None:
+    """Site b lacks 'grey' and has its classes in another order; the third has a class nobody else has."""
+    data = {
+        "b": site(tmp_path / "b.npz", {"white": 3, "black": 0}, count=16),
+        "a": site(tmp_path / "aa.npz", {"black": 0, "grey": 1, "white": 3}),
+        "c": site(tmp_path / "ccc.npz", {"silver": 2, "black": 0}),
+    }
+    own["federation"]["min_nodes"] = 3
+    own["train"] |= {"rounds": 3}
+    grid = LoopGrid(site_nodes(tmp_path, data))
+    records = federate(load_config(own), tmp_path / "run", grid)
+    roster = json.loads((tmp_path / "run" / "roster.json").read_text())
+    assert roster["agreement"]["class_names"] == ["black", "grey", "silver", "white"]
+    assert roster["clients"] == {"a": 0, "b": 1, "c": 2}
+    assert roster["sizes"] == {"a": 24, "b": 16, "c": 24}
+    for record in records:
+        held = record["held_out"]
+        assert set(held) == {"a", "b", "c"}
+        mean = sum(h["accuracy"] * h["samples"] for h in held.values()) / sum(h["samples"] for h in held.values())
+        assert record["test_accuracy"] == pytest.approx(mean)
+    replies = [r for _, r in grid.replies if r.metadata.message_type == "evaluate"]
+    assert len(replies) == 9
+    allowed = {"numbers": {"right", "samples", "loss"}}
+    assert all({n: set(r) for n, r in reply.content.items()} == allowed for reply in replies)
+    assert not (tmp_path / "run" / "noise.parquet").exists()
+    assert describe(tmp_path / "run")["finished"]
+    again = federate(load_config(own), tmp_path / "run", LoopGrid(site_nodes(tmp_path, data)), resume=True)
+    assert again == records
+
+
+def test_normalisation_is_that_of_all_pixels(own: Values, tmp_path: Path) -> None:
+    data = {n: site(tmp_path / f"{n}.npz", {"x": i, "y": 3}, count=10 + 30 * i) for i, n in enumerate(("one", "two"))}
+    own["train"]["rounds"] = 1
+    federate(load_config(own), tmp_path / "run", LoopGrid(site_nodes(tmp_path, data)))
+    pixels = np.concatenate([np.load(tmp_path / f"{n}.npz")["x_train"].ravel() for n in data]) / 255
+    agreement = json.loads((tmp_path / "run" / "roster.json").read_text())["agreement"]
+    assert agreement["mean"] == [pytest.approx(pixels.mean(), abs=2e-4)]
+    assert agreement["std"] == [pytest.approx(pixels.std(), abs=2e-4)]
+
+
+def test_a_site_that_does_not_fit_is_refused_with_the_reason(
+    own: Values, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    fits = {"black": 0, "white": 3}
+    data = {n: site(tmp_path / f"{n}.npz", fits) for n in ("a", "b")}
+    nodes = site_nodes(tmp_path, data)
+    nodes[30] = {"client-id": "large", "data": site(tmp_path / "large.npz", fits, size=16)}
+    nodes[31] = {"client-id": "a", "data": data["a"]}
+    nodes[32] = {"client-id": "gone", "data": f"npz:{tmp_path / 'secret-name.npz'}"}
+    nodes[33] = {"client": "typo", "data": data["a"]}
+    nodes[34] = {"partition-id": 1}
+    own["train"]["rounds"] = 1
+    (record,) = federate(load_config(own), tmp_path / "run", LoopGrid(nodes))
+    assert record["nodes"] == ["a", "b"]
+    said = {r.getMessage() for r in caplog.records}
+    reason = "its images are 16×16 pixels with 1 channel, the federation's 8×8 pixels with 1 channel"
+    assert {f"large is refused: {reason}", f"this node takes no part: {reason}"} <= said
+    assert "a is refused: another node is called 'a' already; give each its own client-id" in said
+    assert "node 34 is refused: it has no data of its own: --node-config has no data=" in said
+    # What might name files stays in the node's own log.
+    assert {f"node {n} is refused: failed at the node; its own log says why" for n in (32, 33)} <= said
+    assert any("secret-name.npz is not a file" in text for text in said if text.startswith("query.hello"))
+    assert any("unknown key 'client'" in text for text in said)
+
+
+def test_a_late_site_with_a_new_class_is_refused(own: Values, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    data = {n: site(tmp_path / f"{n}.npz", {"black": 0, "white": 3}) for n in ("a", "b")}
+    grid = LoopGrid(site_nodes(tmp_path, data))
+
+    def spoil(node: int, order: Message, reply: Message) -> Message:
+        if order.metadata.message_type == "train" and order.metadata.group_id == "1":
+            new = {"late": {"black": 0, "white": 3}, "other": {"black": 0, "red": 2}}
+            for i, (name, classes) in enumerate(new.items()):
+                grid.nodes.setdefault(60 + i, {"client-id": name, "data": site(tmp_path / f"{name}.npz", classes),
+                                               "state": str(tmp_path / "state")})  # fmt: skip
+        return reply
+
+    grid.spoil = spoil
+    own["server"]["name"] = "cfl"
+    records = federate(load_config(own), tmp_path / "run", grid)
+    assert [r["nodes"] for r in records] == [["a", "b"], ["a", "b", "late"], ["a", "b", "late"], ["a", "b", "late"]]
+    assert records[-1]["clusters"] == [[0, 1, 2]]
+    assert any("other is refused: its class 'red' is none" in r.getMessage() for r in caplog.records)
+    later = load_config({**own, "train": {**own["train"], "rounds": 4}})
+    (tmp_path / "run" / "summary.json").unlink()
+    assert federate(later, tmp_path / "run", LoopGrid(grid.nodes), resume=True) == records
+
+
+def test_too_few_nodes_is_one_line(own: Values, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"0 of 2 nodes have come within 0\.5 s \(federation\.min_nodes"):
+        federate(load_config(own), tmp_path / "run", LoopGrid({}))
+    assert not (tmp_path / "run").exists()
