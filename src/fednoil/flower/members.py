@@ -193,8 +193,7 @@ class Members:
         log.warning("%s is refused: %s", name, reason)
         self._refused.add(node)
         if not told:
-            message = pack(REFUSE_ORDER, Body(values={"reason": reason}))
-            self.wire.ask(REFUSE, 0, {node: message})
+            self.wire.tell(REFUSE, node, pack(REFUSE_ORDER, Body(values={"reason": reason})))
 
 
 def _site(body: Body) -> Site:
