@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -74,3 +76,20 @@ def test_what_trains_cannot_reach_true_labels(stage: str) -> None:
         assert not imported(path) & {"noise", "manifest", "metrics", "experiment"}, path
         assert "true_labels" not in path.read_text()
         assert "truth" not in path.read_text().lower()
+
+
+def test_flower_is_imported_in_its_own_package_alone() -> None:
+    """It is an optional extra: everything else works without it."""
+    users = set()
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            names += [str(node.module)] if isinstance(node, ast.ImportFrom) else []
+            if any(name.split(".")[0] == "flwr" for name in names):
+                users.add(stage_of(path))
+    assert users == {"flower"}
+
+
+def test_the_command_does_not_load_flower() -> None:
+    program = "import sys, fednoil.cli.main; sys.exit('flwr' in sys.modules or 'fednoil.flower' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

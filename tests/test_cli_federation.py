@@ -5,11 +5,13 @@ from __future__ import annotations
 import importlib.util
 import ssl
 import stat
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from conftest import fednoil, refused
 
 pytest.importorskip("flwr")
@@ -20,6 +22,7 @@ from cryptography.hazmat.primitives import serialization
 from fednoil.config import load_config
 from fednoil.flower.bundle import write_bundle
 from fednoil.flower.loopback import Loopback, Process
+from fednoil.records.environment import environment
 
 
 def test_certificates_are_signed_named_and_kept_private(tmp_path: Path) -> None:
@@ -113,3 +116,11 @@ def test_a_process_number_that_another_program_has_now_is_not_ours(tmp_path: Pat
 def test_sites_are_for_federations_alone(tmp_path: Path) -> None:
     said = refused("run", "demo", "--set", "data.name=sites", "--out", tmp_path / "run")
     assert "data.name = 'sites' means the data of a federation's sites: `fednoil federation run`" in said
+
+
+def test_a_secret_of_flowers_is_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flower starts the ServerApp with a token among its arguments; a run's environment.json is shown around."""
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/flwr-serverapp", "--token", "secret"])
+    assert "secret" not in str(environment(torch.device("cpu")))
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/fednoil", "run", "demo"])
+    assert environment(torch.device("cpu"))["command"] == ["fednoil", "run", "demo"]

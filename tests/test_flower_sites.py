@@ -109,7 +109,7 @@ def test_a_site_that_does_not_fit_is_refused_with_the_reason(
     said = {r.getMessage() for r in caplog.records}
     reason = "its images are 16×16 pixels with 1 channel, the federation's 8×8 pixels with 1 channel"
     assert {f"large is refused: {reason}", f"this node takes no part: {reason}"} <= said
-    assert "a is refused: another node is called 'a' already; give each its own client-id" in said
+    assert "a waits: another node is called so already; each needs its own client-id" in said
     assert "node 34 is refused: it has no data of its own: --node-config has no data=" in said
     # What might name files stays in the node's own log.
     assert {f"node {n} is refused: failed at the node; its own log says why" for n in (32, 33)} <= said
@@ -144,3 +144,26 @@ def test_too_few_nodes_is_one_line(own: Values, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"0 of 2 nodes have come within 0\.5 s \(federation\.min_nodes"):
         federate(load_config(own), tmp_path / "run", LoopGrid({}))
     assert not (tmp_path / "run").exists()
+
+
+def test_a_restarted_node_waits_for_its_old_number_and_a_busy_one_is_asked_again(own: Values, tmp_path: Path) -> None:
+    """In round 1 a second 'a' is there, in round 2 the first is gone; 'b', whose class 'red' nobody else has, doesn't
+    answer the first two introductions."""
+    classes = {"a": {"black": 0, "white": 3}, "b": {"black": 0, "red": 2}}
+    nodes = site_nodes(tmp_path, {name: site(tmp_path / f"{name}.npz", own) for name, own in classes.items()})
+    grid = LoopGrid({**nodes, 77: nodes[10]})
+    silent = [11, 11]
+
+    def spoil(node: int, order: Message, reply: Message) -> Message | None:
+        if order.metadata.message_type == "query.hello" and node in silent:
+            silent.remove(node)
+            return None
+        if order.metadata.message_type == "train" and order.metadata.group_id == "1":
+            grid.nodes.pop(10, None)
+        return reply
+
+    grid.spoil = spoil
+    own["federation"] |= {"wait": 10, "timeout": 0.2}
+    records = federate(load_config(own), tmp_path / "run", grid)
+    assert all(r["nodes"] == ["a", "b"] and r["trained"] == ["a", "b"] for r in records)
+    assert {node for node, reply in grid.replies if reply.metadata.message_type == "train"} == {10, 11, 77}

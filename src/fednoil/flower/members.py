@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from fednoil.records.files import read_json, write_json
 from fednoil.records.folder import ROSTER
 
 log = logging.getLogger("flwr.fednoil")
+_TRIES = 3  # to introduce itself, for a node that is busy or not quite there
 _PAUSE = 0.5  # seconds between two looks for nodes that haven't come yet
 
 
@@ -50,6 +52,8 @@ class Members:
         self.founders: dict[str, int] = {}  # samples of those who were there at the start, by number
         self._numbers: dict[str, int] = {}  # of everyone who ever took part
         self._refused: set[int] = set()
+        self._tries: Counter[int] = Counter()  # introductions that failed, by node
+        self._twins: dict[int, Site] = {}  # whose name another node has, as long as that one is there
         self._waiting: dict[int, Site] = {}  # introduced, before there is an agreement
         self._roster: Path | None = None
         self._sizes: dict[str, int] = {}  # as the roster of a run that goes on has them
@@ -63,7 +67,7 @@ class Members:
         end = time.monotonic() + self.config.federation.wait
         while True:
             self._introduce(0)
-            if self.agreement is None and len(self._waiting) >= wanted:
+            if self.agreement is None and len({site.name for site in self._waiting.values()}) >= wanted:
                 self._settle()
             if len(self.online()) >= wanted:
                 self.founders = self.founders or {self.name(k): self.sites[k].samples for k in sorted(self.sites)}
@@ -115,13 +119,19 @@ class Members:
     def _introduce(self, round_idx: int) -> None:
         """Ask nodes that aren't known yet who they are."""
         there = set(self.wire.grid.get_node_ids())
-        known = set(self.nodes.values()) | self._refused | set(self._waiting)
+        twins, self._twins = self._twins, {}
+        for node, site in twins.items():
+            if node in there:
+                self._admit(node, site, there)
+        known = set(self.nodes.values()) | self._refused | set(self._waiting) | set(self._twins)
         self._waiting = {node: site for node, site in self._waiting.items() if node in there}
         order = Body(values={"protocol": PROTOCOL, "config": to_toml(self.config)})
         content = {node: pack(HELLO_ORDER, order) for node in sorted(there - known)}
         for node, reply in self.wire.ask(HELLO, round_idx, content).items():
             if isinstance(reply, str):
-                self._refuse(node, f"node {node}", reply, told=True)
+                self._tries[node] += 1
+                if self._tries[node] == _TRIES:
+                    self._refuse(node, f"node {node}", reply, told=True)
                 continue
             try:
                 site = _site(unpack(HELLO_REPLY, reply))
@@ -146,8 +156,11 @@ class Members:
         assert self.agreement is not None
         reason = misfit(site, self.agreement) or self._wrong_kind(site)
         number = self._number(site)
-        if reason is None and self.nodes.get(number) in online:
-            reason = f"another node is called '{site.name}' already; give each its own client-id"
+        if reason is None and self.nodes.get(number, node) in online - {node}:
+            # A node that was restarted has a new number until the old one is known to be gone.
+            log.warning("%s waits: another node is called so already; each needs its own client-id", site.name)
+            self._twins[node] = site
+            return
         if reason is None and self._sizes.get(site.name, site.samples) != site.samples:
             reason = f"it had {self._sizes[site.name]} samples when this run began and has {site.samples} now"
         if reason is not None:
@@ -180,8 +193,7 @@ class Members:
         log.warning("%s is refused: %s", name, reason)
         self._refused.add(node)
         if not told:
-            message = pack(REFUSE_ORDER, Body(values={"reason": reason}))
-            self.wire.ask(REFUSE, 0, {node: message})
+            self.wire.tell(REFUSE, node, pack(REFUSE_ORDER, Body(values={"reason": reason})))
 
 
 def _site(body: Body) -> Site:

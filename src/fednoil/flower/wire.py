@@ -49,6 +49,10 @@ class Wire:
                 pause = min(2 * pause, _POLL[1])
         return replies
 
+    def tell(self, kind: str, node: int, content: RecordDict) -> None:
+        """Send a node a message whose reply nobody waits for."""
+        self.grid.push_messages([Message(content, node, kind, ttl=self.timeout)])
+
     def _content(self, reply: Message) -> RecordDict | str:
         if reply.has_error():
             return " ".join(str(reply.error.reason or f"error {reply.error.code}").split())[:300]

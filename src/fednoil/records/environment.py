@@ -7,6 +7,7 @@ import platform
 import sys
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,11 +26,16 @@ def package_version(name: str) -> str | None:
         return None
 
 
+def _command() -> list[str]:
+    """How this process was called; a process that Flower started has a secret among its arguments."""
+    return [] if "flwr" in Path(sys.argv[0]).name else ["fednoil", *sys.argv[1:]]
+
+
 def environment(device: torch.device) -> dict[str, Any]:
     """Versions, hardware and command of this process."""
     return {
         "started": now(),
-        "command": ["fednoil", *sys.argv[1:]],
+        "command": _command(),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "packages": {name: package_version(name) for name in _PACKAGES},
