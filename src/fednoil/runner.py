@@ -176,8 +176,9 @@ def _write_end(
     """The files that a finished run has; the summary, which says that it is, comes last."""
     model = experiment.server.exported(state.server)
     save_model(folder.path / "model.safetensors", experiment, model)
-    predicted, given = predicted_labels(experiment, device, model), experiment.setting.labels.given
-    folder.write_confusion(metrics.agreement(predicted, given, experiment.task.num_classes))
+    if not isinstance(experiment.setting, Sites):  # whose labels stay with them
+        predicted, given = predicted_labels(experiment, device, model), experiment.setting.labels.given
+        folder.write_confusion(metrics.agreement(predicted, given, experiment.task.num_classes))
     folder.write_summary(summary)
 
 
