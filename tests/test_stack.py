@@ -8,11 +8,15 @@ from typing import Any
 import pytest
 import torch
 from test_gpu import CASES
+from torch import Tensor
+from torch.nn import functional as F
 
 from fednoil import rounds
 from fednoil.config import load_config
 from fednoil.executors.cuda import CudaGraphs
 from fednoil.experiment import Experiment, make_executor, make_experiment
+from fednoil.learners.base import Client, Nets, Turn
+from fednoil.learners.erm import Erm
 from fednoil.tensors import Tensors
 
 CPU = torch.device("cpu")
@@ -58,3 +62,92 @@ def test_stacked_clients_learn_as_alone(values: dict[str, Any], case: str) -> No
         close(got[client].evidence, result.evidence)
         assert got[client].numbers == pytest.approx(result.numbers)
         assert got[client].loss == pytest.approx(result.loss, rel=1e-4)
+
+
+class ReadsMomentum(Erm):
+    def step(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> Tensor:
+        net = nets["model"]
+        return super().step(nets, pool, batch, state, kind) * (1 + net.momentum.abs().mean() + net.grads.sum())
+
+
+class ReadsParameters(Erm):
+    """A term on `params` has no gradient, on any executor."""
+
+    def step(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> Tensor:
+        return super().step(nets, pool, batch, state, kind) + nets["model"].params.square().sum()
+
+
+class WritesItsBatch(Erm):
+    def step(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> Tensor:
+        batch["logits"] = nets["model"](batch["images"])
+        return F.cross_entropy(batch["logits"], batch["labels"])
+
+
+class KeepsOnItself(Erm):
+    """Breaks the contract: the weight is one client's, the learner is everybody's."""
+
+    def init(self, nets: Nets, client: Client, keep: Tensors, turn: Turn) -> Tensors:
+        self.weight = 1.0 + client.id
+        return {}
+
+    def step(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> Tensor:
+        return self.weight * super().step(nets, pool, batch, state, kind)
+
+
+class Draws(Erm):
+    """Breaks the contract: random numbers inside a step."""
+
+    def step(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> Tensor:
+        return F.cross_entropy(F.dropout(nets["model"](batch["images"])), batch["labels"])
+
+
+class AddsToState(Erm):
+    def step(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> Tensor:
+        state["seen"] = batch["labels"].clone()
+        return super().step(nets, pool, batch, state, kind)
+
+
+class WholeClients(Erm):
+    """A confidence that looks at a client as a whole."""
+
+    def confidence(self, nets: Nets, client: Client, temperature: float) -> Tensor:
+        found = super().confidence(nets, client, temperature)
+        return found / found.max()
+
+
+@pytest.mark.parametrize("name", ["ReadsMomentum", "ReadsParameters", "WritesItsBatch"])
+def test_what_a_step_may_do_means_the_same(values: dict[str, Any], name: str) -> None:
+    values["learner"] = {"name": f"test_stack:{name}"}
+    experiment = make_experiment(load_config(values))
+    wanted = trained(experiment, make_executor(experiment, CPU), [0, 1, 2], 2)
+    executor = stacked(experiment, 3)
+    got = trained(experiment, executor, [0, 1, 2], 2)
+    assert executor.reason is None
+    for client, result in wanted.items():
+        close(got[client].tensors, result.tensors)
+        assert got[client].loss == pytest.approx(result.loss, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"), [("KeepsOnItself", "the learner itself"), ("Draws", "random numbers"), ("AddsToState", "adds")]
+)
+def test_what_a_step_must_not_do_costs_speed_and_nothing_else(values: dict[str, Any], name: str, why: str) -> None:
+    values["learner"] = {"name": f"test_stack:{name}"}
+    experiment = make_experiment(load_config(values))
+    wanted = trained(experiment, make_executor(experiment, CPU), [0, 1, 2], 2)
+    executor = stacked(experiment, 3)
+    with pytest.warns(UserWarning, match=why):
+        got = trained(experiment, executor, [0, 1, 2], 2)
+    for client, result in wanted.items():
+        close(got[client].tensors, result.tensors)
+
+
+@pytest.mark.parametrize("name", ["erm", "test_stack:WholeClients"])
+def test_scores_are_those_of_client_after_client(values: dict[str, Any], name: str) -> None:
+    values["learner"] = {"name": name}
+    experiment = make_experiment(load_config(values))
+    state = rounds.start(experiment)
+    jobs = [rounds._job(experiment, state, k, 1) for k in range(4)]
+    assert all(job.received is jobs[0].received for job in jobs)
+    wanted = make_executor(experiment, CPU).scores(jobs, "score", 0.5)
+    assert stacked(experiment, 2).scores(jobs, "score", 0.5) == pytest.approx(wanted, rel=1e-5)

@@ -168,7 +168,11 @@ def pick_device(name: str) -> torch.device:
 def pick_precision(name: str, device: torch.device) -> torch.dtype:
     """What convolutions and matrix products compute in."""
     if name == "auto":
-        name = "bfloat16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "float32"
+        name = (
+            "bfloat16"
+            if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+            else "float32"
+        )
     return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]
 
 

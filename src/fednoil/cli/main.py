@@ -55,6 +55,10 @@ def run(
     data_dir: DataDir = None,
     out: Annotated[Path | None, typer.Option("--out", help="Folder for the results; else runs/<preset>.")] = None,
     seed: Annotated[str | None, typer.Option("--seed", metavar="N", help="Same as --set run.seed=N.")] = None,
+    seeds: Annotated[
+        str | None, typer.Option("--seeds", metavar="0..4", help="One run a seed, in folders of --out.")
+    ] = None,
+    jobs: Annotated[int | None, typer.Option("--jobs", min=1, help="With --seeds: runs side by side.")] = None,
     device: Annotated[str | None, typer.Option("--device", help="auto, cpu or cuda.")] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the run in --out, or start it if there is none.")
@@ -71,7 +75,15 @@ def run(
         raise UserError("--resume and --force exclude each other: go on with the run, or start over")
     if quiet and as_json:
         raise UserError("--quiet and --json exclude each other")
-    config, folder = resolve(source, list(changes or []), seed, device, out, resume)
+    if jobs is not None and seeds is None:
+        raise UserError("--jobs: runs side by side are those of several seeds; give --seeds 0..4, for example")
+    if seeds is not None and (seed is not None or force or as_json):
+        raise UserError("--seeds goes with neither --seed nor --force nor --json")
+    config, folder = resolve(source, list(changes or []), seed, device, out, resume and seeds is None)
+    if seeds is not None:
+        from fednoil.cli.seeds import run_seeds
+
+        return run_seeds(config, folder, seeds, jobs, data_dir, resume, quiet)
     console = Console()
     reporter: Silent = Silent()
     if as_json:

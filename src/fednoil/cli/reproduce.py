@@ -41,7 +41,7 @@ def reproduce(
         "runs/reproduce"
     ),
     jobs: Annotated[
-        int | None, typer.Option("--jobs", min=1, help="Runs side by side; else one on a GPU, one a core on a CPU.")
+        int | None, typer.Option("--jobs", min=1, help="Runs side by side; else four on a GPU, one a core on a CPU.")
     ] = None,
     ray: Annotated[
         str | None, typer.Option("--ray", metavar="auto|ADDRESS", help="Spread the runs over a Ray cluster.")
@@ -91,13 +91,9 @@ def reproduce(
 
 
 def _usual_jobs(cells: Sequence[Any]) -> int:
-    """One run a core on a CPU, where a run uses one core best; one on a GPU, which a run fills by itself."""
-    from fednoil.experiment import pick_device
-    from fednoil.reproduce.workers import cores
+    from fednoil.cli.seeds import usual_jobs
 
-    if not cells or pick_device(cells[0].config.run.device).type != "cpu":
-        return 1
-    return max(1, min(cores(), len(cells), 8))
+    return usual_jobs(cells[0].config.run.device, len(cells)) if cells else 1
 
 
 def _run(cells: Sequence[Any], out: Path, data_dir: Path | None, view: Any, jobs: int, ray: str | None) -> list[Any]:

@@ -35,7 +35,7 @@ class TrainConfig(Section):
 
 
 class RunConfig(Section):
-    """How this run is carried out; of these only the seed changes its results."""
+    """How this run is carried out. The seed changes its results; precision and executor change them by rounding."""
 
     seed: int = Field(default=0, ge=0)
     device: Literal["auto", "cpu", "cuda"] = "auto"

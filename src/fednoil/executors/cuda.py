@@ -9,6 +9,7 @@ with one warning that says why.
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from fednoil.executors.base import Job, Progress, Result
 from fednoil.executors.local import Workbench
 from fednoil.executors.sequential import Sequential
 from fednoil.executors.stack import Rows, StackedBench
-from fednoil.learners.base import Client, Phase
+from fednoil.learners.base import Client, Learner, Phase, Wrapped
 from fednoil.servers.sampling import client_scores
 from fednoil.tensors import Tensors
 
@@ -42,6 +43,7 @@ class Touched:
 
     batch: tuple[str, ...]
     state: tuple[str, ...]
+    pixels: int  # of the images that one client's step is given
 
 
 @dataclass
@@ -137,12 +139,15 @@ class CudaGraphs:
         """Run eagerly from now on, and say once why."""
         self.reason = reason
         warnings.warn(f"clients run one after another, not as CUDA graphs: {reason}", stacklevel=3)
+        if self.graphed:
+            torch.cuda.synchronize()
         self.graphs.clear()
 
     def scores(self, jobs: Sequence[Job], sampling: str, temperature: float) -> dict[int, float]:
         """Clients that received the same model and keep none are asked in one pass over all their samples."""
         bench, first = self.eager.bench, jobs[0]
-        if any(job.received is not first.received or job.keep for job in jobs):
+        usual = _inner(bench.learner).confidence.__func__ is Learner.confidence  # else it may look at whole clients
+        if not usual or any(job.received is not first.received or job.keep for job in jobs):
             return self.eager.scores(jobs, sampling, temperature)
         clients = [self.clients[job.client] for job in jobs]
         index, labels = (torch.cat([getattr(c, name) for c in clients]) for name in ("index", "labels"))
@@ -178,6 +183,14 @@ class CudaGraphs:
         return results
 
     def _train_together(self, jobs: Sequence[Job]) -> list[Result]:
+        try:
+            return self._finish(self._trained(jobs))
+        finally:
+            self._join()  # nothing may go on with memory that is about to be freed
+
+    def _trained(self, jobs: Sequence[Job]) -> list[Seat]:
+        learner = self.bench.benches[0].learner
+        before = _attributes(learner)
         self.losses.zero_()
         seats = []
         for place, job in enumerate(jobs):
@@ -189,10 +202,14 @@ class CudaGraphs:
             plans = [_planned(seat, epochs) for seat in seats]
             for number in range(max(map(len, plans))):
                 ready = [(seat, plan[number]) for seat, plan in zip(seats, plans, strict=True) if number < len(plan)]
+                if _attributes(learner) != before:
+                    raise NotCapturable(
+                        "its init or plan changes the learner itself; what it keeps belongs in the state"
+                    )
                 for run in self._runs(ready):
                     self._play(run)
         self._join()
-        return self._finish(seats)
+        return seats
 
     def _join(self) -> None:
         for stream in self.streams:
@@ -225,15 +242,24 @@ class CudaGraphs:
         """Which tensors a step of this kind looks at, found by one step that leaves no trace."""
         key = (phase.kind, phase.trains, tuple(phase.tensors), tuple(seat.state))
         if key not in self.touched:
+            self._join()  # the look uses the seat's networks, which may still be training
             copies = {name: tensor.clone() for name, tensor in seat.state.items()}
             state = _Recorder(copies)
             row = {name: tensor[0] for name, tensor in phase.tensors.items()}
-            batch = _Recorder({**row, **seat.bench.learner.views(seat.client.pool, row)})
+            images = seat.bench.learner.views(seat.client.pool, row)
+            batch, names = _Recorder({**row, **images}), {*row, *images}
+            generator = _generator_state(self.losses.device)
             with _unchanged(self.bench, slice(seat.place, seat.place + 1)):
                 seat.bench.optimise(phase, batch, seat.client.pool, state, torch.zeros((), device=self.losses.device))
-            if any(dict.get(state, name) is not copy for name, copy in copies.items()):
-                raise NotCapturable("its step replaces tensors of the state; it must change them in place")
-            self.touched[key] = Touched(tuple(batch.names), tuple(n for n in state.names if n in seat.state))
+            if dict.keys(state) != copies.keys() or any(dict.get(state, n) is not c for n, c in copies.items()):
+                raise NotCapturable("its step replaces or adds tensors of the state; it must change them in place")
+            if not torch.equal(generator, _generator_state(self.losses.device)):
+                raise NotCapturable("its step draws random numbers, which a graph can't take from the run's seed")
+            self.touched[key] = Touched(
+                tuple(n for n in batch.names if n in names),
+                tuple(n for n in state.names if n in seat.state),
+                sum(t.numel() for t in images.values()),
+            )
         return self.touched[key]
 
     def _play(self, run: Sequence[tuple[Seat, Phase]]) -> None:
@@ -242,19 +268,20 @@ class CudaGraphs:
         touched = self._look(*run[0])
         counts = [phase.steps for phase in phases]
         plan = {name: _side_by_side([p.tensors[name] for p in phases], max(counts)) for name in phases[0].tensors}
-        state = {name: torch.stack([seat.state[name] for seat in seats]) for name in touched.state}
         for seat, phase in run:
             seat.steps += phase.steps
             seat.updates += phase.steps * len(phase.trains)
-        self.held += [plan, state, phases]
+        self.held += [plan, phases]
         # Shapes that come only once are not worth a long graph: it takes as long to capture as eight steps eagerly.
         shape = (seats[0].place, len(seats), _shape(phases[0], seats[0].state, touched))
         size = _STEPS if shape in self.seen else 1
         self.seen.add(shape)
         with self._on_streams(seats):
+            state = {name: torch.stack([seat.state[name] for seat in seats]) for name in touched.state}
+            ends = torch.tensor(counts).to(self.losses.device, non_blocking=True)[:, None]
             rows = Rows(self.bench, seats[0].place, len(seats))
             views = seats[0].bench.learner.views
-            for start, stop in _pieces(plan, max(counts), seats[0].client.pool[0].numel()):
+            for start, stop in _pieces(max(counts), len(seats) * touched.pixels):
                 piece = {name: tensor[:, start:stop] for name, tensor in plan.items()}
                 piece |= views(seats[0].client.pool, piece)
                 piece = {name: piece[name] for name in touched.batch}
@@ -262,9 +289,8 @@ class CudaGraphs:
                     part = {name: tensor[:, first - start : last - start] for name, tensor in piece.items()}
                     active = None
                     if frozen:
-                        ends = torch.tensor(counts, device=self.losses.device)[:, None]
                         active = torch.arange(first, last, device=self.losses.device) < ends
-                    self._steps(rows, phases[0], part, seats[0].client.pool, state, active)
+                    self._steps(rows, phases[0], part, seats[0].client.pool, state, active, last - first)
             for place, seat in enumerate(seats):
                 for name in touched.state:
                     seat.state[name].copy_(state[name][place])
@@ -273,10 +299,16 @@ class CudaGraphs:
         return _Streams([self.streams[seat.place] for seat in seats]) if self.graphed else _Streams([])
 
     def _steps(
-        self, rows: Rows, phase: Phase, batch: Tensors, pool: Tensor, state: Tensors, active: Tensor | None
+        self,
+        rows: Rows,
+        phase: Phase,
+        batch: Tensors,
+        pool: Tensor,
+        state: Tensors,
+        active: Tensor | None,
+        steps: int,
     ) -> None:
         """Steps of one portion: by a graph, or one by one where there are none."""
-        steps = len(next(iter(batch.values()))[0])
         total = self.losses[rows.first : rows.first + rows.count]
         if not self.graphed:
             _run(rows, phase, batch, pool, state, total, active, steps)
@@ -320,11 +352,14 @@ class CudaGraphs:
             graph.capture_begin(pool=self.pools[rows.first], capture_error_mode="thread_local")
             try:
                 _run(rows, phase, batch, pool, state, total, active, steps)
-            finally:
-                graph.capture_end()
+            except BaseException:
+                with contextlib.suppress(RuntimeError):  # the capture is spoilt; the first error is the one to tell
+                    graph.capture_end()
+                raise
+            graph.capture_end()
         except torch.cuda.OutOfMemoryError:
             raise
-        except RuntimeError as error:
+        except Exception as error:  # the step has run eagerly before, so it is the capture that fails
             stream.synchronize()
             raise NotCapturable(_why(error)) from error
         return Captured(graph, batch, state, active)
@@ -367,9 +402,25 @@ class _unchanged:
             tensor.copy_(copy)
 
 
-def _why(error: RuntimeError) -> str:
+def _inner(learner: Learner) -> Learner:
+    """The learner inside all wrappings."""
+    return _inner(learner.inner) if isinstance(learner, Wrapped) else learner
+
+
+def _attributes(learner: Learner) -> dict[str, int]:
+    """What a learner and those inside it hold, told by identity."""
+    found = {f"{type(learner).__name__}.{name}": id(value) for name, value in vars(learner).items()}
+    return found | _attributes(learner.inner) if isinstance(learner, Wrapped) else found
+
+
+def _generator_state(device: torch.device) -> Tensor:
+    """The state of PyTorch's own generator, which nothing of the package draws from."""
+    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
+
+
+def _why(error: Exception) -> str:
     """In a learner's terms, what PyTorch has to say about a step that it can't map or capture."""
-    text = str(error).splitlines()[0]
+    text = (str(error) or type(error).__name__).splitlines()[0]
     low = text.lower()
     if any(word in low for word in ("dynamic", "data-dependent", "nonzero", "boolean mask")):
         return f"its step has shapes or branches that depend on values ({text})"
@@ -396,10 +447,9 @@ def _side_by_side(tensors: Sequence[Tensor], steps: int) -> Tensor:
     return torch.stack(longest)
 
 
-def _pieces(plan: Tensors, steps: int, pixels: int) -> Iterator[tuple[int, int]]:
-    """Spans of steps whose images, of so many pixels each, are made at once."""
-    images = max(1, sum(t.shape[0] * t.shape[2] for t in plan.values() if t.dim() > 3))  # view parameters are 4-D
-    size = max(1, _PIXELS // (images * pixels) // _STEPS) * _STEPS
+def _pieces(steps: int, pixels: int) -> Iterator[tuple[int, int]]:
+    """Spans of steps whose images, of so many pixels a step, are made at once."""
+    size = max(1, _PIXELS // max(1, pixels) // _STEPS) * _STEPS
     return ((start, min(start + size, steps)) for start in range(0, steps, size))
 
 

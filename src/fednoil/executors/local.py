@@ -1,7 +1,7 @@
 """One client's local update: the reference meaning of `init / step / final`.
 
 The sequential executor runs it client after client; a real federation's client runs it for itself; the CUDA
-executor captures its `step` and replays it.
+executor does its `step` for many clients at once.
 """
 
 from __future__ import annotations
@@ -184,5 +184,5 @@ class Workbench:
         self.load(model, model)
         for net in self.nets.values():
             net.eval()
-        spans = chunks(len(images), images.device)
+        spans = chunks(len(images), images)
         return torch.cat([self.learner.predict(self.nets, images[rows], model).float() for rows in spans])

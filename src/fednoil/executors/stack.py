@@ -30,6 +30,7 @@ class Rows:
         self.first, self.count = first, count
         here = slice(first, first + count)
         self.params = {name: s.params[here] for name, s in stacked.stacks.items()}
+        self.grads = {name: s.grads[here] for name, s in stacked.stacks.items()}  # zero, as a step finds them
         self.momentum = {name: s.momentum[here] for name, s in stacked.stacks.items()}
         self.others: Others = {
             name: {n: tensor[here] for n, tensor in s.others.items()} for name, s in stacked.stacks.items()
@@ -62,10 +63,20 @@ class Rows:
         learner = self.bench.learner
         leaves = {name: self.params[name].detach().requires_grad_() for name in trains}
 
-        def loss_of(params: Tensors, others: Others, batch: Tensors, state: Tensors) -> Tensor:
-            return learner.step(self._nets(params, params, params, others), pool, batch, state, kind)
+        def loss_of(
+            weights: Tensors,
+            params: Tensors,
+            grads: Tensors,
+            momentum: Tensors,
+            others: Others,
+            batch: Tensors,
+            state: Tensors,
+        ) -> Tensor:
+            nets = self._nets(params, grads, momentum, others, weights)
+            return learner.step(nets, pool, batch, state, kind)
 
-        losses = self._mapped(loss_of, {**self.params, **leaves}, self.others, batch, state)
+        own = (self.params, self.grads, self.momentum, self.others)
+        losses = self._mapped(loss_of, {**self.params, **leaves}, *own, batch, state)
         found = torch.autograd.grad(losses.sum(), list(leaves.values()), allow_unused=True)
         grads = {name: torch.zeros_like(t) for name, t in self.params.items() if name not in leaves}
         grads |= {n: torch.zeros_like(leaves[n]) if g is None else g for n, g in zip(leaves, found, strict=True)}
@@ -85,9 +96,12 @@ class Rows:
         hook(learner.after)
         return losses.detach()
 
-    def _nets(self, params: Tensors, grads: Tensors, momentum: Tensors, others: Others) -> Nets:
-        stacks = self.stacked.stacks
-        return cast(Nets, {n: Member(stacks[n], params[n], grads[n], momentum[n], others[n]) for n in stacks})
+    def _nets(
+        self, params: Tensors, grads: Tensors, momentum: Tensors, others: Others, weights: Tensors | None = None
+    ) -> Nets:
+        stacks, weights = self.stacked.stacks, weights or params
+        members = {n: Member(stacks[n], weights[n], params[n], grads[n], momentum[n], others[n]) for n in stacks}
+        return cast(Nets, members)
 
     def _mapped(self, function: Callable[..., Tensor], *arguments: Any) -> Tensor:
         """The function over all clients; a single one needs no `vmap`."""

@@ -11,8 +11,10 @@ A learner's work in one round is `init / step / final` over tensors. An executor
              learner.after(nets, batch, state, kind)                after the optimiser (a moving average, say)
     final  = learner.final(nets, client, state, turn)               once a round
 
-Inside `step`, `gradients` and `after`: static shapes, full batches, no host synchronisation. All random
-numbers are drawn in `init` and `plan` from `turn.seed`. Given labels are all a learner can see; true labels
+Inside `step`, `gradients` and `after`: static shapes, full batches, no host synchronisation; `nets[...].params` are for
+reading there (a term of the loss on them is added as its gradient, in `gradients`). All random numbers are drawn in
+`init` and `plan` from `turn.seed`. One learner serves all clients, many at once: what belongs to a client or a round is
+in `state`, never in an attribute of the learner. Given labels are all a learner can see; true labels
 are not part of any of these types.
 """
 
@@ -35,9 +37,13 @@ from fednoil.tensors import Numbers, Tensors
 Nets = Mapping[str, Network]
 
 
-def chunks(count: int, device: torch.device, views: int = 1) -> list[slice]:
-    """Spans of samples for one forward pass of all their views without gradients: a GPU likes many, a CPU few."""
-    size = max(1, (5000 if device.type == "cuda" else 1000) // views)
+def chunks(count: int, pool: Tensor, views: int = 1) -> list[slice]:
+    """Spans of samples for one forward pass of all their views without gradients, by the size of the images `pool`.
+
+    A GPU likes many at once, a CPU's cache few.
+    """
+    size = 1000 if pool.device.type == "cpu" else min(5000, 5000 * 1024 // (pool.shape[-1] * pool.shape[-2]))
+    size = max(1, size // views)
     return [slice(start, start + size) for start in range(0, count, size)]
 
 
@@ -180,7 +186,7 @@ class Learner(ABC):
         for net in nets.values():
             net.eval()
         parts = []
-        for rows in chunks(len(client), client.index.device):
+        for rows in chunks(len(client), client.pool):
             logits = self.predict(nets, client.pool[client.index[rows]], {}).float()
             probs = torch.softmax(logits / temperature, dim=1)
             parts.append(probs.gather(1, client.labels[rows, None])[:, 0])

@@ -87,7 +87,7 @@ class DivideMix(Learner):
             nets[name].eval()
             parts = [
                 F.cross_entropy(nets[name](client.pool[client.index[rows]]), client.labels[rows], reduction="none")
-                for rows in chunks(len(client), client.index.device)
+                for rows in chunks(len(client), client.pool)
             ]
             losses.append(torch.cat(parts))
         scaled = normalise(torch.stack(losses))

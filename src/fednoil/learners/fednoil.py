@@ -82,7 +82,7 @@ class FedNoil(Learner):
         plans = weak_plan(keys, len(client), self.task.pad)
         views = self.config.views
         labels, accepted = [], []
-        for rows in chunks(len(client), client.index.device, views):
+        for rows in chunks(len(client), client.pool, views):
             index = client.index[rows].expand(views, -1)
             images = weak(client.pool, index, plans[:, rows]).flatten(0, 1)
             probs = torch.softmax(nets["model"](images).float(), dim=1).unflatten(0, index.shape)

@@ -17,6 +17,8 @@ from torch.func import functional_call
 from fednoil.models.layers import Stacked
 from fednoil.tensors import Tensors
 
+_CAST = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
 
 def _submodule(module: nn.Module, name: str) -> tuple[nn.Module, str]:
     path, _, leaf = name.rpartition(".")
@@ -45,9 +47,10 @@ class Network:
         self._gain = scale.reciprocal()
         self._bias = -torch.tensor(mean, device=device).view(1, -1, 1, 1) * 255.0 / scale
         trained = {n: p for n, p in module.named_parameters() if p.requires_grad}
-        # Vectors (biases, scales) first: the rest is one piece that can change its dtype at once.
-        self.trained = {n: p.shape for n, p in sorted(trained.items(), key=lambda item: item[1].dim() > 1)}
-        self.vectors = sum(shape.numel() for shape in self.trained.values() if len(shape) < 2)
+        # What autocast would cast comes last, in one piece that can change its dtype at once.
+        cast = {f"{name}.weight" for name, m in module.named_modules() if isinstance(m, _CAST)}
+        self.trained = {n: p.shape for n, p in sorted(trained.items(), key=lambda item: item[0] in cast)}
+        self.exact = sum(n not in cast for n in self.trained)  # how many parameters always stay float32
         # Everything else the module holds: buffers, and parameters that the user has frozen.
         self.others: Tensors = {n: p.data for n, p in module.named_parameters() if not p.requires_grad}
         self.others |= dict(module.named_buffers())
@@ -71,12 +74,12 @@ class Network:
         return flat.view(shape)
 
     def named(self, flat: Tensor, dtype: torch.dtype = torch.float32) -> Tensors:
-        """The trained parameters by name, as views of a flat vector; all but vectors in `dtype`."""
+        """The trained parameters by name, as views of a flat vector; what autocast would cast is in `dtype`."""
         sizes = [shape.numel() for shape in self.trained.values()]
         if dtype != flat.dtype:
-            few = sum(len(shape) < 2 for shape in self.trained.values())
-            vectors, rest = flat.split([self.vectors, len(flat) - self.vectors])
-            parts = (*vectors.split(sizes[:few]), *rest.to(dtype).split(sizes[few:]))
+            exact = sum(sizes[: self.exact])
+            first, rest = flat.split([exact, len(flat) - exact])
+            parts = (*first.split(sizes[: self.exact]), *rest.to(dtype).split(sizes[self.exact :]))
         else:
             parts = flat.split(sizes)
         return {name: self._shaped(p, shape) for (name, shape), p in zip(self.trained.items(), parts, strict=True)}
@@ -153,7 +156,7 @@ class Network:
 class Stack:
     """The same network of K clients, all tensors side by side: `params`, `grads`, `momentum` [K, P].
 
-    Its networks work as before, each on its row; `member` is what one of them looks like inside `torch.vmap`.
+    Its networks work as before, each on its row; inside `torch.vmap` a `Member` stands for each of them.
     """
 
     def __init__(self, networks: Sequence[Network]) -> None:
@@ -171,13 +174,16 @@ class Stack:
 class Member:
     """One client's network inside `torch.vmap`: looks like a `Network`, but its tensors are arguments."""
 
-    def __init__(self, stack: Stack, params: Tensor, grads: Tensor, momentum: Tensor, others: Tensors) -> None:
+    def __init__(
+        self, stack: Stack, weights: Tensor, params: Tensor, grads: Tensor, momentum: Tensor, others: Tensors
+    ) -> None:
         self.network = stack.networks[0]
+        self.weights = weights  # what calls go through, for gradients; `params` are the same numbers without
         self.params, self.grads, self.momentum, self.others = params, grads, momentum, others
         self.train, self.eval = self.network.train, self.network.eval
 
     def __call__(self, images: Tensor) -> Tensor:
         network = self.network
-        tensors = {**network.named(self.params, network.dtype), **self.others}
+        tensors = {**network.named(self.weights, network.dtype), **self.others}
         with network.arithmetic(), Stacked():
             return functional_call(network.module, tensors, (network.inputs(images),)).float()
