@@ -29,6 +29,7 @@ def draw_lines(lines: Sequence[Line], title: str, labels: dict[str, tuple[str, s
     rows = -(-len(panels) // columns)
     size = (4.6 * columns, 3.5 * rows)
     figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")
+    explained: list[set[str]] = []
     for axis, panel in zip(axes.flat, panels, strict=False):
         mine = [line for line in lines if line.panel == panel]
         names = list(dict.fromkeys(line.name if not line.r_min else str(line.r_min) for line in mine))
@@ -47,8 +48,10 @@ def draw_lines(lines: Sequence[Line], title: str, labels: dict[str, tuple[str, s
             axis.xaxis.set_major_formatter(lambda x, _: f"{x / 1000:g}k")
         axis.grid(alpha=0.3)
         axis.spines[["top", "right"]].set_visible(False)
-        columns_of_legend = 2 if len(mine) > 6 else 1
-        axis.legend(frameon=False, fontsize=8, ncols=columns_of_legend)
+        shown = {line.name for line in mine}
+        if shown not in explained:  # once is enough for panels with the same lines
+            explained.append(shown)
+            axis.legend(frameon=False, fontsize=8, ncols=2 if len(mine) > 6 else 1)
     figure.suptitle(title, fontsize=11)
     files = _save(plt, figure, out)
     rows_of = [
