@@ -35,6 +35,7 @@ def test_seeds_go_on_where_they_stopped(tiny_npz: Path) -> None:
     status, _, err = fednoil("run", *options, "--seeds", "0..2", "--out", "all", "--jobs", 1, "-q")
     assert status == 2
     assert "--resume" in err
+    assert fednoil("run", *options, "--seeds", "0,1", "--out", "all", "--jobs", 1, "-q", "--force")[0] == 0
     status, out, _ = fednoil("run", *options, "--seeds", "0..2", "--out", "all", "--jobs", 1, "--resume")
     assert status == 0
     assert "[1/1] seed 2" in out
@@ -45,7 +46,7 @@ def test_seeds_go_on_where_they_stopped(tiny_npz: Path) -> None:
     [
         (("--seeds", "x"), "--seeds x"),
         (("--seeds", "0..2", "--seed", "1"), "--seed"),
-        (("--seeds", "0..2", "--force"), "--force"),
+        (("--seeds", "0..2", "--json"), "--json"),
         (("--jobs", "2"), "--seeds"),
     ],
 )

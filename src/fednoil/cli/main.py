@@ -77,13 +77,13 @@ def run(
         raise UserError("--quiet and --json exclude each other")
     if jobs is not None and seeds is None:
         raise UserError("--jobs: runs side by side are those of several seeds; give --seeds 0..4, for example")
-    if seeds is not None and (seed is not None or force or as_json):
-        raise UserError("--seeds goes with neither --seed nor --force nor --json")
+    if seeds is not None and (seed is not None or as_json):
+        raise UserError("--seeds goes with neither --seed nor --json")
     config, folder = resolve(source, list(changes or []), seed, device, out, resume and seeds is None)
     if seeds is not None:
         from fednoil.cli.seeds import run_seeds
 
-        return run_seeds(config, folder, seeds, jobs, data_dir, resume, quiet)
+        return run_seeds(config, folder, seeds, jobs, data_dir, resume, force, quiet)
     console = Console()
     reporter: Silent = Silent()
     if as_json:

@@ -14,6 +14,7 @@ from fednoil.cli.stopping import Stopped
 from fednoil.config import Config
 from fednoil.errors import UserError
 from fednoil.records.files import read_json
+from fednoil.records.folder import RunFolder
 from fednoil.report.places import place_of
 from fednoil.reproduce.plan import Cell, parse_seeds
 
@@ -45,7 +46,14 @@ def usual_jobs(device: str, runs: int) -> int:
 
 
 def run_seeds(
-    config: Config, out: Path, seeds: str, jobs: int | None, data_dir: Path | None, resume: bool, quiet: bool
+    config: Config,
+    out: Path,
+    seeds: str,
+    jobs: int | None,
+    data_dir: Path | None,
+    resume: bool,
+    force: bool,
+    quiet: bool,
 ) -> None:
     """Run the experiment once for each seed under `out`/seed-N, and tell the mean."""
     from fednoil.cli.progress import Bars, Lines
@@ -54,8 +62,11 @@ def run_seeds(
     numbers = parse_seeds(seeds)
     cells = [_seeded(config, number) for number in numbers]
     for cell in cells:
-        if (out / cell.folder).exists() and not resume:
-            raise UserError(f"{out / cell.folder} is there already; go on with --resume, or choose another --out")
+        if (out / cell.folder).exists() and not resume and not force:
+            raise UserError(f"{out / cell.folder} is there already; go on with --resume, or start over with --force")
+    if force:
+        for cell in cells:
+            _clear(RunFolder(out / cell.folder))
     out.mkdir(parents=True, exist_ok=True)
     console = Console(quiet=quiet)
     waiting = [cell for cell in cells if not cell.is_done(out)]
@@ -76,6 +87,13 @@ def run_seeds(
         Console(stderr=True).print(f"fednoil: {len(failed)} of {len(cells)} runs failed: {told}", soft_wrap=True)
         raise typer.Exit(1)
     console.print(_mean([read_json(out / cell.folder / "summary.json") for cell in cells]), highlight=False)
+
+
+def _clear(folder: RunFolder) -> None:
+    folder.check(resume=False, force=True)
+    if folder.path.exists():
+        with folder.locked():
+            folder.clear()
 
 
 def _seeded(config: Config, seed: int) -> Cell:

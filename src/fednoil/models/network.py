@@ -43,6 +43,7 @@ class Network:
     ) -> None:
         self.module = module.to(device)
         self.device, self.dtype = device, dtype
+        self._channels_last = device.type == "cuda"  # the layout that its convolutions like
         scale = torch.tensor(std, device=device).view(1, -1, 1, 1) * 255.0
         self._gain = scale.reciprocal()
         self._bias = -torch.tensor(mean, device=device).view(1, -1, 1, 1) * 255.0 / scale
@@ -116,9 +117,14 @@ class Network:
 
     def __call__(self, images: Tensor) -> Tensor:
         x = self.inputs(images)
-        if self.device.type == "cuda":
-            x = x.contiguous(memory_format=torch.channels_last)  # the layout that its convolutions like
         with self.arithmetic():
+            if self._channels_last:
+                try:
+                    return self.module(x.contiguous(memory_format=torch.channels_last)).float()
+                except RuntimeError as error:
+                    if "view size is not compatible" not in str(error):
+                        raise
+                    self._channels_last = False  # the module calls `view`, which can't read that layout
             return self.module(x).float()
 
     def train(self) -> None:
