@@ -69,6 +69,32 @@ def test_dump_is_a_copy_and_load_restores_it() -> None:
     assert all(torch.equal(a, b) for a, b in zip(net.dump("m").values(), saved.values(), strict=True))
 
 
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_module_gets_the_layout_it_is_ready_for(channels: int) -> None:
+    """Channels side by side where it says so, whatever their number; else as ever, for modules that use `view`."""
+
+    class Plain(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(channels, 4, 3)
+            self.strides: list[tuple[int, ...]] = []
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.strides.append(x.stride())
+            return self.conv(x).mean((2, 3))
+
+    class Ready(Plain):
+        channels_last = True
+
+    images = torch.randint(256, (2, channels, 6, 5), dtype=torch.uint8)
+    networks = [Network(cls(), (0.5,) * channels, (0.2,) * channels, CPU) for cls in (Plain, Ready)]
+    networks[1].load(networks[0].dump("m"), "m")
+    logits = [net(images) for net in networks]
+    assert networks[0].module.strides == [(30 * channels, 30, 5, 1)]
+    assert networks[1].module.strides == [(30 * channels, 1, 5 * channels, channels)]
+    torch.testing.assert_close(logits[0], logits[1])
+
+
 def test_network_normalises_pixels() -> None:
     class Echo(nn.Module):
         def __init__(self) -> None:

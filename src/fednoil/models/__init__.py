@@ -10,7 +10,7 @@ from torch import nn
 
 from fednoil.errors import UserError, nearest
 from fednoil.models.cnn import CNN
-from fednoil.models.network import Network
+from fednoil.models.network import Network, channels_last
 from fednoil.models.resnet import ResNet18
 from fednoil.plugins import import_object
 from fednoil.section import Section
@@ -53,6 +53,7 @@ def build(config: ModelConfig, image_shape: tuple[int, int, int], num_classes: i
             f"model.name = '{config.name}': the factory returned {type(module).__name__}, not a torch.nn.Module"
         )
     _check_output(config.name, module, image_shape, num_classes)
+    module.reads_channels_last = _reads_channels_last(module, image_shape)  # pyright: ignore[reportArgumentType]
     return module
 
 
@@ -86,3 +87,16 @@ def _check_output(name: str, module: nn.Module, image_shape: tuple[int, ...], nu
     shape = tuple(getattr(out, "shape", ()))
     if shape != (2, num_classes):
         raise UserError(f"model.name = '{name}' returns shape {shape} for 2 images, not (2, {num_classes})")
+
+
+def _reads_channels_last(module: nn.Module, image_shape: tuple[int, ...]) -> bool:
+    """Whether the module works on images whose channels lie side by side in memory; one that calls `view` may not."""
+    was_training = module.training
+    try:
+        with torch.no_grad():
+            module.eval()(channels_last(torch.zeros(2, *image_shape)))
+    except RuntimeError:
+        return False
+    finally:
+        module.train(was_training)
+    return True

@@ -14,6 +14,8 @@ class CNN(nn.Module):
     1×28×28 images and 10 classes.
     """
 
+    channels_last = True  # works on images with their channels side by side in memory
+
     def __init__(self, image_shape: tuple[int, int, int], num_classes: int, width: int = 32) -> None:
         super().__init__()
         channels, height, side = image_shape

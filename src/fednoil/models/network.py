@@ -25,6 +25,14 @@ def _submodule(module: nn.Module, name: str) -> tuple[nn.Module, str]:
     return module.get_submodule(path), leaf
 
 
+def channels_last(images: Tensor) -> Tensor:
+    """The images [B, C, H, W] with their channels side by side in memory."""
+    images = images.contiguous(memory_format=torch.channels_last)
+    _, channels, height, width = images.shape
+    # With one channel both layouts are the same in memory, and only the strides tell a convolution which is meant.
+    return images.as_strided(images.shape, (channels * height * width, 1, channels * width, channels))
+
+
 class Network:
     """One network of one client: flat `params`, `grads`, `momentum`, and its other tensors.
 
@@ -43,7 +51,10 @@ class Network:
     ) -> None:
         self.module = module.to(device)
         self.device, self.dtype = device, dtype
-        self._channels_last = device.type == "cuda"  # the layout that its convolutions like
+        # Convolutions like this layout: the CNN's steps take 0.6 to 0.8 of the time on a CPU, forward passes half. There
+        # a module has to ask for it; on a GPU it is enough that the module can read it (one that calls `view` can't).
+        wish = "reads_channels_last" if device.type == "cuda" else "channels_last"
+        self._channels_last = bool(getattr(module, wish, False))
         scale = torch.tensor(std, device=device).view(1, -1, 1, 1) * 255.0
         self._gain = scale.reciprocal()
         self._bias = -torch.tensor(mean, device=device).view(1, -1, 1, 1) * 255.0 / scale
@@ -117,14 +128,9 @@ class Network:
 
     def __call__(self, images: Tensor) -> Tensor:
         x = self.inputs(images)
+        if self._channels_last:
+            x = channels_last(x)
         with self.arithmetic():
-            if self._channels_last:
-                try:
-                    return self.module(x.contiguous(memory_format=torch.channels_last)).float()
-                except RuntimeError as error:
-                    if "view size is not compatible" not in str(error):
-                        raise
-                    self._channels_last = False  # the module calls `view`, which can't read that layout
             return self.module(x).float()
 
     def train(self) -> None:
