@@ -51,7 +51,7 @@ class Network:
     ) -> None:
         self.module = module.to(device)
         self.device, self.dtype = device, dtype
-        # Convolutions like this layout: the CNN's steps take 0.6 to 0.8 of the time on a CPU, forward passes half. There
+        # Convolutions like this layout: the CNN's steps take 0.6 to 0.8 of the time on a CPU, forward passes half. Here
         # a module has to ask for it; on a GPU it is enough that the module can read it (one that calls `view` can't).
         wish = "reads_channels_last" if device.type == "cuda" else "channels_last"
         self._channels_last = bool(getattr(module, wish, False))
