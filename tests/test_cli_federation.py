@@ -19,7 +19,9 @@ pytest.importorskip("flwr")
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
+from fednoil.cli.federation import HERE, _resuming
 from fednoil.config import load_config
+from fednoil.errors import UserError
 from fednoil.flower.bundle import write_bundle
 from fednoil.flower.loopback import Loopback, Process
 from fednoil.records.environment import environment
@@ -54,6 +56,39 @@ def test_keys_are_pairs_that_flower_reads(tmp_path: Path) -> None:
     assert "'../x' is not a name for a key" in refused("federation", "keys", "../x", "--out", tmp_path)
 
 
+def test_private_keys_stay_out_of_git_and_of_others_reach(tmp_path: Path) -> None:
+    new = tmp_path / "deep" / "federation"
+    assert fednoil("federation", "keys", "a", "--out", new / "keys")[0] == 0
+    assert fednoil("federation", "certs", new)[0] == 0
+    for folder in (new, new / "keys"):
+        assert (folder / ".gitignore").read_text() == "*\n"
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "code.py").touch()
+    (project / ".gitignore").write_text("build/")
+    for _ in range(2):
+        assert fednoil("federation", "keys", "a", "--out", project, "--force")[0] == 0
+    assert (project / ".gitignore").read_text() == "build/\n/a\n/a.pub\n"
+    assert "already" in refused("federation", "keys", "a", "--out", project)
+
+
+def test_up_makes_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(self: Loopback) -> None:
+        raise UserError("stopped here")
+
+    monkeypatch.setattr(Loopback, "start_superlink", stop)
+    assert "stopped here" in refused("federation", "up", tmp_path / "fl", "--partitions", "2")
+    assert stat.S_IMODE((tmp_path / "fl").stat().st_mode) == 0o700
+    assert (tmp_path / "fl" / ".gitignore").read_text() == "*\n"
+
+
+def test_the_way_to_go_on_names_the_federation() -> None:
+    assert _resuming(Path("r"), HERE, None) == "fednoil federation run --resume --out r"
+    assert _resuming(Path("r"), Path("my fl"), None).endswith("--out r --federation 'my fl'")
+    assert _resuming(Path("r"), HERE, "central").endswith("--out r --superlink central")
+
+
 def test_the_bundle_holds_a_configuration_and_no_code(tmp_path: Path, values: dict[str, Any]) -> None:
     values["data"]["name"] = 'folder:/a "strange"\\path\x7f'
     config = load_config(values)
@@ -77,6 +112,7 @@ def test_the_bundle_holds_a_configuration_and_no_code(tmp_path: Path, values: di
         (["up", "--site", "a=zip:x"], "--site a=zip:x: write NAME=folder:PATH"),
         (["up", "--site", "a b=npz:x"], "'a b' must be letters"),
         (["up", "--site", "a=npz:x", "--site", "a=npz:y"], "'a' is there twice"),
+        (["up", "--site", "superlink=npz:x"], "'superlink' is the server's own name"),
         (["up", "--site", 'a=npz:"x'], "can't take a path with a quotation mark"),
         (["status"], "holds no federation"),
         (["run"], "federation is not up"),

@@ -237,7 +237,8 @@ def test_the_tutorial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
                 continue
             for line in body.splitlines():
                 command = shlex.split(line.replace("train.rounds=2", "train.rounds=1"))
-                command = [sys.executable, "-m", *command]
+                start = command.index("fednoil")
+                command = ["env", *command[:start], sys.executable, "-m", *command[start:]]
                 done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
                 assert done.returncode == 0, f"{line}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
                 outputs[line] = done.stdout

@@ -155,7 +155,7 @@ BAD: list[tuple[str, str, Callable[[Message], Message | None], str]] = [
     ("score", "more than asked", _numbers(labels=1.0), "has labels unasked"),
     ("score", "silent", _nothing, "no reply within 0.3 s"),
     ("train", "NaN", _arrays(lambda a: _first(a, math.nan)), "not finite"),
-    ("train", "huge weight", _arrays(lambda a: _first(a, 1e30)), "not finite or above"),
+    ("train", "huge weight", _arrays(lambda a: _first(a, 1e30)), "holds values above 100 times"),
     ("train", "shape", _arrays(lambda a: a.update({next(iter(a)): np.ones(3, np.float32)})), "is float32 [3], not"),
     ("train", "dtype", _arrays(lambda a: a.update({n: v.astype(np.float64) for n, v in a.items()})), "is float64"),
     ("train", "missing array", _arrays(lambda a: a.pop(next(iter(a)))), "arrays: lacks model/"),

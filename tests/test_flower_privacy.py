@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import pytest
 
 pytest.importorskip("flwr")
@@ -14,9 +15,11 @@ pytest.importorskip("flwr")
 from loop_grid import LoopGrid, federate, partitions
 
 from fednoil.config import load_config
+from fednoil.config.schema import FederationConfig
 from fednoil.errors import UserError
 from fednoil.experiment import make_experiment
 from fednoil.flower import messages
+from fednoil.flower.privacy import noise_std, private_update
 from fednoil.records.files import read_tensors
 
 Values = dict[str, Any]
@@ -78,6 +81,34 @@ def test_noise_on_updates_is_flowers_and_on_training_alone(federated: Values, tm
     ]
     assert moved[0] > 0.05
     assert moved[1] == pytest.approx(0.01, rel=0.05)  # both updates clipped to 0.01, nearly no noise
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0, 1e3, 1e5])
+def test_the_noise_is_as_private_as_it_says_for_any_epsilon(epsilon: float) -> None:
+    """δ by summing max(p - e^ε q, 0) over the real line; Flower's formula alone fails this from some ε on."""
+    delta = 1e-5
+
+    def found(std: float) -> float:
+        x = np.linspace(-12 * std, 1 + 12 * std, 2_000_001)
+        p, q = (-((x - at) ** 2) / (2 * std**2) for at in (1.0, 0.0))
+        above = p > epsilon + q
+        gap = np.exp(p[above]) * -np.expm1(epsilon + q[above] - p[above])
+        return float(gap.sum() * (x[1] - x[0]) / (std * math.sqrt(2 * math.pi)))
+
+    assert found(noise_std(1.0, epsilon, delta)) == pytest.approx(delta, rel=0.01)
+    assert noise_std(3.0, epsilon, delta) == pytest.approx(3 * noise_std(1.0, epsilon, delta))
+    flowers = math.sqrt(2 * math.log(1.25 / delta)) / epsilon
+    assert (found(flowers) > delta) == (epsilon > 10)
+
+
+def test_noise_of_the_needed_size_leaves_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[tuple[float, ...]] = []
+    monkeypatch.setattr("fednoil.flower.privacy.LocalDpMod", lambda *a: made.append(a) or (lambda *_: None))
+    private_update(FederationConfig(update_clip=0.5, update_epsilon=1e3), *[cast(Any, None)] * 3)
+    (clip, sensitivity, epsilon, delta) = made[0]
+    assert clip == 0.5
+    std = sensitivity * math.sqrt(2 * math.log(1.25 / delta)) / epsilon  # Flower's formula
+    assert std == pytest.approx(noise_std(1.0, 1e3, 1e-5))
 
 
 def test_noise_on_batch_norm_is_refused(federated: Values, tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def play(
     """Play one round; returns the next state and the round's record.
 
     In a federation some clients may be missing, or not answer. The round goes on with those who did; with fewer usable
-    updates than `federation.min_replies` the model stays as it is.
+    updates than `federation.min_replies`, or a mean that isn't finite, the model stays as it is.
     """
     began = time.perf_counter()
     server, round_idx = experiment.server, state.round_idx + 1
@@ -84,6 +84,8 @@ def play(
     enough = federation is None or len(results) >= experiment.config.federation.min_replies
     updates = [Update(r.client, r.tensors, r.numbers) for r in results]
     next_server = server.aggregate(state.server, round_idx, updates) if enough else state.server
+    if federation and not all(bool(t.isfinite().all()) for t in next_server.tensors.values()):
+        next_server, enough = state.server, False  # sound numbers whose mean is none
     keep = {**state.keep, **{r.client: r.keep for r in results if r.keep}}
     evaluation = _evaluate(experiment, executor, next_server, keep, round_idx)
     after = RunState(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -156,7 +157,7 @@ def run(
     try:
         _flwr_run(bundle, superlink or CONNECTION, None if superlink else federation)
     except Stopped as stop:
-        stop.hint = f"go on with: fednoil federation run --resume --out {target}"
+        stop.hint = f"go on with: {_resuming(target, folder, superlink)}"
         raise
 
 
@@ -201,6 +202,12 @@ def _flwr_run(bundle: Path, connection: str, federation: Loopback | None) -> Non
         raise UserError(f"the run ended as '{found[0].get('status', 'unknown')}'; the log above says why")
 
 
+def _resuming(target: Path, folder: Path, superlink: str | None) -> str:
+    """The command that goes on with a run at the same federation."""
+    where = ["--superlink", superlink] if superlink else ["--federation", str(folder)] if folder != HERE else []
+    return shlex.join(["fednoil", "federation", "run", "--resume", "--out", str(target), *where])
+
+
 def _loopback(folder: Path) -> Loopback:
     from fednoil.flower.loopback import Loopback
 
@@ -215,6 +222,8 @@ def _site(text: str) -> tuple[str, str]:
         raise UserError(f"--site {text}: write NAME=folder:PATH, NAME=npz:FILE or NAME=parquet:PATH")
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", name):
         raise UserError(f"--site {text}: '{name}' must be letters, digits, '.', '_' or '-'")
+    if name == "superlink":
+        raise UserError(f"--site {text}: 'superlink' is the server's own name; choose another")
     return name, f"{form}:{Path(path).expanduser().resolve()}"
 
 

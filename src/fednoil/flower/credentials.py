@@ -20,6 +20,7 @@ from cryptography.x509.oid import NameOID
 from fednoil.errors import UserError
 
 CA, CERTIFICATE, KEY = "ca.crt", "server.pem", "server.key"
+OURS = {CA, "ca.key", CERTIFICATE, KEY, "keys", "app", "home", "log", "nodes", "superlink.db", "federation.json"}
 _DAYS = 365
 
 
@@ -103,7 +104,23 @@ def _free(paths: Sequence[Path], force: bool) -> None:
     there = [path for path in paths if path.exists()]
     if there and not force:
         raise UserError(f"{there[0]} exists already; choose another folder, or --force to replace it")
-    paths[0].parent.mkdir(parents=True, exist_ok=True)
+    private_folder(paths[0].parent, [path.name for path in paths])
+
+
+def private_folder(folder: Path, secret: Sequence[str]) -> None:
+    """Make a folder for its owner alone, and keep what is `secret` in it out of Git.
+
+    In a folder that holds nothing else Git ignores everything, in another one these names.
+    """
+    for missing in [path for path in (folder, *folder.parents) if not path.exists()][::-1]:
+        missing.mkdir(mode=0o700, exist_ok=True)
+    ignore = folder / ".gitignore"
+    there = ignore.read_text().splitlines() if ignore.is_file() else []
+    alone = not there and all(path.name in OURS for path in folder.iterdir())
+    wanted = ["*"] if alone else [f"/{name}" for name in secret]
+    more = [] if "*" in there else [line for line in wanted if line not in there]
+    if more:
+        ignore.write_text("".join(f"{line}\n" for line in [*there, *more]))
 
 
 def _write(path: Path, content: bytes, mode: int) -> None:

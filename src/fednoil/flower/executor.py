@@ -28,6 +28,7 @@ from fednoil.flower.messages import (
     BadMessage,
     Body,
     Form,
+    clean,
     model_arrays,
     order_form,
     pack,
@@ -38,6 +39,8 @@ from fednoil.tensors import Tensors
 
 log = logging.getLogger("flwr.fednoil")
 T = TypeVar("T")
+_LOSS = 1e4  # the most that a mean loss may be
+_GROWTH, _DRIFT = 1e2, 1e6  # by which a weight, or a number that isn't trained, may exceed the model that was sent
 
 
 class FlowerExecutor(Federation):
@@ -48,6 +51,7 @@ class FlowerExecutor(Federation):
         self.crew.save(out)
         self._config = to_toml(experiment.config)
         self._learner = experiment.learner
+        self._trained = experiment.task.parameters
         self._arrays = model_arrays(experiment.initial_model())
         self._bench = make_bench(experiment, device)
         self._test_images = torch.tensor(experiment.setting.dataset.test.images, device=device)
@@ -71,10 +75,13 @@ class FlowerExecutor(Federation):
         return self._ask(SCORE, jobs, SCORE_REPLY, read)
 
     def train(self, jobs: Sequence[Job], progress: Progress | None = None) -> list[Result]:
+        sent = {job.client: job.received for job in jobs}
+
         def read(client: int, body: Body) -> Result:
             told = self.crew.sites[client].samples
             if body.numbers["samples"] != told or not 0 <= body.numbers["steps"] <= 1e9:
                 raise BadMessage(f"it told {told} samples and trained {body.numbers['samples']:g}")
+            _check_update(sent[client], body.arrays, self._trained)
             return Result(client, body.arrays, body.numbers, keep={}, evidence={}, loss=0.0)
 
         results = self._ask(TRAIN, jobs, update_form(self._arrays, self._learner), read)
@@ -87,6 +94,8 @@ class FlowerExecutor(Federation):
             found = HeldOut(body.numbers["right"], body.numbers["samples"], body.numbers["loss"])
             if found.samples != self.crew.sites[client].held_out or not 0 <= found.right <= found.samples:
                 raise BadMessage(f"{found.right} right of {found.samples} held out is not possible")
+            if not 0 <= found.loss <= _LOSS:
+                raise BadMessage(f"a loss of {found.loss:g} is not possible")
             return found
 
         found = self._ask(EVALUATE, jobs, EVALUATE_REPLY, read)
@@ -113,8 +122,9 @@ class FlowerExecutor(Federation):
                 if isinstance(reply, str):
                     raise BadMessage(reply)
                 found[client] = read(client, unpack(form, reply))
-            except BadMessage as error:
-                self._failed[client] = f"{kind.removeprefix('query.')}: {error}"
+            except Exception as error:  # whatever a node may send costs nobody else anything
+                said = error if isinstance(error, BadMessage) else f"its reply can't be used ({type(error).__name__})"
+                self._failed[client] = f"{kind.removeprefix('query.')}: {clean(said)}"
                 log.warning("round %d: %s is left out: %s", round_idx, self.name(client), self._failed[client])
         return dict(sorted(found.items()))
 
@@ -134,3 +144,23 @@ class FlowerExecutor(Federation):
             "std": list(agreement.std),
         }
         return Body(job.received, values=values)
+
+
+def _check_update(sent: Tensors, update: Tensors, trained: frozenset[str]) -> None:
+    """Refuse what would spoil the mean for all; the bound goes by the sent model, so honest nodes keep to it too."""
+    largest = max((_largest(tensor) for name, tensor in sent.items() if _weight(name, trained)), default=1.0)
+    for name, tensor in update.items():
+        if name.endswith("running_var") and bool((tensor < 0).any()):
+            raise BadMessage(f"array '{name}' holds a variance below 0")
+        growth = _GROWTH if _weight(name, trained) else _DRIFT
+        before = largest if _weight(name, trained) else _largest(sent[name])
+        if _largest(tensor) > growth * max(1.0, before):
+            raise BadMessage(f"array '{name}' holds values above {growth:g} times the largest of the model it was sent")
+
+
+def _weight(name: str, trained: frozenset[str]) -> bool:
+    return name.split("/", 1)[-1] in trained
+
+
+def _largest(tensor: Tensor) -> float:
+    return float(tensor.double().abs().max()) if tensor.numel() else 0.0

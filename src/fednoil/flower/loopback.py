@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from fednoil.errors import UserError
-from fednoil.flower.credentials import CA, CERTIFICATE, KEY, make_certificates, make_key
+from fednoil.flower.credentials import CA, CERTIFICATE, KEY, OURS, make_certificates, make_key, private_folder
 from fednoil.records.files import read_json, write_json, write_text
 
 SUPERLINK, CONNECTION = "superlink", "local"
@@ -87,7 +87,7 @@ class Loopback:
         running = [process.name for process in self.processes if process.alive()]
         if running:
             raise UserError(f"{self.folder} is up already ({', '.join(running)}); `fednoil federation down` stops it")
-        self.folder.mkdir(parents=True, exist_ok=True)
+        private_folder(self.folder, sorted(OURS))
         self.file.unlink(missing_ok=True)
         if not (self.folder / CA).exists():
             make_certificates(self.folder, ["localhost", "127.0.0.1"])

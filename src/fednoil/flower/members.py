@@ -21,20 +21,25 @@ from fednoil.flower.messages import (
     HELLO,
     HELLO_ORDER,
     HELLO_REPLY,
+    NAME,
     PROTOCOL,
     REFUSE,
     REFUSE_ORDER,
     BadMessage,
     Body,
+    clean,
     pack,
     unpack,
 )
-from fednoil.flower.wire import Wire
+from fednoil.flower.wire import Lost, Wire
 from fednoil.records.files import read_json, write_json
 from fednoil.records.folder import ROSTER
 
 log = logging.getLogger("flwr.fednoil")
-_TRIES = 3  # to introduce itself, for a node that is busy or not quite there
+_TRIES = 3  # to introduce itself before round 1, for a node that is busy or not quite there
+_HELLO = 60.0  # seconds in which a node must introduce itself: the others wait meanwhile
+_AGAIN = 30.0, 1800.0  # seconds until a refused node is asked again, at first and at last
+_MOST = 10**9  # samples
 _PAUSE = 0.5  # seconds between two looks for nodes that haven't come yet
 
 
@@ -51,7 +56,7 @@ class Members:
         self.agreement: Agreement | None = None
         self.founders: dict[str, int] = {}  # samples of those who were there at the start, by number
         self._numbers: dict[str, int] = {}  # of everyone who ever took part
-        self._refused: set[int] = set()
+        self._refused: dict[int, tuple[int, float]] = {}  # node -> how often, and when it is asked again
         self._tries: Counter[int] = Counter()  # introductions that failed, by node
         self._twins: dict[int, Site] = {}  # whose name another node has, as long as that one is there
         self._waiting: dict[int, Site] = {}  # introduced, before there is an agreement
@@ -123,20 +128,25 @@ class Members:
         for node, site in twins.items():
             if node in there:
                 self._admit(node, site, there)
-        known = set(self.nodes.values()) | self._refused | set(self._waiting) | set(self._twins)
+        self._refused = {node: since for node, since in self._refused.items() if node in there}
+        out = {node for node, (_, again) in self._refused.items() if time.monotonic() < again}
+        known = set(self.nodes.values()) | out | set(self._waiting) | set(self._twins)
         self._waiting = {node: site for node, site in self._waiting.items() if node in there}
         order = Body(values={"protocol": PROTOCOL, "config": to_toml(self.config)})
         content = {node: pack(HELLO_ORDER, order) for node in sorted(there - known)}
-        for node, reply in self.wire.ask(HELLO, round_idx, content).items():
+        for node, reply in self.wire.ask(HELLO, round_idx, content, min(_HELLO, self.wire.timeout)).items():
+            if isinstance(reply, Lost):
+                continue
             if isinstance(reply, str):
                 self._tries[node] += 1
-                if self._tries[node] == _TRIES:
+                if self._tries[node] >= _TRIES or round_idx > 0:
                     self._refuse(node, f"node {node}", reply, told=True)
                 continue
             try:
                 site = _site(unpack(HELLO_REPLY, reply))
-            except BadMessage as error:
-                self._refuse(node, f"node {node}", f"its introduction is not sound: {error}")
+            except Exception as error:  # whatever a node may send
+                said = error if isinstance(error, BadMessage) else type(error).__name__
+                self._refuse(node, f"node {node}", f"its introduction is not sound: {said}")
                 continue
             if self.agreement is None:
                 self._waiting[node] = site
@@ -156,6 +166,7 @@ class Members:
         assert self.agreement is not None
         reason = misfit(site, self.agreement) or self._wrong_kind(site)
         number = self._number(site)
+        reason = reason or self._other_identity(site, number)
         if reason is None and self.nodes.get(number, node) in online - {node}:
             # A node that was restarted has a new number until the old one is known to be gone.
             log.warning("%s waits: another node is called so already; each needs its own client-id", site.name)
@@ -166,6 +177,7 @@ class Members:
         if reason is not None:
             self._refuse(node, site.name, reason)
             return
+        self._refused.pop(node, None)
         newcomer = site.name not in self._numbers
         self._numbers[site.name] = number
         self.sites[number], self.nodes[number] = site, node
@@ -183,6 +195,15 @@ class Members:
             return f"its partition-id {site.partition} is not in 0..{self.partitions - 1} (partition.clients)"
         return None
 
+    def _other_identity(self, site: Site, number: int) -> str | None:
+        """Whether its name has another number in this run, or its number another name."""
+        if self._numbers.get(site.name, number) != number:
+            return (
+                f"its client-id '{site.name}' is that of client {self._numbers[site.name]}, and it is client {number}"
+            )
+        other = next((name for name, taken in self._numbers.items() if taken == number and name != site.name), None)
+        return None if other is None else f"client {number} is called '{other}' in this run, not '{site.name}'"
+
     def _number(self, site: Site) -> int:
         if site.partition is not None:
             return site.partition
@@ -190,8 +211,11 @@ class Members:
 
     def _refuse(self, node: int, name: str, reason: str, told: bool = False) -> None:
         """Leave a node out, and tell its operator why; one that could not be asked knows already."""
+        reason = clean(reason)
+        times = self._refused.get(node, (0, 0.0))[0] + 1
+        pause = min(_AGAIN[0] * 2 ** min(times - 1, 20), _AGAIN[1])
         log.warning("%s is refused: %s", name, reason)
-        self._refused.add(node)
+        self._refused[node] = times, time.monotonic() + pause
         if not told:
             self.wire.tell(REFUSE, node, pack(REFUSE_ORDER, Body(values={"reason": reason})))
 
@@ -200,11 +224,20 @@ def _site(body: Body) -> Site:
     """A node's introduction as a value, if it makes sense."""
     numbers: dict[str, Any] = body.numbers
     values: dict[str, Any] = body.values
-    shape, names = tuple(values["shape"]), tuple(values["classes"])
-    if len(shape) != 3 or min(shape) < 1 or len(numbers["mean"]) != shape[0] or len(numbers["std"]) != shape[0]:
-        raise BadMessage(f"image shape {list(shape)} with {len(numbers['mean'])} means")
-    if not names or len(set(names)) != len(names) or numbers["samples"] < 1 or numbers["held_out"] < 0:
-        raise BadMessage("it has no samples, or its class names are not different ones")
+    shape, names, mean, std = (
+        tuple(part) for part in (values["shape"], values["classes"], numbers["mean"], numbers["std"])
+    )
     partition = values["partition"] if values["partition"] >= 0 else None
-    mean, std = tuple(numbers["mean"]), tuple(numbers["std"])
+    checks = {
+        "client id": NAME.fullmatch(values["client"]),
+        "image shape": len(shape) == 3 and shape[0] in (1, 3) and all(1 <= side <= 4096 for side in shape[1:]),
+        "mean": len(mean) == shape[0] and all(0 <= m <= 1 for m in mean),
+        "std": len(std) == shape[0] and all(0 < s <= 1 for s in std),
+        "number of samples": 1 <= numbers["samples"] <= _MOST and 0 <= numbers["held_out"] <= _MOST,
+        "class names": 1 <= len(names) <= 10_000 and len(set(names)) == len(names),
+        "class name": all(1 <= len(name) <= 200 and name.isprintable() for name in names),
+    }
+    for what, right in checks.items():
+        if not right:
+            raise BadMessage(f"its {what} is not possible")
     return Site(values["client"], partition, numbers["samples"], numbers["held_out"], names, shape, mean, std)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +22,8 @@ from fednoil.tensors import Tensors
 
 PROTOCOL = 1
 HELLO, REFUSE, SCORE, TRAIN, EVALUATE = "query.hello", "query.refuse", "query.score", "train", "evaluate"
-LARGEST = 1e6  # no weight of a network that works is near it, and the mean of such numbers can't overflow
+LARGEST = 1e30  # the mean of such numbers can't overflow; what a weight may be depends on the model that was sent
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # of a client
 
 Arrays = Mapping[str, tuple[str, tuple[int, ...]]]  # name -> dtype, shape
 Kinds = Mapping[str, str]  # name -> int, float, str, list[int], list[float] or list[str]
@@ -130,8 +132,22 @@ def unpack(form: Form, content: RecordDict) -> Body:
 
 
 def content_bytes(content: RecordDict) -> int:
-    """Bytes of all records of a message."""
-    return sum(record.count_bytes() for record in content.values())
+    """Bytes of all records of a message; Flower's own count fails on an empty text or list."""
+    return sum(
+        record.count_bytes() if isinstance(record, ArrayRecord) else sum(len(k) + _bytes(v) for k, v in record.items())
+        for record in content.values()
+    )
+
+
+def clean(text: object) -> str:
+    """What a node says, for logs and records: one line of at most 300 characters without control characters."""
+    return " ".join("".join(c if c.isprintable() else " " for c in str(text)[:3000]).split())[:300]
+
+
+def _bytes(value: Any) -> int:
+    if isinstance(value, list):
+        return sum(_bytes(item) for item in value)
+    return len(value) if isinstance(value, str | bytes) else 1 if isinstance(value, bool) else 8
 
 
 def _same_names(what: str, expected: Mapping[str, Any], found: Mapping[str, Any]) -> None:

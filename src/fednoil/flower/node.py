@@ -6,7 +6,6 @@ A node's process may live for a single message, so nothing here outlasts one but
 from __future__ import annotations
 
 import logging
-import re
 import secrets
 import tomllib
 from collections.abc import Mapping
@@ -26,6 +25,7 @@ from fednoil.executors.base import HeldOut, Job, Result
 from fednoil.executors.local import Workbench
 from fednoil.experiment import Experiment, Sites, assemble, make_bench, make_experiment, pick_device
 from fednoil.flower.agreement import Agreement, Site, misfit
+from fednoil.flower.messages import NAME
 from fednoil.flower.state import NodeState
 from fednoil.learners.base import Client, Turn
 from fednoil.servers.sampling import private_score
@@ -33,7 +33,6 @@ from fednoil.tensors import Tensors
 
 log = logging.getLogger("flwr.fednoil")
 _KEYS = ("client-id", "data", "state", "trust", "score-epsilon", "partition-id", "num-partitions")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 class Refusal(Exception):
@@ -63,7 +62,7 @@ class NodeSettings:
         if data is not None and "client-id" not in values:
             raise UserError('--node-config: data without client-id; add client-id="a-name-that-stays"')
         client_id = str(values.get("client-id", f"client-{partition}"))
-        if not _NAME.fullmatch(client_id):
+        if not NAME.fullmatch(client_id):
             raise UserError(f"--node-config: client-id = '{client_id}' must be letters, digits, '.', '_' or '-'")
         epsilon = values.get("score-epsilon")
         if epsilon is not None and not (isinstance(epsilon, int | float) and epsilon > 0):

@@ -2,11 +2,15 @@
 
 It clips the whole change of the model to a length and adds Gaussian noise to every number of it. That needs a model
 whose shared tensors are all trained parameters: BatchNorm's running variance would become negative under noise, and its
-counter no number of batches.
+counter no number of batches. Flower's own formula for the noise is proven for ε < 1 only, so it is given the
+sensitivity with which it arrives at the noise of the analytic Gaussian mechanism (Balle and Wang, 2018), for any ε.
 """
 
 from __future__ import annotations
 
+import math
+
+import torch
 from flwr.app import Context, Message
 from flwr.clientapp.mod import LocalDpMod
 from flwr.clientapp.typing import ClientAppCallable
@@ -33,6 +37,23 @@ def private_update(config: FederationConfig, message: Message, context: Context,
     """Call the train handler, with Flower's modifier around it where the configuration asks for noise."""
     if config.update_epsilon is None or config.update_clip is None:
         return handler(message, context)
-    # Two updates of length at most C differ by at most 2C.
-    mod = LocalDpMod(config.update_clip, 2 * config.update_clip, config.update_epsilon, config.update_delta)
-    return mod(message, context, handler)
+    epsilon, delta = config.update_epsilon, config.update_delta
+    std = noise_std(2 * config.update_clip, epsilon, delta)  # two updates of length at most C differ by at most 2C
+    sensitivity = std * epsilon / math.sqrt(2 * math.log(1.25 / delta))  # which Flower's formula takes back to std
+    return LocalDpMod(config.update_clip, sensitivity, epsilon, delta)(message, context, handler)
+
+
+def noise_std(sensitivity: float, epsilon: float, delta: float) -> float:
+    """The least std of Gaussian noise that is (ε, δ)-private for values that differ by at most `sensitivity`."""
+    low, high = 1e-12, 1e12  # of std / sensitivity; δ falls with it
+    while high / low > 1 + 1e-12:
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if _delta(middle, epsilon) > delta else (low, middle)
+    return high * sensitivity
+
+
+def _delta(std: float, epsilon: float) -> float:
+    """The δ of noise with this std on values that differ by at most 1, by the mechanism's exact condition."""
+    near, far = 1 / (2 * std) - epsilon * std, -1 / (2 * std) - epsilon * std
+    first, second = (float(torch.special.log_ndtr(torch.tensor(x, dtype=torch.float64))) for x in (near, far))
+    return math.exp(first) - math.exp(min(epsilon + second, first))

@@ -73,7 +73,7 @@ class Lines:
         accuracy = record["test_accuracy"]
         parts = [f"round {record['round']}", f"{len(record['trained'])} of {len(record['nodes'])} nodes trained"]
         parts += [f"accuracy {accuracy:.2f} %"] if accuracy is not None else []
-        parts += ["model kept: too few updates"] if record.get("kept") else []
+        parts += ["model kept: too few updates, or no finite mean of them"] if record.get("kept") else []
         log.info("%s  %.1f s", "  ".join(parts), record["wall_s"])
 
     def finish(self, summary: dict[str, Any], folder: Path) -> None:

@@ -7,13 +7,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from flwr.app import Message, RecordDict
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
-from fednoil.flower.messages import content_bytes
+from fednoil.flower.messages import clean, content_bytes
 
 _POLL = 0.05, 0.5  # seconds between two looks, at first and at last; Flower's own loop waits 3 s each time
 
 _GRACE = 5.0  # seconds by which a message outlives our patience, so that we and not the SuperLink say it was too late
+
+
+class Lost(str):
+    """Why there is no reply: the node isn't there, which is nothing against it."""
 
 
 @dataclass
@@ -25,19 +30,22 @@ class Wire:
     bytes_down: int = 0
     bytes_up: int = 0
 
-    def ask(self, kind: str, round_idx: int, orders: Mapping[int, RecordDict]) -> dict[int, RecordDict | str]:
-        """Send each node its order; node -> the content of its reply, or why there is none."""
+    def ask(
+        self, kind: str, round_idx: int, orders: Mapping[int, RecordDict], timeout: float | None = None
+    ) -> dict[int, RecordDict | str]:
+        """Send each node its order; node -> the content of its reply, or why there is none within `timeout` seconds."""
+        timeout = self.timeout if timeout is None else timeout
         messages = [
-            Message(content, node, kind, ttl=self.timeout + _GRACE, group_id=str(round_idx))
+            Message(content, node, kind, ttl=timeout + _GRACE, group_id=str(round_idx))
             for node, content in orders.items()
         ]
         pushed = set(self.grid.push_messages(messages)) if messages else set()
         nodes = {message.metadata.message_id: message.metadata.dst_node_id for message in messages}
         self.bytes_down += sum(content_bytes(content) for content in orders.values())
-        replies: dict[int, RecordDict | str] = dict.fromkeys(orders, f"no reply within {self.timeout:g} s")
-        replies |= {node: "could not be reached" for message, node in nodes.items() if message not in pushed}
+        replies: dict[int, RecordDict | str] = dict.fromkeys(orders, f"no reply within {timeout:g} s")
+        replies |= {node: Lost("could not be reached") for message, node in nodes.items() if message not in pushed}
         waiting = set(nodes) & pushed
-        end, pause = time.monotonic() + self.timeout, _POLL[0]
+        end, pause = time.monotonic() + timeout, _POLL[0]
         while waiting and time.monotonic() < end:
             for reply in self.grid.pull_messages(waiting):
                 # By what it answers: a reply that the SuperLink made for a lost node has another sender.
@@ -55,6 +63,10 @@ class Wire:
 
     def _content(self, reply: Message) -> RecordDict | str:
         if reply.has_error():
-            return " ".join(str(reply.error.reason or f"error {reply.error.code}").split())[:300]
-        self.bytes_up += content_bytes(reply.content)
+            kind = Lost if reply.error.code == ErrorCode.NODE_UNAVAILABLE else str
+            return kind(clean(reply.error.reason or f"error {reply.error.code}"))
+        try:
+            self.bytes_up += content_bytes(reply.content)
+        except Exception as error:  # whatever a node may send
+            return f"its reply can't be read ({type(error).__name__})"
         return reply.content

@@ -1,0 +1,254 @@
+"""Nodes that lie: whatever one sends costs itself its place or its round, and nobody else anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("flwr")
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.common.constant import ErrorCode
+from loop_grid import LoopGrid, federate, partitions
+
+from fednoil.config import load_config
+from fednoil.data import SITES
+from fednoil.flower.messages import clean, content_bytes
+from fednoil.records.files import read_tensors
+
+Values = dict[str, Any]
+LIAR = 898  # client 2 of four
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records]
+
+
+INTRODUCTIONS: list[tuple[str, str, Any]] = [
+    ("numbers", "mean", [1e300]),
+    ("numbers", "std", [1e300]),
+    ("numbers", "std", [0.0]),
+    ("numbers", "samples", 10**12),
+    ("numbers", "samples", 0),
+    ("numbers", "held_out", 10**12),
+    ("values", "client", ""),
+    ("values", "client", "x" * 65),
+    ("values", "client", "a\nb"),
+    ("values", "classes", [""]),
+    ("values", "classes", []),
+    ("values", "classes", ["x" * 201]),
+    ("values", "classes", [str(i) for i in range(10_001)]),
+    ("values", "shape", []),
+    ("values", "shape", [2, 8, 8]),
+    ("values", "shape", [1, 8, 10**9]),
+]
+
+
+@pytest.mark.parametrize(
+    ("record", "key", "value"), INTRODUCTIONS, ids=[f"{k}-{i}" for i, (_, k, _) in enumerate(INTRODUCTIONS)]
+)
+def test_an_impossible_introduction_is_refused(
+    record: str, key: str, value: Any, federated: Values, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def spoil(node: int, order: Message, reply: Message) -> Message:
+        if node == LIAR and order.metadata.message_type == "query.hello":
+            reply.content[record][key] = value  # type: ignore[index]
+        return reply
+
+    federated["federation"]["min_nodes"] = 3
+    federated["train"]["rounds"] = 1
+    (first,) = federate(load_config(federated), tmp_path / "run", LoopGrid(partitions(tmp_path / "state"), spoil))
+    assert first["nodes"] == ["client-0", "client-1", "client-3"]
+    assert any(text.startswith(f"node {LIAR} is refused: its introduction is not sound") for text in said(caplog))
+
+
+def test_a_billion_samples_take_no_memory(experiment: Any) -> None:
+    from fednoil.experiment import Sites
+
+    sites = Sites.of(experiment.setting.dataset, ["a"], [10**12])
+    assert len(sites.parts[0]) == 10**12
+
+
+def test_a_name_has_one_number_and_a_number_one_name(
+    federated: Values, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    nodes = partitions(tmp_path / "state")
+    nodes[LIAR]["client-id"] = "client-0"
+    federated["federation"]["min_nodes"] = 3
+    federated["train"]["rounds"] = 2
+    records = federate(load_config(federated), tmp_path / "run", LoopGrid(nodes))
+    assert any("is refused: its client-id 'client-0' is that of client" in text for text in said(caplog))
+    assert [len(record["nodes"]) for record in records] == [3, 3]
+
+
+def _arrays(change: Callable[[str, np.ndarray], None]) -> Callable[[Message], None]:
+    def spoilt(reply: Message) -> None:
+        arrays = {name: np.array(array.numpy()) for name, array in reply.content["model"].items()}
+        for name, array in arrays.items():
+            change(name, array)
+        reply.content["model"] = ArrayRecord({name: Array(array) for name, array in arrays.items()})
+
+    return spoilt
+
+
+def _more(reply: Message) -> None:
+    reply.content["values"] = ConfigRecord({"empty": "", "none": []})
+
+
+def _control(reply: Message) -> None:
+    reply.content["numbers"] = MetricRecord({"\x1b[2J\n" + "x" * 10_000: 1.0})
+
+
+def _large(name: str, array: np.ndarray) -> None:
+    if name.endswith("weight"):
+        array.flat[0] = 1e5
+
+
+def _negative(name: str, array: np.ndarray) -> None:
+    if name.endswith("running_var"):
+        array.flat[0] = -1e-3
+
+
+@pytest.mark.parametrize(
+    ("kind", "bad", "reason"),
+    [
+        ("train", _more, "has values unasked"),
+        ("train", _control, "numbers: lacks samples"),
+        ("train", _arrays(_large), "100 times the largest"),
+        ("train", _arrays(_negative), "a variance below 0"),
+        ("score", _more, "has values unasked"),
+    ],
+)
+def test_a_bad_reply_is_dropped(
+    kind: str, bad: Callable[[Message], None], reason: str, federated: Values, tmp_path: Path
+) -> None:
+    federated["server"]["client_fraction"] = 1.0
+    federated["train"]["rounds"] = 1
+    federated["model"] = {"name": "resnet18", "width": 2} if reason.startswith("a variance") else federated["model"]
+
+    def spoil(node: int, order: Message, reply: Message) -> Message:
+        if node == LIAR and order.metadata.message_type.endswith(kind):
+            bad(reply)
+        return reply
+
+    (first,) = federate(load_config(federated), tmp_path / "run", LoopGrid(partitions(tmp_path / "state"), spoil))
+    assert first["trained"] == ["client-0", "client-1", "client-3"]
+    assert reason in first["failed"]["client-2"]
+    assert len(first["failed"]["client-2"]) < 330
+    assert first["failed"]["client-2"].isprintable()
+    assert all(bool(torch.isfinite(t).all()) for t in read_tensors(tmp_path / "run" / "model.safetensors").values())
+
+
+@pytest.mark.parametrize("loss", [-1.0, 1e5])
+def test_an_impossible_loss_is_dropped(loss: float, federated: Values, tmp_path: Path) -> None:
+    from test_flower_sites import site, site_nodes
+
+    data = {n: site(tmp_path / f"{n}.npz", {"black": 0, "white": 3}) for n in ("a", "b")}
+    federated |= {"data": {"name": SITES}, "noise": {}}
+    federated["train"]["rounds"] = 1
+
+    def spoil(node: int, order: Message, reply: Message) -> Message:
+        if node == 10 and order.metadata.message_type == "evaluate":
+            reply.content["numbers"]["loss"] = loss  # type: ignore[index]
+        return reply
+
+    (first,) = federate(load_config(federated), tmp_path / "run", LoopGrid(site_nodes(tmp_path, data), spoil))
+    assert list(first["held_out"]) == ["b"]
+    assert "loss" in first["failed"]["a"]
+
+
+def test_a_mean_that_is_no_number_keeps_the_model(
+    federated: Values, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dataclasses import replace
+
+    from fednoil.servers.fedavg import FedAvg
+
+    plain = FedAvg.aggregate
+
+    def overflow(self: Any, state: Any, round_idx: int, updates: Any) -> Any:
+        after = plain(self, state, round_idx, updates)
+        return replace(
+            after, tensors={n: t * float("inf") if t.is_floating_point() else t for n, t in after.tensors.items()}
+        )
+
+    monkeypatch.setattr(FedAvg, "aggregate", overflow)
+    federated["train"]["rounds"] = 2
+    records = federate(load_config(federated), tmp_path / "run", LoopGrid(partitions(tmp_path / "state")))
+    assert [record["kept"] for record in records] == [True, True]
+    assert all(bool(torch.isfinite(t).all()) for t in read_tensors(tmp_path / "run" / "model.safetensors").values())
+
+
+@pytest.mark.parametrize("offline", [True, False])
+def test_a_refused_node_may_come_back(
+    offline: bool, federated: Values, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is asked again once it was away, or after a while; a pause that never ends keeps it out."""
+    monkeypatch.setattr("fednoil.flower.members._AGAIN", (1e9, 1e9) if offline else (0.0, 0.0))
+    federated["federation"]["min_nodes"] = 3
+    grid = LoopGrid(partitions(tmp_path / "state"))
+    right = grid.nodes[LIAR]
+    grid.nodes[LIAR] = {**right, "partition-id": 9}
+
+    def spoil(node: int, order: Message, reply: Message) -> Message:
+        if order.metadata.message_type == "train" and order.metadata.group_id == "1" and offline:
+            grid.nodes.pop(LIAR, None)
+        if order.metadata.message_type == "train" and order.metadata.group_id == "2":
+            grid.nodes[LIAR] = right
+        return reply
+
+    grid.spoil = spoil
+    records = federate(load_config(federated), tmp_path / "run", grid)
+    assert [len(record["nodes"]) for record in records] == [3, 3, 4, 4]
+
+
+def test_a_lost_node_is_not_refused(federated: Values, tmp_path: Path) -> None:
+    """The SuperLink says four times that it is not there."""
+    lost = [LIAR] * 4
+
+    def spoil(node: int, order: Message, reply: Message) -> Message:
+        if node in lost and order.metadata.message_type == "query.hello":
+            lost.remove(node)
+            failure = Message(Error(ErrorCode.NODE_UNAVAILABLE, "Node Unavailable"), reply_to=order)
+            failure.metadata.__dict__["_reply_to_message_id"] = order.metadata.message_id
+            return failure
+        return reply
+
+    federated["federation"]["wait"] = 20
+    federated["train"]["rounds"] = 1
+    (first,) = federate(load_config(federated), tmp_path / "run", LoopGrid(partitions(tmp_path / "state"), spoil))
+    assert len(first["nodes"]) == 4
+
+
+def test_a_silent_newcomer_holds_the_others_up_for_a_moment(
+    federated: Values, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fednoil.flower.members._HELLO", 0.2)
+    federated["federation"] |= {"timeout": 3600, "min_nodes": 3}
+    federated["train"]["rounds"] = 2
+
+    def spoil(node: int, order: Message, reply: Message) -> Message | None:
+        return None if node == LIAR else reply
+
+    grid = LoopGrid(partitions(tmp_path / "state"), spoil)
+    records = federate(load_config(federated), tmp_path / "run", grid)
+    assert [len(record["nodes"]) for record in records] == [3, 3]
+    assert max(record["wall_s"] for record in records) < 30
+
+
+def test_what_a_node_says_is_one_short_line() -> None:
+    assert clean("a\x1b[31m\r\nb\u202e  c") == "a [31m b c"
+    assert len(clean("x" * 10**6)) == 300
+
+
+def test_bytes_are_counted_as_flower_does_and_of_empty_values_too() -> None:
+    content = RecordDict(
+        {"n": MetricRecord({"a": 1, "b": [0.5, 1.5]}), "v": ConfigRecord({"s": "text", "t": ["a", "bc"], "y": True})}
+    )
+    assert content_bytes(content) == sum(record.count_bytes() for record in content.values())
+    assert content_bytes(RecordDict({"v": ConfigRecord({"abc": "", "d": []})})) == 4
