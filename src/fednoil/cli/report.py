@@ -23,8 +23,8 @@ def report(
     from fednoil.report.runs import load_runs
 
     for option, path in (("--html", html), ("--markdown", markdown), ("--latex", latex)):
-        if path is not None and (path.is_dir() or not path.parent.is_dir()):
-            what = "is a folder" if path.is_dir() else f"is in {path.parent}, which doesn't exist"
+        if path is not None and ((path.exists() and not path.is_file()) or not path.parent.is_dir()):
+            what = "is no file" if path.exists() else f"is in {path.parent}, which doesn't exist"
             raise UserError(f"{option} {path} {what}; name a file in a folder that exists")
     results = Results(*load_runs(runs))
     for path in write_reports(results, html, markdown, latex, title):

@@ -154,7 +154,7 @@ def _nearest_method(
         same_schedule = values["schedule"]["name"] == full["schedule"]["name"]
         found.append((len(changes) + (0 if same_schedule else 3), method, changes, values))
     if not found:
-        return method_name(full), (), _differences(full, candidates["fedavg"], _SETTING_SECTIONS)
+        return method_name(full), _own_keys(full), _differences(full, candidates["fedavg"], _SETTING_SECTIONS)
     _, method, changes, values = min(found, key=lambda row: row[0])
     return method, changes, _differences(full, values, _SETTING_SECTIONS)
 
@@ -192,4 +192,17 @@ def _own(full: Values) -> Place:
     name = setting_name(full).split(" ")
     data, words = " ".join(name[:-2]), name[-2:]
     clients = f"{full['partition']['clients']} clients, {full['train']['rounds']} rounds, #{digest[:4]}"
-    return Place("", data, words[0], f"{words[1]} ({clients})", method_name(full))
+    return Place("", data, words[0], f"{words[1]} ({clients})", method_name(full), method_changes=_own_keys(full))
+
+
+def _own_keys(full: Values) -> tuple[str, ...]:
+    """What a method outside the paper's has otherwise than its defaults, so that two of them are told apart."""
+    names = (full["server"]["name"], full["learner"]["name"])
+    if any(":" in name for name in names):  # a user's own code, which a report doesn't import
+        return ()
+    return _differences(full, _defaults(*names), ("server", "learner"))
+
+
+@functools.cache
+def _defaults(server: str, learner: str) -> Values:
+    return load_config({"server": {"name": server}, "learner": {"name": learner}}).model_dump(mode="json")
