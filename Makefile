@@ -5,7 +5,7 @@ FEDNOIL := $(VENV)/bin/fednoil
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-slow test-kernels check format bench bench-federation federation clean
+.PHONY: help setup run test test-slow test-kernels check format bench bench-federation bench-peers bench-scaling bench-gpu federation clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -52,5 +52,19 @@ bench: setup ## time a round against a plain PyTorch loop, and learners against 
 bench-federation: setup ## time and bytes of a round on Flower, against our simulator and Flower's own FedAvg
 	$(PY) benchmarks/federation.py
 
+bench-peers: setup ## time a round on a CPU against pfl and Flower, in an environment of their own
+	$(PY) benchmarks/peers.py --json benchmarks/results/peers.json
+	$(PY) benchmarks/charts.py
+
+bench-scaling: setup ## time rounds over clients and samples, and checkpoints, on a CPU; draw the charts
+	$(PY) benchmarks/scaling.py --json benchmarks/results/cpu.json
+	$(PY) benchmarks/checkpoints.py --json benchmarks/results/checkpoints-cpu.json
+	$(PY) benchmarks/charts.py
+
+bench-gpu: ## the same on a GPU; PY names the Python to use
+	$(PY) benchmarks/scaling.py --device cuda --json benchmarks/results/cuda.json
+	$(PY) benchmarks/checkpoints.py --device cuda --json benchmarks/results/checkpoints-cuda.json
+	$(PY) benchmarks/charts.py
+
 clean: ## remove the environment and caches; runs/ stays
-	rm -rf $(VENV) .triton .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .triton benchmarks/.peers .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,185 @@
+"""Charts of `benchmarks/scaling.py` (PNG and SVG in pictures/) and the tables of README.md, from results/*.json.
+
+A device that has no results yet has no charts, and its place in README.md says so.
+
+    python benchmarks/charts.py
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+HERE = Path(__file__).resolve().parent
+TITLES = {
+    "clients": "clients per round",
+    "samples": "samples per client",
+    "parallel": "clients that train at once (run.parallel)",
+}
+# Okabe and Ito's colours, which colour-blind readers can tell apart; markers and line styles say it again.
+LINES = {
+    "round_s": ("a round of FedNoiL", "#0072B2", "-", "o"),
+    "bare_s": ("its bare steps, client after client, in plain PyTorch", "#D55E00", "--", "s"),
+    "graph_s": ("the same as one CUDA graph", "#CC79A7", "-.", "^"),
+    "arithmetic_s": ("floor: arithmetic alone at 790 TFLOP/s", "#009E73", ":", "v"),
+}
+Results = dict[str, Any]
+
+
+def load(folder: Path) -> dict[str, Results]:
+    """The results that are there, by name: cpu, cuda, peers, checkpoints-cpu, checkpoints-cuda."""
+    return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))}
+
+
+def rows_of(results: Results, axis: str) -> list[dict[str, Any]]:
+    return sorted((r for r in results["rows"] if r["axis"] == axis), key=lambda r: r["value"])
+
+
+def number(value: float) -> str:
+    """Three digits, without a power of ten."""
+    return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
+
+
+def draw(axes: Axes, rows: list[dict[str, Any]], axis: str) -> None:
+    """Seconds of a round and of its floors over one thing."""
+    values = [row["value"] for row in rows]
+    for key, (label, colour, style, marker) in LINES.items():
+        if key in rows[0]:
+            axes.plot(values, [row[key] for row in rows], color=colour, ls=style, marker=marker, ms=5, label=label)
+    axes.set(xscale="log", yscale="log", xlabel=TITLES[axis], ylabel="seconds")
+    axes.xaxis.set_major_locator(FixedLocator(values))
+    axes.xaxis.set_minor_locator(NullLocator())
+    for side in (axes.xaxis, axes.yaxis):
+        side.set_major_formatter(FuncFormatter(lambda v, _: number(v)))
+    axes.yaxis.set_minor_formatter(FuncFormatter(lambda v, _: ""))
+    axes.grid(which="both", axis="y", alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def chart(name: str, results: Results, folder: Path) -> list[Path]:
+    """One picture for a device, with a panel for each thing that was varied."""
+    shown = [axis for axis in TITLES if rows_of(results, axis)]
+    figure, panels = plt.subplots(1, len(shown), figsize=(4.6 * len(shown), 3.6), squeeze=False, layout="constrained")
+    for axes, axis in zip(panels.flat, shown, strict=True):
+        draw(axes, rows_of(results, axis), axis)
+    size = results["size"]
+    figure.suptitle(f"{results['device']}: CNN of width {size['width']}, {size['epochs']} local epochs")
+    handles, labels = panels.flat[0].get_legend_handles_labels()
+    if len(labels) == 2:  # on a CPU nothing is below the bare steps
+        labels[1] = f"floor: {labels[1]}"
+    figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False)
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / f"scaling-{name}.{kind}" for kind in ("png", "svg")]
+    for path in paths:
+        figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
+    plt.close(figure)
+    return paths
+
+
+def scaling_table(name: str, results: Results | None) -> str:
+    """A device's chart and numbers; on a CPU ratios alone, since its times don't travel."""
+    if results is None:
+        return f"Not measured: `{name}.json` is not among the results."
+    gpu, size = name == "cuda", results["size"]
+    fixed = {
+        "clients": f"{size['samples']} samples each",
+        "samples": f"{size['clients']} clients",
+        "parallel": f"30 clients of {size['samples']} samples",
+    }
+    lines = [
+        f"{results['device']}, PyTorch {results['torch']}, a CNN of width {size['width']}, {size['epochs']} epochs.",
+        "",
+        f"![Time of a round over clients and samples, with the floor](pictures/scaling-{name}.png)",
+        "",
+        "| varied | value | client-steps × images | round / bare steps |"
+        + (" round / bare steps as a graph | ms a round | peak GiB |" if gpu else " round / round of the first row |"),
+        "|---|---|---|---|" + ("---|---|---|" if gpu else "---|"),
+    ]
+    for axis in TITLES:
+        for row in (rows := rows_of(results, axis)):
+            cells = [f"{TITLES[axis].split(' (')[0]}, {fixed[axis]}", row["value"], f"{row['steps']} × {row['batch']}"]
+            cells.append(f"{row['round_s'] / row['bare_s']:.2f}")
+            if gpu:
+                cells += [f"{row['round_s'] / row['graph_s']:.2f}", number(1000 * row["round_s"])]
+                cells.append(f"{row['peak_gib']:.2f}")
+            else:
+                cells.append(f"{row['round_s'] / rows[0]['round_s']:.1f}")
+            lines.append("| " + " | ".join(map(str, cells)) + " |")
+    return "\n".join(lines)
+
+
+def peers_table(results: Results | None) -> str:
+    """Ratios to the plain loop."""
+    if results is None:
+        return "Not measured: `peers.json` is not among the results."
+    names = {
+        "plain": "plain PyTorch loop",
+        "fednoil": "fednoil",
+        "pfl": results["peers"][0],
+        "flower": results["peers"][1],
+    }
+    lines = [
+        "| engine | threads | own seconds: best, median | wall clock: best, median | accuracy, % |",
+        "|---|---|---|---|---|",
+    ]
+    for row in results["rows"]:
+        threads = f"1 in each of {results['cores']} processes" if row["engine"] == "flower" else results["threads"]
+        ratios = [f"{row[f'{c}_best_ratio']:.2f}, {row[f'{c}_median_ratio']:.2f}" for c in ("cpu", "wall")]
+        lines.append(f"| {names[row['engine']]} | {threads} | {' | '.join(ratios)} | {row['accuracy']:.1f} |")
+    return "\n".join(lines)
+
+
+def checkpoints_table(found: dict[str, Results]) -> str:
+    """The share of a run on each device that was measured."""
+    lines = ["| device | run | a checkpoint every | share of the run |", "|---|---|---|---|"]
+    for name in ("checkpoints-cpu", "checkpoints-cuda"):
+        if name not in found:
+            device = name.rpartition("-")[2]
+            lines.append(f"| {device} | not measured: `{name}.json` is not among the results | | |")
+            continue
+        for row in found[name]["rows"]:
+            share = f"{row['share_percent']:.4f} %"
+            lines.append(f"| {found[name]['device']} | {row['what']} | {row['every']} rounds | {share} |")
+    return "\n".join(lines)
+
+
+def tables(found: dict[str, Results]) -> dict[str, str]:
+    """What stands between `<!-- NAME -->` and `<!-- end -->` in README.md."""
+    return {
+        "peers": peers_table(found.get("peers")),
+        "scaling cpu": scaling_table("cpu", found.get("cpu")),
+        "scaling cuda": scaling_table("cuda", found.get("cuda")),
+        "checkpoints": checkpoints_table(found),
+    }
+
+
+def fill(text: str, parts: dict[str, str]) -> str:
+    """The text with every part in its place."""
+    for name, part in parts.items():
+        place = re.compile(rf"(<!-- {re.escape(name)} -->\n).*?(<!-- end -->)", re.S)
+        text, count = place.subn(lambda m, part=part: f"{m[1]}{part}\n{m[2]}", text)
+        if count != 1:
+            raise ValueError(f"README.md has {count} places for '{name}', not one")
+    return text
+
+
+def main() -> None:
+    found = load(HERE / "results")
+    for name in ("cpu", "cuda"):
+        if name in found:
+            print(*chart(name, found[name], HERE / "pictures"))
+    readme = HERE / "README.md"
+    readme.write_text(fill(readme.read_text(encoding="utf-8"), tables(found)), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""The benchmarks' own arithmetic: floors with as many parameters and steps, least times, tables and pictures."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from fednoil.models import ModelConfig, build
+from fednoil.seeds import Seed
+
+BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
+NAMES = ("floor", "scaling", "charts", "peers", "peer_work", "checkpoints")
+
+
+@pytest.fixture
+def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, ModuleType]]:
+    """The scripts as modules, as they find each other when they run."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    yield {name: importlib.import_module(name) for name in NAMES}
+    for name in NAMES:
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize(("name", "width", "shape"), [("cnn", 12, (1, 28, 28)), ("resnet18", 64, (3, 32, 32))])
+def test_the_floor_has_the_model_s_parameters(
+    modules: dict[str, ModuleType], name: str, width: int, shape: tuple[int, int, int]
+) -> None:
+    floor = modules["floor"]
+    plain = floor.PlainCNN(width) if name == "cnn" else floor.plain_resnet18()
+    ours = build(ModelConfig(name=name, width=width), shape, 10, Seed(0))
+    sizes = [sorted(p.shape for p in m.parameters()) for m in (plain, ours)]
+    assert sizes[0] == sizes[1]
+
+
+def test_a_point_counts_the_steps_that_a_round_makes(modules: dict[str, ModuleType]) -> None:
+    """40 samples, 14 of them labelled: one step of 32 + 26 an epoch; 2 clients × 2 epochs are 4 steps."""
+    scaling = modules["scaling"]
+    point = scaling.Point("clients", 2, 2, 40, 32)
+    row = scaling.measure(point, "cpu", scaling.Size(width=2, epochs=2, samples=40, clients=2, repeats=1))
+    assert (row["steps"], row["batch"]) == (4, 58)
+    assert row["bare_s"] > 0
+    assert row["round_s"] > 0
+
+
+def test_operations_of_a_step_are_counted(modules: dict[str, ModuleType]) -> None:
+    """A CNN of width 1: 784·25 + 196·25·2 products forward in its convolutions and 98·10 in the linear layer, two
+    operations each. Backward twice that, less the first layer's gradient of the images: 3, 3 and 2 times."""
+    floor = modules["floor"]
+    first, rest = 784 * 25, 196 * 25 * 2 + 98 * 10
+    assert floor.step_flops(floor.PlainCNN(1), (5, 1, 28, 28)) == 5 * 2 * (2 * first + 3 * rest)
+
+
+def test_the_least_times_count_and_equal_steps_share_theirs(modules: dict[str, ModuleType]) -> None:
+    def row(value: int, steps: int, batch: int, round_s: float, bare_s: float) -> dict[str, Any]:
+        return {"axis": "clients", "value": value, "steps": steps, "batch": batch, "round_s": round_s, "bare_s": bare_s}
+
+    rows = [row(1, 2, 65, 5.0, 2.0), row(2, 4, 65, 8.0, 3.2), row(1, 2, 65, 4.0, 3.0), row(3, 1, 10, 1.0, 0.5)]
+    found = modules["scaling"].shortest(rows)
+    assert [r["round_s"] for r in found] == [4.0, 8.0, 1.0]
+    assert [r["bare_s"] for r in found] == pytest.approx([1.6, 3.2, 0.5])  # 0.8 s is the least for a step of 65
+
+
+def test_ratios_to_the_loop_are_of_the_same_clock(modules: dict[str, ModuleType]) -> None:
+    found = {
+        "plain": {"seconds": [2.0, 4.0, 6.0], "cpu": [1.0, 2.0, 3.0], "accuracy": [60.0]},
+        "fednoil": {"seconds": [9.0, 9.0, 9.0], "cpu": [0.5, 1.0, 1.0], "accuracy": [60.0]},
+        "flower": {"seconds": [8.0, 12.0, 16.0], "cpu": [2.0, 3.0, 4.0], "accuracy": [60.0]},
+    }
+    rows = {row["engine"]: row for row in modules["peers"].table(found)}
+    names = ("cpu_best_ratio", "cpu_median_ratio", "wall_best_ratio", "wall_median_ratio")
+    assert [rows["plain"][name] for name in names] == [1, 1, 1, 1]
+    assert [rows["fednoil"][name] for name in names] == [0.5, 0.5, 4.5, 2.25]
+    assert [rows["flower"][name] for name in names] == [2.0, 1.5, 4.0, 3.0]
+
+
+def test_the_loop_and_ours_learn_alike_on_the_peers_work(modules: dict[str, ModuleType]) -> None:
+    """Both climb from chance to well over half in some rounds; an engine that trained nothing would stay at 10 %."""
+    work = modules["peer_work"]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        same = work.Work()
+        engines = {"plain": work.plain_rounds(same), "fednoil": work.our_rounds(same.experiment)}
+        found = work.alternating(engines, 6)
+    assert all(engine["accuracy"] > 30 for engine in found.values())
+    assert all(len(engine["seconds"]) == len(engine["cpu"]) == 6 for engine in found.values())
+
+
+def results(device: str) -> dict[str, Any]:
+    gpu = {"graph_s": 0.5, "arithmetic_s": 0.1, "peak_gib": 1.25} if device == "cuda" else {}
+    axes = ("clients", "samples", "parallel") if device == "cuda" else ("clients", "samples")
+    rows = [
+        {
+            "axis": axis,
+            "value": value,
+            "steps": value,
+            "batch": 65,
+            "round_s": 3.0 * value,
+            "bare_s": 2.0 * value,
+            **gpu,
+        }
+        for axis, value in itertools.product(axes, (1, 2, 30))
+    ]
+    size = {"width": 12, "epochs": 2, "samples": 100, "clients": 2}
+    return {"device": device, "torch": "2", "size": size, "rows": rows}
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_charts_and_tables_of_a_device(modules: dict[str, ModuleType], tmp_path: Path, device: str) -> None:
+    charts = modules["charts"]
+    paths = charts.chart(device, results(device), tmp_path)
+    assert [p.suffix for p in paths] == [".png", ".svg"]
+    assert all(p.stat().st_size > 1000 for p in paths)
+    table = charts.scaling_table(device, results(device)).splitlines()
+    rows = [line for line in table if line.startswith("| clients per round") or line.startswith("| samples")]
+    assert len(rows) == 6
+    assert all(f"| {1.5:.2f} |" in line for line in rows)
+    assert len({line.count("|") for line in table if line.startswith("|")}) == 1
+
+
+def test_the_readme_is_what_the_results_say(modules: dict[str, ModuleType]) -> None:
+    """`python benchmarks/charts.py` writes it."""
+    charts = modules["charts"]
+    text = (BENCHMARKS / "README.md").read_text(encoding="utf-8")
+    assert charts.fill(text, charts.tables(charts.load(BENCHMARKS / "results"))) == text
+
+
+def test_a_readme_without_a_place_is_told(modules: dict[str, ModuleType]) -> None:
+    with pytest.raises(ValueError, match="0 places for 'peers'"):
+        modules["charts"].fill("nothing", {"peers": "x"})
+
+
+def test_the_time_in_a_method_is_noted_and_the_method_put_back(modules: dict[str, ModuleType]) -> None:
+    class Owner:
+        def work(self) -> str:
+            return "done"
+
+    plain, seconds = Owner.work, []
+    with modules["checkpoints"].timed(Owner, "work", seconds):
+        assert Owner().work() == "done"
+    assert Owner.work is plain
+    assert len(seconds) == 1
