@@ -193,7 +193,7 @@ def test_dividemix_guards_small_sets(values: dict[str, Any], labelled: int, form
     phase = method._divided(client, "a", chances > 0.5, chances, Seed(0))
     assert phase.kind == f"{form}-a"
     bench.load(experiment.initial_model(), {})
-    state = method.init(bench.nets, client, {}, Turn(5, 1, Seed(0)))
+    state = bench.open(client, {}, Turn(5, 1, Seed(0)))
     for s in range(phase.steps):
         batch = {n: t[s] for n, t in phase.tensors.items()}
         batch |= method.views(client.pool, batch)

@@ -224,7 +224,7 @@ def test_step_is_the_loss_written_out(fednoil_values: dict[str, Any]) -> None:
     bench, client, method = executor.bench, executor.clients[2], experiment.learner
     bench.load(experiment.initial_model(), {})
     turn = Turn(1, 2, Seed(5))
-    state = method.init(bench.nets, client, {}, turn)
+    state = bench.open(client, {}, turn)
     (phase,) = method.plan({}, client, state, turn, range(2))
     batch = {name: tensor[1] for name, tensor in phase.tensors.items()}
     assert bool(batch["u_mask"].any())
@@ -252,12 +252,10 @@ def test_pseudo_labels_are_the_mean_over_views(fednoil_values: dict[str, Any]) -
     assert isinstance(method, FedNoil)
     bench.load(experiment.initial_model(), {})
     bench.nets["model"].eval()
-    labels, accepted = method.pseudo_labels(bench.nets, client, Seed(1))
+    plans = weak_plan(Seed(1).keys(range(3)), 20)
+    labels, accepted = method.pseudo_labels(bench.nets, client, plans.transpose(0, 1))
     with torch.no_grad():
-        probs = sum(
-            torch.softmax(bench.nets["model"](weak(client.pool, client.index, plan)), 1)
-            for plan in weak_plan(Seed(1).keys(range(3)), 20)
-        )
+        probs = sum(torch.softmax(bench.nets["model"](weak(client.pool, client.index, plan)), 1) for plan in plans)
     assert torch.equal(labels, probs.argmax(1))
     assert torch.equal(accepted, probs.max(1).values / 3 >= 0.26)
 
@@ -450,7 +448,7 @@ def test_the_weight_reaches_the_loss(fednoil_values: dict[str, Any]) -> None:
     bench, client, method = executor.bench, executor.clients[0], experiment.learner
     bench.load(experiment.initial_model(), {})
     turn = Turn(1, 1, Seed(0))
-    state = method.init(bench.nets, client, {}, turn)
+    state = bench.open(client, {}, turn)
     state["confidence"] = torch.cat([torch.full((17,), 0.99), torch.full((3,), 0.001)])
     (phase,) = method.plan(bench.nets, client, state, turn, range(1))
     size = int(state["drawn"].sum())

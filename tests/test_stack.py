@@ -8,18 +8,21 @@ from typing import Any
 import pytest
 import torch
 from test_gpu import CASES
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fednoil import rounds
 from fednoil.config import load_config
 from fednoil.executors.cuda import CudaGraphs
+from fednoil.executors.local import Workbench
+from fednoil.executors.sequential import Sequential
 from fednoil.experiment import Experiment, make_executor, make_experiment
 from fednoil.learners.base import Client, Nets, Turn
 from fednoil.learners.erm import Erm
 from fednoil.tensors import Tensors
 
 CPU = torch.device("cpu")
+_NORMAL = (((0.5,), (0.25,)),)  # mean and standard deviation of a grey image
 
 
 def stacked(experiment: Experiment, parallel: int) -> CudaGraphs:
@@ -62,6 +65,43 @@ def test_stacked_clients_learn_as_alone(values: dict[str, Any], case: str) -> No
         close(got[client].evidence, result.evidence)
         assert got[client].numbers == pytest.approx(result.numbers)
         assert got[client].loss == pytest.approx(result.loss, rel=1e-4)
+
+
+class OwnLinear(nn.Linear):
+    """Casts its input by itself: a CPU's autocast does nothing under vmap."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x.flatten(1).to(self.weight.dtype), self.weight) + self.bias
+
+
+def half_model(image_shape: tuple[int, int, int], num_classes: int) -> nn.Module:
+    return OwnLinear(image_shape[0] * image_shape[1] * image_shape[2], num_classes)
+
+
+@pytest.mark.parametrize("server", ["fedavg", "fedprox"])
+def test_half_precision_means_the_same_too(values: dict[str, Any], server: str) -> None:
+    """Weights are cast once and their copies kept up to date, with hooks (fedprox) and without."""
+    values |= {"server": {"name": server}, "model": {"name": "test_stack:half_model"}}
+    experiment = make_experiment(load_config(values))
+
+    def bench() -> Workbench:
+        made = make_executor(experiment, CPU).bench
+        return Workbench(made.learner, made.nets["model"].module, *_NORMAL, made.optimiser, CPU, torch.bfloat16)
+
+    clients = make_executor(experiment, CPU).clients
+    wanted = trained(experiment, Sequential(bench(), clients, torch.empty(0)), [0, 1, 2], 2)
+    executor = CudaGraphs(bench, clients, torch.empty(0), 3)
+    got = trained(experiment, executor, [0, 1, 2], 2)
+    assert executor.reason is None
+    stack = executor.bench.stacks["model"]
+    assert stack.half is not None
+    assert torch.equal(stack.half, stack.params[:, : stack.half.shape[1]].bfloat16())
+    for client, result in wanted.items():
+        for name, tensor in result.tensors.items():
+            start = experiment.initial_model()[name]
+            moved = (tensor - start).norm()
+            assert moved > 0
+            assert (got[client].tensors[name] - tensor).norm() < 0.05 * moved, name
 
 
 class ReadsMomentum(Erm):

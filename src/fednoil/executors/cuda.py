@@ -23,7 +23,7 @@ from fednoil.executors.base import Job, Progress, Result
 from fednoil.executors.local import Workbench
 from fednoil.executors.sequential import Sequential
 from fednoil.executors.stack import Rows, StackedBench
-from fednoil.learners.base import Client, Learner, Phase, Wrapped
+from fednoil.learners.base import Client, Learner, Phase, Wrapped, acts
 from fednoil.servers.sampling import client_scores
 from fednoil.tensors import Tensors
 
@@ -146,13 +146,11 @@ class CudaGraphs:
     def scores(self, jobs: Sequence[Job], sampling: str, temperature: float) -> dict[int, float]:
         """Clients that received the same model and keep none are asked in one pass over all their samples."""
         bench, first = self.eager.bench, jobs[0]
-        usual = _inner(bench.learner).confidence.__func__ is Learner.confidence  # else it may look at whole clients
-        if not usual or any(job.received is not first.received or job.keep for job in jobs):
+        if not _usual(bench.learner) or any(job.received is not first.received or job.keep for job in jobs):
             return self.eager.scores(jobs, sampling, temperature)
         clients = [self.clients[job.client] for job in jobs]
-        index, labels = (torch.cat([getattr(c, name) for c in clients]) for name in ("index", "labels"))
         bench.load(first.received, {})
-        everyone = bench.learner.confidence(bench.nets, Client(-1, clients[0].pool, index, labels), temperature)
+        everyone = bench.learner.confidence(bench.nets, _together(clients), temperature)
         scores = client_scores(everyone.split([len(c) for c in clients]), sampling)
         return dict(zip((job.client for job in jobs), scores, strict=True))
 
@@ -192,10 +190,10 @@ class CudaGraphs:
         learner = self.bench.benches[0].learner
         before = _attributes(learner)
         self.losses.zero_()
-        seats = []
+        seats, found = [], self._surveys(jobs)
         for place, job in enumerate(jobs):
             bench, client = self.bench.benches[place], self.clients[job.client]
-            seats.append(Seat(place, bench, client, job, bench.begin(client, job)))
+            seats.append(Seat(place, bench, client, job, bench.begin(client, job, found.get(job.client))))
         for epochs in seats[0].bench.chunks(max(job.turn.epochs for job in jobs)):
             if seats[0].bench.learner.adaptive or any(t.state for t in self.touched.values()):
                 self._join()  # else the next epochs are planned while the last ones run
@@ -210,6 +208,24 @@ class CudaGraphs:
                     self._play(run)
         self._join()
         return seats
+
+    def _surveys(self, jobs: Sequence[Job]) -> dict[int, Tensors]:
+        """The surveys of clients that received the same model and keep none, each model asked once."""
+        bench, found = self.eager.bench, {}
+        groups: dict[int, list[Job]] = {}
+        for job in jobs:
+            if not job.keep and acts(bench.learner, "survey") and _usual(bench.learner):
+                groups.setdefault(id(job.received), []).append(job)
+        for group in groups.values():
+            clients = [self.clients[job.client] for job in group]
+            asked = [bench.learner.asks(c, job.turn) for c, job in zip(clients, group, strict=True)]
+            bench.load(group[0].received, {})
+            together = {name: torch.cat([one[name] for one in asked]) for name in asked[0]}
+            answers = bench.survey(_together(clients), together)
+            pieces = {name: tensor.split([len(c) for c in clients]) for name, tensor in answers.items()}
+            for place, job in enumerate(group):
+                found[job.client] = {name: parts[place] for name, parts in pieces.items()}
+        return found
 
     def _join(self) -> None:
         for stream in self.streams:
@@ -280,6 +296,7 @@ class CudaGraphs:
             state = {name: torch.stack([seat.state[name] for seat in seats]) for name in touched.state}
             ends = torch.tensor(counts).to(self.losses.device, non_blocking=True)[:, None]
             rows = Rows(self.bench, seats[0].place, len(seats))
+            rows.refresh(phases[0].trains)
             views = seats[0].bench.learner.views
             for start, stop in _pieces(max(counts), len(seats) * touched.pixels):
                 piece = {name: tensor[:, start:stop] for name, tensor in plan.items()}
@@ -391,7 +408,8 @@ class _unchanged:
         self.tensors = [
             tensor[here]
             for stack in bench.stacks.values()
-            for tensor in (stack.params, stack.grads, stack.momentum, *stack.others.values())
+            for tensor in (stack.params, stack.grads, stack.momentum, stack.half, *stack.others.values())
+            if tensor is not None
         ]
 
     def __enter__(self) -> None:
@@ -402,9 +420,20 @@ class _unchanged:
             tensor.copy_(copy)
 
 
+def _together(clients: Sequence[Client]) -> Client:
+    """The samples of several clients as if one had them."""
+    index, labels = (torch.cat([getattr(c, name) for c in clients]) for name in ("index", "labels"))
+    return Client(-1, clients[0].pool, index, labels)
+
+
 def _inner(learner: Learner) -> Learner:
     """The learner inside all wrappings."""
     return _inner(learner.inner) if isinstance(learner, Wrapped) else learner
+
+
+def _usual(learner: Learner) -> bool:
+    """Whether its confidences are those of single samples; a learner's own may look at whole clients."""
+    return _inner(learner).confidence.__func__ is Learner.confidence
 
 
 def _attributes(learner: Learner) -> dict[str, int]:

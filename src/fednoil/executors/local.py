@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fednoil.errors import UserError
 from fednoil.executors.base import Job, Progress, Result
-from fednoil.learners.base import Client, Learner, Phase, Turn, chunks
+from fednoil.learners.base import Client, Learner, Phase, Turn, acts, chunks
 from fednoil.models.network import Network
 from fednoil.section import Section
 from fednoil.servers.sampling import client_scores
@@ -108,11 +108,26 @@ class Workbench:
             chunks.append(range(start, min(start + size, epochs)))
         return chunks
 
-    def begin(self, client: Client, job: Job) -> Tensors:
-        """Load the networks and let the learner look at its data; returns the turn's state."""
+    def begin(self, client: Client, job: Job, found: Tensors | None = None) -> Tensors:
+        """Load the networks and let the learner look at its data; returns the turn's state (`found`: its survey)."""
         keep = {name: tensor.to(self.device) for name, tensor in job.keep.items()}
         self.load(job.received, keep)
-        return self.learner.init(self.nets, client, keep, job.turn)
+        return self.open(client, keep, job.turn, found)
+
+    def open(self, client: Client, keep: Tensors, turn: Turn, found: Tensors | None = None) -> Tensors:
+        """The state of a turn with the networks as they are."""
+        if found is None:
+            found = self.survey(client, self.learner.asks(client, turn))
+        return {**found, **self.learner.init(self.nets, client, keep, turn)}
+
+    @torch.no_grad()
+    def survey(self, client: Client, asked: Tensors) -> Tensors:
+        """What the networks say of the samples of one client, or of several put together."""
+        if not acts(self.learner, "survey"):
+            return {}
+        for net in self.nets.values():
+            net.eval()
+        return self.learner.survey(self.nets, client, asked)
 
     def planned(self, client: Client, state: Tensors, turn: Turn, epochs: range) -> list[Phase]:
         """The phases of the given epochs, with all networks ready to train."""

@@ -15,11 +15,13 @@ from torch import Tensor
 
 from fednoil import kernels
 from fednoil.executors.local import Workbench
-from fednoil.learners.base import Nets
+from fednoil.learners.base import Nets, acts
+from fednoil.models.layers import Stacked
 from fednoil.models.network import Member, Stack
 from fednoil.tensors import Tensors
 
 Others = dict[str, Tensors]
+Leaves = dict[str, tuple[Tensor, ...]]  # of a network's parameters: all of them, or in half precision and the rest
 
 
 class Rows:
@@ -32,9 +34,19 @@ class Rows:
         self.params = {name: s.params[here] for name, s in stacked.stacks.items()}
         self.grads = {name: s.grads[here] for name, s in stacked.stacks.items()}  # zero, as a step finds them
         self.momentum = {name: s.momentum[here] for name, s in stacked.stacks.items()}
+        self.half = {name: s.half[here] for name, s in stacked.stacks.items() if s.half is not None}
         self.others: Others = {
             name: {n: tensor[here] for n, tensor in s.others.items()} for name, s in stacked.stacks.items()
         }
+        learner = self.bench.learner
+        self.changes_gradients = acts(learner, "gradients")
+        self.follows_up = acts(learner, "after")
+
+    def refresh(self, trains: Sequence[str]) -> None:
+        """Bring the copies in half precision up to the parameters, which others than `step` may have changed."""
+        for name in trains:
+            if name in self.half:
+                self.half[name].copy_(self.params[name][:, : self.half[name].shape[1]])
 
     def step(
         self,
@@ -50,7 +62,7 @@ class Rows:
 
         `active` [K] (bool) freezes the clients where it is false.
         """
-        everything = (self.params, self.momentum, self.others, state)
+        everything = (self.params, self.momentum, self.half, self.others, state)
         before = _copies(everything) if active is not None else None
         losses = self._step(kind, trains, batch, pool, state)
         if active is None:
@@ -60,11 +72,10 @@ class Rows:
             _restore(before, everything, active)
 
     def _step(self, kind: str, trains: Sequence[str], batch: Tensors, pool: Tensor, state: Tensors) -> Tensor:
-        learner = self.bench.learner
-        leaves = {name: self.params[name].detach().requires_grad_() for name in trains}
+        leaves = {name: self._leaves(name) for name in trains}
 
         def loss_of(
-            weights: Tensors,
+            leaves: Leaves,
             params: Tensors,
             grads: Tensors,
             momentum: Tensors,
@@ -72,53 +83,75 @@ class Rows:
             batch: Tensors,
             state: Tensors,
         ) -> Tensor:
-            nets = self._nets(params, grads, momentum, others, weights)
-            return learner.step(nets, pool, batch, state, kind)
+            nets = self._nets(params, grads, momentum, others, leaves)
+            return self.bench.learner.step(nets, pool, batch, state, kind)
 
         own = (self.params, self.grads, self.momentum, self.others)
-        losses = self._mapped(loss_of, {**self.params, **leaves}, *own, batch, state)
-        found = torch.autograd.grad(losses.sum(), list(leaves.values()), allow_unused=True)
-        grads = {name: torch.zeros_like(t) for name, t in self.params.items() if name not in leaves}
-        grads |= {n: torch.zeros_like(leaves[n]) if g is None else g for n, g in zip(leaves, found, strict=True)}
+        losses = self._mapped(loss_of, leaves, *own, batch, state)
+        flat = [leaf for parts in leaves.values() for leaf in parts]
+        found = torch.autograd.grad(losses.sum(), flat, allow_unused=True)
+        given = iter(torch.zeros_like(leaf) if g is None else g for leaf, g in zip(flat, found, strict=True))
+        grads = {name: tuple(next(given) for _ in parts) for name, parts in leaves.items()}
+        if self.changes_gradients or self.follows_up:
+            self._step_with_hooks(kind, trains, grads, batch, state)
+        else:
+            for name in trains:
+                self._sgd(name, grads[name])
+        return losses.detach()
+
+    def _step_with_hooks(self, kind: str, trains: Sequence[str], grads: Leaves, batch: Tensors, state: Tensors) -> None:
+        """The rest of a step where the learner wants to see the gradients, or what became of them."""
+        whole = {name: torch.zeros_like(params) for name, params in self.params.items() if name not in trains}
+        whole |= {name: _whole(parts) for name, parts in grads.items()}
 
         def hook(method: Callable[..., None]) -> None:
             def run(
                 params: Tensors, grads: Tensors, momentum: Tensors, others: Others, batch: Tensors, state: Tensors
             ) -> Tensor:
-                method(self._nets(params, grads, momentum, others), batch, state, kind)
+                method(self._nets(params, grads, momentum, others, {}), batch, state, kind)
                 return next(iter(params.values()))[:1]
 
-            self._mapped(run, self.params, grads, self.momentum, self.others, batch, state)
+            self._mapped(run, self.params, whole, self.momentum, self.others, batch, state)
 
-        hook(learner.gradients)
+        learner = self.bench.learner
+        if self.changes_gradients:
+            hook(learner.gradients)
         for name in trains:
-            self._sgd(name, grads[name])
-        hook(learner.after)
-        return losses.detach()
+            self._sgd(name, (whole[name],))
+        if self.follows_up:
+            hook(learner.after)
+            self.refresh(trains)
 
-    def _nets(
-        self, params: Tensors, grads: Tensors, momentum: Tensors, others: Others, weights: Tensors | None = None
-    ) -> Nets:
-        stacks, weights = self.stacked.stacks, weights or params
-        members = {n: Member(stacks[n], weights[n], params[n], grads[n], momentum[n], others[n]) for n in stacks}
+    def _leaves(self, name: str) -> tuple[Tensor, ...]:
+        """What gradients are taken of: the parameters as calls go through them."""
+        params, half = self.params[name], self.half.get(name)
+        parts = (params,) if half is None else (half, params[:, half.shape[1] :])
+        return tuple(part.detach().requires_grad_() for part in parts)
+
+    def _nets(self, params: Tensors, grads: Tensors, momentum: Tensors, others: Others, leaves: Leaves) -> Nets:
+        stacks = self.stacked.stacks
+        members = {n: Member(stacks[n], leaves.get(n), params[n], grads[n], momentum[n], others[n]) for n in stacks}
         return cast(Nets, members)
 
     def _mapped(self, function: Callable[..., Tensor], *arguments: Any) -> Tensor:
         """The function over all clients; a single one needs no `vmap`."""
-        if self.count > 1:
-            return torch.vmap(function)(*arguments)
-        return function(*(_first(a) for a in arguments))[None]
+        with Stacked():
+            if self.count > 1:
+                return torch.vmap(function)(*arguments)
+            return function(*(_first(a) for a in arguments))[None]
 
-    def _sgd(self, name: str, grads: Tensor) -> None:
-        """As `Network.sgd`, for all clients."""
+    def _sgd(self, name: str, grads: tuple[Tensor, ...]) -> None:
+        """As `Network.sgd`, for all clients; the gradient may come in two parts, as the parameters do."""
         settings, params, momentum = self.bench.optimiser, self.params[name], self.momentum[name]
+        half = self.half.get(name)
         if kernels.usable(params):
             from fednoil.kernels.norm import sgd
 
-            sgd(params, grads.contiguous(), momentum, settings.lr, settings.momentum, settings.weight_decay)
+            sgd(params, grads, momentum, settings.lr, settings.momentum, settings.weight_decay, half)
             return
-        momentum.mul_(settings.momentum).add_(grads.add(params, alpha=settings.weight_decay))
+        momentum.mul_(settings.momentum).add_(_whole(grads).add(params, alpha=settings.weight_decay))
         params.add_(momentum, alpha=-settings.lr)
+        self.refresh([name])
 
 
 class StackedBench:
@@ -129,9 +162,16 @@ class StackedBench:
         self.stacks = {name: Stack([b.nets[name] for b in benches]) for name in benches[0].nets}
 
 
+def _whole(parts: Sequence[Tensor]) -> Tensor:
+    """The parts of a gradient as one, float32 [K, P]."""
+    return torch.cat([part.float() for part in parts], 1)
+
+
 def _first(value: Any) -> Any:
     """The first client's part of (possibly nested) stacked tensors."""
-    return {k: _first(v) for k, v in value.items()} if isinstance(value, dict) else value.squeeze(0)
+    if isinstance(value, dict):
+        return {k: _first(v) for k, v in value.items()}
+    return tuple(_first(v) for v in value) if isinstance(value, tuple) else value.squeeze(0)
 
 
 def _copies(value: Any) -> Any:

@@ -213,30 +213,34 @@ def batch_norm_act_nchw(x: Tensor, bn: nn.BatchNorm2d, residual: Tensor | None =
 @torch.no_grad()
 def sgd(
     params: Tensor,
-    grads: Tensor,
+    grads: tuple[Tensor, ...],
     momentum_buffer: Tensor,
-    lr: float | Tensor,
+    lr: float,
     momentum: float,
     weight_decay: float,
-    active: Tensor | None = None,
     half: Tensor | None = None,
 ) -> None:
-    """One step of SGD, in place, on stacked parameters [K, P]; also writes them to `half` [K, P] in its dtype.
+    """One step of SGD, in place, on stacked parameters [K, P]; the first H of them also go to `half` [K, H].
 
-    Clients whose flag in `active` [K] (bool or uint8) is 0 stay as they are. A P that is a multiple of 16 keeps each
-    client's row aligned for 16-byte accesses.
+    The gradient is one [K, P], or two: of the first H parameters in any precision, and of the rest. Rows may have gaps
+    between them; where they begin at multiples of 16 numbers, memory is read 16 bytes at a time.
     """
     clients, size = params.shape
-    tensors = [t for t in (params, grads, momentum_buffer, half) if t is not None]
-    if not all(t.is_contiguous() and t.shape == params.shape for t in tensors):
-        raise ValueError(f"sgd needs contiguous tensors, all of the parameters' shape {tuple(params.shape)}")
-    if active is not None and (active.shape != (clients,) or active.element_size() != 1):
-        raise ValueError(f"active has to be {clients} flags, bool or uint8: {tuple(active.shape)} of {active.dtype}")
-    if active is None:  # then rows do not matter, and one long row is aligned whatever P is
-        clients, size = 1, clients * size
+    first = size if len(grads) == 1 else grads[0].shape[1]
+    width = sum(part.shape[1] for part in grads)
+    tensors = [params, momentum_buffer, *grads, *([] if half is None else [half])]
+    if (
+        any(t.stride(1) != 1 and t.shape[1] > 1 for t in tensors)
+        or width != size
+        or momentum_buffer.shape != params.shape
+    ):
+        raise ValueError(f"sgd needs rows without gaps inside, all of the parameters' shape {tuple(params.shape)}")
+    if half is not None and len(grads) == 2 and half.shape != grads[0].shape:
+        raise ValueError(f"half {tuple(half.shape)} and the gradient's first part {tuple(grads[0].shape)} differ")
+    low = first if half is None else half.shape[1]
+    rest, copy = grads[-1], params if half is None else half
+    rows = (t.stride(0) for t in (params, grads[0], rest, momentum_buffer, copy))
     kernels.sgd[(triton.cdiv(size, SGD_BLOCK), clients)](
-        params, grads, momentum_buffer, params if half is None else half,
-        params if active is None else active.view(torch.uint8), lr, momentum, weight_decay, size,
-        LR_TENSOR=isinstance(lr, Tensor), HALF=half is not None, ACTIVE=active is not None, BLOCK=SGD_BLOCK,
-        num_warps=WARPS,
+        params, grads[0], rest, momentum_buffer, copy, lr, momentum, weight_decay, size, low, *rows,
+        PARTS=len(grads) == 2, HALF=half is not None, BLOCK=SGD_BLOCK, num_warps=WARPS,
     )  # fmt: skip

@@ -167,22 +167,27 @@ def gradient_apply(
 
 @triton.jit
 def sgd(
-    weights, grads, buffer, half, active, lr, momentum, weight_decay, P,
-    LR_TENSOR: tl.constexpr, HALF: tl.constexpr, ACTIVE: tl.constexpr, BLOCK: tl.constexpr,
+    weights, grads, rest, buffer, half, lr, momentum, weight_decay, P, H,
+    row_weights, row_grads, row_rest, row_buffer, row_half,
+    PARTS: tl.constexpr, HALF: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """One step of SGD with momentum on BLOCK parameters of one client."""
-    client = tl.program_id(1)
-    within = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    mask = within < P
-    if ACTIVE:  # lanes that are masked out move no memory
-        mask = mask & (tl.load(active + client) != 0)
-    rate = tl.load(lr).to(tl.float32) if LR_TENSOR else lr
-    at = client.to(tl.int64) * P + within
-    value = tl.load(weights + at, mask=mask, other=0.0)
-    step = tl.load(grads + at, mask=mask, other=0.0).to(tl.float32) + weight_decay * value
-    step += momentum * tl.load(buffer + at, mask=mask, other=0.0)
-    value -= rate * step
-    tl.store(buffer + at, step, mask=mask)
-    tl.store(weights + at, value, mask=mask)
+    """One step of SGD with momentum on BLOCK parameters of one client; with PARTS `rest` has the gradient from H on."""
+    client = tl.program_id(1).to(tl.int64)
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < P
+    low = inside & (at < H)
+    weights += client * row_weights
+    buffer += client * row_buffer
+    value = tl.load(weights + at, mask=inside, other=0.0)
+    grads += client * row_grads
+    if PARTS:
+        step = tl.load(grads + at, mask=low, other=0.0).to(tl.float32)
+        step += tl.load(rest + client * row_rest + at - H, mask=inside & (at >= H), other=0.0)
+    else:
+        step = tl.load(grads + at, mask=inside, other=0.0)
+    step += weight_decay * value + momentum * tl.load(buffer + at, mask=inside, other=0.0)
+    value -= lr * step
+    tl.store(buffer + at, step, mask=inside)
+    tl.store(weights + at, value, mask=inside)
     if HALF:
-        tl.store(half + at, value.to(half.dtype.element_ty), mask=mask)
+        tl.store(half + client * row_half + at, value.to(half.dtype.element_ty), mask=low)

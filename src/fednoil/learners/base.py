@@ -3,7 +3,8 @@
 A learner's work in one round is `init / step / final` over tensors. An executor runs it: client after client
 (the reference), many clients at once, or inside a real federation's client; the learner never knows which.
 
-    state  = learner.init(nets, client, keep, turn)                 once a round
+    found  = learner.survey(nets, client, asks(client, turn))       once a round: what the received networks say
+    state  = found | learner.init(nets, client, keep, turn)         once a round
     phases = learner.plan(nets, client, state, turn, epochs)        index tensors for whole epochs, drawn ahead
     batch |= learner.views(client.pool, batch)                      images of one step, or of many at once
     loss   = learner.step(nets, client.pool, batch, state, kind)    one optimiser step; then loss.backward()
@@ -13,9 +14,9 @@ A learner's work in one round is `init / step / final` over tensors. An executor
 
 Inside `step`, `gradients` and `after`: static shapes, full batches, no host synchronisation; `nets[...].params` are for
 reading there (a term of the loss on them is added as its gradient, in `gradients`). All random numbers are drawn in
-`init` and `plan` from `turn.seed`. One learner serves all clients, many at once: what belongs to a client or a round is
-in `state`, never in an attribute of the learner. Given labels are all a learner can see; true labels
-are not part of any of these types.
+`asks`, `init` and `plan` from `turn.seed`. One learner serves all clients, many at once: what belongs to a client or a
+round is in `state`, never in an attribute of the learner. Given labels are all a learner can see; true labels are not
+part of any of these types.
 """
 
 from __future__ import annotations
@@ -147,8 +148,20 @@ class Learner(ABC):
     def roles(self) -> tuple[Role, ...]:
         return (Role("model"),)
 
+    def asks(self, client: Client, turn: Turn) -> Tensors:
+        """What a survey needs besides the client's samples (random views, say): one row for each sample."""
+        return {}
+
+    def survey(self, nets: Nets, client: Client, asked: Tensors) -> Tensors:
+        """What the received networks say of each sample, by itself and in eval mode: one row for each sample.
+
+        It becomes part of the turn's state. An executor may put the samples of all clients that received the same
+        networks together and ask once, so it may look at nothing of a client but single samples.
+        """
+        return {}
+
     def init(self, nets: Nets, client: Client, keep: Tensors, turn: Turn) -> Tensors:
-        """Tensors for this turn; `keep` is what the client's last turn left."""
+        """Tensors for this turn besides those of the survey; `keep` is what the client's last turn left."""
         return {}
 
     @abstractmethod
@@ -206,6 +219,12 @@ class Wrapped(Learner):
     def roles(self) -> tuple[Role, ...]:
         return self.inner.roles
 
+    def asks(self, client: Client, turn: Turn) -> Tensors:
+        return self.inner.asks(client, turn)
+
+    def survey(self, nets: Nets, client: Client, asked: Tensors) -> Tensors:
+        return self.inner.survey(nets, client, asked)
+
     def init(self, nets: Nets, client: Client, keep: Tensors, turn: Turn) -> Tensors:
         return self.inner.init(nets, client, keep, turn)
 
@@ -232,3 +251,10 @@ class Wrapped(Learner):
 
     def confidence(self, nets: Nets, client: Client, temperature: float) -> Tensor:
         return self.inner.confidence(nets, client, temperature)
+
+
+def acts(learner: Learner, method: str) -> bool:
+    """Whether a learner, or one inside it, has its own version of a method that needs none."""
+    if isinstance(learner, Wrapped):
+        return getattr(type(learner), method) is not getattr(Wrapped, method) or acts(learner.inner, method)
+    return getattr(type(learner), method) is not getattr(Learner, method)

@@ -64,32 +64,43 @@ class FedNoil(Learner):
     def uses_unlabelled(self) -> bool:
         return self.config.ssl and self.config.lambda_u > 0
 
-    def init(self, nets: Nets, client: Client, keep: Tensors, turn: Turn) -> Tensors:
-        confidence = self.confidence(nets, client, self.config.temperature)
-        state = {"confidence": confidence, "drawn": torch.zeros_like(client.labels)}
-        if self.uses_unlabelled:
-            shape = (len(client), self.task.num_classes)
-            state["votes"] = torch.zeros(shape, dtype=torch.int64, device=confidence.device)
-            if self.config.teacher == "global":
-                state["pseudo"], state["accepted"] = self.pseudo_labels(nets, client, turn.seed.child("teacher"))
-        return state
+    @property
+    def teaches_once(self) -> bool:
+        """Whether the pseudo-labels are those of the received model."""
+        return self.uses_unlabelled and self.config.teacher == "global"
+
+    def asks(self, client: Client, turn: Turn) -> Tensors:
+        if not self.teaches_once:
+            return {}
+        keys = turn.seed.child("teacher").keys(range(self.config.views), client.index.device)
+        return {"weak": weak_plan(keys, len(client), self.task.pad).transpose(0, 1)}
+
+    def survey(self, nets: Nets, client: Client, asked: Tensors) -> Tensors:
+        found = {"confidence": self.confidence(nets, client, self.config.temperature)}
+        if "weak" in asked:
+            found["pseudo"], found["accepted"] = self.pseudo_labels(nets, client, asked["weak"])
+        return found
 
     @torch.no_grad()
-    def pseudo_labels(self, nets: Nets, client: Client, seed: Seed) -> tuple[Tensor, Tensor]:
-        """ŷ [n] and whether it is certain enough [n]: the mean softmax over `views` weak views (Eq. 7–8)."""
-        nets["model"].eval()
-        keys = seed.keys(range(self.config.views), client.index.device)
-        plans = weak_plan(keys, len(client), self.task.pad)
-        views = self.config.views
+    def pseudo_labels(self, nets: Nets, client: Client, plans: Tensor) -> tuple[Tensor, Tensor]:
+        """ŷ [n] and whether it is certain enough [n]: the mean softmax over weak views [n, views, 3] (Eq. 7–8)."""
+        views = plans.shape[1]
         labels, accepted = [], []
         for rows in chunks(len(client), client.pool, views):
             index = client.index[rows].expand(views, -1)
-            images = weak(client.pool, index, plans[:, rows]).flatten(0, 1)
+            images = weak(client.pool, index, plans[rows].transpose(0, 1)).flatten(0, 1)
             probs = torch.softmax(nets["model"](images).float(), dim=1).unflatten(0, index.shape)
             certainty, label = probs.mean(0).max(1)
             labels.append(label)
             accepted.append(certainty >= self.config.xi)
         return torch.cat(labels), torch.cat(accepted)
+
+    def init(self, nets: Nets, client: Client, keep: Tensors, turn: Turn) -> Tensors:
+        state = {"drawn": torch.zeros_like(client.labels)}
+        if self.uses_unlabelled:
+            shape = (len(client), self.task.num_classes)
+            state["votes"] = torch.zeros(shape, dtype=torch.int64, device=client.labels.device)
+        return state
 
     def labelled_size(self, state: Tensors) -> int:
         """|D^x| = round(frac · n), at least one.
@@ -178,8 +189,8 @@ class FedNoil(Learner):
             labels, mask = self._local_teacher(nets, batch["u_taught"])
             _count_votes(state["votes"], batch["u_position"], labels, mask & batch["u_first"])
         logits = nets["model"](torch.cat([batch["x"], batch["u"]]))
-        count = len(batch["x_labels"])
-        return fixmatch_loss(logits[:count], batch["x_labels"], logits[count:], labels, mask, batch["u_weight"])
+        labelled, unlabelled = logits.split([len(batch["x"]), len(batch["u"])])
+        return fixmatch_loss(labelled, batch["x_labels"], unlabelled, labels, mask, batch["u_weight"])
 
     @torch.no_grad()
     def _local_teacher(self, nets: Nets, views: Tensor) -> tuple[Tensor, Tensor]:

@@ -11,6 +11,8 @@ import math
 import torch
 from torch import Tensor
 
+from fednoil import kernels
+
 _ITERATIONS = 10
 _TOLERANCE = 1e-2
 _FLOOR = 5e-4  # added to every variance
@@ -21,6 +23,11 @@ def low_component(values: Tensor) -> Tensor:
     """For each row of `values` [R, n]: the chance [R, n] that a value belongs to the component with the lower mean."""
     x = values.double()
     upper = _upper_half(x).double()
+    if kernels.usable(x):
+        from fednoil.kernels import mixture
+
+        if x.shape[1] <= mixture.VALUES:
+            return mixture.low_component(x, upper, _FLOOR, _TINY, _TOLERANCE, _ITERATIONS).to(values.dtype)
     resp = torch.stack([1 - upper, upper])
     params = _maximise(x, resp)
     bound = torch.full((len(x),), -math.inf, dtype=torch.float64, device=x.device)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
@@ -33,9 +34,10 @@ def norm_relu(x: Tensor, norm: nn.BatchNorm2d, residual: Tensor | None = None, r
 
 
 class Stacked(TorchFunctionMode):
-    """While it is on, convolutions and batch norms under `torch.vmap` are one launch for all clients.
+    """While it is on, convolutions, batch norms and cross-entropies under `torch.vmap` are one launch for all clients.
 
-    PyTorch would make them grouped convolutions, which are slow. What the kernels don't know goes that way.
+    PyTorch would make them grouped convolutions and many small operations, which are slow. What the kernels don't know
+    goes that way.
     """
 
     def __torch_function__(
@@ -75,7 +77,31 @@ def _batch_norm(
     return norm_nchw(x, running_mean, running_var, weight, bias, training, momentum, eps)
 
 
-_KNOWN: dict[Callable[..., Any], Callable[..., Tensor | None]] = {F.conv2d: _conv2d, F.batch_norm: _batch_norm}
+def _cross_entropy(
+    logits: Tensor,
+    labels: Tensor,
+    weight: Tensor | None = None,
+    size_average: Any = None,
+    ignore_index: int = -100,
+    reduce: Any = None,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Tensor | None:
+    plain = weight is None and size_average is None and reduce is None and not label_smoothing
+    if not plain or reduction not in ("mean", "none") or (logits.dim(), labels.dim()) != (2, 1):
+        return None
+    from fednoil.kernels.loss import CLASSES, cross_entropy
+
+    if logits.dtype != torch.float32 or labels.dtype != torch.int64 or logits.shape[1] > CLASSES:
+        return None
+    return cross_entropy(logits, labels, ignore_index, reduction == "mean")
+
+
+_KNOWN: dict[Callable[..., Any], Callable[..., Tensor | None]] = {
+    F.conv2d: _conv2d,
+    F.batch_norm: _batch_norm,
+    F.cross_entropy: _cross_entropy,
+}
 
 
 def _stride_and_padding(

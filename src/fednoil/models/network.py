@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fednoil.models.layers import Stacked
 from fednoil.tensors import Tensors
 
 _CAST = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -59,10 +58,10 @@ class Network:
         self._gain = scale.reciprocal()
         self._bias = -torch.tensor(mean, device=device).view(1, -1, 1, 1) * 255.0 / scale
         trained = {n: p for n, p in module.named_parameters() if p.requires_grad}
-        # What autocast would cast comes last, in one piece that can change its dtype at once.
-        cast = {f"{name}.weight" for name, m in module.named_modules() if isinstance(m, _CAST)}
-        self.trained = {n: p.shape for n, p in sorted(trained.items(), key=lambda item: item[0] in cast)}
-        self.exact = sum(n not in cast for n in self.trained)  # how many parameters always stay float32
+        # What autocast would cast comes first, in one piece that can change its dtype at once.
+        cast = {f"{name}.weight" for name, m in module.named_modules() if isinstance(m, _CAST)} & trained.keys()
+        self.trained = {n: p.shape for n, p in sorted(trained.items(), key=lambda item: item[0] not in cast)}
+        self.cast = sum(trained[name].numel() for name in cast)  # how long that piece is
         # Everything else the module holds: buffers, and parameters that the user has frozen.
         self.others: Tensors = {n: p.data for n, p in module.named_parameters() if not p.requires_grad}
         self.others |= dict(module.named_buffers())
@@ -85,16 +84,21 @@ class Network:
             return flat.view(*shape[2:], shape[1], shape[0]).permute(3, 2, 0, 1)
         return flat.view(shape)
 
-    def named(self, flat: Tensor, dtype: torch.dtype = torch.float32) -> Tensors:
-        """The trained parameters by name, as views of a flat vector; what autocast would cast is in `dtype`."""
-        sizes = [shape.numel() for shape in self.trained.values()]
-        if dtype != flat.dtype:
-            exact = sum(sizes[: self.exact])
-            first, rest = flat.split([exact, len(flat) - exact])
-            parts = (*first.split(sizes[: self.exact]), *rest.to(dtype).split(sizes[self.exact :]))
-        else:
-            parts = flat.split(sizes)
-        return {name: self._shaped(p, shape) for (name, shape), p in zip(self.trained.items(), parts, strict=True)}
+    def named(self, *parts: Tensor) -> Tensors:
+        """The trained parameters by name, as views of a flat vector, which may come in two (see `parts`)."""
+        sizes, pieces = [shape.numel() for shape in self.trained.values()], []
+        for part in parts:
+            mine, count = [], len(part)
+            while count > sum(mine):
+                mine.append(sizes[len(pieces) + len(mine)])
+            pieces += part.split(mine)
+        return {name: self._shaped(p, shape) for (name, shape), p in zip(self.trained.items(), pieces, strict=True)}
+
+    def parts(self, flat: Tensor) -> tuple[Tensor, ...]:
+        """A flat vector as the network computes with it: what autocast would cast in its dtype, then the rest."""
+        if self.dtype == flat.dtype:
+            return (flat,)
+        return flat[: self.cast].to(self.dtype), flat[self.cast :]
 
     def _point(self) -> None:
         """Make the module's parameters, with their gradients, views of the flat vectors."""
@@ -168,34 +172,52 @@ class Network:
 class Stack:
     """The same network of K clients, all tensors side by side: `params`, `grads`, `momentum` [K, P].
 
-    Its networks work as before, each on its row; inside `torch.vmap` a `Member` stands for each of them.
+    Its networks work as before, each on its row; inside `torch.vmap` a `Member` stands for each of them. Where they
+    compute in half precision, `half` [K, H] is a copy in it of the parameters that autocast would cast.
     """
 
     def __init__(self, networks: Sequence[Network]) -> None:
         self.networks = networks
-        self.params = torch.stack([n.params for n in networks])
-        self.grads = torch.stack([n.grads for n in networks])
-        self.momentum = torch.stack([n.momentum for n in networks])
+        self.params = _aligned([n.params for n in networks])
+        self.grads = _aligned([n.grads for n in networks])
+        self.momentum = _aligned([n.momentum for n in networks])
+        first = networks[0]
+        self.half = self.params[:, : first.cast].to(first.dtype) if first.dtype != self.params.dtype else None
         # Each contiguous: batch_norm under vmap would change a copy of a strided running mean.
-        self.others = {name: torch.stack([n.others[name] for n in networks]) for name in networks[0].others}
+        self.others = {name: torch.stack([n.others[name] for n in networks]) for name in first.others}
         for row, network in enumerate(networks):
             others = {name: tensor[row] for name, tensor in self.others.items()}
             network.move(self.params[row], self.grads[row], self.momentum[row], others)
+
+
+def _aligned(rows: Sequence[Tensor]) -> Tensor:
+    """The rows [P] as [K, P], each beginning at a multiple of 64 bytes, so that a GPU can read 16 bytes at a time."""
+    size = len(rows[0])
+    table = rows[0].new_zeros(len(rows), -(-size // 16) * 16)[:, :size]
+    return table.copy_(torch.stack(list(rows)))
 
 
 class Member:
     """One client's network inside `torch.vmap`: looks like a `Network`, but its tensors are arguments."""
 
     def __init__(
-        self, stack: Stack, weights: Tensor, params: Tensor, grads: Tensor, momentum: Tensor, others: Tensors
+        self,
+        stack: Stack,
+        weights: tuple[Tensor, ...] | None,
+        params: Tensor,
+        grads: Tensor,
+        momentum: Tensor,
+        others: Tensors,
     ) -> None:
         self.network = stack.networks[0]
-        self.weights = weights  # what calls go through, for gradients; `params` are the same numbers without
+        # What calls go through, for gradients; `params` are the same numbers without.
+        self.weights = weights
         self.params, self.grads, self.momentum, self.others = params, grads, momentum, others
         self.train, self.eval = self.network.train, self.network.eval
 
     def __call__(self, images: Tensor) -> Tensor:
         network = self.network
-        tensors = {**network.named(self.weights, network.dtype), **self.others}
-        with network.arithmetic(), Stacked():
+        weights = self.weights or network.parts(self.params)
+        tensors = {**network.named(*weights), **self.others}
+        with network.arithmetic():
             return functional_call(network.module, tensors, (network.inputs(images),)).float()
