@@ -1,10 +1,12 @@
 """The stacked convolution against PyTorch's, client by client; on the CPU through Triton's interpreter."""
 
+import copy
 import os
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.func import functional_call, stack_module_state
 from torch.nn import functional as F
 
 triton = pytest.importorskip("triton")
@@ -131,7 +133,7 @@ def test_weights_are_read_where_they_lie():
     turned = w.detach().permute(0, 4, 3, 1, 2).contiguous().permute(0, 3, 4, 2, 1).requires_grad_()  # PyTorch's memory
     tensors = (x, turned, bias)
     check(conv.conv2d(*tensors, 1, 1), reference(*others, 1, 1, False), tensors, others, 1e-4)
-    used = [conv.Conv.apply(x, t, bias, 1, 1, False, conv.Configs())[2].numel() for t in (w, wide, turned)]
+    used = [conv.Conv.apply(x, t, bias, 1, 1, False, False, conv.Configs())[2].numel() for t in (w, wide, turned)]
     assert used == [0, 0, w.numel()]
 
 
@@ -238,16 +240,6 @@ def test_pixels_that_share_a_gather_get_the_same_gradient(case, pixels):
     check(conv.conv2d(*tensors, *case[7:], config), wanted, tensors, tensors, 1e-4)
 
 
-@pytest.mark.parametrize("kind", ["forward", "input_gradient", "weight_gradient"])
-@pytest.mark.parametrize("pool", [False, True])
-def test_candidates_begin_with_the_default_and_fit_the_hardware(kind, pool):
-    shape = conv.Shape(6, 92, 14, 14, 32, 64, 5, 5, 1, 2, pool)
-    found = conv.candidates(kind, shape)
-    assert found[0] == getattr(conv, f"{kind}_config")(shape, torch.bfloat16)
-    assert 3 < len(found) == len(set(found)) <= 6
-    assert all(c.stages * 2 * c.depth * (c.rows + c.cols) <= 200 * 1024 for c in found)
-
-
 def test_images_that_need_no_gradient_get_none():
     x, w, bias = inputs(POOLED[0])
     y = conv.conv_pool_relu(x.detach(), w, bias, 2)
@@ -265,3 +257,40 @@ def test_shapes_that_do_not_fit_are_refused():
         conv.conv2d(x, w, bias[:, :2])
     with pytest.raises(ValueError, match="no result"):
         conv.conv2d(x[:, :, :3], w)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("with_residual", [False, True])
+def test_a_norm_takes_its_statistics_from_the_convolution(stride, with_residual):
+    """Several clients under vmap against nn.Conv2d and nn.BatchNorm2d, running statistics too."""
+    torch.manual_seed(0)
+    layers = [nn.Sequential(nn.Conv2d(4, 24, 3, stride, 1, bias=False), nn.BatchNorm2d(24)) for _ in range(3)]
+    layers = [layer.to(DEVICE) for layer in layers]
+    x = torch.randn(3, 5, 4, 9, 7, device=DEVICE)
+    residual = torch.randn_like(layers[0][0](x[0])).expand(3, -1, -1, -1, -1) if with_residual else None
+    wanted = []
+    for k, (layer, norm) in enumerate(layers):
+        norm.running_mean.normal_()
+        start = copy.deepcopy(norm)
+        y = norm(layer(x[k]))
+        y = torch.relu(y if residual is None else y + residual[k])
+        gradients = torch.autograd.grad(y.square().sum(), [layer.weight, norm.weight, norm.bias])
+        wanted.append((y, *gradients, norm.running_mean, norm.running_var))
+        layers[k] = nn.Sequential(layer, start)
+    params, buffers = stack_module_state(layers)
+
+    def one(params, buffers, x, residual):
+        template = copy.deepcopy(layers[0])
+        template.forward = lambda x: conv.conv_norm_relu_nchw(x, *template, residual)
+        return functional_call(template, (params, buffers), (x,))
+
+    if residual is None:
+        y = torch.vmap(lambda p, b, x: one(p, b, x, None))(params, buffers, x)
+    else:
+        y = torch.vmap(one)(params, buffers, x, residual)
+    names = ("0.weight", "1.weight", "1.bias")
+    gradients = torch.autograd.grad(y.square().sum(), [params[name] for name in names])
+    got = (y, *gradients, buffers["1.running_mean"], buffers["1.running_var"])
+    for place, name in enumerate(("y", *names, "mean", "variance")):
+        expected = torch.stack([row[place] for row in wanted])
+        torch.testing.assert_close(got[place], expected, rtol=1e-3, atol=1e-3, msg=lambda m, name=name: f"{name}: {m}")

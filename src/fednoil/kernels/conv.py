@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 
 import torch
 import triton
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from fednoil.kernels import conv_kernels as kernels
+from fednoil.kernels.norm import Parts, batch_norm_act_nchw
 
 PROCESSORS = 132  # streaming multiprocessors of an H100/H200: what the splits of the weight gradient have to fill
 BIAS_ROWS, BIAS_SPLITS = 64, 32
@@ -88,14 +89,23 @@ def conv2d(
     x: Tensor, w: Tensor, bias: Tensor | None = None, stride: int = 1, padding: int = 0, config: Configs | None = None
 ) -> Tensor:
     """Convolution of x [K, B, H, W, C] with w [K, kh, kw, C, O] plus bias [K, O]: [K, B, Ho, Wo, O] in x.dtype."""
-    return Conv.apply(x, w, bias, stride, padding, False, config or Configs())[0]
+    return Conv.apply(x, w, bias, stride, padding, False, False, config or Configs())[0]
+
+
+def conv2d_and_statistics(
+    x: Tensor, w: Tensor, bias: Tensor | None = None, stride: int = 1, padding: int = 0
+) -> tuple[Tensor, Tensor, int]:
+    """`conv2d`, and mean and squared deviations [K, 2, T, O] of its pixels in T parts of so many: what a norm needs."""
+    config = forward_config(_shape(x, w, bias, stride, padding, False), x.dtype)
+    y, _, _, parts = Conv.apply(x, w, bias, stride, padding, False, True, Configs(config))
+    return y, parts, config.rows
 
 
 def conv_pool_relu(
     x: Tensor, w: Tensor, bias: Tensor | None = None, padding: int = 0, config: Configs | None = None
 ) -> Tensor:
     """relu(max_pool2d(conv2d(x, w, bias), 2)), fused: [K, B, Ho // 2, Wo // 2, O] in x.dtype."""
-    return Conv.apply(x, w, bias, 1, padding, True, config or Configs())[0]
+    return Conv.apply(x, w, bias, 1, padding, True, False, config or Configs())[0]
 
 
 def conv2d_nchw(
@@ -113,6 +123,15 @@ def conv_pool_relu_nchw(
 ) -> Tensor:
     """`conv_pool_relu` of one client: x [B, C, H, W] and w as in `conv2d_nchw`."""
     return _to_nchw(conv_pool_relu(_to_nhwc(x), _to_packed(w), _of_one(bias), padding, config))
+
+
+def conv_norm_relu_nchw(
+    x: Tensor, conv: nn.Conv2d, norm: nn.BatchNorm2d, residual: Tensor | None = None, relu: bool = True
+) -> Tensor:
+    """relu(norm(conv(x)) + residual) of one client in training; the norm reads its statistics off the convolution."""
+    sizes = (conv.stride[0], int(conv.padding[0]))
+    y, parts, rows = conv2d_and_statistics(_to_nhwc(x), _to_packed(conv.weight), _of_one(conv.bias), *sizes)
+    return batch_norm_act_nchw(_to_nchw(y), norm, residual, relu, Parts(parts, rows))
 
 
 # With indices in place of (un)squeeze the backward pass would fill with zeros and copy.
@@ -133,26 +152,33 @@ def _of_one(bias: Tensor | None) -> Tensor | None:
 
 
 class Conv(torch.autograd.Function):
-    """(y, winner, weights); the last two serve the backward pass alone. The winner is empty without pooling, the
-    weights are where w itself could be used."""
+    """(y, winner, weights, parts); the two in the middle serve the backward pass alone. The winner is empty without
+    pooling, the weights are where w itself could be used, the parts unless statistics are asked for."""
 
     @staticmethod
     def forward(
-        x: Tensor, w: Tensor, bias: Tensor | None, stride: int, padding: int, pool: bool, config: Configs
-    ) -> tuple[Tensor, Tensor, Tensor]:
+        x: Tensor,
+        w: Tensor,
+        bias: Tensor | None,
+        stride: int,
+        padding: int,
+        pool: bool,
+        statistics: bool,
+        config: Configs,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         shape = _shape(x, w, bias, stride, padding, pool)
         ready = w.dtype == x.dtype and w[0].is_contiguous()
         weights = w.new_empty((shape.K, 0), dtype=x.dtype) if ready else _packed(w, x.dtype)
         chosen = config.forward or forward_config(shape, x.dtype)
-        y, winner = _forward(_contiguous_clients(x), w if ready else weights, bias, shape, chosen)
-        return y, winner, weights
+        found = _forward(_contiguous_clients(x), w if ready else weights, bias, shape, chosen, statistics)
+        return found[0], found[1], weights, found[2]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        x, w, bias, stride, padding, pool, config = inputs
-        _, winner, weights = output
-        ctx.mark_non_differentiable(winner, weights)
-        ctx.set_materialize_grads(False)  # no zeros for these two
+        x, w, bias, stride, padding, pool, _, config = inputs
+        _, winner, weights, parts = output
+        ctx.mark_non_differentiable(winner, weights, parts)
+        ctx.set_materialize_grads(False)  # no zeros for these
         ctx.save_for_backward(x, weights if weights.numel() else w, winner)
         ctx.shape, ctx.config = _shape(x, w, bias, stride, padding, pool), config
         ctx.dtypes = w.dtype, None if bias is None else bias.dtype
@@ -174,14 +200,14 @@ class Conv(torch.autograd.Function):
         if ctx.needs_input_grad[1]:
             chosen = config.weight_gradient or weight_gradient_config(shape, x.dtype)
             dw = _weight_gradient(_contiguous_clients(x), dy, ctx.dtypes[0], shape, chosen)
-        return dx, dw, db, None, None, None, None
+        return dx, dw, db, *[None] * 5
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
         size = info.batch_size
         folded = [_fold(t, d, size) for t, d in zip(inputs[:3], in_dims[:3], strict=True)]
         outputs = Conv.apply(*folded, *inputs[3:])
-        return tuple(t.unflatten(0, (size, t.shape[0] // size)) for t in outputs), (0, 0, 0)
+        return tuple(t.unflatten(0, (size, t.shape[0] // size)) for t in outputs), (0, 0, 0, 0)
 
 
 def _fold(t: Tensor | None, dim: int | None, size: int) -> Tensor | None:
@@ -226,21 +252,26 @@ def _packed(w: Tensor, dtype: torch.dtype) -> Tensor:
     return w.new_empty(w.shape, dtype=dtype).copy_(w)
 
 
-def _forward(x: Tensor, w: Tensor, bias: Tensor | None, s: Shape, config: Config) -> tuple[Tensor, Tensor]:
+def _forward(
+    x: Tensor, w: Tensor, bias: Tensor | None, s: Shape, config: Config, statistics: bool
+) -> tuple[Tensor, Tensor, Tensor]:
     high, wide = s.result
     rows = s.B * high * wide
+    tiles = triton.cdiv(rows, config.rows)
     y = x.new_empty((s.K, s.B, high, wide, s.outputs))
     winner = x.new_empty(y.shape if s.pool else (s.K, 0), dtype=torch.uint8)
-    grid = (triton.cdiv(rows, config.rows) * triton.cdiv(s.outputs, config.cols), s.K)
+    parts = x.new_empty((s.K, 2, tiles, s.outputs) if statistics else (s.K, 0), dtype=torch.float32)
+    grid = (tiles * triton.cdiv(s.outputs, config.cols), s.K)
     options = {**s.constants(), **_launch(config, x.dtype), "BIAS": bias is not None}
     vector = w if bias is None else bias.contiguous()  # any pointer serves for one that is never read
     if s.pool:
         args = (x, w, vector, y, winner, x.stride(0), w.stride(0), rows)
         kernels.forward_pool_kernel[grid](*args, HP=high, WP=wide, **options)
     else:
-        args = (x, w, vector, y, x.stride(0), w.stride(0), rows)
-        kernels.forward_kernel[grid](*args, HO=high, WO=wide, STRIDE=s.stride, **options)
-    return y, winner
+        args = (x, w, vector, y, parts, x.stride(0), w.stride(0), rows)
+        options |= {"STRIDE": s.stride, "STATISTICS": statistics}
+        kernels.forward_kernel[grid](*args, HO=high, WO=wide, **options)
+    return y, winner, parts
 
 
 def _unpool(dy: Tensor, winner: Tensor, s: Shape) -> tuple[Tensor, Tensor]:
@@ -359,36 +390,3 @@ def weight_gradient_config(s: Shape, dtype: torch.dtype) -> Config:
         return Config(_block(rows, 128), _block(s.outputs, 64), 128, 4, 3)
     # Four warps: with eight, ptxas serializes the products of a tile 128 wide.
     return Config(_block(rows, 64), cols, 64, 4, 4) if cols <= 64 else Config(_block(rows, 128), cols, 64, 4, 3)
-
-
-def candidates(kind: str, s: Shape) -> list[Config]:
-    """Tiles worth timing for a field of `Configs` in 16-bit numbers: the default, then its neighbours, six at most."""
-    makers = {
-        "forward": forward_config,
-        "input_gradient": input_gradient_config,
-        "weight_gradient": weight_gradient_config,
-    }
-    first = makers[kind](s, torch.bfloat16)
-    tiles = 4 if s.pool and kind == "forward" else 1  # image tiles of a step, and accumulators
-    alone = first._replace(cols=_block(s.C, 128), pixels=1) if first.pixels > 1 else first
-    near = [
-        alone,
-        first._replace(stages=7 - first.stages),
-        first._replace(warps=12 - first.warps),
-        first._replace(rows=first.rows // 2 if first.rows > 64 else first.rows * 2),
-        first._replace(rows=first.rows * 2, warps=8),
-        first._replace(cols=first.cols // 2),
-        first._replace(depth=first.depth * 2, warps=8),
-        first._replace(depth=first.depth // 2),
-    ]
-    # A block of the reduction has to stay within a tap; the weight gradient's consists of pixels.
-    inner = {"forward": s.C, "input_gradient": s.outputs}.get(kind, 0)
-    found = [first]
-    for c in near:
-        numbers = c.rows * c.cols * tiles // (32 * c.warps)  # fp32 sums in the registers of a thread
-        memory = c.stages * 2 * c.depth * (tiles * c.rows + c.cols)
-        within = inner % c.depth == 0 or c.depth == first.depth
-        useful = c.cols >= 16 and c.depth >= 32 and (c.rows <= first.rows or s.C >= 16 or kind != "weight_gradient")
-        if useful and within and 4 <= numbers <= 128 and memory <= 200 * 1024:
-            found.append(c)
-    return list(dict.fromkeys(found))[:6]

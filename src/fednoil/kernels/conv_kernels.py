@@ -40,12 +40,16 @@ def _pool_step(best, winner, value, POSITION: tl.constexpr):
 
 @triton.jit(do_not_specialize=["rows"])
 def forward_kernel(
-    x, w, bias, y, x_stride, w_stride, rows,
+    x, w, bias, y, parts, x_stride, w_stride, rows,
     H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, OUT: tl.constexpr, HO: tl.constexpr, WO: tl.constexpr,
     KH: tl.constexpr, KW: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr, BIAS: tl.constexpr,
+    STATISTICS: tl.constexpr,
     PRECISION: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """y [rows = images * HO * WO, OUT] = patches of x @ w + bias; grid (row tiles * output tiles, clients)."""
+    """y [rows = images * HO * WO, OUT] = patches of x @ w + bias; grid (row tiles * output tiles, clients).
+
+    With STATISTICS, parts [clients, 2, row tiles, OUT] are mean and squared deviations of each tile's rows.
+    """
     DEPTH: tl.constexpr = KH * KW * C
     TILES: tl.constexpr = (OUT + BN - 1) // BN  # neighbours share the image tile through the L2 cache
     client = tl.program_id(1).to(tl.int64)
@@ -71,6 +75,15 @@ def forward_kernel(
     if BIAS:
         acc += tl.load(bias + client * OUT + n, mask=n < OUT, other=0.0).to(tl.float32)
     tl.store(y + m * OUT + n, acc.to(y.dtype.element_ty), mask=(m < rows) & (n < OUT))
+    if STATISTICS:
+        tile = tl.program_id(0) // TILES
+        tiles = tl.num_programs(0) // TILES
+        mean = tl.sum(tl.where(m < rows, acc, 0.0), 0) / tl.minimum(BM, rows - tile * BM)
+        away = tl.where(m < rows, acc - mean[None, :], 0.0)
+        column = (tl.program_id(0) % TILES) * BN + tl.arange(0, BN)
+        parts += (client * 2 * tiles + tile) * OUT + column
+        tl.store(parts, mean, mask=column < OUT)
+        tl.store(parts + tiles * OUT, tl.sum(away * away, 0), mask=column < OUT)
 
 
 @triton.jit(do_not_specialize=["rows"])

@@ -59,17 +59,32 @@ def _stride(vectors: Tensor) -> int:
     return vectors.stride(0)
 
 
-def _moments(x: Tensor, running: tuple[Tensor, Tensor] | None, momentum: float, eps: float) -> tuple[Tensor, Tensor]:
-    """Mean and 1/std [K, C] of the batch, after moving the running statistics in place."""
+class Parts(NamedTuple):
+    """Mean and sum of squared deviations [K, 2, T, C] of x's rows in T parts of `rows` rows."""
+
+    values: Tensor
+    rows: int
+
+
+def _statistics(x: Tensor) -> Parts:
     clients, rows, channels = x.shape
     grid, size, count, constants = plan(x.shape, STATISTICS_TILE, REDUCE_PROGRAMS, MAX_PARTS)
-    parts = x.new_empty((2, clients, count, channels), dtype=torch.float32)
+    parts = x.new_empty((clients, 2, count, channels), dtype=torch.float32)
     kernels.statistics[grid](x, parts, rows, channels, size, count, **constants)
+    return Parts(parts, size)
+
+
+def _moments(
+    x: Tensor, parts: Parts, running: tuple[Tensor, Tensor] | None, momentum: float, eps: float
+) -> tuple[Tensor, Tensor]:
+    """Mean and 1/std [K, C] of the batch, after moving the running statistics in place."""
+    clients, rows, channels = x.shape
+    count = parts.values.shape[2]
     mean, rstd = x.new_empty((2, clients, channels), dtype=torch.float32).unbind()
     mean_and_var = running or (mean, rstd)  # placeholders that the kernel does not touch without TRACK
     kernels.combine[(triton.cdiv(channels, 16), clients)](
-        parts, mean, rstd, *mean_and_var, *map(_stride, mean_and_var), rows, channels, size, count, momentum, eps,
-        TRACK=running is not None, BT=triton.next_power_of_2(count), BC=16, num_warps=WARPS,
+        parts.values, mean, rstd, *mean_and_var, *map(_stride, mean_and_var), rows, channels, parts.rows, count,
+        momentum, eps, TRACK=running is not None, BT=min(256, triton.next_power_of_2(count)), BC=16, num_warps=WARPS,
     )  # fmt: skip
     return mean, rstd
 
@@ -82,10 +97,12 @@ class BatchNormAct(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(x, weight, bias, running_mean, running_var, residual, momentum, eps, relu, training):
+    def forward(x, weight, bias, running_mean, running_var, residual, parts, rows, momentum, eps, relu, training):
         x = x.contiguous()
         if training:
-            mean, rstd = _moments(x, None if running_mean is None else (running_mean, running_var), momentum, eps)
+            found = _statistics(x) if parts is None else Parts(parts, rows)
+            running = None if running_mean is None else (running_mean, running_var)
+            mean, rstd = _moments(x, found, running, momentum, eps)
         else:
             mean = running_mean.clone(memory_format=torch.contiguous_format)
             rstd = torch.rsqrt(running_var + eps).contiguous()
@@ -98,7 +115,7 @@ class BatchNormAct(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        x, weight, bias, _, _, residual, _, _, ctx.relu, ctx.training = inputs
+        x, weight, bias, _, _, residual, _, _, _, _, ctx.relu, ctx.training = inputs
         y, mean, rstd = output
         ctx.residual = residual is not None
         ctx.mark_non_differentiable(mean, rstd)
@@ -123,12 +140,12 @@ class BatchNormAct(torch.autograd.Function):
         kernels.gradient_apply[grid](masked, x, dx, sums, *affine, size, MASK=mask, TRAINING=ctx.training, **constants)
         dbias, dweight = sums.unbind()
         residual = masked if ctx.residual else None
-        return dx, dweight.to(weight.dtype), dbias.to(bias.dtype), None, None, residual, None, None, None, None
+        return dx, dweight.to(weight.dtype), dbias.to(bias.dtype), None, None, residual, *[None] * 6
 
     @staticmethod
     def vmap(info, in_dims, *inputs):
         """Fold the vmapped dimension into the clients, so that one launch serves all of them."""
-        tensors, options = inputs[:6], inputs[6:]
+        tensors, options = inputs[:7], inputs[7:]
         training = options[-1]
         if training and tensors[3] is not None and None in in_dims[3:5]:
             raise ValueError("vmapped clients need running statistics of their own, stacked like their weights")
@@ -160,16 +177,19 @@ def batch_norm_act(
     residual: Tensor | None = None,
     relu: bool = True,
     training: bool = True,
+    parts: Parts | None = None,
 ) -> Tensor:
     """relu(batch_norm(x) + residual) of x and residual [K, M, C], in x's dtype, with a client's own [K, C] vectors.
 
     Training normalises with the biased variance of the M rows and moves the running statistics (fp32, in place) towards
-    the batch's mean and unbiased variance; otherwise the running statistics normalise.
+    the batch's mean and unbiased variance; otherwise the running statistics normalise. Whoever made x may have its
+    statistics already (`parts`), which saves reading it once.
     """
     if training and x.shape[1] < 2:
         raise ValueError(f"batch statistics need more than one value per channel: x has shape {tuple(x.shape)}")
+    known = (None, 0) if parts is None else parts
     outputs = BatchNormAct.apply(
-        x, weight, bias, running_mean, running_var, residual, momentum, eps, relu, training
+        x, weight, bias, running_mean, running_var, residual, *known, momentum, eps, relu, training
     )  # fmt: skip
     return outputs[0]
 
@@ -190,24 +210,27 @@ def norm_nchw(
     eps: float,
     residual: Tensor | None = None,
     relu: bool = False,
+    parts: Parts | None = None,
 ) -> Tensor:
     """relu(batch_norm(x) + residual) of one client's x [B, C, H, W] in channels_last memory, as is the result."""
     batch, channels, height, width = x.shape
     mean, var = (None if t is None else t.unsqueeze(0) for t in (running_mean, running_var))
     other = None if residual is None else _to_rows(residual)
     vectors = (weight.unsqueeze(0), bias.unsqueeze(0), mean, var)
-    y = batch_norm_act(_to_rows(x), *vectors, momentum, eps, other, relu, training or mean is None)
+    y = batch_norm_act(_to_rows(x), *vectors, momentum, eps, other, relu, training or mean is None, parts)
     return y.reshape(batch, height, width, channels).permute(0, 3, 1, 2)
 
 
-def batch_norm_act_nchw(x: Tensor, bn: nn.BatchNorm2d, residual: Tensor | None = None, relu: bool = True) -> Tensor:
+def batch_norm_act_nchw(
+    x: Tensor, bn: nn.BatchNorm2d, residual: Tensor | None = None, relu: bool = True, parts: Parts | None = None
+) -> Tensor:
     """relu(bn(x) + residual) of one client's x and residual [B, C, H, W] in channels_last memory."""
     if bn.weight is None or bn.bias is None or bn.momentum is None:
         raise ValueError("batch_norm_act_nchw needs a BatchNorm2d with affine=True and a momentum")
     if bn.training and bn.num_batches_tracked is not None:
         bn.num_batches_tracked.add_(1)
     vectors = (bn.running_mean, bn.running_var, bn.weight, bn.bias)
-    return norm_nchw(x, *vectors, bn.training, bn.momentum, bn.eps, residual, relu)
+    return norm_nchw(x, *vectors, bn.training, bn.momentum, bn.eps, residual, relu, parts)
 
 
 @torch.no_grad()

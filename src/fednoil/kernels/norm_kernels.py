@@ -33,7 +33,7 @@ def _channel(ptr, client, stride, cols, valid):
 
 @triton.jit
 def statistics(x, parts, M, C, rows, T, BM: tl.constexpr, BC: tl.constexpr, STAGES: tl.constexpr):
-    """Mean and sum of squared deviations of each part of the rows, to parts [2, K, T, C]."""
+    """Mean and sum of squared deviations of each part of the rows, to parts [K, 2, T, C]."""
     client, part, cols, valid, first, tile = _place(M, C, rows, BM, BC, False)
     x += first
     # Sums are taken around the part's first row: squares of values far from zero would cancel in fp32.
@@ -50,9 +50,9 @@ def statistics(x, parts, M, C, rows, T, BM: tl.constexpr, BC: tl.constexpr, STAG
     total_sum = tl.sum(total, 0)
     offset = total_sum / left
     deviations = tl.maximum(tl.sum(squares, 0) - total_sum * offset, 0.0)
-    out = parts + (client * T + part) * C + cols
+    out = parts + (client * 2 * T + part) * C + cols
     tl.store(out, shift + offset, mask=valid)
-    tl.store(out + tl.num_programs(1) * T * C, deviations, mask=valid)
+    tl.store(out + T * C, deviations, mask=valid)
 
 
 @triton.jit
@@ -64,15 +64,22 @@ def combine(
     client = tl.program_id(1)
     cols = tl.program_id(0) * BC + tl.arange(0, BC)
     valid = cols < C
-    part = tl.arange(0, BT)
-    count = tl.where(part < T, tl.minimum(rows, M - part * rows), 0).to(tl.float32)[:, None]
-    mask = (part < T)[:, None] & valid[None, :]
-    at = parts + (client * T + part[:, None]) * C + cols[None, :]
-    means = tl.load(at, mask=mask, other=0.0)
-    deviations = tl.load(at + tl.num_programs(1) * T * C, mask=mask, other=0.0)
-    mean = tl.sum(means * count, 0) / M
-    away = means - mean[None, :]
-    squares = tl.sum(deviations + count * away * away, 0)
+    parts += client.to(tl.int64) * 2 * T * C
+    shift = tl.load(parts + cols, mask=valid, other=0.0)  # squares around zero would cancel in fp32
+    total = tl.zeros((BC,), tl.float32)
+    squares = tl.zeros((BC,), tl.float32)
+    for first in range(0, T, BT):
+        part = first + tl.arange(0, BT)
+        count = tl.where(part < T, tl.minimum(rows, M - part * rows), 0).to(tl.float32)[:, None]
+        mask = (part < T)[:, None] & valid[None, :]
+        at = parts + part[:, None] * C + cols[None, :]
+        away = tl.load(at, mask=mask, other=0.0) - shift[None, :]
+        deviations = tl.load(at + T * C, mask=mask, other=0.0)
+        total += tl.sum(count * away, 0)
+        squares += tl.sum(deviations + count * away * away, 0)
+    offset = total / M
+    mean = shift + offset
+    squares = tl.maximum(squares - total * offset, 0.0)
     tl.store(mean_ptr + client * C + cols, mean, mask=valid)
     tl.store(rstd_ptr + client * C + cols, 1.0 / tl.sqrt(squares / M + eps), mask=valid)
     if TRACK:
@@ -173,21 +180,33 @@ def sgd(
 ):  # fmt: skip
     """One step of SGD with momentum on BLOCK parameters of one client; with PARTS `rest` has the gradient from H on."""
     client = tl.program_id(1).to(tl.int64)
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = at < P
-    low = inside & (at < H)
+    start = tl.program_id(0).to(tl.int64) * BLOCK
+    at = start + tl.arange(0, BLOCK)
     weights += client * row_weights
     buffer += client * row_buffer
-    value = tl.load(weights + at, mask=inside, other=0.0)
     grads += client * row_grads
-    if PARTS:
-        step = tl.load(grads + at, mask=low, other=0.0).to(tl.float32)
-        step += tl.load(rest + client * row_rest + at - H, mask=inside & (at >= H), other=0.0)
+    half += client * row_half
+    if start + BLOCK <= H:  # nearly all programs: without a mask memory is read 16 bytes at a time
+        value = tl.load(weights + at)
+        step = tl.load(grads + at).to(tl.float32)
+        step += weight_decay * value + momentum * tl.load(buffer + at)
+        value -= lr * step
+        tl.store(buffer + at, step)
+        tl.store(weights + at, value)
+        if HALF:
+            tl.store(half + at, value.to(half.dtype.element_ty))
     else:
-        step = tl.load(grads + at, mask=inside, other=0.0)
-    step += weight_decay * value + momentum * tl.load(buffer + at, mask=inside, other=0.0)
-    value -= lr * step
-    tl.store(buffer + at, step, mask=inside)
-    tl.store(weights + at, value, mask=inside)
-    if HALF:
-        tl.store(half + client * row_half + at, value.to(half.dtype.element_ty), mask=low)
+        inside = at < P
+        low = at < H
+        value = tl.load(weights + at, mask=inside, other=0.0)
+        if PARTS:
+            step = tl.load(grads + at, mask=low, other=0.0).to(tl.float32)
+            step += tl.load(rest + client * row_rest + at - H, mask=inside & (at >= H), other=0.0)
+        else:
+            step = tl.load(grads + at, mask=inside, other=0.0)
+        step += weight_decay * value + momentum * tl.load(buffer + at, mask=inside, other=0.0)
+        value -= lr * step
+        tl.store(buffer + at, step, mask=inside)
+        tl.store(weights + at, value, mask=inside)
+        if HALF:
+            tl.store(half + at, value.to(half.dtype.element_ty), mask=low)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -33,12 +34,34 @@ def norm_relu(x: Tensor, norm: nn.BatchNorm2d, residual: Tensor | None = None, r
     return F.relu(y) if relu else y
 
 
+def conv_norm_relu(
+    x: Tensor, conv: nn.Conv2d, norm: nn.BatchNorm2d, residual: Tensor | None = None, relu: bool = True
+) -> Tensor:
+    """relu(norm(conv(x)) + residual); stacked clients' norm needs no look of its own at what it normalises."""
+    if _stacked.get() and norm.training and kernels.usable(x):
+        from fednoil.kernels.conv import conv_norm_relu_nchw
+
+        return conv_norm_relu_nchw(kernels.computed(x), conv, norm, residual, relu)
+    return norm_relu(conv(x), norm, residual, relu)
+
+
+_stacked: ContextVar[bool] = ContextVar("stacked", default=False)
+
+
 class Stacked(TorchFunctionMode):
     """While it is on, convolutions, batch norms and cross-entropies under `torch.vmap` are one launch for all clients.
 
     PyTorch would make them grouped convolutions and many small operations, which are slow. What the kernels don't know
     goes that way.
     """
+
+    def __enter__(self) -> Stacked:
+        self._token = _stacked.set(True)
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        _stacked.reset(self._token)
+        super().__exit__(*error)
 
     def __torch_function__(
         self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

@@ -6,7 +6,7 @@ from typing import cast
 
 from torch import Tensor, nn
 
-from fednoil.models.layers import norm_relu
+from fednoil.models.layers import conv_norm_relu
 
 
 def _conv3(inputs: int, outputs: int, stride: int = 1) -> nn.Conv2d:
@@ -29,11 +29,11 @@ class BasicBlock(nn.Module):
             )
 
     def forward(self, x: Tensor) -> Tensor:
-        out = norm_relu(self.conv1(x), self.bn1)
+        out = conv_norm_relu(x, self.conv1, self.bn1)
         if len(self.shortcut):
             conv, norm = self.shortcut
-            x = norm_relu(conv(x), cast(nn.BatchNorm2d, norm), relu=False)
-        return norm_relu(self.conv2(out), self.bn2, residual=x)
+            x = conv_norm_relu(x, cast(nn.Conv2d, conv), cast(nn.BatchNorm2d, norm), relu=False)
+        return conv_norm_relu(out, self.conv2, self.bn2, residual=x)
 
 
 class ResNet18(nn.Module):
@@ -53,5 +53,5 @@ class ResNet18(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         conv, norm = self.stem
-        x = norm_relu(conv(x), cast(nn.BatchNorm2d, norm))
+        x = conv_norm_relu(x, cast(nn.Conv2d, conv), cast(nn.BatchNorm2d, norm))
         return self.head(self.blocks(x).mean((2, 3)))
