@@ -406,3 +406,16 @@ def test_an_audit_without_samples_is_a_page_too(browser: Any, tmp_path: Path) ->
     visit.page.keyboard.press("a")
     assert visit.page.inner_text("#progress-text") == "0 of 0 decided"
     assert visit.errors == []
+
+
+@needs_browser
+def test_a_label_that_seems_right_stays_when_accepted(browser: Any, tmp_path: Path) -> None:
+    table, summary, images = made_audit(4, ["a", "b"], ["x"])
+    table = table.set_column(4, "suggested", table.column("given"))
+    visit = Page(browser, write_page(tmp_path, table, summary, images))
+    assert visit.texts(".names") == ["a seems right", "b seems right"] * 2
+    visit.page.locator(".tile").first.focus()
+    visit.keys("a")
+    assert visit.export(tmp_path / "d.csv") == [
+        {"client": "x", "item": "0", "index": "0", "given": "a", "decision": "accept", "label": "a"}
+    ]

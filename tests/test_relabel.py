@@ -268,8 +268,13 @@ def test_bad_files_and_places(photos: Path, tmp_path: Path, tiny_npz: Path) -> N
     assert not (tmp_path / "out").exists()
 
 
+FULL = (errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
 @pytest.mark.parametrize(
-    "error", [OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), Stopped(2)], ids=["full", "Ctrl-C"]
+    "error",
+    [OSError(*FULL), OSError(*FULL, "source.png", None, "target.png"), Stopped(2)],
+    ids=["full", "two", "Ctrl-C"],
 )
 def test_a_full_disk_or_ctrl_c_leaves_nothing(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
@@ -292,6 +297,7 @@ def test_a_full_disk_or_ctrl_c_leaves_nothing(
         assert "No space left" in err
         assert str(tmp_path / "o") in err
         assert ".relabel-" not in err
+        assert "source.png" not in err
     assert len(done) == 3
     assert sorted(p.name for p in tmp_path.iterdir()) == ["d.csv", "photos"]
 

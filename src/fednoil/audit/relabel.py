@@ -131,7 +131,9 @@ def _whole(out: Path) -> Iterator[Path]:
             raise UserError(f"--out {out} has come into being meanwhile; choose another, nothing is overwritten")
         (place / out.name).rename(out)
     except (OSError, UserError) as error:
-        why = f"{error.filename or out}: {error.strerror}" if isinstance(error, OSError) else str(error)
+        why = str(error)
+        if isinstance(error, OSError):  # one that names two files came while the second was written
+            why = f"{out if error.filename2 else error.filename or out}: {error.strerror}"
         hidden = str(out.parent if place is None else place / out.name)  # a name that means nothing to a reader
         raise UserError(f"{why.replace(hidden, str(out))}; nothing was written") from error
     finally:

@@ -43,6 +43,8 @@ const Gallery = (() => {
     const kind = Decisions.name(Decisions.state(i));
     return !kind ? "" : kind === "drop" ? DONE.drop : `${DONE[kind]}${kind === "change" ? "" : ":"} ${Decisions.label(i)}`;
   }
+  const other = (i) => (data.given[i] === data.suggested[i] ? [make("span", { class: "soft" }, " seems right")]
+    : [" → ", make("b", { class: "suggested", title: "suggested" }, suggested(i))]);
   const describe = (i) => `${Decisions.item(i)}: given ${given(i)}, suggested ${suggested(i)}, ${percent(i)} % wrong, ` +
     (outcome(i) || "not decided");
 
@@ -52,8 +54,7 @@ const Gallery = (() => {
     const who = Decisions.client(i);
     const node = make("li", { class: "tile", "data-i": i, tabindex: -1 },
       make("div", { class: "picture" }, canvas),
-      make("div", { class: "names" }, make("span", { class: "given", title: "given" }, given(i)), " → ",
-        make("b", { class: "suggested", title: "suggested" }, suggested(i))),
+      make("div", { class: "names" }, make("span", { class: "given", title: "given" }, given(i)), ...other(i)),
       make("div", { class: "soft" }, `${percent(i)} % wrong${data.flagged[i] ? " ⚑" : ""}${who ? `, client ${who}` : ""}`),
       make("div", { class: "item soft", title: Decisions.item(i) }, data.item ? data.item[i].split("/").at(-1) : `row ${data.index[i]}`),
       make("div", { class: "outcome" }),
