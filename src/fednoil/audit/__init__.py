@@ -1,0 +1,1 @@
+"""Which labels are wrong: evidence over rounds, estimates, the page, relabelling."""
