@@ -138,6 +138,41 @@ def peers_table(results: Results | None) -> str:
     return "\n".join(lines)
 
 
+STYLES = {
+    "bare float32": "bare PyTorch, float32 (TF32 in convolutions, as PyTorch has it)",
+    "bare float32, no TF32": "bare PyTorch, float32 without TF32",
+    "bare bfloat16 NHWC": "bare PyTorch, bfloat16, channels_last",
+    "sequential float32": "client after client (`run.executor=sequential`), float32",
+    "sequential bfloat16": "client after client, bfloat16",
+}
+
+
+def steps_table(results: Results | None) -> str:
+    """Milliseconds of a client's step by style and model, and how many times as fast six at once are."""
+    if results is None:
+        return "Not measured: `gpu-steps-h200.json` is not among the results."
+    models = {"cnn": "CNN", "resnet18": "ResNet18"}
+    table: dict[str, dict[str, dict[str, Any]]] = {}
+    for row in results["rows"]:
+        at_once = f"all at once, {row['clients']} client{'s' if row['clients'] > 1 else ''}"
+        table.setdefault(STYLES.get(row["style"], at_once), {})[row["model"]] = row
+    lines = [
+        f"{results['device']}, PyTorch {results['torch']}.",
+        "",
+        "| ms of a client's step | " + " | ".join(models.values()) + " | GiB: " + ", ".join(models.values()) + " |",
+        "|---|---|---|---|",
+    ]
+    for name, cells in table.items():
+        times = [number(cells[m]["ms"]) if m in cells else "–" for m in models]
+        memory = [number(cells[m]["gib"]) if m in cells and cells[m]["gib"] else "–" for m in models]
+        lines.append(f"| {name} | {' | '.join(times)} | {', '.join(memory)} |")
+    six = table["all at once, 6 clients"]
+    for name in [style for style in STYLES.values() if style in table]:
+        ratios = [f"{table[name][m]['ms'] / six[m]['ms']:.1f} ×" for m in models]
+        lines.append(f"| six at once against {re.sub(r' [(].*?[)]', '', name)} | {' | '.join(ratios)} | |")
+    return "\n".join(lines)
+
+
 def checkpoints_table(found: dict[str, Results]) -> str:
     """The share of a run on each device that was measured."""
     lines = ["| device | run | a checkpoint every | share of the run |", "|---|---|---|---|"]
@@ -159,6 +194,7 @@ def tables(found: dict[str, Results]) -> dict[str, str]:
         "scaling cpu": scaling_table("cpu", found.get("cpu")),
         "scaling cuda": scaling_table("cuda", found.get("cuda")),
         "checkpoints": checkpoints_table(found),
+        "steps": steps_table(found.get("gpu-steps-h200")),
     }
 
 

@@ -103,15 +103,17 @@ def resnet18(device: str, repeats: int = 5) -> dict[str, Any]:
     point = Point("clients", clients, clients, samples, config.run.parallel)
     experiment = noise_experiment({"name": "resnet18"}, samples, clients, epochs, {"device": device})
     state = rounds.placed(rounds.start(experiment), torch.device(device))
-    saves = []
+    saves, whole = [], []
     with tempfile.TemporaryDirectory() as folder:
-        checkpoints = Checkpoints(Path(folder) / "checkpoint", {})
+        checkpoints = Checkpoints(Path(folder) / "checkpoint", {}, behind=device == "cuda")
         for number in range(1, repeats + 1):
             for tensor in state.server.tensors.values():
                 tensor.add_(1)
             began = time.perf_counter()
             checkpoints.save(replace(state, round_idx=number))
             saves.append(time.perf_counter() - began)
+            checkpoints.wait()
+            whole.append(time.perf_counter() - began)
     case = Case(point, device, Size(0, epochs, samples, clients, 1), {"name": "resnet18"})
     if device == "cuda":
         case.seconds()  # captures and compiles
@@ -124,6 +126,7 @@ def resnet18(device: str, repeats: int = 5) -> dict[str, Any]:
         "what": f"ResNet18, {clients} clients × {epochs} epochs a round",
         "every": every,
         "checkpoint_ms": 1000 * save,
+        "on_disk_ms": 1000 * statistics.median(whole),
         "megabytes": sum(t.nbytes for t in state.server.tensors.values()) / 1e6,
         "round_s": round_s,
         "share_percent": 100 * save / (save + every * round_s),

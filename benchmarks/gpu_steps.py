@@ -43,8 +43,9 @@ def per_step(model: str, samples: int, clients: int, epochs: int, **run: Any) ->
     return {"ms": 1000 * best, "gib": torch.cuda.max_memory_allocated() / 2**30}
 
 
-def bare(model: str, dtype: torch.dtype) -> dict[str, float]:
-    """Milliseconds of a bare step."""
+def bare(model: str, dtype: torch.dtype, tf32: bool = True) -> dict[str, float]:
+    """Milliseconds of a bare step; PyTorch's convolutions in float32 round to TF32 unless told not to."""
+    torch.backends.cudnn.allow_tf32 = tf32
     module = {"cnn": PlainCNN, "resnet18": plain_resnet18}[model]()
     shape = (BATCH, 1, 28, 28) if model == "cnn" else (BATCH, 3, 32, 32)
     return {"ms": 1000 * bare_step(module, shape, dtype, channels_last=dtype != torch.float32), "gib": 0.0}
@@ -63,6 +64,7 @@ def main() -> None:
     for model in given.model:
         found = [("bare float32", 1, bare(model, torch.float32))]
         reference = found[0][2]["ms"]
+        found += [("bare float32, no TF32", 1, bare(model, torch.float32, tf32=False))]
         found += [("bare bfloat16 NHWC", 1, bare(model, torch.bfloat16))]
         for precision in () if given.quick else ("float32", "bfloat16"):
             numbers = per_step(model, given.samples, 1, 2, executor="sequential", precision=precision)

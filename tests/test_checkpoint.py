@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,16 @@ import pytest
 import torch
 from conftest import assert_same
 
-from fednoil import rounds
+from fednoil import rounds, runner
+from fednoil.cli.reporters import Silent
 from fednoil.config import load_config
 from fednoil.experiment import make_executor, make_experiment
 from fednoil.records import checkpoint
 from fednoil.records.checkpoint import Checkpoints
 from fednoil.rounds import RunState
+from fednoil.runner import run
 from fednoil.servers.base import ServerState
-from fednoil.tensors import message_bytes
+from fednoil.tensors import Tensors, message_bytes
 
 HEADER = 2000  # bytes of names in the tiny experiment's files, at most
 
@@ -130,3 +133,63 @@ def test_saving_holds_no_tensors(tmp_path: Path) -> None:
     del tensors
     gc.collect()
     assert alive() is None
+
+
+def test_behind_the_run_the_state_of_the_moment_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread writes later; what the run changes meanwhile is of the next checkpoint."""
+    go, plain = threading.Event(), checkpoint.tensor_bytes
+
+    def slow(tensors: Tensors) -> bytes:
+        assert go.wait(10)
+        return plain(tensors)
+
+    monkeypatch.setattr(checkpoint, "tensor_bytes", slow)
+    checkpoints = Checkpoints(tmp_path, {}, behind=True)
+    tensors, values = {"a/w": torch.zeros(3)}, {"splits": [1]}
+    checkpoints.save(RunState(1, ServerState(tensors, values)))
+    assert not checkpoints.exists()
+    tensors["a/w"] += 1
+    values["splits"].append(2)
+    go.set()
+    checkpoints.wait()
+    state = Checkpoints(tmp_path, {}).load()
+    assert state.server.tensors["a/w"].tolist() == [0, 0, 0]
+    assert state.server.values == {"splits": [1]}
+    checkpoints.save(RunState(2, ServerState(tensors, values)))
+    checkpoints.wait()
+    assert Checkpoints(tmp_path, {}).load().server.tensors["a/w"].tolist() == [1, 1, 1]
+
+
+def test_behind_the_run_an_error_is_told_at_the_next_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, content: bytes) -> None:
+        raise OSError(28, "No space left on device", str(path))
+
+    checkpoints, state = Checkpoints(tmp_path, {}, behind=True), RunState(1, ServerState({"a/w": torch.zeros(3)}))
+    checkpoints.save(state)
+    checkpoints.wait()
+    monkeypatch.setattr(checkpoint, "write_bytes", full)
+    checkpoints.save(RunState(2, ServerState({"a/w": torch.ones(3)})))
+    with pytest.raises(OSError, match="No space left"):
+        checkpoints.save(state)
+    assert Checkpoints(tmp_path, {}).load().round_idx == 1
+
+
+def test_a_run_that_saves_behind_resumes_as_one_that_does_not(
+    values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values["run"]["checkpoint_every"] = 2
+    config = load_config(values)
+    wanted = run(config, tmp_path / "plain", Silent())
+    monkeypatch.setattr(
+        runner, "Checkpoints", lambda folder, hashes, behind: Checkpoints(folder, hashes, behind=not behind)
+    )
+
+    class Stop(Silent):
+        def round(self, record: dict[str, Any]) -> None:
+            if record["round"] == 2:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(config, tmp_path / "behind", Stop())
+    got = run(config, tmp_path / "behind", Silent(), resume=True)
+    assert {k: v for k, v in got.items() if "wall" not in k} == {k: v for k, v in wanted.items() if "wall" not in k}

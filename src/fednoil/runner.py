@@ -97,7 +97,7 @@ def run(
             "data_hash": experiment.setting.dataset.hash,
             "noise_hash": experiment.setting.manifest_hash(),
         }
-        checkpoints = Checkpoints(out / CHECKPOINT, hashes)
+        checkpoints = Checkpoints(out / CHECKPOINT, hashes, behind=device.type == "cuda")
         if force:
             folder.clear()
         if resume and folder.is_finished(with_noise=_has_manifest(experiment.setting)):
@@ -207,10 +207,13 @@ def _play_all(
                     saved = state.round_idx
             for watch in watchers:
                 watch(record)
+        with _uninterrupted():
+            checkpoints.wait()
     except BaseException:
-        if state.round_idx > saved:
-            with _uninterrupted(), contextlib.suppress(OSError):
+        with _uninterrupted(), contextlib.suppress(OSError):
+            if state.round_idx > saved:
                 checkpoints.save(state)
+            checkpoints.wait()
         raise
     return state
 

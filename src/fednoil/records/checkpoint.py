@@ -5,16 +5,22 @@ their names (a network, a cluster, a client's last update). The index names the 
 step after they are on disk; only then are files of the one before removed. A part is written again only when it
 changed, so the cost of a checkpoint follows what was trained since the last one and not all clients. The index holds a
 checksum of each file: a run that went on from a damaged one would end with other numbers than it should.
+
+A run on a GPU writes its checkpoints behind the next rounds, in a thread: the GPU doesn't wait for a disk. What must be
+written is copied to the host first; the next checkpoint, and the end of the run, wait until the last one is whole.
 """
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import weakref
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from fednoil.errors import UserError
@@ -27,6 +33,7 @@ from fednoil.tensors import Tensors
 FORMAT = 2
 
 Entry = dict[str, str]  # a part's file and its checksum
+Origin = dict[str, tuple[weakref.ref[Tensor], int]]  # tensors and their versions
 
 
 @dataclass(frozen=True)
@@ -37,63 +44,91 @@ class _Part:
     """
 
     entry: Entry
-    tensors: dict[str, tuple[weakref.ref[Tensor], int]]
+    tensors: Origin
 
     @classmethod
     def of(cls, entry: Entry, tensors: Tensors) -> _Part:
-        return cls(entry, {name: (weakref.ref(t), t._version) for name, t in tensors.items()})
+        return cls(entry, _origin(tensors))
 
     def is_of(self, tensors: Tensors) -> bool:
         same = self.tensors.keys() == tensors.keys()
         return same and all(ref() is tensors[n] and tensors[n]._version == v for n, (ref, v) in self.tensors.items())
 
 
-class Checkpoints:
-    """The checkpoint of one run folder."""
+@dataclass(frozen=True)
+class _Fresh:
+    """A part that may have to be written: its tensors on the host, and where they came from."""
 
-    def __init__(self, folder: Path, hashes: dict[str, str]) -> None:
+    tensors: Tensors
+    origin: Origin
+    file: str
+
+
+class Checkpoints:
+    """The checkpoint of one run folder; with `behind` it is written while the run goes on."""
+
+    def __init__(self, folder: Path, hashes: dict[str, str], *, behind: bool = False) -> None:
         self.folder = folder
         self.hashes = hashes
         self._index = folder / "checkpoint.json"
         self._written: dict[str, _Part] = {}  # what is on disk, by the part's name
+        self._thread = ThreadPoolExecutor(1, "checkpoint") if behind else None
+        self._pending: Future[None] | None = None
 
     def exists(self) -> bool:
         return self._index.is_file()
 
     def save(self, state: RunState) -> None:
-        self.folder.mkdir(exist_ok=True)
+        """Save the state, which may change afterwards."""
+        self.wait()
         server = _groups(state.server.tensors)
         parts = {f"server/{group}": tensors for group, tensors in server.items()}
         parts |= {f"client/{client}": keep for client, keep in sorted(state.keep.items())}
-        written = {}
+        found: dict[str, _Part | _Fresh] = {}
         for place, (name, tensors) in enumerate(parts.items()):
-            side = name.split("/")[0]
+            before = self._written.get(name)
+            if before is not None and before.is_of(tensors):
+                found[name] = before
+                continue
             # The round and the place make the name new: no file that an index names is ever written again.
-            written[name] = self._save_part(name, tensors, f"{side}-{state.round_idx:06d}-{place:04d}.safetensors")
+            file = f"{name.split('/')[0]}-{state.round_idx:06d}-{place:04d}.safetensors"
+            found[name] = _Fresh(_copies(tensors) if self._thread else tensors, _origin(tensors), file)
         index = {
             "format": FORMAT,
             "round": state.round_idx,
             "train_batches": state.train_batches,
             "per_class": list(state.per_class),
-            "server": {"values": state.server.values},
-            "parts": {name: part.entry for name, part in written.items()},
-            **self.hashes,
+            "server": {"values": copy.deepcopy(state.server.values)},
         }
-        write_json(self._index, index)
-        self._written = written
-        self._sweep({part.entry["file"] for part in written.values()})
+        if self._thread is None:
+            self._write(found, index)
+        else:
+            self._pending = self._thread.submit(self._write, found, index)
 
-    def _save_part(self, name: str, tensors: Tensors, file: str) -> _Part:
+    def wait(self) -> None:
+        """Until what was saved is on disk; an error of writing it is raised here."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()
+
+    def _write(self, found: dict[str, _Part | _Fresh], index: dict[str, Any]) -> None:
+        self.folder.mkdir(exist_ok=True)
+        written = {name: self._write_part(name, part) for name, part in found.items()}
+        entries = {name: part.entry for name, part in written.items()}
+        write_json(self._index, {**index, "parts": entries, **self.hashes})
+        self._written = written
+        self._sweep({entry["file"] for entry in entries.values()})
+
+    def _write_part(self, name: str, part: _Part | _Fresh) -> _Part:
         """Write a part unless it is on disk as it is."""
-        before = self._written.get(name)
-        if before is not None and before.is_of(tensors):
-            return before
-        content = tensor_bytes(tensors)
+        if isinstance(part, _Part):
+            return part
+        before, content = self._written.get(name), tensor_bytes(part.tensors)
         digest = hashlib.sha256(content).hexdigest()
         if before is not None and before.entry["sha256"] == digest:
-            return _Part.of(before.entry, tensors)
-        write_bytes(self.folder / file, content)
-        return _Part.of({"file": file, "sha256": digest}, tensors)
+            return _Part(before.entry, part.origin)
+        write_bytes(self.folder / part.file, content)
+        return _Part({"file": part.file, "sha256": digest}, part.origin)
 
     def load(self) -> RunState:
         index = read_json(self._index)
@@ -143,6 +178,18 @@ class Checkpoints:
         for path in self.folder.iterdir():
             if path.name not in used and path != self._index and path.suffix in (".safetensors", ".part"):
                 path.unlink(missing_ok=True)
+
+
+def _origin(tensors: Tensors) -> Origin:
+    return {name: (weakref.ref(t), t._version) for name, t in tensors.items()}
+
+
+def _copies(tensors: Tensors) -> Tensors:
+    """Copies on the host, all of them under way before the first is waited for."""
+    copies = {name: torch.empty_like(t, device="cpu").copy_(t, non_blocking=True) for name, t in tensors.items()}
+    if any(t.is_cuda for t in tensors.values()):
+        torch.cuda.synchronize()
+    return copies
 
 
 def _groups(tensors: Tensors) -> dict[str, Tensors]:
