@@ -17,14 +17,13 @@ pytest.importorskip("flwr")
 from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
 from loop_grid import LoopGrid, federate, partitions
 
-from fednoil.cli.reporters import Silent
 from fednoil.config import load_config
 from fednoil.experiment import make_experiment
 from fednoil.flower.messages import BadMessage, Body, Form, pack, unpack
 from fednoil.learners import LEARNERS
 from fednoil.records.compare import describe
 from fednoil.records.files import read_tensors
-from fednoil.runner import run
+from fednoil.runner import Silent, run
 from fednoil.servers import SERVERS
 
 Values = dict[str, Any]

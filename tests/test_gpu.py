@@ -12,14 +12,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fednoil import rounds
-from fednoil.cli.reporters import Silent
 from fednoil.config import load_config
 from fednoil.executors.cuda import CudaGraphs
 from fednoil.executors.sequential import Sequential
 from fednoil.experiment import make_executor, make_experiment
 from fednoil.learners.base import Nets
 from fednoil.learners.erm import Erm
-from fednoil.runner import run
+from fednoil.runner import Silent, run
 from fednoil.tensors import Tensors, cpu
 
 pytestmark = [

@@ -24,12 +24,12 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from fednoil import runner
-from fednoil.cli.reporters import Silent
 from fednoil.config import load_config, read_toml
 from fednoil.learners.base import Client, Final, LearnerConfig, Nets, Turn
 from fednoil.learners.erm import Erm
 from fednoil.manifest import read_manifest
 from fednoil.records.folder import RunFolder
+from fednoil.runner import Silent
 from fednoil.tensors import Tensors
 
 ROUNDS = 4

@@ -46,6 +46,25 @@ class Reporter(Protocol):
     def finish(self, summary: dict[str, Any], folder: Path) -> None: ...
 
 
+class Silent:
+    """A reporter that says nothing (`--quiet`), and the base of those that say less than everything."""
+
+    def start(self, experiment: Experiment, done: list[dict[str, Any]]) -> None:
+        pass
+
+    def local(self, share: float) -> None:
+        pass
+
+    def round(self, record: dict[str, Any]) -> None:
+        pass
+
+    def finish(self, summary: dict[str, Any], folder: Path) -> None:
+        pass
+
+    def close(self) -> None:
+        """Leave the terminal in order, whatever ended the run."""
+
+
 class Engine(Protocol):
     """Where a run takes place: in this process, or in a federation."""
 

@@ -18,8 +18,8 @@ from fednoil.config import load_config
 from fednoil.errors import UserError
 from fednoil.files import write_bytes
 from fednoil.reproduce.plan import Cell
-from fednoil.reproduce.workers import Outcome, Unwatched, View
-from fednoil.runner import run
+from fednoil.reproduce.workers import Outcome, View
+from fednoil.runner import Silent, run
 
 
 def run_on_ray(
@@ -80,7 +80,7 @@ def _run_cell(values: dict[str, Any], folder: str, token: str, data_dir: str | N
     with tempfile.TemporaryDirectory() as own:
         target = Path(folder) if shared else Path(own) / "run"
         try:
-            run(load_config(values), target, Unwatched(), data_dir=Path(data_dir) if data_dir else None, resume=True)
+            run(load_config(values), target, Silent(), data_dir=Path(data_dir) if data_dir else None, resume=True)
         except UserError as error:
             return str(error), {}
         if shared:
