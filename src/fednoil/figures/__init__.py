@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from fednoil.figures.drawing import draw_lines, draw_trade_off
+from fednoil.figures.drawing import draw_lines, draw_trade_off, require_matplotlib
 from fednoil.figures.numbers import PANELS, ablation_lines, efficiency_lines, schedule_lines, trade_off
 from fednoil.report.results import Results
+
+__all__ = ["FIGURES", "draw", "draw_schedules", "require_matplotlib"]
 
 FIGURES = ("schedules", "efficiency", "tradeoff", "ablation")
 

@@ -114,11 +114,17 @@ def draw_trade_off(triples: Sequence[Triple], title: str, out: Path) -> list[Pat
     return [*files, _write_csv(out, [vars(t) for t in triples])]
 
 
-def _pyplot() -> Any:
+def require_matplotlib() -> Any:
+    """Matplotlib, or what to do about its absence."""
     try:
         import matplotlib
     except ImportError:
         raise UserError("figures need the package matplotlib: pip install 'fednoil[plot]'") from None
+    return matplotlib
+
+
+def _pyplot() -> Any:
+    matplotlib = require_matplotlib()
     matplotlib.use("Agg")
     # Text stays text, the same file from the same numbers.
     matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "fednoil", "pdf.fonttype": 42})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fednoil.report.claims import judge
+from fednoil.report.claims import SCOPE, judge
 from fednoil.report.results import Results
 from fednoil.report.sheets import Entry, Sheet, sheets
 
@@ -16,7 +16,7 @@ def markdown(results: Results) -> str:
     for verdict in judge(results):
         claim = verdict.claim
         claims.append(f"| {verdict.status} | {_cell(claim.said)} | {claim.where} | {_cell(verdict.summary)} |")
-    parts.append("\n".join(claims))
+    parts += ["\n".join(claims), SCOPE]
     if results.warnings:
         parts.append("\n".join(["## Warnings", "", *(f"- {_cell(line)}" for line in results.warnings)]))
     return "\n\n".join(parts) + "\n"
@@ -48,13 +48,9 @@ def _markdown_entry(entry: Entry | None) -> str:
     if entry is None:
         return "–"
     ours = f"**{entry.ours}**" if entry.best else str(entry.ours)
-    parts = [f"{ours} (n = {len(entry.row.runs)})"]
-    if entry.last_round is not None:
-        parts.append(f"last round {entry.last_round}")
-    if entry.paper:
-        difference = "" if entry.difference is None else f", {entry.difference:+.2f}"
-        parts.append(f"[paper {entry.paper}{difference}]")
-    return " ".join(parts)
+    difference = "" if entry.difference is None else f", {entry.difference:+.2f}"
+    beside = f" [{'; '.join(entry.beside)}{difference}]" if entry.beside else ""
+    return f"{ours} (n = {len(entry.row.runs)}){beside}"
 
 
 def latex(results: Results) -> str:
@@ -76,9 +72,9 @@ def _latex_sheet(sheet: Sheet) -> str:
     ]
     for method, entries in zip(sheet.methods, sheet.entries, strict=True):
         lines.append(" & ".join([_escape(method), *(_latex_entry(entry) for entry in entries)]) + " \\\\")
-        if any(entry and entry.paper for entry in entries):
-            small = [f"{{\\small ({_number(str(e.paper))})}}" if e and e.paper else "" for e in entries]
-            lines.append(" & ".join(["\\quad{\\small paper}", *small]) + " \\\\")
+        if any(entry and entry.beside for entry in entries):
+            small = [f"{{\\small {_number('; '.join(e.beside))}}}" if e and e.beside else "" for e in entries]
+            lines.append(" & ".join(["", *small]) + " \\\\")
     return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", "\\end{table}"])
 
 

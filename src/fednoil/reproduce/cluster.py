@@ -52,17 +52,23 @@ def run_on_ray(
             ray.shutdown()
 
 
-def _connect(address: str) -> tuple[Any, bool]:
-    """Join the cluster at `address`; `auto` is the one that runs here, or else a new one on this machine alone.
-
-    Returns Ray, and whether it is ours to leave: a process that has joined a cluster already stays in it.
-    """
+def import_ray() -> Any:
+    """Ray, or what to do about its absence."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
         import ray  # pyright: ignore[reportMissingImports]  (an extra)
     except ImportError:
         raise UserError("--ray needs the package ray: pip install 'fednoil[ray]'") from None
+    return ray
+
+
+def _connect(address: str) -> tuple[Any, bool]:
+    """Join the cluster at `address`; `auto` is the one that runs here, or else a new one on this machine alone.
+
+    Returns Ray, and whether it is ours to leave: a process that has joined a cluster already stays in it.
+    """
+    ray = import_ray()
     if ray.is_initialized():
         return ray, False
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
