@@ -251,7 +251,7 @@ def test_schedules_need_no_run(tmp_path: Path) -> None:
     status, text, err = fednoil("reproduce", "schedules", "--out", tmp_path)
     assert (status, err) == (0, "")
     assert "0 runs" in text
-    rows = (tmp_path / "figures/schedules.csv").read_text().splitlines()
+    rows = (tmp_path / "figures/schedules-paper.csv").read_text().splitlines()
     assert "Logarithm,Logarithm(80),10,58.0,58.0,58.0,1" in rows
     assert "Cosine,Cosine(80),40,77.0,77.0,77.0,1" in rows
     assert len(rows) == 1 + 8 * 200
