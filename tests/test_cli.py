@@ -87,7 +87,7 @@ def test_help_of_every_command(command: str, flag: str) -> None:
 
 def test_help_explains_arguments_and_defaults() -> None:
     """Typer and click have lost one or the other between two of their versions."""
-    assert re.search(r"RUN\.\.\. +Run folders, or folders of run folders", fednoil("report", "--help")[1])
+    assert re.search(r"RUN\.\.\. +Run folders, folders of run folders", fednoil("report", "--help")[1])
     text = fednoil("reproduce", "--help")[1]
     assert re.search(r"GOAL +table1, table2", text)
     assert "[default: paper]" in text

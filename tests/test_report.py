@@ -16,6 +16,7 @@ from fednoil.config import load_config, merge, preset, preset_names
 from fednoil.report.claims import CLAIMS, REFUTED, SUPPORTED, UNTESTED, judge
 from fednoil.report.html import page_data, paired_rows, render
 from fednoil.report.places import Place, command_of, place_of, schedule_methods, values_of
+from fednoil.report.record import read_record
 from fednoil.report.results import Results, paired
 from fednoil.report.runs import load_run, load_runs
 from fednoil.report.sheets import sheets
@@ -378,6 +379,29 @@ def test_tables_are_printed_without_a_file(tmp_path: Path) -> None:
     assert (status, err) == (0, "")
     assert "FedNoiL(Logarithm)" in out
     assert "warning: fewer than 3 seeds" in out
+
+
+def test_a_record_says_what_the_runs_say(tmp_path: Path) -> None:
+    """Tables, claims, page and figures are the same from one small file; it names no folder of this machine."""
+    for seed in range(2):
+        made_run(tmp_path / f"runs/a{seed}", seed=seed, clients=True, noise_ratio=60.0, precision="bfloat16")
+        made_run(tmp_path / f"runs/b{seed}", "fedavg", [60.25] * 8, seed=seed, precision="bfloat16")
+    about = tmp_path / "runs/a0/environment.json"
+    about.write_text(json.dumps({**json.loads(about.read_text()), "command": ["fednoil", "--out", str(tmp_path)]}))
+    record = tmp_path / "record.parquet"
+    assert fednoil("report", tmp_path / "runs", "--record", record) == (0, f"wrote {record}\n", "")
+    whole, packed = results(tmp_path / "runs"), Results(read_record(record))
+    assert markdown(packed) == markdown(whole)
+    assert [row.conduct for row in packed.rows] == [row.conduct for row in whole.rows]
+    for a, b in zip(whole.rows, packed.rows, strict=True):
+        assert np.allclose(a.runs[0].curves["test_accuracy"], b.runs[0].curves["test_accuracy"], atol=1e-5)
+    assert packed.rows[-1].runs[0].clients == whole.rows[-1].runs[0].clients
+    assert not any("command" in run.environment for run in packed.runs)
+    before = record.read_bytes()
+    assert fednoil("report", record, "--record", record)[0] == 0
+    assert record.read_bytes() == before
+    (tmp_path / "other.parquet").write_bytes(b"PAR1")
+    assert "not a record of runs" in refused("report", tmp_path / "other.parquet")
 
 
 def test_names_from_outside_are_text(tmp_path: Path) -> None:

@@ -145,7 +145,7 @@ def load_run(path: Path) -> Run:
     """Read one run folder."""
     folder = RunFolder(path)
     try:
-        values = _configuration(path / "config.toml")
+        values = completed(read_toml(path / "config.toml"))
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
     records = folder.records()
@@ -166,9 +166,8 @@ def load_run(path: Path) -> Run:
     return Run(path, place_of(values), values, finished, summary, curves, clients, matrix, environment, federated)
 
 
-def _configuration(path: Path) -> dict[str, Any]:
+def completed(raw: dict[str, Any]) -> dict[str, Any]:
     """A run's configuration with all keys. Code of a user's own that it names is not imported: runs travel."""
-    raw = read_toml(path)
     own = {s: raw[s] for s in ("server", "learner") if ":" in str(raw.get(s, {}).get("name", ""))}
     values = load_config({**raw, **{section: {} for section in own}}).model_dump(mode="json")
     return values | {section: {**values[section], **keys} for section, keys in own.items()}

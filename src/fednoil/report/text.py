@@ -11,23 +11,29 @@ _PAPER = "Wang, Zhou, Long, Han, Jiang: FedNoiL (arXiv 2205.10110)"
 
 def markdown(results: Results) -> str:
     """Every table, the claims and the warnings."""
-    parts = [_markdown_sheet(sheet) for sheet in sheets(results)]
-    claims = ["## The paper's claims", "", "| verdict | claim | in the paper | evidence |", "|---|---|---|---|"]
-    for verdict in judge(results):
-        claim = verdict.claim
-        claims.append(f"| {verdict.status} | {_cell(claim.said)} | {claim.where} | {_cell(verdict.summary)} |")
-    parts += ["\n".join(claims), SCOPE]
+    parts = [markdown_sheet(sheet) for sheet in sheets(results)]
+    parts += [f"## The paper's claims\n\n{markdown_claims(results)}"]
     if results.warnings:
         parts.append("\n".join(["## Warnings", "", *(f"- {_cell(line)}" for line in results.warnings)]))
     return "\n\n".join(parts) + "\n"
 
 
-def _markdown_sheet(sheet: Sheet) -> str:
+def markdown_sheet(sheet: Sheet, level: int = 2) -> str:
+    """One table under a heading of this level."""
     head = ["method", *(_heading(sheet, j) for j in range(len(sheet.columns)))]
-    lines = [f"## {sheet.title}", "", _row(head), _row(["---"] * len(head))]
+    lines = [f"{'#' * level} {sheet.title}", "", _row(head), _row(["---"] * len(head))]
     for method, entries in zip(sheet.methods, sheet.entries, strict=True):
         lines.append(_row([method, *(_markdown_entry(entry) for entry in entries)]))
     return "\n".join([*lines, "", sheet.note])
+
+
+def markdown_claims(results: Results) -> str:
+    """The claims with their verdicts, and what they are judged on."""
+    lines = ["| verdict | claim | in the paper | evidence |", "|---|---|---|---|"]
+    for verdict in judge(results):
+        claim = verdict.claim
+        lines.append(f"| {verdict.status} | {_cell(claim.said)} | {claim.where} | {_cell(verdict.summary)} |")
+    return "\n".join([*lines, "", SCOPE])
 
 
 def _heading(sheet: Sheet, j: int) -> str:
