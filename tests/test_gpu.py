@@ -49,7 +49,10 @@ CASES: dict[str, dict[str, Any]] = {
     "apfl+fednoil": {"learner": {"name": "fednoil", "frac": 0.4}, "server": {"name": "apfl"}},
     "cfl": {"server": {"name": "cfl"}},
     "krum": {"server": {"name": "krum"}},
-    "centralized+josrc": {"server": {"name": "centralized"}, "learner": {"name": "josrc", "warmup": 1}},
+    "centralized+josrc": {
+        "server": {"name": "centralized", "client_fraction": 1.0},
+        "learner": {"name": "josrc", "warmup": 1},
+    },
     "apfl+josrc": {"server": {"name": "apfl"}, "learner": {"name": "josrc", "warmup": 2}},
     "batch-norm": {"model": {"name": "test_rounds:bn_model"}, "learner": {"name": "fednoil", "frac": 0.4}},
 }

@@ -145,6 +145,9 @@ def test_phone_width(browser: Any, page_file: Path) -> None:
     visit = Visit(browser, page_file, viewport={"width": 360, "height": 740}, is_mobile=True)
     visit.scroll()
     assert visit.page.evaluate("document.documentElement.scrollWidth") == 360
+    plain = visit.page.locator(".sheet tbody th", has_text="FedNoiL(Logarithm)").first  # a word is never broken
+    lines = "cell => { const r = document.createRange(); r.selectNodeContents(cell); return r.getClientRects().length }"
+    assert plain.evaluate(lines) == 1
     wide = visit.page.locator(".scroll.more")  # says so, until it is scrolled to its end
     assert wide.count() > 0
     first = wide.first.element_handle()

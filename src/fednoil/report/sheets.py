@@ -182,7 +182,9 @@ def _note(table: str, rows: Sequence[Row]) -> str:
         "2 points or more in the last five rounds): then the mean of the best rounds, and the last round beside it."
     ]
     if table in _METRICS:
-        notes.append(f"{', '.join(METRICS[m] for m in _METRICS[table][1:])}: mean ± deviation over rounds.")
+        notes.append(
+            f"{', '.join(METRICS[m] for m in _METRICS[table][1:])}: mean ± deviation over rounds.".capitalize()
+        )
     if any(not row.finished for row in rows):
         notes.append("Rows that say “at round” are not finished: no difference, test or claim is made of them.")
     if place.family == "small" or place.setting_changes:

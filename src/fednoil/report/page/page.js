@@ -82,6 +82,9 @@
       if (!lines.has(name)) lines.set(name, []);
       lines.get(name).push(run);
     }
+    for (const [name, some] of lines) {  // a run that was stopped would cut the others' mean short
+      if (some.some((run) => run.summary.finished)) lines.set(name, some.filter((run) => run.summary.finished));
+    }
     return lines;
   }
   function meanCurve(runs, key, over) {
