@@ -31,6 +31,8 @@ def test_the_page_is_what_the_record_says(build: ModuleType, tmp_path: Path) -> 
     runs = read_record(FOLDER / "results.parquet")
     found = Results(runs)
     assert (FOLDER / "results.csv").read_text() == build.csv_text(found.runs)
+    page = (FOLDER / "README.md").read_text()
+    assert all(page.count(f"<!-- {name} -->") == 1 for name in build.parts(found) if name != "picture")
     for readme in (FOLDER / "README.md", ROOT / "README.md"):
         assert build.fill(readme.read_text(), build.parts(found)) == readme.read_text(), "run `make results`"
     build.draw_all(found, tmp_path)

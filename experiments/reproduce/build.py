@@ -17,6 +17,7 @@ from pathlib import Path
 
 from fednoil.config.presets import NOISES
 from fednoil.figures import draw
+from fednoil.report.places import Place
 from fednoil.report.record import read_record, write_record
 from fednoil.report.results import Results, Row
 from fednoil.report.runs import Run, load_runs
@@ -113,7 +114,7 @@ def not_run(results: Results) -> str:
     return "\n".join(lines)
 
 
-def _missing(missing: list, places: list) -> str:
+def _missing(missing: list[Place], places: list[Place]) -> str:
     """What has no run, by setting: the methods, or all of them."""
     if len(missing) in (0, len(places)):
         return "all" if missing else "nothing"
