@@ -5,7 +5,7 @@ FEDNOIL := $(VENV)/bin/fednoil
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-slow test-kernels check format bench bench-federation bench-peers bench-scaling bench-gpu federation clean
+.PHONY: help setup run test test-slow test-kernels check format bench bench-federation bench-peers bench-scaling bench-gpu federation results clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -65,6 +65,9 @@ bench-gpu: ## the same on a GPU; PY names the Python to use
 	$(PY) benchmarks/scaling.py --device cuda --json benchmarks/results/cuda.json
 	$(PY) benchmarks/checkpoints.py --device cuda --json benchmarks/results/checkpoints-cuda.json
 	$(PY) benchmarks/charts.py
+
+results: setup ## add the runs in RUNS to experiments/reproduce and write its tables and figures
+	$(PY) experiments/reproduce/build.py $(RUNS)
 
 clean: ## remove the environment and caches; runs/ stays
 	rm -rf $(VENV) .triton benchmarks/.peers .pytest_cache .ruff_cache .hypothesis

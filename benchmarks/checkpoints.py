@@ -28,24 +28,13 @@ from fednoil import rounds, runner
 from fednoil.config import load_config, preset
 from fednoil.records.checkpoint import Checkpoints
 from fednoil.records.folder import RunFolder
+from fednoil.runner import Silent
 from fednoil.schedules import DecayConfig
 from floor import bare_step, device_name, noise_experiment, plain_resnet18
 from scaling import Case, Point, Size
 
 LIMIT = 2.0  # percent
 PAPER = "paper/cifar10/iid/symmetric-high/fednoil-logarithm"
-
-
-class Silent:
-    """A reporter that says nothing."""
-
-    def start(self, *_: Any) -> None: ...
-
-    def local(self, share: float) -> None: ...
-
-    def round(self, record: dict[str, Any]) -> None: ...
-
-    def finish(self, *_: Any) -> None: ...
 
 
 @contextlib.contextmanager

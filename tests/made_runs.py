@@ -29,6 +29,7 @@ def made_run(
     clients: bool = False,
     finished: bool = True,
     batches: float = 100,
+    precision: str | None = None,
     **figures: float,
 ) -> Path:
     """A folder with configuration, records and summary; with `clients` also noise, scores and predicted labels."""
@@ -51,6 +52,9 @@ def made_run(
         (path / "summary.json").write_text(json.dumps(summary))
     if clients:
         _write_clients(path)
+    if clients or precision:
+        about = {"python": "3.11", "packages": {"fednoil": "0.1.0"}, "device": "cpu"}
+        (path / "environment.json").write_text(json.dumps(about | ({"precision": precision} if precision else {})))
     assert rounds == len(records)
     return path
 
@@ -64,6 +68,3 @@ def _write_clients(path: Path) -> None:
     )
     write_manifest(path / "noise.parquet", parts, Labels(given, (0, 0, 0)), Truth(true), "data", 4)
     (path / "confusion.json").write_text(json.dumps(metrics.agreement(true, given, 4)))
-    (path / "environment.json").write_text(
-        json.dumps({"python": "3.11", "packages": {"fednoil": "0.1.0"}, "device": "cpu"})
-    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import nn
 from fednoil import rounds
 from fednoil.augment import weak
 from fednoil.config import load_config
+from fednoil.errors import UserError
 from fednoil.experiment import make_executor, make_experiment
 from fednoil.learners import LEARNERS
 from fednoil.learners.base import Turn
@@ -108,3 +110,12 @@ def test_it_resumes_identically(values: dict[str, Any], learner: str, tmp_path: 
     assert_same(straight.keep[0], stopped.keep[0])
     assert any(name.startswith("momentum of ") for name in straight.keep[0])
     assert a["test_accuracy"] == b["test_accuracy"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "right"), [("sampling", "score", "'uniform'"), ("client_fraction", 0.3, "1.0")]
+)
+def test_a_choice_of_clients_is_refused(key: str, value: object, right: str) -> None:
+    with pytest.raises(UserError, match=rf"server\.{key} = .*chooses none: set it to {right}"):
+        load_config({"server": {"name": "centralized", key: value}})
+    assert load_config({"server": {"name": "centralized", key: ast.literal_eval(right)}}).server.name == "centralized"

@@ -12,13 +12,12 @@ import torch
 from conftest import assert_same
 
 from fednoil import rounds, runner
-from fednoil.cli.reporters import Silent
 from fednoil.config import load_config
 from fednoil.experiment import make_executor, make_experiment
 from fednoil.records import checkpoint
 from fednoil.records.checkpoint import Checkpoints
 from fednoil.rounds import RunState
-from fednoil.runner import run
+from fednoil.runner import Silent, run
 from fednoil.servers.base import ServerState
 from fednoil.tensors import Tensors, message_bytes
 

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -82,6 +83,15 @@ def test_help_of_every_command(command: str, flag: str) -> None:
     assert (status, err) == (0, "")
     assert out.startswith("Usage: ")
     assert f" {command} [OPTIONS]" in out
+
+
+def test_help_explains_arguments_and_defaults() -> None:
+    """Typer and click have lost one or the other between two of their versions."""
+    assert re.search(r"RUN\.\.\. +Run folders, folders of run folders", fednoil("report", "--help")[1])
+    text = fednoil("reproduce", "--help")[1]
+    assert re.search(r"GOAL +table1, table2", text)
+    assert "[default: paper]" in text
+    assert "\\[" not in text
 
 
 def test_help_of_run_names_every_option() -> None:

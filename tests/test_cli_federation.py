@@ -157,6 +157,6 @@ def test_sites_are_for_federations_alone(tmp_path: Path) -> None:
 def test_a_secret_of_flowers_is_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Flower starts the ServerApp with a token among its arguments; a run's environment.json is shown around."""
     monkeypatch.setattr(sys, "argv", ["/usr/bin/flwr-serverapp", "--token", "secret"])
-    assert "secret" not in str(environment(torch.device("cpu")))
+    assert "secret" not in str(environment(torch.device("cpu"), torch.float32))
     monkeypatch.setattr(sys, "argv", ["/usr/bin/fednoil", "run", "demo"])
-    assert environment(torch.device("cpu"))["command"] == ["fednoil", "run", "demo"]
+    assert environment(torch.device("cpu"), torch.float32)["command"] == ["fednoil", "run", "demo"]

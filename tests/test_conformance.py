@@ -71,7 +71,8 @@ def scores_by_hand(experiment: Experiment, state: rounds.RunState, temperature: 
 @pytest.mark.parametrize("server", ["fedavg", "apfl", "cfl"])
 def test_clients_are_scored_with_what_they_receive(values: dict[str, Any], server: str, learner: str) -> None:
     """Sampling by score: two networks as an ensemble, under CFL the client's own cluster, under APFL the common w."""
-    values["server"] = {"name": server, "client_fraction": 0.75, "sampling": "score", **SERVER_KEYS.get(server, {})}
+    choice = {} if SERVERS[server].pools else {"client_fraction": 0.75, "sampling": "score"}
+    values["server"] = {"name": server, **choice, **SERVER_KEYS.get(server, {})}
     values["learner"] = {"name": learner, **LEARNER_KEYS.get(learner, {})}
     values["schedule"]["epochs"] = 1
     experiment = make_experiment(load_config(values))

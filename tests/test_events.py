@@ -14,8 +14,7 @@ from fednoil.config import load_config, merge
 from fednoil.errors import UserError
 from fednoil.metrics import agreement
 from fednoil.records.folder import RunFolder
-from fednoil.reproduce.workers import Unwatched
-from fednoil.runner import run
+from fednoil.runner import Silent, run
 
 
 def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
@@ -33,20 +32,20 @@ def test_event_files_hold_every_round_once(values: dict[str, Any], tmp_path: Pat
     out = tmp_path / "run"
     config = load_config(merge(values, {"run": {"tensorboard": True}}))
 
-    class StopAfterThree(Unwatched):
+    class StopAfterThree(Silent):
         def round(self, record: dict[str, Any]) -> None:
             if record["round"] == 3:
                 raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         run(config, out, StopAfterThree())
-    run(config, out, Unwatched(), resume=True)
+    run(config, out, Silent(), resume=True)
     records = RunFolder(out).records()
     found = scalars(out)
     assert found["test_accuracy"] == [(r["round"], pytest.approx(r["test_accuracy"])) for r in records]
     assert len(found["train_loss"]) == len(records) == 4
     assert "selected" not in found
-    run(load_config(values), out, Unwatched(), force=True)
+    run(load_config(values), out, Silent(), force=True)
     assert not (out / "tensorboard").exists()
 
 
@@ -55,7 +54,7 @@ def test_without_the_package_one_line_says_what_to_do(
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard.writer", None)
     with pytest.raises(UserError, match="pip install 'fednoil\\[tensorboard\\]'"):
-        run(load_config(merge(values, {"run": {"tensorboard": True}})), tmp_path / "run", Unwatched())
+        run(load_config(merge(values, {"run": {"tensorboard": True}})), tmp_path / "run", Silent())
     assert not (tmp_path / "run").exists()
 
 
@@ -71,7 +70,7 @@ def test_given_against_predicted_labels_by_hand() -> None:
 def test_a_finished_run_tells_what_its_model_makes_of_given_labels(values: dict[str, Any], tmp_path: Path) -> None:
     """The tiny data's classes are told apart by brightness, so a trained model agrees with clean labels."""
     changes = {"noise": {"kind": "none"}, "train": {"rounds": 12}, "model": {"width": 8}}
-    run(load_config(merge(values, changes)), tmp_path / "run", Unwatched())
+    run(load_config(merge(values, changes)), tmp_path / "run", Silent())
     found = json.loads((tmp_path / "run/confusion.json").read_text())
     matrix = np.array(found["given_predicted"])
     assert matrix.sum() == 80

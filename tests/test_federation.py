@@ -23,11 +23,10 @@ pytest.importorskip("flwr")
 
 from conftest import tiny_arrays
 
-from fednoil.cli.reporters import Silent
 from fednoil.config import load_config, to_toml
 from fednoil.flower.loopback import CONNECTION, SUPERLINK, Loopback, Process
 from fednoil.records.files import read_tensors
-from fednoil.runner import run
+from fednoil.runner import Silent, run
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[1]

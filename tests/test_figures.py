@@ -10,9 +10,11 @@ from made_runs import made_run
 from PIL import Image
 
 from fednoil.figures import draw
+from fednoil.figures.drawing import _ticks
 from fednoil.figures.numbers import ablation_lines, efficiency_lines, schedule_lines, trade_off
 from fednoil.report.results import Results
 from fednoil.report.runs import load_runs
+from fednoil.reproduce.plan import Wanted, make_plan
 from fednoil.schedules import Logarithm
 
 
@@ -40,6 +42,34 @@ def test_efficiency_over_rounds_and_batches(tmp_path: Path) -> None:
     assert batches.x.tolist() == [120, 240, 360, 480, 600, 720]
     assert batches.dashed
     assert not rounds.dashed
+
+
+def test_the_small_scale_shows_its_own_r_min(tmp_path: Path) -> None:
+    """The paper's 10, 20, 40, 80 are 2, 3, 4, 5 there, in every legend and title."""
+    assert [line.name for line in schedule_lines(8, small=True)][:4] == [f"Cosine({r})" for r in (2, 3, 4, 5)]
+    for method in ("fednoil-cosine(40)", "fednoil-cosine", "fednoil-constant-as-cosine(80)"):
+        made_run(tmp_path / method, method, where=("small", "", "iid", "symmetric-high"))
+    found = results(tmp_path)
+    first = found.grounds()[0]
+    assert {line.name for line in efficiency_lines(found, first)} == {"Cosine(4)", "Cosine(5)", "Constant(5)"}
+    assert {t.name for t in trade_off(found, first)} == {"Cosine(4)", "Cosine(5)", "Constant, as Cosine(5)"}
+
+
+def test_ticks_are_what_they_say() -> None:
+    """Round numbers where they are, and the ends as they are: no 2.5 that reads 2."""
+    plt = pytest.importorskip("matplotlib.pyplot")
+    assert _ticks(plt, 1, 8) == [1, 2, 4, 6, 8]
+    assert _ticks(plt, 1, 4) == [1, 2, 3, 4]
+    assert _ticks(plt, 42.66, 80.2) == [42.7, 50, 60, 70, 80]
+
+
+def test_every_run_of_the_trade_off_is_drawn(tmp_path: Path) -> None:
+    plan = make_plan("tradeoff", Wanted())
+    for cell in plan:
+        made_run(tmp_path / cell.folder, cell.place.method, where=("paper", "cifar10", "iid", "symmetric-high"))
+    found = results(tmp_path)
+    names = {t.name for t in trade_off(found, found.grounds()[0])}
+    assert len(names) == len(plan) == 7
 
 
 def test_the_trade_off_has_a_triple_for_each_round(tmp_path: Path) -> None:

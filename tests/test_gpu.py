@@ -12,14 +12,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fednoil import rounds
-from fednoil.cli.reporters import Silent
 from fednoil.config import load_config
 from fednoil.executors.cuda import CudaGraphs
 from fednoil.executors.sequential import Sequential
 from fednoil.experiment import make_executor, make_experiment
 from fednoil.learners.base import Nets
 from fednoil.learners.erm import Erm
-from fednoil.runner import run
+from fednoil.runner import Silent, run
 from fednoil.tensors import Tensors, cpu
 
 pytestmark = [
@@ -50,7 +49,10 @@ CASES: dict[str, dict[str, Any]] = {
     "apfl+fednoil": {"learner": {"name": "fednoil", "frac": 0.4}, "server": {"name": "apfl"}},
     "cfl": {"server": {"name": "cfl"}},
     "krum": {"server": {"name": "krum"}},
-    "centralized+josrc": {"server": {"name": "centralized"}, "learner": {"name": "josrc", "warmup": 1}},
+    "centralized+josrc": {
+        "server": {"name": "centralized", "client_fraction": 1.0},
+        "learner": {"name": "josrc", "warmup": 1},
+    },
     "apfl+josrc": {"server": {"name": "apfl"}, "learner": {"name": "josrc", "warmup": 2}},
     "batch-norm": {"model": {"name": "test_rounds:bn_model"}, "learner": {"name": "fednoil", "frac": 0.4}},
 }

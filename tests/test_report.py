@@ -14,8 +14,9 @@ from made_runs import made_run
 
 from fednoil.config import load_config, merge, preset, preset_names
 from fednoil.report.claims import CLAIMS, REFUTED, SUPPORTED, UNTESTED, judge
-from fednoil.report.html import page_data, render
+from fednoil.report.html import page_data, paired_rows, render
 from fednoil.report.places import Place, command_of, place_of, schedule_methods, values_of
+from fednoil.report.record import read_record
 from fednoil.report.results import Results, paired
 from fednoil.report.runs import load_run, load_runs
 from fednoil.report.sheets import sheets
@@ -117,6 +118,81 @@ def test_the_paired_test(tmp_path: Path) -> None:
     assert paired(by_method["fedprox"], by_method["fedavg"]) is None
 
 
+def test_runs_of_another_precision_have_a_row_of_their_own(tmp_path: Path) -> None:
+    """Two seeds in float32 and two in bfloat16 are two rows of two, told apart, and never tested against each other."""
+    for seed in range(2):
+        made_run(tmp_path / f"cpu{seed}", accuracies=[70 + seed] * 8, seed=seed, precision="float32")
+        made_run(tmp_path / f"gpu{seed}", accuracies=[80 + seed] * 8, seed=seed, precision="bfloat16")
+        made_run(tmp_path / f"other{seed}", "fedavg", accuracies=[60 + seed] * 8, seed=seed, precision="bfloat16")
+    found = results(tmp_path)
+    titles = {row.title: str(row.figure("accuracy")) for row in found.rows}
+    assert titles == {
+        "FedNoiL(Logarithm), float32": "70.50 ± 0.71",
+        "FedNoiL(Logarithm), bfloat16": "80.50 ± 0.71",
+        "Vanilla FedAvg": "60.50 ± 0.71",
+    }
+    (sheet,) = sheets(found)
+    assert sorted(sheet.methods) == sorted(titles)
+    assert "Computed in: bfloat16; float32." in sheet.note
+    assert [(r["best"].title, r["other"].title) for r in paired_rows(found)] == [
+        ("FedNoiL(Logarithm), bfloat16", "Vanilla FedAvg")
+    ]
+    (ahead,) = [v for v in judge(found) if v.claim.said.startswith("FedNoiL is ahead")]
+    assert len(ahead.evidence) == 1
+    assert any("rows of their own" in w for w in found.warnings)
+    commands = {run["command"] for run in page_data(found)["runs"]}
+    assert sum("--set run.precision=bfloat16" in command for command in commands) == 4
+
+
+def test_what_a_run_computed_in(tmp_path: Path) -> None:
+    auto = load_run(made_run(tmp_path / "auto"))
+    assert (auto.precision, auto.conduct) == ("", ("precision not recorded",))
+    assert load_run(made_run(tmp_path / "asked", changes={"run": {"precision": "bfloat16"}})).precision == "bfloat16"
+    assert load_run(made_run(tmp_path / "cpu", clients=True)).precision == "float32"  # by its device
+    moved = made_run(tmp_path / "moved", precision="float32")
+    about = json.loads((moved / "environment.json").read_text())
+    about["resumed"] = [{"at": "later", "after_round": 3, "precision": "bfloat16"}]
+    (moved / "environment.json").write_text(json.dumps(about))
+    assert load_run(moved).precision == "float32 then bfloat16"
+
+
+def test_a_federation_with_noise_is_no_seed_of_a_simulation(tmp_path: Path) -> None:
+    made_run(tmp_path / "a", precision="float32")
+    noise = {"federation": {"update_clip": 1.0, "update_epsilon": 8.0}}
+    made_run(tmp_path / "b", precision="float32", seed=1, changes=noise, nodes=["x"])  # type: ignore[arg-type]
+    a, b = results(tmp_path).rows
+    assert a.title == "FedNoiL(Logarithm)"
+    assert b.title.startswith(
+        "FedNoiL(Logarithm), in a federation, federation.update_clip=1, federation.update_epsilon=8"
+    )
+    commands = [run["command"] for run in page_data(results(tmp_path))["runs"]]
+    assert any(command.startswith("fednoil federation run ") for command in commands)
+
+
+def test_unfinished_runs_are_shown_and_not_judged(tmp_path: Path) -> None:
+    """One row has no finished run; another has one seed finished, and the other seed is left out of its mean."""
+    made_run(tmp_path / "a", accuracies=[90, 91, 92], finished=False)
+    made_run(tmp_path / "b0", "fedavg", accuracies=[60] * 8, seed=0)
+    made_run(tmp_path / "b1", "fedavg", accuracies=[10, 11], seed=1, finished=False)
+    made_run(tmp_path / "c", "fedprox", accuracies=[61] * 8)
+    found = results(tmp_path)
+    (sheet,) = sheets(found)
+    cells = {method: entries[0] for method, entries in zip(sheet.methods, sheet.entries, strict=True)}
+    stopped, mixed, whole = cells["FedNoiL(Logarithm)"], cells["Vanilla FedAvg"], cells["Vanilla FedProx"]
+    assert stopped
+    assert mixed
+    assert whole
+    assert (str(stopped.ours), stopped.difference, stopped.best) == ("92.00", None, False)
+    assert "at round 3 of 150" in stopped.beside
+    assert (str(mixed.ours), mixed.row.progress) == ("60.00", "")
+    assert (whole.best, whole.difference is not None) == (True, True)
+    assert verdict(found, "FedNoiL is ahead") == UNTESTED
+    assert paired(stopped.row, mixed.row) is None
+    assert sum("stopped after round" in w for w in found.warnings) == 2
+    for text in (markdown(found), latex(found), render(found, "t")):
+        assert "at round 3 of 150" in text
+
+
 def test_a_run_given_twice_counts_once(tmp_path: Path) -> None:
     made_run(tmp_path / "a", finished=False, accuracies=[10, 11])
     made_run(tmp_path / "b")
@@ -152,6 +228,19 @@ def test_other_scales_show_the_paper_without_a_difference(tmp_path: Path) -> Non
         assert str(entry.paper) == "82.46 ± 0.54"
         assert entry.difference is None
         assert "Not the paper's scale" in sheet.note
+
+
+def test_values_of_another_dataset_say_so(tmp_path: Path) -> None:
+    """Table 4 has CIFAR-10 alone; beside small runs on Fashion-MNIST its numbers carry the name."""
+    for method in ("fednoil-logarithm", "fednoil-no-ssl"):
+        made_run(tmp_path / method, method, where=("small", "", "iid", "symmetric-high"), label_precision=80.0)
+    found = results(tmp_path)
+    tables = {sheet.table: sheet for sheet in sheets(found)}
+    entry = tables["4"].entries[0][0]
+    assert entry
+    assert entry.beside[-1].startswith("paper, CIFAR-10: ")
+    for text in (markdown(found), latex(found), render(found, "t")):
+        assert "paper, CIFAR-10: " in text
 
 
 def test_ablations_have_tables_of_their_own(tmp_path: Path) -> None:
@@ -194,6 +283,22 @@ def test_who_is_ahead(tmp_path: Path, ours: float, status: str) -> None:
     assert verdict(found, "FedNoiL converges") == SUPPORTED
     assert verdict(found, "Plain FedAvg") == REFUTED  # it stands still at 60
     assert verdict(found, "DMix is more accurate") == UNTESTED
+
+
+def test_a_tie_is_no_lead_and_clean_labels_have_a_claim_of_their_own(tmp_path: Path) -> None:
+    made_run(tmp_path / "a", accuracies=[60.004] * 7)
+    made_run(tmp_path / "b", "fedavg", accuracies=[60] * 7)
+    for method, accuracy in (("fednoil-logarithm", 80), ("fedavg", 70), ("krum+dividemix", 90)):
+        clean = ("paper", "fashion-mnist", "iid", "clean")
+        made_run(tmp_path / f"clean-{method}", method, accuracies=[accuracy] * 7, where=clean)
+    found = results(tmp_path)
+    (ahead,) = [v for v in judge(found) if v.claim.said.startswith("FedNoiL is ahead")]
+    assert ahead.status == REFUTED
+    assert "holds in 0 of 1 comparisons (1 tie)" in ahead.summary  # and none on clean labels, where Krum is ahead
+    assert verdict(found, "On clean labels") == SUPPORTED
+    for text in (markdown(found), render(found, "t")):
+        assert "one shared map is left out" in text
+        assert "a tie is no lead" in text
 
 
 def test_dmix_against_josrc_and_servers_against_fedavg(tmp_path: Path) -> None:
@@ -241,7 +346,9 @@ def test_what_is_known_of_clients(tmp_path: Path) -> None:
 def test_a_thinned_folder_is_enough(tmp_path: Path) -> None:
     run = load_run(made_run(tmp_path / "a"))
     assert (run.clients.noise, run.confusion, run.environment) == (None, None, {})
-    assert "not recorded" not in render(Results([run]), "t").split('id="data"')[0]
+    page = render(Results([run]), "t").split('id="data"')[0]
+    assert "Computed in: precision not recorded." in page
+    assert page.count("not recorded") == 2  # there, and where the mouse points at the cell
 
 
 # ---- files
@@ -272,6 +379,29 @@ def test_tables_are_printed_without_a_file(tmp_path: Path) -> None:
     assert (status, err) == (0, "")
     assert "FedNoiL(Logarithm)" in out
     assert "warning: fewer than 3 seeds" in out
+
+
+def test_a_record_says_what_the_runs_say(tmp_path: Path) -> None:
+    """Tables, claims, page and figures are the same from one small file; it names no folder of this machine."""
+    for seed in range(2):
+        made_run(tmp_path / f"runs/a{seed}", seed=seed, clients=True, noise_ratio=60.0, precision="bfloat16")
+        made_run(tmp_path / f"runs/b{seed}", "fedavg", [60.25] * 8, seed=seed, precision="bfloat16")
+    about = tmp_path / "runs/a0/environment.json"
+    about.write_text(json.dumps({**json.loads(about.read_text()), "command": ["fednoil", "--out", str(tmp_path)]}))
+    record = tmp_path / "record.parquet"
+    assert fednoil("report", tmp_path / "runs", "--record", record) == (0, f"wrote {record}\n", "")
+    whole, packed = results(tmp_path / "runs"), Results(read_record(record))
+    assert markdown(packed) == markdown(whole)
+    assert [row.conduct for row in packed.rows] == [row.conduct for row in whole.rows]
+    for a, b in zip(whole.rows, packed.rows, strict=True):
+        assert np.allclose(a.runs[0].curves["test_accuracy"], b.runs[0].curves["test_accuracy"], atol=1e-5)
+    assert packed.rows[-1].runs[0].clients == whole.rows[-1].runs[0].clients
+    assert not any("command" in run.environment for run in packed.runs)
+    before = record.read_bytes()
+    assert fednoil("report", record, "--record", record)[0] == 0
+    assert record.read_bytes() == before
+    (tmp_path / "other.parquet").write_bytes(b"PAR1")
+    assert "not a record of runs" in refused("report", tmp_path / "other.parquet")
 
 
 def test_names_from_outside_are_text(tmp_path: Path) -> None:

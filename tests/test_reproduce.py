@@ -45,11 +45,22 @@ def test_plans_have_the_papers_cells() -> None:
         "table4": 2 * 4 * 5,
         "schedules": 0,
         "efficiency": 16 * 5,
-        "tradeoff": 8 * 5,
+        "tradeoff": 7 * 5,
         "ablation": 3 * 5,
         "clean": 2 * 5,
     }
     assert {goal: len(cells_of(goal)) for goal in GOALS} == sizes
+
+
+def test_the_most_telling_cells_come_first() -> None:
+    """FedNoiL in all eight settings of Fashion-MNIST, then its baselines; all of seed 0 before seed 1."""
+    cells = cells_of("table1", seeds=2)
+    first = cells[:16]
+    assert {(c.place.dataset, c.config.run.seed) for c in first} == {("fashion-mnist", 0)}
+    assert {c.place.method for c in first} == {"fednoil-cosine", "fednoil-logarithm"}
+    assert len({(c.place.setting, c.place.noise) for c in first}) == 8
+    seeds = [c.config.run.seed for c in cells_of("all", seeds=2)]
+    assert seeds == sorted(seeds)
 
 
 def test_shared_cells_are_run_once() -> None:
@@ -106,10 +117,33 @@ def test_bad_input_is_one_line(tmp_path: Path) -> None:
     assert "--dataset" in refused("reproduce", "table1", "--scale", "small", "--dataset", "cifar10")
     assert "--seeds" in refused("reproduce", "table1", "--set", "run.seed=3")
     assert "train.lr = -1" in refused("reproduce", "table1", "--set", "train.lr=-1", "--seeds", "0")
-    (tmp_path / "file").touch()
-    assert "choose another folder" in refused(
-        "reproduce", "clean", *SMALL[:2], "--out", tmp_path / "file/x", "-q", "--method", "fedavg", "--seeds", "0"
+    assert "has --noise clean with --method fedprox; leave it out" in refused(
+        "reproduce", "all", "--noise", "clean", "--method", "fedprox"
     )
+    assert "--dataset fashion-mnist with --setting imbalanced" in refused(
+        "reproduce", "all", "--dataset", "fashion-mnist", "--setting", "imbalanced"
+    )
+    assert "nothing to choose" in refused("reproduce", "schedules", "--noise", "clean", "--out", tmp_path)
+
+
+def test_what_would_fail_later_is_refused_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Data, Ray and the folder are looked at before anything is measured, let alone run."""
+
+    def measured(*_: object) -> None:
+        raise AssertionError("measured")
+
+    monkeypatch.setattr("fednoil.reproduce.estimate.estimate", measured)
+    (tmp_path / "file").touch()
+    clean = ("reproduce", "clean", *SMALL[:2], "--method", "fedavg", "--seeds", "0")
+    assert "choose another folder" in refused(*clean, "--out", tmp_path / "file/x")
+    out = tmp_path / "out"
+    message = refused("reproduce", "clean", "--dataset", "cifar10", "--data-dir", tmp_path, "--out", out)
+    assert "data.name = 'cifar10' was not found" in message
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert "fednoil[ray]" in refused(*clean, "--ray", "auto", "--out", out)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert "fednoil[plot]" in refused("reproduce", "ablation", "--scale", "small", "--out", out)
+    assert not out.exists()
 
 
 # ---- its time
@@ -198,7 +232,7 @@ def test_a_stopped_plan_goes_on(tmp_path: Path) -> None:
     os.kill(process.pid, signal.SIGTERM)
     _, err = process.communicate(timeout=120)
     assert process.returncode == 128 + signal.SIGTERM, err
-    assert "run the same command again to go on" in err
+    assert f"0 of 2 runs are done in {tmp_path}; run the same command again to go on" in err
     checkpoints = list(tmp_path.glob("*/checkpoint/checkpoint.json"))
     assert len(checkpoints) == 2
     assert all(json.loads(path.read_text())["round"] > 2 for path in checkpoints)
@@ -217,7 +251,7 @@ def test_schedules_need_no_run(tmp_path: Path) -> None:
     status, text, err = fednoil("reproduce", "schedules", "--out", tmp_path)
     assert (status, err) == (0, "")
     assert "0 runs" in text
-    rows = (tmp_path / "figures/schedules.csv").read_text().splitlines()
+    rows = (tmp_path / "figures/schedules-paper.csv").read_text().splitlines()
     assert "Logarithm,Logarithm(80),10,58.0,58.0,58.0,1" in rows
     assert "Cosine,Cosine(80),40,77.0,77.0,77.0,1" in rows
     assert len(rows) == 1 + 8 * 200

@@ -24,12 +24,12 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from fednoil import runner
-from fednoil.cli.reporters import Silent
 from fednoil.config import load_config, read_toml
 from fednoil.learners.base import Client, Final, LearnerConfig, Nets, Turn
 from fednoil.learners.erm import Erm
 from fednoil.manifest import read_manifest
 from fednoil.records.folder import RunFolder
+from fednoil.runner import Silent
 from fednoil.tensors import Tensors
 
 ROUNDS = 4
@@ -212,6 +212,7 @@ LAYERS = ("conv1", "conv2", "head")
 def test_noise_manifest_can_be_read_and_has_the_recorded_hash(reference: Path) -> None:
     summary = json.loads((reference / "summary.json").read_text())
     environment = json.loads((reference / "environment.json").read_text())
+    assert environment["precision"] == "float32"  # what `auto` is on a CPU
     metadata = pq.read_schema(reference / "noise.parquet").metadata
     assert metadata[b"noise_hash"].decode() == summary["noise_hash"] == environment["noise_hash"]
     assert metadata[b"data_hash"].decode() == summary["data_hash"] == environment["data_hash"]
@@ -357,7 +358,7 @@ def test_a_damaged_memory_of_a_client_is_told(toml: Path, tmp_path: Path) -> Non
 def test_resumptions_are_noted(stopped: Path) -> None:
     resume(stopped)
     (note,) = json.loads((stopped / "environment.json").read_text())["resumed"]
-    assert note["after_round"] == 3
+    assert (note["after_round"], note["precision"]) == (3, "float32")
 
 
 DRIVER = """

@@ -25,11 +25,12 @@ written by `tools/make_methods_page.py` from the methods' own files; `fednoil me
 are told in [FedNoiL in plain words](fednoil.md).
 
 Every server also has `server.sampling` (`uniform`, `score`, `score_mean`), `server.client_fraction` and
-`server.temperature`.
+`server.temperature`. `centralized` has nobody to choose from and refuses the first two.
 
 ## Combinations that are refused
 
-None. `tests/test_conformance.py` runs every server with every learner, clients sampled by score. A client is scored
+None. `tests/test_conformance.py` runs every server with every learner, clients sampled by score (but for `centralized`,
+which has one). A client is scored
 with what it receives: two networks as an ensemble, under `cfl` its own cluster's model, under `apfl` the common model.
 """
 

@@ -18,10 +18,9 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import torch
 
-from fednoil.cli.reporters import Silent
 from fednoil.config import load_config, merge, preset
 from fednoil.records.folder import RunFolder
-from fednoil.runner import run
+from fednoil.runner import Silent, run
 
 HERE = Path(__file__).parent
 EPSILONS = ["none", "10", "3", "1", "0.3", "0.1", "uniform"]

@@ -24,6 +24,7 @@ from fednoil.experiment import (
     make_executor,
     make_experiment,
     pick_device,
+    pick_precision,
     predicted_labels,
 )
 from fednoil.records.checkpoint import Checkpoints
@@ -44,6 +45,25 @@ class Reporter(Protocol):
     def round(self, record: dict[str, Any]) -> None: ...
 
     def finish(self, summary: dict[str, Any], folder: Path) -> None: ...
+
+
+class Silent:
+    """A reporter that says nothing (`--quiet`), and the base of those that say less than everything."""
+
+    def start(self, experiment: Experiment, done: list[dict[str, Any]]) -> None:
+        pass
+
+    def local(self, share: float) -> None:
+        pass
+
+    def round(self, record: dict[str, Any]) -> None:
+        pass
+
+    def finish(self, summary: dict[str, Any], folder: Path) -> None:
+        pass
+
+    def close(self) -> None:
+        """Leave the terminal in order, whatever ended the run."""
 
 
 class Engine(Protocol):
@@ -133,16 +153,17 @@ def _begin(
 ) -> tuple[rounds.RunState, list[dict[str, Any]]]:
     """The state to go on from, with the records up to it; a new run's first files are written here."""
     folder.sweep()
+    present = environment(device, pick_precision(experiment.config.run.precision, device)) | hashes
     if checkpoints.exists():
         state = checkpoints.load()
         records = folder.keep_rounds(state.round_idx)
-        _note_resumption(folder, state.round_idx, environment(device) | hashes)
+        _note_resumption(folder, state.round_idx, present)
         if not (folder.path / "noise.parquet").is_file() and _has_manifest(experiment.setting):
             _write_noise(folder, experiment.setting)
         return state, records
     folder.rounds_file.unlink(missing_ok=True)
     folder.write_config(to_toml(experiment.config))
-    folder.write_environment(environment(device) | hashes)
+    folder.write_environment(present)
     if _has_manifest(experiment.setting):
         _write_noise(folder, experiment.setting)
     return rounds.start(experiment), []
@@ -155,7 +176,7 @@ def _note_resumption(folder: RunFolder, after: int, present: dict[str, Any]) -> 
         known = {**past, "resumed": list(past.get("resumed", []))}
     except (UserError, TypeError, AttributeError):
         known = {**present, "resumed": []}
-    known["resumed"].append({"at": now(), "after_round": after})
+    known["resumed"].append({"at": now(), "after_round": after, "precision": present["precision"]})
     folder.write_environment(known)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+import typer.core
 from rich.console import Console
 
 from fednoil import __version__
@@ -23,6 +24,7 @@ from fednoil.cli.resolving import resolve
 from fednoil.cli.stopping import Stopped
 from fednoil.errors import UserError
 
+typer.core.HAS_RICH = False  # help is plain text, in which typer would else escape "[default: …]" for rich
 app = typer.Typer(
     name="fednoil",
     help="Federated learning on noisy labels: any federated algorithm with any noisy-label learner.",
@@ -69,7 +71,8 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a round.")] = False,
 ) -> None:
     """Run an experiment and record it in a folder."""
-    from fednoil.cli.reporters import Bars, JsonLines, Plain, Silent
+    from fednoil.cli.reporters import Bars, JsonLines, Plain
+    from fednoil.runner import Silent
     from fednoil.runner import run as run_experiment
 
     if resume and force:

@@ -11,25 +11,37 @@ from fednoil.errors import UserError
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders of run folders.")],
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Run folders, folders of run folders, or records.")
+    ],
     html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="One self-contained page.")] = None,
     markdown: Annotated[Path | None, typer.Option("--markdown", metavar="FILE", help="Tables as Markdown.")] = None,
     latex: Annotated[Path | None, typer.Option("--latex", metavar="FILE", help="Tables as LaTeX.")] = None,
+    record: Annotated[
+        Path | None, typer.Option("--record", metavar="FILE", help="All runs as one small file, to be reported again.")
+    ] = None,
     title: Annotated[str, typer.Option("--title", help="The page's title.")] = "FedNoiL: results beside the paper",
 ) -> None:
     """Compare runs with the paper and with each other; without a file, the tables are printed."""
     from fednoil.cli.results import show_results
+    from fednoil.report.record import read_record, write_record
     from fednoil.report.results import Results
     from fednoil.report.runs import load_runs
 
-    for option, path in (("--html", html), ("--markdown", markdown), ("--latex", latex)):
+    for option, path in (("--html", html), ("--markdown", markdown), ("--latex", latex), ("--record", record)):
         if path is not None and ((path.exists() and not path.is_file()) or not path.parent.is_dir()):
             what = "is no file" if path.exists() else f"is in {path.parent}, which doesn't exist"
             raise UserError(f"{option} {path} {what}; name a file in a folder that exists")
-    results = Results(*load_runs(runs))
-    for path in write_reports(results, html, markdown, latex, title):
+    packed, folders = [p for p in runs if p.is_file()], [p for p in runs if not p.is_file()]
+    found, left_out = load_runs(folders) if folders else ([], [])
+    results = Results([*found, *(run for path in packed for run in read_record(path))], left_out)
+    written = write_reports(results, html, markdown, latex, title)
+    if record is not None:
+        write_record(results.runs, record)
+        written.append(record)
+    for path in written:
         print(f"wrote {path}")
-    if html is None and markdown is None and latex is None:
+    if not written:
         show_results(results)
 
 

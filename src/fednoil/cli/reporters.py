@@ -1,4 +1,4 @@
-"""How a run is shown: bars on a terminal, plain lines elsewhere, JSON for programs, or nothing."""
+"""How a run is shown: bars on a terminal, plain lines elsewhere, or JSON for programs."""
 
 from __future__ import annotations
 
@@ -10,25 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from fednoil.experiment import Experiment
-
-
-class Silent:
-    """Shows nothing (`--quiet`)."""
-
-    def start(self, experiment: Experiment, done: list[dict[str, Any]]) -> None:
-        pass
-
-    def local(self, share: float) -> None:
-        pass
-
-    def round(self, record: dict[str, Any]) -> None:
-        pass
-
-    def finish(self, summary: dict[str, Any], folder: Path) -> None:
-        pass
-
-    def close(self) -> None:
-        """Leave the terminal in order, whatever ended the run."""
+from fednoil.runner import Silent
 
 
 class JsonLines(Silent):

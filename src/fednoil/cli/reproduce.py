@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -67,7 +68,9 @@ def reproduce(
     cells = make_plan(goal, wanted)
     open_cells = [cell for cell in cells if not cell.is_done(out)]
     console, side_by_side = Console(quiet=quiet or as_json), jobs or _usual_jobs(open_cells)
-    plan = _describe(goal, cells, open_cells, out, side_by_side, data_dir)
+    if not dry_run:
+        _check_first(goal, open_cells, out, data_dir, ray)
+    plan = _describe(goal, cells, open_cells, out, side_by_side, data_dir, measure=dry_run or not quiet)
     if dry_run and as_json:
         print(json.dumps(plan, indent=2, ensure_ascii=False))
     if dry_run or not as_json:
@@ -81,7 +84,7 @@ def reproduce(
         else Lines(console, out, total, console.quiet)
     )
     with view:
-        outcomes = _run(open_cells, out, data_dir, view, side_by_side, ray) if open_cells else []
+        outcomes = _run(open_cells, out, data_dir, view, side_by_side, ray, len(cells)) if open_cells else []
     failed = [outcome for outcome in outcomes if outcome.reason]
     files = _finish(goal, scale, cells, out, wanted, quiet or as_json)
     if as_json:
@@ -96,14 +99,49 @@ def _usual_jobs(cells: Sequence[Any]) -> int:
     return usual_jobs(cells[0].config.run.device, len(cells)) if cells else 1
 
 
-def _run(cells: Sequence[Any], out: Path, data_dir: Path | None, view: Any, jobs: int, ray: str | None) -> list[Any]:
-    from fednoil.reproduce.cluster import run_on_ray
-    from fednoil.reproduce.workers import run_here, run_in_processes
+def _check_first(goal: str, cells: Sequence[Any], out: Path, data_dir: Path | None, ray: str | None) -> None:
+    """Refuse what would fail later, before anything is measured or run; make the folder."""
+    from fednoil.figures import require_matplotlib
+    from fednoil.reproduce.cluster import import_ray
+    from fednoil.reproduce.plan import GOALS
 
+    if goal != "all" and not goal.startswith("table") and GOALS[goal].figure:
+        require_matplotlib()
+    if ray is not None:
+        import_ray()
+    if ray in (None, "auto"):  # the workers of a cluster elsewhere have data of their own
+        _check_data(dict.fromkeys(cell.config.data.name for cell in cells), data_dir)
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"--out {out}: {error.strerror}; choose another folder") from None
+    if not os.access(out, os.W_OK):
+        raise UserError(f"--out {out} can't be written to; choose another folder")
+
+
+def _check_data(names: Iterable[str], data_dir: Path | None) -> None:
+    """Refuse to start without a dataset, and say which cells could be run."""
+    from fednoil.data.sources import KNOWN, locate
+
+    missing: UserError | None = None
+    there = []
+    for name in (name for name in names if name in KNOWN):
+        try:
+            locate(name, data_dir)
+            there.append(name)
+        except UserError as error:
+            missing = missing or error
+    if missing is not None:
+        choice = f"; or run what is there: {' '.join(f'--dataset {name}' for name in there)}" if there else ""
+        raise UserError(f"{missing}{choice}")
+
+
+def _run(
+    cells: Sequence[Any], out: Path, data_dir: Path | None, view: Any, jobs: int, ray: str | None, total: int
+) -> list[Any]:
+    from fednoil.reproduce.cluster import run_on_ray
+    from fednoil.reproduce.workers import run_here, run_in_processes
+
     try:
         if ray is not None:
             return run_on_ray(cells, out, data_dir, view, ray, jobs)
@@ -111,16 +149,23 @@ def _run(cells: Sequence[Any], out: Path, data_dir: Path | None, view: Any, jobs
             return run_here(cells, out, data_dir, view)
         return run_in_processes(cells, out, data_dir, view, jobs)
     except Stopped as stop:
-        stop.hint = "run the same command again to go on"
+        done = total - sum(not cell.is_done(out) for cell in cells)
+        stop.hint = f"{done} of {total} runs are done in {out}; run the same command again to go on"
         raise
 
 
 def _describe(
-    goal: str, cells: Sequence[Any], open_cells: Sequence[Any], out: Path, jobs: int, data_dir: Path | None
+    goal: str,
+    cells: Sequence[Any],
+    open_cells: Sequence[Any],
+    out: Path,
+    jobs: int,
+    data_dir: Path | None,
+    measure: bool,
 ) -> dict[str, Any]:
-    """The plan as plain values."""
+    """The plan as plain values; to `measure` its time takes some."""
     from fednoil.report.runs import load_run
-    from fednoil.reproduce.estimate import estimate
+    from fednoil.reproduce.estimate import Estimate, estimate
     from fednoil.reproduce.workers import cores
 
     done = [cell for cell in cells if cell not in set(open_cells)]
@@ -130,7 +175,10 @@ def _describe(
             past.append(load_run(out / cell.folder))
         except UserError:
             continue
-    guess = estimate(open_cells, past, jobs, max(1, cores() // jobs), data_dir)
+    if measure:
+        guess = estimate(open_cells, past, jobs, max(1, cores() // jobs), data_dir)
+    else:
+        guess = Estimate(None, "not asked for")
     return {
         "goal": goal,
         "cells": [{"title": c.title, "folder": c.folder, "done": c not in set(open_cells)} for c in cells],

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fednoil.report.claims import UNTESTED, judge
+from fednoil.report.claims import SCOPE, UNTESTED, judge
 from fednoil.report.results import Results
 from fednoil.report.sheets import Entry, Sheet, sheets
 
@@ -24,6 +24,7 @@ def show_results(results: Results) -> None:
     for verdict in verdicts:
         _line(console, f"{verdict.status}: {verdict.claim.said} ({verdict.claim.where}; {verdict.summary})")
     if verdicts:
+        _line(console, f"({SCOPE})")
         console.print()
     for warning in results.warnings:
         _line(console, f"warning: {warning}")
@@ -48,9 +49,7 @@ def _cell(entry: Entry | None) -> Text:
     if entry is None:
         return Text("–")
     text = Text(str(entry.ours), style="bold" if entry.best else "")
-    if entry.last_round is not None:
-        text.append(f"\nlast {entry.last_round}", style="dim")
-    if entry.paper:
-        difference = "" if entry.difference is None else f" {entry.difference:+.2f}"
-        text.append(f"\npaper {entry.paper}{difference}", style="dim")
+    difference = "" if entry.difference is None else f" {entry.difference:+.2f}"
+    for part in entry.beside:
+        text.append(f"\n{part}{difference if part.startswith('paper') else ''}", style="dim")
     return text

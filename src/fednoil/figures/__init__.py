@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from fednoil.figures.drawing import draw_lines, draw_trade_off
-from fednoil.figures.numbers import PANELS, ablation_lines, efficiency_lines, schedule_lines, trade_off
+from fednoil.figures.drawing import draw_lines, draw_trade_off, require_matplotlib
+from fednoil.figures.numbers import PANELS, Line, ablation_lines, efficiency_lines, schedule_lines, trade_off
 from fednoil.report.results import Results
+
+__all__ = ["FIGURES", "draw", "draw_schedules", "require_matplotlib"]
 
 FIGURES = ("schedules", "efficiency", "tradeoff", "ablation")
 
@@ -16,28 +18,41 @@ def draw_schedules(rounds: int, small: bool, folder: Path) -> list[Path]:
     """Local epochs by round; needs no run."""
     lines = schedule_lines(rounds, small)
     labels = {line.panel: ("round", "local epochs") for line in lines}
-    return draw_lines(
-        lines, "Schedules of local epochs, by the round r_min that reaches the least", labels, folder / "schedules"
-    )
+    scale = "small" if small else "paper"
+    title = f"Local epochs by round, for each r_min ({scale} scale, {rounds} rounds)"
+    return draw_lines(lines, title, labels, folder / f"schedules-{scale}")
 
 
 def draw(figure: str, results: Results, folder: Path) -> list[Path]:
     """One figure for each setting that has the runs it needs; returns the files written."""
     files = []
     for first in results.grounds():
-        name = re.sub(r"[^\w-]+", "-", "-".join((figure, *first.place.where, *first.place.method_changes))).strip("-")
+        words = (figure, *first.place.where, *first.place.method_changes, *first.told)
+        name = re.sub(r"[^\w-]+", "-", "-".join(words)).strip("-")
+        where = ", ".join((first.place.title, *first.place.method_changes, *first.told))
         if figure == "tradeoff":
             triples = trade_off(results, first)
             if len({t.name for t in triples}) > 1:
-                files += draw_trade_off(triples, f"Rounds, batches and accuracy: {first.place.title}", folder / name)
+                files += draw_trade_off(
+                    triples, f"Rounds, batches and accuracy, a line for a round\n{where}", folder / name
+                )
             continue
         lines = (efficiency_lines if figure == "efficiency" else ablation_lines)(results, first)
         if len({line.name for line in lines}) < 2:
             continue
         labels = {line.panel: _axes(figure, line.panel) for line in lines}
-        title = {"efficiency": "Accuracy over rounds and batches", "ablation": "Two-level sampling"}[figure]
-        files += draw_lines(lines, f"{title}: {first.place.title}", labels, folder / name)
+        files += draw_lines(lines, f"{_title(figure, lines)}\n{where}", labels, folder / name)
     return files
+
+
+def _title(figure: str, lines: list[Line]) -> str:
+    """What is drawn; shades are explained only where there are some."""
+    several = max(line.seeds for line in lines)
+    shade = f" (mean and range of {several} seeds)" if several > 1 else ""
+    if figure == "ablation":
+        return f"Two-level sampling and either level made uniform{shade}"
+    constant = ", dashed: constant epochs of the same total" if any(line.dashed for line in lines) else ""
+    return f"Accuracy by r_min{constant}{shade}"
 
 
 def _axes(figure: str, panel: str) -> tuple[str, str]:

@@ -93,16 +93,15 @@ def draw_trade_off(triples: Sequence[Triple], title: str, out: Path) -> list[Pat
                 axis.plot([0, 1, 2], point, color=COLOURS[names.index(triple.name)], alpha=0.4, linewidth=0.9)
         for place, name in enumerate(names):
             last = shown[[i for i, t in enumerate(mine) if t.name == name][-1]]
-            marker = {"marker": _MARKERS[place], "markersize": 6, "linewidth": 2.4}
+            thickness = len(names) - place  # the first are thicker, so that lines on one another are all seen
+            marker = {"marker": _MARKERS[place], "markersize": 4 + 2 * thickness, "linewidth": 0.8 + thickness}
             axis.plot([0, 1, 2], last, color=COLOURS[place], label=f"{name}, last round", clip_on=False, **marker)
         for place in range(3):
             axis.axvline(place, color="black", linewidth=0.8)
-            for share in (0.0, 0.25, 0.5, 0.75, 1.0):
-                number = low[place] + share * (high[place] - low[place])
-                text = f"{number:.1f}" if place == 2 else f"{number:,.0f}"
-                axis.text(
-                    place + 0.02, share, text, fontsize=7, va="center", bbox={"fc": "white", "ec": "none", "pad": 0.4}
-                )
+            for number in _ticks(plt, low[place], high[place]):
+                share = (number - low[place]) / ((high[place] - low[place]) or 1)
+                box = {"fc": "white", "ec": "none", "pad": 0.4}
+                axis.text(place + 0.02, share, f"{number:,g}", fontsize=7, va="center", bbox=box)
         axis.set_xticks([0, 1, 2], ["rounds", "training batches", "test accuracy, %"])
         axis.set_xlim(-0.15, 2.3)
         axis.set_yticks([])
@@ -114,11 +113,24 @@ def draw_trade_off(triples: Sequence[Triple], title: str, out: Path) -> list[Pat
     return [*files, _write_csv(out, [vars(t) for t in triples])]
 
 
-def _pyplot() -> Any:
+def _ticks(plt: Any, low: float, high: float) -> list[float]:
+    """Round numbers within a range, and its two ends where no round number is near."""
+    inside = [float(n) for n in plt.MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(low, high) if low <= n <= high]
+    ends = [end for end in (low, high) if all(abs(end - n) > 0.08 * (high - low) for n in inside)]
+    return sorted([*inside, *(round(end, 1) for end in ends)])
+
+
+def require_matplotlib() -> Any:
+    """Matplotlib, or what to do about its absence."""
     try:
         import matplotlib
     except ImportError:
         raise UserError("figures need the package matplotlib: pip install 'fednoil[plot]'") from None
+    return matplotlib
+
+
+def _pyplot() -> Any:
+    matplotlib = require_matplotlib()
     matplotlib.use("Agg")
     # Text stays text, the same file from the same numbers.
     matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "fednoil", "pdf.fonttype": 42})

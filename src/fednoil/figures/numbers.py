@@ -54,15 +54,20 @@ class Triple:
 def schedule_lines(rounds: int, small: bool = False) -> list[Line]:
     """Local epochs T_r by round, for both forms and each r_min."""
     lines = []
-    for name, (form, r_min, kind) in SCHEDULES.items():
+    for form, r_min, kind in SCHEDULES.values():
         if kind != "decay":
             continue
         keys = {"name": form, "t_max": 100, "t_min": 20, "r_min": r_min}
         schedule = DecayConfig.model_validate(shrink_schedule(keys) if small else keys).build()
         x = np.arange(1, rounds + 1)
         y = np.array([schedule.epochs(r) for r in range(1, rounds + 1)], dtype=float)
-        lines.append(Line(form.capitalize(), name, x, y, y, y, 1, r_min))
+        lines.append(Line(form.capitalize(), f"{form.capitalize()}({shown_r_min(r_min, small)})", x, y, y, y, 1, r_min))
     return lines
+
+
+def shown_r_min(r_min: int, small: bool) -> int:
+    """The r_min that runs have: the small scale's stand for the paper's."""
+    return int(shrink_schedule({"r_min": r_min})["r_min"]) if small else r_min
 
 
 def efficiency_lines(results: Results, first: Row) -> list[Line]:
@@ -75,7 +80,8 @@ def efficiency_lines(results: Results, first: Row) -> list[Line]:
                 row = results.find(first, method)
                 if row is None:
                     continue
-                name = f"{'Constant' if dashed else form.capitalize()}({r_min})"
+                shown = shown_r_min(r_min, first.place.family == "small")
+                name = f"{'Constant' if dashed else form.capitalize()}({shown})"
                 for over in ("round", "train_batches"):
                     panel = f"{form.capitalize()}, over {'rounds' if over == 'round' else 'training batches'}"
                     lines.append(_line(row, "test_accuracy", over, panel, name, r_min, dashed))
@@ -96,18 +102,19 @@ def ablation_lines(results: Results, first: Row) -> list[Line]:
 def trade_off(results: Results, first: Row) -> list[Triple]:
     """The paper's three panels; a triple for each round, of the mean over seeds."""
     log, cos = ("fednoil-logarithm", "fednoil-cosine")
+    a, b, c = (shown_r_min(r_min, first.place.family == "small") for r_min in (20, 40, 80))
     panels = {
-        "Cosine, Logarithm and Constant (80)": {
-            "Cosine(80)": cos,
-            "Logarithm(80)": log,
-            "Constant(80)": "fednoil-constant-as-cosine(80)",
+        "All schedules": {
+            f"Cosine({c})": cos,
+            f"Logarithm({c})": log,
+            f"Constant, as Cosine({c})": "fednoil-constant-as-cosine(80)",
         },
-        "Logarithm 20, 40, 80": {
-            "Logarithm(20)": f"{log}(20)",
-            "Logarithm(40)": f"{log}(40)",
-            "Logarithm(80)": log,
+        f"Logarithm {a}, {b}, {c}": {
+            f"Logarithm({a})": f"{log}(20)",
+            f"Logarithm({b})": f"{log}(40)",
+            f"Logarithm({c})": log,
         },
-        "Cosine 20, 40, 80": {"Cosine(20)": f"{cos}(20)", "Cosine(40)": f"{cos}(40)", "Cosine(80)": cos},
+        f"Cosine {a}, {b}, {c}": {f"Cosine({a})": f"{cos}(20)", f"Cosine({b})": f"{cos}(40)", f"Cosine({c})": cos},
     }
     triples = []
     for panel, methods in panels.items():
@@ -116,6 +123,7 @@ def trade_off(results: Results, first: Row) -> list[Triple]:
             if row is None:
                 continue
             batches, accuracy = (_stack(row, key).mean(0) for key in ("train_batches", "test_accuracy"))
+            name += f", {row.progress}" if row.progress else ""
             triples += [Triple(panel, name, i + 1, float(batches[i]), float(accuracy[i])) for i in range(len(accuracy))]
     return triples
 
@@ -127,5 +135,6 @@ def _stack(row: Row, key: str) -> np.ndarray:
 
 def _line(row: Row, key: str, over: str, panel: str, name: str, r_min: int = 0, dashed: bool = False) -> Line:
     values = _stack(row, key)
+    name += f", {row.progress}" if row.progress else ""
     x = np.arange(1.0, values.shape[1] + 1) if over == "round" else _stack(row, over).mean(0)
     return Line(panel, name, x, values.mean(0), values.min(0), values.max(0), len(row.runs), r_min, dashed)

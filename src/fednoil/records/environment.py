@@ -31,8 +31,8 @@ def _command() -> list[str]:
     return [] if "flwr" in Path(sys.argv[0]).name else ["fednoil", *sys.argv[1:]]
 
 
-def environment(device: torch.device) -> dict[str, Any]:
-    """Versions, hardware and command of this process."""
+def environment(device: torch.device, precision: torch.dtype) -> dict[str, Any]:
+    """Versions, hardware and command of this process, and what it computes in."""
     return {
         "started": now(),
         "command": _command(),
@@ -40,6 +40,7 @@ def environment(device: torch.device) -> dict[str, Any]:
         "platform": platform.platform(),
         "packages": {name: package_version(name) for name in _PACKAGES},
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "precision": str(precision).removeprefix("torch."),
         "cpus": os.cpu_count(),
         "threads": torch.get_num_threads(),
     }

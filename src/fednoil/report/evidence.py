@@ -1,8 +1,4 @@
-"""What runs say about a claim: comparisons of rows of one setting, each with its numbers.
-
-Pair noise with one shared map is left out: most labels of a class are then the same wrong one, and no method that
-treats classes alike can tell it from the truth.
-"""
+"""What runs say about a claim: comparisons of rows of one setting, each with its numbers."""
 
 from __future__ import annotations
 
@@ -21,11 +17,12 @@ _R_MIN = (10, 20, 40, 80)
 
 @dataclass(frozen=True)
 class Evidence:
-    """One comparison: does the claim hold in it, and the numbers."""
+    """One comparison: does the claim hold in it, and the numbers; a tie is no lead, so no claim of one holds in it."""
 
     holds: bool
     text: str
     seeds: int
+    tie: bool = False
 
 
 Judge = Callable[[Results], Iterator[Evidence]]
@@ -36,19 +33,24 @@ def _compare(better: Row, worse: Row, metric: str = "accuracy", lower: bool = Fa
     a, b = better.figure(metric), worse.figure(metric)
     if a is None or b is None:
         return None
-    text = f"{better.place.title}: {better.place.method_title} {a}, {worse.place.method_title} {b}"
+    text = f"{better.place.title}: {better.title} {a}, {worse.title} {b}"
     pair = paired(better, worse) if metric == "accuracy" else None
     if pair is not None and pair.p is not None:
         text += f" (last round {pair.mean:+.2f} over {pair.seeds} shared seeds, p = {pair.p:.2g})"
-    holds = a.mean < b.mean if lower else a.mean > b.mean
-    return Evidence(holds, text, min(len(better.runs), len(worse.runs)))
+    lead = _lead(b.mean, a.mean) if lower else _lead(a.mean, b.mean)
+    return Evidence(lead > 0, text, min(len(better.runs), len(worse.runs)), lead == 0)
+
+
+def _lead(a: float, b: float) -> float:
+    """a − b of numbers as they are shown: with two decimals."""
+    return round(round(a, 2) - round(b, 2), 2)
 
 
 def pairs(ahead: tuple[str, ...], behind: tuple[str, ...], metric: str = "accuracy", lower: bool = False) -> Judge:
     """A judge of all pairs of these methods, setting by setting."""
 
     def judge(results: Results) -> Iterator[Evidence]:
-        for first in _firsts(results):
+        for first in results.grounds():
             for better in (results.find(first, m) for m in ahead):
                 for worse in (results.find(first, m) for m in behind):
                     found = _compare(better, worse, metric, lower) if better and worse else None
@@ -58,29 +60,10 @@ def pairs(ahead: tuple[str, ...], behind: tuple[str, ...], metric: str = "accura
     return judge
 
 
-def only(keep: Callable[[Row], bool], judge: Judge) -> Judge:
-    """A judge over some settings only."""
-
-    def judge_some(results: Results) -> Iterator[Evidence]:
-        kept = [run for row in results.rows if keep(row) for run in row.runs]
-        yield from judge(Results(kept))
-
-    return judge_some
-
-
-def _firsts(results: Results) -> Iterator[Row]:
-    """A row of each setting to look for others beside it."""
-    yield from (row for row in results.grounds() if not row.place.noise.endswith("-shared"))
-
-
-def noisy(row: Row) -> bool:
-    return row.place.noise != "clean"
-
-
 def beats_all(results: Results) -> Iterator[Evidence]:
     """FedNoiL, with the better of its two schedules, against every federated baseline."""
     behind = ("fedavg", "fedprox", *NOISY_BASELINES)
-    for first in _firsts(results):
+    for first in results.grounds():
         ours = [row for m in FEDNOIL if (row := results.find(first, m))]
         for worse in (results.find(first, m) for m in behind):
             if ours and worse:
@@ -91,26 +74,26 @@ def beats_all(results: Results) -> Iterator[Evidence]:
 
 
 def converges(results: Results) -> Iterator[Evidence]:
-    for first in _firsts(results):
+    for first in results.grounds():
         for row in (results.find(first, m) for m in FEDNOIL):
             if row and all(run.summary["converged"] is not None for run in row.runs):
                 stars = sum(run.starred for run in row.runs)
-                text = f"{row.place.title}: {row.place.method_title} {len(row.runs) - stars} of {len(row.runs)} seeds"
+                text = f"{row.place.title}: {row.title} {len(row.runs) - stars} of {len(row.runs)} seeds"
                 yield Evidence(stars == 0, text, len(row.runs))
 
 
 def diverges(results: Results) -> Iterator[Evidence]:
-    for first in _firsts(results):
+    for first in results.grounds():
         for row in (results.find(first, m) for m in ("fedavg", "fedprox")):
             if row and all(run.summary["converged"] is not None for run in row.runs):
                 stars = sum(run.starred for run in row.runs)
-                text = f"{row.place.title}: {row.place.method_title} unsettled in {stars} of {len(row.runs)} seeds"
+                text = f"{row.place.title}: {row.title} unsettled in {stars} of {len(row.runs)} seeds"
                 yield Evidence(stars > 0, text, len(row.runs))
 
 
 def more_stable(results: Results) -> Iterator[Evidence]:
     """DMix against Jo-SRC on the same server: fewer unsettled seeds, or as many and less change at the end."""
-    for first in _firsts(results):
+    for first in results.grounds():
         for server in ("fedavg", "apfl", "krum", "cfl"):
             a, b = (results.find(first, f"{server}+{learner}") for learner in ("dividemix", "josrc"))
             if a and b and min(a.rounds, b.rounds) >= 6:
@@ -120,7 +103,8 @@ def more_stable(results: Results) -> Iterator[Evidence]:
                     f"{a.place.title}, {server}: unsettled {100 * stars[0]:.0f} % of seeds against "
                     f"{100 * stars[1]:.0f} %; largest late change {jumps[0]:.2f} against {jumps[1]:.2f} points"
                 )
-                yield Evidence((stars[0], jumps[0]) < (stars[1], jumps[1]), text, min(len(a.runs), len(b.runs)))
+                ours, theirs = ((share, round(jump, 2)) for share, jump in zip(stars, jumps, strict=True))
+                yield Evidence(ours < theirs, text, min(len(a.runs), len(b.runs)), ours == theirs)
 
 
 def _last_jump(accuracy: np.ndarray) -> float:
@@ -128,15 +112,15 @@ def _last_jump(accuracy: np.ndarray) -> float:
 
 
 def no_better_server(results: Results) -> Iterator[Evidence]:
-    for first in _firsts(results):
+    for first in results.grounds():
         for learner in ("dividemix", "josrc"):
             base = results.find(first, f"fedavg+{learner}")
             for other in (results.find(first, f"{server}+{learner}") for server in ("apfl", "krum", "cfl")):
                 a, b = (row.figure("accuracy") if row else None for row in (other, base))
                 if other and base and a and b:
-                    text = f"{other.place.title}: {other.place.method_title} {a}, {base.place.method_title} {b}"
+                    text = f"{other.place.title}: {other.title} {a}, {base.title} {b}"
                     seeds = min(len(other.runs), len(base.runs))
-                    yield Evidence(a.mean <= b.mean + MARGIN, text, seeds)
+                    yield Evidence(_lead(a.mean, b.mean) <= MARGIN, text, seeds)
 
 
 def _schedule(form: str, r_min: int) -> str:
@@ -161,25 +145,25 @@ def largest_r_min(form: str) -> Judge:
     """r_min = 80 against each smaller one: area under accuracy over rounds and over batches."""
 
     def judge(results: Results) -> Iterator[Evidence]:
-        for first in _firsts(results):
+        for first in results.grounds():
             rows = {r: row for r in _R_MIN if (row := results.find(first, _schedule(form, r)))}
             if 80 not in rows or len(rows) < 2:
                 continue
             budget = min(curve(row)[0][-1] for row in rows.values())
             areas = {r: efficiency(row, budget) for r, row in rows.items()}
             for r in sorted(rows.keys() - {80}):
-                holds = areas[80][0] > areas[r][0] and areas[80][1] > areas[r][1]
+                leads = [_lead(a, b) for a, b in zip(areas[80], areas[r], strict=True)]
                 text = (
                     f"{first.place.title}, {form}: r_min = 80 has {areas[80][0]:.2f} over rounds and "
                     f"{areas[80][1]:.2f} over batches, r_min = {r} has {areas[r][0]:.2f} and {areas[r][1]:.2f}"
                 )
-                yield Evidence(holds, text, min(len(rows[80].runs), len(rows[r].runs)))
+                yield Evidence(min(leads) > 0, text, min(len(rows[80].runs), len(rows[r].runs)), not any(leads))
 
     return judge
 
 
 def decay_beats_constant(results: Results) -> Iterator[Evidence]:
-    for first in _firsts(results):
+    for first in results.grounds():
         for form in ("cosine", "logarithm"):
             for r_min in _R_MIN:
                 decay = results.find(first, _schedule(form, r_min))
@@ -192,7 +176,8 @@ def decay_beats_constant(results: Results) -> Iterator[Evidence]:
                         f"batches, constant epochs of the same total {b[0]:.2f} and {b[1]:.2f}"
                     )
                     seeds = min(len(decay.runs), len(constant.runs))
-                    yield Evidence(a[0] > b[0] and a[1] > b[1], text, seeds)
+                    leads = [_lead(*pair) for pair in zip(a, b, strict=True)]
+                    yield Evidence(min(leads) > 0, text, seeds, not any(leads))
 
 
 def first_reach(row: Row, target: float) -> tuple[int, float] | None:
@@ -203,7 +188,7 @@ def first_reach(row: Row, target: float) -> tuple[int, float] | None:
 
 
 def logarithm_cheapest(results: Results) -> Iterator[Evidence]:
-    for first in _firsts(results):
+    for first in results.grounds():
         ours = results.find(first, "fednoil-logarithm")
         for other in (results.find(first, m) for m in ("fednoil-cosine", "fednoil-constant-as-cosine(80)")):
             if not ours or not other:
@@ -214,6 +199,6 @@ def logarithm_cheapest(results: Results) -> Iterator[Evidence]:
             assert b is not None
             text = (
                 f"{first.place.title}: {target:.1f} % in round {a[0]} after {a[1]:.0f} batches, "
-                f"{other.place.method_title} in round {b[0]} after {b[1]:.0f}"
+                f"{other.title} in round {b[0]} after {b[1]:.0f}"
             )
             yield Evidence(a[0] <= b[0] and a[1] <= b[1], text, min(len(ours.runs), len(other.runs)))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fednoil import __version__, pages
-from fednoil.report.claims import judge
+from fednoil.report.claims import SCOPE, judge
 from fednoil.report.places import command_of
 from fednoil.report.results import Results, Row, paired
 from fednoil.report.runs import CURVES, Run
@@ -30,6 +30,7 @@ def render(results: Results, title: str) -> str:
         data=pages.embedded(page_data(results)),
         sheets=sheets(results),
         verdicts=verdicts,
+        scope=SCOPE,
         counts={
             status: sum(v.status == status for v in verdicts) for status in dict.fromkeys(v.status for v in verdicts)
         },
@@ -56,9 +57,15 @@ def _verdict_of(entry: Entry) -> str:
 
 
 def paired_rows(results: Results) -> list[dict[str, Any]]:
-    """In each setting the best method against the others, on the seeds they share."""
+    """In each setting the best method against the others that were carried out alike, on the seeds they share."""
     found = []
-    for rows in results.settings():
+    compared = [
+        (setting, conduct) for setting in results.settings() for conduct in {row.conduct: None for row in setting}
+    ]
+    for setting, conduct in compared:
+        rows = [row for row in setting if row.conduct == conduct and row.finished]
+        if not rows:
+            continue
         best = max(rows, key=lambda row: _final(row))
         for other in rows:
             pair = paired(best, other) if other is not best else None
@@ -91,7 +98,7 @@ def page_data(results: Results) -> dict[str, Any]:
                 "name": run.path.name,
                 "path": str(run.path),
                 "where": index("settings", run.place.title),
-                "method": index("methods", run.place.method_title),
+                "method": index("methods", results.title_of(run)),
                 "config": index("configs", config),
                 "environment": index("environments", about),
                 "seed": run.seed,
@@ -113,13 +120,17 @@ def _summary(run: Run) -> dict[str, Any]:
     keys = (*keys, "bytes_down", "bytes_up", "config_hash", "data_hash", "noise_hash")
     found = {key: run.summary[key] for key in keys if key in run.summary}
     planned = run.values["train"]["rounds"]
-    return {**found, "rounds": run.rounds, "planned": planned, "finished": run.finished}
+    conduct = ", ".join(run.conduct)
+    return {**found, "rounds": run.rounds, "planned": planned, "finished": run.finished, "conduct": conduct}
 
 
 def _command(run: Run) -> str:
-    args = command_of(run.values)
+    """What makes the run again, its precision included; a federation takes its own keys from the file."""
+    precision = [f"run.precision={run.precision}"] if run.precision in ("float32", "bfloat16") else []
+    args = None if run.federated else command_of(run.values, precision)
     if args is None:
-        return f"fednoil run {run.path / 'config.toml'} --out {run.path.name}"
+        verb = "federation run" if run.federated else "run"
+        return f"fednoil {verb} {run.path / 'config.toml'} --out {run.path.name}"
     return "fednoil " + " ".join(f"'{a}'" if any(c in a for c in ' "[](){}*') else a for a in args)
 
 

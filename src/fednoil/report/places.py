@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -114,8 +115,11 @@ def place_of(full: Values) -> Place:
     return _own(full) if best is None or len(best.setting_changes) > _MOST_CHANGES[family] else best
 
 
-def command_of(full: Values) -> list[str] | None:
-    """The arguments of `fednoil` that make such a run from a preset; None for a setting of one's own."""
+def command_of(full: Values, conduct: Sequence[str] = ()) -> list[str] | None:
+    """The arguments of `fednoil` that make such a run from a preset; None for a setting of one's own.
+
+    `conduct` lists changes that no preset has and a configuration's hash doesn't tell, as `run.precision=float32`.
+    """
     place = place_of(full)
     if not place.family or place.method not in {*METHODS, *schedule_methods()}:
         return None
@@ -127,7 +131,7 @@ def command_of(full: Values) -> list[str] | None:
     for section in sections:  # another name drops the preset's other keys
         if base[section].get("name") != full[section].get("name"):
             base[section] = {}
-    changes = _differences(full, base, sections)
+    changes = [*_differences(full, base, sections), *conduct]
     seed = ["--seed", str(full["run"]["seed"])]
     return ["run", name, *(part for change in changes for part in ("--set", change)), *seed]
 

@@ -35,15 +35,39 @@ class Figure:
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """One method in one setting: its runs, one a seed, in the order of seeds."""
+    """One method in one setting: its runs, one a seed, in the order of seeds.
+
+    Runs that were stopped count only where none has finished; such a row is shown and never compared.
+    """
 
     place: Place
     runs: tuple[Run, ...]
+    told: tuple[str, ...] = ()  # of `conduct`, where other rows of this method have another
+
+    @property
+    def conduct(self) -> tuple[str, ...]:
+        return self.runs[0].conduct
+
+    @property
+    def title(self) -> str:
+        """The method, and how it was carried out where that tells two rows apart."""
+        return ", ".join([self.place.method_title, *self.told])
+
+    @property
+    def finished(self) -> bool:
+        return all(run.finished for run in self.runs)
+
+    @property
+    def progress(self) -> str:
+        """`at round 30 of 150`, or nothing if the row is finished."""
+        least, most = (f(run.rounds for run in self.runs) for f in (min, max))
+        reached = f"round {least}" if least == most else f"rounds {least} to {most}"
+        return "" if self.finished else f"at {reached} of {self.runs[0].values['train']['rounds']}"
 
     @property
     def starred(self) -> bool:
         """The paper's *: at least one seed did not converge, and the best rounds are reported."""
-        return any(run.starred for run in self.runs)
+        return self.finished and any(run.starred for run in self.runs)
 
     @cached_property
     def by_seed(self) -> dict[int, float]:
@@ -87,33 +111,66 @@ class Results:
     def __init__(self, runs: Iterable[Run], left_out: Sequence[str] = ()) -> None:
         self.runs, repeated = _once(runs)
         ordered = sorted(self.runs, key=lambda run: (run.key, run.seed))
-        self.rows = [Row(group[0].place, group) for _, group in _grouped(ordered, lambda run: run.key)]
-        self._by_key = {(row.place.where, row.runs[0].key[1]): row for row in self.rows}
-        self._by_name = {(row.place.where, row.place.method, row.place.method_changes): row for row in self.rows}
-        self.warnings = [*left_out, *repeated, *_warnings(self.rows)]
+        groups = [group for _, group in _grouped(ordered, lambda run: run.key)]
+        conducts: dict[Any, set[tuple[str, ...]]] = {}
+        for group in groups:
+            conducts.setdefault(_same_line(group[0]), set()).add(group[0].conduct)
+        self.rows = [_row(group, conducts[_same_line(group[0])]) for group in groups]
+        self._titles = {row.runs[0].key: row.title for row in self.rows}
+        self._by_key = {row.runs[0].key: row for row in self.rows}
+        self._by_name = {(*_ground(row), row.place.method): row for row in self.rows}
+        self.warnings = [*left_out, *repeated, *_warnings(self.rows, groups)]
+
+    def title_of(self, run: Run) -> str:
+        """The title of the row that a run belongs to."""
+        return self._titles[run.key]
 
     def settings(self) -> list[list[Row]]:
         """The rows of each setting."""
         return [list(rows) for _, rows in _grouped(self.rows, lambda row: row.place.where)]
 
     def find(self, beside: Row, method: str) -> Row | None:
-        """The row of one of the paper's methods in the same setting as another row, and with the same changes."""
+        """The row of one of the paper's methods in the setting of another row, carried out alike, with its changes."""
         place = beside.place
         if not place.family:
             return None
         if place.method_changes:
-            return self._by_name.get((place.where, method, place.method_changes))
+            return self._by_name.get((*_ground(beside), method))
         rounds = beside.runs[0].values["train"]["rounds"]
-        return self._by_key.get((place.where, key_of(place, method, rounds)))
+        return self._by_key.get((place.where, key_of(place, method, rounds), beside.conduct))
 
     def grounds(self) -> list[Row]:
-        """One row of each of the paper's settings, and of each set of changes to methods there."""
-        places = _grouped(self.rows, lambda row: (row.place.where, row.place.method_changes))
-        return [rows[0] for _, rows in places if rows[0].place.family]
+        """One row of each of the paper's settings, of each set of changes to methods there, and of each conduct."""
+        return [rows[0] for _, rows in _grouped(self.rows, _ground) if rows[0].place.family]
+
+    def some(self, keep: Callable[[Row], bool]) -> Results:
+        """Some of the rows."""
+        return Results(run for row in self.rows if keep(row) for run in row.runs)
+
+
+def _ground(row: Row) -> tuple[Any, ...]:
+    """What rows share that may be compared."""
+    return row.place.where, row.place.method_changes, row.conduct
+
+
+def _same_line(run: Run) -> tuple[Any, ...]:
+    """What runs share that stand in one line of a table, whatever the column."""
+    place = run.place
+    return place.family, place.dataset, place.setting_changes, place.method_title
+
+
+def _row(group: tuple[Run, ...], conducts: set[tuple[str, ...]]) -> Row:
+    """A row of the finished runs, or of all where none is; it tells what not all of its neighbours have."""
+    first = group[0]
+    shared = set.intersection(*map(set, conducts))
+    told = tuple(part for part in first.conduct if part not in shared)
+    return Row(first.place, tuple(run for run in group if run.finished) or group, told)
 
 
 def paired(a: Row, b: Row) -> Paired | None:
-    """Compare final accuracies, a − b, seed by seed; None without a common seed."""
+    """Compare final accuracies, a − b, seed by seed; None without a common seed, or if a run was stopped."""
+    if not (a.finished and b.finished):
+        return None
     common = sorted(a.by_seed.keys() & b.by_seed.keys())
     if not common:
         return None
@@ -156,25 +213,35 @@ def _once(runs: Iterable[Run]) -> tuple[list[Run], list[str]]:
     return list(best.values()), repeated
 
 
-def _warnings(rows: Sequence[Row]) -> list[str]:
+def _warnings(rows: Sequence[Row], groups: Sequence[tuple[Run, ...]]) -> list[str]:
     found = []
-    for row in rows:
-        name = f"{row.place.method_title} on {row.place.title}"
-        for run in row.runs:
+    for row, group in zip(rows, groups, strict=True):
+        name = f"{row.title} on {row.place.title}"
+        for run in (run for run in group if not run.finished):
+            fate = "left out of the mean" if row.finished else "shown as far as it got, and compared with nothing"
             planned = run.values["train"]["rounds"]
-            if not run.finished:
-                found.append(f"{name}, seed {run.seed}: stopped after round {run.rounds} of {planned}")
+            found.append(f"{name}, seed {run.seed}: stopped after round {run.rounds} of {planned}; {fate}")
         if row.starred:
             seeds = [str(run.seed) for run in row.runs if run.starred]
             found.append(f"{name}: not converged (seeds {', '.join(seeds)}); the best round is reported")
-        if any(run.summary["converged"] is None for run in row.runs):
+        if row.finished and any(run.summary["converged"] is None for run in row.runs):
             found.append(f"{name}: fewer than six rounds, too few to judge convergence")
-        for what in ("data_hash",):
-            if len({run.summary.get(what) for run in row.runs if run.summary.get(what)}) > 1:
-                found.append(f"{name}: runs with different data ({what})")
+        if len({run.summary.get("data_hash") for run in row.runs if run.summary.get("data_hash")}) > 1:
+            found.append(f"{name}: runs with different data (data_hash)")
+        if len(devices := {run.environment["device"] for run in row.runs if "device" in run.environment}) > 1:
+            found.append(f"{name}: runs on different devices ({', '.join(sorted(devices))})")
+    return [*found, *_general_warnings(rows)]
+
+
+def _general_warnings(rows: Sequence[Row]) -> list[str]:
+    """What is told of all rows together."""
+    found = []
+    told = sorted({part for row in rows for part in row.told})
+    if told:
+        found.append(f"runs that were carried out differently ({'; '.join(told)}) have rows of their own")
     few = [row for row in rows if len(row.runs) < FEW_SEEDS]
     if few:
-        shown = "; ".join(f"{row.place.method_title} on {row.place.title} ({len(row.runs)})" for row in few[:5])
+        shown = "; ".join(f"{row.title} on {row.place.title} ({len(row.runs)})" for row in few[:5])
         more = f"; and {len(few) - 5} more" if len(few) > 5 else ""
         found.append(f"fewer than {FEW_SEEDS} seeds, so the spread says little: {shown}{more}")
     versions = {run.environment.get("packages", {}).get("fednoil") for row in rows for run in row.runs} - {None}

@@ -64,6 +64,7 @@ class Run:
     clients: Clients
     confusion: list[list[int]] | None = None  # given × predicted labels of all clients' samples
     environment: dict[str, Any] = field(default_factory=dict)
+    federated: bool = False  # on the nodes of a federation, not simulated
 
     @property
     def seed(self) -> int:
@@ -74,9 +75,32 @@ class Run:
         return len(self.curves["test_accuracy"])
 
     @functools.cached_property
-    def key(self) -> tuple[tuple[str, ...], str]:
+    def key(self) -> tuple[tuple[str, ...], str, tuple[str, ...]]:
         """Runs with the same key differ in their seed alone."""
-        return self.place.where, method_key(self.values)
+        return self.place.where, method_key(self.values), self.conduct
+
+    @property
+    def precision(self) -> str:
+        """What it computed in, `float32` for instance; several where it was resumed elsewhere, "" where unknown."""
+        known = [self.environment.get("precision"), *(r.get("precision") for r in self.environment.get("resumed", []))]
+        found = dict.fromkeys(str(name) for name in known if name)
+        configured = self.values["run"]["precision"]
+        if not found and configured != "auto":
+            return str(configured)
+        if not found and self.environment.get("device") == "cpu":
+            return "float32"
+        return " then ".join(found)
+
+    @functools.cached_property
+    def conduct(self) -> tuple[str, ...]:
+        """How it was carried out, as far as that changes results: its precision, and what a federation adds."""
+        parts = [self.precision or "precision not recorded"]
+        if self.federated:
+            noise = {k: v for k, v in self.values["federation"].items() if k.startswith("update_")}
+            if noise["update_epsilon"] is None:
+                noise = {}
+            parts += ["in a federation", *(f"federation.{key}={value:g}" for key, value in noise.items())]
+        return tuple(parts)
 
     @property
     def accuracy(self) -> float:
@@ -121,7 +145,7 @@ def load_run(path: Path) -> Run:
     """Read one run folder."""
     folder = RunFolder(path)
     try:
-        values = _configuration(path / "config.toml")
+        values = completed(read_toml(path / "config.toml"))
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
     records = folder.records()
@@ -138,12 +162,12 @@ def load_run(path: Path) -> Run:
     there = (path / "environment.json").is_file()
     environment = read_json(path / "environment.json") if there else {}
     matrix = confusion.get("given_predicted")
-    return Run(path, place_of(values), values, finished, summary, curves, clients, matrix, environment)
+    federated = "nodes" in records[-1]
+    return Run(path, place_of(values), values, finished, summary, curves, clients, matrix, environment, federated)
 
 
-def _configuration(path: Path) -> dict[str, Any]:
+def completed(raw: dict[str, Any]) -> dict[str, Any]:
     """A run's configuration with all keys. Code of a user's own that it names is not imported: runs travel."""
-    raw = read_toml(path)
     own = {s: raw[s] for s in ("server", "learner") if ":" in str(raw.get(s, {}).get("name", ""))}
     values = load_config({**raw, **{section: {} for section in own}}).model_dump(mode="json")
     return values | {section: {**values[section], **keys} for section, keys in own.items()}

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fednoil.config.presets import NOISES, SETTINGS
+from fednoil.config.small import BASE
 from fednoil.paper import DATASETS, METHODS, Cell, cells, noise_name
 from fednoil.report.places import Place, schedule_methods
 from fednoil.report.results import METRICS, Figure, Results, Row
@@ -49,6 +50,17 @@ class Entry:
     difference: float | None
     best: bool  # of its column
     last_round: Figure | None = None  # where `ours` is the best round because a seed did not converge
+
+    @property
+    def beside(self) -> list[str]:
+        """What stands beside ours: the last round or how far the runs got, the paper's value, the number of seeds."""
+        parts = [f"last round {self.last_round}"] if self.last_round else []
+        parts += [self.row.progress] if self.row.progress else []
+        if self.paper:
+            place = self.row.place
+            same = place.family != "small" or self.paper.dataset == BASE
+            parts.append(f"paper {self.paper}" if same else f"paper, {self.paper.dataset.upper()}: {self.paper}")
+        return parts
 
 
 @dataclass(frozen=True)
@@ -102,18 +114,18 @@ def _sheet(table: str, rows: list[Row]) -> Sheet:
     spots = sorted({(row.place.setting, row.place.noise) for row in rows}, key=_spot_rank)
     columns = [Column(setting, noise, metric) for setting, noise in spots for metric in metrics]
     columns = [c for c in columns if any(_at(row, c) and row.figure(c.metric) for row in rows)]
-    names = {row.place.method_title: row.place.method for row in rows}
+    names = {row.title: row.place.method for row in rows}
     methods = sorted(names, key=lambda title: (_rank(names[title]), title))
     entries: list[list[Entry | None]] = [[None] * len(columns) for _ in methods]
     for j, column in enumerate(columns):
-        here = [(methods.index(r.place.method_title), r, r.figure(column.metric)) for r in rows if _at(r, column)]
+        here = [(methods.index(r.title), r, r.figure(column.metric)) for r in rows if _at(r, column)]
         known = [(i, row, ours) for i, row, ours in here if ours is not None]
         sign = 1 if column.higher_wins else -1
-        top = max((sign * ours.mean for _, _, ours in known), default=0.0)
+        ranked = [sign * ours.mean for _, row, ours in known if row.finished]
         for i, row, ours in known:
-            best = len(known) > 1 and sign * ours.mean == top
+            best = row.finished and len(ranked) > 1 and sign * ours.mean == max(ranked)
             entries[i][j] = _entry(table, row, column.metric, ours, best)
-    return Sheet(table, _title(table, place), columns, methods, entries, _note(table, place))
+    return Sheet(table, _title(table, place), columns, methods, entries, _note(table, rows))
 
 
 def _at(row: Row, column: Column) -> bool:
@@ -137,6 +149,7 @@ def _rank(method: str) -> int:
 def _entry(table: str, row: Row, metric: str, ours: Figure, best: bool) -> Entry:
     paper = paper_value(table, row.place, metric)
     same = row.place.family == "paper" and not row.place.setting_changes and not row.place.method_changes
+    same = same and row.finished
     last = row.last_round() if ours.starred else None
     return Entry(row, ours, paper, ours.mean - paper.mean if paper and same else None, best, last)
 
@@ -162,15 +175,20 @@ def _title(table: str, place: Place) -> str:
     return ", ".join(w for w in (TITLES[table], place.dataset, scale, *place.setting_changes) if w)
 
 
-def _note(table: str, place: Place) -> str:
+def _note(table: str, rows: Sequence[Row]) -> str:
+    place = rows[0].place
     notes = [
         "Accuracy: mean ± standard deviation over seeds of the last round; * a seed did not converge (a change of "
-    ]
-    notes[0] += (
         "2 points or more in the last five rounds): then the mean of the best rounds, and the last round beside it."
-    )
+    ]
     if table in _METRICS:
-        notes.append(f"{', '.join(METRICS[m] for m in _METRICS[table][1:])}: mean ± deviation over rounds.")
+        notes.append(
+            f"{', '.join(METRICS[m] for m in _METRICS[table][1:])}: mean ± deviation over rounds.".capitalize()
+        )
+    if any(not row.finished for row in rows):
+        notes.append("Rows that say “at round” are not finished: no difference, test or claim is made of them.")
     if place.family == "small" or place.setting_changes:
         notes.append("Not the paper's scale: its values stand here for the order of methods, not for comparison.")
+    conducts = dict.fromkeys(", ".join(row.conduct) for row in rows)
+    notes.append(f"Computed in: {'; '.join(sorted(conducts))}.")
     return " ".join(notes)

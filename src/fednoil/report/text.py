@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fednoil.report.claims import judge
+from fednoil.report.claims import SCOPE, judge
 from fednoil.report.results import Results
 from fednoil.report.sheets import Entry, Sheet, sheets
 
@@ -11,23 +11,29 @@ _PAPER = "Wang, Zhou, Long, Han, Jiang: FedNoiL (arXiv 2205.10110)"
 
 def markdown(results: Results) -> str:
     """Every table, the claims and the warnings."""
-    parts = [_markdown_sheet(sheet) for sheet in sheets(results)]
-    claims = ["## The paper's claims", "", "| verdict | claim | in the paper | evidence |", "|---|---|---|---|"]
-    for verdict in judge(results):
-        claim = verdict.claim
-        claims.append(f"| {verdict.status} | {_cell(claim.said)} | {claim.where} | {_cell(verdict.summary)} |")
-    parts.append("\n".join(claims))
+    parts = [markdown_sheet(sheet) for sheet in sheets(results)]
+    parts += [f"## The paper's claims\n\n{markdown_claims(results)}"]
     if results.warnings:
         parts.append("\n".join(["## Warnings", "", *(f"- {_cell(line)}" for line in results.warnings)]))
     return "\n\n".join(parts) + "\n"
 
 
-def _markdown_sheet(sheet: Sheet) -> str:
+def markdown_sheet(sheet: Sheet, level: int = 2) -> str:
+    """One table under a heading of this level."""
     head = ["method", *(_heading(sheet, j) for j in range(len(sheet.columns)))]
-    lines = [f"## {sheet.title}", "", _row(head), _row(["---"] * len(head))]
+    lines = [f"{'#' * level} {sheet.title}", "", _row(head), _row(["---"] * len(head))]
     for method, entries in zip(sheet.methods, sheet.entries, strict=True):
         lines.append(_row([method, *(_markdown_entry(entry) for entry in entries)]))
     return "\n".join([*lines, "", sheet.note])
+
+
+def markdown_claims(results: Results) -> str:
+    """The claims with their verdicts, and what they are judged on."""
+    lines = ["| verdict | claim | in the paper | evidence |", "|---|---|---|---|"]
+    for verdict in judge(results):
+        claim = verdict.claim
+        lines.append(f"| {verdict.status} | {_cell(claim.said)} | {claim.where} | {_cell(verdict.summary)} |")
+    return "\n".join([*lines, "", SCOPE])
 
 
 def _heading(sheet: Sheet, j: int) -> str:
@@ -48,13 +54,9 @@ def _markdown_entry(entry: Entry | None) -> str:
     if entry is None:
         return "–"
     ours = f"**{entry.ours}**" if entry.best else str(entry.ours)
-    parts = [f"{ours} (n = {len(entry.row.runs)})"]
-    if entry.last_round is not None:
-        parts.append(f"last round {entry.last_round}")
-    if entry.paper:
-        difference = "" if entry.difference is None else f", {entry.difference:+.2f}"
-        parts.append(f"[paper {entry.paper}{difference}]")
-    return " ".join(parts)
+    difference = "" if entry.difference is None else f", {entry.difference:+.2f}"
+    beside = f" [{'; '.join(entry.beside)}{difference}]" if entry.beside else ""
+    return f"{ours} (n = {len(entry.row.runs)}){beside}"
 
 
 def latex(results: Results) -> str:
@@ -76,9 +78,9 @@ def _latex_sheet(sheet: Sheet) -> str:
     ]
     for method, entries in zip(sheet.methods, sheet.entries, strict=True):
         lines.append(" & ".join([_escape(method), *(_latex_entry(entry) for entry in entries)]) + " \\\\")
-        if any(entry and entry.paper for entry in entries):
-            small = [f"{{\\small ({_number(str(e.paper))})}}" if e and e.paper else "" for e in entries]
-            lines.append(" & ".join(["\\quad{\\small paper}", *small]) + " \\\\")
+        if any(entry and entry.beside for entry in entries):
+            small = [f"{{\\small {_number('; '.join(e.beside))}}}" if e and e.beside else "" for e in entries]
+            lines.append(" & ".join(["", *small]) + " \\\\")
     return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", "\\end{table}"])
 
 

@@ -18,8 +18,8 @@ from fednoil.config import load_config
 from fednoil.errors import UserError
 from fednoil.files import write_bytes
 from fednoil.reproduce.plan import Cell
-from fednoil.reproduce.workers import Outcome, Unwatched, View
-from fednoil.runner import run
+from fednoil.reproduce.workers import Outcome, View
+from fednoil.runner import Silent, run
 
 
 def run_on_ray(
@@ -52,17 +52,23 @@ def run_on_ray(
             ray.shutdown()
 
 
-def _connect(address: str) -> tuple[Any, bool]:
-    """Join the cluster at `address`; `auto` is the one that runs here, or else a new one on this machine alone.
-
-    Returns Ray, and whether it is ours to leave: a process that has joined a cluster already stays in it.
-    """
+def import_ray() -> Any:
+    """Ray, or what to do about its absence."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
         import ray  # pyright: ignore[reportMissingImports]  (an extra)
     except ImportError:
         raise UserError("--ray needs the package ray: pip install 'fednoil[ray]'") from None
+    return ray
+
+
+def _connect(address: str) -> tuple[Any, bool]:
+    """Join the cluster at `address`; `auto` is the one that runs here, or else a new one on this machine alone.
+
+    Returns Ray, and whether it is ours to leave: a process that has joined a cluster already stays in it.
+    """
+    ray = import_ray()
     if ray.is_initialized():
         return ray, False
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
@@ -80,7 +86,7 @@ def _run_cell(values: dict[str, Any], folder: str, token: str, data_dir: str | N
     with tempfile.TemporaryDirectory() as own:
         target = Path(folder) if shared else Path(own) / "run"
         try:
-            run(load_config(values), target, Unwatched(), data_dir=Path(data_dir) if data_dir else None, resume=True)
+            run(load_config(values), target, Silent(), data_dir=Path(data_dir) if data_dir else None, resume=True)
         except UserError as error:
             return str(error), {}
         if shared:

@@ -6,9 +6,10 @@ name: cells that several tables share are run once, and a cell that is done is n
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,8 @@ DEFAULT_SEEDS = {"paper": "0..4", "small": "0..2"}  # the paper's five; three ke
 _NOISY = ("symmetric-high", "symmetric-low", "pair-high", "pair-low")
 _ABLATION = ("fednoil-logarithm", "fednoil-uniform-clients", "fednoil-uniform-local")
 _SCHEDULES = ("fednoil-cosine", "fednoil-logarithm", *schedule_methods())
-_TRADE_OFF = tuple(m for m in _SCHEDULES if "(10)" not in m and not re.search(r"constant.*\((20|40)\)", m))
+# One constant schedule is drawn; the other, which matches Logarithm(80), is not.
+_TRADE_OFF = tuple(m for m in _SCHEDULES if "(10)" not in m and ("constant" not in m or m.endswith("cosine(80)")))
 _BASELINES = tuple(m for m in dict.fromkeys(PAPER_METHODS.values()) if m not in _ABLATION and m != "fednoil-no-ssl")
 
 
@@ -111,57 +113,81 @@ class Cell:
 
 
 def make_plan(goal: str, wanted: Wanted) -> list[Cell]:
-    """The cells of a goal, or of all of them, each once."""
+    """The cells of a goal, or of all of them, each once: the most telling first, all of a seed before the next."""
     if goal != "all" and goal not in GOALS:
         raise UserError(
             f"unknown table or figure '{goal}'; choose {', '.join([*GOALS, 'all'])}{nearest(goal, [*GOALS])}"
         )
     if wanted.scale not in SCALES:
         raise UserError(f"--scale {wanted.scale}: choose {' or '.join(SCALES)}")
-    _check("--dataset", wanted.datasets, list(DATASETS))
-    _check("--setting", wanted.settings, list(SETTINGS))
-    _check("--noise", wanted.noises, list(NOISES))
-    methods = [PAPER_METHODS.get(m, m) for m in wanted.methods]
-    _check("--method", methods, [*METHODS, *schedule_methods()])
+    wanted = replace(wanted, methods=[PAPER_METHODS.get(m, m) for m in wanted.methods])
+    for option, (given, known) in _filters(wanted).items():
+        _check(option, given, known)
     if wanted.scale == "small" and wanted.datasets:
         raise UserError("--dataset: the small scale has the embedded Fashion-MNIST images and nothing else")
+    cells = _cells(goal, wanted)
+    if not cells and (goal == "all" or GOALS[goal].methods):
+        raise UserError(_empty(goal, wanted))
+    if goal != "all" and not GOALS[goal].methods and (wanted.settings or wanted.noises or wanted.methods):
+        raise UserError(
+            f"{goal} needs no runs, so --setting, --noise and --method have nothing to choose; leave them out"
+        )
+    return sorted(cells, key=_urgency)
+
+
+def _filters(wanted: Wanted) -> dict[str, tuple[Sequence[str], list[str]]]:
+    """The options that choose cells: what was given, and what is known."""
+    return {
+        "--dataset": (wanted.datasets, list(DATASETS)),
+        "--setting": (wanted.settings, list(SETTINGS)),
+        "--noise": (wanted.noises, list(NOISES)),
+        "--method": (wanted.methods, [*METHODS, *schedule_methods()]),
+    }
+
+
+def _cells(goal: str, wanted: Wanted) -> list[Cell]:
     cells: dict[str, Cell] = {}
     for name in GOALS if goal == "all" else [goal]:
         spec, some = GOALS[name], goal == "all"
         for values in _grid(
-            spec,
             wanted,
             _chosen(wanted.datasets, spec.datasets, some),
             _chosen(wanted.settings, spec.settings, some),
             _chosen(wanted.noises, spec.noises, some),
-            _chosen(methods, spec.methods, some) if spec.methods else [],
+            _chosen(wanted.methods, spec.methods, some) if spec.methods else [],
         ):
             config = load_config(values)
             cells.setdefault(config.hash(), Cell(config, place_of(config.model_dump(mode="json"))))
     return list(cells.values())
 
 
+def _empty(goal: str, wanted: Wanted) -> str:
+    """Why a plan has no cell: the options without which it would have some, or all of them."""
+    fields = {"--dataset": "datasets", "--setting": "settings", "--noise": "noises", "--method": "methods"}
+    given = {option: values for option, (values, _) in _filters(wanted).items() if values}
+    guilty = [option for option in given if _cells(goal, replace(wanted, seeds=(0,), **{fields[option]: ()}))]
+    told = " with ".join(f"{option} {' '.join(given[option])}" for option in guilty or given)
+    return f"nothing to run: no table or figure of '{goal}' has {told}; leave it out or name another"
+
+
+def _urgency(cell: Cell) -> tuple[int, int, int]:
+    """Place in the plan: seeds, then datasets, small ones first, then FedNoiL before what it is compared with."""
+    place, datasets = cell.place, list(DATASETS)
+    dataset = datasets.index(place.dataset) if place.dataset in datasets else 0
+    method = 0 if place.method in ("fednoil-logarithm", "fednoil-cosine") else 2 if "centralized" in place.method else 1
+    return cell.config.run.seed, dataset, method
+
+
 def _grid(
-    spec: Goal,
-    wanted: Wanted,
-    datasets: Sequence[str],
-    settings: Sequence[str],
-    noises: Sequence[str],
-    methods: Sequence[str],
-) -> list[dict[str, Any]]:
-    """Seeds come last but one: a plan that is stopped early has whole rows of the paper's table."""
+    wanted: Wanted, datasets: Sequence[str], settings: Sequence[str], noises: Sequence[str], methods: Sequence[str]
+) -> Iterator[dict[str, Any]]:
+    """The sections of every cell, method by method."""
     changes = wanted.changes or {}
     rounds = changes.get("train", {}).get("rounds")
-    found = []
-    for dataset in datasets if wanted.scale == "paper" else [""]:
-        for setting in settings:
-            for noise in noises:
-                for seed in wanted.seeds:
-                    for method in methods:
-                        values = values_of(wanted.scale, dataset, setting, noise, method, rounds)
-                        values = merge(values, changes)
-                        found.append(merge(values, {"run": {"seed": seed}}))
-    return found
+    places = itertools.product(datasets if wanted.scale == "paper" else [""], methods, settings, noises, wanted.seeds)
+    for dataset, method, setting, noise, seed in places:
+        values = merge(values_of(wanted.scale, dataset, setting, noise, method, rounds), changes)
+        yield merge(values, {"run": {"seed": seed}})
 
 
 def _chosen(given: Sequence[str], own: Sequence[str], only_own: bool) -> list[str]:

@@ -22,7 +22,7 @@ from fednoil.errors import UserError
 from fednoil.experiment import Experiment
 from fednoil.files import write_bytes
 from fednoil.reproduce.plan import Cell
-from fednoil.runner import run
+from fednoil.runner import Silent, run
 
 _GRACE = 60.0  # seconds that a process has to write its checkpoint when it is stopped
 
@@ -70,23 +70,7 @@ def run_here(cells: Sequence[Cell], out: Path, data_dir: Path | None, view: View
     return outcomes
 
 
-class Unwatched:
-    """A reporter that nobody reads."""
-
-    def start(self, experiment: Experiment, done: list[dict[str, Any]]) -> None:
-        pass
-
-    def local(self, share: float) -> None:
-        pass
-
-    def round(self, record: dict[str, Any]) -> None:
-        pass
-
-    def finish(self, summary: dict[str, Any], folder: Path) -> None:
-        pass
-
-
-class _Watcher(Unwatched):
+class _Watcher(Silent):
     """Passes a run's rounds on to the view of the plan."""
 
     def __init__(self, cell: Cell, view: View) -> None:

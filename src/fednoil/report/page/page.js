@@ -6,12 +6,22 @@
   const COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"];
   const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3]];
   const MOST_LINES = 36;
+  const WHOLE = [...Array(9).keys()].flatMap((e) => [1, 2, 5].map((n) => n * 10 ** e));  // no round 2.5
   const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const method = (run) => data.methods[run.method];
   const where = (run) => data.settings[run.where];
   const title = (run) => `${where(run)}: ${method(run)}, seed ${run.seed}`;
 
   const number = (value, digits = 2) => (value === null || value === undefined ? "–" : value.toFixed(digits));
+
+  // ---- wide tables say that there is more
+  function hintScroll() {
+    for (const box of document.querySelectorAll(".scroll")) {
+      box.classList.toggle("more", box.scrollWidth - box.clientWidth - box.scrollLeft > 4);
+    }
+  }
+  for (const box of document.querySelectorAll(".scroll")) box.addEventListener("scroll", hintScroll, { passive: true });
+  new ResizeObserver(hintScroll).observe(document.body);
 
   // ---- filter: every word must occur
   let words = [];
@@ -37,6 +47,9 @@
       const name = several + method(run) + (each ? `, seed ${run.seed}` : "");
       if (!lines.has(name)) lines.set(name, []);
       lines.get(name).push(run);
+    }
+    for (const [name, some] of lines) {  // a run that was stopped would cut the others' mean short
+      if (some.some((run) => run.summary.finished)) lines.set(name, some.filter((run) => run.summary.finished));
     }
     return lines;
   }
@@ -71,7 +84,7 @@
     const axis = { stroke: style("--soft"), grid: thin, ticks: thin };
     chart = new uPlot({
       width: $("curve-chart").clientWidth, height: 360, scales: { x: { time: false } },
-      axes: [{ ...axis, label: over === "round" ? "round" : "training batches" }, { ...axis, label: data.curves[key] }],
+      axes: [{ ...axis, label: over === "round" ? "round" : "training batches", incrs: WHOLE }, { ...axis, label: data.curves[key] }],
       series: [{ label: over === "round" ? "round" : "batches" }, ...lines.map(([name], i) => ({
         label: name, stroke: COLOURS[i % 6], dash: DASHES[Math.floor(i / 6) % 4], width: 1.6, spanGaps: true,
         value: (_, v) => (v === null || v === undefined ? "–" : v.toFixed(2)), points: { show: tables[i][0].length < 3 },
@@ -170,7 +183,7 @@
       const s = run.summary, state = s.converged === null ? "–" : s.converged ? "yes" : "no";
       return `<tr data-run="${i}" tabindex="0"><td>${text(method(run))}</td><td>${text(where(run))}</td>${cell(run.seed)}` +
         `<td data-v="${s.rounds}">${s.rounds}${s.finished ? "" : ` of ${s.planned}`}</td>${cell(s.final_accuracy, 2)}` +
-        `${cell(s.best_accuracy, 2)}${cell(s.last10_accuracy, 2)}<td>${state}</td>${cell(s.train_batches)}${cell(s.wall_s, 0)}</tr>`;
+        `${cell(s.best_accuracy, 2)}${cell(s.last10_accuracy, 2)}<td>${state}</td>${cell(s.train_batches)}${cell(s.wall_s, 0)}<td>${text(s.conduct)}</td></tr>`;
     }).join("");
     body.addEventListener("click", (event) => showRun(event.target.closest("tr")));
     body.addEventListener("keydown", (event) => event.key === "Enter" && showRun(event.target.closest("tr")));

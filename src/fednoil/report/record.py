@@ -1,0 +1,94 @@
+"""Many runs as one small file: what reports and figures need of each, to be committed, sent, or read again.
+
+A parquet file with one row a run: configuration, summary, environment, clients and labels as JSON, and a few curves
+with every round, to two decimals. How a run was called is left out, because it names folders of the machine it ran on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fednoil.errors import UserError
+from fednoil.files import write_bytes
+from fednoil.report.places import place_of
+from fednoil.report.runs import Clients, Run, completed
+
+CURVES = ("test_accuracy", "train_batches", "noise_ratio", "label_precision", "label_recall")  # of tables and figures
+_TEXTS = ("config", "summary", "environment", "clients", "confusion")
+_SCHEMA = pa.schema(
+    [
+        ("name", pa.string()),
+        ("finished", pa.bool_()),
+        ("federated", pa.bool_()),
+        *((text, pa.string()) for text in _TEXTS),
+        *((key, pa.list_(pa.float64() if key == "train_batches" else pa.float32())) for key in CURVES),
+    ]
+)
+
+
+def write_record(runs: Sequence[Run], path: Path) -> None:
+    """Write the runs to a file, the same bytes for the same runs."""
+    buffer = pa.BufferOutputStream()
+    rows = sorted((_row(run) for run in runs), key=lambda row: (row["name"], row["config"]))
+    pq.write_table(pa.Table.from_pylist(rows, _SCHEMA), buffer, compression="zstd")
+    write_bytes(path, buffer.getvalue().to_pybytes())
+
+
+def read_record(path: Path) -> list[Run]:
+    """The runs of a file; what was left out of it is absent in reports."""
+    try:
+        rows = pq.read_table(path, schema=_SCHEMA).to_pylist()
+        return [_run(row, path) for row in rows]
+    except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{path} is not a record of runs, as `fednoil report --record` writes it: {error}") from None
+
+
+def _row(run: Run) -> dict[str, Any]:
+    config = {section: {k: v for k, v in keys.items() if v is not None} for section, keys in run.values.items()}
+    environment = {k: v for k, v in run.environment.items() if k not in ("command", "started")}
+    return {
+        "name": run.path.name,
+        "finished": run.finished,
+        "federated": run.federated,
+        "config": _text(config),
+        "summary": _text(run.summary),
+        "environment": _text(environment),
+        "clients": _text(_rounded(asdict(run.clients))),
+        "confusion": _text(run.confusion),
+        **{key: run.curves[key].round(2).tolist() if key in run.curves else None for key in CURVES},
+    }
+
+
+def _run(row: dict[str, Any], path: Path) -> Run:
+    values = completed(json.loads(row["config"]))
+    known: dict[str, Any] = {text: json.loads(row[text]) for text in _TEXTS[1:]}
+    curves = {key: np.array(row[key], dtype=float) for key in CURVES if row[key] is not None}
+    return Run(
+        path / row["name"],
+        place_of(values),
+        values,
+        row["finished"],
+        known["summary"],
+        curves,
+        Clients(**known["clients"]),
+        known["confusion"],
+        known["environment"],
+        row["federated"],
+    )
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def _rounded(clients: dict[str, Any]) -> dict[str, Any]:
+    """Shares in percent to one decimal, as the page shows them."""
+    return {k: None if v is None else [round(x, 1) for x in v] for k, v in clients.items()}
