@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import ssl
 import stat
 import subprocess
@@ -272,3 +273,22 @@ def test_the_demo_touches_nothing_that_it_has_not_made(tmp_path: Path) -> None:
         assert done.returncode == 1
         assert done.stderr == f"{tmp_path / 'thesis.tex'} is not this demo's; give a new or empty --folder\n"
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_what_is_tried_over_several_machines_is_what_is_documented() -> None:
+    """Every block that tools/federation_machines.py looks for on the page is there, once."""
+    path = Path(__file__).parents[1] / "tools" / "federation_machines.py"
+    spec = importlib.util.spec_from_file_location("federation_machines", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    find = module.documented()
+    wanted = re.findall(r'find\("(.+?)"\)', path.read_text())
+    assert len(wanted) == 7
+    commands = [line for words in wanted for line in find(words)]
+    assert [command.split()[0] for command in commands] == [
+        *("fednoil", "mkdir", "flower-superlink", "server", "[superlink.central]"),
+        *("fednoil", "flwr", "flower-supernode", "fednoil"),
+    ]
+    assert sum(any(place in command for place in module.PLACES) for command in commands) == 8  # all but `flwr`'s
