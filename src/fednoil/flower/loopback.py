@@ -114,7 +114,10 @@ root-certificates = {json.dumps(str(self.folder / CA))}
         make_private(self.folder / "home")
         write_text(self.folder / "home" / "config.toml", connection)
         options = ["--enable-supernode-auth", "--disable-runtime-dependency-installation"]
-        options += ["--database", str(self.folder / "superlink.db")]
+        database = self.folder / "superlink.db"
+        database.touch()
+        database.chmod(0o600)  # it holds models; SQLite gives its other files the same mode
+        options += ["--database", str(database)]
         process = self._start(SUPERLINK, port, ["flower-superlink", *options])
 
         def ready() -> bool:
