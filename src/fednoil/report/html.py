@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -126,6 +128,9 @@ def _summary(run: Run) -> dict[str, Any]:
 
 def _command(run: Run) -> str:
     """What makes the run again, its precision included; a federation takes its own keys from the file."""
+    asked = run.environment.get("command") or []
+    if asked[1:3] == ["federation", "run"]:  # which nodes took part no configuration says
+        return shlex.join(asked)
     precision = [f"run.precision={run.precision}"] if run.precision in ("float32", "bfloat16") else []
     args = None if run.federated else command_of(run.values, precision)
     if args is None:
@@ -145,8 +150,8 @@ def _thinned(run: Run, length: int) -> dict[str, list[float | None]]:
 
 
 def _clients(run: Run) -> dict[str, Any]:
-    def short(values: list[float] | None) -> list[float] | None:
-        return None if values is None else [round(v, 1) for v in values]
+    def short(values: Sequence[float | None] | None) -> list[float | None] | None:
+        return None if values is None else [None if v is None else round(v, 1) for v in values]
 
     clients = run.clients
     return {
@@ -155,6 +160,8 @@ def _clients(run: Run) -> dict[str, Any]:
         "noise": short(clients.noise),
         "share": short(clients.clean_share),
         "agreement": short(clients.agreement),
+        "names": clients.names,
+        "held_out": short(clients.held_out),
     }
 
 
