@@ -64,6 +64,7 @@ def until(ready: Callable[[], Any], seconds: float, what: str) -> None:
 
 def test_flowers_simulation_engine_ends_where_ours_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """20 clients, FedNoiL, three rounds, the same seed, one thread."""
+    pytest.importorskip("ray", reason="Flower's simulation engine needs the extra 'simulation'")
     monkeypatch.setenv("HOME", str(tmp_path))  # of the nodes' state
     config = load_config(
         {
