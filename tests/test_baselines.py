@@ -64,6 +64,40 @@ def test_josrc_losses() -> None:
     assert torch.softmax(P / 10, 1)[0].tolist() == pytest.approx([0.345663, 0.328804, 0.325533], abs=1e-6)
 
 
+def test_josrc_s_loss_of_disagreeing_views_has_no_lower_bound() -> None:
+    """Ten classes, views at m on class 0 and on class 1, target flat: CE 2 · 0.9 m and KL 2 m / ln 2, for large m.
+
+    Half of each: (0.9 − 1.442695) m = −0.542695 m. With the weight of the consistency at 0 the loss rises by 1.8 m.
+    """
+    flat, outside = torch.full((1, 10), 0.1), torch.tensor([False])
+
+    def loss(margin: float, alpha: float) -> float:
+        views = torch.zeros(2, 1, 10)
+        views[0, 0, 0] = views[1, 0, 1] = margin
+        log1, log2 = torch.log_softmax(views, 2)
+        return joint_loss(log1, log2, flat, outside, alpha).item()
+
+    assert loss(1e4, 0.5) - loss(1e3, 0.5) == pytest.approx(-0.542695 * 9e3, rel=1e-5)
+    assert loss(1e4, 0.0) - loss(1e3, 0.0) == pytest.approx(1.8 * 9e3, rel=1e-5)
+
+
+def test_josrc_rests_where_everything_is_one_class() -> None:
+    """A model that says the smoothed label of class 0 of every image: those labelled 0 are clean, others have 0.705.
+
+    Their views agree, and the teacher's target is what is said already. The loss is the smoothed label's entropy,
+    0.5 ln 2 + 0.5 ln 18 = 1.791759, in training; on balanced test data −0.1 ln 0.5 − 0.9 ln(0.5/9) = 2.670648.
+    """
+    said = smooth(torch.zeros(10, dtype=torch.long), 10, 0.5)
+    clean = clean_probability(said, smooth(torch.arange(10), 10, 0.5))
+    assert (clean >= 0.71).tolist() == [True] + 9 * [False]
+    logits = said.log().requires_grad_()
+    log = torch.log_softmax(logits, 1)
+    loss = joint_loss(log, log, said, torch.ones(10, dtype=torch.bool), 0.5)
+    assert loss.item() == pytest.approx(1.791759, abs=1e-5)
+    assert torch.autograd.grad(loss, logits)[0].abs().max() < 1e-6
+    assert F.cross_entropy(said.log(), torch.arange(10)).item() == pytest.approx(2.670648, abs=1e-5)
+
+
 @pytest.mark.parametrize(
     ("e", "expected"), [(0, 0), (1, 0.075), (5, 0.375), (9, 0.675), (10, 0.75), (100, 0.844737), (199, 0.948947)]
 )
@@ -190,10 +224,13 @@ def test_dividemix_guards_small_sets(values: dict[str, Any], labelled: int, form
     client, method, bench = executor.clients[0], experiment.learner, executor.bench
     assert isinstance(method, DivideMix)
     chances = (torch.arange(20) < labelled).float()
-    phase = method._divided(client, "a", chances > 0.5, chances, Seed(0))
+    method.clean_chances = lambda nets, client: torch.stack([1 - chances, chances])  # a trains on b's split
+    turn, drawn = Turn(5, 1, Seed(0)), torch.zeros(20, dtype=torch.long)
+    phase = method.plan({}, client, {"drawn": drawn}, turn, range(1))[0]
     assert phase.kind == f"{form}-a"
+    assert drawn.tolist() == chances.tolist()
     bench.load(experiment.initial_model(), {})
-    state = bench.open(client, {}, Turn(5, 1, Seed(0)))
+    state = bench.open(client, {}, turn)
     for s in range(phase.steps):
         batch = {n: t[s] for n, t in phase.tensors.items()}
         batch |= method.views(client.pool, batch)

@@ -4,25 +4,23 @@
 
 The order is that of the noises, and in each the paper's rows. A run that fails is told and the next one begins.
 Each run is `fednoil run <preset> --resume --out <runs>/<setting>--<noise>--<method>`, so stopping this program (Ctrl-C
-or a limit of time) and starting it again with the same options goes on where it was. `--record` copies the small files
-of each finished run (configuration, rounds, summary) beside this program, where `table.py` reads them.
+or a limit of time) and starting it again with the same options goes on where it was. `--record` takes each finished run
+into `records/`, from which `table.py` makes README.md; `recorded.py` does so with an unfinished one.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
+from recorded import add
+
 from fednoil.paper import DATASETS, METHODS, cells, noise_name, preset_of
 
-HERE = Path(__file__).parent
-RECORDS = HERE / "runs"
-FILES = ("config.toml", "rounds.jsonl", "summary.json")
 NOISES = ("symmetric-high", "pair-high", "symmetric-low")
 
 
@@ -62,13 +60,6 @@ def run(command: list[str]) -> int:
             return process.wait()
 
 
-def record(folder: Path) -> None:
-    target = RECORDS / folder.name
-    target.mkdir(parents=True, exist_ok=True)
-    for name in FILES:
-        shutil.copy(folder / name, target / name)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dataset", default="fashion-mnist", choices=list(DATASETS.values()))
@@ -78,7 +69,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, help="rounds of the federated rows; else the paper's")
     parser.add_argument("--set", dest="changes", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--runs", type=Path, default=Path("runs/baselines"), help="folder for the runs")
-    parser.add_argument("--record", action="store_true", help="copy what a finished run tells beside this program")
+    parser.add_argument("--record", action="store_true", help="take each finished run into records/")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--list", action="store_true", help="print the commands and run nothing")
     args = parser.parse_args()
@@ -98,7 +89,7 @@ def main() -> None:
         if status:
             failed.append(preset)
         elif args.record:
-            record(folder_of(preset, args.runs))
+            add(folder_of(preset, args.runs))
     if failed:
         sys.exit(f"{len(failed)} of {len(rows)} runs failed: {', '.join(failed)}")
 

@@ -1,45 +1,143 @@
-"""The recorded runs next to the paper's values, with time: `python experiments/baselines/table.py [RUNS]`.
+"""The tables and the picture of README.md, from `records/`: `python experiments/baselines/table.py`.
 
-A run that isn't finished is told as far as it got; a row of the paper without a run stays empty.
+A run that isn't finished is told as far as it got, without a difference to the paper; a row without a run says so.
 """
 
 from __future__ import annotations
 
-import sys
+import re
+import statistics
 from pathlib import Path
+from typing import Any
 
-from run import NOISES, RECORDS, folder_of
+import matplotlib
 
-from fednoil.paper import METHODS, cells, noise_name, preset_of
-from fednoil.records.compare import describe
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+from recorded import RECORDS, Rounds, load_rounds, load_runs
+from run import NOISES
+
+from fednoil.metrics import converged
+from fednoil.paper import METHODS, Cell, cells, noise_name, preset_of
+
+HERE = Path(__file__).resolve().parent
+# Okabe and Ito's colours, which colour-blind readers can tell apart; line styles say it again.
+STYLES = (("#0072B2", "-"), ("#D55E00", "--"), ("#009E73", "-."), ("#CC79A7", ":"))
+PANELS = {
+    "FedNoiL and plain federations": ("fednoil-logarithm", "fednoil-cosine", "fedavg", "fedprox"),
+    "with DivideMix": ("fedavg+dividemix", "apfl+dividemix", "krum+dividemix", "cfl+dividemix"),
+    "with Jo-SRC": ("fedavg+josrc", "apfl+josrc", "krum+josrc", "cfl+josrc"),
+    "all data in one place": ("centralized+dividemix", "centralized+josrc"),
+}
 
 
-def row(preset: str, name: str, paper: str, mean: float, runs: Path) -> str:
-    """Method, accuracy of the last round, best round, the paper's cell, the difference to it, and time."""
-    folder = folder_of(preset, runs)
-    start = f"| {name} | `{preset.rsplit('/', 1)[1]}` |"
-    if not (folder / "rounds.jsonl").is_file():
-        return f"{start} not run | | {paper} | | | |"
-    run = describe(folder)
-    final, best = run["final_accuracy"], run["best_accuracy"]
-    # A starred cell is the best round of a run that didn't converge.
-    ours = best if paper.endswith("*") else final
-    done = f"{run['rounds']}{'' if run['finished'] else ' (unfinished)'}"
-    times = f"{run['wall_s']:.0f} | {1000 * run['wall_s'] / max(1, run['train_batches']):.2f}"
-    return f"{start} {done} | {final:.1f} ({best:.1f}) | {paper} | {ours - mean:+.1f} | {times} |"
+def column(noise: str) -> dict[str, Cell]:
+    """The cells of one column of Table 1, Fashion-MNIST and IID, by the names of the runs and in the paper's order."""
+    inside = [c for c in cells() if (c.table, c.dataset, c.setting) == ("1", "fashion-mnist", "iid")]
+    inside = [c for c in inside if noise_name(c.noise, c.mode) == noise]
+    order = list(METHODS)
+    found = sorted(inside, key=lambda c: order.index(c.method))
+    return {f"iid--{noise}--{preset_of(c).rsplit('/', 1)[1]}": c for c in found}
+
+
+def row(name: str, cell: Cell, rounds: Rounds | None, run: dict[str, Any] | None) -> str:
+    """One line of the table; like is compared with like: the best round with a starred cell, else the last."""
+    start = f"| {cell.method} | `{name.rsplit('--', 1)[1]}` |"
+    if not rounds or run is None:
+        return f"{start} not run | | | | {cell} | | |"
+    accuracy = [r["test_accuracy"] for r in rounds]
+    last, best = accuracy[-1], max(accuracy)
+    ours = last if cell.converged else best
+    finished = run["finished"]
+    done = f"{len(rounds)}" if finished else f"**{len(rounds)} of {run['planned']}**"
+    settled = "yes" if converged(accuracy) else "no"
+    seconds = statistics.median(r["wall_s"] for r in rounds)
+    told = [done, f"{last:.2f}", f"{best:.2f} ({accuracy.index(best) + 1})", settled if finished else "–", str(cell)]
+    return f"{start} {' | '.join(told)} | {f'{ours - cell.mean:+.1f}' if finished else '–'} | {seconds:.2f} |"
+
+
+def table(noise: str, rounds: dict[str, Rounds], runs: dict[str, dict[str, Any]]) -> str:
+    lines = [
+        "| paper's name | preset | rounds | last | best (round) | settled | paper | difference | s a round |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    lines += [row(name, cell, rounds.get(name), runs.get(name)) for name, cell in column(noise).items()]
+    return "\n".join(lines)
+
+
+def selections(noise: str, rounds: dict[str, Rounds]) -> str:
+    """What DivideMix takes as labelled: mean of the last ten rounds there are."""
+    lines = [
+        "| preset | rounds | labelled, % | of these right, % | of the right ones found, % |",
+        "|---|---|---|---|---|",
+    ]
+    for name in column(noise):
+        found = [r for r in rounds.get(name, []) if "label_precision" in r][-10:]
+        if "dividemix" in name and found:
+            span = f"{found[0]['round']:.0f}–{found[-1]['round']:.0f}"
+            keys = ("labelled_share", "label_precision", "label_recall")
+            means = [f"{statistics.mean(r[key] for r in found):.1f}" for key in keys]
+            lines.append(f"| `{name.rsplit('--', 1)[1]}` | {span} | {' | '.join(means)} |")
+    return "\n".join(lines)
+
+
+def draw(axes: Axes, title: str, methods: tuple[str, ...], noise: str, rounds: dict[str, Rounds]) -> None:
+    """Accuracy over rounds of some rows, with the paper's value as a diamond (open: starred) at the right edge."""
+    named, pooled = column(noise), "centralized" in methods[0]
+    end = 300 if pooled else 150
+    for method, (colour, style) in zip(methods, STYLES, strict=False):
+        name = f"iid--{noise}--{method}"
+        found, cell = rounds.get(name, []), named[name]
+        label = method if len(found) >= 150 else f"{method} (to round {len(found)})"
+        axes.plot([r["round"] for r in found], [r["test_accuracy"] for r in found], style, color=colour, label=label)
+        face = colour if cell.converged else "white"
+        axes.plot([end * 1.03], [cell.mean], "D", color=colour, mfc=face, ms=6, clip_on=False)
+    axes.set(title=title, xlim=(0, end * 1.06), ylim=(0, 90), xlabel="epoch" if pooled else "round")
+    axes.grid(axis="y", alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), frameon=False, fontsize=9, handlelength=2.6)
+
+
+def chart(noise: str, rounds: dict[str, Rounds], folder: Path) -> list[Path]:
+    """All rows of a column as PNG and SVG."""
+    figure, panels = plt.subplots(1, len(PANELS), figsize=(15, 5), sharey=True, layout="constrained")
+    inside = {name: found for name, found in rounds.items() if name in column(noise)}
+    for axes, (title, methods) in zip(panels, PANELS.items(), strict=True):
+        draw(axes, title, methods, noise, inside)
+    panels[0].set_ylabel("test accuracy, %")
+    figure.suptitle(f"Fashion-MNIST, IID, {noise}, one seed; diamonds: the paper's values (open: not converged there)")
+    paths = [folder / f"{noise}.{kind}" for kind in ("png", "svg")]
+    with plt.rc_context({"svg.hashsalt": noise, "svg.fonttype": "none"}):
+        for path in paths:
+            figure.savefig(path, dpi=110, metadata={"Date": None} if path.suffix == ".svg" else None)
+    plt.close(figure)
+    return paths
+
+
+def parts(records: Path) -> dict[str, str]:
+    """What stands between `<!-- NAME -->` and `<!-- end -->` in README.md."""
+    rounds, runs = load_rounds(records), load_runs(records)
+    found = {noise: table(noise, rounds, runs) for noise in NOISES if rounds.keys() & column(noise).keys()}
+    return found | {f"{noise} selections": selections(noise, rounds) for noise in found}
+
+
+def fill(text: str, parts: dict[str, str]) -> str:
+    """The text with every part in its place."""
+    for name, part in parts.items():
+        place = re.compile(rf"(<!-- {re.escape(name)} -->\n).*?(<!-- end -->)", re.S)
+        text, count = place.subn(lambda m, part=part: f"{m[1]}{part}\n{m[2]}", text)
+        if count != 1:
+            raise ValueError(f"README.md has {count} places for '{name}', not one")
+    return text
 
 
 def main() -> None:
-    runs = Path(sys.argv[1]) if len(sys.argv) > 1 else RECORDS
-    order = list(METHODS)
-    column = [c for c in cells() if c.table == "1" and c.dataset == "fashion-mnist" and c.setting == "iid"]
+    readme, rounds = HERE / "README.md", load_rounds()
     for noise in NOISES:
-        print(f"\n### Fashion-MNIST, IID, {noise}\n")
-        print("| paper's name | preset | rounds | final (best) | paper | difference | s | ms a batch |")
-        print("|---|---|---|---|---|---|---|---|")
-        inside = [c for c in column if noise_name(c.noise, c.mode) == noise]
-        for cell in sorted(inside, key=lambda c: order.index(c.method)):
-            print(row(preset_of(cell), cell.method, str(cell), cell.mean, runs))
+        if rounds.keys() & column(noise).keys():
+            print(*chart(noise, rounds, HERE))
+    readme.write_text(fill(readme.read_text(encoding="utf-8"), parts(RECORDS)), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -9,8 +9,10 @@ labelled set has under two samples trains that epoch by cross-entropy; without u
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
+import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -70,14 +72,13 @@ class DivideMix(Learner):
         if turn.round_idx - 1 < self.config.warmup:
             return [self._plain(client, net, seed) for net in ("a", "b")]
         clean = self.clean_chances(nets, client)
-        phases = []
-        for place, net in enumerate(("a", "b")):
-            chances = clean[1 - place]  # each trains on the other's split
-            chosen = chances > self.config.threshold
-            if net == "a":
-                state["drawn"] += chosen
-            phases.append(self._divided(client, net, chosen, chances, seed))
-        return phases
+        chosen = clean > self.config.threshold
+        state["drawn"] += chosen[1]
+        # Members first, in their order. The counts are all that a GPU is waited for.
+        order, counts = torch.argsort((~chosen).byte(), dim=1, stable=True), chosen.sum(1).tolist()
+        splits = [order[place].tensor_split([count]) for place, count in enumerate(counts)]
+        # Each trains on the other's split.
+        return [self._divided(client, net, splits[i], clean[i], seed) for net, i in (("a", 1), ("b", 0))]
 
     @torch.no_grad()
     def clean_chances(self, nets: Nets, client: Client) -> Tensor:
@@ -97,46 +98,49 @@ class DivideMix(Learner):
     def _plain(self, client: Client, net: str, seed: Seed) -> Phase:
         """One epoch of cross-entropy on everything, with batches of twice the size."""
         size = 2 * self.task.batch_size
+        steps = -(-len(client) // size)
         everyone = torch.arange(len(client), device=client.index.device)
-        batch = self._rows(client, everyone, -(-len(client) // size), size, seed.child("plain", net), ("first",))
+        places, ((view,),), _ = self._rows({"plain": everyone}, net, (steps, size), ("first",), seed)
+        batch = {"index": client.index[places["plain"]], "labels": client.labels[places["plain"]], "first": view}
         return Phase(batch, kind=f"plain-{net}", trains=(net,))
 
-    def _divided(self, client: Client, net: str, chosen: Tensor, chances: Tensor, seed: Seed) -> Phase:
+    def _divided(self, client: Client, net: str, split: Sequence[Tensor], chances: Tensor, seed: Seed) -> Phase:
         """One epoch over the labelled samples, with as many unlabelled ones beside them."""
-        labelled, unlabelled = chosen.nonzero()[:, 0], (~chosen).nonzero()[:, 0]
+        labelled, unlabelled = split
         if len(labelled) < 2:
             return self._plain(client, net, seed)
         size = self.task.batch_size
         steps = -(-len(labelled) // size)
-        views = ("first", "second")
-        batch = self._rows(client, labelled, steps, size, seed.child("labelled", net), views)
-        batch["chance"] = chances[batch.pop("position")]
-        rows = 2 * size
+        sets = {"labelled": labelled} | ({"unlabelled": unlabelled} if len(unlabelled) else {})
+        places, plans, partners = self._rows(sets, net, (steps, size), ("first", "second"), seed)
+        place = places["labelled"]
+        batch = {"index": client.index[place], "labels": client.labels[place], "chance": chances[place]}
+        batch["first"], batch["second"] = plans[0]
         if len(unlabelled):
-            guess = self._rows(client, unlabelled, steps, size, seed.child("unlabelled", net), views)
-            batch |= {f"u_{name}": guess[name] for name in ("index", *views)}
-            rows = 4 * size
-        device = client.index.device
-        share = torch.tensor(
-            seed.child("mix", net).numpy().beta(self.config.mix, self.config.mix, steps), device=device
-        )
-        batch["share"] = torch.maximum(share, 1 - share).float()
-        batch["partner"] = permutations(seed.child("partner", net).keys(range(steps), device), rows)
+            batch["u_index"] = client.index[places["unlabelled"]]
+            batch["u_first"], batch["u_second"] = plans[1]
+        beta = seed.child("mix", net).numpy().beta(self.config.mix, self.config.mix, steps)
+        batch["share"] = torch.from_numpy(np.maximum(beta, 1 - beta).astype(np.float32)).to(place.device)
+        batch["partner"] = permutations(partners, 2 * len(sets) * size)
         return Phase(batch, kind=f"{'mix' if len(unlabelled) else 'labelled'}-{net}", trains=(net,))
 
     def _rows(
-        self, client: Client, members: Tensor, steps: int, size: int, seed: Seed, views: tuple[str, ...]
-    ) -> Tensors:
-        """Full batches [steps, size] of `members`, reshuffled as often as it takes, with views of each sample."""
-        device = members.device
-        cycles = -(-steps * size // len(members))
-        orders = permutations(seed.child("order").keys(range(cycles), device), len(members)).flatten()
-        position = members[orders[: steps * size]].view(steps, size)
-        batch = {"position": position, "index": client.index[position], "labels": client.labels[position]}
-        for view in views:
-            plan = weak_plan(seed.child(view).keys([0], device), steps * size, self.task.pad)
-            batch[view] = plan.view(steps, size, -1)
-        return batch
+        self, sets: dict[str, Tensor], net: str, shape: tuple[int, int], views: tuple[str, ...], seed: Seed
+    ) -> tuple[Tensors, Tensor, Tensor]:
+        """Full batches [steps, size] of the members of each set, reshuffled as often as it takes; parameters of their
+        views [sets, views, steps, size, 3]; a key for the partners of each step. All keys come in one transfer."""
+        count = shape[0] * shape[1]
+        cycles = {name: -(-count // len(members)) for name, members in sets.items()}
+        paths = [(name, net, "order", cycle) for name, often in cycles.items() for cycle in range(often)]
+        paths += [(name, net, view, 0) for name in sets for view in views]
+        paths += [("partner", net, step) for step in range(shape[0])]
+        device = next(iter(sets.values())).device
+        keys = seed.keys_of(paths, device).split([*cycles.values(), len(sets) * len(views), shape[0]])
+        places = {}
+        for (name, members), own in zip(sets.items(), keys, strict=False):
+            places[name] = members[permutations(own, len(members)).flatten()[:count]].view(shape)
+        plans = weak_plan(keys[-2], count, self.task.pad).view(len(sets), len(views), *shape, -1)
+        return places, plans, keys[-1]
 
     def views(self, pool: Tensor, batch: Tensors) -> Tensors:
         indices = {"first": "index", "second": "index", "u_first": "u_index", "u_second": "u_index"}

@@ -1,0 +1,106 @@
+"""What is kept of the runs: `records/rounds.csv`, a line for each round, and `records/runs.json`, what each run was.
+
+    python experiments/baselines/recorded.py RUN...    # take run folders in, or anew
+
+Of a round only what the table, the curves and the text of README.md need is kept.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from fednoil.config.loading import read_toml
+from fednoil.records.folder import RunFolder
+
+RECORDS = Path(__file__).resolve().parent / "records"
+# Column and digits after the point; a column that a method doesn't have stays empty.
+COLUMNS = {
+    "test_accuracy": 2,
+    "test_loss": 4,
+    "train_loss": 4,
+    "train_batches": 0,
+    "noise_ratio": 2,
+    "labelled_share": 2,
+    "label_precision": 2,
+    "label_recall": 2,
+    "global_accuracy": 2,
+    "clusters": 0,
+    "longest_update": 2,
+    "wall_s": 3,
+}
+HASHES = ("config_hash", "data_hash", "noise_hash")
+Rounds = list[dict[str, float]]
+
+
+def kept(row: dict[str, Any]) -> dict[str, float]:
+    """What is kept of a round's record: of CFL's clusters their number and the longest update."""
+    if "clusters" in row:
+        row = row | {"clusters": len(row["clusters"]), "longest_update": max(norm[1] for norm in row["update_norms"])}
+    return {key: row[key] for key in ("round", *COLUMNS) if key in row}
+
+
+def written(number: float | None, digits: int) -> str:
+    """A number without needless digits."""
+    if number is None:
+        return ""
+    return f"{number:.{digits}f}" if abs(number) < 1e6 else f"{number:.{digits}e}"
+
+
+def load_rounds(records: Path = RECORDS) -> dict[str, Rounds]:
+    """The rounds of each run by its name, `setting--noise--method`; absent columns are left out."""
+    path, found = records / "rounds.csv", {}
+    if path.is_file():
+        with path.open(encoding="utf-8", newline="") as file:
+            for row in csv.DictReader(file):
+                found.setdefault(row.pop("run"), []).append({k: float(v) for k, v in row.items() if v})
+    return found
+
+
+def load_runs(records: Path = RECORDS) -> dict[str, dict[str, Any]]:
+    """What each run was, by its name: planned rounds, whether it ended, hashes, versions."""
+    path = records / "runs.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+
+
+def add(folder: Path, records: Path = RECORDS) -> None:
+    """Take a run folder in, in place of what was there of it."""
+    run, name = RunFolder(folder), folder.name
+    environment = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
+    rounds, runs = load_rounds(records), load_runs(records)
+    rounds[name] = [kept(row) for row in run.records()]
+    runs[name] = {
+        "planned": read_toml(folder / "config.toml")["train"]["rounds"],
+        "finished": (folder / "summary.json").is_file(),
+        **{key: environment[key] for key in HASHES},
+        "device": environment["device"],
+        "torch": environment["packages"]["torch"],
+    }
+    records.mkdir(parents=True, exist_ok=True)
+    with (records / "rounds.csv").open("w", encoding="utf-8", newline="") as file:
+        lines = csv.writer(file, lineterminator="\n")
+        lines.writerow(["run", "round", *COLUMNS])
+        for key in sorted(rounds):
+            for row in rounds[key]:
+                cells = [written(row.get(column), digits) for column, digits in COLUMNS.items()]
+                lines.writerow([key, int(row["round"]), *cells])
+    text = json.dumps(runs, indent=2, sort_keys=True)
+    (records / "runs.json").write_text(text + "\n", encoding="utf-8")
+
+
+def main() -> None:
+    folders = [Path(argument) for argument in sys.argv[1:]]
+    if not folders:
+        sys.exit(__doc__)
+    for folder in folders:
+        if not RunFolder(folder).is_run():
+            sys.exit(f"{folder} is not a run folder (no config.toml)")
+    for folder in folders:
+        add(folder)
+
+
+if __name__ == "__main__":
+    main()
