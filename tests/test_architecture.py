@@ -22,7 +22,7 @@ STAGES = [
     ["learners"],
     ["schedules"],
     ["servers"],
-    ["executors"],
+    ["executors", "evidence"],
     ["config"],
     ["paper"],
     ["experiment"],

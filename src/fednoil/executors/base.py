@@ -36,14 +36,23 @@ class Result:
     loss: float
 
 
+@dataclass(frozen=True)
+class Look:
+    """What a client's received model makes of its labels: the `score` that the server gets, and `probabilities`
+    [n, C], which stay with the client (None: it is elsewhere, or its learner has confidences of another kind)."""
+
+    score: float
+    probabilities: Tensor | None = None
+
+
 Progress = Callable[[float], None]  # share of the work done, 0 to 1
 
 
 class Executor(Protocol):
     """Does what a round asks of clients: score their data, train on it, and test models."""
 
-    def scores(self, jobs: Sequence[Job], sampling: str, temperature: float) -> dict[int, float]:
-        """How clean each client finds its labels with the model it received: client -> one number."""
+    def scores(self, jobs: Sequence[Job], sampling: str, temperature: float) -> dict[int, Look]:
+        """How clean each client finds its labels with the model it received, by client."""
         ...
 
     def train(self, jobs: Sequence[Job], progress: Progress | None = None) -> list[Result]:
@@ -88,7 +97,7 @@ class Federation(ABC):
         """What this client calls itself."""
 
     @abstractmethod
-    def scores(self, jobs: Sequence[Job], sampling: str, temperature: float) -> dict[int, float]: ...
+    def scores(self, jobs: Sequence[Job], sampling: str, temperature: float) -> dict[int, Look]: ...
 
     @abstractmethod
     def train(self, jobs: Sequence[Job], progress: Progress | None = None) -> list[Result]: ...

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fednoil.config import to_toml
-from fednoil.executors.base import Account, Federation, HeldOut, Job, Progress, Result
+from fednoil.executors.base import Account, Federation, HeldOut, Job, Look, Progress, Result
 from fednoil.experiment import Experiment, make_bench
 from fednoil.flower.members import Members
 from fednoil.flower.messages import (
@@ -63,14 +63,14 @@ class FlowerExecutor(Federation):
     def name(self, client: int) -> str:
         return self.crew.name(client)
 
-    def scores(self, jobs: Sequence[Job], sampling: str, temperature: float) -> dict[int, float]:
-        def read(client: int, body: Body) -> float:
+    def scores(self, jobs: Sequence[Job], sampling: str, temperature: float) -> dict[int, Look]:
+        def read(client: int, body: Body) -> Look:
             score = body.numbers["score"]
             most = self.crew.sites[client].samples if sampling == "score" else 1
             # Sums of float32 confidences may exceed n by rounding.
             if not 0 <= score <= most * (1 + 1e-6):
                 raise BadMessage(f"a score of {score:g} from {self.crew.sites[client].samples} samples is not possible")
-            return score
+            return Look(score)
 
         return self._ask(SCORE, jobs, SCORE_REPLY, read)
 

@@ -117,7 +117,7 @@ class Node:
             return told  # asked again after a restart: a second noisy answer would tell more
         job = self._job(received, self.state.keep_before(round_idx))
         scores = self.work.bench.scores({job.client: self.work.client}, [job], config.sampling, config.temperature)
-        score = scores[job.client]
+        score = scores[job.client].score
         if chosen:
             if not 1 <= round_idx <= rounds:
                 raise Refusal(f"round {round_idx} is not one of {rounds}; each further score would cost privacy")

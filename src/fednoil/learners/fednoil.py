@@ -65,8 +65,9 @@ class FedNoil(Learner):
         return self.config.ssl and self.config.lambda_u > 0
 
     def init(self, nets: Nets, client: Client, keep: Tensors, turn: Turn) -> Tensors:
-        confidence = self.confidence(nets, client, self.config.temperature)
+        confidence, probabilities = self.look(nets, client, self.config.temperature)
         state = {"confidence": confidence, "drawn": torch.zeros_like(client.labels)}
+        state |= {} if probabilities is None else {"probabilities": probabilities}
         if self.uses_unlabelled:
             shape = (len(client), self.task.num_classes)
             state["votes"] = torch.zeros(shape, dtype=torch.int64, device=confidence.device)
@@ -191,7 +192,7 @@ class FedNoil(Learner):
         return labels, certainty >= self.config.xi
 
     def final(self, nets: Nets, client: Client, state: Tensors, turn: Turn) -> Final:
-        evidence = {name: state[name] for name in ("confidence", "drawn", "votes") if name in state}
+        evidence = {name: state[name] for name in ("probabilities", "drawn", "votes") if name in state}
         return Final(evidence=evidence)
 
 
