@@ -30,6 +30,7 @@ STAGES = [
     ["rounds"],
     ["records"],
     ["predict", "runner", "testing"],
+    ["audit"],
     ["flower"],
     ["report"],
     ["figures"],

@@ -92,11 +92,7 @@ def run(
     experiment = engine.experiment(config, out, going_on=resume and folder.is_run())
     with folder.locked():
         _check(folder, config, resume, force)  # again: another process may have been here meanwhile
-        hashes = {
-            "config_hash": config.hash(),
-            "data_hash": experiment.setting.dataset.hash,
-            "noise_hash": experiment.setting.manifest_hash(),
-        }
+        hashes = hashes_of(experiment)
         checkpoints = Checkpoints(out / CHECKPOINT, hashes)
         if force:
             folder.clear()
@@ -122,6 +118,15 @@ def run(
         _write_end(experiment, folder, state, device, summary)
     reporter.finish(summary, out)
     return summary
+
+
+def hashes_of(experiment: Experiment) -> dict[str, str]:
+    """What a checkpoint belongs to: configuration, data, and who has which labels."""
+    return {
+        "config_hash": experiment.config.hash(),
+        "data_hash": experiment.setting.dataset.hash,
+        "noise_hash": experiment.setting.manifest_hash(),
+    }
 
 
 def _begin(

@@ -1,0 +1,25 @@
+"""Which labels are wrong: what a model and the rounds before it say of each given label, on the client alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from fednoil.audit import estimate, files, peer
+from fednoil.audit.cases import Cases
+from fednoil.seeds import Seed
+
+METHODS = {"channel": estimate.estimate, "cleanlab": peer.estimate}
+
+__all__ = ["METHODS", "run_audit"]
+
+
+def run_audit(cases: Cases, out: Path, method: str = "channel") -> dict[str, Any]:
+    """Estimate, and write the results to `out`; returns the summary."""
+    found = [
+        METHODS[method](case.probabilities, case.given, Seed(0).child("audit", case.client or "").numpy())
+        for case in cases.clients
+    ]
+    table, summary = files.make_table(cases, found), files.summarise(cases, found, method)
+    files.write_audit(out, table, summary)
+    return summary
