@@ -6,12 +6,14 @@ import contextlib
 import copy
 import io
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from browsing import CHROMIUM, FLAGS
 
 from fednoil.cli import main
 from fednoil.config import Config, load_config
@@ -47,6 +49,16 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
     """Keep tests away from the user's cache and data folders."""
     monkeypatch.setenv("FEDNOIL_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
     monkeypatch.delenv("FEDNOIL_DATA", raising=False)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with api.sync_playwright() as playwright:
+        flags = [f"--{flag}" for flag in FLAGS]
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
+        yield browser
+        browser.close()
 
 
 @pytest.fixture

@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from browsing import CHROMIUM, Opened
 from made_runs import made_run
 
 from fednoil.report.html import render
 from fednoil.report.results import Results
 from fednoil.report.runs import Run, load_run, load_runs
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-FLAGS = ("no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-background-networking")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium here; apt-get install chromium")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    with api.sync_playwright() as playwright:
-        flags = [f"--{flag}" for flag in FLAGS]
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")
@@ -45,17 +32,8 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-class Visit:
-    """A page that was opened, with what the browser complained of."""
-
-    def __init__(self, browser: Any, path: Path, **options: Any) -> None:
-        self.page = browser.new_context(**{"viewport": {"width": 1200, "height": 900}, **options}).new_page()
-        self.errors: list[str] = []
-        self.requests: list[str] = []
-        self.page.on("console", lambda m: self.errors.append(m.text) if m.type in ("error", "warning") else None)
-        self.page.on("pageerror", lambda e: self.errors.append(str(e)))
-        self.page.on("request", lambda r: self.requests.append(r.url))
-        self.page.goto(path.as_uri())
+class Visit(Opened):
+    """The report's page."""
 
     def scroll(self) -> None:
         """Bring every section into view, so that it is drawn."""
@@ -63,14 +41,6 @@ class Visit:
             self.page.locator(f"#{name}").scroll_into_view_if_needed()
             self.page.wait_for_timeout(30)
         self.page.wait_for_selector("#runs-table tbody tr")
-
-    def wait_for(self, selector: str, count: int) -> None:
-        from playwright.sync_api import expect
-
-        expect(self.page.locator(selector)).to_have_count(count, timeout=20_000)
-
-    def texts(self, selector: str) -> list[str]:
-        return self.page.locator(selector).all_inner_texts()
 
 
 def test_the_page_works(browser: Any, page_file: Path) -> None:

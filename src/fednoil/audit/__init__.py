@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fednoil.audit import estimate, files, peer
+from fednoil.audit import estimate, files, page, peer
 from fednoil.audit.cases import Cases
 from fednoil.seeds import Seed
 
@@ -15,11 +15,14 @@ __all__ = ["METHODS", "run_audit"]
 
 
 def run_audit(cases: Cases, out: Path, method: str = "channel") -> dict[str, Any]:
-    """Estimate, and write the results to `out`; returns the summary."""
+    """Estimate, and write the results and their page to `out`; returns the summary."""
     found = [
         METHODS[method](case.probabilities, case.given, Seed(0).child("audit", case.client or "").numpy())
         for case in cases.clients
     ]
     table, summary = files.make_table(cases, found), files.summarise(cases, found, method)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / files.SUMMARY).unlink(missing_ok=True)  # which says that an audit is whole
+    page.write_page(out, table, summary, cases.images)
     files.write_audit(out, table, summary)
     return summary

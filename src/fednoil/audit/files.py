@@ -88,8 +88,6 @@ def summarise(cases: Cases, estimates: Sequence[Estimate], method: str) -> dict[
 
 def write_audit(out: Path, table: pa.Table, summary: dict[str, Any]) -> None:
     """Write the files; the summary, which says that the audit is whole, comes last."""
-    out.mkdir(parents=True, exist_ok=True)
-    (out / SUMMARY).unlink(missing_ok=True)
     buffer = io.BytesIO()
     pq.write_table(table, buffer)
     write_bytes(out / LABELS, buffer.getvalue())

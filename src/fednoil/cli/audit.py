@@ -131,7 +131,7 @@ def _show(summary: dict[str, Any], folder: Path, as_json: bool) -> None:
         error = summary["overall"]["ratio_error"]
         told = ", ".join(f"{_NAMES[name]} {value:.3f}" for name, value in quality.items())
         print(f"against true labels: {told}; noise ratios off by {100 * error['mean']:.1f} points on average")
-    print(f"wrote {folder}")
+    print(f"wrote {folder}; open {folder / 'audit.html'} to look at the images and decide")
 
 
 _NAMES = {"auroc": "AUROC", "average_precision": "average precision", "f1": "F1"}

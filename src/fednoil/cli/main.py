@@ -17,6 +17,7 @@ from rich.console import Console
 from fednoil import __version__
 from fednoil.cli import federation
 from fednoil.cli.audit import audit
+from fednoil.cli.relabel import relabel
 from fednoil.cli.report import report
 from fednoil.cli.reproduce import reproduce
 from fednoil.cli.resolving import resolve
@@ -208,6 +209,7 @@ def compare(
 app.command()(report)
 app.command()(reproduce)
 app.command()(audit)
+app.command()(relabel)
 
 
 @app.command()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,15 @@ from fednoil.errors import UserError
 IMAGE_COLUMNS = ("img", "image")
 LABEL_COLUMNS = ("label", "fine_label", "labels")
 _NUMBERED = re.compile(r"-(\d+)-of-(\d+)\.parquet$")
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A training shard: its file, the name of its label column, the labels [N]."""
+
+    path: Path
+    column: str
+    labels: np.ndarray
 
 
 def shards(folder: Path, split: str) -> tuple[Path, ...]:
@@ -77,6 +87,17 @@ def _read(
     images = decode(*pictures, rgb=rgb)
     names = class_names or next(iter(stored), None)
     return assemble(str(folder), (images[0], labels[0]), (images[1], labels[1]), names)
+
+
+def read_labels(folder: Path) -> tuple[list[Shard], tuple[str, ...] | None]:
+    """The labels of the training shards and their class names if they are stored; no image is decoded."""
+    found: list[Shard] = []
+    names = None
+    for path in shards(folder, "train"):
+        table = read_table(path, LABEL_COLUMNS)
+        names = names or names_in(table.schema)
+        found.append(Shard(path, table.column_names[1], integer_labels(path, table)))
+    return found, names
 
 
 def read_table(path: Path, label_columns: Sequence[str]) -> pa.Table:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from importlib import resources
 from typing import Any
 
-import jinja2
 import numpy as np
 
-from fednoil import __version__
+from fednoil import __version__, pages
 from fednoil.report.claims import judge
 from fednoil.report.places import command_of
 from fednoil.report.results import Results, Row, paired
@@ -22,15 +20,14 @@ _SQUARE = 20  # classes up to which the whole matrix of given and predicted labe
 
 def render(results: Results, title: str) -> str:
     """The page as text."""
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
-    template = environment.from_string(_asset("page.html.j2"))
     verdicts = judge(results)
-    return template.render(
+    return pages.render(
+        _asset("page.html.j2"),
         title=title,
         version=__version__,
-        css=_asset("uPlot.min.css") + _asset("page.css"),
-        scripts=[_asset("uPlot.iife.min.js"), _asset("page.js")],
-        data=_embedded(page_data(results)),
+        css=_asset("uPlot.min.css") + pages.style() + _asset("page.css"),
+        scripts=[_asset("uPlot.iife.min.js"), pages.script(), _asset("page.js")],
+        data=pages.embedded(page_data(results)),
         sheets=sheets(results),
         verdicts=verdicts,
         counts={
@@ -45,13 +42,7 @@ def render(results: Results, title: str) -> str:
 
 
 def _asset(name: str) -> str:
-    return resources.files("fednoil.report").joinpath("page", name).read_text(encoding="utf-8")
-
-
-def _embedded(value: Any) -> str:
-    """JSON that can stand inside a script element, whatever names it holds."""
-    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+    return pages.asset("fednoil.report", "page", name)
 
 
 def _verdict_of(entry: Entry) -> str:

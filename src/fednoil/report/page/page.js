@@ -2,7 +2,7 @@
 // The report's page: sorting, filtering, curves, clients, labels, runs. Sections are drawn when they come into view.
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
-  const $ = (id) => document.getElementById(id);
+  const { $, make, options, sortBy, square } = Page;
   const COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"];
   const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3]];
   const MOST_LINES = 36;
@@ -11,41 +11,7 @@
   const where = (run) => data.settings[run.where];
   const title = (run) => `${where(run)}: ${method(run)}, seed ${run.seed}`;
 
-  function make(tag, attributes = {}, ...children) {
-    const svg = ["svg", "g", "line", "circle", "text", "title"].includes(tag);
-    const node = svg ? document.createElementNS("http://www.w3.org/2000/svg", tag) : document.createElement(tag);
-    for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
-    node.append(...children);
-    return node;
-  }
-  function options(select, entries) {
-    select.replaceChildren(...entries.map(([value, text]) => make("option", { value }, text)));
-  }
   const number = (value, digits = 2) => (value === null || value === undefined ? "–" : value.toFixed(digits));
-
-  // ---- sorting: a click on a heading, or Enter on it
-  function sortBy(heading) {
-    const table = heading.closest("table"), body = table.tBodies[0], column = heading.cellIndex;
-    const up = heading.getAttribute("aria-sort") === "descending";
-    for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
-    heading.setAttribute("aria-sort", up ? "ascending" : "descending");
-    const value = (row) => {
-      const cell = row.cells[column], v = cell.dataset.v;
-      return v !== undefined ? Number(v) : cell.classList.contains("none") ? null : cell.textContent;
-    };
-    const rows = [...body.rows].map((row) => [value(row), row]);
-    rows.sort(([a], [b]) => {
-      if (a === null || b === null) return (a === null) - (b === null);  // what isn't there comes last
-      const order = typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b));
-      return up ? order : -order;
-    });
-    body.append(...rows.map(([, row]) => row));
-  }
-  for (const heading of document.querySelectorAll(".sortable thead th")) {
-    heading.tabIndex = 0;
-    heading.addEventListener("click", () => sortBy(heading));
-    heading.addEventListener("keydown", (event) => event.key === "Enter" && sortBy(heading));
-  }
 
   // ---- filter: every word must occur
   let words = [];
@@ -191,17 +157,7 @@
       return place.replaceChildren(make("p", { class: "key" }, `${found.classes} classes; the most frequent disagreements:`),
         make("table", {}, make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...rows)));
     }
-    const head = make("tr", {}, make("th", {}, "given \\ predicted"), ...found.matrix.map((_, c) => make("th", {}, String(c))));
-    const rows = found.matrix.map((row, g) => {
-      const total = row.reduce((a, b) => a + b, 0) || 1;
-      return make("tr", {}, make("th", { scope: "row" }, String(g)), ...row.map((n, p) => {
-        const share = n / total, strength = Math.round(85 * share);
-        const colour = g === p ? "#0072B2" : "#D55E00";
-        return make("td", { title: `${n} of ${total}`,
-          style: `background: color-mix(in srgb, ${colour} ${strength}%, transparent)` }, (100 * share).toFixed(0));
-      }));
-    });
-    place.replaceChildren(make("table", {}, make("thead", {}, head), make("tbody", {}, ...rows)));
+    place.replaceChildren(square(found.matrix, found.matrix.map((_, c) => String(c)), "given \\ predicted"));
   }
 
   // ---- runs

@@ -1,0 +1,242 @@
+"""Data that can be relabelled: which sample a decision means, its present label, and how a copy is written."""
+
+from __future__ import annotations
+
+import shutil
+import unicodedata
+import zipfile
+from abc import ABC, abstractmethod
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fednoil import data as datasets
+from fednoil.audit.decisions import Decision
+from fednoil.config.loading import read_toml
+from fednoil.data import arrays, folder, parquet
+from fednoil.data.dataset import Dataset
+from fednoil.data.sources import MINI
+from fednoil.errors import UserError
+from fednoil.files import naming
+from fednoil.manifest import read_manifest, write_manifest
+from fednoil.noise import Labels, Truth
+
+
+class Source(ABC):
+    """Data to be copied: class names and labels int64 [N]; whose the samples are if that is known, int64 [N]."""
+
+    classes: tuple[str, ...]
+    labels: np.ndarray
+    clients: np.ndarray | None = None
+    root: Path | None = None  # a folder that the copy must not lie in
+
+    @property
+    def train(self) -> np.ndarray:
+        """Which samples are trained on, bool [N]."""
+        return np.ones(len(self.labels), bool)
+
+    def row(self, decision: Decision) -> int:
+        """The place in `labels` of the sample that a decision means."""
+        index = decision.index
+        if index is None or decision.item not in ("", str(index)):
+            raise UserError(
+                f"{decision.where}: item '{decision.item}' and index '{'' if index is None else index}' must be the "
+                "same row number; these may be other data's decisions"
+            )
+        if index >= len(self.labels):
+            raise UserError(f"{decision.where}: there is no row {index}; the training set has {len(self.labels)}")
+        return index
+
+    @abstractmethod
+    def write(self, out: Path, labels: np.ndarray) -> None:
+        """Write the copy with these labels int64 [N]; a sample with -1 is left out."""
+
+
+class FolderSource(Source):
+    """`train/<class>/…` and `test/<class>/…`: a picture with another label moves to that class's folder."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = self._root = root
+        self.paths = [path.relative_to(root) for path in folder.find(root).paths]
+        names = [_composed(path.parts[1]) for path in self.paths]
+        self._train = np.array([path.parts[0] == "train" for path in self.paths])
+        self.classes = tuple(dict.fromkeys(name for name, train in zip(names, self._train, strict=True) if train))
+        number = {name: i for i, name in enumerate(self.classes)}
+        self.labels = np.array([number[name] for name in names], np.int64)
+        self._rows = {_composed(path.as_posix()): row for row, path in enumerate(self.paths)}
+
+    @property
+    def train(self) -> np.ndarray:
+        return self._train
+
+    def row(self, decision: Decision) -> int:
+        row = self._rows.get(_composed(decision.item))
+        if row is None:
+            raise UserError(f"{decision.where}: there is no picture '{decision.item}' in folder:{self.root}")
+        return row
+
+    def write(self, out: Path, labels: np.ndarray) -> None:
+        for source, target in zip(self.paths, self.targets(labels), strict=True):
+            if target is not None:
+                (out / target).parent.mkdir(parents=True, exist_ok=True)
+                with naming(out / target):
+                    shutil.copy2(self._root / source, out / target)
+
+    def targets(self, labels: np.ndarray) -> list[Path | None]:
+        """Where each picture goes, relative to the copy; who stays keeps his name, who comes may get a number."""
+        folders = {_composed(path.parts[1]): path.parts[1] for path in reversed(self.paths)}
+        moved = labels != self.labels
+        taken = {_key(path) for path, moves in zip(self.paths, moved, strict=True) if not moves}
+        targets: list[Path | None] = list(self.paths)
+        for row in np.flatnonzero(moved):
+            path = self.paths[row]
+            targets[row] = None
+            if labels[row] >= 0:
+                new = targets[row] = _free(Path(path.parts[0], folders[self.classes[labels[row]]], path.name), taken)
+                taken.add(_key(new))
+        return targets
+
+
+class NpzSource(Source):
+    """Arrays: `y_train` changes, everything else stays; a dropped sample goes from every array named `…_train`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        decoded = arrays.find(path).read()
+        self.classes, self.labels = decoded.class_names, decoded.train.labels
+
+    def write(self, out: Path, labels: np.ndarray) -> None:
+        values = arrays.load_arrays(self.path, f"npz:{self.path}")
+        values["y_train"] = np.where(labels < 0, 0, labels).astype(values["y_train"].dtype)
+        for name, value in values.items():
+            if name.endswith("_train") and value.shape[:1] == labels.shape:
+                values[name] = value[labels >= 0]
+        with zipfile.ZipFile(self.path) as archive:
+            packed = any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist())
+        save = np.savez_compressed if packed else np.savez
+        with naming(out), out.open("wb") as file:
+            save(file, **values)  # pyright: ignore[reportArgumentType]
+
+
+class ParquetSource(Source):
+    """Image shards: the label column of the training shards changes, rows and other columns stay as they are."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = self._root = root
+        parquet.find(root)
+        self.shards, names = parquet.read_labels(root)
+        self.labels = np.concatenate([shard.labels for shard in self.shards]).astype(np.int64)
+        if not len(self.labels) or self.labels.min() < 0 or (names and self.labels.max() >= len(names)):
+            raise UserError(f"parquet:{root}: labels of the training shards are missing or out of range")
+        self.classes = names or tuple(str(i) for i in range(self.labels.max() + 1))
+
+    def write(self, out: Path, labels: np.ndarray) -> None:
+        out.mkdir()
+        start = 0
+        for shard in self.shards:
+            self._write_shard(shard, out / shard.path.name, labels[start : start + len(shard.labels)])
+            start += len(shard.labels)
+        for path in parquet.shards(self._root, "test"):
+            with naming(out / path.name):
+                shutil.copy2(path, out / path.name)
+
+    @staticmethod
+    def _write_shard(shard: parquet.Shard, target: Path, labels: np.ndarray) -> None:
+        try:
+            with pq.ParquetFile(shard.path) as file:
+                table, groups = file.read(), file.metadata
+                rows = max(1, groups.row_group(0).num_rows) if groups.num_row_groups else None
+            place = table.schema.get_field_index(shard.column)
+            field = table.schema.field(place)
+            table = table.set_column(place, field, pa.array(np.where(labels < 0, 0, labels), field.type))
+            with naming(target):
+                pq.write_table(table.filter(pa.array(labels >= 0)), target, row_group_size=rows)
+        except pa.ArrowException as error:
+            raise UserError(f"{shard.path} can't be copied ({error})") from error
+
+
+class ManifestSource(Source):
+    """A run's split and labels: given labels change, true ones and whose a sample is stay."""
+
+    def __init__(self, path: Path, dataset: Dataset) -> None:
+        self.path, self.dataset = path, dataset
+        self.parts, given, self.truth = read_manifest(path, dataset.train.labels, dataset.num_classes, dataset.hash)
+        self.classes, self.labels = dataset.class_names, np.concatenate(given.given)
+        self.clients = np.repeat(np.arange(len(self.parts)), [len(part) for part in self.parts])
+        self._rows = {int(index): row for row, index in enumerate(np.concatenate(self.parts))}
+
+    def row(self, decision: Decision) -> int:
+        row = None if decision.index is None else self._rows.get(decision.index)
+        if row is None:
+            what = "it has no index" if decision.index is None else f"no client holds the sample {decision.index}"
+            raise UserError(f"{decision.where}: {what} in manifest:{self.path}")
+        if self.clients is not None and decision.client not in ("", str(self.clients[row])):
+            raise UserError(
+                f"{decision.where}: sample {decision.index} is client {self.clients[row]}'s in manifest:{self.path}, "
+                f"not client {decision.client}'s; these may be another run's decisions"
+            )
+        return row
+
+    def write(self, out: Path, labels: np.ndarray) -> None:
+        ends = np.cumsum([len(part) for part in self.parts])[:-1]
+        kept = [part >= 0 for part in np.split(labels, ends)]
+        given = tuple(part[keep] for part, keep in zip(np.split(labels, ends), kept, strict=True))
+        parts = tuple(part[keep] for part, keep in zip(self.parts, kept, strict=True))
+        true = self.truth.labels
+        truth = Truth(None if true is None else tuple(part[keep] for part, keep in zip(true, kept, strict=True)))
+        labelled = Labels(given, (0,) * len(parts))
+        write_manifest(out, parts, labelled, truth, self.dataset.hash, self.dataset.num_classes)
+
+
+def open_source(data: str, dataset: str | None, data_dir: Path | None) -> Source:
+    """The data behind `--data`, read as far as a copy needs it."""
+    form, colon, name = data.partition(":")
+    if not colon or form not in ("folder", "npz", "parquet", "manifest") or not name.strip():
+        hint = "; a dataset with a name has its labels in a run: manifest:RUN/noise.parquet" if not colon else ""
+        raise UserError(f"--data '{data}' must be folder:PATH, npz:FILE, parquet:PATH or manifest:FILE{hint}")
+    if dataset is not None and form != "manifest":
+        raise UserError(f"--dataset {dataset} is for manifest:FILE, and --data is {data}; leave it out")
+    try:
+        path = Path(name).expanduser()
+        if form == "folder":
+            return FolderSource(path)
+        if form == "npz":
+            return NpzSource(path)
+        if form == "parquet":
+            return ParquetSource(path)
+        return _open_manifest(path, dataset, data_dir)
+    except (OSError, RuntimeError) as error:  # no permission, too long a name, no such ~user
+        raise UserError(f"--data {data} can't be read ({error})") from error
+
+
+def _open_manifest(path: Path, dataset: str | None, data_dir: Path | None) -> ManifestSource:
+    """A run's manifest with the data it is about: by name, or as the configuration beside it says."""
+    path = path / "noise.parquet" if path.is_dir() else path
+    if dataset is not None:
+        name = dataset
+    elif (path.parent / "config.toml").is_file():
+        name = str(read_toml(path.parent / "config.toml").get("data", {}).get("name", MINI))
+    else:
+        raise UserError(f"manifest:{path} lies in no run's folder; say what it is about: --dataset NAME (data.name)")
+    return ManifestSource(path, datasets.load(datasets.DataConfig(name=name), data_dir, site=True))
+
+
+def _composed(text: str) -> str:
+    """In NFC: file systems differ in how they store accents."""
+    return unicodedata.normalize("NFC", text)
+
+
+def _key(path: Path) -> str:
+    """What must differ between two files on any file system."""
+    return _composed(path.as_posix()).casefold()
+
+
+def _free(path: Path, taken: set[str]) -> Path:
+    """The path, or the first of `name-2`, `name-3`, … that is not taken."""
+    found, number = path, 1
+    while _key(found) in taken:
+        number += 1
+        found = path.with_name(f"{path.stem}-{number}{path.suffix}")
+    return found

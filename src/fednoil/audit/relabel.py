@@ -1,0 +1,141 @@
+"""Decisions applied to a copy of the data: all of them or none, and never in place.
+
+Every decision is held against the data first: an unknown sample or class, a label that is no longer the given one, or
+a second decision about one sample ends it before anything is written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from fednoil.audit.copies import Source, open_source
+from fednoil.audit.decisions import Decision, read_decisions
+from fednoil.errors import UserError, nearest
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of the labels: (given, new) → samples, and how many were kept, dropped by class, or not decided."""
+
+    changed: Counter[tuple[str, str]] = field(default_factory=Counter)
+    dropped: Counter[str] = field(default_factory=Counter)
+    kept: int = 0
+    undecided: int = 0
+
+
+def relabel(
+    data: str,
+    decisions: Path,
+    out: Path,
+    *,
+    dataset: str | None = None,
+    data_dir: Path | None = None,
+    dry_run: bool = False,
+) -> Outcome:
+    """Apply a decisions file to a copy of `data` (`folder:`, `npz:`, `parquet:` or `manifest:`) at `out`.
+
+    A manifest that lies in no run's folder needs `dataset`, the `data.name` it is about.
+    """
+    found = read_decisions(decisions)
+    source = open_source(data, dataset, data_dir)
+    _check_out(out, source)
+    labels, outcome = _apply(found, source, data)
+    if not dry_run:
+        with _whole(out) as path:
+            source.write(path, labels)
+    return outcome
+
+
+def _check_out(out: Path, source: Source) -> None:
+    if os.path.lexists(out):
+        raise UserError(f"--out {out} exists already; choose another, nothing is overwritten")
+    if not out.parent.is_dir():
+        raise UserError(f"--out {out} is in {out.parent}, which is no folder; make it first")
+    if source.root is not None and out.parent.resolve().is_relative_to(source.root.resolve()):
+        raise UserError(f"--out {out} is inside the data {source.root}, which stay as they are; choose another place")
+
+
+def _apply(decisions: list[Decision], source: Source, data: str) -> tuple[np.ndarray, Outcome]:
+    """The new labels int64 [N], -1 for a sample that is dropped, and what has changed."""
+    number = {name: i for i, name in enumerate(source.classes)}
+    labels, first = source.labels.copy(), dict[int, Decision]()
+    changed, dropped, kept = Counter[tuple[str, str]](), Counter[str](), 0
+    for decision in decisions:
+        row = source.row(decision)
+        _check(decision, source.classes[source.labels[row]], first.get(row), number, data)
+        first[row] = decision
+        if decision.action == "drop":
+            labels[row] = -1
+            dropped[decision.given] += 1
+        elif decision.action == "reject" or decision.label == decision.given:
+            kept += 1
+        else:
+            labels[row] = number[decision.label]
+            changed[decision.given, decision.label] += 1
+    _check_left(source, labels)
+    return labels, Outcome(changed, dropped, kept, len(labels) - len(first))
+
+
+def _check(decision: Decision, has: str, before: Decision | None, number: dict[str, int], data: str) -> None:
+    """One decision against the sample's present label, the classes, and an earlier decision about it."""
+    where, what = decision.where, decision.item or decision.index
+    if before is not None:
+        same = (before.action, before.label) == (decision.action, decision.label)
+        line = before.where.rpartition(", ")[2]
+        how = "again, as" if same else f"'{decision.action}', but '{before.action}'"
+        raise UserError(f"{where} decides {what} {how} in {line}; keep one of them")
+    if decision.given != has:
+        raise UserError(
+            f"{where}: {what} was '{decision.given}' when this was decided, and is '{has}' in {data}; "
+            "audit the data again, or give those that were audited"
+        )
+    if decision.label and decision.label not in number:
+        known = ", ".join(list(number)[:8]) + ("…" if len(number) > 8 else "")
+        raise UserError(
+            f"{where}: '{decision.label}' is no class of {data}, which has {known}"
+            + nearest(decision.label, list(number))
+        )
+
+
+def _check_left(source: Source, labels: np.ndarray) -> None:
+    """Every class, and every client of a manifest, that had a training sample still has one."""
+    train = source.train
+    had, has = np.unique(source.labels[train]), np.unique(labels[train])
+    gone = np.setdiff1d(had, has)
+    if len(gone):
+        name = source.classes[gone[0]]
+        raise UserError(f"class '{name}' would have no training image left; keep one of its samples as it is")
+    if source.clients is not None:
+        empty = np.setdiff1d(source.clients, source.clients[labels >= 0])
+        if len(empty):
+            raise UserError(f"client {empty[0]} would have no sample left; keep one")
+
+
+@contextlib.contextmanager
+def _whole(out: Path) -> Iterator[Path]:
+    """A place to write beside `out`; it becomes `out` in one step at the end, and goes if that isn't reached."""
+    place: Path | None = None
+    try:
+        place = Path(tempfile.mkdtemp(prefix=".relabel-", dir=out.parent))
+        yield place / out.name
+        if os.path.lexists(out):
+            raise UserError(f"--out {out} has come into being meanwhile; choose another, nothing is overwritten")
+        (place / out.name).rename(out)
+    except (OSError, UserError) as error:
+        why = str(error)
+        if isinstance(error, OSError):  # one that names two files came while the second was written
+            why = f"{out if error.filename2 else error.filename or out}: {error.strerror}"
+        hidden = str(out.parent if place is None else place / out.name)  # a name that means nothing to a reader
+        raise UserError(f"{why.replace(hidden, str(out))}; nothing was written") from error
+    finally:
+        if place is not None:
+            shutil.rmtree(place, ignore_errors=True)

@@ -1,0 +1,48 @@
+"""`fednoil relabel`: decisions about labels, applied to a copy of the data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def relabel(
+    data: Annotated[
+        str, typer.Option("--data", metavar="DATA", help="folder:PATH, npz:FILE, parquet:PATH or manifest:FILE.")
+    ],
+    decisions: Annotated[
+        Path, typer.Option("--decisions", metavar="FILE.csv", help="Decisions exported from the audit's page.")
+    ],
+    out: Annotated[Path, typer.Option("--out", help="Where the copy goes; nothing may be there.")],
+    dataset: Annotated[
+        str | None,
+        typer.Option("--dataset", metavar="NAME", help="What a manifest is about (data.name), outside a run's folder."),
+    ] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option("--data-dir", help="Folder with datasets; else $FEDNOIL_DATA is searched.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and count, write nothing.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
+) -> None:
+    """Apply decisions about labels to a copy of the data; the data themselves stay as they are."""
+    import json
+
+    from fednoil.audit.relabel import relabel as apply
+    from fednoil.cli.tables import show
+
+    outcome = apply(data, decisions, out, dataset=dataset, data_dir=data_dir, dry_run=dry_run)
+    pairs: list[tuple[str, str | None, int]] = [(*pair, n) for pair, n in outcome.changed.items()]
+    pairs += [(given, None, n) for given, n in outcome.dropped.items()]
+    rows = [{"given": given, "new": new, "samples": n} for given, new, n in sorted(pairs, key=lambda p: -p[2])]
+    changed, dropped = outcome.changed.total(), outcome.dropped.total()
+    if as_json:
+        counts = {"changed": changed, "kept": outcome.kept, "dropped": dropped, "undecided": outcome.undecided}
+        print(json.dumps({"out": str(out), **counts, "labels": rows}, indent=2, ensure_ascii=False))
+        return
+    if rows:
+        shown = [{**row, "new": row["new"] or "(dropped)"} for row in rows]
+        show(shown, {"given": "given", "new": "new", "samples": "samples"}, "Labels that change", False)
+    verb = "would write" if dry_run else "wrote"
+    print(f"{verb} {out}: {changed} changed, {outcome.kept} kept, {dropped} dropped, {outcome.undecided} not decided")

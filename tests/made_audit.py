@@ -1,0 +1,46 @@
+"""An audit made by hand: a table of labels, its summary, and pictures, for tests of the page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+
+def made_audit(
+    samples: int, classes: list[str], clients: list[str | None], items: Callable[[int], str] = str, side: int = 28
+) -> tuple[pa.Table, dict[str, Any], Callable[[int], np.ndarray]]:
+    """Sample i is client i mod K's, given class i mod C, suggested the next; the shade of its picture tells i."""
+    index = np.arange(samples)
+    owner, count = index % len(clients), len(classes)
+    wrong = np.round(1 - index / samples, 4)
+    columns: dict[str, Any] = {
+        "client": [clients[k] for k in owner],
+        "item": [items(i) for i in index.tolist()],
+        "index": index,
+        "given": [classes[i % count] for i in index],
+        "suggested": [classes[(i + 1 + i // count % (count - 1)) % count] for i in index],
+        "p_wrong": wrong,
+        "flagged": wrong >= 0.5,
+        "rank": index // len(clients) + 1,
+    }
+    table = pa.table(columns).take(pa.array(np.lexsort((index, owner))))
+    confused = [[classes[0], classes[1], 12], [classes[1], classes[0], 3]]
+    about = [
+        {
+            "client": name,
+            "samples": int((owner == k).sum()),
+            "noise_ratio": 0.25 + 0.1 * k,
+            "interval": [0.2 + 0.1 * k, 0.31 + 0.1 * k],
+            "flagged": int((wrong[owner == k] >= 0.5).sum()),
+            "matrix": (np.eye(count) * 0.7 + 0.3 / count).round(3).tolist(),
+            "confused": confused,
+            "skipped": ["train/broken.png"] if k == 0 else [],
+        }
+        for k, name in enumerate(clients)
+    ]
+    overall = {"samples": samples, "noise_ratio": 0.32, "interval": [0.3, 0.34], "flagged": int((wrong >= 0.5).sum())}
+    summary = {"format": 1, "classes": classes, "data": "folder:photos", "clients": about, "overall": overall}
+    return table, summary, lambda i: np.full((side, side, 3), (40 + i % 200, i // 200 % 256, 128), np.uint8)
