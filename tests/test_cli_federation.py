@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import re
 import ssl
 import stat
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -23,6 +26,7 @@ from fednoil.cli.federation import HERE, _resuming
 from fednoil.config import load_config
 from fednoil.errors import UserError
 from fednoil.flower.bundle import write_bundle
+from fednoil.flower.credentials import make_certificates
 from fednoil.flower.loopback import Loopback, Process
 from fednoil.records.environment import environment
 
@@ -42,7 +46,6 @@ def test_certificates_are_signed_named_and_kept_private(tmp_path: Path) -> None:
         assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
     assert "exists already" in refused("federation", "certs", tmp_path)
     assert fednoil("federation", "certs", tmp_path, "--force")[0] == 0
-    assert "neither an address nor a host's name" in refused("federation", "certs", tmp_path / "b", "--host", "münchen")
 
 
 def test_keys_are_pairs_that_flower_reads(tmp_path: Path) -> None:
@@ -92,15 +95,34 @@ def test_the_way_to_go_on_names_the_federation() -> None:
 def test_the_bundle_holds_a_configuration_and_no_code(tmp_path: Path, values: dict[str, Any]) -> None:
     values["data"]["name"] = 'folder:/a "strange"\\path\x7f'
     config = load_config(values)
-    write_bundle(tmp_path / "app", config, Path("/somewhere"), resume=True, force=False)
+    command = ["fednoil", "federation", "run", "--set", 'a="b"']
+    write_bundle(tmp_path / "app", config, Path("/somewhere"), resume=True, force=False, command=command)
     assert [p.name for p in (tmp_path / "app").iterdir()] == ["pyproject.toml"]
     app = tomllib.loads((tmp_path / "app" / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
     assert (app["config"]["out"], app["config"]["resume"], app["config"]["force"]) == ("/somewhere", True, False)
     assert load_config(tomllib.loads(app["config"]["config"])) == config
+    assert json.loads(app["config"]["command"]) == command
     for reference in app["components"].values():
         module, _, name = reference.partition(":")
         assert importlib.util.find_spec(module) is not None
         assert name == "app"
+
+
+def test_a_site_is_there_once_and_its_data_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("x.npz").touch()  # what is in it the node finds out
+    said = refused("federation", "up", "--site", "a=npz:x.npz", "--site", "a=npz:x.npz")
+    assert "--site a=npz:x.npz: 'a' is there twice" in said
+    said = refused("federation", "up", "--site", "a=npz:x.npz", "--site", "b=npz:y.npz")
+    assert f"--site b=npz:y.npz: npz:{tmp_path}/y.npz is not a file" in said
+    assert [path.name for path in tmp_path.iterdir()] == ["x.npz"]
+
+
+@pytest.mark.parametrize("host", ["", " ", "a b", "https://fl.example.org", "fl.example.org:8000", "10.0.0", "münchen"])
+def test_a_host_is_a_name_or_an_address(host: str, tmp_path: Path) -> None:
+    said = refused("federation", "certs", tmp_path / "fl", "--host", host)
+    assert f"--host '{host}' is neither an address nor a host's name" in said
+    assert not (tmp_path / "fl").exists()
 
 
 @pytest.mark.parametrize(
@@ -111,7 +133,9 @@ def test_the_bundle_holds_a_configuration_and_no_code(tmp_path: Path, values: di
         (["up", "--site", "a"], "--site a: write NAME=folder:PATH"),
         (["up", "--site", "a=zip:x"], "--site a=zip:x: write NAME=folder:PATH"),
         (["up", "--site", "a b=npz:x"], "'a b' must be letters"),
-        (["up", "--site", "a=npz:x", "--site", "a=npz:y"], "'a' is there twice"),
+        (["up", "--site", "a=npz:x.npz"], "x.npz is not a file; give an .npz with x_train"),
+        (["up", "--site", "a=folder:x"], "--site a=folder:x: "),
+        (["up", "--site", "a=parquet:x"], "x is not a folder; give one with train*.parquet"),
         (["up", "--site", "superlink=npz:x"], "'superlink' is the server's own name"),
         (["up", "--site", 'a=npz:"x'], "can't take a path with a quotation mark"),
         (["status"], "holds no federation"),
@@ -133,6 +157,83 @@ def test_bad_input_is_one_line(
 def test_without_flower_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert "pip install 'fednoil[flower]'" in refused("federation", "status")
+
+
+class Recorded(Loopback):
+    """Starts nothing; writes down what it would have asked Flower, which knows some keys already."""
+
+    def __init__(self, folder: Path, known: set[str], stop: bool = False) -> None:
+        super().__init__(folder)
+        self.known, self.stop, self.asked = known, stop, list[str]()
+
+    def start_superlink(self) -> Process:
+        return self._start("superlink", 1, [])
+
+    def await_nodes(self, count: int) -> None:
+        pass
+
+    def flwr(self, *arguments: str) -> str:
+        if self.stop:
+            raise KeyboardInterrupt
+        key = Path(arguments[2]).read_text()
+        if key in self.known:
+            raise UserError("flwr supernode register failed: [code: 23] Public key already in use.")
+        self.known.add(key)
+        return ""
+
+    def _start(self, name: str, port: int, command: Any) -> Process:
+        self._write([*self.processes, process := Process(name, 2**30, port)])
+        return process
+
+
+def test_up_goes_on_from_wherever_another_was_interrupted(tmp_path: Path) -> None:
+    """Between the making of a key and its registration, between the halves of a key, after all of it."""
+    known: set[str] = set()
+    with pytest.raises(KeyboardInterrupt):
+        Recorded(tmp_path, known, stop=True).up({"a": ""})
+    public = tmp_path / "keys" / "a.pub"
+    key = public.read_text()
+    Recorded(tmp_path, known).up({"a": ""})
+    assert known == {key}
+    public.unlink()
+    Recorded(tmp_path, known).up({"a": ""})
+    assert known == {key} == {public.read_text()}
+    public.unlink()
+    (tmp_path / "keys" / "a").write_text("")
+    with pytest.raises(UserError, match="keys/a is no private key; remove it"):
+        Recorded(tmp_path, known).up({"a": ""})
+
+
+def test_up_says_when_certificates_are_no_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("fednoil.flower.credentials._DAYS", -1 / 480)  # three minutes ago; it begins five ago
+        make_certificates(tmp_path, ["localhost"])
+    with pytest.raises(UserError, match=rf"server.pem has expired on .*: fednoil federation certs {tmp_path} --force"):
+        Recorded(tmp_path, set()).up({})
+    (tmp_path / "server.key").unlink()
+    with pytest.raises(UserError, match=r"server.key is missing; make others"):
+        Recorded(tmp_path, set()).up({})
+
+
+def test_a_node_that_has_ended_is_told_at_once(tmp_path: Path) -> None:
+    loopback = Loopback(tmp_path)
+    loopback._write([Process("a", 2**30, 1)])
+    with pytest.raises(UserError, match=r"a has ended; .*log/a\.log says why"):
+        loopback.await_nodes(1)
+
+
+def test_a_run_elsewhere_leaves_nothing_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The app that is handed to Flower says who asked for it, and is gone afterwards."""
+    seen: list[dict[str, Any]] = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(
+        "fednoil.cli.federation._flwr_run",
+        lambda bundle, *_: seen.append(tomllib.loads((bundle / "pyproject.toml").read_text())),
+    )
+    arguments = ("federation", "run", "demo", "--superlink", "central", "--out", "there")
+    assert fednoil(*arguments)[0] == 0
+    assert json.loads(seen[0]["tool"]["flwr"]["app"]["config"]["command"]) == ["fednoil", *arguments]
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_down_is_quiet_where_nothing_runs(tmp_path: Path) -> None:
@@ -160,3 +261,34 @@ def test_a_secret_of_flowers_is_not_recorded(monkeypatch: pytest.MonkeyPatch) ->
     assert "secret" not in str(environment(torch.device("cpu")))
     monkeypatch.setattr(sys, "argv", ["/usr/bin/fednoil", "run", "demo"])
     assert environment(torch.device("cpu"))["command"] == ["fednoil", "run", "demo"]
+
+
+def test_the_demo_touches_nothing_that_it_has_not_made(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    demo = Path(__file__).parents[1] / "tools" / "federation_demo.py"
+    for folder in (tmp_path, tmp_path / "thesis.tex"):
+        done = subprocess.run(
+            [sys.executable, demo, "--folder", folder], capture_output=True, text=True, check=False, timeout=60
+        )
+        assert done.returncode == 1
+        assert done.stderr == f"{tmp_path / 'thesis.tex'} is not this demo's; give a new or empty --folder\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_what_is_tried_over_several_machines_is_what_is_documented() -> None:
+    """Every block that tools/federation_machines.py looks for on the page is there, once."""
+    path = Path(__file__).parents[1] / "tools" / "federation_machines.py"
+    spec = importlib.util.spec_from_file_location("federation_machines", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    find = module.documented()
+    wanted = re.findall(r'find\("(.+?)"\)', path.read_text())
+    assert len(wanted) == 7
+    commands = [line for words in wanted for line in find(words)]
+    assert [command.split()[0] for command in commands] == [
+        *("fednoil", "mkdir", "flower-superlink", "server", "[superlink.central]"),
+        *("fednoil", "flwr", "flower-supernode", "fednoil"),
+    ]
+    assert sum(any(place in command for place in module.PLACES) for command in commands) == 8  # all but `flwr`'s

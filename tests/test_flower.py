@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,10 @@ from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDic
 from loop_grid import LoopGrid, federate, partitions
 
 from fednoil.cli.reporters import Silent
-from fednoil.config import load_config
+from fednoil.config import load_config, to_toml
 from fednoil.experiment import make_experiment
 from fednoil.flower.messages import BadMessage, Body, Form, pack, unpack
+from fednoil.flower.server import Assignment, play
 from fednoil.learners import LEARNERS
 from fednoil.records.compare import describe
 from fednoil.records.files import read_tensors
@@ -58,6 +60,17 @@ def test_a_federation_ends_with_the_simulators_weights(
         if server != "apfl":  # whose clients' own models are on the nodes
             assert ours["test_accuracy"] == theirs["test_accuracy"]
     assert describe(tmp_path / "federated")["finished"]
+
+
+def test_the_run_folder_says_how_it_was_made(federated: Values, tmp_path: Path) -> None:
+    """The command is the user's, not that of the process which Flower has started."""
+    federated["train"]["rounds"] = 1
+    command = ["fednoil", "federation", "run", "demo"]
+    assignment = Assignment(to_toml(load_config(federated)), str(tmp_path / "run"), command=json.dumps(command))
+    play(LoopGrid(partitions(tmp_path / "state")), assignment)
+    environment = json.loads((tmp_path / "run" / "environment.json").read_text())
+    assert environment["command"] == command
+    assert environment["packages"]["flwr"] == version("flwr")
 
 
 def test_nothing_but_the_allowed_leaves_a_node(federated: Values, tmp_path: Path) -> None:

@@ -64,6 +64,8 @@ def test_an_impossible_introduction_is_refused(
     federated["train"]["rounds"] = 1
     (first,) = federate(load_config(federated), tmp_path / "run", LoopGrid(partitions(tmp_path / "state"), spoil))
     assert first["nodes"] == ["client-0", "client-1", "client-3"]
+    assert list(first["refused"]) == [f"node {LIAR}"]
+    assert first["refused"][f"node {LIAR}"].startswith("its introduction is not sound: ")
     assert any(text.startswith(f"node {LIAR} is refused: its introduction is not sound") for text in said(caplog))
 
 
@@ -84,6 +86,49 @@ def test_a_name_has_one_number_and_a_number_one_name(
     records = federate(load_config(federated), tmp_path / "run", LoopGrid(nodes))
     assert any("is refused: its client-id 'client-0' is that of client" in text for text in said(caplog))
     assert [len(record["nodes"]) for record in records] == [3, 3]
+    (reason,) = {record["refused"]["client-0"] for record in records}  # told in every round in which it is out
+    assert reason.startswith("its client-id 'client-0' is that of client")
+
+
+def test_two_that_are_refused_under_one_name_are_told_apart(federated: Values, tmp_path: Path) -> None:
+    nodes = partitions(tmp_path / "state")
+    for number in (LIAR, LIAR + 1):
+        nodes[number] |= {"partition-id": 9, "client-id": "twin"}
+    federated["federation"] |= {"min_nodes": 2, "wait": 5}
+    federated["train"]["rounds"] = 1
+    grid = LoopGrid(nodes)
+
+    def spoil(node: int, order: Message, reply: Message) -> Message:
+        if node in (LIAR, LIAR + 1) and order.metadata.message_type == "query.hello":
+            numbers = MetricRecord({"samples": 5, "held_out": 0, "mean": [0.5], "std": [0.5]})
+            about = ConfigRecord({"client": "twin", "partition": 9, "classes": ["0"], "shape": [1, 8, 8]})
+            return Message(RecordDict({"numbers": numbers, "values": about}), reply_to=order)
+        return reply
+
+    grid.spoil = spoil
+    (first,) = federate(load_config(federated), tmp_path / "run", grid)
+    assert list(first["refused"]) == [f"twin (node {LIAR})", f"twin (node {LIAR + 1})"]
+
+
+def test_every_failure_of_a_node_is_told(federated: Values, tmp_path: Path) -> None:
+    """Neither its score nor its evaluation is sound; the record has both."""
+    from test_flower_sites import site, site_nodes
+
+    data = {n: site(tmp_path / f"{n}.npz", {"black": 0, "white": 3}) for n in ("a", "b")}
+    federated |= {"data": {"name": SITES}, "noise": {}}
+    federated["train"]["rounds"] = 1
+
+    def spoil(node: int, order: Message, reply: Message) -> Message:
+        kind = order.metadata.message_type
+        if node == 10 and kind in ("query.score", "evaluate"):
+            reply.content["numbers"]["score" if kind == "query.score" else "loss"] = -1.0  # type: ignore[index]
+        return reply
+
+    (first,) = federate(load_config(federated), tmp_path / "run", LoopGrid(site_nodes(tmp_path, data), spoil))
+    score, evaluation = first["failed"]["a"].split("; ")
+    assert score.startswith("score: a score of -1")
+    assert evaluation.startswith("evaluate: a loss of -1")
+    assert first["refused"] == {}
 
 
 def _arrays(change: Callable[[str, np.ndarray], None]) -> Callable[[Message], None]:

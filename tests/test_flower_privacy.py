@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import stat
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,6 +20,9 @@ from fednoil.config.schema import FederationConfig
 from fednoil.errors import UserError
 from fednoil.experiment import make_experiment
 from fednoil.flower import messages
+from fednoil.flower.ledger import ScoreLedger, Terms
+from fednoil.flower.messages import Refusal
+from fednoil.flower.node import NodeSettings
 from fednoil.flower.privacy import noise_std, private_update
 from fednoil.records.files import read_tensors
 
@@ -49,20 +53,100 @@ def test_a_node_tells_one_noisy_score_a_round(federated: Values, tmp_path: Path)
     # The same seed, other noise: it is the node's own.
     assert len({tuple(r["scores"].values()) for r in (without, first, second)}) == 3
     assert all(0 <= s <= 20 for s in first["scores"].values())
-    stored = next((tmp_path / "a-state" / "client-0").rglob("scores.json"))
-    assert json.loads(stored.read_text()) == {"1": first["scores"]["client-0"]}
+    stored = json.loads((tmp_path / "a-state" / "client-0" / "scores.json").read_text())
+    (account,) = stored["runs"].values()
+    assert account == {"rounds": 1, "epsilon": 4.0, "told": {"1": first["scores"]["client-0"]}}
+    assert stored["spent"] == 4.0
     # Asked again for round 1 (the run starts over from its roster), it says the same.
     (tmp_path / "a" / "checkpoint" / "checkpoint.json").unlink()
     (again,) = federate(config, tmp_path / "a", LoopGrid(partitions(tmp_path / "a-state")), resume=True)
     assert again["scores"] == first["scores"]
 
 
+def test_a_server_that_changes_its_terms_gets_no_score(tmp_path: Path) -> None:
+    """R = 4 and ε = 2: a score costs ½. Asked with fewer rounds, more ε or no noise at all, a node says nothing."""
+    ledger, terms = ScoreLedger(tmp_path / "site"), Terms(rounds=4, epsilon=2.0)
+    assert ledger.told("run", 1, terms) is None
+    assert ledger.tell("run", 1, terms, 7.5) == 7.5
+    assert ledger.tell("run", 1, terms, 9.0) == ledger.told("run", 1, terms) == 7.5
+    assert json.loads((tmp_path / "site" / "scores.json").read_text())["spent"] == 0.5
+    for other in (Terms(rounds=1, epsilon=2.0), Terms(rounds=4, epsilon=8.0)):
+        for round_idx in (1, 2):
+            with pytest.raises(Refusal, match=r"share ε = 2 over 4 rounds, and it is asked with ε = \d over \d"):
+                ledger.tell("run", round_idx, other, 1.0)
+    for round_idx in (0, 5):
+        with pytest.raises(Refusal, match="is not one of 4"):
+            ledger.told("run", round_idx, terms)
+    with pytest.raises(Refusal, match="one without would cost privacy"):
+        ledger.check_plain("run")
+    ledger.check_plain("another")
+
+
+def test_the_budget_is_for_all_runs_together(tmp_path: Path) -> None:
+    """Two runs of R = 2 and ε = 1 cost 2; with a budget of 1.5 the second one's last score is not told."""
+    ledger, terms = ScoreLedger(tmp_path / "site"), Terms(rounds=2, epsilon=1.0, budget=1.5)
+    for run, round_idx in (("a", 1), ("a", 2), ("b", 1)):
+        ledger.tell(run, round_idx, terms, 3.0)
+    with pytest.raises(Refusal, match=r"have cost ε = 1.5 and one more costs 0.5, above its budget of 1.5"):
+        ledger.tell("b", 2, terms, 3.0)
+    assert ledger.told("a", 2, terms) == 3.0  # what was told may be told again
+    (tmp_path / "site" / "scores.json").write_text('{"runs": {"a": {"told": 3}}}')
+    with pytest.raises(UserError, match=r"scores\.json is damaged"):
+        ledger.told("b", 1, terms)
+
+
+def test_a_site_that_has_spent_its_budget_is_left_out(federated: Values, tmp_path: Path) -> None:
+    """Without score-budget it is score-epsilon: enough for one run, whatever the server calls the next."""
+    federated["train"]["rounds"] = 2
+    nodes = partitions(tmp_path / "state")
+    nodes[900]["score-epsilon"] = 3.0
+    first = federate(load_config(federated), tmp_path / "first", LoopGrid(nodes))
+    assert all("client-0" in record["scores"] for record in first)
+    second = federate(load_config(federated), tmp_path / "second", LoopGrid(nodes))
+    for record in second:
+        assert "client-0" not in record["scores"]
+        assert "its scores have cost ε = 3 and one more costs 1.5" in record["failed"]["client-0"]
+    nodes[900]["score-budget"] = 6
+    third = federate(load_config(federated), tmp_path / "third", LoopGrid(nodes))
+    assert all("client-0" in record["scores"] for record in third)
+
+
+def test_what_a_node_keeps_is_its_owners_alone(federated: Values, tmp_path: Path) -> None:
+    federated["server"] = {"name": "apfl", "client_fraction": 1.0, "sampling": "score", "score_epsilon": 5.0}
+    federated["train"]["rounds"] = 1
+    (tmp_path / "state" / "client-0").mkdir(parents=True)
+    (tmp_path / "state" / "client-0").chmod(0o755)  # as an earlier version has made it
+    federate(load_config(federated), tmp_path / "run", LoopGrid(partitions(tmp_path / "state")))
+    kept = list((tmp_path / "state").glob("*/*/keep-*.safetensors"))
+    assert len(kept) == 4
+    for path in kept:
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert [stat.S_IMODE(folder.stat().st_mode) for folder in path.parents[:2]] == [0o700, 0o700]
+    for path in (tmp_path / "state").glob("*/scores.json"):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"score-epsilon": 0}, "score-epsilon = 0 must be a number above 0"),
+        ({"score-epsilon": True}, "score-epsilon = True must be"),
+        ({"score-epsilon": 1, "score-budget": "much"}, "score-budget = 'much' must be"),
+        ({"score-budget": 5}, "score-budget without score-epsilon"),
+        ({"score-epsilom": 5}, "unknown key 'score-epsilom'"),
+    ],
+)
+def test_bad_settings_of_a_node_are_told(settings: Values, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        NodeSettings.read({"partition-id": 0, **settings})
+
+
 def test_the_operator_may_ask_for_more_noise(federated: Values, tmp_path: Path) -> None:
     federated["train"]["rounds"] = 1
     nodes = partitions(tmp_path / "state")
-    nodes[900]["score-epsilon"] = 0.001
+    nodes[900]["score-epsilon"] = 1e-9
     (record,) = federate(load_config(federated), tmp_path / "run", LoopGrid(nodes))
-    assert record["scores"]["client-0"] in (0.0, 20.0)  # Laplace noise of scale 1000, moved back into the range
+    assert record["scores"]["client-0"] in (0.0, 20.0)  # Laplace noise of scale 1e9, moved back into the range
 
 
 def test_noise_on_updates_is_flowers_and_on_training_alone(federated: Values, tmp_path: Path) -> None:
@@ -120,5 +204,6 @@ def test_noise_on_batch_norm_is_refused(federated: Values, tmp_path: Path) -> No
 
 def test_protocols_must_agree(federated: Values, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fednoil.flower.members.PROTOCOL", messages.PROTOCOL + 1)
-    with pytest.raises(UserError, match="0 of 4 nodes"):
+    federated["federation"]["wait"] = 3  # a refusal takes three tries
+    with pytest.raises(UserError, match=r"0 of 4 nodes .*; node 897 is refused: it speaks protocol 1"):
         federate(load_config(federated), tmp_path / "run", LoopGrid(partitions(tmp_path / "state")))

@@ -77,7 +77,9 @@ def test_sites_agree_by_names_and_are_tested_on_what_they_hold_out(own: Values, 
     allowed = {"numbers": {"right", "samples", "loss"}}
     assert all({n: set(r) for n, r in reply.content.items()} == allowed for reply in replies)
     assert not (tmp_path / "run" / "noise.parquet").exists()
-    assert describe(tmp_path / "run")["finished"]
+    row = describe(tmp_path / "run")
+    assert row["finished"]
+    assert row["setting"] == "own data of 3 sites"
     again = federate(load_config(own), tmp_path / "run", LoopGrid(site_nodes(tmp_path, data)), resume=True)
     assert again == records
 

@@ -238,6 +238,46 @@ def test_what_is_known_of_clients(tmp_path: Path) -> None:
     assert clients.selected == [8 + 2, 3, 3]  # client 0 every round, and again in rounds 3 and 6
 
 
+def site_run(path: Path, samples: dict[str, int], seed: int = 0) -> Path:
+    """A federation's run on its sites' own data; the last site came late and told no score."""
+    run = made_run(path, accuracies=[60, 70], seed=seed, changes={"data": {"name": "sites"}, "noise": {"kind": "auto"}})
+    names = list(samples)
+    roster = {"run": "0" * 32, "clients": {n: k for k, n in enumerate(names)}, "sizes": samples, "agreement": {}}
+    (run / "roster.json").write_text(json.dumps(roster | {"founders": names[:-1]}))
+    records = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+    for record, share in zip(records, (0.4, 0.6), strict=True):
+        record["scores"] = {name: share * samples[name] for name in names[:-1]}
+        record["held_out"] = {names[0]: {"accuracy": 100 * share, "samples": 5, "loss": 1.0}}
+    (run / "rounds.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
+    command = ["fednoil", "federation", "run", "demo", "--set", "a='b c'"]
+    (run / "environment.json").write_text(json.dumps({"command": command}))
+    return run
+
+
+def test_a_federations_sites_are_told_as_they_are(tmp_path: Path) -> None:
+    """Not as the partition and the noise of the configuration, which say nothing of them."""
+    site_run(tmp_path / "a", {"north": 30, "south": 20, "west": 10})
+    site_run(tmp_path / "b", {"north": 30, "south": 20, "west": 10}, seed=1)
+    site_run(tmp_path / "c", {"north": 30, "south": 21, "west": 10})
+    found = results(tmp_path)
+    title = found.rows[0].place.title
+    assert title.startswith("federation 2 sites (50 samples, ")
+    assert [len(row.runs) for row in found.rows] == [2, 1]  # other samples, another setting
+    clients = load_run(tmp_path / "a").clients
+    assert (clients.names, clients.samples) == (["north", "south", "west"], [30, 20, 10])
+    assert clients.clean_share == [pytest.approx(50), pytest.approx(50), None]
+    assert clients.held_out == [60, None, None]
+    data = page_data(found)["runs"][0]
+    assert data["clients"]["names"] == ["north", "south", "west"]
+    assert data["command"] == """fednoil federation run demo --set 'a='"'"'b c'"'"''"""
+    status, out, _ = fednoil("compare", tmp_path / "a", tmp_path / "b")
+    assert status == 0
+    assert "own data of 2 sites" in out
+    assert "iid" not in out
+    (tmp_path / "a" / "roster.json").write_text("{}")
+    assert "roster.json is damaged" in refused("compare", tmp_path / "a")
+
+
 def test_a_thinned_folder_is_enough(tmp_path: Path) -> None:
     run = load_run(made_run(tmp_path / "a"))
     assert (run.clients.noise, run.confusion, run.environment) == (None, None, {})

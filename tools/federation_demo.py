@@ -2,14 +2,14 @@
 
 Three sites get 1,000 images each of the embedded data, with 10, 40 and 70 % wrong labels, in a file of their own. A
 SuperLink with TLS, three SuperNodes with keys, FedNoiL for a few rounds; then what the server could see of each site's
-noise, next to the truth, and everything is stopped.
+noise, next to the truth, and everything is stopped. A folder in which it was shown before is used again; nothing that
+it hasn't written is touched.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +18,7 @@ import numpy as np
 
 from fednoil.cli.tables import show
 from fednoil.data import DataConfig, load
+from fednoil.flower.credentials import OURS
 from fednoil.noise import NoiseConfig, apply
 from fednoil.seeds import Seed
 
@@ -27,7 +28,7 @@ SITES = {"clinic-north": 0.1, "clinic-south": 0.4, "clinic-west": 0.7}
 def deal(folder: Path) -> dict[str, str]:
     """Write one .npz a site; name -> what --site takes."""
     dataset, rng = load(DataConfig()), np.random.default_rng(0)
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     parts = np.array_split(rng.permutation(len(dataset.train)), len(SITES))
     held_out = np.array_split(rng.permutation(len(dataset.test)), len(SITES))
     noise = NoiseConfig(kind="symmetric", ratios=tuple(SITES.values()), exact=True)
@@ -42,6 +43,15 @@ def deal(folder: Path) -> dict[str, str]:
             class_names=np.array(dataset.class_names),
         )
     return {name: f"npz:{folder / name}.npz" for name in SITES}
+
+
+def check(folder: Path) -> None:
+    """Refuse a folder with anything in it that this program hasn't made."""
+    known = {*OURS, ".gitignore", "data", "run", *(f"{name}.npz" for name in SITES)}
+    found = [*folder.glob("*"), *folder.glob("data/*")]
+    strange = [path for path in found if path.name not in known]
+    if folder.exists() and (strange or not folder.is_dir()):
+        sys.exit(f"{strange[0] if strange else folder} is not this demo's; give a new or empty --folder")
 
 
 def fednoil(*arguments: str) -> None:
@@ -72,9 +82,9 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=10)
     options = parser.parse_args()
     folder = options.folder
+    check(folder)
     if (folder / "federation.json").exists():
         fednoil("federation", "down", str(folder))
-    shutil.rmtree(folder, ignore_errors=True)
     sites = [part for name, data in deal(folder / "data").items() for part in ("--site", f"{name}={data}")]
     changes = [
         "data.name=sites",
@@ -89,7 +99,7 @@ def main() -> None:
     try:
         fednoil("federation", "up", str(folder), *sites)
         sets = [part for change in changes for part in ("--set", change)]
-        where = ["--federation", str(folder), "--out", str(folder / "run")]
+        where = ["--federation", str(folder), "--out", str(folder / "run"), "--force"]
         fednoil("federation", "run", "demo", *where, *sets)
     finally:
         fednoil("federation", "down", str(folder))

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 
-def write_bytes(path: Path, content: bytes | memoryview) -> None:
-    """Write beside the target, flush to disk, then put it in place in one step."""
+def write_bytes(path: Path, content: bytes | memoryview, *, private: bool = False) -> None:
+    """Write beside the target, flush to disk, then put it in place in one step; `private`: for its owner's eyes."""
     part = path.with_name(path.name + ".part")
     try:
-        with naming(path), part.open("wb") as file:
+        with naming(path), open(part, "wb", opener=_private if private else None) as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -20,6 +20,18 @@ def write_bytes(path: Path, content: bytes | memoryview) -> None:
     except BaseException:
         part.unlink(missing_ok=True)
         raise
+
+
+def make_private(folder: Path) -> None:
+    """Make a folder, and those above it that are missing, for their owner alone."""
+    for missing in [path for path in (folder, *folder.parents) if not path.exists()][::-1]:
+        missing.mkdir(mode=0o700, exist_ok=True)
+
+
+def _private(path: str, flags: int) -> int:
+    """Open a new file that only its owner may read; one that a crash has left may be readable by others."""
+    Path(path).unlink(missing_ok=True)
+    return os.open(path, flags, 0o600)
 
 
 @contextlib.contextmanager

@@ -124,13 +124,14 @@ def play(
 def _happened(
     federation: Federation, chosen: Selection, results: list[Result], enough: bool, there: list[int]
 ) -> dict[str, Any]:
-    """Who was there, what they answered, who failed and why: all by the clients' own names."""
+    """Who was there, what they answered, who failed or was refused and why: all by the clients' own names."""
     account = federation.account()
     told: dict[str, Any] = {"nodes": [federation.name(k) for k in there]}
     if chosen.scores is not None:
         told["scores"] = {federation.name(k): s for k, s in zip(chosen.candidates, chosen.scores, strict=True)}
     told["trained"] = [federation.name(r.client) for r in results]
     told["failed"] = {federation.name(k): why for k, why in sorted(account.failed.items())}
+    told["refused"] = account.refused
     if not enough:
         told["kept"] = True
     return told | {"bytes_down": account.bytes_down, "bytes_up": account.bytes_up}

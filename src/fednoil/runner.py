@@ -57,6 +57,10 @@ class Engine(Protocol):
         """Who does the clients' work; may write to `out`, which is the run's by now."""
         ...
 
+    def environment(self, device: torch.device) -> dict[str, Any]:
+        """With what the run is made, for environment.json."""
+        ...
+
 
 @dataclass(frozen=True)
 class Simulation:
@@ -69,6 +73,9 @@ class Simulation:
 
     def executor(self, experiment: Experiment, out: Path, device: torch.device) -> Executor:
         return make_executor(experiment, device)
+
+    def environment(self, device: torch.device) -> dict[str, Any]:
+        return environment(device)
 
 
 def run(
@@ -101,7 +108,7 @@ def run(
             reporter.start(experiment, records)
             reporter.finish(summary, out)
             return summary
-        state, records = _begin(experiment, folder, checkpoints, device, hashes)
+        state, records = _begin(experiment, folder, checkpoints, engine.environment(device) | hashes)
         state = rounds.placed(state, device)
         executor = engine.executor(experiment, out, device)
         reporter.start(experiment, records)
@@ -133,21 +140,20 @@ def _begin(
     experiment: Experiment,
     folder: RunFolder,
     checkpoints: Checkpoints,
-    device: torch.device,
-    hashes: dict[str, str],
+    made_with: dict[str, Any],
 ) -> tuple[rounds.RunState, list[dict[str, Any]]]:
     """The state to go on from, with the records up to it; a new run's first files are written here."""
     folder.sweep()
     if checkpoints.exists():
         state = checkpoints.load()
         records = folder.keep_rounds(state.round_idx)
-        _note_resumption(folder, state.round_idx, environment(device) | hashes)
+        _note_resumption(folder, state.round_idx, made_with)
         if not (folder.path / "noise.parquet").is_file() and _has_manifest(experiment.setting):
             _write_noise(folder, experiment.setting)
         return state, records
     folder.rounds_file.unlink(missing_ok=True)
     folder.write_config(to_toml(experiment.config))
-    folder.write_environment(environment(device) | hashes)
+    folder.write_environment(made_with)
     if _has_manifest(experiment.setting):
         _write_noise(folder, experiment.setting)
     return rounds.start(experiment), []

@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -90,6 +91,7 @@ def up(
         if name in nodes:
             raise UserError(f"--site {text}: '{name}' is there twice; each site needs its own name")
         nodes[name] = f'client-id="{name}" data={_quoted(data)} state={state}'
+        _check_data(text, data)
     federation.up(nodes)
     print(f"up with {len(nodes)} nodes; logs in {federation.folder / 'log'}")
 
@@ -150,15 +152,16 @@ def run(
     federation = Loopback(folder)
     if superlink is None and not any(p.alive() for p in federation.processes):
         raise UserError(f"{folder} is not up; `fednoil federation up`, or --superlink NAME for one elsewhere")
-    bundle = federation.folder / "app"
     if superlink is None:
         target = target.resolve()  # the ServerApp's working folder is another one
-    write_bundle(bundle, config, target, resume=resume, force=force)
-    try:
-        _flwr_run(bundle, superlink or CONNECTION, None if superlink else federation)
-    except Stopped as stop:
-        stop.hint = f"go on with: {_resuming(target, folder, superlink)}"
-        raise
+    with tempfile.TemporaryDirectory(prefix="fednoil-app-") as place:
+        bundle = Path(place) / "app"
+        write_bundle(bundle, config, target, resume=resume, force=force, command=["fednoil", *sys.argv[1:]])
+        try:
+            _flwr_run(bundle, superlink or CONNECTION, None if superlink else federation)
+        except Stopped as stop:
+            stop.hint = f"go on with: {_resuming(target, folder, superlink)}"
+            raise
 
 
 def _flwr_run(bundle: Path, connection: str, federation: Loopback | None) -> None:
@@ -225,6 +228,16 @@ def _site(text: str) -> tuple[str, str]:
     if name == "superlink":
         raise UserError(f"--site {text}: 'superlink' is the server's own name; choose another")
     return name, f"{form}:{Path(path).expanduser().resolve()}"
+
+
+def _check_data(text: str, data: str) -> None:
+    """Refuse data that aren't there, before a node is started that would find out by itself; nothing is decoded."""
+    from fednoil.data.sources import locate
+
+    try:
+        locate(data, None)
+    except UserError as error:
+        raise UserError(f"--site {text}: {error}") from None
 
 
 def _quoted(value: object) -> str:

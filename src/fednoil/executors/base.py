@@ -75,9 +75,11 @@ class HeldOut:
 
 @dataclass(frozen=True)
 class Account:
-    """What happened on the wire since the last account: why clients failed, and the bytes sent and received."""
+    """What happened on the wire since the last account: why clients failed, and the bytes sent and received. Also who
+    is there and is not let in, by name, and why."""
 
     failed: dict[int, str] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
     bytes_down: int = 0
     bytes_up: int = 0
 

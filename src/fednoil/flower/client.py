@@ -27,13 +27,14 @@ from fednoil.flower.messages import (
     SCORE_REPLY,
     BadMessage,
     Body,
+    Refusal,
     model_arrays,
     order_form,
     pack,
     unpack,
     update_form,
 )
-from fednoil.flower.node import Node, NodeSettings, Order, Refusal, configured, introduce
+from fednoil.flower.node import Node, NodeSettings, Order, configured, introduce
 from fednoil.flower.privacy import private_update
 from fednoil.tensors import Tensors
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
+import shlex
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,15 +20,20 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from fednoil.errors import UserError
+from fednoil.files import make_private
 
 CA, CERTIFICATE, KEY = "ca.crt", "server.pem", "server.key"
-OURS = {CA, "ca.key", CERTIFICATE, KEY, "keys", "app", "home", "log", "nodes", "superlink.db", "federation.json"}
+OURS = {CA, "ca.key", CERTIFICATE, KEY, "keys", "home", "log", "nodes", "federation.json"}
+OURS |= {"superlink.db", "superlink.db-shm", "superlink.db-wal"}
 _DAYS = 365
+_LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
+_HOST = re.compile(rf"(?:\*\.)?(?:{_LABEL}\.)*(?!\d+$){_LABEL}")  # whose last label is no number, as an address's is
 
 
 def make_certificates(folder: Path, hosts: Sequence[str], force: bool = False) -> list[Path]:
     """A new authority (`ca.crt`, `ca.key`) and a server's certificate for these names and addresses, for a year."""
     paths = [folder / name for name in (CA, "ca.key", CERTIFICATE, KEY)]
+    names = x509.SubjectAlternativeName([_host(name) for name in hosts])
     _free(paths, force)
     ca_key, key = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
     issuer, subject = (
@@ -44,7 +51,7 @@ def make_certificates(folder: Path, hosts: Sequence[str], force: bool = False) -
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs_certificates=False), critical=True)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False)
-        .add_extension(x509.SubjectAlternativeName([_host(name) for name in hosts]), critical=False)
+        .add_extension(names, critical=False)
         .sign(ca_key, hashes.SHA384())
     )
     pem, pkcs8, plain = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
@@ -55,16 +62,55 @@ def make_certificates(folder: Path, hosts: Sequence[str], force: bool = False) -
     return paths
 
 
+def have_certificates(folder: Path, hosts: Sequence[str]) -> None:
+    """Make certificates where there are none; refuse those with which no node would ever come online."""
+    missing = [name for name in (CA, CERTIFICATE, KEY) if not (folder / name).exists()]
+    if len(missing) == 3:
+        make_certificates(folder, hosts)
+        return
+    renew = f"make others: fednoil federation certs {shlex.quote(str(folder))} --force"
+    if missing:
+        raise UserError(f"{folder / missing[0]} is missing; {renew}")
+    path = folder / CERTIFICATE
+    try:
+        until = x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc
+    except ValueError:
+        raise UserError(f"{path} is no certificate; {renew}") from None
+    if until < datetime.now(UTC):
+        raise UserError(f"{path} has expired on {until:%Y-%m-%d}; {renew}")
+
+
 def make_key(path: Path, force: bool = False) -> list[Path]:
     """A node's key pair at `path` and `path`.pub."""
     paths = [path, path.with_name(f"{path.name}.pub")]
     _free(paths, force)
     key, form = ec.generate_private_key(ec.SECP384R1()), serialization.PrivateFormat.OpenSSH
     private = key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
-    public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
     _write(paths[0], private, 0o600)
-    _write(paths[1], public + b"\n", 0o644)
+    _write(paths[1], _public(key), 0o644)
     return paths
+
+
+def have_key(path: Path) -> Path:
+    """The public half of the key pair at `path`, which is made if it isn't there, or made whole."""
+    public = path.with_name(f"{path.name}.pub")
+    if not path.exists():
+        public.unlink(missing_ok=True)
+        make_key(path)
+    elif not public.exists():
+        try:
+            key = serialization.load_ssh_private_key(path.read_bytes(), None)
+        except ValueError:
+            raise UserError(f"{path} is no private key; remove it, and another is made") from None
+        if not isinstance(key, ec.EllipticCurvePrivateKey):
+            raise UserError(f"{path} is no ECDSA key, which Flower needs; remove it, and another is made")
+        _write(public, _public(key), 0o644)
+    return public
+
+
+def _public(key: ec.EllipticCurvePrivateKey) -> bytes:
+    form = serialization.PublicFormat.OpenSSH
+    return key.public_key().public_bytes(serialization.Encoding.OpenSSH, form) + b"\n"
 
 
 def _certificate(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
@@ -93,10 +139,12 @@ def _host(name: str) -> x509.GeneralName:
         return x509.IPAddress(ipaddress.ip_address(name))
     except ValueError:
         pass
-    try:
-        return x509.DNSName(name)
-    except ValueError:
-        raise UserError(f"'{name}' is neither an address nor a host's name in ASCII") from None
+    if len(name) > 253 or not _HOST.fullmatch(name):
+        raise UserError(
+            f"--host '{name}' is neither an address nor a host's name in ASCII; write it as in fl.example.org or "
+            "192.0.2.7, without a port"
+        )
+    return x509.DNSName(name)
 
 
 def _free(paths: Sequence[Path], force: bool) -> None:
@@ -105,6 +153,8 @@ def _free(paths: Sequence[Path], force: bool) -> None:
     if there and not force:
         raise UserError(f"{there[0]} exists already; choose another folder, or --force to replace it")
     private_folder(paths[0].parent, [path.name for path in paths])
+    for path in paths:  # an old half beside a new one would look whole
+        path.unlink(missing_ok=True)
 
 
 def private_folder(folder: Path, secret: Sequence[str]) -> None:
@@ -112,8 +162,7 @@ def private_folder(folder: Path, secret: Sequence[str]) -> None:
 
     In a folder that holds nothing else Git ignores everything, in another one these names.
     """
-    for missing in [path for path in (folder, *folder.parents) if not path.exists()][::-1]:
-        missing.mkdir(mode=0o700, exist_ok=True)
+    make_private(folder)
     ignore = folder / ".gitignore"
     there = ignore.read_text().splitlines() if ignore.is_file() else []
     alone = not there and all(path.name in OURS for path in folder.iterdir())
@@ -124,7 +173,6 @@ def private_folder(folder: Path, secret: Sequence[str]) -> None:
 
 
 def _write(path: Path, content: bytes, mode: int) -> None:
-    path.unlink(missing_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)

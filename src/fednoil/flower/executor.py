@@ -55,7 +55,7 @@ class FlowerExecutor(Federation):
         self._arrays = model_arrays(experiment.initial_model())
         self._bench = make_bench(experiment, device)
         self._test_images = torch.tensor(experiment.setting.dataset.test.images, device=device)
-        self._failed: dict[int, str] = {}
+        self._failed: dict[int, list[str]] = {}  # of a round, each of a client's failures
 
     def members(self, round_idx: int) -> list[int]:
         return self.crew.refresh(round_idx)
@@ -106,7 +106,8 @@ class FlowerExecutor(Federation):
 
     def account(self) -> Account:
         wire = self.crew.wire
-        account = Account(self._failed, wire.bytes_down, wire.bytes_up)
+        failed = {client: "; ".join(why) for client, why in self._failed.items()}
+        account = Account(failed, self.crew.refused(), wire.bytes_down, wire.bytes_up)
         self._failed, wire.bytes_down, wire.bytes_up = {}, 0, 0
         return account
 
@@ -124,8 +125,9 @@ class FlowerExecutor(Federation):
                 found[client] = read(client, unpack(form, reply))
             except Exception as error:  # whatever a node may send costs nobody else anything
                 said = error if isinstance(error, BadMessage) else f"its reply can't be used ({type(error).__name__})"
-                self._failed[client] = f"{kind.removeprefix('query.')}: {clean(said)}"
-                log.warning("round %d: %s is left out: %s", round_idx, self.name(client), self._failed[client])
+                why = f"{kind.removeprefix('query.')}: {clean(said)}"
+                self._failed.setdefault(client, []).append(why)
+                log.warning("round %d: %s is left out: %s", round_idx, self.name(client), why)
         return dict(sorted(found.items()))
 
     def _order(self, job: Job) -> Body:

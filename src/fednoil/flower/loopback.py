@@ -14,13 +14,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fednoil.errors import UserError
-from fednoil.flower.credentials import CA, CERTIFICATE, KEY, OURS, make_certificates, make_key, private_folder
+from fednoil.files import make_private
+from fednoil.flower.credentials import CA, CERTIFICATE, KEY, OURS, have_certificates, have_key, private_folder
 from fednoil.records.files import read_json, write_json, write_text
 
 SUPERLINK, CONNECTION = "superlink", "local"
@@ -89,8 +90,7 @@ class Loopback:
             raise UserError(f"{self.folder} is up already ({', '.join(running)}); `fednoil federation down` stops it")
         private_folder(self.folder, sorted(OURS))
         self.file.unlink(missing_ok=True)
-        if not (self.folder / CA).exists():
-            make_certificates(self.folder, ["localhost", "127.0.0.1"])
+        have_certificates(self.folder, ["localhost", "127.0.0.1"])
         try:
             self.start_superlink()
             for name, config in nodes.items():
@@ -111,29 +111,50 @@ default = "{CONNECTION}"
 address = "127.0.0.1:{port}"
 root-certificates = {json.dumps(str(self.folder / CA))}
 """
-        (self.folder / "home").mkdir(exist_ok=True)
+        make_private(self.folder / "home")
         write_text(self.folder / "home" / "config.toml", connection)
         options = ["--enable-supernode-auth", "--disable-runtime-dependency-installation"]
         options += ["--database", str(self.folder / "superlink.db")]
         process = self._start(SUPERLINK, port, ["flower-superlink", *options])
-        self._await(lambda: _listens(port), process, "accept connections")
+
+        def ready() -> bool:
+            if not process.alive():
+                raise self._ended(process)
+            return _listens(port)
+
+        self._await(ready, "accept connections")
         return process
 
     def add_node(self, name: str, config: str, *, register: bool = True) -> Process:
-        """Start a SuperNode with a key of its own, which is made and registered the first time."""
+        """Start a SuperNode with a key of its own, which is made the first time and registered if it isn't yet."""
         key = self.folder / "keys" / name
-        if not key.exists():
-            make_key(key)
-            if register:
-                self.flwr("supernode", "register", str(key.with_name(f"{name}.pub")), CONNECTION)
+        public = have_key(key)
+        if register:
+            self._register(public)
         port = next(p.port for p in self.processes if p.name == SUPERLINK)
         options = ["--superlink", f"127.0.0.1:{port}", "--root-certificates", str(self.folder / CA)]
         options += ["--auth-supernode-private-key", str(key), "--node-config", config]
         return self._start(name, free_port(), ["flower-supernode", *options])
 
+    def _register(self, public: Path) -> None:
+        """Tell the SuperLink of a key; whether it knows it already nobody but its database can say."""
+        try:
+            self.flwr("supernode", "register", str(public), CONNECTION)
+        except UserError as error:
+            if "already in use" not in str(error):
+                raise
+
     def await_nodes(self, count: int) -> None:
         """Wait until as many SuperNodes are online."""
-        self._await(lambda: len(self.online()) >= count, None, f"bring {count} nodes online")
+        nodes = [process for process in self.processes if process.name != SUPERLINK]
+
+        def ready() -> bool:
+            ended = [node for node in nodes if not node.alive()]
+            if len(nodes) - len(ended) < count:
+                raise self._ended(ended[0])
+            return len(self.online()) >= count
+
+        self._await(ready, f"bring {count} nodes online")
 
     def online(self) -> list[dict[str, Any]]:
         """The SuperNodes that the SuperLink sees online."""
@@ -173,7 +194,7 @@ root-certificates = {json.dumps(str(self.folder / CA))}
     def _start(self, name: str, port: int, command: Sequence[str]) -> Process:
         shared = ["--host", "127.0.0.1", "--port", str(port), "--ssl-ca-certfile", str(self.folder / CA)]
         shared += ["--ssl-certfile", str(self.folder / CERTIFICATE), "--ssl-keyfile", str(self.folder / KEY)]
-        (self.folder / "log").mkdir(exist_ok=True)
+        make_private(self.folder / "log")
         with (self.folder / "log" / f"{name}.log").open("a") as log:
             program = str(Path(sys.executable).parent / command[0])
             started = subprocess.Popen(
@@ -192,11 +213,12 @@ root-certificates = {json.dumps(str(self.folder / CA))}
     def _write(self, processes: Sequence[Process]) -> None:
         write_json(self.file, {"processes": [vars(process) for process in processes]})
 
-    def _await(self, ready: Any, process: Process | None, what: str) -> None:
+    def _ended(self, process: Process) -> UserError:
+        return UserError(f"{process.name} has ended; {self.folder / 'log' / process.name}.log says why")
+
+    def _await(self, ready: Callable[[], bool], what: str) -> None:
         end = time.monotonic() + _START
         while not ready():
-            if process is not None and not process.alive():
-                raise UserError(f"{process.name} has ended; {self.folder / 'log' / process.name}.log says why")
             if time.monotonic() > end:
                 raise UserError(f"the federation did not {what} within {_START:g} s; see {self.folder / 'log'}")
             time.sleep(0.3)

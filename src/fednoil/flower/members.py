@@ -10,6 +10,7 @@ import logging
 import secrets
 import time
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,16 @@ _MOST = 10**9  # samples
 _PAUSE = 0.5  # seconds between two looks for nodes that haven't come yet
 
 
+@dataclass(frozen=True)
+class Refused:
+    """A node that is not let in: what it calls itself, why, how often so far, and when it is asked again."""
+
+    name: str
+    reason: str
+    times: int
+    again: float  # by the monotonic clock
+
+
 class Members:
     """The federation's clients: `sites` by client number, and which node each is now."""
 
@@ -56,7 +67,7 @@ class Members:
         self.agreement: Agreement | None = None
         self.founders: dict[str, int] = {}  # samples of those who were there at the start, by number
         self._numbers: dict[str, int] = {}  # of everyone who ever took part
-        self._refused: dict[int, tuple[int, float]] = {}  # node -> how often, and when it is asked again
+        self._refused: dict[int, Refused] = {}  # by node
         self._tries: Counter[int] = Counter()  # introductions that failed, by node
         self._twins: dict[int, Site] = {}  # whose name another node has, as long as that one is there
         self._waiting: dict[int, Site] = {}  # introduced, before there is an agreement
@@ -80,9 +91,11 @@ class Members:
             if time.monotonic() > end:
                 break
             time.sleep(_PAUSE)
+        refused = [f"{name} is refused: {reason}" for name, reason in self.refused().items()]
         raise UserError(
             f"{len(self.online()) or len(self._waiting)} of {wanted} nodes have come within "
             f"{self.config.federation.wait:g} s (federation.min_nodes, federation.wait)"
+            + "".join(f"; {text}" for text in refused[:3])
         )
 
     def refresh(self, round_idx: int) -> list[int]:
@@ -93,6 +106,13 @@ class Members:
     def online(self) -> list[int]:
         there = set(self.wire.grid.get_node_ids())
         return sorted(k for k, node in self.nodes.items() if node in there)
+
+    def refused(self) -> dict[str, str]:
+        """Who is there and not let in, by what it calls itself, and why."""
+        out = [(refused.name, node, refused.reason) for node, refused in self._refused.items()]
+        out += [(site.name, node, "it waits: another node is called so already") for node, site in self._twins.items()]
+        times = Counter(name for name, _, _ in out)
+        return {name if times[name] == 1 else f"{name} (node {node})": reason for name, node, reason in sorted(out)}
 
     def load(self, out: Path) -> None:
         """Take roster and agreement from the run that goes on in `out`."""
@@ -129,7 +149,7 @@ class Members:
             if node in there:
                 self._admit(node, site, there)
         self._refused = {node: since for node, since in self._refused.items() if node in there}
-        out = {node for node, (_, again) in self._refused.items() if time.monotonic() < again}
+        out = {node for node, refused in self._refused.items() if time.monotonic() < refused.again}
         known = set(self.nodes.values()) | out | set(self._waiting) | set(self._twins)
         self._waiting = {node: site for node, site in self._waiting.items() if node in there}
         order = Body(values={"protocol": PROTOCOL, "config": to_toml(self.config)})
@@ -212,10 +232,10 @@ class Members:
     def _refuse(self, node: int, name: str, reason: str, told: bool = False) -> None:
         """Leave a node out, and tell its operator why; one that could not be asked knows already."""
         reason = clean(reason)
-        times = self._refused.get(node, (0, 0.0))[0] + 1
+        times = self._refused[node].times + 1 if node in self._refused else 1
         pause = min(_AGAIN[0] * 2 ** min(times - 1, 20), _AGAIN[1])
         log.warning("%s is refused: %s", name, reason)
-        self._refused[node] = times, time.monotonic() + pause
+        self._refused[node] = Refused(name, reason, times, time.monotonic() + pause)
         if not told:
             self.wire.tell(REFUSE, node, pack(REFUSE_ORDER, Body(values={"reason": reason})))
 

@@ -34,6 +34,10 @@ class BadMessage(Exception):
     """In which way a message is not of its form."""
 
 
+class Refusal(Exception):
+    """Why a node doesn't do what it was asked; unlike other errors its text may be told to the server."""
+
+
 @dataclass(frozen=True)
 class Form:
     """What a message may hold: the arrays of a model, numbers, and values (texts and lists)."""

@@ -6,6 +6,7 @@ A node's process may live for a single message, so nothing here outlasts one but
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 import tomllib
 from collections.abc import Mapping
@@ -25,18 +26,15 @@ from fednoil.executors.base import HeldOut, Job, Result
 from fednoil.executors.local import Workbench
 from fednoil.experiment import Experiment, Sites, assemble, make_bench, make_experiment, pick_device
 from fednoil.flower.agreement import Agreement, Site, misfit
-from fednoil.flower.messages import NAME
+from fednoil.flower.ledger import ScoreLedger, Terms
+from fednoil.flower.messages import NAME, Refusal
 from fednoil.flower.state import NodeState
 from fednoil.learners.base import Client, Turn
 from fednoil.servers.sampling import private_score
 from fednoil.tensors import Tensors
 
 log = logging.getLogger("flwr.fednoil")
-_KEYS = ("client-id", "data", "state", "trust", "score-epsilon", "partition-id", "num-partitions")
-
-
-class Refusal(Exception):
-    """Why a node doesn't do what it was asked; unlike other errors its text may be told to the server."""
+_KEYS = ("client-id", "data", "state", "trust", "score-epsilon", "score-budget", "partition-id", "num-partitions")
 
 
 @dataclass(frozen=True)
@@ -49,6 +47,7 @@ class NodeSettings:
     state: Path
     trust: tuple[str, ...]
     score_epsilon: float | None
+    score_budget: float | None
 
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> NodeSettings:
@@ -64,14 +63,22 @@ class NodeSettings:
         client_id = str(values.get("client-id", f"client-{partition}"))
         if not NAME.fullmatch(client_id):
             raise UserError(f"--node-config: client-id = '{client_id}' must be letters, digits, '.', '_' or '-'")
-        epsilon = values.get("score-epsilon")
-        if epsilon is not None and not (isinstance(epsilon, int | float) and epsilon > 0):
-            raise UserError(f"--node-config: score-epsilon = {epsilon!r} must be a number above 0")
+        epsilon, budget = (_positive(key, values.get(key)) for key in ("score-epsilon", "score-budget"))
+        if budget is not None and epsilon is None:
+            raise UserError("--node-config: score-budget without score-epsilon, the share of it that one run may spend")
         state = Path(str(values.get("state", Path.home() / ".fednoil" / "nodes"))).expanduser()
         trust = tuple(str(values.get("trust", "")).split())
         own = None if data is None else str(data)
         number = None if own is not None or partition is None else int(partition)
-        return cls(client_id, own, number, state, trust, float(epsilon) if epsilon is not None else None)
+        return cls(client_id, own, number, state, trust, epsilon, budget or epsilon)
+
+
+def _positive(key: str, value: Any) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise UserError(f"--node-config: {key} = {value!r} must be a number above 0")
+    return float(value)
 
 
 @dataclass(frozen=True)
@@ -110,22 +117,26 @@ class Node:
 
     def score(self, received: Tensors) -> float:
         """How clean the received model finds the labels here; with noise where server or operator ask for it."""
-        config, experiment = self.work.experiment.server.config, self.work.experiment
+        order, config, rounds = self.order, self.work.experiment.server.config, self.work.experiment.config.train.rounds
         chosen = [e for e in (config.score_epsilon, self.settings.score_epsilon) if e is not None]
-        round_idx, rounds = self.order.round_idx, experiment.config.train.rounds
-        if chosen and (told := self.state.told_score(round_idx)) is not None:
-            return told  # asked again after a restart: a second noisy answer would tell more
-        job = self._job(received, self.state.keep_before(round_idx))
+        ledger = ScoreLedger(self.state.folder.parent)
+        if not chosen:
+            ledger.check_plain(order.run)
+            return self._plain_score(received, self.state.keep_before(order.round_idx))
+        terms = Terms(rounds, min(chosen), self.settings.score_budget)
+        if (told := ledger.told(order.run, order.round_idx, terms)) is not None:
+            return told
+        # With what the client keeps, which its samples have shaped, one of them could change more than its confidence.
+        plain = self._plain_score(received, keep={})
+        # From the system's entropy: noise from the run's seed could be taken away by whoever knows it.
+        u = (secrets.randbits(53) + 0.5) * 2.0**-53
+        noisy = private_score(plain, len(self.work.client), config.sampling, rounds / terms.epsilon, u)
+        return ledger.tell(order.run, order.round_idx, terms, noisy)
+
+    def _plain_score(self, received: Tensors, keep: Tensors) -> float:
+        config, job = self.work.experiment.server.config, self._job(received, keep)
         scores = self.work.bench.scores({job.client: self.work.client}, [job], config.sampling, config.temperature)
-        score = scores[job.client].score
-        if chosen:
-            if not 1 <= round_idx <= rounds:
-                raise Refusal(f"round {round_idx} is not one of {rounds}; each further score would cost privacy")
-            # From the system's entropy: noise from the run's seed could be taken away by whoever knows it.
-            u = (secrets.randbits(53) + 0.5) * 2.0**-53
-            score = private_score(score, len(self.work.client), config.sampling, rounds / min(chosen), u)
-            self.state.tell_score(round_idx, score)
-        return score
+        return scores[job.client].score
 
     def train(self, received: Tensors) -> Result:
         """This client's turn; what it keeps stays in its state folder."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import tomllib
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from fednoil.flower.executor import FlowerExecutor
 from fednoil.flower.members import Members
 from fednoil.flower.privacy import check_update_privacy
 from fednoil.flower.wire import Wire
+from fednoil.records.environment import environment
 from fednoil.records.folder import ROSTER
 
 log = logging.getLogger("flwr.fednoil")
@@ -32,8 +35,9 @@ app = ServerApp()
 class FlowerEngine:
     """A run on the nodes behind a Flower grid."""
 
-    def __init__(self, grid: Grid) -> None:
+    def __init__(self, grid: Grid, command: Sequence[str] = ()) -> None:
         self.grid = grid
+        self.command = command
         self.members: Members | None = None
 
     def experiment(self, config: Config, out: Path, *, going_on: bool) -> Experiment:
@@ -55,6 +59,10 @@ class FlowerEngine:
     def executor(self, experiment: Experiment, out: Path, device: torch.device) -> Executor:
         assert self.members is not None
         return FlowerExecutor(experiment, self.members, out, device)
+
+    def environment(self, device: torch.device) -> dict[str, Any]:
+        """This process was started by Flower, with a secret among its arguments; the user's command is another's."""
+        return environment(device, self.command, ("flwr",))
 
 
 class Lines:
@@ -88,6 +96,7 @@ class Assignment:
     out: str
     resume: bool = False
     force: bool = False
+    command: str = "[]"  # JSON: the words of the command
 
 
 @app.main()
@@ -95,7 +104,7 @@ def main(grid: Grid, context: Context) -> None:
     """Play all rounds of the run that the app's configuration describes."""
     values: dict[str, Any] = dict(context.run_config)
     try:
-        play(grid, Assignment(**{key: values[key] for key in ("config", "out", "resume", "force")}))
+        play(grid, Assignment(**{key: values[key] for key in (f.name for f in fields(Assignment))}))
     except UserError as error:
         # Flower's way out that tells the SuperLink of the failure without a traceback.
         flwr_exit(ExitCode.SERVERAPP_EXCEPTION, f"fednoil: {error}")
@@ -109,5 +118,5 @@ def play(grid: Grid, assignment: Assignment) -> dict[str, Any]:
         Lines(),
         resume=assignment.resume,
         force=assignment.force,
-        engine=FlowerEngine(grid),
+        engine=FlowerEngine(grid, json.loads(assignment.command)),
     )

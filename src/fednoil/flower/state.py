@@ -1,4 +1,4 @@
-"""What a client keeps on its node from message to message: its networks and α by round, and the scores it has told.
+"""What a client keeps on its node from message to message: its networks and α by round, for its owner's eyes only.
 
 Of a client's kept tensors several versions may be there: a server that was stopped goes on from its last checkpoint,
 and the client must then go on from the same round. A version goes once no checkpoint can ask for it any more.
@@ -9,12 +9,20 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from fednoil.files import make_private
 from fednoil.flower.messages import BadMessage
-from fednoil.records.files import read_json, read_tensors, write_json, write_tensors
+from fednoil.records.files import read_tensors, write_tensors
 from fednoil.tensors import Tensors
 
 _RUN = re.compile(r"[0-9a-f]{32}")
 _VERSION = re.compile(r"keep-(\d{6})\.safetensors")
+
+
+def make_own(folder: Path) -> None:
+    """A folder that is the package's, for its owner alone; one that an earlier version made becomes so."""
+    make_private(folder)
+    if folder.stat().st_mode & 0o077:
+        folder.chmod(0o700)
 
 
 class NodeState:
@@ -32,23 +40,12 @@ class NodeState:
 
     def save_keep(self, round_idx: int, keep: Tensors, checkpoint_every: int) -> None:
         """Write what this round left; the server's last checkpoint is at most `checkpoint_every` rounds back."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        write_tensors(self._file(round_idx), keep)
+        make_own(self.folder.parent)
+        make_own(self.folder)
+        write_tensors(self._file(round_idx), keep, private=True)
         old = [r for r in self._versions() if r <= round_idx - checkpoint_every]
         for version in old[:-1]:
             self._file(version).unlink(missing_ok=True)
-
-    def told_score(self, round_idx: int) -> float | None:
-        """The noisy score that was told in this round."""
-        return self._scores().get(str(round_idx))
-
-    def tell_score(self, round_idx: int, score: float) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        write_json(self.folder / "scores.json", {**self._scores(), str(round_idx): score})
-
-    def _scores(self) -> dict[str, float]:
-        path = self.folder / "scores.json"
-        return read_json(path) if path.is_file() else {}
 
     def _versions(self) -> list[int]:
         files = self.folder.iterdir() if self.folder.is_dir() else []

@@ -7,8 +7,9 @@ from typing import Any
 
 from fednoil import metrics
 from fednoil.config.loading import read_toml
+from fednoil.data import SITES
 from fednoil.errors import UserError
-from fednoil.records.folder import RunFolder
+from fednoil.records.folder import Roster, RunFolder
 
 
 def describe(path: Path) -> dict[str, Any]:
@@ -22,7 +23,7 @@ def describe(path: Path) -> dict[str, Any]:
     return {
         "run": str(path),
         "method": method_name(values),
-        "setting": setting_name(values),
+        "setting": setting_name(values, folder.roster()),
         "seed": values.get("run", {}).get("seed", 0),
         "finished": finished,
         **{k: v for k, v in summary.items() if not k.endswith("_hash") and k != "per_class_accuracy"},
@@ -49,8 +50,10 @@ def method_name(values: dict[str, Any]) -> str:
     return name if schedule == "constant" else f"{name} ({schedule})"
 
 
-def setting_name(values: dict[str, Any]) -> str:
-    """Data, partition and noise in a few words."""
+def setting_name(values: dict[str, Any], roster: Roster | None = None) -> str:
+    """Data, partition and noise in a few words; of a federation's sites, which share none of these, how many."""
+    if values.get("data", {}).get("name") == SITES:
+        return "own data of " + (f"{len(roster.founders)} sites" if roster else "sites")
     noise = values.get("noise", {})
     kind = noise.get("kind", "none")
     if kind in ("symmetric", "pair"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -31,14 +32,16 @@ def _command() -> list[str]:
     return [] if "flwr" in Path(sys.argv[0]).name else ["fednoil", *sys.argv[1:]]
 
 
-def environment(device: torch.device) -> dict[str, Any]:
-    """Versions, hardware and command of this process."""
+def environment(
+    device: torch.device, command: Sequence[str] | None = None, more_packages: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Versions, hardware and command of this process; `command` where another process has asked for the run."""
     return {
         "started": now(),
-        "command": _command(),
+        "command": _command() if command is None else list(command),
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "packages": {name: package_version(name) for name in _PACKAGES},
+        "packages": {name: package_version(name) for name in (*_PACKAGES, *more_packages)},
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "cpus": os.cpu_count(),
         "threads": torch.get_num_threads(),

@@ -15,12 +15,12 @@ from fednoil.files import write_bytes
 from fednoil.tensors import Tensors, cpu
 
 
-def write_text(path: Path, text: str) -> None:
-    write_bytes(path, text.encode())
+def write_text(path: Path, text: str, *, private: bool = False) -> None:
+    write_bytes(path, text.encode(), private=private)
 
 
-def write_json(path: Path, value: Any) -> None:
-    write_text(path, json.dumps(value, indent=2) + "\n")
+def write_json(path: Path, value: Any, *, private: bool = False) -> None:
+    write_text(path, json.dumps(value, indent=2) + "\n", private=private)
 
 
 def read_json(path: Path) -> Any:
@@ -48,8 +48,10 @@ def tensor_bytes(tensors: Tensors, metadata: dict[str, str] | None = None) -> by
     return save(own, metadata)
 
 
-def write_tensors(path: Path, tensors: Tensors, metadata: dict[str, str] | None = None) -> None:
-    write_bytes(path, tensor_bytes(tensors, metadata))
+def write_tensors(
+    path: Path, tensors: Tensors, metadata: dict[str, str] | None = None, *, private: bool = False
+) -> None:
+    write_bytes(path, tensor_bytes(tensors, metadata), private=private)
 
 
 def read_tensors(path: Path) -> Tensors:

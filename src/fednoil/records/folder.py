@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -29,6 +30,16 @@ ROSTER = "roster.json"  # a federation's alone
 CHECKPOINT = "checkpoint"
 INDEX = "checkpoint.json"
 _LOCK = ".lock"
+
+
+@dataclass(frozen=True)
+class Roster:
+    """Who took part in a federation: names and samples by client number, and how many samples those had, by name, who
+    were there at the start."""
+
+    names: dict[int, str]
+    samples: dict[int, int]
+    founders: dict[str, int]
 
 
 class RunFolder:
@@ -167,6 +178,21 @@ class RunFolder:
                 raise UserError(f"{self.rounds_file}, line {number} is damaged: {line[:60]!r}") from None
             records.append(record)
         return records
+
+    def roster(self) -> Roster | None:
+        """Who took part; None: a simulation."""
+        path = self.path / ROSTER
+        if not path.is_file():
+            return None
+        try:
+            values = read_json(path)
+            numbers = {str(name): int(number) for name, number in values["clients"].items()}
+            sizes = {str(name): int(size) for name, size in values["sizes"].items()}
+            names = {number: name for name, number in numbers.items()}
+            samples = {number: sizes[name] for name, number in numbers.items()}
+            return Roster(names, samples, {str(name): sizes[str(name)] for name in values["founders"]})
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise UserError(f"{path} is damaged ({error!r})") from None
 
     def summary(self) -> dict[str, Any]:
         path = self.path / "summary.json"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -117,6 +119,9 @@ def _summary(run: Run) -> dict[str, Any]:
 
 
 def _command(run: Run) -> str:
+    asked = run.environment.get("command") or []
+    if asked[1:3] == ["federation", "run"]:  # which nodes took part no configuration says
+        return shlex.join(asked)
     args = command_of(run.values)
     if args is None:
         return f"fednoil run {run.path / 'config.toml'} --out {run.path.name}"
@@ -134,8 +139,8 @@ def _thinned(run: Run, length: int) -> dict[str, list[float | None]]:
 
 
 def _clients(run: Run) -> dict[str, Any]:
-    def short(values: list[float] | None) -> list[float] | None:
-        return None if values is None else [round(v, 1) for v in values]
+    def short(values: Sequence[float | None] | None) -> list[float | None] | None:
+        return None if values is None else [None if v is None else round(v, 1) for v in values]
 
     clients = run.clients
     return {
@@ -144,6 +149,8 @@ def _clients(run: Run) -> dict[str, Any]:
         "noise": short(clients.noise),
         "share": short(clients.clean_share),
         "agreement": short(clients.agreement),
+        "names": clients.names,
+        "held_out": short(clients.held_out),
     }
 
 

@@ -15,9 +15,11 @@ from typing import Any
 from fednoil.config import load_config, merge, preset
 from fednoil.config.presets import DATASETS, METHODS, NOISES, SETTINGS
 from fednoil.config.small import shrink_schedule
+from fednoil.data import SITES
 from fednoil.paper import METHODS as PAPER_METHODS
 from fednoil.paper import SCHEDULES
 from fednoil.records.compare import method_name, setting_name
+from fednoil.records.folder import Roster
 from fednoil.schedules import DecayConfig
 
 Values = dict[str, Any]
@@ -96,9 +98,11 @@ def values_of(family: str, dataset: str, setting: str, noise: str, method: str, 
     return merge(base, {"schedule": {"name": "constant", "epochs": epochs, "extra_rounds": extra}})
 
 
-def place_of(full: Values) -> Place:
-    """The place of a run with this configuration, all keys given."""
+def place_of(full: Values, roster: Roster | None = None) -> Place:
+    """The place of a run with this configuration, all keys given; `roster` of a federation's."""
     data = full["data"]["name"]
+    if data == SITES:
+        return _of_sites(full, roster)
     family = "small" if data == "fashion-mnist-mini" else "paper" if data in DATASETS else ""
     noise = _noise_name(full["noise"])
     if not family or noise is None:
@@ -186,9 +190,23 @@ def _differences(full: Values, base: Values, sections: tuple[str, ...]) -> tuple
     )
 
 
+def _of_sites(full: Values, roster: Roster | None) -> Place:
+    """Sites with data of their own: partition and noise of the configuration say nothing of them."""
+    founders = roster.founders if roster else {}
+    digest = _digest([*(full[s] for s in ("data", "model", "train")), founders])
+    samples = [f"{sum(founders.values()):,} samples"] if founders else []
+    words = ", ".join([*samples, f"{full['train']['rounds']} rounds", f"#{digest[:4]}"])
+    where = f"{len(founders)} sites" if founders else SITES
+    return Place("", "federation", where, f"({words})", method_name(full), method_changes=_own_keys(full))
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
 def _own(full: Values) -> Place:
     """A setting in words; a short hash tells settings apart that the words don't."""
-    digest = hashlib.sha256(json.dumps([full[s] for s in _SETTING_SECTIONS], sort_keys=True).encode()).hexdigest()
+    digest = _digest([full[s] for s in _SETTING_SECTIONS])
     name = setting_name(full).split(" ")
     data, words = " ".join(name[:-2]), name[-2:]
     clients = f"{full['partition']['clients']} clients, {full['train']['rounds']} rounds, #{digest[:4]}"

@@ -19,7 +19,7 @@ from fednoil.config import load_config, read_toml
 from fednoil.errors import UserError
 from fednoil.manifest import label_counts
 from fednoil.records.files import read_json
-from fednoil.records.folder import CONFUSION, RunFolder
+from fednoil.records.folder import CONFUSION, Roster, RunFolder
 from fednoil.report.places import Place, method_key, place_of
 
 CURVES = {
@@ -47,8 +47,10 @@ class Clients:
     selected: list[int]  # rounds in which it was trained
     samples: list[int] | None = None
     noise: list[float] | None = None  # realised noise ratio
-    clean_share: list[float] | None = None  # as the clients' scores estimate it, mean of the last ten rounds
+    clean_share: Sequence[float | None] | None = None  # as the clients' scores estimate it, mean of the last ten rounds
     agreement: list[float] | None = None  # given labels that the final model predicts
+    names: list[str] | None = None  # of a federation's clients
+    held_out: list[float | None] | None = None  # accuracy on what each holds out, as it last told
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,17 +130,21 @@ def load_run(path: Path) -> Run:
     if not records:
         raise UserError(f"{path} has no finished round yet")
     finished = (path / "summary.json").is_file()
+    roster = folder.roster()
     try:
         summary = folder.summary() if finished else metrics.summarise(records, ())
         curves = _curves(records)
         confusion = _confusion(path)
-        clients = _clients(path, values, records, summary, confusion)
+        if roster is not None and not (path / "noise.parquet").is_file():
+            clients = _site_clients(values, records, roster)
+        else:
+            clients = _clients(path, values, records, summary, confusion)
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise UserError(f"{path} is damaged: {error!r}") from None
     there = (path / "environment.json").is_file()
     environment = read_json(path / "environment.json") if there else {}
     matrix = confusion.get("given_predicted")
-    return Run(path, place_of(values), values, finished, summary, curves, clients, matrix, environment)
+    return Run(path, place_of(values, roster), values, finished, summary, curves, clients, matrix, environment)
 
 
 def _configuration(path: Path) -> dict[str, Any]:
@@ -177,6 +183,28 @@ def _clients(
         share = 100.0 * np.mean(last, axis=0) / samples
     return Clients(
         selected.tolist(), samples, noise, None if share is None else share.tolist(), confusion.get("agreement")
+    )
+
+
+def _site_clients(values: dict[str, Any], records: list[dict[str, Any]], roster: Roster) -> Clients:
+    """What a federation's sites have told of themselves."""
+    count = 1 + max(roster.names)
+    selected = np.bincount([k for r in records for k in r["selected"]], minlength=count)
+    shares: list[float | None] = []
+    held_out: list[float | None] = []
+    for k in range(count):
+        name, size = roster.names.get(k, ""), roster.samples.get(k, 1)
+        told = [r["scores"][name] for r in records[-10:] if name in r.get("scores", {})]
+        most = 1 if values["server"]["sampling"] == "score_mean" else size
+        shares.append(100.0 * float(np.mean(told)) / most if told else None)
+        tested = [r["held_out"][name]["accuracy"] for r in records if name in r.get("held_out", {})]
+        held_out.append(tested[-1] if tested else None)
+    return Clients(
+        selected.tolist(),
+        [roster.samples.get(k, 0) for k in range(count)],
+        clean_share=shares if any(share is not None for share in shares) else None,
+        names=[roster.names.get(k, str(k)) for k in range(count)],
+        held_out=held_out if any(accuracy is not None for accuracy in held_out) else None,
     )
 
 

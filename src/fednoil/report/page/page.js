@@ -99,29 +99,32 @@
     if (clients.noise && estimate) chartArea.append(scatter(clients, estimate, what));
     chartArea.style.minHeight = clients.noise && estimate ? "" : "0";
     const head = ["client", "samples", "true noise, %", "estimated clean, %", "agreement, %", "rounds selected"];
+    if (clients.held_out) head.push("held-out accuracy, %");
     const table = make("table", { class: "sortable" },
       make("thead", {}, make("tr", {}, ...head.map((text) => make("th", { tabindex: 0 }, text)))));
     const body = make("tbody");
     for (let k = 0; k < count; k++) {
-      const cells = [k, clients.samples?.[k], clients.noise?.[k], clients.share?.[k], clients.agreement?.[k],
-        clients.selected[k]];
+      const cells = [clients.names?.[k] ?? k, clients.samples?.[k], clients.noise?.[k], clients.share?.[k],
+        clients.agreement?.[k], clients.selected[k]];
+      if (clients.held_out) cells.push(clients.held_out[k]);
       body.append(make("tr", {}, ...cells.map((v) =>
-        v === undefined || v === null ? make("td", { class: "none" }, "–") : make("td", { "data-v": v }, String(v)))));
+        v === undefined || v === null ? make("td", { class: "none" }, "–")
+          : make("td", typeof v === "number" ? { "data-v": v } : {}, String(v)))));
     }
     table.append(body);
     for (const heading of table.tHead.rows[0].cells) heading.addEventListener("click", () => sortBy(heading));
     $("client-table").replaceChildren(table);
   }
   function worst(run, estimate, what) {
-    const { noise, selected } = run.clients, rounds = run.summary.rounds;
+    const { noise, selected, names } = run.clients, rounds = run.summary.rounds;
     const fair = selected.reduce((a, b) => a + b, 0) / selected.length;
-    const by = noise || (estimate && estimate.map((v) => 100 - v));
+    const by = noise || (estimate && estimate.map((v) => v === null ? -1 : 100 - v));
     const chosen = `clients were selected ${Math.min(...selected)} to ${Math.max(...selected)} times`;
     if (!by) return `In ${rounds} rounds ${chosen}; nothing is recorded of their labels.`;
     const k = by.indexOf(Math.max(...by));
     const known = noise ? `${number(noise[k], 1)} % wrong labels` : "least trusted labels";
     const guess = estimate ? `; ${what}: ${number(estimate[k], 1)} %` : "";
-    return `Worst client: ${k}, ${known}, selected in ${selected[k]} of ${rounds} rounds (on average ${number(fair, 1)})${guess}.`;
+    return `Worst client: ${names?.[k] ?? k}, ${known}, selected in ${selected[k]} of ${rounds} rounds (on average ${number(fair, 1)})${guess}.`;
   }
   function scatter(clients, estimate, what) {
     const size = [Math.min(640, $("client-chart").clientWidth), 330], pad = [54, 14, 44, 14];
