@@ -281,3 +281,24 @@ def test_options_that_do_not_go_together(made: Path, tmp_path: Path) -> None:
     assert fednoil("audit", run_folder, "--out", out)[0] == 0
     assert "holds an audit already; add --force" in refused("audit", run_folder, "--out", out)
     assert fednoil("audit", run_folder, "--out", out, "--force")[0] == 0
+
+
+def test_budget(made: Path, tmp_path: Path) -> None:
+    """Looking at everything corrects everything; suspicious labels hold more wrong ones than random ones."""
+    import csv as plain
+
+    status, _, err = fednoil("audit", made / "run", "--budget", "25,100", "--out", tmp_path / "out")
+    assert status == 0, err
+    with (tmp_path / "out" / "budget.csv").open() as file:
+        rows = {(row["order"], float(row["percent"])): row for row in plain.DictReader(file)}
+    assert [key[0] for key in rows] == ["none", "suspicious", "random", "suspicious", "random"]
+    assert float(rows["suspicious", 100.0]["noise_ratio"]) == 0
+    assert rows["suspicious", 100.0]["final_accuracy"] == rows["random", 100.0]["final_accuracy"]
+    assert int(rows["suspicious", 25.0]["looked_at"]) == 20
+    assert int(rows["suspicious", 25.0]["corrected"]) > int(rows["random", 25.0]["corrected"])
+    summary = json.loads((made / "run" / "summary.json").read_text())
+    assert float(rows["none", 0.0]["final_accuracy"]) == pytest.approx(summary["final_accuracy"], abs=1e-3)
+    assert (tmp_path / "out" / "budget-curve.png").is_file()
+    for bad in ("0", "x", "5,200"):
+        assert f"--budget {bad} must be percentages" in refused("audit", made / "run", "--budget", bad)
+    assert "give RUN" in refused("audit", "--data", "folder:x", "--model", "m", "--budget", "5")

@@ -137,6 +137,13 @@ def _happened(
     return told | {"bytes_down": account.bytes_down, "bytes_up": account.bytes_up}
 
 
+def audited(experiment: Experiment, federation: Federation, state: RunState) -> dict[str, float]:
+    """After the last round: the nodes audit their labels with the final model, and tell their noise ratios, by name."""
+    jobs = [_job(experiment, state, k, 0) for k in federation.members(state.round_idx)]
+    found = federation.noise_ratios(jobs)
+    return {federation.name(k): ratio for k, ratio in sorted(found.items())}
+
+
 def _job(experiment: Experiment, state: RunState, client: int, epochs: int) -> Job:
     round_idx = state.round_idx + 1
     return Job(

@@ -16,7 +16,7 @@ from fednoil import manifest, metrics, rounds
 from fednoil.config.loading import load_config, read_toml, to_toml
 from fednoil.config.schema import Config
 from fednoil.errors import UserError
-from fednoil.executors.base import Executor, Progress
+from fednoil.executors.base import Executor, Federation, Progress
 from fednoil.experiment import (
     Experiment,
     Setting,
@@ -122,6 +122,8 @@ def run(
             if events is not None:
                 events.close()
         summary = metrics.summarise(records, state.per_class) | hashes
+        if isinstance(executor, Federation) and config.federation.audit:
+            summary["noise_ratios"] = rounds.audited(experiment, executor, state)
         _write_end(experiment, folder, state, device, summary)
     reporter.finish(summary, out)
     return summary

@@ -70,7 +70,7 @@ def of_run(path: Path, client: int | None, data_dir: Path | None, device: torch.
     if client is not None and not 0 <= client < setting.num_clients:
         raise UserError(f"--client {client}: {path} has the clients 0 to {setting.num_clients - 1}")
     bundle = final_bundle(experiment, state, device)
-    items = _names(dataset.name, len(dataset.train))
+    items = item_names(dataset.name, len(dataset.train))
     cases = []
     for k in range(setting.num_clients) if client is None else [client]:
         index = setting.parts[k]
@@ -171,7 +171,7 @@ def _look(model: LoadedModel, images: np.ndarray) -> torch.Tensor:
     return torch.cat([model.probabilities(pixels[rows]) for rows in chunks(len(pixels), pixels)])
 
 
-def _names(data: str, count: int) -> list[str]:
+def item_names(data: str, count: int) -> list[str]:
     """What the rows of the training set are called: files by their path below the data's root, others by number."""
     if not data.startswith("folder:"):
         return [str(row) for row in range(count)]

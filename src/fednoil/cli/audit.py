@@ -10,7 +10,7 @@ import typer
 from fednoil.errors import UserError
 
 if TYPE_CHECKING:
-    pass
+    from fednoil.audit.cases import Cases
 
 
 def audit(
@@ -37,25 +37,57 @@ def audit(
         Path | None, typer.Option("--data-dir", help="Folder with datasets; else $FEDNOIL_DATA is searched.")
     ] = None,
     device: Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")] = "auto",
+    budget: Annotated[
+        str | None,
+        typer.Option("--budget", metavar="5,10,20", help="Of a RUN: correct so many percent and train again."),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the audit in --out.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
     """Find wrong labels: a list of suspicious samples, and an estimate of each client's noise."""
     _check(run, client, data, model, resize, skip_unknown, method)
+    if budget is not None and (run is None or client is not None):
+        raise UserError("--budget trains all clients of a RUN again; give RUN, and neither --data nor --client")
+    from fednoil.audit.budget import percentages
+
+    budgets = percentages(budget) if budget is not None else []
     from fednoil.audit import files, run_audit
     from fednoil.audit.cases import of_data, of_run
     from fednoil.experiment import pick_device
 
     folder = out or (run / "audit" if run is not None else Path("audit"))
-    files.check_out(folder, force)
+    if not budgets:
+        files.check_out(folder, force)
     if run is not None:
         cases = of_run(run, client, data_dir, pick_device(_device(device)))
     else:
         assert data is not None
         assert model is not None
         cases = of_data(data, model, resize=resize, skip_unknown=skip_unknown, trusted=tuple(trust or ()))
+    if budgets:
+        assert run is not None
+        return _budget(run, cases, budgets, method, folder, data_dir, _device(device))
     summary = run_audit(cases, folder, method)
     _show(summary, folder, as_json)
+
+
+def _budget(
+    run: Path, cases: Cases, budgets: list[float], method: str, folder: Path, data_dir: Path | None, device: str
+) -> None:
+    """Write budget.csv and the figure: accuracy over the share of labels that somebody looks at."""
+    from fednoil.audit import estimates
+    from fednoil.audit.budget import simulate, write_csv
+    from fednoil.audit.cases import load_run
+    from fednoil.experiment import pick_device
+    from fednoil.figures import draw_budget
+
+    experiment, _ = load_run(run, data_dir)
+    results = simulate(experiment, estimates(cases, method), budgets, pick_device(device), print)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_csv(folder / "budget.csv", results)
+    print(f"wrote {folder / 'budget.csv'}")
+    for path in draw_budget(results, folder / "budget-curve"):
+        print(f"wrote {path}")
 
 
 def _check(

@@ -112,5 +112,9 @@ class Federation(ABC):
         """Each client's model on what that client holds out; for a federation without a test set of its own."""
 
     @abstractmethod
+    def noise_ratios(self, jobs: Sequence[Job]) -> dict[int, float]:
+        """Have the clients audit their labels with the model they are sent; the share of wrong ones that each tells."""
+
+    @abstractmethod
     def account(self) -> Account:
         """What happened since the last call."""

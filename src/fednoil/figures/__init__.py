@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
+from fednoil.audit.budget import Bought
 from fednoil.figures.drawing import draw_lines, draw_trade_off
-from fednoil.figures.numbers import PANELS, ablation_lines, efficiency_lines, schedule_lines, trade_off
+from fednoil.figures.numbers import PANELS, ablation_lines, budget_lines, efficiency_lines, schedule_lines, trade_off
 from fednoil.report.results import Results
 
 FIGURES = ("schedules", "efficiency", "tradeoff", "ablation")
@@ -44,3 +46,9 @@ def _axes(figure: str, panel: str) -> tuple[str, str]:
     if figure == "ablation":
         return "round", panel
     return ("round" if panel.endswith("rounds") else "training batches"), PANELS["test_accuracy"]
+
+
+def draw_budget(results: Sequence[Bought], out: Path) -> list[Path]:
+    """What cleaning buys: accuracy over the share of labels looked at, the most suspicious first or at random."""
+    labels = {"accuracy": ("labels looked at and put right, %", "test accuracy, last rounds, %")}
+    return draw_lines(budget_lines(results), "What cleaning buys", labels, out)

@@ -19,6 +19,8 @@ from fednoil.executors.base import Account, Federation, HeldOut, Job, Look, Prog
 from fednoil.experiment import Experiment, make_bench
 from fednoil.flower.members import Members
 from fednoil.flower.messages import (
+    AUDIT,
+    AUDIT_REPLY,
     EVALUATE,
     EVALUATE_REPLY,
     PROTOCOL,
@@ -100,6 +102,15 @@ class FlowerExecutor(Federation):
 
         found = self._ask(EVALUATE, jobs, EVALUATE_REPLY, read)
         return {client: held for client, held in found.items() if held.samples}
+
+    def noise_ratios(self, jobs: Sequence[Job]) -> dict[int, float]:
+        def read(client: int, body: Body) -> float:
+            ratio = body.numbers["noise_ratio"]
+            if not 0 <= ratio <= 1:
+                raise BadMessage(f"a noise ratio of {ratio:g} is not possible")
+            return ratio
+
+        return self._ask(AUDIT, jobs, AUDIT_REPLY, read)
 
     def test_logits(self, model: Tensors) -> Tensor:
         return self._bench.logits(model, self._test_images)
