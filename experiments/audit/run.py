@@ -30,8 +30,8 @@ from torch.nn import functional as F
 from fednoil import metrics, noise
 from fednoil.audit import estimate
 from fednoil.audit.cases import final_bundle, final_looks, load_run
-from fednoil.cli.reporters import Plain
 from fednoil.config import load_config, preset
+from fednoil.config.loading import merge, parse_set
 from fednoil.executors.base import Job
 from fednoil.experiment import Experiment, assemble, make_bench, make_executor, pick_device
 from fednoil.learners.base import Turn
@@ -44,15 +44,25 @@ STAGES = (5, 5, 10, 20)  # epochs after which a fold's models are looked at: 5, 
 LOCAL_EPOCHS = 20
 
 
+class Lines:
+    """A line a round; needs nothing that a machine with a GPU may lack."""
+
+    def start(self, *_: Any) -> None: ...
+
+    def local(self, share: float) -> None: ...
+
+    def round(self, record: dict[str, Any]) -> None:
+        print(f"round {record['round']}: {record['test_accuracy']:.2f} %, {record['wall_s']:.1f} s", flush=True)
+
+    def finish(self, summary: dict[str, Any], folder: Path) -> None:
+        print(f"{folder}: {summary['final_accuracy']:.2f} %", flush=True)
+
+
 def train(settings: list[str], out: Path, changes: list[str], device: str) -> None:
     """One run for each preset's name, in a folder of its name with dashes."""
-    from rich.console import Console
-
-    from fednoil.config.loading import merge, parse_set
-
     for name in settings:
         values = merge(preset(name), parse_set([*changes, f"run.device={device}"]))
-        run(load_config(values), out / name.replace("/", "-"), Plain(Console()), resume=True)
+        run(load_config(values), out / name.replace("/", "-"), Lines(), resume=True)
 
 
 def collect(folder: Path, device: torch.device) -> dict[str, Any]:

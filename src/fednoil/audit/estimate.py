@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import gammaln
+import torch
 
 _ROUNDS = 60
 _FLOOR = 1e-4  # the least chance of a class: a model is never quite sure
@@ -122,8 +122,8 @@ def _evidence(counts: np.ndarray, centre: np.ndarray) -> tuple[float, float]:
     """The log-probability of the rows of counts under Dirichlet priors around `centre`, and the best strength."""
     prior = _STRENGTHS[:, None, None] * np.maximum(centre, 1e-6)
     rows = counts.sum(1)
-    likelihood = gammaln(_STRENGTHS)[:, None] - gammaln(_STRENGTHS[:, None] + rows)
-    likelihood = (likelihood + (gammaln(prior + counts) - gammaln(prior)).sum(2)).sum(1)
+    likelihood = _gammaln(_STRENGTHS)[:, None] - _gammaln(_STRENGTHS[:, None] + rows)
+    likelihood = (likelihood + (_gammaln(prior + counts) - _gammaln(prior)).sum(2)).sum(1)
     best = int(likelihood.argmax())
     return float(likelihood[best]), float(_STRENGTHS[best])
 
@@ -142,3 +142,8 @@ def _spread(
         posterior = _posterior(q, given, *_fit(q, given, weights / weights.mean(), _DRAW_ROUNDS, channel))
         ratios.append(1 - posterior[own, given].mean())
     return float(np.var(ratios)) * size / total
+
+
+def _gammaln(values: np.ndarray) -> np.ndarray:
+    """log Γ, element by element."""
+    return torch.lgamma(torch.from_numpy(values)).numpy()

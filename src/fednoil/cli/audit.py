@@ -82,12 +82,16 @@ def _budget(
     from fednoil.figures import draw_budget
 
     experiment, _ = load_run(run, data_dir)
-    results = simulate(experiment, estimates(cases, method), budgets, pick_device(device), print)
+    results = simulate(experiment, estimates(cases, method), budgets, pick_device(device), _tell)
     folder.mkdir(parents=True, exist_ok=True)
     write_csv(folder / "budget.csv", results)
     print(f"wrote {folder / 'budget.csv'}")
     for path in draw_budget(results, folder / "budget-curve"):
         print(f"wrote {path}")
+
+
+def _tell(line: str) -> None:
+    print(line, flush=True)
 
 
 def _check(

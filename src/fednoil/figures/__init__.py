@@ -49,6 +49,7 @@ def _axes(figure: str, panel: str) -> tuple[str, str]:
 
 
 def draw_budget(results: Sequence[Bought], out: Path) -> list[Path]:
-    """What cleaning buys: accuracy over the share of labels looked at, the most suspicious first or at random."""
-    labels = {"accuracy": ("labels looked at and put right, %", "test accuracy, last rounds, %")}
+    """What cleaning buys, over the share of labels looked at, the most suspicious first or at random."""
+    share = "labels looked at and put right, %"
+    labels = {"wrong labels": (share, "wrong labels left, %"), "accuracy": (share, "final test accuracy, %")}
     return draw_lines(budget_lines(results), "What cleaning buys", labels, out)

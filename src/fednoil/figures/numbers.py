@@ -134,11 +134,14 @@ def _line(row: Row, key: str, over: str, panel: str, name: str, r_min: int = 0, 
 
 
 def budget_lines(results: Sequence[Bought]) -> list[Line]:
-    """Accuracy over the share of labels that somebody looked at; both lines begin where nobody did."""
+    """Wrong labels left, and accuracy, over the share of labels that somebody looked at; all begin where nobody did."""
     lines = []
     for order, name in (("suspicious", "the most suspicious first"), ("random", "at random")):
         points = [r for r in results if r.order in ("none", order)]
         x = np.array([r.percent for r in points])
-        y = np.array([r.last10_accuracy for r in points])
-        lines.append(Line("accuracy", name, x, y, y, y, 1, dashed=order == "random"))
+        for panel, y in (
+            ("wrong labels", np.array([r.noise_ratio for r in points])),
+            ("accuracy", np.array([r.final_accuracy for r in points])),
+        ):
+            lines.append(Line(panel, name, x, y, y, y, 1, dashed=order == "random"))
     return lines

@@ -20,7 +20,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from fednoil.learners.base import Learner
 from fednoil.tensors import Tensors
 
-PROTOCOL = 1
+PROTOCOL = 2
 HELLO, REFUSE, SCORE, AUDIT = "query.hello", "query.refuse", "query.score", "query.audit"
 TRAIN, EVALUATE = "train", "evaluate"
 LARGEST = 1e30  # the mean of such numbers can't overflow; what a weight may be depends on the model that was sent
