@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fednoil import metrics
 from fednoil.audit import METHODS
-from fednoil.audit.estimate import _TEMPERATURE, _lean, _posterior, estimate
+from fednoil.audit.estimate import _EVEN, _PAIRED, _lean, _posterior, estimate
 from fednoil.noise import transition_matrix
 
 
@@ -23,7 +23,7 @@ def made(kind: str, ratio: float, count: int, classes: int = 6, sure: float = 0.
     true = np.array([rng.choice(classes, p=row) for row in q])
     channel = transition_matrix(kind, ratio, classes, 2)  # type: ignore[arg-type]
     given = np.array([rng.choice(classes, p=channel[label]) for label in true])
-    said = q**_TEMPERATURE
+    said = q ** (_EVEN if kind == "symmetric" else _PAIRED)
     return true, given, said / said.sum(1, keepdims=True)
 
 
@@ -50,9 +50,11 @@ def test_known_noise_is_found_again(kind: str, ratio: float) -> None:
 def test_a_channel_in_one_direction_is_recognised() -> None:
     """Where every class goes to one other, T leans that way; where errors are even, it leans to all alike."""
     paired = np.eye(6) * 60 + np.roll(np.eye(6), 2, axis=1) * 40
-    centre, _ = _lean(paired)
+    centre, _, one_way = _lean(paired)
+    assert one_way
     assert centre[0, 2] > 5 * centre[0, 1]
-    centre, strength = _lean(np.eye(6) * 50 + 10.0)
+    centre, strength, one_way = _lean(np.eye(6) * 50 + 10.0)
+    assert not one_way
     assert centre[0, 1] == pytest.approx(centre[0, 2])
     assert strength == 300
 

@@ -18,7 +18,9 @@ import torch
 
 _ROUNDS = 60
 _FLOOR = 1e-4  # the least chance of a class: a model is never quite sure
-_TEMPERATURE = 1.3  # networks are surer than they are right; chosen in experiments/audit
+# A channel in one direction has more room to take the model's own confusions for the client's, so it is given softer
+# probabilities; both temperatures were chosen in experiments/audit.
+_EVEN, _PAIRED = 1.0, 1.3
 _STRENGTHS = np.array([1.0, 3.0, 10.0, 30.0, 100.0, 300.0])  # pseudo-counts of a row of T
 _FLAG = 0.5
 _DRAWS, _DRAWN_FROM, _DRAW_ROUNDS = 40, 2000, 15  # of the interval
@@ -44,9 +46,12 @@ class Estimate:
 
 def estimate(probabilities: np.ndarray, given: np.ndarray, rng: np.random.Generator) -> Estimate:
     """What class probabilities [n, C] say of one client's given labels [n]; `rng` is for the interval alone."""
-    q = (np.asarray(probabilities, np.float64) + _FLOOR) ** (1 / _TEMPERATURE)
-    q /= q.sum(1, keepdims=True)
-    channel = _fit(q, given, np.ones(len(given)), _ROUNDS)
+    whole = np.ones(len(given))
+    q = _soft(probabilities, _EVEN)
+    channel = _fit(q, given, whole, _ROUNDS)
+    if _lean(_counts(_posterior(q, given, *channel), given))[2]:
+        q = _soft(probabilities, _PAIRED)
+        channel = _fit(q, given, whole, _ROUNDS)
     posterior = _posterior(q, given, *channel)
     own = np.arange(len(given))
     wrong = 1 - posterior[own, given]
@@ -57,6 +62,12 @@ def estimate(probabilities: np.ndarray, given: np.ndarray, rng: np.random.Genera
     others[own[flagged], given[flagged]] = -1
     interval = (max(0.0, ratio - half), min(1.0, ratio + half))
     return Estimate(wrong, flagged, others.argmax(1), _counts(posterior, given).T, ratio, interval)
+
+
+def _soft(probabilities: np.ndarray, temperature: float) -> np.ndarray:
+    """The probabilities [n, C] softened: networks are surer than they are right."""
+    q = (np.asarray(probabilities, np.float64) + _FLOOR) ** (1 / temperature)
+    return q / q.sum(1, keepdims=True)
 
 
 def _fit(
@@ -73,7 +84,7 @@ def _fit(
     for _ in range(rounds):
         counts = _counts(_posterior(q, given, *channel) * weights[:, None], given)
         total = counts.sum()
-        centre, strength = _lean(counts)
+        centre, strength, _ = _lean(counts)
         matrix = (counts + strength * centre) / (counts.sum(1, keepdims=True) + strength)
         share = (counts.sum(1) + 1) / (total + classes)
         channel = (matrix, share / average)
@@ -99,10 +110,11 @@ def _even(ratio: float, classes: int) -> np.ndarray:
     return matrix
 
 
-def _lean(counts: np.ndarray) -> tuple[np.ndarray, float]:
+def _lean(counts: np.ndarray) -> tuple[np.ndarray, float, bool]:
     """The channel that T leans towards and how many samples of a row it is worth, by what makes the counts likely.
 
-    Errors go to all other classes alike, or from each class mostly to one other, which has to be worth its choice.
+    Errors go to all other classes alike, or (True) from each class mostly to one other, which has to be worth its
+    choice.
     """
     classes = len(counts)
     even = _even(1 - np.trace(counts) / counts.sum(), classes)
@@ -114,8 +126,8 @@ def _lean(counts: np.ndarray) -> tuple[np.ndarray, float]:
     paired = (1 - share) * even + share * (one + np.eye(classes) * even[0, 0])
     (likely, strength), (as_pairs, pair_strength) = _evidence(counts, even), _evidence(counts, paired)
     if as_pairs - classes * np.log(max(classes - 1, 1)) > likely:
-        return paired, pair_strength
-    return even, strength
+        return paired, pair_strength, True
+    return even, strength, False
 
 
 def _evidence(counts: np.ndarray, centre: np.ndarray) -> tuple[float, float]:
