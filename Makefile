@@ -48,6 +48,7 @@ format: setup ## format and fix what ruff can
 bench: setup ## time a round against a plain PyTorch loop, and learners against their arithmetic (ratios, in one process)
 	$(PY) benchmarks/plain_loop.py
 	$(PY) benchmarks/learners.py
+	$(PY) benchmarks/evidence.py --device cpu
 
 bench-federation: setup ## time and bytes of a round on Flower, against our simulator and Flower's own FedAvg
 	$(PY) benchmarks/federation.py

@@ -86,6 +86,7 @@ def test_nothing_but_the_allowed_leaves_a_node(federated: Values, tmp_path: Path
         "query.hello": {"numbers": {"samples", "held_out", "mean", "std"},
                         "values": {"client", "partition", "classes", "shape"}},
         "query.score": {"numbers": {"score"}},
+        "query.audit": {"numbers": {"noise_ratio"}},
         "train": {"model": set(shapes), "numbers": {"samples", "steps"}},
     }  # fmt: skip
     kinds = set()
@@ -98,7 +99,7 @@ def test_nothing_but_the_allowed_leaves_a_node(federated: Values, tmp_path: Path
         for record in reply.content.metric_records.values():
             assert all(isinstance(v, int | float) or (len(v) == 1 and kind == "query.hello") for v in record.values())
     assert kinds == set(allowed)
-    assert len(grid.replies) == len(grid.sent) == 4 + 4 * (4 + 2)
+    assert len(grid.replies) == len(grid.sent) == 4 + 4 * (4 + 2) + 4
 
 
 def test_a_node_sends_nothing_that_its_form_lacks() -> None:
@@ -295,7 +296,7 @@ def test_state_stays_on_the_node_in_as_many_versions_as_a_resumption_may_need(
     federated["server"] |= {"name": "apfl", "client_fraction": 1.0}
     federated["train"]["rounds"] = 6
     federate(load_config(federated), tmp_path / "run", LoopGrid(partitions(tmp_path / "state")))
-    files = sorted(p.name for p in (tmp_path / "state" / "client-1").rglob("*"))
+    files = sorted(p.name for p in (tmp_path / "state" / "client-1").rglob("keep-*"))
     # A checkpoint every 2 rounds: while round 6 is played the last one may be that of round 4.
-    assert files[1:] == ["keep-000004.safetensors", "keep-000005.safetensors", "keep-000006.safetensors"]
+    assert files == ["keep-000004.safetensors", "keep-000005.safetensors", "keep-000006.safetensors"]
     assert not list((tmp_path / "run" / "checkpoint").glob("client-*"))

@@ -45,7 +45,7 @@ def photos(folder: Path) -> None:
 
 def test_the_readme_has_commands() -> None:
     kinds = {args[0] for args in commands()}
-    assert kinds == {"run", "compare", "predict", "presets", "methods", "data", "reproduce", "report"}
+    assert kinds == {"run", "compare", "predict", "presets", "methods", "data", "audit", "reproduce", "report"}
 
 
 def test_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

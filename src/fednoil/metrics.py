@@ -174,3 +174,30 @@ def summarise(records: Sequence[dict[str, Any]], per_class: Sequence[float | Non
         "bytes_up": sum(r["bytes_up"] for r in records),
         "wall_s": round(sum(r["wall_s"] for r in records), 3),
     }
+
+
+def detection(p_wrong: np.ndarray, flagged: np.ndarray, wrong: np.ndarray) -> dict[str, float]:
+    """How well wrong labels [n] (bool) were found: by their chances, AUROC and average precision; by the flags, F1.
+
+    All in 0..1; what has no meaning, because no label is wrong or all are, is absent.
+    """
+    found: dict[str, float] = {}
+    count = int(wrong.sum())
+    if 0 < count < len(wrong):
+        ranks = _mean_ranks(p_wrong)
+        found["auroc"] = float((ranks[wrong].sum() - count * (count + 1) / 2) / (count * (len(wrong) - count)))
+    if count:
+        order = np.argsort(-p_wrong, kind="stable")
+        hits, level = np.cumsum(wrong[order]), np.append(np.diff(p_wrong[order]) != 0, True)  # ties count as one
+        gained = np.diff(hits[level], prepend=0)
+        found["average_precision"] = float((gained * hits[level] / (np.flatnonzero(level) + 1)).sum() / count)
+    if count or flagged.any():
+        found["f1"] = float(2 * (flagged & wrong).sum() / (flagged.sum() + count))
+    return found
+
+
+def _mean_ranks(values: np.ndarray) -> np.ndarray:
+    """Ranks from 1 [n], ties by their mean; in n log n, unlike `_ranks`."""
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    return (last - (counts - 1) / 2)[place]

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+from fednoil.data.images import as_mode
 from fednoil.errors import UserError
 from fednoil.records.model_file import LoadedModel, load_model
 
@@ -40,11 +41,7 @@ def read_image(path: Path, model: LoadedModel, resize: bool) -> np.ndarray:
     channels, height, width = model.image_shape
     try:
         with Image.open(path) as file:
-            if file.mode == "F" or file.mode.startswith("I"):
-                raise UserError(f"{path} has more than 8 bits a channel; save it with 8")
-            # Through RGBA, because Pillow warns when a palette with transparency goes straight to RGB.
-            through = file.convert("RGBA") if file.mode == "P" else file
-            image = through.convert("L" if channels == 1 else "RGB")
+            image = as_mode(file, "L" if channels == 1 else "RGB", str(path))
     except UserError:
         raise
     except FileNotFoundError:

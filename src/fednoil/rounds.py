@@ -12,8 +12,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from fednoil import metrics
+from fednoil import evidence, metrics
 from fednoil.errors import UserError
 from fednoil.executors.base import Executor, Federation, Job, Progress, Result
 from fednoil.experiment import Experiment
@@ -34,17 +35,19 @@ class RunState:
     keep: dict[int, Tensors] = field(default_factory=dict)
     train_batches: int = 0
     per_class: tuple[float | None, ...] = ()
+    evidence: Tensors = field(default_factory=dict)  # all clients', as `fednoil.evidence` has it; never sent
 
 
 @dataclass(frozen=True)
 class Selection:
-    """The clients of a round, whom they were drawn from and by which shares p_k, and the scores where clients gave
-    them."""
+    """The clients of a round, whom they were drawn from and by which shares p_k, and where clients gave scores these
+    and the class probabilities [n, C] behind them, as far as they are known here."""
 
     clients: list[int]
     candidates: list[int]
     shares: list[float]
     scores: list[float] | None
+    looks: dict[int, Tensor] = field(default_factory=dict)
 
 
 def start(experiment: Experiment) -> RunState:
@@ -61,7 +64,8 @@ def placed(state: RunState, device: torch.device) -> RunState:
     if device.type == "cpu":
         return state
     server = replace(state.server, tensors=move(state.server.tensors))
-    return replace(state, server=server, keep={k: move(kept) for k, kept in state.keep.items()})
+    keep = {k: move(kept) for k, kept in state.keep.items()}
+    return replace(state, server=server, keep=keep, evidence=move(state.evidence))
 
 
 def play(
@@ -92,6 +96,7 @@ def play(
         round_idx=round_idx,
         server=next_server,
         keep=keep,
+        evidence=_remembered(experiment, state.evidence, chosen.looks, results, epochs),
         train_batches=state.train_batches + sum(int(r.numbers["steps"]) for r in results),
         per_class=evaluation.per_class if evaluation else state.per_class,
     )
@@ -132,6 +137,13 @@ def _happened(
     return told | {"bytes_down": account.bytes_down, "bytes_up": account.bytes_up}
 
 
+def audited(experiment: Experiment, federation: Federation, state: RunState) -> dict[str, float]:
+    """After the last round: the nodes audit their labels with the final model, and tell their noise ratios, by name."""
+    jobs = [_job(experiment, state, k, 0) for k in federation.members(state.round_idx)]
+    found = federation.noise_ratios(jobs)
+    return {federation.name(k): ratio for k, ratio in sorted(found.items())}
+
+
 def _job(experiment: Experiment, state: RunState, client: int, epochs: int) -> Job:
     round_idx = state.round_idx + 1
     return Job(
@@ -146,9 +158,11 @@ def _select(experiment: Experiment, executor: Executor, everyone: dict[int, Job]
     """Draw the clients of this round from those who can be asked, or who have told their scores where the
     configuration asks for them."""
     config = experiment.server.config
-    candidates, scores = list(everyone), None
+    candidates, scores, looks = list(everyone), None, {}
     if config.sampling != "uniform":
-        replies = executor.scores(list(everyone.values()), config.sampling, config.temperature)
+        found = executor.scores(list(everyone.values()), config.sampling, config.temperature)
+        replies = {k: look.score for k, look in found.items()}
+        looks = {k: look.probabilities for k, look in found.items() if look.probabilities is not None}
         if config.score_epsilon is not None and not isinstance(executor, Federation):
             replies = {k: _noised(experiment, everyone[k], score) for k, score in replies.items()}
         candidates = [k for k in everyone if k in replies]
@@ -158,7 +172,27 @@ def _select(experiment: Experiment, executor: Executor, everyone: dict[int, Job]
     p = shares(scores) if scores is not None else [1 / len(candidates)] * len(candidates)
     count = min(number_selected(config.client_fraction, len(everyone)), len(candidates))
     drawn = draw_clients(p, count, experiment.seed.child("round", round_idx, "select"))
-    return Selection([candidates[place] for place in drawn], candidates, p, scores)
+    return Selection([candidates[place] for place in drawn], candidates, p, scores, looks)
+
+
+def _remembered(
+    experiment: Experiment, before: Tensors, looks: dict[int, Tensor], results: list[Result], epochs: int
+) -> Tensors:
+    """The clients' evidence after a round: of all that were scored, else of those whose learner looked when it began.
+
+    In a federation both are empty here, because the nodes keep theirs.
+    """
+    sizes = experiment.task.sizes
+    looks = looks or {r.client: r.evidence["probabilities"] for r in results if "probabilities" in r.evidence}
+    drawn = {r.client: r.evidence["drawn"] for r in results if "drawn" in r.evidence}
+    if not looks and not drawn:
+        return before
+    if not before:
+        device = next(iter((looks or drawn).values())).device
+        given = [torch.from_numpy(labels).to(device) for labels in experiment.setting.labels.given]
+        before = evidence.start(given, experiment.task.num_classes)
+    after = evidence.add_looks(before, sizes, looks) if looks else before
+    return evidence.add_draws(after, sizes, drawn, epochs)
 
 
 def _noised(experiment: Experiment, job: Job, score: float) -> float:

@@ -16,7 +16,7 @@ from fednoil import manifest, metrics, rounds
 from fednoil.config.loading import load_config, read_toml, to_toml
 from fednoil.config.schema import Config
 from fednoil.errors import UserError
-from fednoil.executors.base import Executor, Progress
+from fednoil.executors.base import Executor, Federation, Progress
 from fednoil.experiment import (
     Experiment,
     Setting,
@@ -119,11 +119,7 @@ def run(
     experiment = engine.experiment(config, out, going_on=resume and folder.is_run())
     with folder.locked():
         _check(folder, config, resume, force)  # again: another process may have been here meanwhile
-        hashes = {
-            "config_hash": config.hash(),
-            "data_hash": experiment.setting.dataset.hash,
-            "noise_hash": experiment.setting.manifest_hash(),
-        }
+        hashes = hashes_of(experiment)
         checkpoints = Checkpoints(out / CHECKPOINT, hashes, behind=device.type == "cuda")
         if force:
             folder.clear()
@@ -147,9 +143,20 @@ def run(
             if events is not None:
                 events.close()
         summary = metrics.summarise(records, state.per_class) | hashes
+        if isinstance(executor, Federation) and config.federation.audit:
+            summary["noise_ratios"] = rounds.audited(experiment, executor, state)
         _write_end(experiment, folder, state, device, summary)
     reporter.finish(summary, out)
     return summary
+
+
+def hashes_of(experiment: Experiment) -> dict[str, str]:
+    """What a checkpoint belongs to: configuration, data, and who has which labels."""
+    return {
+        "config_hash": experiment.config.hash(),
+        "data_hash": experiment.setting.dataset.hash,
+        "noise_hash": experiment.setting.manifest_hash(),
+    }
 
 
 def _begin(

@@ -1,1 +1,34 @@
-"""Which labels are wrong: evidence over rounds, estimates, the page, relabelling."""
+"""Which labels are wrong: what a model and the rounds before it say of each given label, on the client alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from fednoil.audit import estimate, files, page, peer
+from fednoil.audit.cases import Cases
+from fednoil.audit.estimate import Estimate
+from fednoil.seeds import Seed
+
+METHODS = {"channel": estimate.estimate, "cleanlab": peer.estimate}
+
+__all__ = ["METHODS", "estimates", "run_audit"]
+
+
+def estimates(cases: Cases, method: str = "channel") -> list[Estimate]:
+    """What is thought of each client's labels."""
+    return [
+        METHODS[method](case.probabilities, case.given, Seed(0).child("audit", case.client or "").numpy())
+        for case in cases.clients
+    ]
+
+
+def run_audit(cases: Cases, out: Path, method: str = "channel") -> dict[str, Any]:
+    """Estimate, and write the results and their page to `out`; returns the summary."""
+    found = estimates(cases, method)
+    table, summary = files.make_table(cases, found), files.summarise(cases, found, method)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / files.SUMMARY).unlink(missing_ok=True)  # which says that an audit is whole
+    page.write_page(out, table, summary, cases.images)
+    files.write_audit(out, table, summary)
+    return summary

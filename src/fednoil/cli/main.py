@@ -17,6 +17,7 @@ from rich.console import Console
 
 from fednoil import __version__
 from fednoil.cli import federation
+from fednoil.cli.audit import audit
 from fednoil.cli.relabel import relabel
 from fednoil.cli.report import report
 from fednoil.cli.reproduce import reproduce
@@ -208,9 +209,10 @@ def compare(
     show(rows, {k: v for k, v in columns.items() if k not in common}, title, as_json)
 
 
-app.command()(relabel)
 app.command()(report)
 app.command()(reproduce)
+app.command()(audit)
+app.command()(relabel)
 
 
 @app.command()

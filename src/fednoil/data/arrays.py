@@ -39,7 +39,7 @@ def read(source: Path | IO[bytes], where: str) -> Decoded:
     train_x, train_y, test_x, test_y = (values[key] for key in KEYS)
     train = channels_first(train_x, f"{where}: x_train"), train_y
     test = channels_first(test_x, f"{where}: x_test"), test_y
-    return assemble(where, train, test, _class_names(values, where))
+    return assemble(where, train, test, names_of(values, where))
 
 
 def load_arrays(source: Path | IO[bytes], where: str) -> dict[str, np.ndarray]:
@@ -55,7 +55,8 @@ def load_arrays(source: Path | IO[bytes], where: str) -> dict[str, np.ndarray]:
         raise UserError(f"{where} can't be read as an .npz of plain arrays ({error})") from error
 
 
-def _class_names(values: dict[str, np.ndarray], where: str) -> list[str] | None:
+def names_of(values: dict[str, np.ndarray], where: str) -> list[str] | None:
+    """The names of the classes, or None where the file has none."""
     names = values.get("class_names")
     if names is None:
         return None

@@ -30,35 +30,35 @@ def find(root: Path) -> Files:
     return Files(root, paths, lambda: _read(root, train, test))
 
 
-def _visible(folder: Path) -> list[Path]:
+def visible(folder: Path) -> list[Path]:
     """What lies in `folder`, sorted by name, without hidden files and the file managers' own."""
     try:
-        found = sorted(folder.iterdir(), key=lambda path: _name(path))
+        found = sorted(folder.iterdir(), key=name_of)
     except OSError as error:
         raise UserError(f"{folder} can't be read ({error})") from error
     return [p for p in found if not p.name.startswith(".") and p.name.lower() not in _IGNORED]
 
 
-def _name(path: Path) -> str:
+def name_of(path: Path) -> str:
     """The name composed (NFC): file systems differ in how they store accents, and a class is one class."""
     return unicodedata.normalize("NFC", path.name)
 
 
 def _classes(folder: Path) -> Classes:
     classes: Classes = {}
-    for path in _visible(folder):
+    for path in visible(folder):
         if not path.is_dir():
             raise UserError(f"{path} is not a class folder; put images into {folder.name}/<class>/")
-        if _name(path) in classes:
-            raise UserError(f"{path}: two folders are called '{_name(path)}'; merge them")
-        classes[_name(path)] = _files(path)
+        if name_of(path) in classes:
+            raise UserError(f"{path}: two folders are called '{name_of(path)}'; merge them")
+        classes[name_of(path)] = _files(path)
     if not classes:
         raise UserError(f"{folder} has no class folders; expected {folder.name}/<class>/<image files>")
     return classes
 
 
 def _files(folder: Path) -> list[Path]:
-    files = _visible(folder)
+    files = visible(folder)
     for path in files:
         # Told and not skipped: images of a kind we can't read would silently vanish from the experiment.
         if not path.is_file() or path.suffix.lower() not in SUFFIXES:

@@ -54,20 +54,30 @@ def _stack(arrays: list[np.ndarray], channels: int, size: tuple[int, int]) -> np
     return stacked
 
 
-def _open(picture: Encoded) -> Image.Image:
-    source = picture.source
-    return Image.open(io.BytesIO(source) if isinstance(source, bytes) else source)
-
-
 def _unreadable(picture: Encoded, error: Exception) -> UserError:
     detail = "" if isinstance(error, Image.UnidentifiedImageError) else f" ({error})"
     return UserError(f"{picture.where} can't be read as an image{detail}; replace or remove it")
 
 
+def as_mode(image: Image.Image, mode: str, where: str) -> Image.Image:
+    """The image with 8 bits a channel in the mode L or RGB."""
+    if image.mode == "F" or image.mode.startswith("I"):
+        raise UserError(f"{where} has more than 8 bits a channel; save it with 8")
+    # Through RGBA, because Pillow warns when a palette with transparency goes straight to RGB.
+    through = image.convert("RGBA") if image.mode == "P" else image
+    return through.convert(mode)
+
+
+def open_picture(picture: Encoded) -> Image.Image:
+    """Pillow's image, not decoded yet."""
+    source = picture.source
+    return Image.open(io.BytesIO(source) if isinstance(source, bytes) else source)
+
+
 def _size(picture: Encoded) -> tuple[int, int]:
     """Width and height."""
     try:
-        with _open(picture) as image:
+        with open_picture(picture) as image:
             return image.size
     except Exception as error:
         raise _unreadable(picture, error) from error
@@ -76,19 +86,13 @@ def _size(picture: Encoded) -> tuple[int, int]:
 def _decode(picture: Encoded, size: tuple[int, int], rgb: bool) -> np.ndarray:
     """One picture as uint8 [H, W] (grey) or [H, W, 3]."""
     try:
-        with _open(picture) as image:
+        with open_picture(picture) as image:
             if image.size != size:
                 raise UserError(
                     f"{picture.where} is {image.size[0]}×{image.size[1]} pixels, "
                     f"the first image {size[0]}×{size[1]}; all must have one size"
                 )
-            if image.mode == "F" or image.mode.startswith("I"):
-                raise UserError(f"{picture.where} has more than 8 bits a channel; save it with 8")
-            if image.mode in _GREY and not rgb:
-                return np.asarray(image.convert("L"))
-            # Through RGBA, because Pillow warns when a palette with transparency goes straight to RGB.
-            through = image.convert("RGBA") if image.mode == "P" else image
-            return np.asarray(through.convert("RGB"))
+            return np.asarray(as_mode(image, "L" if image.mode in _GREY and not rgb else "RGB", picture.where))
     except UserError:
         raise
     except Exception as error:  # decoders raise OSError, SyntaxError, ValueError, struct.error and more

@@ -73,14 +73,14 @@ def _read(
     class_names: tuple[str, ...] | None,
     rgb: bool,
 ) -> Decoded:
-    tables = {path: _table(path, label_columns) for path in (*train, *test)}
-    stored = {names for table in tables.values() if (names := _class_names(table.schema)) is not None}
+    tables = {path: read_table(path, label_columns) for path in (*train, *test)}
+    stored = {names for table in tables.values() if (names := names_in(table.schema)) is not None}
     if len(stored) > 1:
         raise UserError(f"{folder}: the shards' class names differ; all shards must be of one dataset")
     if class_names is not None and stored and stored != {class_names}:
         raise UserError(f"{folder}: its classes are another dataset's; use data.name = 'parquet:{folder}'")
-    pictures = [[p for path in split for p in _pictures(path, tables[path])] for split in (train, test)]
-    labels = [np.concatenate([_labels(path, tables[path]) for path in split]) for split in (train, test)]
+    pictures = [[p for path in split for p in encoded(path, tables[path])] for split in (train, test)]
+    labels = [np.concatenate([integer_labels(path, tables[path]) for path in split]) for split in (train, test)]
     for split, found in zip(("train", "test"), pictures, strict=True):
         if not found:
             raise UserError(f"{folder}: the {split} shards have no rows")
@@ -94,13 +94,13 @@ def read_labels(folder: Path) -> tuple[list[Shard], tuple[str, ...] | None]:
     found: list[Shard] = []
     names = None
     for path in shards(folder, "train"):
-        table = _table(path, LABEL_COLUMNS)
-        names = names or _class_names(table.schema)
-        found.append(Shard(path, table.column_names[1], _labels(path, table)))
+        table = read_table(path, LABEL_COLUMNS)
+        names = names or names_in(table.schema)
+        found.append(Shard(path, table.column_names[1], integer_labels(path, table)))
     return found, names
 
 
-def _table(path: Path, label_columns: Sequence[str]) -> pa.Table:
+def read_table(path: Path, label_columns: Sequence[str]) -> pa.Table:
     """The image column and the label column of one shard, in this order."""
     try:
         with pq.ParquetFile(path) as file:
@@ -117,7 +117,7 @@ def _table(path: Path, label_columns: Sequence[str]) -> pa.Table:
         raise UserError(f"{path} can't be read as parquet ({error}); get the file again") from error
 
 
-def _class_names(schema: pa.Schema) -> tuple[str, ...] | None:
+def names_in(schema: pa.Schema) -> tuple[str, ...] | None:
     """Names of the label column's classes from the schema metadata; None when they are not there."""
     try:
         features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
@@ -127,7 +127,7 @@ def _class_names(schema: pa.Schema) -> tuple[str, ...] | None:
     return tuple(names) if isinstance(names, list) and all(isinstance(n, str) for n in names) else None
 
 
-def _pictures(path: Path, table: pa.Table) -> list[Encoded]:
+def encoded(path: Path, table: pa.Table) -> list[Encoded]:
     column = table.column(0)
     if pa.types.is_struct(column.type) and column.type.get_field_index("bytes") >= 0:
         column = pa.chunked_array([c.field("bytes") for c in column.chunks], column.type.field("bytes").type)
@@ -138,7 +138,7 @@ def _pictures(path: Path, table: pa.Table) -> list[Encoded]:
     return [Encoded(f"{path}, row {i}", data) for i, data in enumerate(column.to_pylist())]
 
 
-def _labels(path: Path, table: pa.Table) -> np.ndarray:
+def integer_labels(path: Path, table: pa.Table) -> np.ndarray:
     """Integer labels [N]."""
     column = table.column(1)
     if not pa.types.is_integer(column.type) or column.null_count:

@@ -36,14 +36,23 @@ class Result:
     loss: float
 
 
+@dataclass(frozen=True)
+class Look:
+    """What a client's received model makes of its labels: the `score` that the server gets, and `probabilities`
+    [n, C], which stay with the client (None: it is elsewhere, or its learner has confidences of another kind)."""
+
+    score: float
+    probabilities: Tensor | None = None
+
+
 Progress = Callable[[float], None]  # share of the work done, 0 to 1
 
 
 class Executor(Protocol):
     """Does what a round asks of clients: score their data, train on it, and test models."""
 
-    def scores(self, jobs: Sequence[Job], sampling: str, temperature: float) -> dict[int, float]:
-        """How clean each client finds its labels with the model it received: client -> one number."""
+    def scores(self, jobs: Sequence[Job], sampling: str, temperature: float) -> dict[int, Look]:
+        """How clean each client finds its labels with the model it received, by client."""
         ...
 
     def train(self, jobs: Sequence[Job], progress: Progress | None = None) -> list[Result]:
@@ -90,7 +99,7 @@ class Federation(ABC):
         """What this client calls itself."""
 
     @abstractmethod
-    def scores(self, jobs: Sequence[Job], sampling: str, temperature: float) -> dict[int, float]: ...
+    def scores(self, jobs: Sequence[Job], sampling: str, temperature: float) -> dict[int, Look]: ...
 
     @abstractmethod
     def train(self, jobs: Sequence[Job], progress: Progress | None = None) -> list[Result]: ...
@@ -101,6 +110,10 @@ class Federation(ABC):
     @abstractmethod
     def held_out(self, jobs: Sequence[Job]) -> dict[int, HeldOut]:
         """Each client's model on what that client holds out; for a federation without a test set of its own."""
+
+    @abstractmethod
+    def noise_ratios(self, jobs: Sequence[Job]) -> dict[int, float]:
+        """Have the clients audit their labels with the model they are sent; the share of wrong ones that each tells."""
 
     @abstractmethod
     def account(self) -> Account:

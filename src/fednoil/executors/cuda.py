@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.modules.dropout import _DropoutNd
 
-from fednoil.executors.base import Job, Progress, Result
+from fednoil.executors.base import Job, Look, Progress, Result
 from fednoil.executors.local import Workbench
 from fednoil.executors.sequential import Sequential
 from fednoil.executors.stack import Rows, StackedBench
@@ -143,16 +143,18 @@ class CudaGraphs:
             torch.cuda.synchronize()
         self.graphs.clear()
 
-    def scores(self, jobs: Sequence[Job], sampling: str, temperature: float) -> dict[int, float]:
+    def scores(self, jobs: Sequence[Job], sampling: str, temperature: float) -> dict[int, Look]:
         """Clients that received the same model and keep none are asked in one pass over all their samples."""
         bench, first = self.eager.bench, jobs[0]
         if not _usual(bench.learner) or any(job.received is not first.received or job.keep for job in jobs):
             return self.eager.scores(jobs, sampling, temperature)
         clients = [self.clients[job.client] for job in jobs]
         bench.load(first.received, {})
-        everyone = bench.learner.confidence(bench.nets, _together(clients), temperature)
-        scores = client_scores(everyone.split([len(c) for c in clients]), sampling)
-        return dict(zip((job.client for job in jobs), scores, strict=True))
+        everyone, probabilities = bench.learner.look(bench.nets, _together(clients), temperature)
+        assert probabilities is not None
+        sizes = [len(c) for c in clients]
+        looks = map(Look, client_scores(everyone.split(sizes), sampling), probabilities.split(sizes))
+        return dict(zip((job.client for job in jobs), looks, strict=True))
 
     def test_logits(self, model: Tensors) -> Tensor:
         return self.eager.test_logits(model)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fednoil.errors import UserError
-from fednoil.executors.base import Job, Progress, Result
+from fednoil.executors.base import Job, Look, Progress, Result
 from fednoil.learners.base import Client, Learner, Phase, Turn, acts, chunks
 from fednoil.models.network import Network
 from fednoil.section import Section
@@ -68,15 +68,18 @@ class Workbench:
 
     def scores(
         self, clients: Mapping[int, Client], jobs: Sequence[Job], sampling: str, temperature: float
-    ) -> dict[int, float]:
+    ) -> dict[int, Look]:
         """How clean each client's received model finds its labels; a model that many received is loaded once."""
-        confidences, loaded = [], None
+        confidences, probabilities, loaded = [], [], None
         for job in jobs:
             if job.received is not loaded or job.keep:
                 self.load(job.received, job.keep)
                 loaded = job.received if not job.keep else None
-            confidences.append(self.learner.confidence(self.nets, clients[job.client], temperature))
-        return dict(zip((job.client for job in jobs), client_scores(confidences, sampling), strict=True))
+            confidence, probs = self.learner.look(self.nets, clients[job.client], temperature)
+            confidences.append(confidence)
+            probabilities.append(probs)
+        looks = map(Look, client_scores(confidences, sampling), probabilities)
+        return dict(zip((job.client for job in jobs), looks, strict=True))
 
     def update(self, client: Client, job: Job, progress: Progress | None = None) -> Result:
         """Run one client's turn."""

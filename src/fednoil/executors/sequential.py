@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
-from fednoil.executors.base import Job, Progress, Result
+from fednoil.executors.base import Job, Look, Progress, Result
 from fednoil.executors.local import Workbench
 from fednoil.learners.base import Client
 from fednoil.tensors import Tensors
@@ -20,7 +20,7 @@ class Sequential:
         self.clients = clients
         self.test_images = test_images
 
-    def scores(self, jobs: Sequence[Job], sampling: str, temperature: float) -> dict[int, float]:
+    def scores(self, jobs: Sequence[Job], sampling: str, temperature: float) -> dict[int, Look]:
         return self.bench.scores(self.clients, jobs, sampling, temperature)
 
     def train(self, jobs: Sequence[Job], progress: Progress | None = None) -> list[Result]:

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
+from fednoil.audit.budget import Bought
 from fednoil.figures.drawing import draw_lines, draw_trade_off, require_matplotlib
-from fednoil.figures.numbers import PANELS, Line, ablation_lines, efficiency_lines, schedule_lines, trade_off
+from fednoil.figures.numbers import (
+    PANELS,
+    Line,
+    ablation_lines,
+    budget_lines,
+    efficiency_lines,
+    schedule_lines,
+    trade_off,
+)
 from fednoil.report.results import Results
 
 __all__ = ["FIGURES", "draw", "draw_schedules", "require_matplotlib"]
@@ -59,3 +69,10 @@ def _axes(figure: str, panel: str) -> tuple[str, str]:
     if figure == "ablation":
         return "round", panel
     return ("round" if panel.endswith("rounds") else "training batches"), PANELS["test_accuracy"]
+
+
+def draw_budget(results: Sequence[Bought], out: Path) -> list[Path]:
+    """What cleaning buys, over the share of labels looked at, the most suspicious first or at random."""
+    share = "labels looked at and put right, %"
+    labels = {"wrong labels": (share, "wrong labels left, %"), "accuracy": (share, "final test accuracy, %")}
+    return draw_lines(budget_lines(results), "What cleaning buys", labels, out)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from fednoil.audit.budget import Bought
 from fednoil.config.small import shrink_schedule
 from fednoil.paper import SCHEDULES
 from fednoil.report.results import Results, Row
@@ -138,3 +140,17 @@ def _line(row: Row, key: str, over: str, panel: str, name: str, r_min: int = 0, 
     name += f", {row.progress}" if row.progress else ""
     x = np.arange(1.0, values.shape[1] + 1) if over == "round" else _stack(row, over).mean(0)
     return Line(panel, name, x, values.mean(0), values.min(0), values.max(0), len(row.runs), r_min, dashed)
+
+
+def budget_lines(results: Sequence[Bought]) -> list[Line]:
+    """Wrong labels left, and accuracy, over the share of labels that somebody looked at; all begin where nobody did."""
+    lines = []
+    for order, name in (("suspicious", "the most suspicious first"), ("random", "at random")):
+        points = [r for r in results if r.order in ("none", order)]
+        x = np.array([r.percent for r in points])
+        for panel, y in (
+            ("wrong labels", np.array([r.noise_ratio for r in points])),
+            ("accuracy", np.array([r.final_accuracy for r in points])),
+        ):
+            lines.append(Line(panel, name, x, y, y, y, 1, dashed=order == "random"))
+    return lines

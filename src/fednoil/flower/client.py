@@ -1,4 +1,4 @@
-"""The ClientApp: four kinds of message, each answered with what its form allows or with an error.
+"""The ClientApp: a few kinds of message, each answered with what its form allows or with an error.
 
 What goes wrong is told in full in the node's own log. The server learns only refusals, whose texts are about the
 federation: the text of another error might name files.
@@ -18,6 +18,7 @@ from flwr.common.constant import ErrorCode
 from fednoil.errors import UserError
 from fednoil.flower.agreement import Agreement
 from fednoil.flower.messages import (
+    AUDIT_REPLY,
     EVALUATE_REPLY,
     HELLO_ORDER,
     HELLO_REPLY,
@@ -101,6 +102,17 @@ def score(message: Message, context: Context) -> Message:
     def work() -> RecordDict:
         node, received = _node(message, context)
         return pack(SCORE_REPLY, Body(numbers={"score": node.score(received)}))
+
+    return _guarded(message, work)
+
+
+@app.query("audit")
+def audit(message: Message, context: Context) -> Message:
+    """Which labels here are wrong, written down here; the server learns their share alone."""
+
+    def work() -> RecordDict:
+        node, received = _node(message, context)
+        return pack(AUDIT_REPLY, Body(numbers={"noise_ratio": node.audit(received)}))
 
     return _guarded(message, work)
 

@@ -15,10 +15,12 @@ import torch
 from torch import Tensor
 
 from fednoil.config import to_toml
-from fednoil.executors.base import Account, Federation, HeldOut, Job, Progress, Result
+from fednoil.executors.base import Account, Federation, HeldOut, Job, Look, Progress, Result
 from fednoil.experiment import Experiment, make_bench
 from fednoil.flower.members import Members
 from fednoil.flower.messages import (
+    AUDIT,
+    AUDIT_REPLY,
     EVALUATE,
     EVALUATE_REPLY,
     PROTOCOL,
@@ -63,14 +65,14 @@ class FlowerExecutor(Federation):
     def name(self, client: int) -> str:
         return self.crew.name(client)
 
-    def scores(self, jobs: Sequence[Job], sampling: str, temperature: float) -> dict[int, float]:
-        def read(client: int, body: Body) -> float:
+    def scores(self, jobs: Sequence[Job], sampling: str, temperature: float) -> dict[int, Look]:
+        def read(client: int, body: Body) -> Look:
             score = body.numbers["score"]
             most = self.crew.sites[client].samples if sampling == "score" else 1
             # Sums of float32 confidences may exceed n by rounding.
             if not 0 <= score <= most * (1 + 1e-6):
                 raise BadMessage(f"a score of {score:g} from {self.crew.sites[client].samples} samples is not possible")
-            return score
+            return Look(score)
 
         return self._ask(SCORE, jobs, SCORE_REPLY, read)
 
@@ -100,6 +102,15 @@ class FlowerExecutor(Federation):
 
         found = self._ask(EVALUATE, jobs, EVALUATE_REPLY, read)
         return {client: held for client, held in found.items() if held.samples}
+
+    def noise_ratios(self, jobs: Sequence[Job]) -> dict[int, float]:
+        def read(client: int, body: Body) -> float:
+            ratio = body.numbers["noise_ratio"]
+            if not 0 <= ratio <= 1:
+                raise BadMessage(f"a noise ratio of {ratio:g} is not possible")
+            return ratio
+
+        return self._ask(AUDIT, jobs, AUDIT_REPLY, read)
 
     def test_logits(self, model: Tensors) -> Tensor:
         return self._bench.logits(model, self._test_images)

@@ -52,6 +52,11 @@ class ScoreLedger:
             write_json(self.folder / _FILE, {"spent": _spent(runs), "runs": runs}, private=True)
         return score
 
+    def last(self, run: str) -> float | None:
+        """The score that was told last in this run; to use it again costs nothing."""
+        told = self._runs().get(run, {}).get("told", {})
+        return float(told[max(told, key=int)]) if told else None
+
     def check_plain(self, run: str) -> None:
         """Refuse a score without noise in a run that began with it."""
         if run in self._runs():

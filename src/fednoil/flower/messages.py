@@ -20,8 +20,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from fednoil.learners.base import Learner
 from fednoil.tensors import Tensors
 
-PROTOCOL = 1
-HELLO, REFUSE, SCORE, TRAIN, EVALUATE = "query.hello", "query.refuse", "query.score", "train", "evaluate"
+PROTOCOL = 2
+HELLO, REFUSE, SCORE, AUDIT = "query.hello", "query.refuse", "query.score", "query.audit"
+TRAIN, EVALUATE = "train", "evaluate"
 LARGEST = 1e30  # the mean of such numbers can't overflow; what a weight may be depends on the model that was sent
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # of a client
 
@@ -76,6 +77,7 @@ HELLO_REPLY = Form(
 REFUSE_ORDER = Form(values={"reason": "str"})
 REFUSE_REPLY = Form()
 SCORE_REPLY = Form(numbers={"score": "float"})
+AUDIT_REPLY = Form(numbers={"noise_ratio": "float"})
 EVALUATE_REPLY = Form(numbers={"right": "int", "samples": "int", "loss": "float"})
 
 

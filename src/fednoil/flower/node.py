@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
+from fednoil.audit import run_audit
 from fednoil.config import Config, load_config
 from fednoil.data import SITES, DataConfig, Dataset, Split, load
 from fednoil.errors import UserError, nearest
@@ -27,6 +28,7 @@ from fednoil.executors.local import Workbench
 from fednoil.experiment import Experiment, Sites, assemble, make_bench, make_experiment, pick_device
 from fednoil.flower.agreement import Agreement, Site, misfit
 from fednoil.flower.ledger import ScoreLedger, Terms
+from fednoil.flower.memory import Memory
 from fednoil.flower.messages import NAME, Refusal
 from fednoil.flower.state import NodeState
 from fednoil.learners.base import Client, Turn
@@ -114,6 +116,7 @@ class Node:
         else:
             self.work = _site_work(settings, order.config, order.client, order.agreement)
         self.state = NodeState(settings.state / settings.client_id / order.run)
+        self.memory = Memory(self.state, self.work.client, self.work.experiment)
 
     def score(self, received: Tensors) -> float:
         """How clean the received model finds the labels here; with noise where server or operator ask for it."""
@@ -136,7 +139,10 @@ class Node:
     def _plain_score(self, received: Tensors, keep: Tensors) -> float:
         config, job = self.work.experiment.server.config, self._job(received, keep)
         scores = self.work.bench.scores({job.client: self.work.client}, [job], config.sampling, config.temperature)
-        return scores[job.client]
+        look = scores[job.client]
+        if look.probabilities is not None:
+            self.memory.look(self.order.round_idx, look.probabilities)
+        return look.score
 
     def train(self, received: Tensors) -> Result:
         """This client's turn; what it keeps stays in its state folder."""
@@ -145,7 +151,29 @@ class Node:
         result = self.work.bench.update(self.work.client, job)
         if result.keep:
             self.state.save_keep(round_idx, result.keep, self.work.experiment.config.run.checkpoint_every)
+        scored = self.work.experiment.server.config.sampling != "uniform"
+        self.memory.turn(round_idx, self.order.epochs, result.evidence, scored)
         return result
+
+    def audit(self, received: Tensors) -> float:
+        """Find wrong labels with the final model, write them down in the client's folder, and tell their share.
+
+        Where scores have noise, it is told by the last of them, which the server has: that costs no privacy.
+        """
+        work, client = self.work, self.work.client
+        work.bench.load({name: tensor.to(work.bench.device) for name, tensor in received.items()}, {})
+        look = torch.softmax(work.bench.learner.logits(work.bench.nets, client), dim=1)
+        data = self.settings.data or work.experiment.config.data.name
+        case = self.memory.case(self.order.round_idx, look, self.settings.client_id, data, work.experiment)
+        summary = run_audit(case, self.state.folder / "audit")
+        config, ledger = work.experiment.server.config, ScoreLedger(self.state.folder.parent)
+        if config.score_epsilon is None and self.settings.score_epsilon is None:
+            ledger.check_plain(self.order.run)
+            return float(summary["overall"]["noise_ratio"])
+        last = ledger.last(self.order.run)
+        if last is None:
+            raise Refusal("it tells its noise with noisy scores alone, and has told none")
+        return 1 - last / (len(client) if config.sampling == "score" else 1)
 
     def evaluate(self, received: Tensors) -> HeldOut:
         """The client's own model on what it holds out."""

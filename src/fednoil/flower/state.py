@@ -1,6 +1,7 @@
-"""What a client keeps on its node from message to message: its networks and α by round, for its owner's eyes only.
+"""What a client keeps on its node from message to message, for its owner's eyes only: its networks and α by round, and
+its evidence on its labels.
 
-Of a client's kept tensors several versions may be there: a server that was stopped goes on from its last checkpoint,
+Of each several versions may be there: a server that was stopped goes on from its last checkpoint,
 and the client must then go on from the same round. A version goes once no checkpoint can ask for it any more.
 """
 
@@ -15,7 +16,6 @@ from fednoil.records.files import read_tensors, write_tensors
 from fednoil.tensors import Tensors
 
 _RUN = re.compile(r"[0-9a-f]{32}")
-_VERSION = re.compile(r"keep-(\d{6})\.safetensors")
 
 
 def make_own(folder: Path) -> None:
@@ -35,21 +35,36 @@ class NodeState:
 
     def keep_before(self, round_idx: int) -> Tensors:
         """What the client's last turn before this round left."""
-        earlier = [r for r in self._versions() if r < round_idx]
-        return read_tensors(self._file(earlier[-1])) if earlier else {}
+        return self._before("keep", round_idx)
+
+    def evidence_before(self, round_idx: int) -> Tensors:
+        """What the client has remembered of its labels before this round."""
+        return self._before("evidence", round_idx)
 
     def save_keep(self, round_idx: int, keep: Tensors, checkpoint_every: int) -> None:
         """Write what this round left; the server's last checkpoint is at most `checkpoint_every` rounds back."""
+        self._save("keep", round_idx, keep, checkpoint_every)
+
+    def save_evidence(self, round_idx: int, bundle: Tensors, checkpoint_every: int) -> None:
+        """Write what is remembered after this round."""
+        self._save("evidence", round_idx, bundle, checkpoint_every)
+
+    def _before(self, kind: str, round_idx: int) -> Tensors:
+        earlier = [r for r in self._versions(kind) if r < round_idx]
+        return read_tensors(self._file(kind, earlier[-1])) if earlier else {}
+
+    def _save(self, kind: str, round_idx: int, tensors: Tensors, checkpoint_every: int) -> None:
         make_own(self.folder.parent)
         make_own(self.folder)
-        write_tensors(self._file(round_idx), keep, private=True)
-        old = [r for r in self._versions() if r <= round_idx - checkpoint_every]
+        write_tensors(self._file(kind, round_idx), tensors, private=True)
+        old = [r for r in self._versions(kind) if r <= round_idx - checkpoint_every]
         for version in old[:-1]:
-            self._file(version).unlink(missing_ok=True)
+            self._file(kind, version).unlink(missing_ok=True)
 
-    def _versions(self) -> list[int]:
+    def _versions(self, kind: str) -> list[int]:
         files = self.folder.iterdir() if self.folder.is_dir() else []
-        return sorted(int(match[1]) for path in files if (match := _VERSION.fullmatch(path.name)))
+        name = re.compile(rf"{kind}-(\d{{6}})\.safetensors")
+        return sorted(int(match[1]) for path in files if (match := name.fullmatch(path.name)))
 
-    def _file(self, round_idx: int) -> Path:
-        return self.folder / f"keep-{round_idx:06d}.safetensors"
+    def _file(self, kind: str, round_idx: int) -> Path:
+        return self.folder / f"{kind}-{round_idx:06d}.safetensors"

@@ -48,6 +48,11 @@ def chunks(count: int, pool: Tensor, views: int = 1) -> list[slice]:
     return [slice(start, start + size) for start in range(0, count, size)]
 
 
+def _given(logits: Tensor, labels: Tensor, temperature: float) -> Tensor:
+    """softmax(logits/τ) [n, C] at the given labels [n]: float32 [n]."""
+    return torch.softmax(logits / temperature, dim=1).gather(1, labels[:, None])[:, 0]
+
+
 class LearnerConfig(Section):
     """The keys every learner has; a method adds its own."""
 
@@ -194,16 +199,26 @@ class Learner(ABC):
         return nets["model"](images)
 
     @torch.no_grad()
-    def confidence(self, nets: Nets, client: Client, temperature: float) -> Tensor:
-        """softmax(logits/τ)[given label] of every sample, un-augmented, in eval mode (Eq. 5–6): float32 [n]."""
+    def logits(self, nets: Nets, client: Client) -> Tensor:
+        """What the networks say of every sample, un-augmented, in eval mode: float32 [n, C]."""
         for net in nets.values():
             net.eval()
-        parts = []
-        for rows in chunks(len(client), client.pool):
-            logits = self.predict(nets, client.pool[client.index[rows]], {}).float()
-            probs = torch.softmax(logits / temperature, dim=1)
-            parts.append(probs.gather(1, client.labels[rows, None])[:, 0])
-        return torch.cat(parts)
+        spans = chunks(len(client), client.pool)
+        return torch.cat([self.predict(nets, client.pool[client.index[rows]], {}).float() for rows in spans])
+
+    def confidence(self, nets: Nets, client: Client, temperature: float) -> Tensor:
+        """softmax(logits/τ)[given label] of every sample (Eq. 5–6): float32 [n]."""
+        return _given(self.logits(nets, client), client.labels, temperature)
+
+    def look(self, nets: Nets, client: Client, temperature: float) -> tuple[Tensor, Tensor | None]:
+        """The confidences [n] and, from the same pass, the class probabilities [n, C] at τ = 1.
+
+        A learner whose confidences are of another kind has no such probabilities.
+        """
+        if type(self).confidence is not Learner.confidence:
+            return self.confidence(nets, client, temperature), None
+        logits = self.logits(nets, client)
+        return _given(logits, client.labels, temperature), torch.softmax(logits, dim=1)
 
 
 class Wrapped(Learner):
@@ -249,8 +264,14 @@ class Wrapped(Learner):
     def predict(self, nets: Nets, images: Tensor, own: Tensors) -> Tensor:
         return self.inner.predict(nets, images, own)
 
+    def logits(self, nets: Nets, client: Client) -> Tensor:
+        return self.inner.logits(nets, client)
+
     def confidence(self, nets: Nets, client: Client, temperature: float) -> Tensor:
         return self.inner.confidence(nets, client, temperature)
+
+    def look(self, nets: Nets, client: Client, temperature: float) -> tuple[Tensor, Tensor | None]:
+        return self.inner.look(nets, client, temperature)
 
 
 def acts(learner: Learner, method: str) -> bool:

@@ -76,7 +76,10 @@ class FedNoil(Learner):
         return {"weak": weak_plan(keys, len(client), self.task.pad).transpose(0, 1)}
 
     def survey(self, nets: Nets, client: Client, asked: Tensors) -> Tensors:
-        found = {"confidence": self.confidence(nets, client, self.config.temperature)}
+        confidence, probabilities = self.look(nets, client, self.config.temperature)
+        found = {"confidence": confidence}
+        if probabilities is not None:
+            found["probabilities"] = probabilities
         if "weak" in asked:
             found["pseudo"], found["accepted"] = self.pseudo_labels(nets, client, asked["weak"])
         return found
@@ -202,7 +205,7 @@ class FedNoil(Learner):
         return labels, certainty >= self.config.xi
 
     def final(self, nets: Nets, client: Client, state: Tensors, turn: Turn) -> Final:
-        evidence = {name: state[name] for name in ("confidence", "drawn", "votes") if name in state}
+        evidence = {name: state[name] for name in ("probabilities", "drawn", "votes") if name in state}
         return Final(evidence=evidence)
 
 

@@ -1,10 +1,10 @@
 """Checkpoints: safetensors and one JSON index, written so that there is always a whole one.
 
-A checkpoint is made of parts: each client's state, and the server's tensors by what stands before the first `/` of
-their names (a network, a cluster, a client's last update). The index names the parts' files and is replaced in one
-step after they are on disk; only then are files of the one before removed. A part is written again only when it
-changed, so the cost of a checkpoint follows what was trained since the last one and not all clients. The index holds a
-checksum of each file: a run that went on from a damaged one would end with other numbers than it should.
+A checkpoint is made of parts: each client's state, the evidence of all, and the server's tensors by what stands before
+the first `/` of their names (a network, a cluster, a client's last update). The index names the parts' files and is
+replaced in one step after they are on disk; only then are files of the one before removed. A part is written again
+only when it changed, so the cost of a checkpoint follows what was trained since the last one and not all clients. The
+index holds a checksum of each file: a run that went on from a damaged one would end with other numbers than it should.
 
 A run on a GPU writes its checkpoints behind the next rounds, in a thread: the GPU doesn't wait for a disk. What must be
 written is copied to the host first; the next checkpoint, and the end of the run, wait until the last one is whole.
@@ -31,6 +31,7 @@ from fednoil.servers.base import ServerState
 from fednoil.tensors import Tensors
 
 FORMAT = 2
+_EVIDENCE = "evidence/all"  # the part of what clients remember of their labels
 
 Entry = dict[str, str]  # a part's file and its checksum
 Origin = dict[str, tuple[weakref.ref[Tensor], int]]  # tensors and their versions
@@ -84,6 +85,7 @@ class Checkpoints:
         server = _groups(state.server.tensors)
         parts = {f"server/{group}": tensors for group, tensors in server.items()}
         parts |= {f"client/{client}": keep for client, keep in sorted(state.keep.items())}
+        parts |= {_EVIDENCE: state.evidence} if state.evidence else {}
         found: dict[str, _Part | _Fresh] = {}
         for place, (name, tensors) in enumerate(parts.items()):
             before = self._written.get(name)
@@ -136,6 +138,7 @@ class Checkpoints:
         try:
             server: Tensors = {}
             keep: dict[int, Tensors] = {}
+            evidence: Tensors = {}
             written = {}
             for name, entry in index["parts"].items():
                 tensors = self._read(entry)
@@ -143,6 +146,8 @@ class Checkpoints:
                 side, _, which = name.partition("/")
                 if side == "client":
                     keep[int(which)] = tensors
+                elif name == _EVIDENCE:
+                    evidence = tensors
                 else:
                     server |= tensors
             self._written = written
@@ -150,6 +155,7 @@ class Checkpoints:
                 round_idx=_count(index["round"]),
                 server=ServerState(server, dict(index["server"]["values"])),
                 keep=keep,
+                evidence=evidence,
                 train_batches=_count(index["train_batches"]),
                 per_class=tuple(index["per_class"]),
             )

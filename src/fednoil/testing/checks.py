@@ -88,7 +88,8 @@ def _same(a: Trace, b: Trace) -> bool:
     if a.state.server.values != b.state.server.values or a.state.keep.keys() != b.state.keep.keys():
         return False
     kept = (_equal(a.state.keep[k], b.state.keep[k]) for k in a.state.keep)
-    return _equal(a.state.server.tensors, b.state.server.tensors) and all(kept)
+    remembered = _equal(a.state.evidence, b.state.evidence)
+    return _equal(a.state.server.tensors, b.state.server.tensors) and remembered and all(kept)
 
 
 def _equal(a: Tensors, b: Tensors) -> bool:

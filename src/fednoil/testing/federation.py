@@ -17,7 +17,7 @@ from fednoil import noise, partition, rounds
 from fednoil.config.loading import load_config
 from fednoil.config.schema import Config
 from fednoil.data.dataset import Dataset, Split
-from fednoil.executors.base import Executor, Job, Progress, Result
+from fednoil.executors.base import Executor, Job, Look, Progress, Result
 from fednoil.experiment import Experiment, Setting, assemble, make_executor
 from fednoil.records.checkpoint import Checkpoints
 from fednoil.seeds import Seed
@@ -107,7 +107,7 @@ class Recording:
     def __init__(self, inner: Executor, backwards: bool, trace: Trace) -> None:
         self.inner, self.backwards, self.trace = inner, backwards, trace
 
-    def scores(self, jobs: Sequence[Job], sampling: str, temperature: float) -> dict[int, float]:
+    def scores(self, jobs: Sequence[Job], sampling: str, temperature: float) -> dict[int, Look]:
         return self.inner.scores(jobs[::-1] if self.backwards else jobs, sampling, temperature)
 
     def train(self, jobs: Sequence[Job], progress: Progress | None = None) -> list[Result]:

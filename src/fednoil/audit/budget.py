@@ -1,0 +1,108 @@
+"""What cleaning buys: a run's labels put right in part, the most suspicious or random ones, and trained on again."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from fednoil import metrics, noise, rounds
+from fednoil.audit.estimate import Estimate
+from fednoil.errors import UserError
+from fednoil.experiment import Experiment, assemble, make_executor
+from fednoil.files import write_bytes
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Bought:
+    """One training: `percent` of each client's labels looked at, in which `order`, how many of them were wrong, and the
+    accuracy in percent after the last round and as the mean of the last ten."""
+
+    order: str
+    percent: float
+    looked_at: int
+    corrected: int
+    noise_ratio: float
+    final_accuracy: float
+    last10_accuracy: float
+
+
+def percentages(text: str) -> list[float]:
+    """The budgets of `--budget 5,10,20`, in percent of a client's labels."""
+    try:
+        found = sorted({float(part) for part in text.split(",")})
+    except ValueError:
+        found = []
+    if not found or not all(0 < value <= 100 for value in found):
+        raise UserError(f"--budget {text} must be percentages above 0 and up to 100, as 5,10,20")
+    return found
+
+
+def simulate(
+    experiment: Experiment, found: Sequence[Estimate], budgets: Sequence[float], device: torch.device, tell: Progress
+) -> list[Bought]:
+    """Train with nothing corrected, and for each budget with the most suspicious and with random labels looked at.
+
+    Whoever looks at a label puts it right, which needs true labels; everything else is as in the run.
+    """
+    if experiment.setting.truth.labels is None:
+        raise UserError("--budget plays somebody who knows the true labels, and of this run's data they are unknown")
+    plans = [("none", 0.0), *((order, b) for b in budgets for order in ("suspicious", "random"))]
+    results = []
+    for number, (order, percent) in enumerate(plans, start=1):
+        tell(f"{number} of {len(plans)}: {order}, {percent:g} %")
+        results.append(_trained(experiment, found, order, percent, device))
+    return results
+
+
+def write_csv(path: Path, results: Sequence[Bought]) -> None:
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, list(asdict(results[0])))
+    writer.writeheader()
+    writer.writerows(asdict(result) for result in results)
+    write_bytes(path, buffer.getvalue().encode())
+
+
+def _trained(
+    experiment: Experiment, found: Sequence[Estimate], order: str, percent: float, device: torch.device
+) -> Bought:
+    setting, looked_at, corrected = experiment.setting, 0, 0
+    assert setting.truth.labels is not None
+    given = []
+    for client, rows in enumerate(_chosen(experiment, found, order, percent)):
+        labels = setting.labels.given[client].copy()
+        looked_at += len(rows)
+        corrected += int((labels[rows] != setting.truth.labels[client][rows]).sum())
+        labels[rows] = setting.truth.labels[client][rows]
+        given.append(labels)
+    fixed = replace(setting, labels=noise.Labels(tuple(given), setting.labels.offsets))
+    changed = assemble(experiment.config, fixed)
+    executor, state, accuracies = make_executor(changed, device), rounds.start(changed), []
+    state = rounds.placed(state, device)
+    for _ in range(experiment.config.train.rounds):
+        state, record = rounds.play(changed, executor, state)
+        accuracies.append(record["test_accuracy"])
+    ratios = noise.noise_ratios(fixed.labels, setting.truth)
+    assert ratios is not None
+    last = accuracies[-10:]
+    left = 100.0 * float(np.average(ratios, weights=[len(labels) for labels in given]))
+    mean = metrics.mean_of([{"accuracy": value} for value in last])["accuracy"]
+    return Bought(order, percent, looked_at, corrected, round(left, 3), round(accuracies[-1], 3), round(mean, 3))
+
+
+def _chosen(experiment: Experiment, found: Sequence[Estimate], order: str, percent: float) -> Iterator[np.ndarray]:
+    """Which rows of each client somebody looks at."""
+    for client, estimate in enumerate(found):
+        count = round(percent / 100 * len(estimate.p_wrong))
+        if order == "suspicious":
+            yield np.argsort(-estimate.p_wrong, kind="stable")[:count]
+        else:
+            rng = experiment.seed.child("audit", "budget", "client", client).numpy()
+            yield rng.permutation(len(estimate.p_wrong))[:count]

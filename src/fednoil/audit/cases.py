@@ -1,0 +1,203 @@
+"""What an audit is about: each client's given labels, and all that is remembered of them and known at the end.
+
+For a run it is the clients of its checkpoint, for a site with nothing but a model its own files. Either way the last
+word is the final model's look at every sample; what earlier rounds left comes before it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from fednoil import evidence
+from fednoil.config.loading import load_config, read_toml
+from fednoil.data import SITES
+from fednoil.data.items import Items, read_items
+from fednoil.data.sources import locate
+from fednoil.errors import UserError
+from fednoil.experiment import Experiment, Sites, make_bench, make_experiment
+from fednoil.learners.base import Client, chunks
+from fednoil.records.checkpoint import Checkpoints
+from fednoil.records.folder import CHECKPOINT, RunFolder
+from fednoil.records.model_file import LoadedModel, load_model
+from fednoil.rounds import RunState
+from fednoil.runner import hashes_of
+from fednoil.tensors import Tensors, cpu
+
+
+@dataclass(frozen=True)
+class Case:
+    """One client's samples: what each is called, its row in the data, its given label, and its evidence.
+
+    `true` [n] is there where true labels are known, for measuring the audit and nothing else.
+    """
+
+    client: str | None
+    items: tuple[str, ...]
+    index: np.ndarray
+    given: np.ndarray
+    bundle: Tensors
+    true: np.ndarray | None = None
+    skipped: tuple[tuple[str, str], ...] = ()
+    notices: tuple[str, ...] = ()
+    duplicates: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def probabilities(self) -> np.ndarray:
+        """Class probabilities over all looks: float32 [n, C]."""
+        return self.bundle["probabilities"].numpy()
+
+
+@dataclass(frozen=True)
+class Cases:
+    """All clients of an audit; `images` gives a row of the data as uint8 [H, W, C]."""
+
+    data: str
+    class_names: tuple[str, ...]
+    clients: list[Case]
+    images: Callable[[int], np.ndarray] = field(repr=False)
+
+
+def of_run(path: Path, client: int | None, data_dir: Path | None, device: torch.device) -> Cases:
+    """The clients of a run, or one of them, by the run's last checkpoint."""
+    experiment, state = load_run(path, data_dir)
+    setting, dataset = experiment.setting, experiment.setting.dataset
+    if client is not None and not 0 <= client < setting.num_clients:
+        raise UserError(f"--client {client}: {path} has the clients 0 to {setting.num_clients - 1}")
+    bundle = final_bundle(experiment, state, device)
+    items = item_names(dataset.name, len(dataset.train))
+    cases = []
+    for k in range(setting.num_clients) if client is None else [client]:
+        index = setting.parts[k]
+        names = tuple(items[row] for row in index)
+        cases.append(
+            Case(
+                str(k),
+                names,
+                index,
+                setting.labels.given[k],
+                evidence.of_client(bundle, experiment.task.sizes, k),
+                None if setting.truth.labels is None else setting.truth.labels[k],
+                duplicates=duplicates(names, [dataset.train.images[row] for row in index]),
+            )
+        )
+    return Cases(dataset.name, dataset.class_names, cases, lambda row: dataset.train.images[row].transpose(1, 2, 0))
+
+
+def of_data(
+    name: str, model_file: Path, *, resize: bool = False, skip_unknown: bool = False, trusted: tuple[str, ...] = ()
+) -> Cases:
+    """The labelled images of one site, with the final model alone."""
+    model = load_model(model_file, trusted)
+    found = read_items(name, model.image_shape, resize=resize)
+    numbers = _numbers(name, found, model.class_names, skip_unknown)
+    kept = np.flatnonzero(numbers >= 0)
+    lost = tuple((found.items[row], "is of a class that the model doesn't know") for row in np.flatnonzero(numbers < 0))
+    items, images, given = tuple(found.items[row] for row in kept), found.images[kept], numbers[kept]
+    labels = torch.from_numpy(given)
+    bundle = evidence.start([labels], len(model.class_names))
+    bundle = evidence.add_looks(bundle, [len(labels)], {0: _look(model, images)})
+    case = Case(
+        None,
+        items,
+        found.index[kept],
+        given,
+        bundle,
+        skipped=(*found.skipped, *lost),
+        notices=found.notices,
+        duplicates=duplicates(items, images),
+    )
+    place = {int(row): n for n, row in enumerate(case.index)}
+    return Cases(name, model.class_names, [case], lambda row: images[place[row]].transpose(1, 2, 0))
+
+
+def load_run(path: Path, data_dir: Path | None = None) -> tuple[Experiment, RunState]:
+    """A run's experiment and the state of its last checkpoint."""
+    folder = RunFolder(path)
+    if not folder.is_run():
+        raise UserError(f"{path} is not a run folder; give one that `fednoil run` has written, or --data and --model")
+    config = load_config(read_toml(path / "config.toml"))
+    if config.data.name == SITES:
+        raise UserError(
+            f"{path} is a federation's run, whose labels stayed with the nodes; each node has its audit in its own "
+            "folder, or makes one with --data and --model"
+        )
+    experiment = make_experiment(config, data_dir)
+    checkpoints = Checkpoints(path / CHECKPOINT, hashes_of(experiment))
+    if not checkpoints.exists():
+        raise UserError(f"{path} has no checkpoint yet; let the run come to one (run.checkpoint_every) or to its end")
+    return experiment, checkpoints.load()
+
+
+def final_bundle(experiment: Experiment, state: RunState, device: torch.device) -> Tensors:
+    """All clients' evidence with the final model's look as the last one, on the host."""
+    assert not isinstance(experiment.setting, Sites)
+    given = [torch.from_numpy(labels) for labels in experiment.setting.labels.given]
+    sizes = experiment.task.sizes
+    before = cpu(state.evidence) or evidence.start(given, experiment.task.num_classes)
+    return evidence.add_looks(before, sizes, final_looks(experiment, state, device))
+
+
+def final_looks(experiment: Experiment, state: RunState, device: torch.device) -> dict[int, torch.Tensor]:
+    """What each client would receive in a next round makes of its samples: class probabilities [n, C], by client."""
+    bench, images, loaded, looks = make_bench(experiment, device), experiment.setting.dataset.train.images, None, {}
+    for k, part in enumerate(experiment.setting.parts):
+        received = experiment.server.model_for(state.server, k)
+        if received is not loaded:
+            bench.load(received, {})
+            loaded = received
+        pool = torch.from_numpy(images[part]).to(device)
+        index = torch.arange(len(part), device=device)
+        logits = bench.learner.logits(bench.nets, Client(k, pool, index, index))
+        looks[k] = torch.softmax(logits, 1).cpu()
+    return looks
+
+
+def duplicates(items: Sequence[str], images: Sequence[np.ndarray] | np.ndarray) -> tuple[tuple[str, ...], ...]:
+    """The groups of items whose pixels are the same."""
+    groups: dict[bytes, list[str]] = {}
+    for item, image in zip(items, images, strict=True):
+        groups.setdefault(hashlib.sha256(np.ascontiguousarray(image).data).digest(), []).append(item)
+    return tuple(tuple(group) for group in groups.values() if len(group) > 1)
+
+
+def _look(model: LoadedModel, images: np.ndarray) -> torch.Tensor:
+    pixels = torch.from_numpy(images)
+    return torch.cat([model.probabilities(pixels[rows]) for rows in chunks(len(pixels), pixels)])
+
+
+def item_names(data: str, count: int) -> list[str]:
+    """What the rows of the training set are called: files by their path below the data's root, others by number."""
+    if not data.startswith("folder:"):
+        return [str(row) for row in range(count)]
+    files = locate(data, None)
+    return [path.relative_to(files.where).as_posix() for path in files.paths[:count]]
+
+
+def _numbers(name: str, found: Items, known: tuple[str, ...], skip_unknown: bool) -> np.ndarray:
+    """The model's number of each label, −1 for a class it doesn't know."""
+    if found.class_names is None:
+        wrong = np.flatnonzero((found.labels < 0) | (found.labels >= len(known)))
+        if len(wrong) and not skip_unknown:
+            raise UserError(
+                f"{name}: label {found.labels[wrong[0]]} (number {found.index[wrong[0]]}) is no class of the model, "
+                f"which has 0 to {len(known) - 1}; --skip-unknown leaves such samples out"
+            )
+        numbers = np.where(np.isin(np.arange(len(found.labels)), wrong), -1, found.labels)
+    else:
+        unknown = [n for n in found.class_names if n not in known]
+        if unknown and not skip_unknown:
+            raise UserError(
+                f"{name} has the class '{unknown[0]}', which the model doesn't know; it knows {', '.join(known[:20])}"
+                f"{' …' if len(known) > 20 else ''}; rename it, or --skip-unknown leaves its samples out"
+            )
+        table = np.array([known.index(n) if n in known else -1 for n in found.class_names], np.int64)
+        numbers = table[found.labels]
+    if not (numbers >= 0).any():
+        raise UserError(f"{name}: none of its labels is a class of the model, which knows {', '.join(known[:20])}")
+    return numbers

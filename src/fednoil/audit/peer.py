@@ -1,0 +1,67 @@
+"""cleanlab's method on the same probabilities, for whoever prefers it; an optional extra.
+
+Northcutt, Jiang and Chuang, "Confident Learning", JAIR 2021: a label is an issue where the model is more confident of
+another class than it usually is of that class's own samples.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fednoil.audit.estimate import Estimate
+from fednoil.errors import UserError
+
+_DRAWS = 40
+
+
+def estimate(probabilities: np.ndarray, given: np.ndarray, rng: np.random.Generator) -> Estimate:
+    """What cleanlab makes of class probabilities [n, C] and one client's given labels [n].
+
+    `p_wrong` is one less its label quality score, which orders labels and is no chance.
+    """
+    cleanlab = _cleanlab()
+    q = np.asarray(probabilities, np.float64)
+    q = q / q.sum(1, keepdims=True)
+    kept, numbers = np.unique(given, return_inverse=True)  # it wants a sample of every class
+    if len(kept) < 2:
+        raise UserError(f"--method cleanlab needs two classes of given labels; there is only number {kept[0]}")
+    part = q[:, kept] / q[:, kept].sum(1, keepdims=True)
+    issues = cleanlab.filter.find_label_issues(numbers, part, n_jobs=1)
+    score = 1 - cleanlab.rank.get_label_quality_scores(numbers, part)
+    matrix = np.zeros((q.shape[1],) * 2)
+    matrix[np.ix_(kept, kept)] = _joint(cleanlab, numbers, part)
+    ratio = 1 - float(np.trace(matrix)) / len(given)
+    draws = (rng.integers(len(given), size=len(given)) for _ in range(_DRAWS))
+    ratios = [
+        1 - float(np.trace(_joint(cleanlab, numbers[d], part[d]))) / len(given)
+        for d in draws
+        if _whole(numbers[d], kept)
+    ]
+    spread = 1.96 * float(np.std(ratios)) if ratios else 0.0
+    others = q.copy()
+    others[np.flatnonzero(issues), given[issues]] = -1
+    interval = (max(0.0, ratio - spread), min(1.0, ratio + spread))
+    return Estimate(score, issues, others.argmax(1), matrix, ratio, interval)
+
+
+def _joint(cleanlab: Any, given: np.ndarray, probabilities: np.ndarray) -> np.ndarray:
+    """Samples by given and true class, as estimated."""
+    return len(given) * cleanlab.count.estimate_joint(given, probabilities)
+
+
+def _whole(numbers: np.ndarray, kept: np.ndarray) -> bool:
+    return len(np.unique(numbers)) == len(kept)
+
+
+def _cleanlab() -> Any:
+    try:
+        import cleanlab.count
+        import cleanlab.filter
+        import cleanlab.rank
+    except ImportError:
+        raise UserError(
+            "--method cleanlab needs the package cleanlab; install it with: pip install 'fednoil[audit]'"
+        ) from None
+    return cleanlab

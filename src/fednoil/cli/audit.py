@@ -1,0 +1,186 @@
+"""`fednoil audit`: which labels of a run's clients, or of one site's own data, are wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from fednoil.errors import UserError
+
+if TYPE_CHECKING:
+    from fednoil.audit.cases import Cases
+
+
+def audit(
+    run: Annotated[Path | None, typer.Argument(metavar="[RUN]", help="A run folder; else --data and --model.")] = None,
+    client: Annotated[int | None, typer.Option("--client", metavar="K", help="Of a run, this client alone.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder for the results; else RUN/audit or ./audit.")
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option("--data", metavar="SOURCE", help="folder:PATH, npz:FILE or parquet:PATH of one site.")
+    ] = None,
+    model: Annotated[
+        Path | None, typer.Option("--model", metavar="MODEL.safetensors", help="The model that looks at --data.")
+    ] = None,
+    method: Annotated[str, typer.Option("--method", help="channel, or cleanlab if that is installed.")] = "channel",
+    resize: Annotated[bool, typer.Option("--resize", help="Scale images of --data to the model's size.")] = False,
+    skip_unknown: Annotated[
+        bool, typer.Option("--skip-unknown", help="Leave out samples of classes that the model doesn't know.")
+    ] = False,
+    trust: Annotated[
+        list[str] | None, typer.Option("--trust", metavar="MODULE:NAME", help="Code of your own the model needs.")
+    ] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option("--data-dir", help="Folder with datasets; else $FEDNOIL_DATA is searched.")
+    ] = None,
+    device: Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")] = "auto",
+    budget: Annotated[
+        str | None,
+        typer.Option("--budget", metavar="5,10,20", help="Of a RUN: correct so many percent and train again."),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the audit in --out.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+) -> None:
+    """Find wrong labels: a list of suspicious samples, and an estimate of each client's noise."""
+    _check(run, client, data, model, resize, skip_unknown, method)
+    if budget is not None and (run is None or client is not None):
+        raise UserError("--budget trains all clients of a RUN again; give RUN, and neither --data nor --client")
+    from fednoil.audit.budget import percentages
+
+    budgets = percentages(budget) if budget is not None else []
+    from fednoil.audit import files, run_audit
+    from fednoil.audit.cases import of_data, of_run
+    from fednoil.experiment import pick_device
+
+    folder = out or (run / "audit" if run is not None else Path("audit"))
+    if not budgets:
+        files.check_out(folder, force)
+    if run is not None:
+        cases = of_run(run, client, data_dir, pick_device(_device(device)))
+    else:
+        assert data is not None
+        assert model is not None
+        cases = of_data(data, model, resize=resize, skip_unknown=skip_unknown, trusted=tuple(trust or ()))
+    if budgets:
+        assert run is not None
+        return _budget(run, cases, budgets, method, folder, data_dir, _device(device))
+    summary = run_audit(cases, folder, method)
+    _show(summary, folder, as_json)
+
+
+def _budget(
+    run: Path, cases: Cases, budgets: list[float], method: str, folder: Path, data_dir: Path | None, device: str
+) -> None:
+    """Write budget.csv and the figure: accuracy over the share of labels that somebody looks at."""
+    from fednoil.audit import estimates
+    from fednoil.audit.budget import simulate, write_csv
+    from fednoil.audit.cases import load_run
+    from fednoil.experiment import pick_device
+    from fednoil.figures import draw_budget
+
+    experiment, _ = load_run(run, data_dir)
+    results = simulate(experiment, estimates(cases, method), budgets, pick_device(device), _tell)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_csv(folder / "budget.csv", results)
+    print(f"wrote {folder / 'budget.csv'}")
+    for path in draw_budget(results, folder / "budget-curve"):
+        print(f"wrote {path}")
+
+
+def _tell(line: str) -> None:
+    print(line, flush=True)
+
+
+def _check(
+    run: Path | None,
+    client: int | None,
+    data: str | None,
+    model: Path | None,
+    resize: bool,
+    skip_unknown: bool,
+    method: str,
+) -> None:
+    """Refuse options that don't go together."""
+    if method not in ("channel", "cleanlab"):
+        raise UserError(f"--method {method} is unknown; choose channel or cleanlab")
+    if run is not None and (data is not None or model is not None):
+        raise UserError("a RUN has its own data and model: give either RUN, or --data and --model")
+    if run is None and (data is None or model is None):
+        missing = (
+            "RUN, or --data and --model" if data is None and model is None else "--data" if data is None else "--model"
+        )
+        raise UserError(f"give {missing}: a run folder, or a site's data and the model that looks at it")
+    if run is None and client is not None:
+        raise UserError("--client is for a RUN; --data is one client's")
+    if run is not None and (resize or skip_unknown):
+        raise UserError(
+            f"{'--resize' if resize else '--skip-unknown'} is for --data; a run's data are as it has used them"
+        )
+
+
+def _device(name: str) -> Literal["auto", "cpu", "cuda"]:
+    if name not in ("auto", "cpu", "cuda"):
+        raise UserError(f"--device {name} is unknown; choose auto, cpu or cuda")
+    return name  # pyright: ignore[reportReturnType]
+
+
+def _show(summary: dict[str, Any], folder: Path, as_json: bool) -> None:
+    import json
+
+    from fednoil.cli.tables import show
+
+    if as_json:
+        print(json.dumps(summary))
+        return
+    rows = []
+    for entry in summary["clients"]:
+        low, high = entry["interval"]
+        most = entry["confused"][0] if entry["confused"] else None
+        rows.append(
+            {
+                "client": entry["client"] or "–",
+                "samples": entry["samples"],
+                "noise": f"{100 * entry['noise_ratio']:.1f} %",
+                "interval": f"{100 * low:.0f}–{100 * high:.0f} %",
+                "flagged": entry["flagged"],
+                "skipped": len(entry["skipped"]),
+                "most": f"{most[0]} → {most[1]} ({most[2]})" if most else None,
+            }
+        )
+    columns = {
+        "client": "client",
+        "samples": "samples",
+        "noise": "labels wrong",
+        "interval": "95 %",
+        "flagged": "flagged",
+        "skipped": "skipped",
+        "most": "most often",
+    }
+    show(rows, columns, f"Labels of {summary['data']}", False)
+    for entry in summary["clients"]:
+        for notice in _notices(entry):
+            print(notice if entry["client"] is None else f"client {entry['client']}: {notice}")
+    if quality := summary["overall"].get("quality"):
+        error = summary["overall"]["ratio_error"]
+        told = ", ".join(f"{_NAMES[name]} {value:.3f}" for name, value in quality.items())
+        print(f"against true labels: {told}; noise ratios off by {100 * error['mean']:.1f} points on average")
+    print(f"wrote {folder}; open {folder / 'audit.html'} to look at the images and decide")
+
+
+_NAMES = {"auroc": "AUROC", "average_precision": "average precision", "f1": "F1"}
+
+
+def _notices(entry: dict[str, Any]) -> list[str]:
+    """What should be known of a client's data beside the numbers."""
+    told = list(entry["notices"])
+    if entry["skipped"]:
+        item, why = entry["skipped"][0]
+        more = f", and {len(entry['skipped']) - 1} more (summary.json lists them)" if len(entry["skipped"]) > 1 else ""
+        told.append(f"skipped: {item} {why}{more}")
+    if entry["duplicates"]:
+        count = len(entry["duplicates"])
+        told.append(f"{count} image{'s are' if count > 1 else ' is'} there more than once (summary.json lists them)")
+    return told

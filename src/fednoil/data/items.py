@@ -1,0 +1,207 @@
+"""A user's labelled images one by one, for an audit: what can't be used is listed and doesn't end it.
+
+Training refuses data with a broken picture, because an image that silently vanishes spoils an experiment. An audit is
+how one finds such pictures, so here they are skipped, each with its reason.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from fednoil.data import parquet
+from fednoil.data.arrays import load_arrays, names_of
+from fednoil.data.decoded import channels_first
+from fednoil.data.folder import SUFFIXES, name_of, visible
+from fednoil.data.images import Encoded, as_mode, open_picture
+from fednoil.errors import UserError
+
+Shape = tuple[int, int, int]
+_BATCH = 256
+
+
+@dataclass(frozen=True)
+class Raw:
+    """Labelled images as they lie: what to call each, its row, its label, and its picture or its pixels [C, H, W]."""
+
+    items: list[str]
+    labels: np.ndarray
+    pictures: Sequence[Encoded | np.ndarray]
+    class_names: tuple[str, ...] | None
+    skipped: list[tuple[str, str]]  # item, reason
+    notices: list[str]
+
+
+@dataclass(frozen=True)
+class Items:
+    """Labelled images in a model's size: uint8 [n, C, H, W], with `index` [n], their rows in the source.
+
+    `labels` [n] number `class_names`, which is None where the source has no names.
+    """
+
+    items: tuple[str, ...]
+    index: np.ndarray
+    labels: np.ndarray
+    images: np.ndarray
+    class_names: tuple[str, ...] | None
+    skipped: tuple[tuple[str, str], ...]
+    notices: tuple[str, ...]
+
+
+def read_items(name: str, shape: Shape, *, resize: bool) -> Items:
+    """Read `folder:PATH`, `npz:FILE` or `parquet:PATH` in the size that a model wants."""
+    prefix, _, path = name.partition(":")
+    readers = {"folder": _folder, "npz": _npz, "parquet": _parquet}
+    if prefix not in readers or not path.strip():
+        raise UserError(f"--data '{name}' must be folder:PATH, npz:FILE or parquet:PATH")
+    raw = readers[prefix](Path(path).expanduser(), shape)
+    if not raw.items:
+        raise UserError(f"{name} holds no labelled image; put images into <class>/ folders, or rows into the file")
+    found = _decode(raw, shape, resize)
+    wrong = [(item, size) for item, size in zip(raw.items, found, strict=True) if isinstance(size, tuple)]
+    if wrong:
+        (item, (width, height)), count = wrong[0], len(wrong)
+        others = f" and {count - 1} more are not" if count > 1 else " is not"
+        raise UserError(
+            f"{name}: {item} ({width}×{height} pixels){others} of the model's size, {shape[2]}×{shape[1]}; "
+            "add --resize to scale them"
+        )
+    kept = [row for row, image in enumerate(found) if isinstance(image, np.ndarray)]
+    lost = [(raw.items[row], str(why)) for row, why in enumerate(found) if isinstance(why, str)]
+    if not kept:
+        raise UserError(f"{name}: none of its {len(found)} images can be read; the first: {lost[0][0]}: {lost[0][1]}")
+    images = np.stack([np.asarray(found[row]) for row in kept])
+    scaled = sum(_size_of(raw.pictures[row]) != (shape[2], shape[1]) for row in kept) if resize else 0
+    notices = [*raw.notices, *([f"{scaled} images were scaled to {shape[2]}×{shape[1]} pixels"] if scaled else [])]
+    return Items(
+        tuple(raw.items[row] for row in kept),
+        np.array(kept, np.int64),
+        raw.labels[kept],
+        images,
+        raw.class_names,
+        (*raw.skipped, *lost),
+        tuple(notices),
+    )
+
+
+def _folder(root: Path, shape: Shape) -> Raw:
+    """<class>/<image files> in `root`, or in its folder `train` where there is one."""
+    if not root.is_dir():
+        raise UserError(f"folder:{root} is not a folder; expected <class>/<image files> in it")
+    top = root / "train" if (root / "train").is_dir() else root
+    items, labels, pictures, skipped, notices = [], [], [], [], []
+    names: list[str] = []
+    for folder in visible(top):
+        if not folder.is_dir():
+            skipped.append((_item(folder, root), "is not in a class folder"))
+            continue
+        if name_of(folder) in names:
+            raise UserError(f"{folder}: two folders are called '{name_of(folder)}'; merge them")
+        files = visible(folder)
+        if not files:
+            notices.append(f"the class folder '{name_of(folder)}' is empty")
+            continue
+        names.append(name_of(folder))
+        for path in files:
+            item = _item(path, root)
+            if not path.is_file() or path.suffix.lower() not in SUFFIXES:
+                skipped.append((item, "is not an image file"))
+            elif not _is_text(str(path)):
+                skipped.append((item, "has a name that is not UTF-8; rename it"))
+            else:
+                items.append(item)
+                labels.append(len(names) - 1)
+                pictures.append(Encoded(item, path))
+    return Raw(items, np.array(labels, np.int64), pictures, tuple(names), skipped, notices)
+
+
+def _npz(path: Path, shape: Shape) -> Raw:
+    where = f"npz:{path}"
+    if not path.is_file():
+        raise UserError(f"{where} is not a file; give an .npz with x_train and y_train")
+    values = load_arrays(path, where)
+    if missing := [key for key in ("x_train", "y_train") if key not in values]:
+        raise UserError(f"{where} lacks {', '.join(missing)}; an audit needs x_train and y_train")
+    images = channels_first(values["x_train"], f"{where}: x_train")
+    labels = values["y_train"]
+    if labels.ndim != 1 or labels.dtype.kind not in "iu" or len(labels) != len(images):
+        raise UserError(f"{where}: y_train is {labels.dtype} of shape {labels.shape}; expected {len(images)} integers")
+    names = names_of(values, where)
+    return Raw(
+        [str(row) for row in range(len(images))],
+        labels.astype(np.int64),
+        list(images),
+        None if names is None else tuple(names),
+        [],
+        [],
+    )
+
+
+def _parquet(path: Path, shape: Shape) -> Raw:
+    """One file, or the files train*.parquet of a folder."""
+    files = [path] if path.is_file() else list(parquet.shards(path, "train")) if path.is_dir() else []
+    if not files:
+        raise UserError(f"parquet:{path} is neither a file nor a folder with train*.parquet")
+    tables = {file: parquet.read_table(file, parquet.LABEL_COLUMNS) for file in files}
+    stored = {names for table in tables.values() if (names := parquet.names_in(table.schema)) is not None}
+    if len(stored) > 1:
+        raise UserError(f"parquet:{path}: the shards' class names differ; all shards must be of one dataset")
+    pictures = [picture for file, table in tables.items() for picture in parquet.encoded(file, table)]
+    labels = np.concatenate([parquet.integer_labels(file, table) for file, table in tables.items()])
+    items = [str(row) for row in range(len(pictures))]
+    return Raw(items, labels.astype(np.int64), pictures, next(iter(stored), None), [], [])
+
+
+def _decode(raw: Raw, shape: Shape, resize: bool) -> list[np.ndarray | tuple[int, int] | str]:
+    """For each picture its pixels [C, H, W], or its size where that is wrong, or why it can't be read."""
+    batches = [raw.pictures[i : i + _BATCH] for i in range(0, len(raw.pictures), _BATCH)]
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        return [one for many in pool.map(lambda b: [_pixels(p, shape, resize) for p in b], batches) for one in many]
+
+
+def _pixels(picture: Encoded | np.ndarray, shape: Shape, resize: bool) -> np.ndarray | tuple[int, int] | str:
+    channels, height, width = shape
+    try:
+        if isinstance(picture, np.ndarray):
+            image = Image.fromarray(picture[0] if len(picture) == 1 else picture.transpose(1, 2, 0))
+            image = as_mode(image, "L" if channels == 1 else "RGB", "it")
+        else:
+            with open_picture(picture) as file:
+                image = as_mode(file, "L" if channels == 1 else "RGB", "it")
+    except UserError as error:
+        return str(error)
+    except Exception as error:  # decoders raise OSError, SyntaxError, ValueError, struct.error and more
+        return f"can't be read as an image ({type(error).__name__})"
+    if image.size != (width, height):
+        if not resize:
+            return image.size
+        image = image.resize((width, height), Image.Resampling.BILINEAR)
+    pixels = np.asarray(image, np.uint8)
+    return pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
+
+
+def _size_of(picture: Encoded | np.ndarray) -> tuple[int, int]:
+    """Width and height of a picture that can be read."""
+    if isinstance(picture, np.ndarray):
+        return picture.shape[2], picture.shape[1]
+    with open_picture(picture) as image:
+        return image.size
+
+
+def _item(path: Path, root: Path) -> str:
+    """The path below the data's root; bytes that are no text are shown as such."""
+    return os.fsencode(path.relative_to(root).as_posix()).decode("utf-8", "backslashreplace")
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,119 @@
+"""What clients remember of their labels: statistics over rounds of what the received models made of each sample.
+
+A round that asks clients for scores has the model's class probabilities for every sample anyway; here they become a few
+numbers a sample that never leave the client. They need no true labels and change nothing that is trained. A bundle
+holds the samples of one or more clients, one after another:
+
+    given          [N]     the labels it is about
+    probabilities  [N, C]  mean over looks, the t-th look with weight t² or nearly: later models know more
+    votes          [N, C]  looks that found each class the most probable
+    confidence     [N]     sum over looks of the given label's probability
+    moment         [N]     the same, the t-th look times t: with it the trend is known
+    margin         [N]     sum over looks of that probability less the best other one
+    drawn          [N]     epochs in which the sample was drawn into D^x
+    looks, epochs  [K]     how often each client looked, and for how many epochs it drew
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fednoil.tensors import Tensors
+
+_POWER = 2  # of t in a look's weight
+_LOOKED = ("given", "probabilities", "votes", "confidence", "moment", "margin")
+
+
+def start(given: Sequence[Tensor], num_classes: int) -> Tensors:
+    """A bundle without any look, for clients with these labels, one tensor [n] each."""
+    labels = torch.cat(list(given))
+    count, device = len(labels), labels.device
+
+    def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        return torch.zeros(shape, dtype=dtype, device=device)
+
+    whole = torch.int32
+    return {
+        "given": labels,
+        "probabilities": zeros(count, num_classes),
+        "votes": zeros(count, num_classes, dtype=whole),
+        **{name: zeros(count) for name in ("confidence", "moment", "margin")},
+        "drawn": zeros(count, dtype=whole),
+        **{name: zeros(len(given), dtype=whole) for name in ("looks", "epochs")},
+    }
+
+
+def add_looks(bundle: Tensors, sizes: Sequence[int], looks: Mapping[int, Tensor]) -> Tensors:
+    """The bundle after one look of some clients, by number: class probabilities [n, C] of each one's samples.
+
+    All their samples are worked on at once, because a GPU takes as long for one client as for all.
+    """
+    clients = sorted(looks)
+    probs = torch.cat([looks[k] for k in clients])
+    whole = len(clients) == len(sizes)
+    rows = slice(None) if whole else _rows(sizes, clients).to(probs.device)
+    here = slice(None) if whole else torch.tensor(clients).to(probs.device)
+    number = bundle["looks"].clone()
+    number[here] += 1
+    lengths = torch.tensor([sizes[k] for k in clients]).to(probs.device, non_blocking=True)
+    t = number[here].repeat_interleave(lengths, output_size=len(probs)).float()
+    after = _looked({name: bundle[name][rows] for name in _LOOKED}, probs, t)
+    if isinstance(rows, Tensor):
+        after = {name: bundle[name].index_copy(0, rows, tensor) for name, tensor in after.items()}
+    return {**bundle, **after, "looks": number}
+
+
+def add_draws(bundle: Tensors, sizes: Sequence[int], drawn: Mapping[int, Tensor], epochs: int) -> Tensors:
+    """The bundle after some clients trained for so many epochs, having drawn each sample `drawn` [n] times."""
+    if not drawn:
+        return bundle
+    clients = sorted(drawn)
+    rows = _rows(sizes, clients).to(bundle["drawn"].device)
+    counts = torch.cat([drawn[k] for k in clients]).to(bundle["drawn"].dtype)
+    turns = bundle["epochs"].clone()
+    turns[torch.tensor(clients).to(turns.device)] += epochs
+    return {**bundle, "drawn": bundle["drawn"].index_add(0, rows, counts), "epochs": turns}
+
+
+def of_client(bundle: Tensors, sizes: Sequence[int], client: int) -> Tensors:
+    """One client's part of a bundle."""
+    first = sum(sizes[:client])
+    here, one = slice(first, first + sizes[client]), slice(client, client + 1)
+    return {name: tensor[one if name in ("looks", "epochs") else here] for name, tensor in bundle.items()}
+
+
+def trend(bundle: Tensors) -> Tensor:
+    """One client's change of confidence from look to look, by least squares: float64 [n]; 0 with fewer than two."""
+    count = float(bundle["looks"][0])
+    if count < 2:
+        return torch.zeros(len(bundle["given"]), dtype=torch.float64)
+    spread = count * (count * count - 1) / 12
+    return (bundle["moment"].double() - (count + 1) / 2 * bundle["confidence"].double()) / spread
+
+
+def _looked(before: Tensors, probs: Tensor, t: Tensor) -> Tensors:
+    """Rows of a bundle after their t-th look [n]."""
+    given = before["given"][:, None]
+    own = probs.gather(1, given)[:, 0]
+    rival = probs.scatter(1, given, -1.0).amax(1)
+    vote = F.one_hot(probs.argmax(1), probs.shape[1]).to(before["votes"].dtype)
+    # Averaging with these steps gives the t-th look the weight t(t + 1)/2 · const (Shamir and Zhang, ICML 2013).
+    step = ((_POWER + 1) / (t + _POWER))[:, None]
+    return {
+        "probabilities": torch.lerp(before["probabilities"], probs, step),
+        "votes": before["votes"] + vote,
+        "confidence": before["confidence"] + own,
+        "moment": before["moment"] + t * own,
+        "margin": before["margin"] + own - rival,
+    }
+
+
+def _rows(sizes: Sequence[int], clients: Sequence[int]) -> Tensor:
+    """Where these clients' samples are in a bundle."""
+    starts = [0, *accumulate(sizes)]
+    return torch.cat([torch.arange(starts[k], starts[k + 1]) for k in clients])

@@ -1,0 +1,58 @@
+"""What a node remembers of its labels from round to round, and its audit's view of them; both stay in its folder."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from fednoil import evidence
+from fednoil.audit.cases import Case, Cases, duplicates, item_names
+from fednoil.experiment import Experiment
+from fednoil.flower.state import NodeState
+from fednoil.learners.base import Client
+from fednoil.tensors import Tensors
+
+
+class Memory:
+    """One client's evidence; asked again in a round it has answered, it counts that round once."""
+
+    def __init__(self, state: NodeState, client: Client, experiment: Experiment) -> None:
+        self.state, self.client = state, client
+        self.sizes, self.num_classes = [len(client)], experiment.task.num_classes
+        self.checkpoint_every = experiment.config.run.checkpoint_every
+
+    def look(self, round_idx: int, probabilities: Tensor) -> None:
+        """The class probabilities [n, C] behind a score."""
+        self._save(round_idx, self._looked(round_idx, probabilities))
+
+    def turn(self, round_idx: int, epochs: int, found: Tensors, scored: bool) -> None:
+        """What training left; in a round without scores a learner may have looked for itself."""
+        before = self._before(round_idx)
+        if scored:
+            after = self._before(round_idx + 1)  # with this round's look
+        else:
+            after = self._looked(round_idx, found["probabilities"]) if "probabilities" in found else before
+        if "drawn" in found:
+            after = {**after, "drawn": before["drawn"], "epochs": before["epochs"]}
+            after = evidence.add_draws(after, self.sizes, {0: found["drawn"].cpu()}, epochs)
+        if "drawn" in found or "probabilities" in found:
+            self._save(round_idx, after)
+
+    def case(self, round_idx: int, look: Tensor, client: str, data: str, experiment: Experiment) -> Cases:
+        """The client's labels as an audit wants them, with a last look [n, C]; of true labels a node knows none."""
+        bundle, dataset = self._looked(round_idx, look), experiment.setting.dataset
+        index, images = self.client.index.cpu().numpy(), dataset.train.images
+        names = item_names(data, len(dataset.train))
+        items = tuple(names[row] for row in index)
+        same = duplicates(items, [images[row] for row in index])
+        case = Case(client, items, index, bundle["given"].numpy(), bundle, duplicates=same)
+        return Cases(data, dataset.class_names, [case], lambda row: images[row].transpose(1, 2, 0))
+
+    def _before(self, round_idx: int) -> Tensors:
+        found = self.state.evidence_before(round_idx)
+        return found or evidence.start([self.client.labels.cpu()], self.num_classes)
+
+    def _looked(self, round_idx: int, probabilities: Tensor) -> Tensors:
+        return evidence.add_looks(self._before(round_idx), self.sizes, {0: probabilities.cpu()})
+
+    def _save(self, round_idx: int, bundle: Tensors) -> None:
+        self.state.save_evidence(round_idx, bundle, self.checkpoint_every)

@@ -1,0 +1,105 @@
+"""From probabilities to wrong labels: a channel worked out by hand, limits, known noise found again."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given as over
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from fednoil import metrics
+from fednoil.audit import METHODS
+from fednoil.audit.estimate import _EVEN, _PAIRED, _lean, _posterior, estimate
+from fednoil.noise import transition_matrix
+
+
+def made(kind: str, ratio: float, count: int, classes: int = 6, sure: float = 0.9) -> tuple[np.ndarray, ...]:
+    """True labels, given labels by a channel, and the probabilities of a model that is as sure as networks are."""
+    rng = np.random.default_rng(5)
+    predicted = rng.integers(classes, size=count)
+    q = np.full((count, classes), (1 - sure) / (classes - 1))
+    q[np.arange(count), predicted] = sure
+    true = np.array([rng.choice(classes, p=row) for row in q])
+    channel = transition_matrix(kind, ratio, classes, 2)  # type: ignore[arg-type]
+    given = np.array([rng.choice(classes, p=channel[label]) for label in true])
+    said = q ** (_EVEN if kind == "symmetric" else _PAIRED)
+    return true, given, said / said.sum(1, keepdims=True)
+
+
+def test_a_posterior_worked_out() -> None:
+    """q = (.8, .2), given label 1; T = ((.9, .1), (.4, .6)): .8·.1 = .08 against .2·.6 = .12, so .4 and .6."""
+    got = _posterior(np.array([[0.8, 0.2]]), np.array([1]), np.array([[0.9, 0.1], [0.4, 0.6]]), np.ones(2))
+    assert got[0] == pytest.approx([0.4, 0.6])
+
+
+@pytest.mark.parametrize(("kind", "ratio"), [("symmetric", 0.2), ("symmetric", 0.6), ("pair", 0.3), ("pair", 0.45)])
+def test_known_noise_is_found_again(kind: str, ratio: float) -> None:
+    true, given, q = made(kind, ratio, 1500)
+    found = estimate(q, given, np.random.default_rng(0))
+    realised = float((true != given).mean())
+    assert found.ratio == pytest.approx(realised, abs=0.03)
+    assert found.interval[0] < found.ratio < found.interval[1]
+    assert found.matrix.sum() == pytest.approx(1500)
+    wrong = true != given
+    by_confidence = metrics.detection(1 - q[np.arange(1500), given], wrong, wrong)["auroc"]
+    assert metrics.detection(found.p_wrong, found.flagged, wrong)["auroc"] > by_confidence - 0.01
+    assert (found.suggested[wrong & found.flagged] == true[wrong & found.flagged]).mean() > 0.75
+
+
+def test_a_channel_in_one_direction_is_recognised() -> None:
+    """Where every class goes to one other, T leans that way; where errors are even, it leans to all alike."""
+    paired = np.eye(6) * 60 + np.roll(np.eye(6), 2, axis=1) * 40
+    centre, _, one_way = _lean(paired)
+    assert one_way
+    assert centre[0, 2] > 5 * centre[0, 1]
+    centre, strength, one_way = _lean(np.eye(6) * 50 + 10.0)
+    assert not one_way
+    assert centre[0, 1] == pytest.approx(centre[0, 2])
+    assert strength == 300
+
+
+@settings(max_examples=20, deadline=None)
+@over(st.integers(2, 5), st.integers(1, 40), st.integers(0, 10**6))
+def test_whatever_comes_chances_are_chances(classes: int, count: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    q = rng.dirichlet(np.full(classes, 0.2), count)
+    found = estimate(q, rng.integers(classes, size=count), rng)
+    assert np.isfinite(found.p_wrong).all()
+    assert ((found.p_wrong >= 0) & (found.p_wrong <= 1 + 1e-9)).all()
+    assert 0 <= found.interval[0] <= found.ratio <= found.interval[1] <= 1
+    assert found.matrix.sum() == pytest.approx(count)
+
+
+def test_clean_labels_that_a_model_is_sure_of_are_left_alone() -> None:
+    true, _, q = made("symmetric", 0.0, 400, sure=0.999)
+    given = q.argmax(1)
+    found = estimate(q, given, np.random.default_rng(0))
+    assert found.flagged.sum() == 0
+    assert found.ratio < 0.02
+    assert (found.suggested == given).all()
+    assert len(true) == 400
+
+
+def test_cleanlab_has_the_same_form() -> None:
+    pytest.importorskip("cleanlab")
+    true, given, q = made("symmetric", 0.3, 600)
+    found = METHODS["cleanlab"](q, given, np.random.default_rng(0))
+    assert found.matrix.sum() == pytest.approx(600)
+    assert found.ratio == pytest.approx(float((true != given).mean()), abs=0.1)
+    assert found.flagged.dtype == bool
+    assert metrics.detection(found.p_wrong, found.flagged, true != given)["auroc"] > 0.9
+
+
+def test_detection_worked_out() -> None:
+    """Chances .9 .8 .7 .1 of labels wrong, right, wrong, right.
+
+    AUROC: of four pairs three are in order. Average precision: (1/1 + 2/3)/2. Flags on the first two: F1 = 2·1/(2 + 2).
+    """
+    got = metrics.detection(
+        np.array([0.9, 0.8, 0.7, 0.1]), np.array([True, True, False, False]), np.array([True, False, True, False])
+    )
+    assert got == pytest.approx({"auroc": 0.75, "average_precision": 5 / 6, "f1": 0.5})
+    ties = metrics.detection(np.full(4, 0.5), np.zeros(4, bool), np.array([True, False, True, False]))
+    assert ties == pytest.approx({"auroc": 0.5, "average_precision": 0.5, "f1": 0.0})
+    assert metrics.detection(np.zeros(2), np.zeros(2, bool), np.zeros(2, bool)) == {}

@@ -1,0 +1,118 @@
+"""The audit in a federation: on the nodes what a simulation would find, at the server one number a client."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+from conftest import assert_same
+from loop_grid import LoopGrid, federate, partitions
+from safetensors.torch import load_file
+
+from fednoil import evidence
+from fednoil.config import load_config
+from fednoil.records.checkpoint import Checkpoints
+from fednoil.runner import Silent, run
+
+
+def folder_of(state: Path, client: int) -> Path:
+    (found,) = [p for p in (state / f"client-{client}").iterdir() if p.is_dir()]
+    return found
+
+
+def last_evidence(state: Path, client: int) -> dict[str, torch.Tensor]:
+    return load_file(sorted(folder_of(state, client).glob("evidence-*.safetensors"))[-1])
+
+
+def simulated(values: dict[str, Any], out: Path) -> list[dict[str, torch.Tensor]]:
+    """Each client's evidence after the same run in one process."""
+    run(load_config(values), out, Silent())
+    index = json.loads((out / "checkpoint" / "checkpoint.json").read_text())
+    hashes = {name: index[name] for name in ("config_hash", "data_hash", "noise_hash")}
+    bundle = Checkpoints(out / "checkpoint", hashes).load().evidence
+    return [evidence.of_client(bundle, [20] * 4, k) for k in range(4)]
+
+
+@pytest.mark.parametrize("sampling", ["score", "uniform"])
+def test_nodes_remember_what_a_simulation_does(federated: dict[str, Any], tmp_path: Path, sampling: str) -> None:
+    federated["learner"] = {"name": "fednoil"}
+    federated["server"]["sampling"] = sampling
+    wanted = simulated(federated, tmp_path / "simulated")
+    federate(load_config(federated), tmp_path / "run", LoopGrid(partitions(tmp_path / "state")))
+    for k, bundle in enumerate(wanted):
+        if bundle["looks"][0]:
+            assert_same(last_evidence(tmp_path / "state", k), bundle)
+
+
+def test_a_server_that_is_stopped_and_goes_on_counts_nothing_twice(federated: dict[str, Any], tmp_path: Path) -> None:
+    """The grid breaks in round 4, the last checkpoint is that of round 2: rounds 3 and 4 are played again."""
+    federated["learner"] = {"name": "fednoil"}
+    wanted = simulated(federated, tmp_path / "simulated")
+    nodes = partitions(tmp_path / "state")
+    trained = []
+
+    def stop(node: int, order: Any, reply: Any) -> Any:
+        trained.append(order.metadata.message_type)
+        if trained.count("train") == 7:
+            raise KeyboardInterrupt
+        return reply
+
+    config = load_config(federated)
+    with pytest.raises(KeyboardInterrupt):
+        federate(config, tmp_path / "run", LoopGrid(nodes, stop))
+    federate(config, tmp_path / "run", LoopGrid(nodes), resume=True)
+    for k, bundle in enumerate(wanted):
+        assert_same(last_evidence(tmp_path / "state", k), bundle)
+
+
+def test_each_node_has_its_audit_and_the_server_its_noise_ratio(federated: dict[str, Any], tmp_path: Path) -> None:
+    federated["learner"] = {"name": "fednoil"}
+    federate(load_config(federated), tmp_path / "run", LoopGrid(partitions(tmp_path / "state")))
+    told = json.loads((tmp_path / "run" / "summary.json").read_text())["noise_ratios"]
+    assert sorted(told) == [f"client-{k}" for k in range(4)]
+    for k in range(4):
+        audit = folder_of(tmp_path / "state", k) / "audit"
+        summary = json.loads((audit / "summary.json").read_text())
+        assert summary["overall"]["noise_ratio"] == told[f"client-{k}"]
+        assert summary["clients"][0]["client"] == f"client-{k}"
+        assert "quality" not in summary["overall"]  # a node knows no true labels
+        assert pq.read_table(audit / "labels.parquet").num_rows == 20
+        assert (audit / "audit.html").is_file()
+    assert not list((tmp_path / "run").rglob("labels.*"))
+
+
+def test_it_can_be_switched_off(federated: dict[str, Any], tmp_path: Path) -> None:
+    federated["federation"]["audit"] = False
+    federate(load_config(federated), tmp_path / "run", LoopGrid(partitions(tmp_path / "state")))
+    assert "noise_ratios" not in json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert not list((tmp_path / "state").rglob("audit"))
+
+
+def test_with_noisy_scores_the_ratio_is_the_last_of_them(federated: dict[str, Any], tmp_path: Path) -> None:
+    """Nothing new is told: 1 − score/20 with the score that the server had in round 4."""
+    federated["server"]["score_epsilon"] = 5.0
+    records = federate(load_config(federated), tmp_path / "run", LoopGrid(partitions(tmp_path / "state")))
+    told = json.loads((tmp_path / "run" / "summary.json").read_text())["noise_ratios"]
+    assert told == pytest.approx({name: 1 - score / 20 for name, score in records[-1]["scores"].items()})
+
+
+def test_noisy_clients_that_told_no_score_tell_no_ratio(federated: dict[str, Any], tmp_path: Path) -> None:
+    federated["server"] |= {"sampling": "uniform", "score_epsilon": 5.0}
+    federate(load_config(federated), tmp_path / "run", LoopGrid(partitions(tmp_path / "state")))
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["noise_ratios"] == {}
+    assert len(list((tmp_path / "state").rglob("labels.parquet"))) == 4
+
+
+def test_an_impossible_ratio_is_left_out(federated: dict[str, Any], tmp_path: Path) -> None:
+    def lie(node: int, order: Any, reply: Any) -> Any:
+        if order.metadata.message_type == "query.audit" and node == 899:
+            reply.content["numbers"]["noise_ratio"] = 1.5
+        return reply
+
+    federate(load_config(federated), tmp_path / "run", LoopGrid(partitions(tmp_path / "state"), lie))
+    told = json.loads((tmp_path / "run" / "summary.json").read_text())["noise_ratios"]
+    assert sorted(told) == ["client-0", "client-2", "client-3"]
