@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import math
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from typing import Any, cast
 
 import numpy as np
@@ -97,6 +99,26 @@ def test_the_budget_is_for_all_runs_together(tmp_path: Path) -> None:
     (tmp_path / "site" / "scores.json").write_text('{"runs": {"a": {"told": 3}}}')
     with pytest.raises(UserError, match=r"scores\.json is damaged"):
         ledger.told("b", 1, terms)
+
+
+def test_runs_that_ask_at_once_share_the_budget(tmp_path: Path) -> None:
+    """Sixteen first scores of ½ each and a budget of 4: eight are told, and all eight are written down."""
+    terms, together = Terms(rounds=2, epsilon=1.0, budget=4.0), Barrier(16)
+
+    def ask(run: int) -> bool:
+        together.wait()
+        try:
+            ScoreLedger(tmp_path / "site").tell(str(run), 1, terms, float(run))
+        except Refusal:
+            return False
+        return True
+
+    with ThreadPoolExecutor(16) as pool:
+        told = [run for run, done in enumerate(pool.map(ask, range(16))) if done]
+    stored = json.loads((tmp_path / "site" / "scores.json").read_text())
+    assert len(told) == 8
+    assert {run: account["told"]["1"] for run, account in stored["runs"].items()} == {str(r): float(r) for r in told}
+    assert stored["spent"] == 4.0
 
 
 def test_a_site_that_has_spent_its_budget_is_left_out(federated: Values, tmp_path: Path) -> None:
