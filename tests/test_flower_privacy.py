@@ -5,26 +5,32 @@ from __future__ import annotations
 import json
 import math
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from typing import Any, cast
 
 import numpy as np
 import pytest
+import torch
 
 pytest.importorskip("flwr")
 
 from loop_grid import LoopGrid, federate, partitions
 
-from fednoil.config import load_config
+from fednoil.config import load_config, to_toml
 from fednoil.config.schema import FederationConfig
 from fednoil.errors import UserError
 from fednoil.experiment import make_experiment
 from fednoil.flower import messages
+from fednoil.flower.agreement import Agreement
 from fednoil.flower.ledger import ScoreLedger, Terms
 from fednoil.flower.messages import Refusal
-from fednoil.flower.node import NodeSettings
+from fednoil.flower.node import Node, NodeSettings, Order, whole
 from fednoil.flower.privacy import noise_std, private_update
+from fednoil.learners.base import Learner
 from fednoil.records.files import read_tensors
+from fednoil.tensors import Tensors
 
 Values = dict[str, Any]
 
@@ -95,6 +101,26 @@ def test_the_budget_is_for_all_runs_together(tmp_path: Path) -> None:
         ledger.told("b", 1, terms)
 
 
+def test_runs_that_ask_at_once_share_the_budget(tmp_path: Path) -> None:
+    """Sixteen first scores of ½ each and a budget of 4: eight are told, and all eight are written down."""
+    terms, together = Terms(rounds=2, epsilon=1.0, budget=4.0), Barrier(16)
+
+    def ask(run: int) -> bool:
+        together.wait()
+        try:
+            ScoreLedger(tmp_path / "site").tell(str(run), 1, terms, float(run))
+        except Refusal:
+            return False
+        return True
+
+    with ThreadPoolExecutor(16) as pool:
+        told = [run for run, done in enumerate(pool.map(ask, range(16))) if done]
+    stored = json.loads((tmp_path / "site" / "scores.json").read_text())
+    assert len(told) == 8
+    assert {run: account["told"]["1"] for run, account in stored["runs"].items()} == {str(r): float(r) for r in told}
+    assert stored["spent"] == 4.0
+
+
 def test_a_site_that_has_spent_its_budget_is_left_out(federated: Values, tmp_path: Path) -> None:
     """Without score-budget it is score-epsilon: enough for one run, whatever the server calls the next."""
     federated["train"]["rounds"] = 2
@@ -109,6 +135,58 @@ def test_a_site_that_has_spent_its_budget_is_left_out(federated: Values, tmp_pat
     nodes[900]["score-budget"] = 6
     third = federate(load_config(federated), tmp_path / "third", LoopGrid(nodes))
     assert all("client-0" in record["scores"] for record in third)
+
+
+def asked(federated: Values, state: Path, **settings: Any) -> tuple[Node, Tensors]:
+    """Client 0 before its first score, and the model it is asked with."""
+    text = to_toml(load_config(federated))
+    dataset = whole(text, ()).setting.dataset
+    agreement = Agreement(dataset.class_names, dataset.image_shape, dataset.mean, dataset.std)
+    own = NodeSettings.read({"partition-id": 0, "state": str(state), **settings})
+    return Node(own, Order(text, "0" * 32, 0, 1, 1, agreement)), whole(text, ()).initial_model()
+
+
+@pytest.mark.parametrize("settings", [{}, {"score-epsilon": 1.0}])
+def test_a_method_that_needs_no_score_gets_none(settings: Values, federated: Values, tmp_path: Path) -> None:
+    """Its range would be that of a mean and its size that of a sum: noise of 1/n of what ε promises."""
+    federated["server"]["sampling"] = "uniform"
+    node, model = asked(federated, tmp_path, **settings)
+    with pytest.raises(Refusal, match="draws its clients uniformly"):
+        node.score(model)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_model_that_overflows_on_one_sample_does_not_tell_so(
+    federated: Values, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NaN counts as 0, what is beyond [0, 1] as its end: 0 + 1 + 0 + 1 + 16 · ½ = 10, nearly without noise."""
+    confidences = torch.tensor([math.nan, math.inf, -1.0, 2.0] + 16 * [0.5])
+    monkeypatch.setattr(Learner, "confidence", lambda *_: confidences)
+    node, model = asked(federated, tmp_path, **{"score-epsilon": 1e9})
+    assert node.score(model) == pytest.approx(10, abs=1e-4)
+    # Without a promise there is nothing to hide, and the server drops a score that is no number.
+    node, model = asked(federated, tmp_path / "other")
+    assert math.isnan(node.score(model))
+
+
+def test_the_number_of_steps_does_not_tell_the_score(federated: Values, tmp_path: Path) -> None:
+    """|D^x| goes by the confidences, and the steps by |D^x|; with noise on scores they are ⌈20 / 2⌉ = 10 an epoch."""
+    federated["learner"] = {"name": "fednoil", "frac": "auto"}
+    federated["server"]["client_fraction"] = 1.0
+    federated["train"] |= {"rounds": 1, "batch_size": 2}
+    federated["schedule"] = {"name": "constant", "epochs": 3}
+    nodes = partitions(tmp_path / "state")
+    nodes[900]["score-epsilon"] = 1.0
+    grid = LoopGrid(nodes)
+    federate(load_config(federated), tmp_path / "run", grid)
+    steps = {
+        node: cast(Any, reply.content["numbers"])["steps"]
+        for node, reply in grid.replies
+        if reply.metadata.message_type == "train"
+    }
+    assert steps.pop(900) == 30
+    assert len(steps) == 3
+    assert all(0 < told < 30 for told in steps.values())
 
 
 def test_what_a_node_keeps_is_its_owners_alone(federated: Values, tmp_path: Path) -> None:

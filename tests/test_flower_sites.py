@@ -84,6 +84,45 @@ def test_sites_agree_by_names_and_are_tested_on_what_they_hold_out(own: Values, 
     assert again == records
 
 
+def test_scores_by_number_are_those_of_all_founders_or_left_out(own: Values, tmp_path: Path) -> None:
+    """In round 2 c has come and a's score is no good: as many scores as in round 1, of others."""
+    data = {n: site(tmp_path / f"{n}.npz", {"black": 0, "white": 3}) for n in ("a", "b", "c")}
+    grid = LoopGrid(site_nodes(tmp_path, data))
+    late = grid.nodes.pop(12)
+
+    def spoil(node: int, order: Message, reply: Message) -> Message | None:
+        if order.metadata.message_type == "train":
+            grid.nodes[12] = late
+        score_of_two = order.metadata.message_type == "query.score" and order.metadata.group_id == "2"
+        return None if score_of_two and node == 10 else reply
+
+    grid.spoil = spoil
+    own["train"]["rounds"] = 2
+    one, two = federate(load_config(own), tmp_path / "run", grid)
+    assert one["client_scores"] == [one["scores"]["a"], one["scores"]["b"]]
+    assert list(two["scores"]) == ["b", "c"]
+    assert "client_scores" not in two
+
+
+def test_a_site_that_comes_back_with_other_data_is_refused(own: Values, tmp_path: Path) -> None:
+    """In the same run as in one that is resumed: its score and its weight go by what it told at first."""
+    data = {n: site(tmp_path / f"{n}.npz", {"black": 0, "white": 3}) for n in ("a", "b")}
+    grid = LoopGrid(site_nodes(tmp_path, data))
+    other = {**grid.nodes[10], "data": site(tmp_path / "more.npz", {"black": 0, "white": 3}, count=30)}
+
+    def spoil(node: int, order: Message, reply: Message) -> Message:
+        if order.metadata.message_type == "train" and grid.nodes.pop(10, None):
+            grid.nodes[50] = other
+        return reply
+
+    grid.spoil = spoil
+    own["train"]["rounds"] = 2
+    one, two = federate(load_config(own), tmp_path / "run", grid)
+    assert (one["nodes"], two["nodes"]) == (["a", "b"], ["b"])
+    assert two["refused"] == {"a": "it had 24 samples when it joined this run and has 30 now"}
+    assert json.loads((tmp_path / "run" / "roster.json").read_text())["sizes"] == {"a": 24, "b": 24}
+
+
 def test_normalisation_is_that_of_all_pixels(own: Values, tmp_path: Path) -> None:
     data = {n: site(tmp_path / f"{n}.npz", {"x": i, "y": 3}, count=10 + 30 * i) for i, n in enumerate(("one", "two"))}
     own["train"]["rounds"] = 1

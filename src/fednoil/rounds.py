@@ -212,7 +212,7 @@ def _figures(experiment: Experiment, chosen: Selection, results: list[Result], e
     if ratios is not None and chosen.clients:
         figures["noise_ratio"] = metrics.selected_noise(ratios, chosen.clients)
     if chosen.scores is not None:
-        if len(chosen.scores) == setting.num_clients:
+        if chosen.candidates == list(range(setting.num_clients)):  # of a federation it may be others, as many
             figures["client_scores"] = chosen.scores
         if chosen.candidates:
             figures |= metrics.client_ranking(chosen.shares, None if ratios is None else ratios[chosen.candidates])

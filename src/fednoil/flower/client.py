@@ -29,6 +29,7 @@ from fednoil.flower.messages import (
     BadMessage,
     Body,
     Refusal,
+    clean,
     model_arrays,
     order_form,
     pack,
@@ -48,8 +49,8 @@ def _guarded(message: Message, work: Callable[[], RecordDict]) -> Message:
     try:
         return Message(work(), reply_to=message)
     except (Refusal, BadMessage) as error:
-        log.error("%s: %s", message.metadata.message_type, error)
-        reason = str(error)
+        reason = clean(error)  # it may quote what the server has sent
+        log.error("%s: %s", message.metadata.message_type, reason)
     except UserError as error:
         log.error("%s: %s", message.metadata.message_type, error)
         reason = "failed at the node; its own log says why"
@@ -89,7 +90,7 @@ def refuse(message: Message, context: Context) -> Message:
     """The server leaves this node out; its operator reads why in the node's log."""
 
     def work() -> RecordDict:
-        log.error("this node takes no part: %s", unpack(REFUSE_ORDER, message.content).values["reason"])
+        log.error("this node takes no part: %s", clean(unpack(REFUSE_ORDER, message.content).values["reason"]))
         return pack(REFUSE_REPLY, Body())
 
     return _guarded(message, work)

@@ -1,4 +1,4 @@
-"""What a client has told with its noisy scores, and what that has cost: its own account, which no server can change.
+"""What a client has told with its noisy scores, and what that has cost: its own account, which no message can change.
 
 The noise on a score is R/ε, and R comes from the server. So the node writes down, for each run, the R and the ε with
 which it began, every score before it leaves, and the ε spent over all runs; what would go beyond is not answered.

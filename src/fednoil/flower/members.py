@@ -192,8 +192,9 @@ class Members:
             log.warning("%s waits: another node is called so already; each needs its own client-id", site.name)
             self._twins[node] = site
             return
-        if reason is None and self._sizes.get(site.name, site.samples) != site.samples:
-            reason = f"it had {self._sizes[site.name]} samples when this run began and has {site.samples} now"
+        before = self._told().get(site.name, site.samples)
+        if reason is None and before != site.samples:
+            reason = f"it had {before} samples when it joined this run and has {site.samples} now"
         if reason is not None:
             self._refuse(node, site.name, reason)
             return

@@ -10,7 +10,7 @@ import math
 import secrets
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from fednoil.flower.memory import Memory
 from fednoil.flower.messages import NAME, Refusal
 from fednoil.flower.state import NodeState
 from fednoil.learners.base import Client, Turn
-from fednoil.servers.sampling import private_score
+from fednoil.servers.sampling import client_scores, private_score
 from fednoil.tensors import Tensors
 
 log = logging.getLogger("flwr.fednoil")
@@ -121,28 +121,39 @@ class Node:
     def score(self, received: Tensors) -> float:
         """How clean the received model finds the labels here; with noise where server or operator ask for it."""
         order, config, rounds = self.order, self.work.experiment.server.config, self.work.experiment.config.train.rounds
-        chosen = [e for e in (config.score_epsilon, self.settings.score_epsilon) if e is not None]
+        if config.sampling == "uniform":
+            raise Refusal("this run draws its clients uniformly, so no score may leave")
+        epsilon = self._epsilon()
         ledger = ScoreLedger(self.state.folder.parent)
-        if not chosen:
+        if epsilon is None:
             ledger.check_plain(order.run)
-            return self._plain_score(received, self.state.keep_before(order.round_idx))
-        terms = Terms(rounds, min(chosen), self.settings.score_budget)
+            confidences = self._confidences(received, self.state.keep_before(order.round_idx))
+            return client_scores([confidences], config.sampling)[0]
+        terms = Terms(rounds, epsilon, self.settings.score_budget)
         if (told := ledger.told(order.run, order.round_idx, terms)) is not None:
             return told
         # With what the client keeps, which its samples have shaped, one of them could change more than its confidence.
-        plain = self._plain_score(received, keep={})
+        # The same where the received model overflows on it: a sum that is no number would tell so, without any noise.
+        bounded = self._confidences(received, keep={}).nan_to_num(0.0).clamp(0.0, 1.0)
+        (plain,) = client_scores([bounded], config.sampling)
         # From the system's entropy: noise from the run's seed could be taken away by whoever knows it.
         u = (secrets.randbits(53) + 0.5) * 2.0**-53
         noisy = private_score(plain, len(self.work.client), config.sampling, rounds / terms.epsilon, u)
         return ledger.tell(order.run, order.round_idx, terms, noisy)
 
-    def _plain_score(self, received: Tensors, keep: Tensors) -> float:
-        config, job = self.work.experiment.server.config, self._job(received, keep)
-        scores = self.work.bench.scores({job.client: self.work.client}, [job], config.sampling, config.temperature)
-        look = scores[job.client]
-        if look.probabilities is not None:
-            self.memory.look(self.order.round_idx, look.probabilities)
-        return look.score
+    def _epsilon(self) -> float | None:
+        """The ε of this run's scores, the smaller of what server and operator ask for; None: they have no noise."""
+        asked = (self.work.experiment.server.config.score_epsilon, self.settings.score_epsilon)
+        return min((e for e in asked if e is not None), default=None)
+
+    def _confidences(self, received: Tensors, keep: Tensors) -> torch.Tensor:
+        bench, job = self.work.bench, self._job(received, keep)
+        bench.load(job.received, job.keep)
+        temperature = self.work.experiment.server.config.temperature
+        confidences, probabilities = bench.learner.look(bench.nets, self.work.client, temperature)
+        if probabilities is not None:
+            self.memory.look(self.order.round_idx, probabilities)
+        return confidences
 
     def train(self, received: Tensors) -> Result:
         """This client's turn; what it keeps stays in its state folder."""
@@ -153,6 +164,10 @@ class Node:
             self.state.save_keep(round_idx, result.keep, self.work.experiment.config.run.checkpoint_every)
         scored = self.work.experiment.server.config.sampling != "uniform"
         self.memory.turn(round_idx, self.order.epochs, result.evidence, scored)
+        if self._epsilon() is not None:
+            # FedNoiL's own number follows from the sum of the confidences: it would tell the score without its noise.
+            steps = self.order.epochs * -(-len(self.work.client) // self.work.experiment.config.train.batch_size)
+            result = replace(result, numbers={**result.numbers, "steps": float(steps)})
         return result
 
     def audit(self, received: Tensors) -> float:
@@ -167,7 +182,7 @@ class Node:
         case = self.memory.case(self.order.round_idx, look, self.settings.client_id, data, work.experiment)
         summary = run_audit(case, self.state.folder / "audit")
         config, ledger = work.experiment.server.config, ScoreLedger(self.state.folder.parent)
-        if config.score_epsilon is None and self.settings.score_epsilon is None:
+        if self._epsilon() is None:
             ledger.check_plain(self.order.run)
             return float(summary["overall"]["noise_ratio"])
         last = ledger.last(self.order.run)
