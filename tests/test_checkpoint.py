@@ -192,3 +192,31 @@ def test_a_run_that_saves_behind_resumes_as_one_that_does_not(
         run(config, tmp_path / "behind", Stop())
     got = run(config, tmp_path / "behind", Silent(), resume=True)
     assert {k: v for k, v in got.items() if "wall" not in k} == {k: v for k, v in wanted.items() if "wall" not in k}
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+def test_what_failed_behind_the_run_is_tried_again_at_its_end(
+    values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopped: bool
+) -> None:
+    """A disk that was full for a moment costs no round: neither one that is stopped later nor the last one."""
+    values["train"]["rounds"], values["run"]["checkpoint_every"] = 4, 2 if stopped else 4
+    real, failures = checkpoint.write_bytes, [OSError(28, "No space left on device")]
+
+    def full_once(path: Path, content: bytes) -> None:
+        if failures:
+            raise failures.pop()
+        real(path, content)
+
+    class Stop(Silent):
+        def round(self, record: dict[str, Any]) -> None:
+            if stopped and record["round"] == 3:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(checkpoint, "write_bytes", full_once)
+    monkeypatch.setattr(
+        runner, "Checkpoints", lambda folder, hashes, behind: Checkpoints(folder, hashes, behind=not behind)
+    )
+    with pytest.raises(KeyboardInterrupt if stopped else OSError):
+        run(load_config(values), tmp_path / "run", Stop())
+    index = json.loads((tmp_path / "run" / "checkpoint" / "checkpoint.json").read_text())
+    assert index["round"] == (3 if stopped else 4)

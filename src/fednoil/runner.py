@@ -221,7 +221,6 @@ def _play_all(
 ) -> rounds.RunState:
     """Play the remaining rounds; whatever stops them, the last whole round is checkpointed first."""
     config = experiment.config
-    saved = state.round_idx
     try:
         while state.round_idx < config.train.rounds:
             after, record = rounds.play(experiment, executor, state, progress)
@@ -231,16 +230,17 @@ def _play_all(
                 state = after
                 if state.round_idx % config.run.checkpoint_every == 0 or state.round_idx == config.train.rounds:
                     checkpoints.save(state)
-                    saved = state.round_idx
             for watch in watchers:
                 watch(record)
         with _uninterrupted():
             checkpoints.wait()
     except BaseException:
         with _uninterrupted(), contextlib.suppress(OSError):
-            if state.round_idx > saved:
+            with contextlib.suppress(OSError):  # what could not be written behind the run is tried once more
+                checkpoints.wait()
+            if state.round_idx > checkpoints.round_idx:
                 checkpoints.save(state)
-            checkpoints.wait()
+                checkpoints.wait()
         raise
     return state
 

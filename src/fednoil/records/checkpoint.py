@@ -74,6 +74,7 @@ class Checkpoints:
         self._written: dict[str, _Part] = {}  # what is on disk, by the part's name
         self._thread = ThreadPoolExecutor(1, "checkpoint") if behind else None
         self._pending: Future[None] | None = None
+        self.round_idx = 0  # of what is on disk, as far as this object has loaded or written it
 
     def exists(self) -> bool:
         return self._index.is_file()
@@ -116,7 +117,7 @@ class Checkpoints:
         written = {name: self._write_part(name, part) for name, part in found.items()}
         entries = {name: part.entry for name, part in written.items()}
         write_json(self._index, {**index, "parts": entries, **self.hashes})
-        self._written = written
+        self._written, self.round_idx = written, index["round"]
         self._sweep({entry["file"] for entry in entries.values()})
 
     def _write_part(self, name: str, part: _Part | _Fresh) -> _Part:
@@ -145,9 +146,9 @@ class Checkpoints:
                     keep[int(which)] = tensors
                 else:
                     server |= tensors
-            self._written = written
+            self._written, self.round_idx = written, _count(index["round"])
             return RunState(
-                round_idx=_count(index["round"]),
+                round_idx=self.round_idx,
                 server=ServerState(server, dict(index["server"]["values"])),
                 keep=keep,
                 train_batches=_count(index["train_batches"]),
