@@ -124,7 +124,9 @@ def run(
             "data_hash": experiment.setting.dataset.hash,
             "noise_hash": experiment.setting.manifest_hash(),
         }
-        checkpoints = Checkpoints(out / CHECKPOINT, hashes, behind=device.type == "cuda")
+        # A federation's nodes drop what the last checkpoint can't ask for any more: there it has to be on disk in time.
+        behind = device.type == "cuda" and isinstance(engine, Simulation)
+        checkpoints = Checkpoints(out / CHECKPOINT, hashes, behind=behind)
         if force:
             folder.clear()
         if resume and folder.is_finished(with_noise=_has_manifest(experiment.setting)):

@@ -6,8 +6,8 @@ step after they are on disk; only then are files of the one before removed. A pa
 changed, so the cost of a checkpoint follows what was trained since the last one and not all clients. The index holds a
 checksum of each file: a run that went on from a damaged one would end with other numbers than it should.
 
-A run on a GPU writes its checkpoints behind the next rounds, in a thread: the GPU doesn't wait for a disk. What must be
-written is copied to the host first; the next checkpoint, and the end of the run, wait until the last one is whole.
+A simulation on a GPU writes its checkpoints behind the next rounds, in a thread: the GPU doesn't wait for a disk. What
+must be written is copied to the host first; the next checkpoint, and the end of the run, wait for the last one.
 """
 
 from __future__ import annotations
