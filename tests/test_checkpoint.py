@@ -17,7 +17,7 @@ from fednoil.experiment import make_executor, make_experiment
 from fednoil.records import checkpoint
 from fednoil.records.checkpoint import Checkpoints
 from fednoil.rounds import RunState
-from fednoil.runner import Silent, run
+from fednoil.runner import Silent, Simulation, run
 from fednoil.servers.base import ServerState
 from fednoil.tensors import Tensors, message_bytes
 
@@ -192,3 +192,53 @@ def test_a_run_that_saves_behind_resumes_as_one_that_does_not(
         run(config, tmp_path / "behind", Stop())
     got = run(config, tmp_path / "behind", Silent(), resume=True)
     assert {k: v for k, v in got.items() if "wall" not in k} == {k: v for k, v in wanted.items() if "wall" not in k}
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+def test_what_failed_behind_the_run_is_tried_again_at_its_end(
+    values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopped: bool
+) -> None:
+    """A disk that was full for a moment costs no round: neither one that is stopped later nor the last one."""
+    values["train"]["rounds"], values["run"]["checkpoint_every"] = 4, 2 if stopped else 4
+    real, failures = checkpoint.write_bytes, [OSError(28, "No space left on device")]
+
+    def full_once(path: Path, content: bytes) -> None:
+        if failures:
+            raise failures.pop()
+        real(path, content)
+
+    class Stop(Silent):
+        def round(self, record: dict[str, Any]) -> None:
+            if stopped and record["round"] == 3:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(checkpoint, "write_bytes", full_once)
+    monkeypatch.setattr(
+        runner, "Checkpoints", lambda folder, hashes, behind: Checkpoints(folder, hashes, behind=not behind)
+    )
+    with pytest.raises(KeyboardInterrupt if stopped else OSError):
+        run(load_config(values), tmp_path / "run", Stop())
+    index = json.loads((tmp_path / "run" / "checkpoint" / "checkpoint.json").read_text())
+    assert index["round"] == (3 if stopped else 4)
+
+
+@pytest.mark.parametrize("simulated", [True, False])
+def test_only_a_simulation_saves_behind_the_run(
+    values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, simulated: bool
+) -> None:
+    """Nodes of a federation delete what the checkpoint of the round before can't ask for any more."""
+    asked: list[bool] = []
+
+    def noted(folder: Path, hashes: dict[str, str], behind: bool) -> Checkpoints:
+        asked.append(behind)
+        raise KeyboardInterrupt  # before anything is done on the device, which there may be none of
+
+    class Elsewhere:
+        experiment = Simulation().experiment
+
+    monkeypatch.setattr(runner, "Checkpoints", noted)
+    monkeypatch.setattr(runner, "pick_device", lambda name: torch.device("cuda"))
+    engine: Any = Simulation() if simulated else Elsewhere()
+    with pytest.raises(KeyboardInterrupt):
+        run(load_config(values), tmp_path / "run", Silent(), engine=engine)
+    assert asked == [simulated]

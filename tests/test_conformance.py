@@ -178,6 +178,19 @@ class Ghost(Erm):
         return [Phase(p.tensors, trains=("ghost",)) for p in super().plan(nets, client, state, turn, epochs)]
 
 
+class Compares(Erm):
+    """Its survey looks at a client as a whole."""
+
+    def survey(self, nets: Nets, client: Client, asked: Tensors) -> Tensors:
+        confidence = self.confidence(nets, client, 1.0)
+        return {"rank": confidence / confidence.sum()}
+
+
+class Sums(Compares):
+    def survey(self, nets: Nets, client: Client, asked: Tensors) -> Tensors:
+        return {"sum": self.confidence(nets, client, 1.0).sum()[None]}
+
+
 @pytest.mark.parametrize(
     ("learner", "said"),
     [
@@ -192,6 +205,8 @@ class Ghost(Erm):
         (Spoils, "changes the client's data"),
         (Counts, r"Final.numbers\['turn'\] is no float"),
         (Uneven, "steps of kind 'train' have different shapes"),
+        (Compares, "survey gives another 'rank'.*belongs in init"),
+        (Sums, "'sum' of its asks or survey has 1 rows for"),
         (Ghost, r"trains \['ghost'\], but the roles are \['model'\]"),
     ],
 )

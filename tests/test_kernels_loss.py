@@ -90,3 +90,23 @@ def test_what_is_not_a_number_stays_so():
     got = loss.cross_entropy(logits, torch.tensor([0, 0]), mean=False)
     assert torch.isfinite(got[0])
     assert torch.isnan(got[1])
+
+
+@pytest.mark.parametrize("label", [-1, 3, 4])
+def test_a_label_that_is_no_class_is_told(label):
+    """PyTorch raises; a kernel can't, and a loss without the label's logit would look like any other."""
+    logits = torch.zeros(3, 3, requires_grad=True)
+    labels = torch.tensor([0, label, -100])
+    got = loss.cross_entropy(logits, labels, mean=False)
+    assert torch.isnan(got).tolist() == [False, True, False]
+    assert torch.isnan(loss.cross_entropy(logits, labels))
+    (gradient,) = torch.autograd.grad(got.sum(), logits)
+    assert torch.isnan(gradient).any(1).tolist() == [False, True, False]
+
+
+def test_a_label_to_ignore_may_be_any_number():
+    logits, labels = torch.randn(4, 3), torch.tensor([0, 7, 2, 1])
+    for ignored in (7, 1):
+        kept = labels.where(labels != 7, ignored)
+        wanted = F.cross_entropy(logits, kept, ignore_index=ignored)
+        torch.testing.assert_close(loss.cross_entropy(logits, kept, ignored), wanted)

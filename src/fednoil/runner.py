@@ -120,7 +120,9 @@ def run(
     with folder.locked():
         _check(folder, config, resume, force)  # again: another process may have been here meanwhile
         hashes = hashes_of(experiment)
-        checkpoints = Checkpoints(out / CHECKPOINT, hashes, behind=device.type == "cuda")
+        # A federation's nodes drop what the last checkpoint can't ask for any more: there it has to be on disk in time.
+        behind = device.type == "cuda" and isinstance(engine, Simulation)
+        checkpoints = Checkpoints(out / CHECKPOINT, hashes, behind=behind)
         if force:
             folder.clear()
         if resume and folder.is_finished(with_noise=_has_manifest(experiment.setting)):
@@ -228,7 +230,6 @@ def _play_all(
 ) -> rounds.RunState:
     """Play the remaining rounds; whatever stops them, the last whole round is checkpointed first."""
     config = experiment.config
-    saved = state.round_idx
     try:
         while state.round_idx < config.train.rounds:
             after, record = rounds.play(experiment, executor, state, progress)
@@ -238,16 +239,17 @@ def _play_all(
                 state = after
                 if state.round_idx % config.run.checkpoint_every == 0 or state.round_idx == config.train.rounds:
                     checkpoints.save(state)
-                    saved = state.round_idx
             for watch in watchers:
                 watch(record)
         with _uninterrupted():
             checkpoints.wait()
     except BaseException:
         with _uninterrupted(), contextlib.suppress(OSError):
-            if state.round_idx > saved:
+            with contextlib.suppress(OSError):  # what could not be written behind the run is tried once more
+                checkpoints.wait()
+            if state.round_idx > checkpoints.round_idx:
                 checkpoints.save(state)
-            checkpoints.wait()
+                checkpoints.wait()
         raise
     return state
 

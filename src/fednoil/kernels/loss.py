@@ -23,13 +23,19 @@ _NUMBERS = 2048  # of a tile
 
 @triton.jit
 def _row(logits, labels, row, n, row_stride, label_stride, ignored, classes, BC: tl.constexpr):
-    """Logits [BN, BC] of some rows, the columns, which of them are the label's, and which rows count."""
+    """Logits [BN, BC] of some rows, the columns, which of them are the label's, and which rows count.
+
+    A label that is no class makes its row NaN: nothing can raise here, and training on must not look well.
+    """
     column = tl.arange(0, BC)[None, :]
     label = tl.load(labels + row * label_stride, mask=row < n, other=0)
     inside = (row < n)[:, None] & (column < classes)
     x = tl.load(logits + row[:, None] * row_stride + column, mask=inside, other=0.0)
     x = tl.where(column < classes, x, float("-inf"))
-    return x, column, column == label[:, None], (row < n) & (label != ignored)
+    counts = (row < n) & (label != ignored)
+    wrong = counts & ((label < 0) | (label >= classes))
+    x = tl.where(wrong[:, None] & (column == 0), float("nan"), x)
+    return x, column, column == label[:, None], counts
 
 
 @triton.jit

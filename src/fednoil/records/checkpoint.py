@@ -6,8 +6,8 @@ replaced in one step after they are on disk; only then are files of the one befo
 only when it changed, so the cost of a checkpoint follows what was trained since the last one and not all clients. The
 index holds a checksum of each file: a run that went on from a damaged one would end with other numbers than it should.
 
-A run on a GPU writes its checkpoints behind the next rounds, in a thread: the GPU doesn't wait for a disk. What must be
-written is copied to the host first; the next checkpoint, and the end of the run, wait until the last one is whole.
+A simulation on a GPU writes its checkpoints behind the next rounds, in a thread: the GPU doesn't wait for a disk. What
+must be written is copied to the host first; the next checkpoint, and the end of the run, wait for the last one.
 """
 
 from __future__ import annotations
@@ -75,6 +75,7 @@ class Checkpoints:
         self._written: dict[str, _Part] = {}  # what is on disk, by the part's name
         self._thread = ThreadPoolExecutor(1, "checkpoint") if behind else None
         self._pending: Future[None] | None = None
+        self.round_idx = 0  # of what is on disk, as far as this object has loaded or written it
 
     def exists(self) -> bool:
         return self._index.is_file()
@@ -118,7 +119,7 @@ class Checkpoints:
         written = {name: self._write_part(name, part) for name, part in found.items()}
         entries = {name: part.entry for name, part in written.items()}
         write_json(self._index, {**index, "parts": entries, **self.hashes})
-        self._written = written
+        self._written, self.round_idx = written, index["round"]
         self._sweep({entry["file"] for entry in entries.values()})
 
     def _write_part(self, name: str, part: _Part | _Fresh) -> _Part:
@@ -150,9 +151,9 @@ class Checkpoints:
                     evidence = tensors
                 else:
                     server |= tensors
-            self._written = written
+            self._written, self.round_idx = written, _count(index["round"])
             return RunState(
-                round_idx=_count(index["round"]),
+                round_idx=self.round_idx,
                 server=ServerState(server, dict(index["server"]["values"])),
                 keep=keep,
                 evidence=evidence,

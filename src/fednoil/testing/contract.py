@@ -83,6 +83,7 @@ def _check_turn(bench: Workbench, client: Client, job: Job) -> None:
     untouched = {name: tensor.clone() for name, tensor in data.items()}
     state = bench.begin(client, job)
     _check_state(state)
+    _check_survey(bench, client, job)
     if not learner.adaptive:
         _check_plan(bench, client, job.turn)
     shapes: dict[str, Any] = {}
@@ -104,6 +105,26 @@ def _check_turn(bench: Workbench, client: Client, job: Job) -> None:
 def _check_state(state: object) -> None:
     if not isinstance(state, dict) or not all(isinstance(t, Tensor) for t in state.values()):
         raise NotConforming("init must return a dict of tensors")
+
+
+def _check_survey(bench: Workbench, client: Client, job: Job) -> None:
+    """A survey says the same of a sample whoever else is asked: an executor may ask several clients at once."""
+    bench.load(job.received, job.keep)
+    asked = bench.learner.asks(client, job.turn)
+    whole, half = bench.survey(client, asked), len(client) // 2
+    for name, tensor in {**asked, **whole}.items():
+        if len(tensor) != len(client):
+            raise NotConforming(f"'{name}' of its asks or survey has {len(tensor)} rows for {len(client)} samples")
+    parts = []
+    for rows in (slice(half, None), slice(half)):
+        some = Client(-1, client.pool, client.index[rows], client.labels[rows])
+        parts.append(bench.survey(some, {name: tensor[rows] for name, tensor in asked.items()}))
+    for name, tensor in whole.items():
+        if not torch.allclose(torch.cat([parts[1][name], parts[0][name]]).double(), tensor.double(), 1e-3, 1e-5):
+            raise NotConforming(
+                f"its survey gives another '{name}' to half of the client's samples; what looks at more than single "
+                "samples belongs in init"
+            )
 
 
 def _check_plan(bench: Workbench, client: Client, turn: Turn) -> None:
