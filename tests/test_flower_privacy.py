@@ -161,7 +161,7 @@ def test_a_model_that_overflows_on_one_sample_does_not_tell_so(
 ) -> None:
     """NaN counts as 0, what is beyond [0, 1] as its end: 0 + 1 + 0 + 1 + 16 · ½ = 10, nearly without noise."""
     confidences = torch.tensor([math.nan, math.inf, -1.0, 2.0] + 16 * [0.5])
-    monkeypatch.setattr(Learner, "confidence", lambda *_: confidences)
+    monkeypatch.setattr(Learner, "look", lambda *_: (confidences, None))
     node, model = asked(federated, tmp_path, **{"score-epsilon": 1e9})
     assert node.score(model) == pytest.approx(10, abs=1e-4)
     # Without a promise there is nothing to hide, and the server drops a score that is no number.
@@ -283,5 +283,5 @@ def test_noise_on_batch_norm_is_refused(federated: Values, tmp_path: Path) -> No
 def test_protocols_must_agree(federated: Values, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fednoil.flower.members.PROTOCOL", messages.PROTOCOL + 1)
     federated["federation"]["wait"] = 3  # a refusal takes three tries
-    with pytest.raises(UserError, match=r"0 of 4 nodes .*; node 897 is refused: it speaks protocol 1"):
+    with pytest.raises(UserError, match=r"0 of 4 nodes .*; node 897 is refused: it speaks protocol 2"):
         federate(load_config(federated), tmp_path / "run", LoopGrid(partitions(tmp_path / "state")))
