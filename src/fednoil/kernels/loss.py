@@ -1,7 +1,4 @@
-"""Cross-entropy of many clients in one launch each way, where PyTorch's `vmap` makes some twenty small ones.
-
-On the paper's CNN these were a quarter of a step's time on an H200.
-"""
+"""Cross-entropy of many clients in one launch each way, where PyTorch's `vmap` makes some twenty small ones."""
 
 # Triton types a launched kernel as the bare function, without its options; it is missing where there is no GPU.
 # pyright: reportCallIssue=false, reportArgumentType=false, reportMissingImports=false, reportIndexIssue=false

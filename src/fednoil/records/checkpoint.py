@@ -192,11 +192,8 @@ def _origin(tensors: Tensors) -> Origin:
 
 
 def _copies(tensors: Tensors) -> Tensors:
-    """Copies on the host, all of them under way before the first is waited for."""
-    copies = {name: torch.empty_like(t, device="cpu").copy_(t, non_blocking=True) for name, t in tensors.items()}
-    if any(t.is_cuda for t in tensors.values()):
-        torch.cuda.synchronize()
-    return copies
+    """Copies on the host."""
+    return {name: torch.empty_like(t, device="cpu").copy_(t) for name, t in tensors.items()}
 
 
 def _groups(tensors: Tensors) -> dict[str, Tensors]:
