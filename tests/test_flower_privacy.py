@@ -93,7 +93,7 @@ def test_the_budget_is_for_all_runs_together(tmp_path: Path) -> None:
     ledger, terms = ScoreLedger(tmp_path / "site"), Terms(rounds=2, epsilon=1.0, budget=1.5)
     for run, round_idx in (("a", 1), ("a", 2), ("b", 1)):
         ledger.tell(run, round_idx, terms, 3.0)
-    with pytest.raises(Refusal, match=r"have cost ε = 1.5 and one more costs 0.5, above its budget of 1.5"):
+    with pytest.raises(Refusal, match=r"cost more than its budget of ε = 1.5 for all runs leaves"):
         ledger.tell("b", 2, terms, 3.0)
     assert ledger.told("a", 2, terms) == 3.0  # what was told may be told again
     (tmp_path / "site" / "scores.json").write_text('{"runs": {"a": {"told": 3}}}')
@@ -131,7 +131,7 @@ def test_a_site_that_has_spent_its_budget_is_left_out(federated: Values, tmp_pat
     second = federate(load_config(federated), tmp_path / "second", LoopGrid(nodes))
     for record in second:
         assert "client-0" not in record["scores"]
-        assert "its scores have cost ε = 3 and one more costs 1.5" in record["failed"]["client-0"]
+        assert "cost more than its budget of ε = 3 for all runs leaves" in record["failed"]["client-0"]
     nodes[900]["score-budget"] = 6
     third = federate(load_config(federated), tmp_path / "third", LoopGrid(nodes))
     assert all("client-0" in record["scores"] for record in third)
@@ -208,6 +208,8 @@ def test_what_a_node_keeps_is_its_owners_alone(federated: Values, tmp_path: Path
     ("settings", "said"),
     [
         ({"score-epsilon": 0}, "score-epsilon = 0 must be a number above 0"),
+        ({"partition-id": "x"}, "partition-id = 'x' must be a whole number from 0 on"),
+        ({"partition-id": -1}, "partition-id = -1 must be a whole number"),
         ({"score-epsilon": True}, "score-epsilon = True must be"),
         ({"score-epsilon": 1, "score-budget": "much"}, "score-budget = 'much' must be"),
         ({"score-budget": 5}, "score-budget without score-epsilon"),

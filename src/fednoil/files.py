@@ -8,8 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 
-def write_bytes(path: Path, content: bytes | memoryview, *, private: bool = False) -> None:
-    """Write beside the target, flush to disk, then put it in place in one step; `private`: for its owner's eyes."""
+def write_bytes(path: Path, content: bytes | memoryview, *, private: bool = False, for_good: bool = False) -> None:
+    """Write beside the target, flush to disk, then put it in place in one step.
+
+    `private`: for its owner's eyes. `for_good`: after a cut of power too the new one stands there, not the old one.
+    """
     part = path.with_name(path.name + ".part")
     try:
         with naming(path), open(part, "wb", opener=_private if private else None) as file:
@@ -17,9 +20,20 @@ def write_bytes(path: Path, content: bytes | memoryview, *, private: bool = Fals
             file.flush()
             os.fsync(file.fileno())
         part.replace(path)
+        if for_good and os.name == "posix":
+            _flush(path.parent)
     except BaseException:
         part.unlink(missing_ok=True)
         raise
+
+
+def _flush(folder: Path) -> None:
+    """Have a folder's names on disk."""
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
 
 
 def make_private(folder: Path) -> None:

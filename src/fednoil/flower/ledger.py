@@ -49,7 +49,7 @@ class ScoreLedger:
                 return before
             account = runs.setdefault(run, {"rounds": terms.rounds, "epsilon": terms.epsilon, "told": {}})
             account["told"][str(round_idx)] = score
-            write_json(self.folder / _FILE, {"spent": _spent(runs), "runs": runs}, private=True)
+            write_json(self.folder / _FILE, {"spent": _spent(runs), "runs": runs}, private=True, for_good=True)
         return score
 
     def last(self, run: str) -> float | None:
@@ -77,10 +77,8 @@ class ScoreLedger:
             raise Refusal(f"round {round_idx} is not one of {terms.rounds}; each further score would cost privacy")
         spent, cost = _spent(runs), terms.epsilon / terms.rounds
         if terms.budget is not None and spent + cost > terms.budget * (1 + 1e-9):
-            raise Refusal(
-                f"its scores have cost ε = {spent:.4g} and one more costs {cost:.4g}, above its budget of "
-                f"{terms.budget:g}; its operator may raise score-budget"
-            )
+            # What other servers were told is no business of this one: the account itself is in the node's folder.
+            raise Refusal(f"another score would cost more than its budget of ε = {terms.budget:g} for all runs leaves")
         return None
 
     def _runs(self) -> dict[str, Any]:

@@ -71,8 +71,14 @@ class NodeSettings:
         state = Path(str(values.get("state", Path.home() / ".fednoil" / "nodes"))).expanduser()
         trust = tuple(str(values.get("trust", "")).split())
         own = None if data is None else str(data)
-        number = None if own is not None or partition is None else int(partition)
+        number = None if own is not None or partition is None else _number("partition-id", partition)
         return cls(client_id, own, number, state, trust, epsilon, budget or epsilon)
+
+
+def _number(key: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise UserError(f"--node-config: {key} = {value!r} must be a whole number from 0 on")
+    return value
 
 
 def _positive(key: str, value: Any) -> float | None:

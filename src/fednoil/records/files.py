@@ -19,8 +19,9 @@ def write_text(path: Path, text: str, *, private: bool = False) -> None:
     write_bytes(path, text.encode(), private=private)
 
 
-def write_json(path: Path, value: Any, *, private: bool = False) -> None:
-    write_text(path, json.dumps(value, indent=2) + "\n", private=private)
+def write_json(path: Path, value: Any, *, private: bool = False, for_good: bool = False) -> None:
+    text = json.dumps(value, indent=2) + "\n"
+    write_bytes(path, text.encode(), private=private, for_good=for_good)
 
 
 def read_json(path: Path) -> Any:
