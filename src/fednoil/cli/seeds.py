@@ -35,8 +35,8 @@ class _Seeded(Cell):
 def usual_jobs(device: str, runs: int) -> int:
     """Runs side by side: one a core on a CPU, where a run uses one core best; four on a GPU.
 
-    Between steps a run keeps the host busy, so four in processes of their own need 0.6 of the time of four one after
-    another on an H200 with 16 cores (Fashion-MNIST, the paper's CNN).
+    Between steps a run keeps the host busy: four in processes of their own took 0.6 of the time of four one after
+    another on an H200 with 16 cores (Fashion-MNIST, the paper's CNN, an earlier and slower version).
     """
     from fednoil.experiment import pick_device
     from fednoil.reproduce.workers import cores
