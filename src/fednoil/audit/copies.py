@@ -31,6 +31,7 @@ class Source(ABC):
     labels: np.ndarray
     clients: np.ndarray | None = None
     root: Path | None = None  # a folder that the copy must not lie in
+    hint: str = ""  # how a class is added to the data
 
     @property
     def train(self) -> np.ndarray:
@@ -55,14 +56,26 @@ class Source(ABC):
 
 
 class FolderSource(Source):
-    """`train/<class>/…` and `test/<class>/…`: a picture with another label moves to that class's folder."""
+    """`train/<class>/…` and `test/<class>/…`, or as an audit reads a site's pictures, `<class>/…` or `train/<class>/…`.
+
+    A picture with another label moves to that class's folder.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = self._root = root
-        self.paths = [path.relative_to(root) for path in folder.find(root).paths]
-        names = [_composed(path.parts[1]) for path in self.paths]
-        self._train = np.array([path.parts[0] == "train" for path in self.paths])
-        self.classes = tuple(dict.fromkeys(name for name, train in zip(names, self._train, strict=True) if train))
+        if all((root / split).is_dir() for split in ("train", "test")):
+            found, empty = list(folder.find(root).paths), []
+        else:
+            found, empty = folder.labelled(root / "train" if (root / "train").is_dir() else root)
+            self.hint = "; an empty folder of that name beside the others makes it one"
+        self.paths = [path.relative_to(root) for path in found]
+        names = [_composed(path.parent.name) for path in self.paths]
+        self._train = np.array([path.parts[0] == "train" or len(path.parts) == 2 for path in self.paths])
+        known = [name for name, train in zip(names, self._train, strict=True) if train]
+        self._folders = {
+            _composed(path.name): path.name for path in (*empty, *(p.parent for p in reversed(self.paths)))
+        }
+        self.classes = tuple(dict.fromkeys([*known, *(_composed(path.name) for path in empty)]))
         number = {name: i for i, name in enumerate(self.classes)}
         self.labels = np.array([number[name] for name in names], np.int64)
         self._rows = {_composed(path.as_posix()): row for row, path in enumerate(self.paths)}
@@ -86,7 +99,6 @@ class FolderSource(Source):
 
     def targets(self, labels: np.ndarray) -> list[Path | None]:
         """Where each picture goes, relative to the copy; who stays keeps his name, who comes may get a number."""
-        folders = {_composed(path.parts[1]): path.parts[1] for path in reversed(self.paths)}
         moved = labels != self.labels
         taken = {_key(path) for path, moves in zip(self.paths, moved, strict=True) if not moves}
         targets: list[Path | None] = list(self.paths)
@@ -94,7 +106,8 @@ class FolderSource(Source):
             path = self.paths[row]
             targets[row] = None
             if labels[row] >= 0:
-                new = targets[row] = _free(Path(path.parts[0], folders[self.classes[labels[row]]], path.name), taken)
+                new = path.parent.parent / self._folders[self.classes[labels[row]]] / path.name
+                targets[row] = new = _free(new, taken)
                 taken.add(_key(new))
         return targets
 

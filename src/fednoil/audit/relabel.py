@@ -71,7 +71,14 @@ def _apply(decisions: list[Decision], source: Source, data: str) -> tuple[np.nda
     changed, dropped, kept = Counter[tuple[str, str]](), Counter[str](), 0
     for decision in decisions:
         row = source.row(decision)
-        _check(decision, source.classes[source.labels[row]], first.get(row), number, data)
+        _check(
+            decision,
+            source.classes[source.labels[row]],
+            first.get(row),
+            number,
+            data,
+            source.hint if "/" not in decision.label else "",
+        )
         first[row] = decision
         if decision.action == "drop":
             labels[row] = -1
@@ -85,7 +92,7 @@ def _apply(decisions: list[Decision], source: Source, data: str) -> tuple[np.nda
     return labels, Outcome(changed, dropped, kept, len(labels) - len(first))
 
 
-def _check(decision: Decision, has: str, before: Decision | None, number: dict[str, int], data: str) -> None:
+def _check(decision: Decision, has: str, before: Decision | None, number: dict[str, int], data: str, hint: str) -> None:
     """One decision against the sample's present label, the classes, and an earlier decision about it."""
     where, what = decision.where, decision.item or decision.index
     if before is not None:
@@ -102,7 +109,7 @@ def _check(decision: Decision, has: str, before: Decision | None, number: dict[s
         known = ", ".join(list(number)[:8]) + ("…" if len(number) > 8 else "")
         raise UserError(
             f"{where}: '{decision.label}' is no class of {data}, which has {known}"
-            + nearest(decision.label, list(number))
+            + (nearest(decision.label, list(number)) or hint)
         )
 
 
