@@ -78,7 +78,14 @@ def read_items(name: str, shape: Shape, *, resize: bool) -> Items:
         raise UserError(f"{name}: none of its {len(found)} images can be read; the first: {lost[0][0]}: {lost[0][1]}")
     images = np.stack([np.asarray(found[row]) for row in kept])
     scaled = sum(_size_of(raw.pictures[row]) != (shape[2], shape[1]) for row in kept) if resize else 0
-    notices = [*raw.notices, *([f"{scaled} images were scaled to {shape[2]}×{shape[1]} pixels"] if scaled else [])]
+    notices = [
+        *raw.notices,
+        *(
+            [f"{scaled} image{'s were' if scaled > 1 else ' was'} scaled to {shape[2]}×{shape[1]} pixels"]
+            if scaled
+            else []
+        ),
+    ]
     return Items(
         tuple(raw.items[row] for row in kept),
         np.array(kept, np.int64),
