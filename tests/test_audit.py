@@ -350,3 +350,27 @@ def test_decisions_about_a_site_s_own_folder_can_be_applied(made: Path, site: Pa
     (tmp_path / "own" / "skin").rmdir()
     shutil.rmtree(tmp_path / "copy")
     assert "an empty folder of that name" in refused(*words)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_decisions_about_numbered_classes_can_be_applied(made: Path, tmp_path: Path, whole: bool) -> None:
+    """The audit shows the model's names for them, whether or not there are test images."""
+    arrays = tiny_arrays()
+    site, copy, decisions = tmp_path / "site.npz", tmp_path / "copy.npz", tmp_path / "decisions.csv"
+    np.savez(site, **{name: a for name, a in arrays.items() if whole or name.endswith("_train")})  # pyright: ignore[reportArgumentType]
+    label, names = int(arrays["y_train"][3]), ("Röntgen", "bone", "lung", "skin")
+    new = (label + 1) % 4
+    decisions.write_text(f"client,item,index,given,decision,label\n,3,3,{names[label]},accept,{names[new]}\n")
+    words = ("relabel", "--data", f"npz:{site}", "--decisions", decisions, "--out", copy)
+    assert "give the model it was audited with" in refused(*words)
+    model = made / "run" / "model.safetensors"
+    known = json.loads(
+        fednoil("audit", "--data", f"npz:{site}", "--model", model, "--out", tmp_path / "a", "--json")[1]
+    )
+    order = known["classes"]
+    decisions.write_text(f"client,item,index,given,decision,label\n,3,3,{order[label]},accept,{order[new]}\n")
+    status, _, err = fednoil(*words, "--model", model)
+    assert status == 0, err
+    with np.load(copy) as file:
+        assert int(file["y_train"][3]) == new
+        assert (np.delete(file["y_train"], 3) == np.delete(arrays["y_train"], 3)).all()

@@ -17,6 +17,7 @@ from fednoil.audit.decisions import Decision
 from fednoil.config.loading import read_toml
 from fednoil.data import arrays, folder, parquet
 from fednoil.data.dataset import Dataset
+from fednoil.data.items import read_arrays
 from fednoil.data.sources import MINI
 from fednoil.errors import UserError
 from fednoil.files import naming
@@ -31,6 +32,7 @@ class Source(ABC):
     labels: np.ndarray
     clients: np.ndarray | None = None
     root: Path | None = None  # a folder that the copy must not lie in
+    named: bool = True  # or classes are numbers
     hint: str = ""  # how a class is added to the data
 
     @property
@@ -117,8 +119,19 @@ class NpzSource(Source):
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        decoded = arrays.find(path).read()
-        self.classes, self.labels = decoded.class_names, decoded.train.labels
+        if not path.is_file():
+            raise UserError(f"npz:{path} is not a file; give an .npz with x_train and y_train")
+        values = arrays.load_arrays(path, f"npz:{path}")
+        if {"x_test", "y_test"} & values.keys():
+            decoded = arrays.find(path).read()
+            self.classes, self.labels = decoded.class_names, decoded.train.labels
+        else:  # a site's, which is audited and not trained on alone
+            raw = read_arrays(path)
+            self.labels = raw.labels
+            self.classes = raw.class_names or tuple(str(i) for i in range(max(2, self.labels.max(initial=0) + 1)))
+            if not len(self.labels) or self.labels.min() < 0 or self.labels.max() >= len(self.classes):
+                raise UserError(f"npz:{path}: labels in y_train are missing or out of range")
+        self.named = "class_names" in values
 
     def write(self, out: Path, labels: np.ndarray) -> None:
         values = arrays.load_arrays(self.path, f"npz:{self.path}")
@@ -144,6 +157,7 @@ class ParquetSource(Source):
         if not len(self.labels) or self.labels.min() < 0 or (names and self.labels.max() >= len(names)):
             raise UserError(f"parquet:{root}: labels of the training shards are missing or out of range")
         self.classes = names or tuple(str(i) for i in range(self.labels.max() + 1))
+        self.named = names is not None
 
     def write(self, out: Path, labels: np.ndarray) -> None:
         out.mkdir()
