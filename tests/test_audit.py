@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -298,6 +299,78 @@ def test_budget(made: Path, tmp_path: Path) -> None:
     summary = json.loads((made / "run" / "summary.json").read_text())
     assert float(rows["none", 0.0]["final_accuracy"]) == pytest.approx(summary["final_accuracy"], abs=1e-3)
     assert (tmp_path / "out" / "budget-curve.png").is_file()
+    (tmp_path / "file").touch()
+    assert "is a file" in refused("audit", made / "run", "--budget", "5", "--out", tmp_path / "file")
     for bad in ("0", "x", "5,200"):
         assert f"--budget {bad} must be percentages" in refused("audit", made / "run", "--budget", bad)
     assert "give RUN" in refused("audit", "--data", "folder:x", "--model", "m", "--budget", "5")
+
+
+def test_a_budget_leaves_the_folder_of_the_audit_alone(made: Path, tmp_path: Path) -> None:
+    shutil.copytree(made / "run", tmp_path / "run")
+    assert fednoil("audit", tmp_path / "run", "--budget", "100")[0] == 0
+    assert (tmp_path / "run" / "budget" / "budget.csv").is_file()
+    assert fednoil("audit", tmp_path / "run")[0] == 0
+
+
+def test_an_unfinished_run_is_told(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def early(path: Path, data_dir: Path | None = None) -> tuple[Any, Any]:
+        experiment, state = load_run(path, data_dir)
+        return experiment, replace(state, round_idx=2)
+
+    monkeypatch.setattr("fednoil.audit.cases.load_run", early)
+    status, told, _ = fednoil("audit", made / "run", "--out", tmp_path / "audit")
+    assert status == 0
+    assert "client 0: the run is unfinished: this rests on round 2 of 6" in told
+
+
+def test_a_model_that_has_diverged_is_refused(made: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("fednoil.audit.cases.Case.probabilities", np.full((3, 4), np.nan))
+    assert "has diverged" in refused("audit", made / "run", "--out", tmp_path / "audit")
+    assert not (tmp_path / "audit").exists()
+
+
+def test_decisions_about_a_site_s_own_folder_can_be_applied(made: Path, site: Path, tmp_path: Path) -> None:
+    """Class folders alone, as an audit takes them; an empty one is a class that a picture may go to."""
+    (site / "train" / "skin").rename(tmp_path / "skin")
+    (site / "train").rename(tmp_path / "own")
+    (tmp_path / "own" / "skin").mkdir()
+    at_site(made, tmp_path / "own", tmp_path)
+    rows = pq.read_table(tmp_path / "audit" / "labels.parquet").to_pylist()
+    row = next(row for row in rows if row["given"] == "Röntgen")
+    decisions = tmp_path / "decisions.csv"
+    head = "client,item,index,given,decision,label\n"
+    decisions.write_text(f"{head},{row['item']},{row['index']},{row['given']},change,skin\n")
+    words = ("relabel", "--data", f"folder:{tmp_path / 'own'}", "--decisions", decisions, "--out", tmp_path / "copy")
+    status, told, err = fednoil(*words)
+    assert status == 0, err
+    assert "1 changed" in told
+    assert (tmp_path / "copy" / "skin" / Path(row["item"]).name).is_file()
+    assert len(list((tmp_path / "copy").rglob("*.png"))) == len(rows)
+    (tmp_path / "own" / "skin").rmdir()
+    shutil.rmtree(tmp_path / "copy")
+    assert "an empty folder of that name" in refused(*words)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_decisions_about_numbered_classes_can_be_applied(made: Path, tmp_path: Path, whole: bool) -> None:
+    """The audit shows the model's names for them, whether or not there are test images."""
+    arrays = tiny_arrays()
+    site, copy, decisions = tmp_path / "site.npz", tmp_path / "copy.npz", tmp_path / "decisions.csv"
+    np.savez(site, **{name: a for name, a in arrays.items() if whole or name.endswith("_train")})  # pyright: ignore[reportArgumentType]
+    label, names = int(arrays["y_train"][3]), ("Röntgen", "bone", "lung", "skin")
+    new = (label + 1) % 4
+    decisions.write_text(f"client,item,index,given,decision,label\n,3,3,{names[label]},accept,{names[new]}\n")
+    words = ("relabel", "--data", f"npz:{site}", "--decisions", decisions, "--out", copy)
+    assert "give the model it was audited with" in refused(*words)
+    model = made / "run" / "model.safetensors"
+    known = json.loads(
+        fednoil("audit", "--data", f"npz:{site}", "--model", model, "--out", tmp_path / "a", "--json")[1]
+    )
+    order = known["classes"]
+    decisions.write_text(f"client,item,index,given,decision,label\n,3,3,{order[label]},accept,{order[new]}\n")
+    status, _, err = fednoil(*words, "--model", model)
+    assert status == 0, err
+    with np.load(copy) as file:
+        assert int(file["y_train"][3]) == new
+        assert (np.delete(file["y_train"], 3) == np.delete(arrays["y_train"], 3)).all()

@@ -81,6 +81,24 @@ def test_clean_labels_that_a_model_is_sure_of_are_left_alone() -> None:
     assert len(true) == 400
 
 
+def test_a_model_that_knows_nothing_says_nothing_of_the_ratio() -> None:
+    rng = np.random.default_rng(0)
+    found = estimate(np.full((60, 4), 0.25), rng.integers(4, size=60), rng)
+    assert found.interval[1] - found.interval[0] > 0.7
+
+
+@pytest.mark.parametrize("sure", [1.0, 0.25])
+def test_one_sample_or_one_class_is_enough(sure: float) -> None:
+    for count in (1, 30):
+        q = np.full((count, 4), (1 - sure) / 3)
+        q[:, 1] = sure
+        for label in (1, 2):
+            found = estimate(q, np.full(count, label), np.random.default_rng(0))
+            assert np.isfinite([found.ratio, *found.interval, *found.p_wrong]).all()
+            assert ((found.p_wrong > 0.5) == found.flagged).all()
+            assert ((found.suggested != label) == found.flagged).all()
+
+
 def test_cleanlab_has_the_same_form() -> None:
     pytest.importorskip("cleanlab")
     true, given, q = made("symmetric", 0.3, 600)

@@ -194,15 +194,17 @@ def _measured(name: str, spans: list[np.ndarray], wrong: np.ndarray, parts: list
 def table(rows: list[dict[str, Any]]) -> str:
     """The README's table."""
     lines = [
-        "| run (accuracy) | method | AUROC | of clients | avg. precision | F1 | noise ratio off by, mean (largest) |",
-        "|---|---|---|---|---|---|---|",
+        "| run (accuracy) | method | AUROC | of clients | avg. precision | F1 | noise ratio off by, mean (largest) "
+        "| clients in their interval |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
         ratio = f"{row['ratio_error']:.1f} ({row['ratio_error_largest']:.1f})" if "ratio_error" in row else "–"
+        inside = row.get("in_interval", "–")
         f1 = f"{row['f1']:.3f}" if row["f1"] is not None else "–"
         lines.append(
             f"| {row['run']} ({row['accuracy']:.1f}) | {row['method']} | {row['auroc']:.4f} "
-            f"| {row['auroc_clients']:.4f} | {row['average_precision']:.4f} | {f1} | {ratio} |"
+            f"| {row['auroc_clients']:.4f} | {row['average_precision']:.4f} | {f1} | {ratio} | {inside} |"
         )
     return "\n".join(lines)
 

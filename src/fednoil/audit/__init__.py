@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fednoil.audit import estimate, files, page, peer
 from fednoil.audit.cases import Cases
 from fednoil.audit.estimate import Estimate
+from fednoil.errors import UserError
 from fednoil.seeds import Seed
 
 METHODS = {"channel": estimate.estimate, "cleanlab": peer.estimate}
@@ -17,6 +20,11 @@ __all__ = ["METHODS", "estimates", "run_audit"]
 
 def estimates(cases: Cases, method: str = "channel") -> list[Estimate]:
     """What is thought of each client's labels."""
+    for case in cases.clients:
+        if not np.isfinite(case.probabilities).all():
+            raise UserError(
+                "the model's class probabilities are not all numbers: it has diverged; audit with another model"
+            )
     return [
         METHODS[method](case.probabilities, case.given, Seed(0).child("audit", case.client or "").numpy())
         for case in cases.clients

@@ -71,6 +71,7 @@ def of_run(path: Path, client: int | None, data_dir: Path | None, device: torch.
         raise UserError(f"--client {client}: {path} has the clients 0 to {setting.num_clients - 1}")
     bundle = final_bundle(experiment, state, device)
     items = item_names(dataset.name, len(dataset.train))
+    notices = _unfinished(experiment, state)
     cases = []
     for k in range(setting.num_clients) if client is None else [client]:
         index = setting.parts[k]
@@ -83,6 +84,7 @@ def of_run(path: Path, client: int | None, data_dir: Path | None, device: torch.
                 setting.labels.given[k],
                 evidence.of_client(bundle, experiment.task.sizes, k),
                 None if setting.truth.labels is None else setting.truth.labels[k],
+                notices=notices,
                 duplicates=duplicates(names, [dataset.train.images[row] for row in index]),
             )
         )
@@ -132,6 +134,11 @@ def load_run(path: Path, data_dir: Path | None = None) -> tuple[Experiment, RunS
     if not checkpoints.exists():
         raise UserError(f"{path} has no checkpoint yet; let the run come to one (run.checkpoint_every) or to its end")
     return experiment, checkpoints.load()
+
+
+def _unfinished(experiment: Experiment, state: RunState) -> tuple[str, ...]:
+    played, planned = state.round_idx, experiment.config.train.rounds
+    return () if played >= planned else (f"the run is unfinished: this rests on round {played} of {planned}",)
 
 
 def final_bundle(experiment: Experiment, state: RunState, device: torch.device) -> Tensors:

@@ -17,6 +17,7 @@ from fednoil.audit.decisions import Decision
 from fednoil.config.loading import read_toml
 from fednoil.data import arrays, folder, parquet
 from fednoil.data.dataset import Dataset
+from fednoil.data.items import read_arrays
 from fednoil.data.sources import MINI
 from fednoil.errors import UserError
 from fednoil.files import naming
@@ -31,6 +32,8 @@ class Source(ABC):
     labels: np.ndarray
     clients: np.ndarray | None = None
     root: Path | None = None  # a folder that the copy must not lie in
+    named: bool = True  # or classes are numbers
+    hint: str = ""  # how a class is added to the data
 
     @property
     def train(self) -> np.ndarray:
@@ -55,14 +58,26 @@ class Source(ABC):
 
 
 class FolderSource(Source):
-    """`train/<class>/…` and `test/<class>/…`: a picture with another label moves to that class's folder."""
+    """`train/<class>/…` and `test/<class>/…`, or as an audit reads a site's pictures, `<class>/…` or `train/<class>/…`.
+
+    A picture with another label moves to that class's folder.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = self._root = root
-        self.paths = [path.relative_to(root) for path in folder.find(root).paths]
-        names = [_composed(path.parts[1]) for path in self.paths]
-        self._train = np.array([path.parts[0] == "train" for path in self.paths])
-        self.classes = tuple(dict.fromkeys(name for name, train in zip(names, self._train, strict=True) if train))
+        if all((root / split).is_dir() for split in ("train", "test")):
+            found, empty = list(folder.find(root).paths), []
+        else:
+            found, empty = folder.labelled(root / "train" if (root / "train").is_dir() else root)
+            self.hint = "; an empty folder of that name beside the others makes it one"
+        self.paths = [path.relative_to(root) for path in found]
+        names = [_composed(path.parent.name) for path in self.paths]
+        self._train = np.array([path.parts[0] == "train" or len(path.parts) == 2 for path in self.paths])
+        known = [name for name, train in zip(names, self._train, strict=True) if train]
+        self._folders = {
+            _composed(path.name): path.name for path in (*empty, *(p.parent for p in reversed(self.paths)))
+        }
+        self.classes = tuple(dict.fromkeys([*known, *(_composed(path.name) for path in empty)]))
         number = {name: i for i, name in enumerate(self.classes)}
         self.labels = np.array([number[name] for name in names], np.int64)
         self._rows = {_composed(path.as_posix()): row for row, path in enumerate(self.paths)}
@@ -86,7 +101,6 @@ class FolderSource(Source):
 
     def targets(self, labels: np.ndarray) -> list[Path | None]:
         """Where each picture goes, relative to the copy; who stays keeps his name, who comes may get a number."""
-        folders = {_composed(path.parts[1]): path.parts[1] for path in reversed(self.paths)}
         moved = labels != self.labels
         taken = {_key(path) for path, moves in zip(self.paths, moved, strict=True) if not moves}
         targets: list[Path | None] = list(self.paths)
@@ -94,7 +108,8 @@ class FolderSource(Source):
             path = self.paths[row]
             targets[row] = None
             if labels[row] >= 0:
-                new = targets[row] = _free(Path(path.parts[0], folders[self.classes[labels[row]]], path.name), taken)
+                new = path.parent.parent / self._folders[self.classes[labels[row]]] / path.name
+                targets[row] = new = _free(new, taken)
                 taken.add(_key(new))
         return targets
 
@@ -104,8 +119,19 @@ class NpzSource(Source):
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        decoded = arrays.find(path).read()
-        self.classes, self.labels = decoded.class_names, decoded.train.labels
+        if not path.is_file():
+            raise UserError(f"npz:{path} is not a file; give an .npz with x_train and y_train")
+        values = arrays.load_arrays(path, f"npz:{path}")
+        if {"x_test", "y_test"} & values.keys():
+            decoded = arrays.find(path).read()
+            self.classes, self.labels = decoded.class_names, decoded.train.labels
+        else:  # a site's, which is audited and not trained on alone
+            raw = read_arrays(path)
+            self.labels = raw.labels
+            self.classes = raw.class_names or tuple(str(i) for i in range(max(2, self.labels.max(initial=0) + 1)))
+            if not len(self.labels) or self.labels.min() < 0 or self.labels.max() >= len(self.classes):
+                raise UserError(f"npz:{path}: labels in y_train are missing or out of range")
+        self.named = "class_names" in values
 
     def write(self, out: Path, labels: np.ndarray) -> None:
         values = arrays.load_arrays(self.path, f"npz:{self.path}")
@@ -131,6 +157,7 @@ class ParquetSource(Source):
         if not len(self.labels) or self.labels.min() < 0 or (names and self.labels.max() >= len(names)):
             raise UserError(f"parquet:{root}: labels of the training shards are missing or out of range")
         self.classes = names or tuple(str(i) for i in range(self.labels.max() + 1))
+        self.named = names is not None
 
     def write(self, out: Path, labels: np.ndarray) -> None:
         out.mkdir()

@@ -32,8 +32,8 @@ class Estimate:
 
     For each sample the chance that its label is wrong, whether it is `flagged` as such, and the `suggested` class: of a
     flagged label the most probable other one, else the most probable. `matrix` [C, C] counts samples by given and
-    estimated true class. `ratio` is the estimated share of wrong labels, in `interval` with 95 % chance as far as the
-    model's probabilities are right.
+    estimated true class. `ratio` is the estimated share of wrong labels, and `interval` where it may lie: no confidence
+    interval with a known level, see `_half_width`.
     """
 
     p_wrong: np.ndarray
@@ -54,14 +54,25 @@ def estimate(probabilities: np.ndarray, given: np.ndarray, rng: np.random.Genera
         channel = _fit(q, given, whole, _ROUNDS)
     posterior = _posterior(q, given, *channel)
     own = np.arange(len(given))
-    wrong = 1 - posterior[own, given]
-    half = 1.96 * float(np.sqrt(wrong @ (1 - wrong) / len(given) ** 2 + _spread(q, given, channel, rng)))
+    wrong = np.clip(1 - posterior[own, given], 0, 1)
+    half = _half_width(probabilities, wrong, _spread(q, given, channel, rng))
     ratio = float(wrong.mean())
     flagged = wrong > _FLAG
     others = posterior.copy()
     others[own[flagged], given[flagged]] = -1
     interval = (max(0.0, ratio - half), min(1.0, ratio + half))
     return Estimate(wrong, flagged, others.argmax(1), _counts(posterior, given).T, ratio, interval)
+
+
+def _half_width(probabilities: np.ndarray, wrong: np.ndarray, spread: float) -> float:
+    """How far the ratio may be off: 1.96 standard deviations of channel and labels, and the model's own mistakes.
+
+    The first alone held the truth for 6 and 7 of 10 clients (experiments/audit), because it takes the model's
+    probabilities for right. So the share of images on which the model itself expects to be mistaken is added, in
+    squares; a model that knows nothing then gives an interval that says nothing.
+    """
+    mistaken = 1 - float(probabilities.max(1).mean())
+    return float(np.sqrt(1.96**2 * (wrong @ (1 - wrong) / len(wrong) ** 2 + spread) + mistaken**2))
 
 
 def _soft(probabilities: np.ndarray, temperature: float) -> np.ndarray:

@@ -45,10 +45,15 @@ SCHEMA = pa.schema(
 )
 
 
-def check_out(out: Path, force: bool) -> None:
-    """Refuse a folder that an audit must not write to; changes nothing."""
+def check_folder(out: Path) -> None:
+    """Refuse what is no folder."""
     if out.exists() and not out.is_dir():
         raise UserError(f"--out {out} is a file; give a folder")
+
+
+def check_out(out: Path, force: bool) -> None:
+    """Refuse a folder that an audit must not write to; changes nothing."""
+    check_folder(out)
     if not out.is_dir() or not any(out.iterdir()):
         return
     if not (out / SUMMARY).is_file() or not (out / LABELS).is_file():

@@ -20,6 +20,7 @@ import numpy as np
 from fednoil.audit.copies import Source, open_source
 from fednoil.audit.decisions import Decision, read_decisions
 from fednoil.errors import UserError, nearest
+from fednoil.records.model_file import class_names
 
 
 @dataclass(frozen=True)
@@ -39,20 +40,34 @@ def relabel(
     *,
     dataset: str | None = None,
     data_dir: Path | None = None,
+    model: Path | None = None,
     dry_run: bool = False,
 ) -> Outcome:
     """Apply a decisions file to a copy of `data` (`folder:`, `npz:`, `parquet:` or `manifest:`) at `out`.
 
-    A manifest that lies in no run's folder needs `dataset`, the `data.name` it is about.
+    A manifest that lies in no run's folder needs `dataset`, the `data.name` it is about; data that number their classes
+    need the `model` that they were audited with, whose names the decisions have.
     """
     found = read_decisions(decisions)
     source = open_source(data, dataset, data_dir)
+    if model is not None:
+        _name_classes(source, data, model)
     _check_out(out, source)
     labels, outcome = _apply(found, source, data)
     if not dry_run:
         with _whole(out) as path:
             source.write(path, labels)
     return outcome
+
+
+def _name_classes(source: Source, data: str, model: Path) -> None:
+    """Give classes that are numbers the names that the model has for them, as the audit does."""
+    if source.named:
+        raise UserError(f"--model is for data whose classes have no names, and those of {data} have; leave it out")
+    names = class_names(model)
+    if source.labels.max() >= len(names):
+        raise UserError(f"{data} has the label {source.labels.max()}, but {model} knows 0 to {len(names) - 1} alone")
+    source.classes = names
 
 
 def _check_out(out: Path, source: Source) -> None:
@@ -71,7 +86,14 @@ def _apply(decisions: list[Decision], source: Source, data: str) -> tuple[np.nda
     changed, dropped, kept = Counter[tuple[str, str]](), Counter[str](), 0
     for decision in decisions:
         row = source.row(decision)
-        _check(decision, source.classes[source.labels[row]], first.get(row), number, data)
+        _check(
+            decision,
+            source.classes[source.labels[row]],
+            first.get(row),
+            number,
+            data,
+            source.hint if "/" not in decision.label else "",
+        )
         first[row] = decision
         if decision.action == "drop":
             labels[row] = -1
@@ -85,7 +107,7 @@ def _apply(decisions: list[Decision], source: Source, data: str) -> tuple[np.nda
     return labels, Outcome(changed, dropped, kept, len(labels) - len(first))
 
 
-def _check(decision: Decision, has: str, before: Decision | None, number: dict[str, int], data: str) -> None:
+def _check(decision: Decision, has: str, before: Decision | None, number: dict[str, int], data: str, hint: str) -> None:
     """One decision against the sample's present label, the classes, and an earlier decision about it."""
     where, what = decision.where, decision.item or decision.index
     if before is not None:
@@ -93,6 +115,11 @@ def _check(decision: Decision, has: str, before: Decision | None, number: dict[s
         line = before.where.rpartition(", ")[2]
         how = "again, as" if same else f"'{decision.action}', but '{before.action}'"
         raise UserError(f"{where} decides {what} {how} in {line}; keep one of them")
+    if decision.given != has and has.isdecimal() and not decision.given.isdecimal():
+        raise UserError(
+            f"{where}: {what} was '{decision.given}' when this was decided, and {data} has numbers for classes: "
+            "give the model it was audited with, --model MODEL.safetensors"
+        )
     if decision.given != has:
         raise UserError(
             f"{where}: {what} was '{decision.given}' when this was decided, and is '{has}' in {data}; "
@@ -102,7 +129,7 @@ def _check(decision: Decision, has: str, before: Decision | None, number: dict[s
         known = ", ".join(list(number)[:8]) + ("…" if len(number) > 8 else "")
         raise UserError(
             f"{where}: '{decision.label}' is no class of {data}, which has {known}"
-            + nearest(decision.label, list(number))
+            + (nearest(decision.label, list(number)) or hint)
         )
 
 

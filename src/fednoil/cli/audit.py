@@ -17,7 +17,7 @@ def audit(
     run: Annotated[Path | None, typer.Argument(metavar="[RUN]", help="A run folder; else --data and --model.")] = None,
     client: Annotated[int | None, typer.Option("--client", metavar="K", help="Of a run, this client alone.")] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", help="Folder for the results; else RUN/audit or ./audit.")
+        Path | None, typer.Option("--out", help="Folder for the results; else RUN/audit, ./audit, or RUN/budget.")
     ] = None,
     data: Annotated[
         str | None, typer.Option("--data", metavar="SOURCE", help="folder:PATH, npz:FILE or parquet:PATH of one site.")
@@ -55,8 +55,10 @@ def audit(
     from fednoil.audit.cases import of_data, of_run
     from fednoil.experiment import pick_device
 
-    folder = out or (run / "audit" if run is not None else Path("audit"))
-    if not budgets:
+    folder = out or (Path("audit") if run is None else run / ("budget" if budgets else "audit"))
+    if budgets:
+        files.check_folder(folder)
+    else:
         files.check_out(folder, force)
     if run is not None:
         cases = of_run(run, client, data_dir, pick_device(_device(device)))
@@ -154,7 +156,7 @@ def _show(summary: dict[str, Any], folder: Path, as_json: bool) -> None:
         "client": "client",
         "samples": "samples",
         "noise": "labels wrong",
-        "interval": "95 %",
+        "interval": "interval",
         "flagged": "flagged",
         "skipped": "skipped",
         "most": "most often",

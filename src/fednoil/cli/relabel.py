@@ -23,6 +23,12 @@ def relabel(
     data_dir: Annotated[
         Path | None, typer.Option("--data-dir", help="Folder with datasets; else $FEDNOIL_DATA is searched.")
     ] = None,
+    model: Annotated[
+        Path | None,
+        typer.Option(
+            "--model", metavar="MODEL.safetensors", help="What the audit was made with, if DATA have no names."
+        ),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and count, write nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
 ) -> None:
@@ -32,7 +38,7 @@ def relabel(
     from fednoil.audit.relabel import relabel as apply
     from fednoil.cli.tables import show
 
-    outcome = apply(data, decisions, out, dataset=dataset, data_dir=data_dir, dry_run=dry_run)
+    outcome = apply(data, decisions, out, dataset=dataset, data_dir=data_dir, model=model, dry_run=dry_run)
     pairs: list[tuple[str, str | None, int]] = [(*pair, n) for pair, n in outcome.changed.items()]
     pairs += [(given, None, n) for given, n in outcome.dropped.items()]
     rows = [{"given": given, "new": new, "samples": n} for given, new, n in sorted(pairs, key=lambda p: -p[2])]

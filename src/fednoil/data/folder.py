@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,15 @@ def find(root: Path) -> Files:
     return Files(root, paths, lambda: _read(root, train, test))
 
 
+def labelled(top: Path) -> tuple[list[Path], list[Path]]:
+    """Every picture in the class folders of one site's `top`, in sorted order, and the class folders that are empty."""
+    if not top.is_dir():
+        raise UserError(f"folder:{top} is not a folder; expected <class>/<image files> in it")
+    empty = [path for path in visible(top) if path.is_dir() and not visible(path)]
+    classes = _classes(top, empty)
+    return [path for files in classes.values() for path in files], empty
+
+
 def visible(folder: Path) -> list[Path]:
     """What lies in `folder`, sorted by name, without hidden files and the file managers' own."""
     try:
@@ -44,9 +54,12 @@ def name_of(path: Path) -> str:
     return unicodedata.normalize("NFC", path.name)
 
 
-def _classes(folder: Path) -> Classes:
+def _classes(folder: Path, empty: Sequence[Path] = ()) -> Classes:
+    """The pictures in each class folder but those that are known to be `empty`."""
     classes: Classes = {}
     for path in visible(folder):
+        if path in empty:
+            continue
         if not path.is_dir():
             raise UserError(f"{path} is not a class folder; put images into {folder.name}/<class>/")
         if name_of(path) in classes:

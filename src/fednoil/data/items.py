@@ -57,7 +57,7 @@ class Items:
 def read_items(name: str, shape: Shape, *, resize: bool) -> Items:
     """Read `folder:PATH`, `npz:FILE` or `parquet:PATH` in the size that a model wants."""
     prefix, _, path = name.partition(":")
-    readers = {"folder": _folder, "npz": _npz, "parquet": _parquet}
+    readers = {"folder": _folder, "npz": lambda path, _: read_arrays(path), "parquet": _parquet}
     if prefix not in readers or not path.strip():
         raise UserError(f"--data '{name}' must be folder:PATH, npz:FILE or parquet:PATH")
     raw = readers[prefix](Path(path).expanduser(), shape)
@@ -78,7 +78,14 @@ def read_items(name: str, shape: Shape, *, resize: bool) -> Items:
         raise UserError(f"{name}: none of its {len(found)} images can be read; the first: {lost[0][0]}: {lost[0][1]}")
     images = np.stack([np.asarray(found[row]) for row in kept])
     scaled = sum(_size_of(raw.pictures[row]) != (shape[2], shape[1]) for row in kept) if resize else 0
-    notices = [*raw.notices, *([f"{scaled} images were scaled to {shape[2]}×{shape[1]} pixels"] if scaled else [])]
+    notices = [
+        *raw.notices,
+        *(
+            [f"{scaled} image{'s were' if scaled > 1 else ' was'} scaled to {shape[2]}×{shape[1]} pixels"]
+            if scaled
+            else []
+        ),
+    ]
     return Items(
         tuple(raw.items[row] for row in kept),
         np.array(kept, np.int64),
@@ -121,7 +128,8 @@ def _folder(root: Path, shape: Shape) -> Raw:
     return Raw(items, np.array(labels, np.int64), pictures, tuple(names), skipped, notices)
 
 
-def _npz(path: Path, shape: Shape) -> Raw:
+def read_arrays(path: Path) -> Raw:
+    """The training images and labels of an .npz file."""
     where = f"npz:{path}"
     if not path.is_file():
         raise UserError(f"{where} is not a file; give an .npz with x_train and y_train")

@@ -92,6 +92,14 @@ def load_model(path: Path, trusted: tuple[str, ...] = ()) -> LoadedModel:
     return LoadedModel(bench, tensors, class_names, image_shape)
 
 
+def class_names(path: Path) -> tuple[str, ...]:
+    """The names of a model's classes, by its metadata alone."""
+    names = _metadata(path).get("class_names")
+    if not isinstance(names, list) or len(set(map(str, names))) < max(2, len(names)):
+        raise UserError(f"{path}: its metadata is damaged: class_names is wrong")
+    return tuple(map(str, names))
+
+
 def _check_trust(config: dict[str, Any], trusted: tuple[str, ...], path: Path) -> None:
     """Refuse to import code that only the file asks for."""
     for section in ("model", "server", "learner"):
