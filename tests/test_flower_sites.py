@@ -7,7 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
 pytest.importorskip("flwr")
 
@@ -50,6 +53,30 @@ def own(federated: Values) -> Values:
     federated["noise"] = {}
     federated["server"]["client_fraction"] = 1.0
     return federated
+
+
+def test_sites_bring_their_data_in_any_of_the_three_forms(own: Values, tmp_path: Path) -> None:
+    """The same images as an npz, as folders of classes and as parquet shards: three sites alike."""
+    source = site(tmp_path / "a.npz", {"black": 0, "white": 3})
+    arrays = np.load(tmp_path / "a.npz")
+    for part in ("train", "test"):
+        rows = []
+        for number, (image, label) in enumerate(zip(arrays[f"x_{part}"], arrays[f"y_{part}"], strict=True)):
+            file = tmp_path / "folder" / part / str(arrays["class_names"][label]) / f"{number:02d}.png"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(image).save(file)
+            rows.append({"image": {"bytes": file.read_bytes(), "path": None}, "label": int(label)})
+        features = {"info": {"features": {"label": {"names": arrays["class_names"].tolist()}}}}
+        table = pa.Table.from_pylist(rows).replace_schema_metadata({"huggingface": json.dumps(features)})
+        (tmp_path / "shards").mkdir(exist_ok=True)
+        pq.write_table(table, tmp_path / "shards" / f"{part}-00000-of-00001.parquet")
+    data = {"a": source, "b": f"folder:{tmp_path / 'folder'}", "c": f"parquet:{tmp_path / 'shards'}"}
+    records = federate(load_config(own), tmp_path / "run", LoopGrid(site_nodes(tmp_path, data)))
+    for record in records:
+        assert record["trained"] == ["a", "b", "c"]
+        assert not record["refused"]
+        scores = list(record["scores"].values())
+        assert scores == pytest.approx([scores[0]] * 3, rel=1e-5)
 
 
 def test_sites_agree_by_names_and_are_tested_on_what_they_hold_out(own: Values, tmp_path: Path) -> None:
