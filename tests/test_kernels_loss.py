@@ -8,26 +8,10 @@ import torch
 pytest.importorskip("triton")
 if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("needs a GPU or TRITON_INTERPRET=1", allow_module_level=True)
+from interpreting import DEVICE, loops_of_the_interpreter  # noqa: F401
 from torch.nn import functional as F
-from triton.runtime import interpreter
 
 from fednoil.kernels import loss
-
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-
-
-@pytest.fixture(autouse=True)
-def loops_of_the_interpreter(monkeypatch):
-    """Loop bounds for NumPy 2.4, which no longer turns an array of one number into an int, as Triton 3.6 asks."""
-    if DEVICE == "cuda":
-        return
-    patch = interpreter._patch_lang_tensor
-
-    def patch_index(tensor, scope):
-        patch(tensor, scope)
-        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
-
-    monkeypatch.setattr(interpreter, "_patch_lang_tensor", patch_index)
 
 
 @pytest.fixture(autouse=True)

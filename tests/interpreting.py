@@ -1,0 +1,22 @@
+"""Triton's interpreter on this machine, for the tests of kernels."""
+
+import pytest
+import torch
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+@pytest.fixture(autouse=True)
+def loops_of_the_interpreter(monkeypatch):
+    """Loop bounds for NumPy 2.4, which no longer turns an array of one number into an int, as Triton 3.6 asks."""
+    if DEVICE == "cuda":
+        return
+    from triton.runtime import interpreter
+
+    patch = interpreter._patch_lang_tensor
+
+    def patch_index(tensor, scope):
+        patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    monkeypatch.setattr(interpreter, "_patch_lang_tensor", patch_index)
