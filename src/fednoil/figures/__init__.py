@@ -57,8 +57,9 @@ def draw(figure: str, results: Results, folder: Path) -> list[Path]:
 
 def _title(figure: str, lines: list[Line]) -> str:
     """What is drawn; shades are explained only where there are some."""
-    several = max(line.seeds for line in lines)
-    shade = f" (mean and range of {several} seeds)" if several > 1 else ""
+    fewest, most = min(line.seeds for line in lines), max(line.seeds for line in lines)
+    count = f"{most}" if fewest == most else f"{fewest} to {most}"
+    shade = f" (mean and range of {count} seeds)" if most > 1 else ""
     if figure == "ablation":
         return f"Two-level sampling and either level made uniform{shade}"
     constant = ", dashed: constant epochs of the same total" if any(line.dashed for line in lines) else ""
