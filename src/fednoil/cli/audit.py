@@ -132,6 +132,7 @@ def _device(name: str) -> Literal["auto", "cpu", "cuda"]:
 def _show(summary: dict[str, Any], folder: Path, as_json: bool) -> None:
     import json
 
+    from fednoil.audit.files import told
     from fednoil.cli.tables import show
 
     if as_json:
@@ -162,9 +163,12 @@ def _show(summary: dict[str, Any], folder: Path, as_json: bool) -> None:
         "most": "most often",
     }
     show(rows, columns, f"Labels of {summary['data']}", False)
+    for notice, whose in told(summary["clients"]).items():
+        everyone = len(whose) == len(summary["clients"])
+        print(notice if everyone else f"client{'s' if len(whose) > 1 else ''} {', '.join(whose)}: {notice}")
     for entry in summary["clients"]:
-        for notice in _notices(entry):
-            print(notice if entry["client"] is None else f"client {entry['client']}: {notice}")
+        for line in _left_out(entry):
+            print(line if entry["client"] is None else f"client {entry['client']}: {line}")
     if quality := summary["overall"].get("quality"):
         error = summary["overall"]["ratio_error"]
         told = ", ".join(f"{_NAMES[name]} {value:.3f}" for name, value in quality.items())
@@ -175,9 +179,9 @@ def _show(summary: dict[str, Any], folder: Path, as_json: bool) -> None:
 _NAMES = {"auroc": "AUROC", "average_precision": "average precision", "f1": "F1"}
 
 
-def _notices(entry: dict[str, Any]) -> list[str]:
-    """What should be known of a client's data beside the numbers."""
-    told = list(entry["notices"])
+def _left_out(entry: dict[str, Any]) -> list[str]:
+    """Which of a client's files were not used, or are there more than once."""
+    told = []
     if entry["skipped"]:
         item, why = entry["skipped"][0]
         more = f", and {len(entry['skipped']) - 1} more (summary.json lists them)" if len(entry["skipped"]) > 1 else ""

@@ -89,11 +89,21 @@ def _read(
     return assemble(str(folder), (images[0], labels[0]), (images[1], labels[1]), names)
 
 
-def read_labels(folder: Path) -> tuple[list[Shard], tuple[str, ...] | None]:
-    """The labels of the training shards and their class names if they are stored; no image is decoded."""
+def training_files(path: Path) -> tuple[Path, ...]:
+    """One site's labelled images: the file itself, or the files train*.parquet of a folder."""
+    files = (path,) if path.is_file() else shards(path, "train")
+    if not files:
+        raise UserError(f"parquet:{path} is neither a file nor a folder with train*.parquet")
+    if len(files) > 1:
+        _check_numbers(path, "train", files)
+    return files
+
+
+def read_labels(files: Sequence[Path]) -> tuple[list[Shard], tuple[str, ...] | None]:
+    """The labels of training shards and their class names if they are stored; no image is decoded."""
     found: list[Shard] = []
     names = None
-    for path in shards(folder, "train"):
+    for path in files:
         table = read_table(path, LABEL_COLUMNS)
         names = names or names_in(table.schema)
         found.append(Shard(path, table.column_names[1], integer_labels(path, table)))
