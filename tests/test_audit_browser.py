@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from browsing import CHROMIUM, Opened
 from conftest import fednoil
-from made_audit import CLASSES, hostile_page, made_audit
+from made_audit import CLASSES, ITEMS, hostile_page, made_audit
 from PIL import Image
 
 from fednoil.audit.page import write_page
