@@ -64,6 +64,7 @@ def write_page(folder: Path, table: pa.Table, summary: dict[str, Any], images: I
         skipped=[(c["client"], *pair) for c in summary.get("clients", []) for pair in c.get("skipped") or []],
         duplicates=_same(table, summary.get("clients", [])),
         most=_LISTED,
+        named=any(c["client"] is not None for c in summary.get("clients", [])),
         total=table.num_rows,
         shown=len(rows),
         percent=_percent,
