@@ -105,6 +105,7 @@ def test_what_the_audit_skips_is_in_the_copy(site: Path, tmp_path: Path) -> None
     (site / "train" / "list.csv").write_text("a,b")
     (site / "train" / "bone" / "more").mkdir()
     (site / "train" / "bone" / "more" / "scan.png").write_bytes(b"deep")
+    (site / "train" / "bone" / "dead.png").symlink_to("nowhere")
     item = sorted((site / "train" / "lung").iterdir())[0].name
     decisions = decide(tmp_path / "decisions.csv", f",train/lung/{item},,lung,drop,")
     assert fednoil("relabel", "--data", f"folder:{site}", "--decisions", decisions, "--out", tmp_path / "copy")[0] == 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 import shutil
 from pathlib import Path
 
@@ -127,6 +129,8 @@ def test_other_bad_input(trained: Path, site: Path, tmp_path: Path) -> None:
     (tmp_path / "broken" / "bone" / "x.png").write_bytes(b"x")
     (tmp_path / "model.safetensors").write_bytes(b"no model")
     np.savez(tmp_path / "labels.npz", x_train=np.zeros((3, 8, 8), np.uint8), y_train=np.array([0, 1, 9]))
+    pictures = np.zeros((3, 8, 8), np.uint8)
+    np.savez(tmp_path / "names.npz", x_train=pictures, y_train=[0, 2, -1], class_names=["bone", "lung"])
     np.savez(tmp_path / "short.npz", x_train=np.zeros((3, 8, 8), np.uint8))
     said = {
         (f"folder:{tmp_path / 'none'}", model): "is not a folder",
@@ -136,6 +140,7 @@ def test_other_bad_input(trained: Path, site: Path, tmp_path: Path) -> None:
         (f"npz:{tmp_path / 'short.npz'}", model): "lacks y_train",
         (f"npz:{tmp_path / 'labels.npz'}", model): "label 9 (number 2) is no class of the model, which has 0 to 3",
         (f"parquet:{tmp_path / 'none'}", model): "neither a file nor a folder",
+        (f"npz:{tmp_path / 'names.npz'}", model): "label 2 (number 1) is no class of its class_names, which has 0 to 1",
         ("photos", model): "must be folder:PATH, npz:FILE or parquet:PATH",
         (f"folder:{site}", tmp_path / "model.safetensors"): "is damaged or no safetensors file",
         (f"folder:{site}", tmp_path / "none"): "no such file",
@@ -158,3 +163,25 @@ def test_a_model_of_another_architecture_is_refused(trained: Path, site: Path, t
         "audit", "--data", f"folder:{site}", "--model", tmp_path / "other.safetensors", "--out", tmp_path / "o"
     )
     assert "does not fit the architecture" in said
+
+
+def test_labels_outside_the_class_names_can_be_left_out(trained: Path, tmp_path: Path) -> None:
+    pictures, labels = np.zeros((4, 8, 8), np.uint8), [0, 2, -1, 1]
+    np.savez(tmp_path / "site.npz", x_train=pictures, y_train=labels, class_names=["lung", "bone"])
+    words = ("--data", f"npz:{tmp_path / 'site.npz'}", "--model", trained / "run" / "model.safetensors")
+    status, told, err = fednoil("audit", *words, "--out", tmp_path / "audit", "--skip-unknown", "--json")
+    assert status == 0, err
+    assert [item for item, _ in json.loads(told)["clients"][0]["skipped"]] == ["1", "2"]
+    rows = pq.read_table(tmp_path / "audit" / "labels.parquet").to_pylist()
+    assert {row["item"]: row["given"] for row in rows} == {"0": "lung", "3": "bone"}
+
+
+def test_rows_without_a_picture_are_listed(trained: Path, tmp_path: Path) -> None:
+    buffer = io.BytesIO()
+    Image.fromarray(np.zeros((8, 8), np.uint8)).save(buffer, "PNG")
+    table = pa.table({"image": [buffer.getvalue(), None, b"no picture"], "label": [0, 1, 2]})
+    pq.write_table(table, tmp_path / "site.parquet")
+    words = ("--data", f"parquet:{tmp_path / 'site.parquet'}", "--model", trained / "run" / "model.safetensors")
+    status, told, err = fednoil("audit", *words, "--out", tmp_path / "audit", "--json")
+    assert status == 0, err
+    assert [item for item, _ in json.loads(told)["clients"][0]["skipped"]] == ["1", "2"]

@@ -198,26 +198,25 @@ def item_names(data: str, count: int) -> list[str]:
 
 def _numbers(name: str, found: Items, known: tuple[str, ...], skip_unknown: bool) -> np.ndarray:
     """The model's number of each label, −1 for a class it doesn't know."""
-    if found.class_names is None:
-        wrong = np.flatnonzero((found.labels < 0) | (found.labels >= len(known)))
-        if len(wrong) and not skip_unknown:
-            raise UserError(
-                f"{name}: label {found.labels[wrong[0]]} (number {found.index[wrong[0]]}) is no class of the model, "
-                f"which has 0 to {len(known) - 1}; --skip-unknown leaves such samples out"
-            )
-        numbers = np.where(np.isin(np.arange(len(found.labels)), wrong), -1, found.labels)
-    else:
-        number = {n: i for i, n in enumerate(known)}
-        if name.startswith("folder:"):
-            number = {folder_name(n): i for n, i in number.items()} | number
-        unknown = [n for n in found.class_names if n not in number]
-        if unknown and not skip_unknown:
-            raise UserError(
-                f"{name} has the class '{unknown[0]}', which the model doesn't know; it knows {', '.join(known[:20])}"
-                f"{' …' if len(known) > 20 else ''}; rename it, or --skip-unknown leaves its samples out"
-            )
-        table = np.array([number.get(n, -1) for n in found.class_names], np.int64)
-        numbers = table[found.labels]
+    names = known if found.class_names is None else found.class_names
+    outside = (found.labels < 0) | (found.labels >= len(names))
+    if outside.any() and not skip_unknown:
+        first, whose = int(np.flatnonzero(outside)[0]), "the model" if found.class_names is None else "its class_names"
+        raise UserError(
+            f"{name}: label {found.labels[first]} (number {found.index[first]}) is no class of {whose}, "
+            f"which has 0 to {len(names) - 1}; --skip-unknown leaves such samples out"
+        )
+    number = {n: i for i, n in enumerate(known)}
+    if name.startswith("folder:"):
+        number = {folder_name(n): i for n, i in number.items()} | number
+    unknown = [n for n in names if n not in number]
+    if unknown and not skip_unknown:
+        raise UserError(
+            f"{name} has the class '{unknown[0]}', which the model doesn't know; it knows {', '.join(known[:20])}"
+            f"{' …' if len(known) > 20 else ''}; rename it, or --skip-unknown leaves its samples out"
+        )
+    table = np.array([number.get(n, -1) for n in names], np.int64)
+    numbers = np.where(outside, -1, table[np.where(outside, 0, found.labels)])
     if not (numbers >= 0).any():
         raise UserError(f"{name}: none of its labels is a class of the model, which knows {', '.join(known[:20])}")
     return numbers

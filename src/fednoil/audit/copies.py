@@ -103,10 +103,7 @@ class FolderSource(Source):
         for path in self._others:
             (out / path).parent.mkdir(parents=True, exist_ok=True)
             with naming(out / path):
-                if (self._root / path).is_dir():
-                    shutil.copytree(self._root / path, out / path, symlinks=True)
-                else:
-                    shutil.copy2(self._root / path, out / path)
+                _copy_as_is(self._root / path, out / path)
 
     def class_of(self, name: str) -> str:
         return name if name in self.classes else folder.folder_name(name)
@@ -264,6 +261,14 @@ def _open_manifest(path: Path, dataset: str | None, data_dir: Path | None) -> Ma
     else:
         raise UserError(f"manifest:{path} lies in no run's folder; say what it is about: --dataset NAME (data.name)")
     return ManifestSource(path, datasets.load(datasets.DataConfig(name=name), data_dir, site=True))
+
+
+def _copy_as_is(source: Path, target: Path) -> None:
+    """Copy a file, a folder or a link; pipes and devices hold no data."""
+    if source.is_symlink() or source.is_file():
+        shutil.copy2(source, target, follow_symlinks=False)
+    elif source.is_dir():
+        shutil.copytree(source, target, symlinks=True)
 
 
 def _composed(text: str) -> str:

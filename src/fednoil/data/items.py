@@ -158,7 +158,7 @@ def _parquet(path: Path, shape: Shape) -> Raw:
     stored = {names for table in tables.values() if (names := parquet.names_in(table.schema)) is not None}
     if len(stored) > 1:
         raise UserError(f"parquet:{path}: the shards' class names differ; all shards must be of one dataset")
-    pictures = [picture for file, table in tables.items() for picture in parquet.encoded(file, table)]
+    pictures = [picture for file, table in tables.items() for picture in parquet.encoded(file, table, whole=False)]
     labels = np.concatenate([parquet.integer_labels(file, table) for file, table in tables.items()])
     items = [str(row) for row in range(len(pictures))]
     return Raw(items, labels.astype(np.int64), pictures, next(iter(stored), None), [], [])
