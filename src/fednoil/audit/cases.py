@@ -44,7 +44,7 @@ class Case:
     given: np.ndarray
     bundle: Tensors
     true: np.ndarray | None = None
-    accuracy: float | None = None  # of the model that looked last, in percent, where it is known
+    accuracy: float | None = None  # of the model that looked last on such images, in percent, where it is known
     skipped: tuple[tuple[str, str], ...] = ()
     notices: tuple[str, ...] = ()
     duplicates: tuple[tuple[str, ...], ...] = ()
@@ -105,15 +105,17 @@ def of_data(
     lost = tuple((found.items[row], "is of a class that the model doesn't know") for row in np.flatnonzero(numbers < 0))
     items, images, given = tuple(found.items[row] for row in kept), found.images[kept], numbers[kept]
     labels = torch.from_numpy(given)
-    bundle = evidence.start([labels], len(model.class_names))
-    bundle = evidence.add_looks(bundle, [len(labels)], {0: _look(model, images)})
+    bundle, look = evidence.start([labels], len(model.class_names)), _look(model, images)
+    bundle = evidence.add_looks(bundle, [len(labels)], {0: look})
+    # On other images than its run's test set a model may do worse, and if it does it often says so.
+    accuracy = None if model.accuracy is None else min(model.accuracy, 100 * float(look.max(1).values.mean()))
     case = Case(
         None,
         items,
         found.index[kept],
         given,
         bundle,
-        accuracy=model.accuracy,
+        accuracy=accuracy,
         skipped=(*found.skipped, *lost),
         notices=found.notices,
         duplicates=duplicates(items, images),

@@ -12,12 +12,11 @@ def doubts(probabilities: np.ndarray, given: np.ndarray, ratio: float, accuracy:
     """What to know of a model with class probabilities [n, C] for samples with `given` labels [n], `ratio` of them
     thought wrong; `accuracy` in percent, if it is known from a test set.
 
-    A network is surer than it is right, so where its accuracy is known that counts if it is the worse of the two.
+    What it expects itself counts, or what a test set has shown if that is worse: networks are surer than right.
     """
-    said = 1 - float(probabilities.max(1).mean())
     known = 0.0 if accuracy is None else 1 - accuracy / 100
-    mistaken, where = (said, "by its own account") if said > known else (known, "on its run's test set")
-    how = f"the model is mistaken on {100 * mistaken:.0f} % of images ({where})"
+    mistaken = max(1 - float(probabilities.max(1).mean()), known)
+    how = f"the model is mistaken on about {100 * mistaken:.0f} % of images"
     found = []
     if by_chance(probabilities.argmax(1), given, probabilities.shape[1]):
         found.append(
