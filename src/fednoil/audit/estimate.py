@@ -22,6 +22,7 @@ _FLOOR = 1e-4  # the least chance of a class: a model is never quite sure
 # probabilities; both temperatures were chosen in experiments/audit.
 _EVEN, _PAIRED = 1.0, 1.3
 _STRENGTHS = np.array([1.0, 3.0, 10.0, 30.0, 100.0, 300.0])  # pseudo-counts of a row of T
+_MOST = 0.9  # of the errors go in a class's one direction: the rest keeps a wrong direction from hiding the right one
 _FLAG = 0.5
 _DRAWS, _DRAWN_FROM, _DRAW_ROUNDS = 40, 2000, 15  # of the interval
 
@@ -155,7 +156,7 @@ def _lean(counts: np.ndarray) -> tuple[np.ndarray, float, bool]:
     even = _even(1 - np.trace(counts) / counts.sum(), classes)
     others = counts - np.diag(np.diag(counts))
     wrong, most = others.sum(), others.max(1).sum()
-    share = min(max((most - wrong / (classes - 1)) / max(wrong * (1 - 1 / max(classes - 1, 2)), 1e-9), 0.0), 1.0)
+    share = min(max((most - wrong / (classes - 1)) / max(wrong * (1 - 1 / max(classes - 1, 2)), 1e-9), 0.0), _MOST)
     one = np.zeros_like(counts)
     one[np.arange(classes), others.argmax(1)] = 1 - even[0, 0]
     paired = (1 - share) * even + share * (one + np.eye(classes) * even[0, 0])

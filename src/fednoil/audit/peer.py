@@ -6,6 +6,7 @@ another class than it usually is of that class's own samples.
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,9 @@ def estimate(
     if len(kept) < 2:
         raise UserError(f"--method cleanlab needs two classes of given labels; there is only number {kept[0]}")
     part = q[:, kept] / q[:, kept].sum(1, keepdims=True)
-    issues = cleanlab.filter.find_label_issues(numbers, part, n_jobs=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that classes with few samples are not looked at
+        issues = cleanlab.filter.find_label_issues(numbers, part, n_jobs=1)
     score = 1 - cleanlab.rank.get_label_quality_scores(numbers, part)
     matrix = np.zeros((q.shape[1],) * 2)
     matrix[np.ix_(kept, kept)] = _joint(cleanlab, numbers, part)
