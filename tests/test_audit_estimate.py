@@ -56,7 +56,7 @@ def test_a_channel_in_one_direction_is_recognised() -> None:
     centre, strength, one_way = _lean(np.eye(6) * 50 + 10.0)
     assert not one_way
     assert centre[0, 1] == pytest.approx(centre[0, 2])
-    assert strength == 300
+    assert strength == 3000
 
 
 @settings(max_examples=20, deadline=None)

@@ -11,7 +11,13 @@ import numpy as np
 from fednoil import metrics
 from fednoil.audit import estimate, peer
 
-OURS = "ours"
+NAMES = (
+    "ours",
+    "ours, final model alone",
+    "(a) cleanlab, final model",
+    "(b) cleanlab, 5-fold on pooled data",
+    "(c) loss of local models",
+)
 
 
 def compare_all(names: list[str], jobs: int) -> list[dict[str, Any]]:
@@ -34,20 +40,18 @@ def compare(path: Path) -> list[dict[str, Any]]:
         return [method(probabilities[rows], given[rows], rng(0), float(data["accuracy"])) for rows in spans]
 
     mean, final = (data[name].astype(np.float64) for name in ("mean", "final"))
-    found: dict[str, list[Any]] = {
-        OURS: per_client(estimate.estimate, mean),
-        "ours, final model alone": per_client(estimate.estimate, final),
-        "(a) cleanlab, final model": per_client(peer.estimate, final),
-    }
-    rows = [_measured(name, spans, wrong, parts) for name, parts in found.items()]
+    found = [
+        per_client(*pair) for pair in ((estimate.estimate, mean), (estimate.estimate, final), (peer.estimate, final))
+    ]
+    rows = [_measured(name, spans, wrong, parts) for name, parts in zip(NAMES, found, strict=False)]
     references = path.parent / "references" / str(data["references"])
     if references.is_file():
         other = _load(references)
         pooled = peer.estimate(other["cv"].astype(np.float64), given, np.random.default_rng(0))
         both = [(pooled.p_wrong[s], pooled.flagged[s]) for s in spans]
-        rows.append(_measured("(b) cleanlab, 5-fold on pooled data", spans, wrong, both))
+        rows.append(_measured(NAMES[3], spans, wrong, both))
         loss = other["local"].astype(np.float64)
-        rows.append(_measured("(c) loss of local models", spans, wrong, [(loss[s], None) for s in spans]))
+        rows.append(_measured(NAMES[4], spans, wrong, [(loss[s], None) for s in spans]))
     about = {
         "setting": str(data["setting"]),
         "run_method": str(data["method"]),
@@ -90,31 +94,37 @@ def _measured(name: str, spans: list[np.ndarray], wrong: np.ndarray, parts: list
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """The README's table: a line for each setting and method, the mean over seeds."""
+    """The README's table: a line for each setting, means over seeds; (b) and (c) over the seeds that have them."""
     lines = [
-        "| run (accuracy, seeds) | method | AUROC | of clients | avg. precision | F1 "
-        "| noise ratio off by, mean (largest) | clients in their interval (its mean width) |",
-        "|---|---|---|---|---|---|---|---|",
+        "| run (accuracy, seeds) | ours | final model alone | (a) | F1: ours, (a) | noise ratio off by, mean (largest) "
+        "| by (a) | clients in their interval (its mean width) | seeds with (b), (c): ours | (b) | (c) |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
-    groups: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in rows:
-        groups.setdefault((row["setting"], row["run_method"], row["method"]), []).append(row)
-    for (setting, run_method, method), same in groups.items():
-        lines.append(_line(f"{setting}, {run_method}", method, same))
-    return "\n".join(lines)
+        groups.setdefault((row["setting"], row["run_method"]), []).append(row)
+    return "\n".join([*lines, *(_line(f"{where}, {how}", same) for (where, how), same in groups.items())])
 
 
-def _line(run: str, method: str, rows: list[dict[str, Any]]) -> str:
-    def mean(name: str) -> float:
-        return float(np.mean([row[name] for row in rows]))
+def _line(run: str, rows: list[dict[str, Any]]) -> str:
+    ours, final, a, b, c = ([r for r in rows if r["method"] == name] for name in NAMES)
 
-    ratio, inside = "–", "–"
-    if "ratio_error" in rows[0]:
-        ratio = f"{mean('ratio_error'):.1f} ({max(row['ratio_error_largest'] for row in rows):.1f})"
-        inside = f"{sum(r['in_interval'] for r in rows)} of {sum(r['clients'] for r in rows)}"
-        inside += f" ({mean('interval_width'):.0f} points)"
-    f1 = f"{mean('f1'):.3f}" if rows[0]["f1"] is not None else "–"
-    return (
-        f"| {run} ({mean('accuracy'):.1f}, {len(rows)}) | {method} | {mean('auroc'):.4f} "
-        f"| {mean('auroc_clients'):.4f} | {mean('average_precision'):.4f} | {f1} | {ratio} | {inside} |"
-    )
+    def mean(found: list[dict[str, Any]], name: str = "auroc") -> float:
+        return float(np.mean([row[name] for row in found]))
+
+    def off(found: list[dict[str, Any]]) -> str:
+        return f"{mean(found, 'ratio_error'):.1f} ({max(row['ratio_error_largest'] for row in found):.1f})"
+
+    inside = f"{sum(r['in_interval'] for r in ours)} of {sum(r['clients'] for r in ours)}"
+    cells = [
+        f"{run} ({mean(ours, 'accuracy'):.1f}, {len(ours)})",
+        *(f"{mean(found):.4f}" for found in (ours, final, a)),
+        f"{mean(ours, 'f1'):.3f}, {mean(a, 'f1'):.3f}",
+        off(ours),
+        off(a),
+        f"{inside} ({mean(ours, 'interval_width'):.0f} points)",
+    ]
+    seeds = {row["seed"] for row in b}
+    same = [row for row in ours if row["seed"] in seeds]
+    cells += [f"{len(seeds)}: {mean(same):.4f}", f"{mean(b):.4f}", f"{mean(c):.4f}"] if seeds else ["–"] * 3
+    return f"| {' | '.join(cells)} |"

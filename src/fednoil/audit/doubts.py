@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-_WEAK = 1 / 3  # share of mistakes from which the ratio itself is in doubt (experiments/audit)
+_WEAK = 1 / 3  # share of mistakes from which the ratio itself is in doubt; such models' ratios are off most
 _CHANCE = 2.0  # standard deviations above chance
 
 

@@ -17,11 +17,11 @@ import numpy as np
 import torch
 
 _ROUNDS = 60
-_FLOOR = 1e-4  # the least chance of a class: a model is never quite sure
+_FLOOR = 1e-6  # the least chance of a class; a larger one would make the most suspicious labels all alike
 # A channel in one direction has more room to take the model's own confusions for the client's, so it is given softer
 # probabilities; both temperatures were chosen in experiments/audit.
 _EVEN, _PAIRED = 1.0, 1.3
-_STRENGTHS = np.array([1.0, 3.0, 10.0, 30.0, 100.0, 300.0])  # pseudo-counts of a row of T
+_STRENGTHS = np.array([1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0])  # pseudo-counts of a row of T
 _MOST = 0.9  # of the errors go in a class's one direction: the rest keeps a wrong direction from hiding the right one
 _FLAG = 0.5
 _DRAWS, _DRAWN_FROM, _DRAW_ROUNDS = 40, 2000, 15  # of the interval
@@ -74,8 +74,7 @@ def estimate(
 def _half_width(probabilities: np.ndarray, wrong: np.ndarray, spread: float, accuracy: float | None) -> float:
     """How far the ratio may be off: 1.96 standard deviations of channel and labels, and the model's own mistakes.
 
-    The first alone held the truth for 65 % of the clients of IID runs (experiments/audit), because it takes the model's
-    probabilities for right. So the share of images on which the model itself expects to be mistaken is added, in
+    The first alone is far too narrow, because it takes the model's probabilities for right. So the share of images on which the model itself expects to be mistaken is added, in
     squares, or half the share that a test set has shown: models are surer than they are right. A model that knows
     nothing then gives an interval that says nothing.
     """

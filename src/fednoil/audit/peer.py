@@ -26,7 +26,7 @@ def estimate(
     the model's `accuracy` has no say in it.
     """
     cleanlab = _cleanlab()
-    q = np.asarray(probabilities, np.float64)
+    q = np.asarray(probabilities, np.float64) + 1e-12  # a class that is ruled out may be the only one left
     q = q / q.sum(1, keepdims=True)
     kept, numbers = np.unique(given, return_inverse=True)  # it wants a sample of every class
     if len(kept) < 2:
