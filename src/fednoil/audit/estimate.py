@@ -74,9 +74,9 @@ def estimate(
 def _half_width(probabilities: np.ndarray, wrong: np.ndarray, spread: float, accuracy: float | None) -> float:
     """How far the ratio may be off: 1.96 standard deviations of channel and labels, and the model's own mistakes.
 
-    The first alone is far too narrow, because it takes the model's probabilities for right. So the share of images on which the model itself expects to be mistaken is added, in
-    squares, or half the share that a test set has shown: models are surer than they are right. A model that knows
-    nothing then gives an interval that says nothing.
+    The first alone is far too narrow, because it takes the model's probabilities for right. So the share of images on
+    which the model itself expects to be mistaken is added, in squares, or half the share that a test set has shown:
+    models are surer than they are right. A model that knows nothing then gives an interval that says nothing.
     """
     known = 0.0 if accuracy is None else 1 - accuracy / 100
     mistaken = max(1 - float(probabilities.max(1).mean()), known / 2)
@@ -87,7 +87,7 @@ def _sharpened(probabilities: np.ndarray, accuracy: float | None) -> np.ndarray:
     """The probabilities [n, C], made sharper where the model expects to be right less often than it is.
 
     Labels would else be explained by its hesitation. Never softer: it has seen these labels, and agrees with them more
-    than with others' (what that did to the ratios is in experiments/audit).
+    than with others'; what softening did is told in experiments/audit.
     """
     target = 0.0 if accuracy is None else min(accuracy / 100, 0.99)
     low, high = 0.02, 1.0  # temperatures
