@@ -2,8 +2,8 @@
 
 Three sites get 1,000 images each of the embedded data, with 10, 40 and 70 % wrong labels, in a file of their own. A
 SuperLink with TLS, three SuperNodes with keys, FedNoiL for a few rounds; then what the server could see of each site's
-noise by its audit, next to the truth, and everything is stopped. A folder in which it was shown before is used again; nothing that
-it hasn't written is touched.
+noise by its audit, next to the truth, and everything is stopped. A folder in which it was shown before is used again;
+nothing that it hasn't written is touched.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def main() -> None:
     finally:
         fednoil("federation", "down", str(folder))
     columns = {"node": "node", "wrong": "wrong labels %", "estimate": "estimated %", "accuracy": "held-out accuracy %"}
-    show(estimates(folder / "run"), columns, "What the server saw of each node: its audit's share of wrong labels", as_json=False)
+    show(estimates(folder / "run"), columns, "What each node's audit told the server", as_json=False)
     fednoil("compare", str(folder / "run"))
 
 
