@@ -20,15 +20,29 @@ def surveys(bench: Workbench, everyone: Mapping[int, Client], jobs: Sequence[Job
         if not job.keep and acts(bench.learner, "survey") and usual(bench.learner):
             groups.setdefault(id(job.received), []).append(job)
     for group in groups.values():
-        clients = [everyone[job.client] for job in group]
-        asked = [bench.learner.asks(c, job.turn) for c, job in zip(clients, group, strict=True)]
+        alike: dict[object, list[tuple[Job, Tensors]]] = {}
+        for job in group:
+            asked = bench.learner.asks(everyone[job.client], job.turn)
+            alike.setdefault(_form(asked), []).append((job, asked))
         bench.load(group[0].received, {})
-        all_asked = {name: torch.cat([one[name] for one in asked]) for name in asked[0]}
-        answers = bench.survey(together(clients), all_asked)
-        pieces = {name: tensor.split([len(c) for c in clients]) for name, tensor in answers.items()}
-        for place, job in enumerate(group):
-            found[job.client] = {name: parts[place] for name, parts in pieces.items()}
+        for members in alike.values():
+            clients = [everyone[job.client] for job, _ in members]
+            answers = _answers(bench, clients, [asked for _, asked in members])
+            found |= {job.client: answer for (job, _), answer in zip(members, answers, strict=True)}
     return found
+
+
+def _form(asked: Tensors) -> frozenset[object]:
+    """What must be equal for two clients' questions to be put as one; a learner may ask some clients more."""
+    return frozenset((name, tensor.dtype, tensor.shape[1:]) for name, tensor in asked.items())
+
+
+def _answers(bench: Workbench, clients: Sequence[Client], asked: Sequence[Tensors]) -> list[Tensors]:
+    """Each client's part of one survey of all of them."""
+    whole = {name: torch.cat([one[name] for one in asked]) for name in asked[0]}
+    answers = bench.survey(together(clients), whole)
+    pieces = {name: tensor.split([len(c) for c in clients]) for name, tensor in answers.items()}
+    return [{name: parts[place] for name, parts in pieces.items()} for place in range(len(clients))]
 
 
 def together(clients: Sequence[Client]) -> Client:
