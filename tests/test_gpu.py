@@ -29,6 +29,15 @@ pytestmark = [
 CASES: dict[str, dict[str, Any]] = {
     "erm": {"learner": {"name": "erm"}},
     "erm-plain": {"learner": {"name": "erm", "augment": "none"}},
+    "falling-rates": {"train": {"lr_rounds": "cosine", "lr_turn": "linear"}},
+    "falling-rates-non-iid": {
+        "partition": {"kind": "dirichlet", "clients": 4, "min_size": 8},
+        "train": {"lr_turn": "cosine", "lr_turn_end": 0.2},
+        "server": {"name": "fedprox"},
+    },
+    "falling-rates-of-two": {"learner": {"name": "dividemix", "warmup": 1}, "train": {"lr_turn": "linear"}},
+    "nesterov-clip": {"train": {"nesterov": True, "clip": 0.3}},
+    "keep-momentum": {"train": {"keep_momentum": True}, "learner": {"name": "fednoil", "frac": 0.4}},
     "fedprox": {"server": {"name": "fedprox", "mu": 0.5}},
     "fednoil": {"learner": {"name": "fednoil", "frac": 0.4, "xi": 0.3}, "server": {"sampling": "score"}},
     "fednoil-auto": {"learner": {"name": "fednoil", "xi": 0.3}},

@@ -20,10 +20,11 @@ from fednoil.data.dataset import Dataset
 from fednoil.errors import UserError
 from fednoil.executors.base import Executor
 from fednoil.executors.cuda import CudaGraphs
-from fednoil.executors.local import Optimiser, Workbench
+from fednoil.executors.local import Workbench
 from fednoil.executors.sequential import Sequential
 from fednoil.learners import learner_class
 from fednoil.learners.base import Client, Learner, Task
+from fednoil.learners.momentum import KeptMomentum
 from fednoil.models.network import Network
 from fednoil.schedules import Schedule
 from fednoil.seeds import Seed
@@ -153,6 +154,8 @@ def assemble(config: Config, setting: Setting) -> Experiment:
     )
     server = cls(config.server, task)
     learner = server.wrap(learner_class(config.learner.name)(config.learner, task))
+    if config.train.keep_momentum and not cls.pools:  # which keeps it anyway
+        learner = KeptMomentum(learner)
     return Experiment(config, setting, task, server, learner, config.schedule.build(), template, seed)
 
 
@@ -186,10 +189,9 @@ def be_deterministic(wanted: bool) -> None:
 
 def make_bench(experiment: Experiment, device: torch.device) -> Workbench:
     """A place for one client's work."""
-    train = experiment.config.train
-    optimiser = Optimiser(lr=train.lr, momentum=train.momentum, weight_decay=train.weight_decay)
-    dtype = pick_precision(experiment.config.run.precision, device)
-    return Workbench(experiment.learner, experiment.template, experiment.normalisation, optimiser, device, dtype)
+    config = experiment.config
+    dtype = pick_precision(config.run.precision, device)
+    return Workbench(experiment.learner, experiment.template, experiment.normalisation, config.train, device, dtype)
 
 
 def make_executor(experiment: Experiment, device: torch.device) -> Executor:

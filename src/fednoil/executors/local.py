@@ -15,21 +15,13 @@ from torch import Tensor, nn
 
 from fednoil.errors import UserError
 from fednoil.executors.base import Job, Look, Progress, Result
+from fednoil.executors.optimiser import RATE, Optimiser
 from fednoil.learners.base import Client, Learner, Phase, Turn, acts, chunks
 from fednoil.models.network import Network
-from fednoil.section import Section
 from fednoil.servers.sampling import client_scores
 from fednoil.tensors import Tensors
 
 PLANNED = (32, 64)  # epochs planned at once: enough to be cheap, and the later ones while the first ones run
-
-
-class Optimiser(Section):
-    """SGD as in the paper, created anew for every local update."""
-
-    lr: float
-    momentum: float
-    weight_decay: float
 
 
 class Workbench:
@@ -137,7 +129,7 @@ class Workbench:
         phases = self.learner.plan(self.nets, client, state, turn, epochs)
         for net in self.nets.values():
             net.train()
-        return phases
+        return self.optimiser.paced(phases, turn, epochs, self.device)
 
     def modules(self) -> Iterator[nn.Module]:
         """All modules of all networks."""
@@ -156,8 +148,11 @@ class Workbench:
         loss = learner.step(nets, pool, batch, state, kind)
         loss.backward()
         learner.gradients(nets, batch, state, kind)
+        settings, rate = self.optimiser, batch.get(RATE, self.optimiser.lr)
         for name in phase.trains:
-            nets[name].sgd(self.optimiser.lr, self.optimiser.momentum, self.optimiser.weight_decay)
+            if settings.clip is not None:
+                nets[name].clip(settings.clip)
+            nets[name].sgd(rate, settings.momentum, settings.weight_decay, settings.nesterov)
         learner.after(nets, batch, state, kind)
         total += loss.detach()
 

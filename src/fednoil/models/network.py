@@ -32,6 +32,11 @@ def channels_last(images: Tensor) -> Tensor:
     return images.as_strided(images.shape, (channels * height * width, 1, channels * width, channels))
 
 
+def shortening(grads: Tensor, norm: float) -> Tensor:
+    """What gradients [..., P] are multiplied with so that none is longer than `norm`: [..., 1]."""
+    return (norm / (torch.linalg.vector_norm(grads, dim=-1, keepdim=True) + 1e-6)).clamp(max=1.0)
+
+
 class Network:
     """One network of one client: flat `params`, `grads`, `momentum`, and its other tensors.
 
@@ -148,11 +153,19 @@ class Network:
     def reset_optimiser(self) -> None:
         self.momentum.zero_()
 
-    def sgd(self, lr: float, momentum: float, weight_decay: float) -> None:
-        """One step of SGD as torch.optim.SGD does it, on the flat vectors."""
+    def clip(self, norm: float) -> None:
+        """Shorten the gradient to `norm` if it is longer, as torch.nn.utils.clip_grad_norm_ does."""
+        self.grads.mul_(shortening(self.grads, norm))
+
+    def sgd(self, lr: float | Tensor, momentum: float, weight_decay: float, nesterov: bool = False) -> None:
+        """One step of SGD as torch.optim.SGD does it, on the flat vectors; `lr` may be a tensor of one number."""
         self.grads.add_(self.params, alpha=weight_decay)
         self.momentum.mul_(momentum).add_(self.grads)
-        self.params.add_(self.momentum, alpha=-lr)
+        step = self.grads.add_(self.momentum, alpha=momentum) if nesterov else self.momentum
+        if isinstance(lr, Tensor):
+            self.params.addcmul_(step, lr, value=-1)
+        else:
+            self.params.add_(step, alpha=-lr)
 
     def load(self, tensors: Tensors, prefix: str) -> None:
         """Copy `<prefix>/<name>` into this network."""
