@@ -42,6 +42,18 @@ CASES: dict[str, dict[str, Any]] = {
     "fednoil": {"learner": {"name": "fednoil", "frac": 0.4, "xi": 0.3}, "server": {"sampling": "score"}},
     "fednoil-auto": {"learner": {"name": "fednoil", "xi": 0.3}},
     "fednoil-local": {"learner": {"name": "fednoil", "frac": 0.4, "xi": 0.3, "teacher": "local"}},
+    "fednoil-readings": {
+        "learner": {
+            "name": "fednoil",
+            "frac": 0.4,
+            "xi": 0.3,
+            "soft": True,
+            "mu": 2,
+            "x_augment": "strong",
+            "epoch": "whole",
+        }
+    },
+    "fednoil-soft-local": {"learner": {"name": "fednoil", "frac": 0.4, "xi": 0.3, "teacher": "local", "soft": True}},
     "fednoil-max-cover": {"learner": {"name": "fednoil", "frac": 0.4, "epoch": "max_cover"}},
     "fedprox+fednoil": {"learner": {"name": "fednoil", "frac": 0.4}, "server": {"name": "fedprox"}},
     "erm-non-iid": {"partition": {"kind": "dirichlet", "clients": 4, "min_size": 8}},
