@@ -194,6 +194,20 @@ class Workbench:
         return Result(client.id, sent, numbers, keep, final.evidence, loss)
 
     @torch.no_grad()
+    def statistics(self, client: Client, received: Tensors) -> Tensors:
+        """Mean and variance of what BatchNorm layers see when the received networks look at the client's samples,
+        un-augmented, as `<network>/<name>`; nothing for a client with one sample, which has no variance."""
+        self.load(received, {})
+        found: Tensors = {}
+        for role in self.learner.roles:
+            if role.shared and len(client) > 1:
+                net = self.nets[role.name]
+                net.train()
+                measured = net.statistics(client.pool[client.index[rows]] for rows in _spans(client))
+                found |= {f"{role.name}/{name}": tensor for name, tensor in measured.items()}
+        return found
+
+    @torch.no_grad()
     def logits(self, model: Tensors, images: Tensor) -> Tensor:
         """Logits of a scored model, in eval mode: float32 [N, C]."""
         self.load(model, model)
@@ -201,3 +215,9 @@ class Workbench:
             net.eval()
         spans = chunks(len(images), images)
         return torch.cat([self.learner.predict(self.nets, images[rows], model).float() for rows in spans])
+
+
+def _spans(client: Client) -> list[Tensor]:
+    """The places of a client's samples in parts for one pass each, all about equally long: none has a single one."""
+    parts = len(chunks(len(client), client.pool))
+    return list(torch.arange(len(client), device=client.index.device).tensor_split(parts))
