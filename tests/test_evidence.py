@@ -12,6 +12,7 @@ from conftest import assert_same
 from hypothesis import given as over
 from hypothesis import settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fednoil import evidence, rounds
 from fednoil.config import load_config
@@ -67,6 +68,32 @@ def test_clients_together_are_clients_alone(sizes: list[int], looks: int, seed: 
         if len(seen[k]) > 1:
             slope = np.polyfit(np.arange(len(seen[k])), torch.stack(seen[k]).numpy(), 1)[0]
             np.testing.assert_allclose(evidence.trend(own).numpy(), slope, atol=1e-5)
+
+
+class _Launches(TorchDispatchMode):
+    """Counts the operations that are a launch, or more, on a GPU: all but views, and what works on counters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        if not func.is_view and isinstance(found, torch.Tensor) and found.numel() > 100:
+            self.names.append(str(func))
+        return found
+
+
+def test_a_round_takes_few_launches_and_copies_nothing_to_a_gpu() -> None:
+    """On a GPU the cost is that of launches, and of waiting for what comes from the host."""
+    sizes = [40, 30, 50]
+    bundle = evidence.start([torch.zeros(n, dtype=torch.int64) for n in sizes], 4)
+    looks = {k: torch.full((n, 4), 0.25) for k, n in enumerate(sizes)}
+    with _Launches() as launches:
+        bundle = evidence.add_looks(bundle, sizes, looks)
+        evidence.add_draws(bundle, sizes, {1: torch.ones(30, dtype=torch.int64)}, 5)
+    assert len(launches.names) <= 16, launches.names
+    assert not [name for name in launches.names if "index" in name or "repeat" in name]
 
 
 def played(values: dict[str, Any], count: int, state: rounds.RunState | None = None) -> rounds.RunState:

@@ -13,7 +13,10 @@ from torch.nn import functional as F
 
 from fednoil import rounds
 from fednoil.config import load_config
+from fednoil.executors import local
+from fednoil.executors.capture import Streams
 from fednoil.executors.cuda import CudaGraphs
+from fednoil.executors.local import Workbench
 from fednoil.executors.sequential import Sequential
 from fednoil.experiment import make_executor, make_experiment
 from fednoil.learners.base import Nets
@@ -114,6 +117,40 @@ def test_executors_agree(values: dict[str, Any], case: str) -> None:
                 assert error < 1e-4, (executor, name, float(error))
         for key in ("train_batches", "local_epochs", "bytes_up", "noise_ratio"):
             assert [r[key] for r in records] == [r[key] for r in log]
+
+
+@pytest.mark.parametrize("late", ["clients", "plans"])
+@pytest.mark.parametrize("case", ["fednoil", "fednoil-auto", "josrc", "dividemix", "batch-norm-non-iid"])
+def test_streams_that_come_late_change_nothing(
+    values: dict[str, Any], monkeypatch: pytest.MonkeyPatch, case: str, late: str
+) -> None:
+    """Epochs are planned one by one; the clients' streams, or the one that plans, lie some 10 ms behind the host.
+
+    Who doesn't wait for the other then reads a plan that isn't there yet, or one whose memory has been given away.
+    """
+    for section, keys in CASES[case].items():
+        values[section] = {**values.get(section, {}), **keys} if section != "model" else keys
+    values["schedule"] = {"name": "constant", "epochs": 4}
+    monkeypatch.setattr(local, "PLANNED", (1, 1))
+    wanted, log = played(values, "cuda", "auto", 2)
+    sleeps = []
+
+    def sleep() -> None:
+        sleeps.append(late)
+        torch.cuda._sleep(20_000_000)  # cycles, on the current stream
+
+    enter, planned = Streams.__enter__, Workbench.planned
+    if late == "clients":
+        monkeypatch.setattr(Streams, "__enter__", lambda streams: (enter(streams), sleep())[0])
+    else:
+        monkeypatch.setattr(Workbench, "planned", lambda *arguments: (sleep(), planned(*arguments))[1])
+    got, records = played(values, "cuda", "auto", 2)
+    assert len(sleeps) >= 8
+    assert [r["selected"] for r in records] == [r["selected"] for r in log]
+    for name, tensor in wanted.items():
+        if tensor.is_floating_point():
+            error = (got[name] - tensor).norm() / tensor.norm().clamp_min(1e-6)
+            assert error < 1e-4, (name, float(error))
 
 
 @pytest.mark.parametrize("frac", [0.4, "auto"])

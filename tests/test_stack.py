@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ from fednoil.executors.cuda import CudaGraphs
 from fednoil.executors.local import Workbench
 from fednoil.executors.sequential import Sequential
 from fednoil.experiment import Experiment, make_executor, make_experiment
-from fednoil.learners.base import Client, Nets, Turn
+from fednoil.learners.base import Client, Final, Nets, Turn
 from fednoil.learners.erm import Erm
 from fednoil.tensors import Tensors
 
@@ -155,6 +155,32 @@ class WholeClients(Erm):
         return found / found.max()
 
 
+class AsksSomeMore(Erm):
+    """Client 0 is asked nothing, clients 1 and 2 are given a number a sample, client 3 two of another type."""
+
+    surveyed: ClassVar[list[int]] = []
+
+    def asks(self, client: Client, turn: Turn) -> Tensors:
+        if client.id == 0:
+            return {}
+        if client.id == 3:
+            return {"numbers": torch.full((len(client), 2), 3)}
+        return {"numbers": torch.full((len(client),), 0.5 * client.id)}
+
+    def survey(self, nets: Nets, client: Client, asked: Tensors) -> Tensors:
+        self.surveyed.append(client.id)
+        told = self.confidence(nets, client, 1.0)
+        if "numbers" in asked:
+            return {"told": told + asked["numbers"].view(len(client), -1).sum(1), "numbers": asked["numbers"]}
+        return {"told": told}
+
+    def step(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> Tensor:
+        return super().step(nets, pool, batch, state, kind) * state["told"].mean()
+
+    def final(self, nets: Nets, client: Client, state: Tensors, turn: Turn) -> Final:
+        return Final(evidence=dict(state))
+
+
 @pytest.mark.parametrize("name", ["ReadsMomentum", "ReadsParameters", "WritesItsBatch"])
 def test_what_a_step_may_do_means_the_same(values: dict[str, Any], name: str) -> None:
     values["learner"] = {"name": f"test_stack:{name}"}
@@ -166,6 +192,22 @@ def test_what_a_step_may_do_means_the_same(values: dict[str, Any], name: str) ->
     for client, result in wanted.items():
         close(got[client].tensors, result.tensors)
         assert got[client].loss == pytest.approx(result.loss, rel=1e-4)
+
+
+def test_clients_that_are_asked_different_things_get_their_own_answers(values: dict[str, Any]) -> None:
+    """Those that are asked alike are surveyed as one: three surveys for four clients."""
+    values["learner"] = {"name": "test_stack:AsksSomeMore"}
+    experiment = make_experiment(load_config(values))
+    wanted = trained(experiment, make_executor(experiment, CPU), [0, 1, 2, 3], 2)
+    AsksSomeMore.surveyed.clear()
+    executor = stacked(experiment, 4)
+    got = trained(experiment, executor, [0, 1, 2, 3], 2)
+    assert executor.reason is None
+    assert len(AsksSomeMore.surveyed) == 3
+    for client, result in wanted.items():
+        close(got[client].tensors, result.tensors)
+        close(got[client].evidence, result.evidence)
+        assert ("numbers" in result.evidence) == (client > 0)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,10 @@ holds the samples of one or more clients, one after another:
     moment         [N]     the same, the t-th look times t: with it the trend is known
     margin         [N]     sum over looks of that probability less the best other one
     drawn          [N]     epochs in which the sample was drawn into D^x
-    looks, epochs  [K]     how often each client looked, and for how many epochs it drew
+    looks, epochs  [K]     how often each client looked, and for how many epochs it drew; always on the host
+
+On a GPU a round's share of this is bound by launches, not by arithmetic. So all clients' samples are worked on at once,
+and what is counted by client stays on the host: nothing is copied to the device where all clients look.
 """
 
 from __future__ import annotations
@@ -21,12 +24,12 @@ from itertools import accumulate
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from fednoil.tensors import Tensors
 
 _POWER = 2  # of t in a look's weight
 _LOOKED = ("given", "probabilities", "votes", "confidence", "moment", "margin")
+_COUNTERS = ("looks", "epochs")
 
 
 def start(given: Sequence[Tensor], num_classes: int) -> Tensors:
@@ -44,27 +47,27 @@ def start(given: Sequence[Tensor], num_classes: int) -> Tensors:
         "votes": zeros(count, num_classes, dtype=whole),
         **{name: zeros(count) for name in ("confidence", "moment", "margin")},
         "drawn": zeros(count, dtype=whole),
-        **{name: zeros(len(given), dtype=whole) for name in ("looks", "epochs")},
+        **{name: torch.zeros(len(given), dtype=whole) for name in _COUNTERS},
     }
 
 
-def add_looks(bundle: Tensors, sizes: Sequence[int], looks: Mapping[int, Tensor]) -> Tensors:
-    """The bundle after one look of some clients, by number: class probabilities [n, C] of each one's samples.
+def placed(bundle: Tensors, device: torch.device) -> Tensors:
+    """The bundle with what it has of samples on `device`."""
+    return {name: tensor if name in _COUNTERS else tensor.to(device) for name, tensor in bundle.items()}
 
-    All their samples are worked on at once, because a GPU takes as long for one client as for all.
-    """
+
+def add_looks(bundle: Tensors, sizes: Sequence[int], looks: Mapping[int, Tensor]) -> Tensors:
+    """The bundle after one look of some clients, by number: class probabilities [n, C] of each one's samples."""
     clients = sorted(looks)
     probs = torch.cat([looks[k] for k in clients])
-    whole = len(clients) == len(sizes)
-    rows = slice(None) if whole else _rows(sizes, clients).to(probs.device)
-    here = slice(None) if whole else torch.tensor(clients).to(probs.device)
-    number = bundle["looks"].clone()
-    number[here] += 1
-    lengths = torch.tensor([sizes[k] for k in clients]).to(probs.device, non_blocking=True)
-    t = number[here].repeat_interleave(lengths, output_size=len(probs)).float()
-    after = _looked({name: bundle[name][rows] for name in _LOOKED}, probs, t)
-    if isinstance(rows, Tensor):
-        after = {name: bundle[name].index_copy(0, rows, tensor) for name, tensor in after.items()}
+    number = _counted(bundle["looks"], clients, 1)
+    counts = number.tolist()
+    times = _times([counts[k] for k in clients], [sizes[k] for k in clients], probs)
+    if len(clients) == len(sizes):
+        return {**bundle, **_looked(bundle, probs, *times), "looks": number}
+    rows = _rows(sizes, clients).to(probs.device)
+    after = _looked({name: bundle[name][rows] for name in _LOOKED}, probs, *times)
+    after = {name: bundle[name].index_copy(0, rows, tensor) for name, tensor in after.items()}
     return {**bundle, **after, "looks": number}
 
 
@@ -72,19 +75,17 @@ def add_draws(bundle: Tensors, sizes: Sequence[int], drawn: Mapping[int, Tensor]
     """The bundle after some clients trained for so many epochs, having drawn each sample `drawn` [n] times."""
     if not drawn:
         return bundle
-    clients = sorted(drawn)
-    rows = _rows(sizes, clients).to(bundle["drawn"].device)
-    counts = torch.cat([drawn[k] for k in clients]).to(bundle["drawn"].dtype)
-    turns = bundle["epochs"].clone()
-    turns[torch.tensor(clients).to(turns.device)] += epochs
-    return {**bundle, "drawn": bundle["drawn"].index_add(0, rows, counts), "epochs": turns}
+    before, turns = bundle["drawn"], _counted(bundle["epochs"], sorted(drawn), epochs)
+    none = next(iter(drawn.values())).new_zeros(max(sizes))
+    counts = torch.cat([drawn[k] if k in drawn else none[:size] for k, size in enumerate(sizes)])
+    return {**bundle, "drawn": before + counts.to(before.dtype), "epochs": turns}
 
 
 def of_client(bundle: Tensors, sizes: Sequence[int], client: int) -> Tensors:
     """One client's part of a bundle."""
     first = sum(sizes[:client])
     here, one = slice(first, first + sizes[client]), slice(client, client + 1)
-    return {name: tensor[one if name in ("looks", "epochs") else here] for name, tensor in bundle.items()}
+    return {name: tensor[one if name in _COUNTERS else here] for name, tensor in bundle.items()}
 
 
 def trend(bundle: Tensors) -> Tensor:
@@ -96,14 +97,12 @@ def trend(bundle: Tensors) -> Tensor:
     return (bundle["moment"].double() - (count + 1) / 2 * bundle["confidence"].double()) / spread
 
 
-def _looked(before: Tensors, probs: Tensor, t: Tensor) -> Tensors:
-    """Rows of a bundle after their t-th look [n]."""
+def _looked(before: Tensors, probs: Tensor, t: Tensor | float, step: Tensor) -> Tensors:
+    """Rows of a bundle after their t-th look."""
     given = before["given"][:, None]
     own = probs.gather(1, given)[:, 0]
     rival = probs.scatter(1, given, -1.0).amax(1)
-    vote = F.one_hot(probs.argmax(1), probs.shape[1]).to(before["votes"].dtype)
-    # Averaging with these steps gives the t-th look the weight t(t + 1)/2 · const (Shamir and Zhang, ICML 2013).
-    step = ((_POWER + 1) / (t + _POWER))[:, None]
+    vote = probs.argmax(1, keepdim=True) == torch.arange(probs.shape[1], device=probs.device)
     return {
         "probabilities": torch.lerp(before["probabilities"], probs, step),
         "votes": before["votes"] + vote,
@@ -111,6 +110,30 @@ def _looked(before: Tensors, probs: Tensor, t: Tensor) -> Tensors:
         "moment": before["moment"] + t * own,
         "margin": before["margin"] + own - rival,
     }
+
+
+def _times(numbers: Sequence[int], sizes: Sequence[int], like: Tensor) -> tuple[Tensor | float, Tensor]:
+    """Which look this is for each client's samples, and how far the mean goes towards it: t [n] and [n, 1].
+
+    Where all have looked equally often, as with scores, a number and [1, 1].
+    """
+    same = len(set(numbers)) == 1
+    t = torch.tensor(numbers[:1] if same else numbers, dtype=torch.float32)
+    # Averaging with these steps gives the t-th look the weight t(t + 1)/2 · const (Shamir and Zhang, ICML 2013).
+    step = (_POWER + 1) / (t + _POWER)
+    if same:
+        return float(numbers[0]), like.new_full((1, 1), float(step))
+    lengths = torch.tensor(sizes)
+    t, step = (values.repeat_interleave(lengths).to(like.device) for values in (t, step))
+    return t, step[:, None]
+
+
+def _counted(counter: Tensor, clients: Sequence[int], more: int) -> Tensor:
+    """The counter [K] with `more` for these clients."""
+    values = counter.tolist()
+    for client in clients:
+        values[client] += more
+    return torch.tensor(values, dtype=counter.dtype)
 
 
 def _rows(sizes: Sequence[int], clients: Sequence[int]) -> Tensor:

@@ -64,7 +64,7 @@ def placed(state: RunState, device: torch.device) -> RunState:
         return state
     server = replace(state.server, tensors=move(state.server.tensors))
     keep = {k: move(kept) for k, kept in state.keep.items()}
-    return replace(state, server=server, keep=keep, evidence=move(state.evidence))
+    return replace(state, server=server, keep=keep, evidence=evidence.placed(state.evidence, device))
 
 
 def play(

@@ -172,6 +172,25 @@ class StackedBench:
         self.stacks = {name: Stack([b.nets[name] for b in benches]) for name in benches[0].nets}
 
 
+class Unchanged:
+    """Put the networks of some rows back as they were."""
+
+    def __init__(self, bench: StackedBench, here: slice) -> None:
+        self.tensors = [
+            tensor[here]
+            for stack in bench.stacks.values()
+            for tensor in (stack.params, stack.grads, stack.momentum, stack.half, *stack.others.values())
+            if tensor is not None
+        ]
+
+    def __enter__(self) -> None:
+        self.copies = [tensor.clone() for tensor in self.tensors]
+
+    def __exit__(self, *error: object) -> None:
+        for tensor, copy in zip(self.tensors, self.copies, strict=True):
+            tensor.copy_(copy)
+
+
 def _whole(parts: Sequence[Tensor]) -> Tensor:
     """The parts of a gradient as one, float32 [K, P]."""
     return torch.cat([part.float() for part in parts], 1)

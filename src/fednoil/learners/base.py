@@ -154,7 +154,10 @@ class Learner(ABC):
         return (Role("model"),)
 
     def asks(self, client: Client, turn: Turn) -> Tensors:
-        """What a survey needs besides the client's samples (random views, say): one row for each sample."""
+        """What a survey needs besides the client's samples (random views, say): one row for each sample.
+
+        Clients may be asked different things; those that are asked alike may be surveyed together.
+        """
         return {}
 
     def survey(self, nets: Nets, client: Client, asked: Tensors) -> Tensors:
