@@ -41,6 +41,12 @@ CASES: dict[str, dict[str, Any]] = {
     "falling-rates-of-two": {"learner": {"name": "dividemix", "warmup": 1}, "train": {"lr_turn": "linear"}},
     "nesterov-clip": {"train": {"nesterov": True, "clip": 0.3}},
     "keep-momentum": {"train": {"keep_momentum": True}, "learner": {"name": "fednoil", "frac": 0.4}},
+    "group-norm": {"model": {"name": "resnet18", "width": 4, "norm": "group"}, "learner": {"name": "fednoil"}},
+    "measured-statistics": {
+        "model": {"name": "test_rounds:bn_model"},
+        "server": {"statistics": "measure", "step": 0.5},
+        "data": {"validation": 0.25},
+    },
     "fedprox": {"server": {"name": "fedprox", "mu": 0.5}},
     "fednoil": {"learner": {"name": "fednoil", "frac": 0.4, "xi": 0.3}, "server": {"sampling": "score"}},
     "fednoil-auto": {"learner": {"name": "fednoil", "xi": 0.3}},

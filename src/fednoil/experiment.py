@@ -253,7 +253,7 @@ def make_executor(experiment: Experiment, device: torch.device) -> Executor:
     test_images = torch.tensor(setting.dataset.test.images, device=device)
     if device.type == "cuda" and config.run.executor == "auto":
         parallel = min(config.run.parallel, number_selected(config.server.client_fraction, setting.num_clients))
-        return CudaGraphs(lambda: make_bench(experiment, device), clients, test_images, parallel)
+        return CudaGraphs(lambda: make_bench(experiment, device), clients, test_images, parallel, validation)
     return Sequential(make_bench(experiment, device), clients, test_images, validation)
 
 
