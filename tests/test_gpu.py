@@ -63,6 +63,7 @@ CASES: dict[str, dict[str, Any]] = {
         }
     },
     "fednoil-soft-local": {"learner": {"name": "fednoil", "frac": 0.4, "xi": 0.3, "teacher": "local", "soft": True}},
+    "fednoil-plus": {"learner": {"name": "fednoil-plus", "frac": 0.4, "xi": 0.3, "mix": 1.0, "align": True}},
     "fednoil-max-cover": {"learner": {"name": "fednoil", "frac": 0.4, "epoch": "max_cover"}},
     "fedprox+fednoil": {"learner": {"name": "fednoil", "frac": 0.4}, "server": {"name": "fedprox"}},
     "erm-non-iid": {"partition": {"kind": "dirichlet", "clients": 4, "min_size": 8}},
