@@ -32,10 +32,38 @@ pytestmark = [
 CASES: dict[str, dict[str, Any]] = {
     "erm": {"learner": {"name": "erm"}},
     "erm-plain": {"learner": {"name": "erm", "augment": "none"}},
+    "falling-rates": {"train": {"lr_rounds": "cosine", "lr_turn": "linear"}},
+    "falling-rates-non-iid": {
+        "partition": {"kind": "dirichlet", "clients": 4, "min_size": 8},
+        "train": {"lr_turn": "cosine", "lr_turn_end": 0.2},
+        "server": {"name": "fedprox"},
+    },
+    "falling-rates-of-two": {"learner": {"name": "dividemix", "warmup": 1}, "train": {"lr_turn": "linear"}},
+    "nesterov-clip": {"train": {"nesterov": True, "clip": 0.3}},
+    "keep-momentum": {"train": {"keep_momentum": True}, "learner": {"name": "fednoil", "frac": 0.4}},
+    "group-norm": {"model": {"name": "resnet18", "width": 4, "norm": "group"}, "learner": {"name": "fednoil"}},
+    "measured-statistics": {
+        "model": {"name": "test_rounds:bn_model"},
+        "server": {"statistics": "measure", "step": 0.5},
+        "data": {"validation": 0.25},
+    },
     "fedprox": {"server": {"name": "fedprox", "mu": 0.5}},
     "fednoil": {"learner": {"name": "fednoil", "frac": 0.4, "xi": 0.3}, "server": {"sampling": "score"}},
     "fednoil-auto": {"learner": {"name": "fednoil", "xi": 0.3}},
     "fednoil-local": {"learner": {"name": "fednoil", "frac": 0.4, "xi": 0.3, "teacher": "local"}},
+    "fednoil-readings": {
+        "learner": {
+            "name": "fednoil",
+            "frac": 0.4,
+            "xi": 0.3,
+            "soft": True,
+            "mu": 2,
+            "x_augment": "strong",
+            "epoch": "whole",
+        }
+    },
+    "fednoil-soft-local": {"learner": {"name": "fednoil", "frac": 0.4, "xi": 0.3, "teacher": "local", "soft": True}},
+    "fednoil-plus": {"learner": {"name": "fednoil-plus", "frac": 0.4, "xi": 0.3, "mix": 1.0, "align": True}},
     "fednoil-max-cover": {"learner": {"name": "fednoil", "frac": 0.4, "epoch": "max_cover"}},
     "fedprox+fednoil": {"learner": {"name": "fednoil", "frac": 0.4}, "server": {"name": "fedprox"}},
     "erm-non-iid": {"partition": {"kind": "dirichlet", "clients": 4, "min_size": 8}},

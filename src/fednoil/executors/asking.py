@@ -17,7 +17,7 @@ def surveys(bench: Workbench, everyone: Mapping[int, Client], jobs: Sequence[Job
     found: dict[int, Tensors] = {}
     groups: dict[int, list[Job]] = {}
     for job in jobs:
-        if not job.keep and acts(bench.learner, "survey") and usual(bench.learner):
+        if not own_networks(bench, job) and acts(bench.learner, "survey") and usual(bench.learner):
             groups.setdefault(id(job.received), []).append(job)
     for group in groups.values():
         alike: dict[object, list[tuple[Job, Tensors]]] = {}
@@ -43,6 +43,11 @@ def _answers(bench: Workbench, clients: Sequence[Client], asked: Sequence[Tensor
     answers = bench.survey(together(clients), whole)
     pieces = {name: tensor.split([len(c) for c in clients]) for name, tensor in answers.items()}
     return [{name: parts[place] for name, parts in pieces.items()} for place in range(len(clients))]
+
+
+def own_networks(bench: Workbench, job: Job) -> bool:
+    """Whether the client has networks of its own, kept from its last turn."""
+    return bool(job.keep) and any(role.kept for role in bench.learner.roles)
 
 
 def together(clients: Sequence[Client]) -> Client:

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn.modules.dropout import _DropoutNd
 
-from fednoil.executors.asking import surveys, together, usual
-from fednoil.executors.base import Job, Look, Progress, Result
+from fednoil.executors.asking import own_networks, surveys, together, usual
+from fednoil.executors.base import HeldOut, Job, Look, Progress, Result
 from fednoil.executors.capture import Graphs, NotCapturable, Portion, Signature
 from fednoil.executors.local import Workbench
 from fednoil.executors.sequential import Sequential
@@ -54,8 +54,9 @@ class CudaGraphs:
         clients: Mapping[int, Client],
         test_images: Tensor,
         parallel: int,
+        validation: Mapping[int, Client] | None = None,
     ) -> None:
-        self.eager = Sequential(make_bench(), clients, test_images)
+        self.eager = Sequential(make_bench(), clients, test_images, validation)
         self.clients = clients
         self.bench = StackedBench([make_bench() for _ in range(parallel)])
         device = self.bench.benches[0].device
@@ -78,7 +79,8 @@ class CudaGraphs:
     def scores(self, jobs: Sequence[Job], sampling: str, temperature: float) -> dict[int, Look]:
         """Clients that received the same model and keep none are asked in one pass over all their samples."""
         bench, first = self.eager.bench, jobs[0]
-        if not usual(bench.learner) or any(job.received is not first.received or job.keep for job in jobs):
+        alike = all(job.received is first.received for job in jobs) and not any(own_networks(bench, j) for j in jobs)
+        if not alike or not usual(bench.learner):
             return self.eager.scores(jobs, sampling, temperature)
         clients = [self.clients[job.client] for job in jobs]
         bench.load(first.received, {})
@@ -90,6 +92,12 @@ class CudaGraphs:
 
     def test_logits(self, model: Tensors) -> Tensor:
         return self.eager.test_logits(model)
+
+    def held_out(self, jobs: Sequence[Job]) -> dict[int, HeldOut]:
+        return self.eager.held_out(jobs)
+
+    def statistics(self, jobs: Sequence[Job]) -> dict[int, Tensors]:
+        return self.eager.statistics(jobs)
 
     def train(self, jobs: Sequence[Job], progress: Progress | None = None) -> list[Result]:
         results: list[Result] = []
