@@ -104,7 +104,7 @@ def compiled(task: tuple[str, Layer, Config]) -> None:
     try:
         work(gemm, shape_of(layer, 2, 2), config)()
         torch.cuda.synchronize()
-    except Exception:  # noqa: BLE001
+    except Exception:
         return
 
 
@@ -128,7 +128,7 @@ def measured(gemm: str, layer: Layer, shape: Shape) -> dict[str, object]:
     for config in dict.fromkeys([own, *candidates(gemm, shape)]):
         try:
             times[config] = seconds(work(gemm, shape, config))
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
             print(f"{gemm} {layer} {tuple(config)}: {type(error).__name__}", flush=True)
     high, wide = shape.result
     flops = 2 * shape.K * shape.B * high * wide * shape.outputs * shape.KH * shape.KW * shape.C
