@@ -55,12 +55,17 @@ class FedNoilPlus(FedNoil):
         if self.config.balanced:
             judged["weight"] = balanced(judged["weight"], client.labels, self.task.num_classes)
         if "taught" in judged:
-            if self.config.align:
-                judged["taught"] = aligned(judged["taught"], client.labels)
-            if self.config.posterior:
-                share = clean_share(state["confidence"], self.task.num_classes)
-                judged["taught"] = posterior(judged["taught"], client.labels, share)
+            share = clean_share(state["confidence"], self.task.num_classes) if self.config.posterior else None
+            each = judged["taught"].unbind(1) if judged["taught"].dim() == 3 else [judged["taught"]]
+            each = [self._corrected(probs, client.labels, share) for probs in each]
+            judged["taught"] = torch.stack(each, 1) if judged["taught"].dim() == 3 else each[0]
         return judged
+
+    def _corrected(self, probs: Tensor, labels: Tensor, share: float | None) -> Tensor:
+        """Probabilities of pseudo-labels [n, C] by what is known of the client."""
+        if self.config.align:
+            probs = aligned(probs, labels)
+        return probs if share is None else posterior(probs, labels, share)
 
     def labelled_plan(
         self, client: Client, labelled: Tensor, seed: Seed, epochs: range, shape: tuple[int, int]
