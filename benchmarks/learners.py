@@ -6,7 +6,9 @@ Turns of all learners alternate on the same executor, so that whatever else the 
 are the shortest, since other programs only ever add to them, and on a CPU one thread's own seconds. A learner may take
 1.3 times what its passes imply: the rest is augmentation, losses and bookkeeping.
 
-    python benchmarks/learners.py [--turns 9] [--epochs 3] [--width 12] [--device cpu]
+    python benchmarks/learners.py [--turns 9] [--epochs 3] [--width 12] [--clients 1] [--preset NAME] [--device cpu]
+
+`--preset` takes the data, noise and model of a preset, such as the paper's, in place of the demo's.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fednoil.config import load_config
+from fednoil.config import load_config, preset
 from fednoil.executors.base import Executor, Job
 from fednoil.experiment import make_executor, make_experiment
 from fednoil.learners.base import Turn
@@ -46,7 +48,7 @@ class Case:
     """One learner, ready for its turn again and again."""
 
     executor: Executor
-    job: Job
+    jobs: list[Job]
     forward: int = 0  # images through a network without gradients in a turn
     trained: int = 0  # and with gradients
     seconds: list[float] = field(default_factory=list)
@@ -56,7 +58,7 @@ class Case:
         return self.forward + 3 * self.trained
 
     def turn(self) -> None:
-        self.executor.train([self.job])
+        self.executor.train(self.jobs)
 
 
 def seconds(work: Callable[[], object], device: torch.device) -> float:
@@ -70,31 +72,34 @@ def seconds(work: Callable[[], object], device: torch.device) -> float:
 
 
 def make_case(section: dict[str, Any], round_idx: int, args: argparse.Namespace) -> Case:
-    """Count a turn's images on the reference executor; the one that is timed may capture and replay."""
+    """Count the images of one client's turn on the reference executor; the one that is timed may capture and replay."""
     values: dict[str, Any] = {
         "noise": {"kind": "symmetric"},
         "model": {"name": "cnn", "width": args.width},
-        "learner": section,
-        "schedule": {"epochs": args.epochs},
         "train": {"rounds": 100, "lr": 0.01, "pad": 2},
     }
+    if args.preset:
+        chosen = preset(args.preset)
+        values = {name: chosen[name] for name in ("data", "partition", "noise", "model", "train") if name in chosen}
+    values |= {"learner": section, "schedule": {"epochs": args.epochs}}
     device = torch.device(args.device)
     experiment = make_experiment(load_config(values))
-    turn = Turn(round_idx, args.epochs, experiment.seed.child("round", round_idx, "client", 0))
-    case = Case(make_executor(experiment, device), Job(0, _trained(values, device), {}, turn))
+    model, seed = _trained(values, device), experiment.seed.child("round", round_idx)
+    jobs = [Job(k, model, {}, Turn(round_idx, args.epochs, seed.child("client", k))) for k in range(args.clients)]
+    case = Case(make_executor(experiment, device), jobs)
     reference = make_experiment(load_config({**values, "run": {"executor": "sequential"}}))
     plain = Network.__call__
 
     def counted(net: Network, images: Tensor) -> Tensor:
         if torch.is_grad_enabled():
-            case.trained += len(images)
+            case.trained += args.clients * len(images)
         else:
-            case.forward += len(images)
+            case.forward += args.clients * len(images)
         return plain(net, images)
 
     Network.__call__ = counted  # type: ignore[method-assign]
     try:
-        make_executor(reference, device).train([case.job])
+        make_executor(reference, device).train(case.jobs[:1])
     finally:
         Network.__call__ = plain  # type: ignore[method-assign]
     return case
@@ -130,6 +135,8 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=9)
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--width", type=int, default=12)
+    parser.add_argument("--clients", type=int, default=1)
+    parser.add_argument("--preset")
     parser.add_argument("--device", default="cpu")
     args = parser.parse_args()
     device = torch.device(args.device)
@@ -147,7 +154,7 @@ def main() -> None:
         implied, measured = case.passes / base, shortest[name] / unit
         over[name] = measured / implied
         print(f"| {name} | {case.forward}, {case.trained} | {implied:.2f} | {measured:.2f} | {over[name]:.2f} |")
-    print(f"a turn of {args.epochs} epochs, shortest of {args.turns}, on {device}")
+    print(f"a turn of {args.clients} clients, {args.epochs} epochs, shortest of {args.turns}, on {device}")
     print(f"a bare forward pass costs {forward_price(args):.2f} of a forward and backward one; implied counts 0.33")
     slow = [name for name, ratio in over.items() if ratio > LIMIT]
     if slow:

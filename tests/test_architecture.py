@@ -27,6 +27,7 @@ STAGES = [
     ["paper"],
     ["experiment"],
     ["metrics"],
+    ["evaluation"],
     ["rounds"],
     ["records"],
     ["predict", "runner", "testing"],

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import copy
+import json
 import tomllib
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fednoil.config import Config, load_config, merge, parse_set, preset, preset_names, read_toml, to_toml
+from fednoil.config.schema import TrainConfig
 from fednoil.errors import UserError
 
 
@@ -270,3 +273,21 @@ def test_a_truth_value_is_no_number(text: str) -> None:
     values.setdefault("learner", {}).setdefault("name", "fednoil")
     with pytest.raises(UserError, match=r"true and false are no value"):
         load_config(values)
+
+
+def test_recorded_runs_are_recognised() -> None:
+    """Keys that came later leave the hash as it was, as long as they have their defaults."""
+    path = Path(__file__).resolve().parents[1] / "experiments/reproduce/results.parquet"
+    rows = pq.read_table(path, columns=["config", "summary"]).to_pylist()
+    known = [load_config(json.loads(r["config"])).hash() == json.loads(r["summary"]).get("config_hash") for r in rows]
+    assert sum(known) >= 60  # the others are older, or were stopped and have no hash
+
+
+@pytest.mark.parametrize("key", sorted(TrainConfig.later))
+def test_a_later_key_counts_once_it_is_set(values: dict[str, Any], key: str) -> None:
+    set_to = {"lr_rounds": "cosine", "lr_rounds_end": 0.5, "lr_turn": "linear", "lr_turn_end": 0.5, "clip": 1.0}
+    plain, changed = load_config(values), copy.deepcopy(values)
+    changed["train"][key] = set_to.get(key, True)
+    assert load_config(changed).hash() != plain.hash()
+    changed["train"][key] = TrainConfig.model_fields[key].default
+    assert load_config(changed).hash() == plain.hash()

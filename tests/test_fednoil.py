@@ -18,9 +18,10 @@ from fednoil.config import load_config, preset
 from fednoil.errors import UserError
 from fednoil.executors.base import Job
 from fednoil.experiment import Experiment, make_executor, make_experiment
-from fednoil.learners.base import Task, Turn
+from fednoil.learners.base import Client, Task, Turn
 from fednoil.learners.clean_share import clean_share
-from fednoil.learners.fednoil import FedNoil, FedNoilConfig, fixmatch_loss
+from fednoil.learners.fednoil import FedNoil, FedNoilConfig
+from fednoil.learners.pseudo_labels import decided, unlabelled_loss
 from fednoil.seeds import Seed
 from fednoil.servers.sampling import client_scores, draw_clients, shares
 
@@ -124,7 +125,7 @@ def test_scores_are_made_with_the_received_model(fednoil_values: dict[str, Any])
 )
 def test_epoch_shapes(n: int, frac: float, labelled: int, proportional: Any, max_cover: Any) -> None:
     state = {"confidence": torch.rand(n)}
-    assert learner(frac=frac).labelled_size(state) == labelled
+    assert learner(frac=frac).labelled_size(state, 1) == labelled
     assert learner(frac=frac).epoch_shape(labelled, n - labelled) == proportional
     assert learner(frac=frac, epoch="max_cover").epoch_shape(labelled, n - labelled) == max_cover
     assert learner(frac=frac, ssl=False).epoch_shape(labelled, n - labelled) == (-(-labelled // 32), 32, 0)
@@ -135,8 +136,6 @@ def test_epoch_shapes(n: int, frac: float, labelled: int, proportional: Any, max
 @given(st.integers(2, 120), st.floats(0.01, 1.0), st.sampled_from(["proportional", "max_cover"]), st.booleans())
 def test_plan_covers_both_sets(n: int, frac: float, epoch: str, uniform: bool) -> None:
     """D^x ∩ D^u = ∅, their union is D_k, each is passed at least once in an epoch, batches are full."""
-    from fednoil.learners.base import Client
-
     sampling = "uniform" if uniform else "confidence"
     method = learner(frac=frac, epoch=epoch, local_sampling=sampling)
     client = Client(0, torch.zeros(500, 1, 28, 28, dtype=torch.uint8), torch.arange(n) + 300, torch.arange(n) % 10)
@@ -144,11 +143,10 @@ def test_plan_covers_both_sets(n: int, frac: float, epoch: str, uniform: bool) -
         "confidence": torch.rand(n),
         "drawn": torch.zeros(n, dtype=torch.int64),
         "votes": torch.zeros(n, 10, dtype=torch.int64),
-        "pseudo": torch.arange(n) % 7,
-        "accepted": torch.arange(n) % 2 == 0,
+        "taught": F.one_hot(torch.arange(n) % 7, 10) * (1 - 0.5 * (torch.arange(n) % 2))[:, None],
     }
     (phase,) = method.plan({}, client, state, Turn(1, 3, Seed(n)), range(3))
-    size = method.labelled_size(state)
+    size = method.labelled_size(state, 1)
     assert int(state["drawn"].sum()) == 3 * size
     labels = phase.tensors["x_labels"]
     assert torch.equal(labels, (phase.tensors["x_index"] - 300) % 10)
@@ -170,8 +168,8 @@ def test_plan_covers_both_sets(n: int, frac: float, epoch: str, uniform: bool) -
 
 def test_labels_are_drawn_by_confidence_without_replacement() -> None:
     """conf (.9, .6, .3, .2): q = (.45, .30, .15, .10); two draws in succession have these inclusion chances."""
-    state = {"confidence": torch.tensor([0.9, 0.6, 0.3, 0.2])}
-    labelled, rest = learner().split(state, 2, Seed(0), range(100_000))
+    weight = torch.tensor([0.9, 0.6, 0.3, 0.2])
+    labelled, rest = learner().split(weight, 2, Seed(0), range(100_000))
     assert torch.equal(torch.cat([labelled, rest], 1).sort(1).values[0], torch.arange(4))
     q = [0.45, 0.30, 0.15, 0.10]
     for i in range(4):
@@ -182,15 +180,17 @@ def test_labels_are_drawn_by_confidence_without_replacement() -> None:
 
 def test_uniform_local_sampling_ignores_confidence() -> None:
     state = {"confidence": torch.cat([torch.full((50,), 0.999), torch.full((50,), 1e-6)])}
-    labelled, _ = learner(local_sampling="uniform").split(state, 35, Seed(0), range(2000))
+    client = Client(0, torch.empty(0), torch.arange(100), torch.arange(100) % 10)
+    method = learner(local_sampling="uniform")
+    labelled, _ = method.split(method.judged(client, state)["weight"], 35, Seed(0), range(2000))
     assert float((labelled < 50).float().mean()) == pytest.approx(0.5, abs=0.01)
-    labelled, _ = learner().split(state, 35, Seed(0), range(200))
+    labelled, _ = learner().split(learner().judged(client, state)["weight"], 35, Seed(0), range(200))
     assert float((labelled < 50).float().mean()) == 1.0
 
 
 def test_zero_confidences_are_filled_uniformly() -> None:
-    state = {"confidence": torch.tensor([1.0, 0.0, 0.0, 0.0, 0.0])}
-    labelled, _ = learner().split(state, 3, Seed(0), range(3000))
+    weight = torch.tensor([1.0, 0.0, 0.0, 0.0, 0.0])
+    labelled, _ = learner().split(weight, 3, Seed(0), range(3000))
     assert bool((labelled == 0).any(1).all())
     counts = torch.bincount(labelled.flatten(), minlength=5)[1:]
     assert float(counts.float().std()) < 100
@@ -203,18 +203,25 @@ def test_fixmatch_oracle() -> None:
     labelled, labels = torch.tensor([[2.0, 0, 0], [0, 1, 0]]), torch.tensor([0, 2])
     weak = torch.tensor([[5.0, 0, 0], [1, 0, 0], [0, 6, 1]])
     strong = torch.tensor([[2.0, 1, 0], [0, 0, 3], [1, 2, 0]])
-    certainty, pseudo = torch.softmax(weak, 1).max(1)
-    assert certainty.tolist() == pytest.approx([0.986703, 0.576117, 0.990867], abs=1e-6)
-    assert pseudo.tolist() == [0, 0, 1]
-    mask = certainty >= 0.95
-    loss = fixmatch_loss(labelled, labels, strong, pseudo, mask, 1.0)
-    assert float(loss) == pytest.approx(1.167232, abs=1e-6)
-    assert float(fixmatch_loss(labelled, labels, strong, pseudo, certainty > 1, 1.0)) == pytest.approx(
-        0.895495, abs=1e-6
-    )
-    assert float(fixmatch_loss(labelled, labels, strong, pseudo, mask, 2.0)) == pytest.approx(
-        0.895495 + 2 * 0.271737, abs=2e-6
-    )
+    probs = torch.softmax(weak, 1)
+    assert probs.max(1).values.tolist() == pytest.approx([0.986703, 0.576117, 0.990867], abs=1e-6)
+    pseudo, mask = decided(probs, 0.95)
+    assert (pseudo.tolist(), mask.tolist()) == ([0, 0, 1], [True, False, True])
+    assert float(unlabelled_loss(strong, pseudo, mask)) == pytest.approx(0.271737, abs=1e-6)
+    assert float(unlabelled_loss(strong, pseudo, mask & False)) == 0
+    batch = {"x": labelled, "x_labels": labels, "u": strong, "u_labels": pseudo, "u_mask": mask}
+    for weight, loss in ((1.0, 1.167232), (2.0, 0.895495 + 2 * 0.271737)):
+        batch["u_weight"] = torch.tensor(weight)
+        assert float(learner().step({"model": lambda x: x}, labelled, batch, {}, "train")) == pytest.approx(
+            loss, abs=2e-6
+        )
+
+
+def test_soft_pseudo_labels_by_hand() -> None:
+    """Targets (.7, .3), logits (ln 3, 0): −.7 ln .75 − .3 ln .25 = .617266; half of two samples is accepted."""
+    logits = torch.tensor([[3.0, 1.0], [1.0, 1.0]]).log()
+    targets, mask = torch.tensor([[0.7, 0.3], [1.0, 0.0]]), torch.tensor([True, False])
+    assert float(unlabelled_loss(logits, targets, mask)) == pytest.approx(0.617266 / 2, abs=1e-6)
 
 
 def test_step_is_the_loss_written_out(fednoil_values: dict[str, Any]) -> None:
@@ -238,26 +245,27 @@ def test_step_is_the_loss_written_out(fednoil_values: dict[str, Any]) -> None:
     labels = {int(i): int(label) for i, label in zip(client.index, client.labels, strict=True)}
     with torch.no_grad():
         loss_x = float(F.cross_entropy(net(x), torch.tensor([labels[int(i)] for i in batch["x_index"]])))
-        each = F.cross_entropy(net(u), state["pseudo"][position], reduction="none").tolist()
+        pseudo, accepted = decided(state["taught"], 0.2)
+        each = F.cross_entropy(net(u), pseudo[position], reduction="none").tolist()
         batch |= method.views(client.pool, batch)
         loss = float(method.step(bench.nets, client.pool, batch, state, "train"))
-    loss_u = sum(e for e, a in zip(each, state["accepted"][position], strict=True) if a) / len(each)
+    loss_u = sum(e for e, a in zip(each, accepted[position], strict=True) if a) / len(each)
     assert loss == pytest.approx(loss_x + loss_u, abs=1e-5)
 
 
-def test_pseudo_labels_are_the_mean_over_views(fednoil_values: dict[str, Any]) -> None:
-    experiment = make(fednoil_values, views=3, xi=0.26)
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_pseudo_labels_are_the_mean_over_views(fednoil_values: dict[str, Any], temperature: float) -> None:
+    experiment = make(fednoil_values, views=3, pseudo_temperature=temperature)
     executor = make_executor(experiment, CPU)
     bench, client, method = executor.bench, executor.clients[0], experiment.learner
     assert isinstance(method, FedNoil)
     bench.load(experiment.initial_model(), {})
     bench.nets["model"].eval()
     plans = weak_plan(Seed(1).keys(range(3)), 20)
-    labels, accepted = method.pseudo_labels(bench.nets, client, plans.transpose(0, 1))
+    taught = method.taught(bench.nets, client, plans.transpose(0, 1))
     with torch.no_grad():
-        probs = sum(torch.softmax(bench.nets["model"](weak(client.pool, client.index, plan)), 1) for plan in plans)
-    assert torch.equal(labels, probs.argmax(1))
-    assert torch.equal(accepted, probs.max(1).values / 3 >= 0.26)
+        logits = [bench.nets["model"](weak(client.pool, client.index, plan)) for plan in plans]
+    assert torch.allclose(taught, sum(torch.softmax(z / temperature, 1) for z in logits) / 3, atol=1e-6)
 
 
 def test_a_turn_begins_with_what_the_received_model_says(fednoil_values: dict[str, Any]) -> None:
@@ -281,10 +289,11 @@ def test_a_turn_begins_with_what_the_received_model_says(fednoil_values: dict[st
         views = weak(client.pool, client.index, plan)
         certainty, labels = torch.softmax(module((views.float() / 255 - mean) / std), 1).max(1)
     assert torch.allclose(state["confidence"], expected, atol=1e-5)
-    assert torch.equal(state["pseudo"], labels)
-    assert torch.equal(state["accepted"], certainty >= 0.9)
-    assert 0 < int(state["accepted"].sum()) < 20
-    assert not torch.equal(state["pseudo"], client.labels)
+    pseudo, accepted = decided(state["taught"], 0.9)
+    assert torch.equal(pseudo, labels)
+    assert torch.equal(accepted, certainty >= 0.9)
+    assert 0 < int(accepted.sum()) < 20
+    assert not torch.equal(pseudo, client.labels)
 
 
 def test_scored_models_are_tested_in_eval_mode(fednoil_values: dict[str, Any]) -> None:
@@ -431,14 +440,14 @@ def test_clean_share_is_sure_of_clean_and_of_hopeless_labels() -> None:
 
 def test_auto_leaves_room_and_balances_only_auto() -> None:
     sure = {"confidence": torch.cat([torch.full((60,), 0.999), torch.full((40,), 0.001)])}
-    exact = learner(explore=0.0).labelled_size(sure)
+    exact = learner(explore=0.0).labelled_size(sure, 1)
     assert exact == pytest.approx(60, abs=2)
-    assert learner(explore=0.5).labelled_size(sure) == pytest.approx(80, abs=2)
-    assert learner(frac=0.35, explore=0.5).labelled_size(sure) == 35
-    assert learner().unlabelled_weight(80, 20) == 0.25
-    assert learner().unlabelled_weight(20, 80) == 1.0
-    assert learner(balance=False).unlabelled_weight(80, 20) == 1.0
-    assert learner(frac=0.8).unlabelled_weight(80, 20) == 1.0
+    assert learner(explore=0.5).labelled_size(sure, 1) == pytest.approx(80, abs=2)
+    assert learner(frac=0.35, explore=0.5).labelled_size(sure, 1) == 35
+    assert learner().unlabelled_weight(80, 20, 1) == 0.25
+    assert learner().unlabelled_weight(20, 80, 1) == 1.0
+    assert learner(balance=False).unlabelled_weight(80, 20, 1) == 1.0
+    assert learner(frac=0.8).unlabelled_weight(80, 20, 1) == 1.0
 
 
 def test_the_weight_reaches_the_loss(fednoil_values: dict[str, Any]) -> None:

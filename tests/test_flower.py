@@ -19,6 +19,7 @@ from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDic
 from loop_grid import LoopGrid, federate, partitions
 
 from fednoil.config import load_config, to_toml
+from fednoil.errors import UserError
 from fednoil.experiment import make_experiment
 from fednoil.flower.messages import BadMessage, Body, Form, pack, unpack
 from fednoil.flower.server import Assignment, play
@@ -300,3 +301,30 @@ def test_state_stays_on_the_node_in_as_many_versions_as_a_resumption_may_need(
     # A checkpoint every 2 rounds: while round 6 is played the last one may be that of round 4.
     assert files == ["keep-000004.safetensors", "keep-000005.safetensors", "keep-000006.safetensors"]
     assert not list((tmp_path / "run" / "checkpoint").glob("client-*"))
+
+
+def test_rates_momentum_and_the_servers_step_are_the_simulators(federated: Values, tmp_path: Path) -> None:
+    federated["train"] |= {"lr_rounds": "cosine", "lr_turn": "linear", "keep_momentum": True, "nesterov": True}
+    federated["server"]["step"] = 0.5
+    config = load_config(federated)
+    run(config, tmp_path / "simulated", Silent())
+    federate(config, tmp_path / "federated", LoopGrid(partitions(tmp_path / "state")))
+    assert_same_model(tmp_path / "simulated", tmp_path / "federated")
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value", "message"),
+    [
+        ("data", "validation", 0.25, "data.validation = 0.25 is for simulations"),
+        ("server", "statistics", "measure", "server.statistics = 'measure' is for simulations"),
+    ],
+)
+def test_what_only_a_simulation_can_do_is_refused(
+    section: str, key: str, value: Any, message: str, federated: Values, tmp_path: Path
+) -> None:
+    federated[section][key] = value
+    grid = LoopGrid(partitions(tmp_path / "state"))
+    with pytest.raises(UserError, match=message):
+        federate(load_config(federated), tmp_path / "federated", grid)
+    assert grid.sent == []
+    assert not (tmp_path / "federated").exists()

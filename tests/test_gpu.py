@@ -13,7 +13,10 @@ from torch.nn import functional as F
 
 from fednoil import rounds
 from fednoil.config import load_config
+from fednoil.executors import local
+from fednoil.executors.capture import Streams
 from fednoil.executors.cuda import CudaGraphs
+from fednoil.executors.local import Workbench
 from fednoil.executors.sequential import Sequential
 from fednoil.experiment import make_executor, make_experiment
 from fednoil.learners.base import Nets
@@ -29,10 +32,38 @@ pytestmark = [
 CASES: dict[str, dict[str, Any]] = {
     "erm": {"learner": {"name": "erm"}},
     "erm-plain": {"learner": {"name": "erm", "augment": "none"}},
+    "falling-rates": {"train": {"lr_rounds": "cosine", "lr_turn": "linear"}},
+    "falling-rates-non-iid": {
+        "partition": {"kind": "dirichlet", "clients": 4, "min_size": 8},
+        "train": {"lr_turn": "cosine", "lr_turn_end": 0.2},
+        "server": {"name": "fedprox"},
+    },
+    "falling-rates-of-two": {"learner": {"name": "dividemix", "warmup": 1}, "train": {"lr_turn": "linear"}},
+    "nesterov-clip": {"train": {"nesterov": True, "clip": 0.3}},
+    "keep-momentum": {"train": {"keep_momentum": True}, "learner": {"name": "fednoil", "frac": 0.4}},
+    "group-norm": {"model": {"name": "resnet18", "width": 4, "norm": "group"}, "learner": {"name": "fednoil"}},
+    "measured-statistics": {
+        "model": {"name": "test_rounds:bn_model"},
+        "server": {"statistics": "measure", "step": 0.5},
+        "data": {"validation": 0.25},
+    },
     "fedprox": {"server": {"name": "fedprox", "mu": 0.5}},
     "fednoil": {"learner": {"name": "fednoil", "frac": 0.4, "xi": 0.3}, "server": {"sampling": "score"}},
     "fednoil-auto": {"learner": {"name": "fednoil", "xi": 0.3}},
     "fednoil-local": {"learner": {"name": "fednoil", "frac": 0.4, "xi": 0.3, "teacher": "local"}},
+    "fednoil-readings": {
+        "learner": {
+            "name": "fednoil",
+            "frac": 0.4,
+            "xi": 0.3,
+            "soft": True,
+            "mu": 2,
+            "x_augment": "strong",
+            "epoch": "whole",
+        }
+    },
+    "fednoil-soft-local": {"learner": {"name": "fednoil", "frac": 0.4, "xi": 0.3, "teacher": "local", "soft": True}},
+    "fednoil-plus": {"learner": {"name": "fednoil-plus", "frac": 0.4, "xi": 0.3, "mix": 1.0, "align": True}},
     "fednoil-max-cover": {"learner": {"name": "fednoil", "frac": 0.4, "epoch": "max_cover"}},
     "fedprox+fednoil": {"learner": {"name": "fednoil", "frac": 0.4}, "server": {"name": "fedprox"}},
     "erm-non-iid": {"partition": {"kind": "dirichlet", "clients": 4, "min_size": 8}},
@@ -93,6 +124,40 @@ def test_executors_agree(values: dict[str, Any], case: str) -> None:
                 assert error < 1e-4, (executor, name, float(error))
         for key in ("train_batches", "local_epochs", "bytes_up", "noise_ratio"):
             assert [r[key] for r in records] == [r[key] for r in log]
+
+
+@pytest.mark.parametrize("late", ["clients", "plans"])
+@pytest.mark.parametrize("case", ["fednoil", "fednoil-auto", "josrc", "dividemix", "batch-norm-non-iid"])
+def test_streams_that_come_late_change_nothing(
+    values: dict[str, Any], monkeypatch: pytest.MonkeyPatch, case: str, late: str
+) -> None:
+    """Epochs are planned one by one; the clients' streams, or the one that plans, lie some 10 ms behind the host.
+
+    Who doesn't wait for the other then reads a plan that isn't there yet, or one whose memory has been given away.
+    """
+    for section, keys in CASES[case].items():
+        values[section] = {**values.get(section, {}), **keys} if section != "model" else keys
+    values["schedule"] = {"name": "constant", "epochs": 4}
+    monkeypatch.setattr(local, "PLANNED", (1, 1))
+    wanted, log = played(values, "cuda", "auto", 2)
+    sleeps = []
+
+    def sleep() -> None:
+        sleeps.append(late)
+        torch.cuda._sleep(20_000_000)  # cycles, on the current stream
+
+    enter, planned = Streams.__enter__, Workbench.planned
+    if late == "clients":
+        monkeypatch.setattr(Streams, "__enter__", lambda streams: (enter(streams), sleep())[0])
+    else:
+        monkeypatch.setattr(Workbench, "planned", lambda *arguments: (sleep(), planned(*arguments))[1])
+    got, records = played(values, "cuda", "auto", 2)
+    assert len(sleeps) >= 8
+    assert [r["selected"] for r in records] == [r["selected"] for r in log]
+    for name, tensor in wanted.items():
+        if tensor.is_floating_point():
+            error = (got[name] - tensor).norm() / tensor.norm().clamp_min(1e-6)
+            assert error < 1e-4, (name, float(error))
 
 
 @pytest.mark.parametrize("frac", [0.4, "auto"])

@@ -253,6 +253,31 @@ def test_sgd_matches_pytorch(size, in_parts, low):
             close(half, params[:, :low], 2**-7)  # the interpreter cuts bf16 off where the GPU rounds
 
 
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_sgd_with_a_rate_for_each_client(nesterov):
+    """Rates in a table [clients, steps], of which a step reads a column; the last block is not whole."""
+    torch.manual_seed(6)
+    params, buffer = torch.randn(3, 2064), torch.zeros(3, 2064)
+    rates = torch.tensor([[0.1, 0.05], [0.2, 0.0], [0.3, 0.15]])
+    wanted = [nn.Parameter(row.clone()) for row in params]
+    optimizers = [torch.optim.SGD([p], lr=1, momentum=0.9, weight_decay=5e-2, nesterov=nesterov) for p in wanted]
+    for step in range(2):
+        grads = torch.randn(3, 2064)
+        norm.sgd(params, (grads,), buffer, rates[:, step], 0.9, 5e-2, None, nesterov)
+        for k, optimizer in enumerate(optimizers):
+            optimizer.param_groups[0]["lr"] = rates[k, step].item()
+            wanted[k].grad = grads[k]
+            optimizer.step()
+        close(params, torch.stack(list(wanted)), 1e-6)
+
+
+def test_sgd_refuses_rates_that_do_not_fit():
+    ones = torch.ones(2, 20)
+    for rates in (torch.ones(3), torch.ones(2, dtype=torch.float64), torch.ones(())):
+        with pytest.raises(ValueError, match="rates"):
+            norm.sgd(ones, (ones,), ones.clone(), rates, 0.5, 0.0)
+
+
 @pytest.mark.parametrize("channels", [64, 128, 256, 512])
 @pytest.mark.parametrize("clients", [1, 6, 30])
 def test_parts_cover_all_rows(monkeypatch, clients, channels):

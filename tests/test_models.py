@@ -158,3 +158,21 @@ def wrong_size(image_shape: tuple[int, int, int], num_classes: int) -> nn.Module
 
 def nothing_to_train(image_shape: tuple[int, int, int], num_classes: int) -> nn.Module:
     return nn.Flatten()
+
+
+def test_resnet_with_group_norm() -> None:
+    """As many parameters as with BatchNorm, no buffers, and an image's logits don't depend on its neighbours."""
+    config = ModelConfig(name="resnet18", norm="group")
+    module = build(config, (3, 32, 32), 10, Seed(0))
+    assert sum(p.numel() for p in module.parameters()) == 11_173_962
+    assert list(module.buffers()) == []
+    groups = {m.num_channels: m.num_groups for m in module.modules() if isinstance(m, nn.GroupNorm)}
+    assert groups == {64: 32, 128: 32, 256: 32, 512: 32}
+    narrow = build(ModelConfig(name="resnet18", norm="group", width=4), (3, 8, 8), 10, Seed(0)).train()
+    images = torch.randn(4, 3, 8, 8)
+    assert torch.allclose(narrow(images)[:1], narrow(images[:1]), atol=1e-5)
+
+
+def test_a_cnn_has_nothing_to_normalise() -> None:
+    with pytest.raises(UserError, match=r"model.norm = 'group': the model 'cnn' has no normalisation"):
+        build(ModelConfig(norm="group"), (1, 28, 28), 10, Seed(0))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fednoil.schedules import Constant, Cosine, Logarithm, Schedule
+from fednoil.schedules import Constant, ConstantConfig, Cosine, DecayConfig, Logarithm, Schedule
 
 
 @pytest.mark.parametrize(
@@ -72,3 +72,10 @@ def test_bad_values(make) -> None:
 def test_rounds_count_from_one() -> None:
     with pytest.raises(ValueError, match="from 1"):
         Cosine().epochs(0)
+
+
+def test_a_short_start_puts_the_schedule_off() -> None:
+    config = DecayConfig(name="logarithm", warmup_rounds=3, warmup_epochs=2)
+    assert [config.build().epochs(r) for r in (1, 3, 4, 5, 83, 84)] == [2, 2, 100, 87, 20, 20]
+    assert [ConstantConfig(epochs=7, warmup_rounds=1).build().epochs(r) for r in (1, 2)] == [1, 7]
+    assert ConstantConfig(epochs=7).build().total(5) == 35

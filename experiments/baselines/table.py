@@ -42,13 +42,13 @@ def column(noise: str) -> dict[str, Cell]:
 
 
 def row(name: str, cell: Cell, rounds: Rounds | None, run: dict[str, Any] | None) -> str:
-    """One line of the table; like is compared with like: the best round with a starred cell, else the last."""
+    """One line of the table; ours by the paper's rule: the last round, or the best of a run that didn't converge."""
     start = f"| {cell.method} | `{name.rsplit('--', 1)[1]}` |"
     if not rounds or run is None:
         return f"{start} not run | | | | {cell} | | |"
     accuracy = [r["test_accuracy"] for r in rounds]
     last, best = accuracy[-1], max(accuracy)
-    ours = last if cell.converged else best
+    ours = last if converged(accuracy) else best
     finished = run["finished"]
     done = f"{len(rounds)}" if finished else f"**{len(rounds)} of {run['planned']}**"
     settled = "yes" if converged(accuracy) else "no"

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,10 +20,11 @@ from fednoil.data.dataset import Dataset
 from fednoil.errors import UserError
 from fednoil.executors.base import Executor
 from fednoil.executors.cuda import CudaGraphs
-from fednoil.executors.local import Optimiser, Workbench
+from fednoil.executors.local import Workbench
 from fednoil.executors.sequential import Sequential
 from fednoil.learners import learner_class
 from fednoil.learners.base import Client, Learner, Task
+from fednoil.learners.momentum import KeptMomentum
 from fednoil.models.network import Network
 from fednoil.schedules import Schedule
 from fednoil.seeds import Seed
@@ -34,13 +35,22 @@ from fednoil.tensors import Tensors
 
 
 @dataclass(frozen=True)
+class Validation:
+    """Samples of each client that it doesn't train on: indices of the training set, and their given labels."""
+
+    parts: tuple[np.ndarray, ...]
+    given: tuple[np.ndarray, ...]
+
+
+@dataclass(frozen=True)
 class Setting:
-    """Data × partition × noise. `truth` is for metrics; nothing that trains is given it."""
+    """Data × partition × noise, of what clients train on. `truth` is for metrics; nothing that trains is given it."""
 
     dataset: Dataset
     parts: tuple[np.ndarray, ...]
     labels: noise.Labels
     truth: noise.Truth
+    validation: Validation | None = field(default=None, kw_only=True)
 
     @property
     def num_clients(self) -> int:
@@ -51,7 +61,36 @@ class Setting:
         labels = noise.Labels((np.concatenate(self.labels.given),), (0,))
         known = self.truth.labels
         truth = noise.Truth(None if known is None else (np.concatenate(known),))
-        return replace(self, parts=(np.concatenate(self.parts),), labels=labels, truth=truth)
+        held = self.validation
+        if held is not None:
+            held = Validation((np.concatenate(held.parts),), (np.concatenate(held.given),))
+        return replace(self, parts=(np.concatenate(self.parts),), labels=labels, truth=truth, validation=held)
+
+    def with_validation(self, share: float, seed: Seed) -> Setting:
+        """Keep `share` of each client's samples, drawn at random, out of what it trains on."""
+        picks = []
+        for k, part in enumerate(self.parts):
+            count = int(share * len(part) + 0.5)
+            if not 0 < count < len(part):
+                raise UserError(
+                    f"data.validation = {share} keeps {count} of the {len(part)} samples of client {k} out of "
+                    "training; at least one must stay on each side"
+                )
+            held = np.zeros(len(part), bool)
+            held[seed.child("validation", k).numpy().permutation(len(part))[:count]] = True
+            picks.append(held)
+
+        def split(arrays: Sequence[np.ndarray], held: bool) -> tuple[np.ndarray, ...]:
+            return tuple(a[pick == held] for a, pick in zip(arrays, picks, strict=True))
+
+        given, known = self.labels.given, self.truth.labels
+        return replace(
+            self,
+            parts=split(self.parts, False),
+            labels=replace(self.labels, given=split(given, False)),
+            truth=noise.Truth(None if known is None else split(known, False)),
+            validation=Validation(split(self.parts, True), split(given, True)),
+        )
 
     def manifest_hash(self) -> str:
         return manifest.manifest_hash(self.parts, self.labels, self.truth)
@@ -117,8 +156,12 @@ class Experiment:
 
 
 def make_setting(config: Config, data_dir: Path | None, seed: Seed) -> Setting:
-    """Load the data, deal it to clients and spoil their labels."""
-    dataset = load(config.data, data_dir)
+    """Load the data, deal it to clients, spoil their labels and keep some for validation."""
+    setting = _make_setting(config, load(config.data, data_dir), seed)
+    return setting.with_validation(config.data.validation, seed) if config.data.validation else setting
+
+
+def _make_setting(config: Config, dataset: Dataset, seed: Seed) -> Setting:
     if config.noise.kind == "manifest":
         assert config.noise.manifest is not None
         parts, labels, truth = manifest.read_manifest(
@@ -153,6 +196,8 @@ def assemble(config: Config, setting: Setting) -> Experiment:
     )
     server = cls(config.server, task)
     learner = server.wrap(learner_class(config.learner.name)(config.learner, task))
+    if config.train.keep_momentum and not cls.pools:  # which keeps it anyway
+        learner = KeptMomentum(learner)
     return Experiment(config, setting, task, server, learner, config.schedule.build(), template, seed)
 
 
@@ -186,10 +231,9 @@ def be_deterministic(wanted: bool) -> None:
 
 def make_bench(experiment: Experiment, device: torch.device) -> Workbench:
     """A place for one client's work."""
-    train = experiment.config.train
-    optimiser = Optimiser(lr=train.lr, momentum=train.momentum, weight_decay=train.weight_decay)
-    dtype = pick_precision(experiment.config.run.precision, device)
-    return Workbench(experiment.learner, experiment.template, experiment.normalisation, optimiser, device, dtype)
+    config = experiment.config
+    dtype = pick_precision(config.run.precision, device)
+    return Workbench(experiment.learner, experiment.template, experiment.normalisation, config.train, device, dtype)
 
 
 def make_executor(experiment: Experiment, device: torch.device) -> Executor:
@@ -198,15 +242,19 @@ def make_executor(experiment: Experiment, device: torch.device) -> Executor:
     if device.type == "cuda":
         be_deterministic(config.run.deterministic)
     pool = torch.tensor(setting.dataset.train.images, device=device)
-    clients = {
-        k: Client(k, pool, _tensor(part, device), _tensor(given, device))
-        for k, (part, given) in enumerate(zip(setting.parts, setting.labels.given, strict=True))
-    }
+
+    def clients_of(parts: Sequence[np.ndarray], labels: Sequence[np.ndarray]) -> dict[int, Client]:
+        pairs = enumerate(zip(parts, labels, strict=True))
+        return {k: Client(k, pool, _tensor(part, device), _tensor(given, device)) for k, (part, given) in pairs}
+
+    clients = clients_of(setting.parts, setting.labels.given)
+    held = setting.validation
+    validation = None if held is None else clients_of(held.parts, held.given)
     test_images = torch.tensor(setting.dataset.test.images, device=device)
     if device.type == "cuda" and config.run.executor == "auto":
         parallel = min(config.run.parallel, number_selected(config.server.client_fraction, setting.num_clients))
-        return CudaGraphs(lambda: make_bench(experiment, device), clients, test_images, parallel)
-    return Sequential(make_bench(experiment, device), clients, test_images)
+        return CudaGraphs(lambda: make_bench(experiment, device), clients, test_images, parallel, validation)
+    return Sequential(make_bench(experiment, device), clients, test_images, validation)
 
 
 def predicted_labels(experiment: Experiment, device: torch.device, model: Tensors) -> list[np.ndarray]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -162,10 +163,13 @@ def summarise(records: Sequence[dict[str, Any]], per_class: Sequence[float | Non
     """The summary of a run from its round records."""
     accuracies = [r["test_accuracy"] for r in records if r["test_accuracy"] is not None]  # of a federation not all
     last = accuracies[-10:]
+    agreed = [r["val_accuracy"] for r in records if "val_accuracy" in r]
+    validated = {"val_accuracy": agreed[-1], "last10_val_accuracy": fmean(agreed[-10:])} if agreed else {}
     return {
         "final_accuracy": accuracies[-1] if last else None,
         "best_accuracy": max(accuracies, default=None),
         "last10_accuracy": sum(last) / len(last) if last else None,
+        **validated,
         "converged": converged(accuracies),
         "per_class_accuracy": list(per_class),
         "rounds": len(records),

@@ -6,7 +6,6 @@ loop drives a simulation and a real federation.
 
 from __future__ import annotations
 
-import math
 import time
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fednoil import evidence, metrics
-from fednoil.errors import UserError
+from fednoil.evaluation import evaluate, validate
 from fednoil.executors.base import Executor, Federation, Job, Progress, Result
 from fednoil.experiment import Experiment
 from fednoil.learners.base import Turn
@@ -23,7 +22,7 @@ from fednoil.noise import noise_ratios
 from fednoil.seeds import open_uniform
 from fednoil.servers.base import ServerState, Update
 from fednoil.servers.sampling import draw_clients, number_selected, private_score, shares
-from fednoil.tensors import Tensors, message_bytes
+from fednoil.tensors import Tensors, message_bytes, weighted_mean
 
 
 @dataclass(frozen=True)
@@ -91,7 +90,14 @@ def play(
     if federation and not all(bool(t.isfinite().all()) for t in next_server.tensors.values()):
         next_server, enough = state.server, False  # sound numbers whose mean is none
     keep = {**state.keep, **{r.client: r.keep for r in results if r.keep}}
-    evaluation = _evaluate(experiment, executor, next_server, keep, round_idx)
+    measured: list[Tensors] = []
+    if server.config.statistics == "measure" and federation is None:
+        next_server, measured = _with_statistics(experiment, executor, next_server, jobs)
+
+    def next_job(client: int) -> Job:
+        return _job(experiment, RunState(round_idx, next_server, keep), client, 0)
+
+    evaluation = evaluate(experiment, executor, next_server, keep, round_idx, next_job)
     after = RunState(
         round_idx=round_idx,
         server=next_server,
@@ -110,13 +116,13 @@ def play(
     record |= {"local_epochs": epochs, "train_batches": after.train_batches, "selected": chosen.clients}
     if evaluation and evaluation.shifted is not None and experiment.config.noise.kind in ("pair", "manifest"):
         record["shifted_accuracy"] = evaluation.shifted  # a manifest may hold pair noise
-    record |= evaluation.beside if evaluation else {}
+    record |= validate(experiment, executor, next_job) | (evaluation.beside if evaluation else {})
     record |= server.notes(next_server) | _figures(experiment, chosen, results, epochs)
     if federation:
         record |= _happened(federation, chosen, results, enough, list(there))
     else:
         scored = chosen.scores is not None
-        down, up = (0, 0) if server.pools else _traffic(list(everyone.values()), jobs, results, scored)
+        down, up = (0, 0) if server.pools else _traffic(list(everyone.values()), jobs, results, scored, measured)
         record |= {"bytes_down": down, "bytes_up": up}
     return after, record | {"wall_s": round(time.perf_counter() - began, 4)}
 
@@ -231,70 +237,33 @@ def _figures(experiment: Experiment, chosen: Selection, results: list[Result], e
     return figures
 
 
-def _traffic(everyone: list[Job], jobs: list[Job], results: list[Result], scored: bool) -> tuple[int, int]:
-    """Bytes down and up of one round.
+def _with_statistics(
+    experiment: Experiment, executor: Executor, state: ServerState, jobs: list[Job]
+) -> tuple[ServerState, list[Tensors]]:
+    """The averaged model with the BatchNorm statistics that the clients of the round have measured with it, averaged
+    by their numbers of samples; and what each of them found."""
+    server = experiment.server
+    asked = [replace(job, received=server.model_for(state, job.client)) for job in jobs]
+    found = {k: tensors for k, tensors in executor.statistics(asked).items() if tensors}
+    if not found:
+        return state, []
+    mean = weighted_mean(list(found.values()), [experiment.task.sizes[k] for k in found])
+    return server.with_statistics(state, mean), list(found.values())
+
+
+def _traffic(
+    everyone: list[Job], jobs: list[Job], results: list[Result], scored: bool, measured: list[Tensors]
+) -> tuple[int, int]:
+    """Bytes down and up of one round; where statistics are `measured` the new model goes to its clients once more.
 
     Scoring sends the model to every client and one number back, and the selected ones have it already when they
     are told to train; without scoring only the selected clients receive it. Each reply is the update.
     """
     orders = {"round": 0.0, "epochs": 0.0}
     up = sum(message_bytes(r.tensors, r.numbers) for r in results)
+    up += sum(message_bytes(tensors, {}) for tensors in measured)
+    down = sum(message_bytes(r.tensors, {}) for r in results) if measured else 0
     if not scored:
-        return sum(message_bytes(job.received, orders) for job in jobs), up
-    down = sum(message_bytes(job.received, {"round": 0.0}) for job in everyone)
+        return down + sum(message_bytes(job.received, orders) for job in jobs), up
+    down += sum(message_bytes(job.received, {"round": 0.0}) for job in everyone)
     return down + len(jobs) * message_bytes({}, orders), up + len(everyone) * message_bytes({}, {"score": 0.0})
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """A round's accuracy in percent and loss, accuracy by class where it is known, and what is told beside them."""
-
-    accuracy: float
-    loss: float
-    per_class: tuple[float | None, ...] = ()
-    shifted: float | None = None
-    beside: dict[str, Any] = field(default_factory=dict)
-
-
-def _evaluate(
-    experiment: Experiment,
-    executor: Executor,
-    server_state: ServerState,
-    keep: dict[int, Tensors],
-    round_idx: int,
-) -> Evaluation | None:
-    """Score the models on the test set, or where there is none on what the clients hold out; None: not known."""
-    config = experiment.config
-    if isinstance(executor, Federation):
-        if round_idx % config.federation.evaluate_every and round_idx != config.train.rounds:
-            return None
-        if not len(experiment.setting.dataset.test):
-            return _held_out(experiment, executor, server_state, round_idx)
-    labels = torch.from_numpy(experiment.setting.dataset.test.labels).long()
-    scored = experiment.server.scored(server_state, keep)
-    scores = [metrics.score_logits(executor.test_logits(s.tensors), labels) for s in scored]
-    counted = [(score, model.weight) for score, model in zip(scores, scored, strict=True) if model.weight > 0]
-    score = metrics.mean_score([s for s, _ in counted], [weight for _, weight in counted])
-    beside = {f"{m.name}_accuracy": s.accuracy for s, m in zip(scores, scored, strict=True) if m.weight == 0}
-    if not math.isfinite(score.loss):
-        raise UserError(
-            f"training diverged: the test loss is {score.loss} in round {round_idx}; "
-            f"lower train.lr (now {config.train.lr}); the last checkpoint is kept"
-        )
-    return Evaluation(score.accuracy, score.loss, score.per_class, score.shifted, beside)
-
-
-def _held_out(
-    experiment: Experiment, federation: Federation, server_state: ServerState, round_idx: int
-) -> Evaluation | None:
-    """The mean over what the clients hold out, by its size, each client with the model that is its own."""
-    played = RunState(round_idx - 1, server_state)
-    found = federation.held_out([_job(experiment, played, k, 0) for k in federation.members(round_idx)])
-    if not found:
-        return None
-    by_name = {
-        federation.name(k): {"accuracy": 100.0 * h.right / h.samples, "samples": h.samples, "loss": h.loss}
-        for k, h in sorted(found.items())
-    }
-    accuracy, loss = metrics.mean_held_out(list(found.values()))
-    return Evaluation(accuracy, loss, beside={"held_out": by_name})

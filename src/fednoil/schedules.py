@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -82,21 +82,44 @@ class Logarithm(_Decay):
         return 1 - math.log(round_idx) / math.log(self.r_min)
 
 
+class Warmed(Schedule):
+    """`epochs` in each of the first `rounds`, and then another schedule from its round 1 on."""
+
+    def __init__(self, schedule: Schedule, rounds: int, epochs: int) -> None:
+        self._schedule, self._rounds, self._epochs = schedule, rounds, epochs
+
+    def epochs(self, round_idx: int) -> int:
+        _check_round(round_idx)
+        return self._epochs if round_idx <= self._rounds else self._schedule.epochs(round_idx - self._rounds)
+
+
 def _check_round(round_idx: int) -> None:
     if round_idx < 1:
         raise ValueError(f"rounds count from 1, not {round_idx}")
 
 
-class ConstantConfig(Section):
+class _ScheduleConfig(Section):
+    """The keys every schedule has."""
+
+    warmup_rounds: int = Field(default=0, ge=0, description="rounds before the schedule begins")
+    warmup_epochs: int = Field(default=1, ge=1, description="local epochs in each of them")
+
+    later: ClassVar[frozenset[str]] = frozenset(("warmup_rounds", "warmup_epochs"))
+
+    def _warmed(self, schedule: Schedule) -> Schedule:
+        return Warmed(schedule, self.warmup_rounds, self.warmup_epochs) if self.warmup_rounds else schedule
+
+
+class ConstantConfig(_ScheduleConfig):
     name: Literal["constant"] = "constant"
     epochs: int = Field(default=30, ge=1)
     extra_rounds: int = Field(default=0, ge=0, description="one more epoch in each of the first so many rounds")
 
     def build(self) -> Schedule:
-        return Constant(self.epochs, self.extra_rounds)
+        return self._warmed(Constant(self.epochs, self.extra_rounds))
 
 
-class DecayConfig(Section):
+class DecayConfig(_ScheduleConfig):
     name: Literal["cosine", "logarithm"]
     t_max: int = Field(default=100, ge=1)
     t_min: int = Field(default=20, ge=1)
@@ -110,7 +133,7 @@ class DecayConfig(Section):
 
     def build(self) -> Schedule:
         kind = Cosine if self.name == "cosine" else Logarithm
-        return kind(self.t_max, self.t_min, self.r_min)
+        return self._warmed(kind(self.t_max, self.t_min, self.r_min))
 
 
 ScheduleConfig = ConstantConfig | DecayConfig

@@ -17,6 +17,7 @@ from fednoil.learners import learner_class
 from fednoil.plugins import config_for
 from fednoil.schedules import ConstantConfig, DecayConfig
 from fednoil.servers import server_class
+from fednoil.servers.base import ServerConfig
 
 Values = dict[str, Any]  # section -> key -> value
 
@@ -86,7 +87,7 @@ def merge(base: Values, changes: Values) -> Values:
         old = merged.get(section, {})
         before = old.get("name", _NAMED.get(section))
         if section in _NAMED and keys.get("name", before) != before:
-            shared = ("sampling", "client_fraction", "temperature", "score_epsilon") if section == "server" else ()
+            shared = tuple(k for k in ServerConfig.model_fields if k != "name") if section == "server" else ()
             old = {k: v for k, v in old.items() if k in shared}
         if section == "schedule" and "epochs" in keys:
             old.pop("extra_rounds", None)

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
 from fednoil.data import DataConfig, is_own
+from fednoil.executors.optimiser import Optimiser
 from fednoil.learners import learner_class
 from fednoil.learners.base import LearnerConfig
 from fednoil.learners.erm import ErmConfig
@@ -23,13 +24,9 @@ from fednoil.servers.base import ServerConfig
 from fednoil.servers.fedavg import FedAvgConfig
 
 
-class TrainConfig(Section):
+class TrainConfig(Optimiser):
     """Rounds, the clients' optimiser (the paper's values) and weak augmentation, for all methods alike."""
 
-    rounds: int = Field(default=20, ge=1)
-    lr: float = Field(default=0.05, gt=0)
-    momentum: float = Field(default=0.5, ge=0, lt=1)
-    weight_decay: float = Field(default=1e-4, ge=0)
     batch_size: int = Field(default=32, ge=2)
     pad: int = Field(default=4, ge=0, description="largest shift of a weakly augmented image, in pixels")
 
@@ -111,6 +108,9 @@ class Config(Section):
         """SHA-256 of everything that is meant to change results (of `run` only the seed, of `federation` nothing)."""
         values = self.model_dump(mode="json", exclude={"federation"})
         values["run"] = {"seed": self.run.seed}
+        for section, keys in values.items():
+            for key in getattr(self, section).at_rest():
+                keys.pop(key, None)
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 

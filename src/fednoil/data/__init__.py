@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -57,6 +57,11 @@ class DataConfig(Section):
     name: str = MINI
     mean: Values | None = None
     std: Annotated[tuple[Positive, ...], Field(min_length=1)] | None = None
+    validation: float = Field(
+        default=0.0, ge=0, lt=1, description="share of each client's samples that is kept out of training"
+    )
+
+    later: ClassVar[frozenset[str]] = frozenset(("validation",))
 
 
 @dataclass(frozen=True)

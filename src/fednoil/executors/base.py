@@ -45,6 +45,15 @@ class Look:
     probabilities: Tensor | None = None
 
 
+@dataclass(frozen=True)
+class HeldOut:
+    """How a client's model did on the samples that the client holds out: `right` of `samples`, and the mean loss."""
+
+    right: int
+    samples: int
+    loss: float
+
+
 Progress = Callable[[float], None]  # share of the work done, 0 to 1
 
 
@@ -63,14 +72,13 @@ class Executor(Protocol):
         """Logits of a scored model on the test images: float32 [N, C]."""
         ...
 
+    def held_out(self, jobs: Sequence[Job]) -> dict[int, HeldOut]:
+        """Each client's model, `received`, on what that client holds out."""
+        ...
 
-@dataclass(frozen=True)
-class HeldOut:
-    """How a client's model did on the samples that the client holds out: `right` of `samples`, and the mean loss."""
-
-    right: int
-    samples: int
-    loss: float
+    def statistics(self, jobs: Sequence[Job]) -> dict[int, Tensors]:
+        """BatchNorm's statistics of the received networks on each client's samples, named as in a message."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -110,6 +118,9 @@ class Federation(ABC):
     @abstractmethod
     def held_out(self, jobs: Sequence[Job]) -> dict[int, HeldOut]:
         """Each client's model on what that client holds out; for a federation without a test set of its own."""
+
+    def statistics(self, jobs: Sequence[Job]) -> dict[int, Tensors]:
+        raise NotImplementedError("a federation's configuration asks for no measured statistics")
 
     @abstractmethod
     def noise_ratios(self, jobs: Sequence[Job]) -> dict[int, float]:

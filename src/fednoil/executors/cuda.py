@@ -1,49 +1,37 @@
-"""All clients of a round at once on one GPU: stacked steps, captured as CUDA graphs and replayed.
+"""All clients of a round at once on one GPU: who sits where, and which steps run together.
 
-A round's clients sit side by side (`StackedBench`). If their batches have the same shapes they run as one (`Rows`),
-else beside each other on streams of their own. The plans of whole epochs, and the images they ask for, are made ahead
-in large pieces; a graph then does `_STEPS` optimiser steps without the host. While it runs, the next epochs are
-planned. A learner that can't be stacked runs in a graph for each client, and one that can't be captured runs eagerly,
-with one warning that says why.
+A round's clients sit side by side (`StackedBench`), those with most samples first. If their batches have the same
+shapes, or the learner can make them so, they run as one (`Rows`), fewer of them as the last ones are through; else
+beside each other on streams of their own. The plans of whole epochs, and the images they ask for, are made ahead
+in large pieces; a graph (`Graphs`) then does `_STEPS` optimiser steps without the host. While it runs, the next epochs
+are planned. A learner that can't be stacked runs in a graph for each client, and one that can't be captured runs
+eagerly, with one warning that says why.
 """
 
 from __future__ import annotations
 
-import contextlib
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
-from fednoil.executors.base import Job, Look, Progress, Result
+from fednoil.executors.asking import own_networks, surveys, together, usual
+from fednoil.executors.base import HeldOut, Job, Look, Progress, Result
+from fednoil.executors.capture import Graphs, NotCapturable, Portion, Signature
 from fednoil.executors.local import Workbench
 from fednoil.executors.sequential import Sequential
 from fednoil.executors.stack import Rows, StackedBench
-from fednoil.learners.base import Client, Learner, Phase, Wrapped, acts
+from fednoil.executors.touch import Touched, touched_by
+from fednoil.learners.base import Client, Learner, Phase, Wrapped
 from fednoil.servers.sampling import client_scores
 from fednoil.tensors import Tensors
 
-Signature = tuple[object, ...]
 _STEPS = 8  # optimiser steps in a graph; what is left over runs in graphs of one step
-_GRAPHS = 128  # graphs kept; clients of many sizes would fill the memory otherwise
 _PIXELS = 1 << 24  # pixels whose views are made at once: enough to fill a GPU, without filling its memory
-
-
-class NotCapturable(Exception):
-    """Why a learner's step can't be captured as a graph."""
-
-
-@dataclass(frozen=True)
-class Touched:
-    """The names in its batch and state that a step looks at; the rest stays out of the graph."""
-
-    batch: tuple[str, ...]
-    state: tuple[str, ...]
-    pixels: int  # of the images that one client's step is given
 
 
 @dataclass
@@ -59,54 +47,6 @@ class Seat:
     updates: int = 0
 
 
-@dataclass(frozen=True)
-class Captured:
-    """A graph of one or more steps of some rows, and the tensors it reads and writes, clients in front."""
-
-    graph: torch.cuda.CUDAGraph
-    batch: Tensors  # [K, steps, ...]
-    state: Tensors
-    active: Tensor | None  # [K, steps]
-
-
-class _Recorder(dict[str, Tensor]):
-    """A dictionary that remembers which names were asked for."""
-
-    def __init__(self, values: Tensors) -> None:
-        super().__init__(values)
-        self.names: dict[str, None] = {}
-
-    def __getitem__(self, name: str) -> Tensor:
-        self.names[name] = None
-        return super().__getitem__(name)
-
-    def __contains__(self, name: object) -> bool:
-        found = super().__contains__(name)
-        if found:
-            self.names[str(name)] = None
-        return found
-
-    def get(self, name: str, default: Any = None) -> Any:
-        found = name in self
-        return self[name] if found else default
-
-    def __iter__(self) -> Iterator[str]:
-        self.names |= dict.fromkeys(super().keys())
-        return super().__iter__()
-
-    def keys(self) -> Any:
-        self.names |= dict.fromkeys(super().keys())
-        return super().keys()
-
-    def items(self) -> Any:
-        self.names |= dict.fromkeys(super().keys())
-        return super().items()
-
-    def values(self) -> Any:
-        self.names |= dict.fromkeys(super().keys())
-        return super().values()
-
-
 class CudaGraphs:
     """All clients of a round train together, `parallel` at a time."""
 
@@ -116,22 +56,21 @@ class CudaGraphs:
         clients: Mapping[int, Client],
         test_images: Tensor,
         parallel: int,
+        validation: Mapping[int, Client] | None = None,
     ) -> None:
-        self.eager = Sequential(make_bench(), clients, test_images)
+        self.eager = Sequential(make_bench(), clients, test_images, validation)
         self.clients = clients
         self.bench = StackedBench([make_bench() for _ in range(parallel)])
         device = self.bench.benches[0].device
         self.losses = torch.zeros(parallel, device=device)
-        self.graphed = device.type == "cuda"  # on a CPU the same steps run one by one, for tests
-        self.streams = [torch.cuda.Stream() for _ in range(parallel)] if self.graphed else []
-        self.pools = [torch.cuda.graph_pool_handle() for _ in range(parallel)] if self.graphed else []
-        self.graphs: dict[Signature, Captured] = {}
-        self.held: list[object] = []  # what streams still read must not be given to others
+        self.graphs = Graphs(device, parallel)
         self.touched: dict[Signature, Touched] = {}
         self.seen: set[Signature] = set()
         self.reason: str | None = None  # why steps are not captured
         self.alone: str | None = None  # why clients are not stacked
         self.told = False
+        # Whether the samples of a batch see each other.
+        self.mixes = any(isinstance(m, _BatchNorm) for m in self.bench.benches[0].modules())
         if any(isinstance(m, _DropoutNd) and m.p > 0 for m in self.bench.benches[0].modules()):
             self._give_up("the model has dropout, whose random numbers a graph can't take from the run's seed")
 
@@ -139,18 +78,17 @@ class CudaGraphs:
         """Run eagerly from now on, and say once why."""
         self.reason = reason
         warnings.warn(f"clients run one after another, not as CUDA graphs: {reason}", stacklevel=3)
-        if self.graphed:
-            torch.cuda.synchronize()
         self.graphs.clear()
 
     def scores(self, jobs: Sequence[Job], sampling: str, temperature: float) -> dict[int, Look]:
         """Clients that received the same model and keep none are asked in one pass over all their samples."""
         bench, first = self.eager.bench, jobs[0]
-        if not _usual(bench.learner) or any(job.received is not first.received or job.keep for job in jobs):
+        alike = all(job.received is first.received for job in jobs) and not any(own_networks(bench, j) for j in jobs)
+        if not alike or not usual(bench.learner):
             return self.eager.scores(jobs, sampling, temperature)
         clients = [self.clients[job.client] for job in jobs]
         bench.load(first.received, {})
-        everyone, probabilities = bench.learner.look(bench.nets, _together(clients), temperature)
+        everyone, probabilities = bench.learner.look(bench.nets, together(clients), temperature)
         assert probabilities is not None
         sizes = [len(c) for c in clients]
         looks = map(Look, client_scores(everyone.split(sizes), sampling), probabilities.split(sizes))
@@ -158,6 +96,12 @@ class CudaGraphs:
 
     def test_logits(self, model: Tensors) -> Tensor:
         return self.eager.test_logits(model)
+
+    def held_out(self, jobs: Sequence[Job]) -> dict[int, HeldOut]:
+        return self.eager.held_out(jobs)
+
+    def statistics(self, jobs: Sequence[Job]) -> dict[int, Tensors]:
+        return self.eager.statistics(jobs)
 
     def train(self, jobs: Sequence[Job], progress: Progress | None = None) -> list[Result]:
         results: list[Result] = []
@@ -169,7 +113,7 @@ class CudaGraphs:
             try:
                 results += self._train_together(rest[:seats])
             except NotCapturable as error:
-                self._join()
+                self.graphs.join()
                 if self.alone is None and min(seats, len(rest)) > 1:
                     self.alone = str(error)  # a client on its own may do better
                 else:
@@ -183,22 +127,24 @@ class CudaGraphs:
         return results
 
     def _train_together(self, jobs: Sequence[Job]) -> list[Result]:
+        largest_first = sorted(jobs, key=lambda job: -len(self.clients[job.client]))
         try:
-            return self._finish(self._trained(jobs))
+            results = {r.client: r for r in self._finish(self._trained(largest_first))}
+            return [results[job.client] for job in jobs]
         finally:
-            self._join()  # nothing may go on with memory that is about to be freed
+            self.graphs.join()  # nothing may go on with memory that is about to be freed
 
     def _trained(self, jobs: Sequence[Job]) -> list[Seat]:
         learner = self.bench.benches[0].learner
         before = _attributes(learner)
         self.losses.zero_()
-        seats, found = [], self._surveys(jobs)
+        seats, found = [], surveys(self.eager.bench, self.clients, jobs)
         for place, job in enumerate(jobs):
             bench, client = self.bench.benches[place], self.clients[job.client]
             seats.append(Seat(place, bench, client, job, bench.begin(client, job, found.get(job.client))))
         for epochs in seats[0].bench.chunks(max(job.turn.epochs for job in jobs)):
             if seats[0].bench.learner.adaptive or any(t.state for t in self.touched.values()):
-                self._join()  # else the next epochs are planned while the last ones run
+                self.graphs.join()  # else the next epochs are planned while the last ones run
             plans = [_planned(seat, epochs) for seat in seats]
             for number in range(max(map(len, plans))):
                 ready = [(seat, plan[number]) for seat, plan in zip(seats, plans, strict=True) if number < len(plan)]
@@ -206,33 +152,10 @@ class CudaGraphs:
                     raise NotCapturable(
                         "its init or plan changes the learner itself; what it keeps belongs in the state"
                     )
-                for run in self._runs(ready):
+                for run in self._runs(self._evened(ready)):
                     self._play(run)
-        self._join()
+        self.graphs.join()
         return seats
-
-    def _surveys(self, jobs: Sequence[Job]) -> dict[int, Tensors]:
-        """The surveys of clients that received the same model and keep none, each model asked once."""
-        bench, found = self.eager.bench, {}
-        groups: dict[int, list[Job]] = {}
-        for job in jobs:
-            if not job.keep and acts(bench.learner, "survey") and _usual(bench.learner):
-                groups.setdefault(id(job.received), []).append(job)
-        for group in groups.values():
-            clients = [self.clients[job.client] for job in group]
-            asked = [bench.learner.asks(c, job.turn) for c, job in zip(clients, group, strict=True)]
-            bench.load(group[0].received, {})
-            together = {name: torch.cat([one[name] for one in asked]) for name in asked[0]}
-            answers = bench.survey(_together(clients), together)
-            pieces = {name: tensor.split([len(c) for c in clients]) for name, tensor in answers.items()}
-            for place, job in enumerate(group):
-                found[job.client] = {name: parts[place] for name, parts in pieces.items()}
-        return found
-
-    def _join(self) -> None:
-        for stream in self.streams:
-            torch.cuda.current_stream().wait_stream(stream)
-        self.held.clear()
 
     def _finish(self, seats: Sequence[Seat]) -> list[Result]:
         """The results, after one look at whether all is finite."""
@@ -243,6 +166,17 @@ class CudaGraphs:
             seat.bench.finish(seat.client, seat.job, seat.state, loss / max(seat.steps, 1), seat.updates, bool(good))
             for seat, loss, good in zip(seats, *numbers, strict=True)
         ]
+
+    def _evened(self, ready: Sequence[tuple[Seat, Phase]]) -> Sequence[tuple[Seat, Phase]]:
+        """With batches of the same shapes, where the learner knows a way that changes nothing."""
+        phases = [phase for _, phase in ready]
+        alike = len({(phase.kind, phase.trains, tuple(phase.tensors)) for phase in phases}) == 1
+        if self.mixes or self.alone or not alike or len({_sizes(phase) for phase in phases}) == 1:
+            return ready
+        batches = ready[0][0].bench.learner.evened([phase.tensors for phase in phases])
+        if batches is None:
+            return ready
+        return [(seat, replace(phase, tensors=b)) for (seat, phase), b in zip(ready, batches, strict=True)]
 
     def _runs(self, ready: Sequence[tuple[Seat, Phase]]) -> list[list[tuple[Seat, Phase]]]:
         """All together where their steps have the same shapes, else each on its own.
@@ -257,27 +191,11 @@ class CudaGraphs:
         return [[one] for one in ready]
 
     def _look(self, seat: Seat, phase: Phase) -> Touched:
-        """Which tensors a step of this kind looks at, found by one step that leaves no trace."""
+        """Which tensors a step of this kind looks at."""
         key = (phase.kind, phase.trains, tuple(phase.tensors), tuple(seat.state))
         if key not in self.touched:
-            self._join()  # the look uses the seat's networks, which may still be training
-            copies = {name: tensor.clone() for name, tensor in seat.state.items()}
-            state = _Recorder(copies)
-            row = {name: tensor[0] for name, tensor in phase.tensors.items()}
-            images = seat.bench.learner.views(seat.client.pool, row)
-            batch, names = _Recorder({**row, **images}), {*row, *images}
-            generator = _generator_state(self.losses.device)
-            with _unchanged(self.bench, slice(seat.place, seat.place + 1)):
-                seat.bench.optimise(phase, batch, seat.client.pool, state, torch.zeros((), device=self.losses.device))
-            if dict.keys(state) != copies.keys() or any(dict.get(state, n) is not c for n, c in copies.items()):
-                raise NotCapturable("its step replaces or adds tensors of the state; it must change them in place")
-            if not torch.equal(generator, _generator_state(self.losses.device)):
-                raise NotCapturable("its step draws random numbers, which a graph can't take from the run's seed")
-            self.touched[key] = Touched(
-                tuple(n for n in batch.names if n in names),
-                tuple(n for n in state.names if n in seat.state),
-                sum(t.numel() for t in images.values()),
-            )
+            self.graphs.join()  # the look uses the seat's networks, which may still be training
+            self.touched[key] = touched_by(phase, self.bench, seat.place, seat.client, seat.state)
         return self.touched[key]
 
     def _play(self, run: Sequence[tuple[Seat, Phase]]) -> None:
@@ -289,175 +207,38 @@ class CudaGraphs:
         for seat, phase in run:
             seat.steps += phase.steps
             seat.updates += phase.steps * len(phase.trains)
-        self.held += [plan, phases]
+        self.graphs.held += [plan, phases]
+        one, place, pool = phases[0], seats[0].place, seats[0].client.pool
         # Shapes that come only once are not worth a long graph: it takes as long to capture as eight steps eagerly.
-        shape = (seats[0].place, len(seats), _shape(phases[0], seats[0].state, touched))
+        shape = (place, len(seats), _shape(one, seats[0].state, touched))
         size = _STEPS if shape in self.seen else 1
         self.seen.add(shape)
-        with self._on_streams(seats):
+        with self.graphs.on_streams(place, len(seats)):
             state = {name: torch.stack([seat.state[name] for seat in seats]) for name in touched.state}
             ends = torch.tensor(counts).to(self.losses.device, non_blocking=True)[:, None]
-            rows = Rows(self.bench, seats[0].place, len(seats))
-            rows.refresh(phases[0].trains)
-            views = seats[0].bench.learner.views
+            rows = {len(seats): Rows(self.bench, place, len(seats))}
+            rows[len(seats)].refresh(one.trains)
             for start, stop in _pieces(max(counts), len(seats) * touched.pixels):
-                piece = {name: tensor[:, start:stop] for name, tensor in plan.items()}
-                piece |= views(seats[0].client.pool, piece)
+                most = _busy(counts, start)
+                piece = {name: tensor[:most, start:stop] for name, tensor in plan.items()}
+                piece |= seats[0].bench.learner.views(pool, piece)
                 piece = {name: piece[name] for name in touched.batch}
-                for first, last, frozen in _portions(start, stop, min(counts), size):
-                    part = {name: tensor[:, first - start : last - start] for name, tensor in piece.items()}
-                    active = None
-                    if frozen:
-                        active = torch.arange(first, last, device=self.losses.device) < ends
-                    self._steps(rows, phases[0], part, seats[0].client.pool, state, active, last - first)
-            for place, seat in enumerate(seats):
+                for first, last, busy, frozen in _portions(start, stop, counts, size):
+                    part = {name: tensor[:busy, first - start : last - start] for name, tensor in piece.items()}
+                    active = torch.arange(first, last, device=self.losses.device) < ends[:busy] if frozen else None
+                    here = rows[busy] = rows.get(busy) or Rows(self.bench, place, busy)
+                    own = {name: tensor[:busy] for name, tensor in state.items()}
+                    total = self.losses[place : place + busy]
+                    self.graphs.play(Portion(here, one.kind, one.trains, part, pool, own, total, active, last - first))
+            for row, seat in enumerate(seats):
                 for name in touched.state:
-                    seat.state[name].copy_(state[name][place])
-
-    def _on_streams(self, seats: Sequence[Seat]) -> Any:
-        return _Streams([self.streams[seat.place] for seat in seats]) if self.graphed else _Streams([])
-
-    def _steps(
-        self,
-        rows: Rows,
-        phase: Phase,
-        batch: Tensors,
-        pool: Tensor,
-        state: Tensors,
-        active: Tensor | None,
-        steps: int,
-    ) -> None:
-        """Steps of one portion: by a graph, or one by one where there are none."""
-        total = self.losses[rows.first : rows.first + rows.count]
-        if not self.graphed:
-            _run(rows, phase, batch, pool, state, total, active, steps)
-            return
-        shapes = tuple((n, t.dtype, t.shape) for tensors in (batch, state) for n, t in tensors.items())
-        key = (rows.first, rows.count, phase.kind, phase.trains, steps, active is not None, shapes)
-        if key not in self.graphs:
-            if len(self.graphs) >= _GRAPHS:
-                torch.cuda.synchronize()
-                del self.graphs[next(iter(self.graphs))]  # the one unused for longest
-            self.graphs[key] = self._capture(rows, phase, batch, pool, state, active, steps)
-        captured = self.graphs[key] = self.graphs.pop(key)
-        _copy(batch, captured.batch)
-        _copy(state, captured.state)
-        if active is not None and captured.active is not None:
-            captured.active.copy_(active)
-        captured.graph.replay()
-        _copy(captured.state, state)
-
-    def _capture(
-        self,
-        rows: Rows,
-        phase: Phase,
-        batch: Tensors,
-        pool: Tensor,
-        state: Tensors,
-        active: Tensor | None,
-        steps: int,
-    ) -> Captured:
-        """Capture steps on the current stream; networks and state are left as they were."""
-        batch, state = ({n: t.clone() for n, t in tensors.items()} for tensors in (batch, state))
-        active = None if active is None else active.clone()
-        here = slice(rows.first, rows.first + rows.count)
-        total, stream = self.losses[here], torch.cuda.current_stream()
-        before, graph = total.clone(), torch.cuda.CUDAGraph()
-        try:
-            with _unchanged(self.bench, here):
-                _run(rows, phase, batch, pool, state, total, active, steps=1)  # libraries choose and allocate
-                total.copy_(before)
-            torch.cuda.synchronize()
-            graph.capture_begin(pool=self.pools[rows.first], capture_error_mode="thread_local")
-            try:
-                _run(rows, phase, batch, pool, state, total, active, steps)
-            except BaseException:
-                with contextlib.suppress(RuntimeError):  # the capture is spoilt; the first error is the one to tell
-                    graph.capture_end()
-                raise
-            graph.capture_end()
-        except torch.cuda.OutOfMemoryError:
-            raise
-        except Exception as error:  # the step has run eagerly before, so it is the capture that fails
-            stream.synchronize()
-            raise NotCapturable(_why(error)) from error
-        return Captured(graph, batch, state, active)
-
-
-class _Streams:
-    """Work on the first of some streams, after all of them and before all of them."""
-
-    def __init__(self, streams: Sequence[torch.cuda.Stream]) -> None:
-        self.streams = streams
-        self.context = torch.cuda.stream(streams[0] if streams else None)
-
-    def __enter__(self) -> None:
-        if self.streams:
-            for other in (torch.cuda.current_stream(), *self.streams[1:]):
-                self.streams[0].wait_stream(other)
-        self.context.__enter__()
-
-    def __exit__(self, *error: object) -> None:
-        self.context.__exit__(*error)  # pyright: ignore[reportArgumentType]
-        for other in self.streams[1:]:
-            other.wait_stream(self.streams[0])
-
-
-class _unchanged:
-    """Put the networks of some rows back as they were."""
-
-    def __init__(self, bench: StackedBench, here: slice) -> None:
-        self.tensors = [
-            tensor[here]
-            for stack in bench.stacks.values()
-            for tensor in (stack.params, stack.grads, stack.momentum, stack.half, *stack.others.values())
-            if tensor is not None
-        ]
-
-    def __enter__(self) -> None:
-        self.copies = [tensor.clone() for tensor in self.tensors]
-
-    def __exit__(self, *error: object) -> None:
-        for tensor, copy in zip(self.tensors, self.copies, strict=True):
-            tensor.copy_(copy)
-
-
-def _together(clients: Sequence[Client]) -> Client:
-    """The samples of several clients as if one had them."""
-    index, labels = (torch.cat([getattr(c, name) for c in clients]) for name in ("index", "labels"))
-    return Client(-1, clients[0].pool, index, labels)
-
-
-def _inner(learner: Learner) -> Learner:
-    """The learner inside all wrappings."""
-    return _inner(learner.inner) if isinstance(learner, Wrapped) else learner
-
-
-def _usual(learner: Learner) -> bool:
-    """Whether its confidences are those of single samples; a learner's own may look at whole clients."""
-    return _inner(learner).confidence.__func__ is Learner.confidence
+                    seat.state[name].copy_(state[name][row])
 
 
 def _attributes(learner: Learner) -> dict[str, int]:
     """What a learner and those inside it hold, told by identity."""
     found = {f"{type(learner).__name__}.{name}": id(value) for name, value in vars(learner).items()}
     return found | _attributes(learner.inner) if isinstance(learner, Wrapped) else found
-
-
-def _generator_state(device: torch.device) -> Tensor:
-    """The state of PyTorch's own generator, which nothing of the package draws from."""
-    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
-
-
-def _why(error: Exception) -> str:
-    """In a learner's terms, what PyTorch has to say about a step that it can't map or capture."""
-    text = (str(error) or type(error).__name__).splitlines()[0]
-    low = text.lower()
-    if any(word in low for word in ("dynamic", "data-dependent", "nonzero", "boolean mask")):
-        return f"its step has shapes or branches that depend on values ({text})"
-    if ".item()" in low or "captur" in low:
-        return f"its step waits for a value on the host ({text})"
-    return f"its step can't be captured ({text})"
 
 
 def _planned(seat: Seat, epochs: range) -> list[Phase]:
@@ -469,7 +250,12 @@ def _planned(seat: Seat, epochs: range) -> list[Phase]:
 def _shape(phase: Phase, state: Tensors, touched: Touched) -> Signature:
     """What must be equal for two clients' steps to run as one."""
     batch = tuple((name, t.dtype, t.shape[1:]) for name, t in phase.tensors.items())
-    return (phase.kind, phase.trains, batch, tuple((name, state[name].shape) for name in touched.state))
+    return (
+        phase.kind,
+        phase.trains,
+        batch,
+        tuple((name, state[name].dtype, state[name].shape) for name in touched.state),
+    )
 
 
 def _side_by_side(tensors: Sequence[Tensor], steps: int) -> Tensor:
@@ -484,33 +270,37 @@ def _pieces(steps: int, pixels: int) -> Iterator[tuple[int, int]]:
     return ((start, min(start + size, steps)) for start in range(0, steps, size))
 
 
-def _portions(start: int, stop: int, whole: int, most: int) -> Iterator[tuple[int, int, bool]]:
-    """Cut steps start..stop into those that a graph does at once; from step `whole` on some clients are frozen."""
-    while start < stop:
-        frozen = start >= whole
-        left = (stop if frozen else min(stop, whole)) - start
-        size = most if left >= most else 1
-        yield start, start + size, frozen
-        start += size
+def _busy(counts: Sequence[int], step: int) -> int:
+    """How many of the first seats take part in a step: all that have it, and a few that are frozen.
+
+    Fewer by a quarter or more at a time, because each number needs graphs of its own.
+    """
+    needed = max(seat + 1 for seat, count in enumerate(counts) if count > step)
+    busy = len(counts)
+    while (fewer := busy * 3 // 4) >= needed:
+        busy = fewer
+    return busy
 
 
-def _run(
-    rows: Rows,
-    phase: Phase,
-    batch: Tensors,
-    pool: Tensor,
-    state: Tensors,
-    total: Tensor,
-    active: Tensor | None,
-    steps: int,
-) -> None:
-    for s in range(steps):
-        row = {name: tensor[:, s] for name, tensor in batch.items()}
-        rows.step(phase.kind, phase.trains, row, pool, state, total, None if active is None else active[:, s])
+def _portions(start: int, stop: int, counts: Sequence[int], most: int) -> Iterator[tuple[int, int, int, bool]]:
+    """Cut steps start..stop into those that a graph does at once, for how many seats, and whether some are frozen."""
+    ends = sorted({stop, *(count for count in counts if start < count < stop)})
+    kinds: list[tuple[int, int, bool]] = []  # the end of a stretch, its seats, whether some are frozen
+    begin = start
+    for end in ends:
+        busy = _busy(counts, begin)
+        frozen = min(counts[:busy]) <= begin
+        if kinds and kinds[-1][1:] == (busy, frozen):
+            kinds.pop()
+        kinds.append((end, busy, frozen))
+        begin = end
+    for end, busy, frozen in kinds:
+        while start < end:
+            size = most if end - start >= most else 1
+            yield start, start + size, busy, frozen
+            start += size
 
 
-def _copy(source: Tensors, target: Tensors) -> None:
-    if target:
-        torch._foreach_copy_(  # pyright: ignore[reportPrivateImportUsage]
-            list(target.values()), [source[name] for name in target]
-        )
+def _sizes(phase: Phase) -> Signature:
+    """The shapes of a phase's batches."""
+    return tuple(tensor.shape[1:] for tensor in phase.tensors.values())

@@ -15,21 +15,13 @@ from torch import Tensor, nn
 
 from fednoil.errors import UserError
 from fednoil.executors.base import Job, Look, Progress, Result
+from fednoil.executors.optimiser import RATE, Optimiser
 from fednoil.learners.base import Client, Learner, Phase, Turn, acts, chunks
 from fednoil.models.network import Network
-from fednoil.section import Section
 from fednoil.servers.sampling import client_scores
 from fednoil.tensors import Tensors
 
 PLANNED = (32, 64)  # epochs planned at once: enough to be cheap, and the later ones while the first ones run
-
-
-class Optimiser(Section):
-    """SGD as in the paper, created anew for every local update."""
-
-    lr: float
-    momentum: float
-    weight_decay: float
 
 
 class Workbench:
@@ -137,7 +129,7 @@ class Workbench:
         phases = self.learner.plan(self.nets, client, state, turn, epochs)
         for net in self.nets.values():
             net.train()
-        return phases
+        return self.optimiser.paced(phases, turn, epochs, self.device)
 
     def modules(self) -> Iterator[nn.Module]:
         """All modules of all networks."""
@@ -156,8 +148,11 @@ class Workbench:
         loss = learner.step(nets, pool, batch, state, kind)
         loss.backward()
         learner.gradients(nets, batch, state, kind)
+        settings, rate = self.optimiser, batch.get(RATE, self.optimiser.lr)
         for name in phase.trains:
-            nets[name].sgd(self.optimiser.lr, self.optimiser.momentum, self.optimiser.weight_decay)
+            if settings.clip is not None:
+                nets[name].clip(settings.clip)
+            nets[name].sgd(rate, settings.momentum, settings.weight_decay, settings.nesterov)
         learner.after(nets, batch, state, kind)
         total += loss.detach()
 
@@ -199,6 +194,20 @@ class Workbench:
         return Result(client.id, sent, numbers, keep, final.evidence, loss)
 
     @torch.no_grad()
+    def statistics(self, client: Client, received: Tensors) -> Tensors:
+        """Mean and variance of what BatchNorm layers see when the received networks look at the client's samples,
+        un-augmented, as `<network>/<name>`; nothing for a client with one sample, which has no variance."""
+        self.load(received, {})
+        found: Tensors = {}
+        for role in self.learner.roles:
+            if role.shared and len(client) > 1:
+                net = self.nets[role.name]
+                net.train()
+                measured = net.statistics(client.pool[client.index[rows]] for rows in _spans(client))
+                found |= {f"{role.name}/{name}": tensor for name, tensor in measured.items()}
+        return found
+
+    @torch.no_grad()
     def logits(self, model: Tensors, images: Tensor) -> Tensor:
         """Logits of a scored model, in eval mode: float32 [N, C]."""
         self.load(model, model)
@@ -206,3 +215,9 @@ class Workbench:
             net.eval()
         spans = chunks(len(images), images)
         return torch.cat([self.learner.predict(self.nets, images[rows], model).float() for rows in spans])
+
+
+def _spans(client: Client) -> list[Tensor]:
+    """The places of a client's samples in parts for one pass each, all about equally long: none has a single one."""
+    parts = len(chunks(len(client), client.pool))
+    return list(torch.arange(len(client), device=client.index.device).tensor_split(parts))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from fednoil.executors.base import Job, Look, Progress, Result
+from fednoil.executors.base import HeldOut, Job, Look, Progress, Result
 from fednoil.executors.local import Workbench
 from fednoil.learners.base import Client
 from fednoil.tensors import Tensors
@@ -15,10 +17,17 @@ from fednoil.tensors import Tensors
 class Sequential:
     """Runs every job on one workbench."""
 
-    def __init__(self, bench: Workbench, clients: Mapping[int, Client], test_images: Tensor) -> None:
+    def __init__(
+        self,
+        bench: Workbench,
+        clients: Mapping[int, Client],
+        test_images: Tensor,
+        validation: Mapping[int, Client] | None = None,
+    ) -> None:
         self.bench = bench
         self.clients = clients
         self.test_images = test_images
+        self.validation = validation or {}
 
     def scores(self, jobs: Sequence[Job], sampling: str, temperature: float) -> dict[int, Look]:
         return self.bench.scores(self.clients, jobs, sampling, temperature)
@@ -36,3 +45,29 @@ class Sequential:
 
     def test_logits(self, model: Tensors) -> Tensor:
         return self.bench.logits(model, self.test_images)
+
+    def held_out(self, jobs: Sequence[Job]) -> dict[int, HeldOut]:
+        """Clients that have the same model are asked in one pass over all their samples."""
+        groups: dict[int, list[Job]] = {}
+        for job in jobs:
+            groups.setdefault(id(job.received), []).append(job)
+        found: dict[int, HeldOut] = {}
+        for group in groups.values():
+            clients = [self.validation[job.client] for job in group]
+            images = clients[0].pool[torch.cat([c.index for c in clients])]
+            logits = self.bench.logits(group[0].received, images)
+            found |= held_out(logits, clients)
+        return found
+
+    def statistics(self, jobs: Sequence[Job]) -> dict[int, Tensors]:
+        return {job.client: self.bench.statistics(self.clients[job.client], job.received) for job in jobs}
+
+
+def held_out(logits: Tensor, clients: Sequence[Client]) -> dict[int, HeldOut]:
+    """How well logits [n, C] of several clients' samples, one client after another, meet their given labels."""
+    labels = torch.cat([c.labels for c in clients])
+    right = logits.argmax(1) == labels
+    loss = F.cross_entropy(logits, labels, reduction="none")
+    numbers = torch.stack([right.double(), loss.double()], 1)
+    sums = torch.stack([part.sum(0) for part in numbers.split([len(c) for c in clients])]).tolist()
+    return {c.id: HeldOut(int(r), len(c), total / len(c)) for c, (r, total) in zip(clients, sums, strict=True)}

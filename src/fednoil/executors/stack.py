@@ -15,9 +15,10 @@ from torch import Tensor
 
 from fednoil import kernels
 from fednoil.executors.local import Workbench
+from fednoil.executors.optimiser import RATE
 from fednoil.learners.base import Nets, acts
 from fednoil.models.layers import Stacked
-from fednoil.models.network import Member, Stack
+from fednoil.models.network import Member, Stack, shortening
 from fednoil.tensors import Tensors
 
 Others = dict[str, Tensors]
@@ -96,7 +97,7 @@ class Rows:
             self._step_with_hooks(kind, trains, grads, batch, state)
         else:
             for name in trains:
-                self._sgd(name, grads[name])
+                self._sgd(name, grads[name], batch.get(RATE))
         return losses.detach()
 
     def _step_with_hooks(self, kind: str, trains: Sequence[str], grads: Leaves, batch: Tensors, state: Tensors) -> None:
@@ -117,7 +118,7 @@ class Rows:
         if self.changes_gradients:
             hook(learner.gradients)
         for name in trains:
-            self._sgd(name, (whole[name],))
+            self._sgd(name, (whole[name],), batch.get(RATE))
         if self.follows_up:
             hook(learner.after)
             self.refresh(trains)
@@ -140,17 +141,26 @@ class Rows:
                 return torch.vmap(function)(*arguments)
             return function(*(_first(a) for a in arguments))[None]
 
-    def _sgd(self, name: str, grads: tuple[Tensor, ...]) -> None:
-        """As `Network.sgd`, for all clients; the gradient may come in two parts, as the parameters do."""
+    def _sgd(self, name: str, grads: tuple[Tensor, ...], rates: Tensor | None) -> None:
+        """As `Network.sgd`, for all clients, with a rate for each [K] if it varies; the gradient may come in two parts,
+        as the parameters do."""
         settings, params, momentum = self.bench.optimiser, self.params[name], self.momentum[name]
-        half = self.half.get(name)
+        half, lr = self.half.get(name), settings.lr if rates is None else rates
+        if settings.clip is not None:
+            whole = _whole(grads)
+            grads = (whole.mul_(shortening(whole, settings.clip)),)
         if kernels.usable(params):
             from fednoil.kernels.norm import sgd
 
-            sgd(params, grads, momentum, settings.lr, settings.momentum, settings.weight_decay, half)
+            sgd(params, grads, momentum, lr, settings.momentum, settings.weight_decay, half, settings.nesterov)
             return
-        momentum.mul_(settings.momentum).add_(_whole(grads).add(params, alpha=settings.weight_decay))
-        params.add_(momentum, alpha=-settings.lr)
+        step = _whole(grads).add(params, alpha=settings.weight_decay)
+        momentum.mul_(settings.momentum).add_(step)
+        step = step.add_(momentum, alpha=settings.momentum) if settings.nesterov else momentum
+        if rates is None:
+            params.add_(step, alpha=-settings.lr)
+        else:
+            params.addcmul_(step, rates[:, None], value=-1)
         self.refresh([name])
 
 
@@ -160,6 +170,25 @@ class StackedBench:
     def __init__(self, benches: Sequence[Workbench]) -> None:
         self.benches = benches
         self.stacks = {name: Stack([b.nets[name] for b in benches]) for name in benches[0].nets}
+
+
+class Unchanged:
+    """Put the networks of some rows back as they were."""
+
+    def __init__(self, bench: StackedBench, here: slice) -> None:
+        self.tensors = [
+            tensor[here]
+            for stack in bench.stacks.values()
+            for tensor in (stack.params, stack.grads, stack.momentum, stack.half, *stack.others.values())
+            if tensor is not None
+        ]
+
+    def __enter__(self) -> None:
+        self.copies = [tensor.clone() for tensor in self.tensors]
+
+    def __exit__(self, *error: object) -> None:
+        for tensor, copy in zip(self.tensors, self.copies, strict=True):
+            tensor.copy_(copy)
 
 
 def _whole(parts: Sequence[Tensor]) -> Tensor:

@@ -42,6 +42,7 @@ class FlowerEngine:
 
     def experiment(self, config: Config, out: Path, *, going_on: bool) -> Experiment:
         """Gather the nodes; the experiment knows of them what they have told, or all if they share a dataset."""
+        check_simulated_only(config)
         whole = None if config.data.name == SITES else make_experiment(config)
         partitions = None if whole is None else whole.setting.num_clients
         members = Members(Wire(self.grid, config.federation.timeout), config, partitions)
@@ -63,6 +64,20 @@ class FlowerEngine:
     def environment(self, device: torch.device, precision: torch.dtype) -> dict[str, Any]:
         """This process was started by Flower, with a secret among its arguments; the user's command is another's."""
         return environment(device, precision, self.command, ("flwr",))
+
+
+def check_simulated_only(config: Config) -> None:
+    """Refuse what only a simulation can do so far."""
+    if config.data.validation:
+        raise UserError(
+            f"data.validation = {config.data.validation} is for simulations: in a federation a site's test images are "
+            "what it holds out; set it to 0"
+        )
+    if config.server.statistics != "average":
+        raise UserError(
+            f"server.statistics = '{config.server.statistics}' is for simulations: a federation's nodes send no "
+            "statistics of their own; set it to 'average'"
+        )
 
 
 class Lines:

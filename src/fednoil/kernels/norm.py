@@ -238,13 +238,15 @@ def sgd(
     params: Tensor,
     grads: tuple[Tensor, ...],
     momentum_buffer: Tensor,
-    lr: float,
+    lr: float | Tensor,
     momentum: float,
     weight_decay: float,
     half: Tensor | None = None,
+    nesterov: bool = False,
 ) -> None:
     """One step of SGD, in place, on stacked parameters [K, P]; the first H of them also go to `half` [K, H].
 
+    The rate is one for all, or one for each client: float32 [K], read when the kernel runs, not when it is captured.
     The gradient is one [K, P], or two: of the first H parameters in any precision, and of the rest. Rows may have gaps
     between them; where they begin at multiples of 16 numbers, memory is read 16 bytes at a time.
     """
@@ -262,8 +264,12 @@ def sgd(
         raise ValueError(f"half {tuple(half.shape)} and the gradient's first part {tuple(grads[0].shape)} differ")
     low = first if half is None else half.shape[1]
     rest, copy = grads[-1], params if half is None else half
-    rows = (t.stride(0) for t in (params, grads[0], rest, momentum_buffer, copy))
+    rows = [t.stride(0) for t in (params, grads[0], rest, momentum_buffer, copy)]
+    rates = isinstance(lr, Tensor)
+    if rates and (lr.shape != (clients,) or lr.dtype != torch.float32):
+        raise ValueError(f"sgd needs float32 rates of shape ({clients},), not {lr.dtype} {tuple(lr.shape)}")
     kernels.sgd[(triton.cdiv(size, SGD_BLOCK), clients)](
         params, grads[0], rest, momentum_buffer, copy, lr, momentum, weight_decay, size, low, *rows,
-        PARTS=len(grads) == 2, HALF=half is not None, BLOCK=SGD_BLOCK, num_warps=WARPS,
+        lr.stride(0) if rates else 0, PARTS=len(grads) == 2, HALF=half is not None, RATES=rates, NESTEROV=nesterov,
+        BLOCK=SGD_BLOCK, num_warps=WARPS,
     )  # fmt: skip

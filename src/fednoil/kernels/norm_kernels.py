@@ -175,10 +175,11 @@ def gradient_apply(
 @triton.jit
 def sgd(
     weights, grads, rest, buffer, half, lr, momentum, weight_decay, P, H,
-    row_weights, row_grads, row_rest, row_buffer, row_half,
-    PARTS: tl.constexpr, HALF: tl.constexpr, BLOCK: tl.constexpr,
+    row_weights, row_grads, row_rest, row_buffer, row_half, row_lr,
+    PARTS: tl.constexpr, HALF: tl.constexpr, RATES: tl.constexpr, NESTEROV: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """One step of SGD with momentum on BLOCK parameters of one client; with PARTS `rest` has the gradient from H on."""
+    """One step of SGD with momentum on BLOCK parameters of one client; with PARTS `rest` has the gradient from H on,
+    with RATES `lr` points to a rate for each client."""
     client = tl.program_id(1).to(tl.int64)
     start = tl.program_id(0).to(tl.int64) * BLOCK
     at = start + tl.arange(0, BLOCK)
@@ -186,12 +187,15 @@ def sgd(
     buffer += client * row_buffer
     grads += client * row_grads
     half += client * row_half
+    rate = tl.load(lr + client * row_lr) if RATES else lr
     if start + BLOCK <= H:  # nearly all programs: without a mask memory is read 16 bytes at a time
         value = tl.load(weights + at)
-        step = tl.load(grads + at).to(tl.float32)
-        step += weight_decay * value + momentum * tl.load(buffer + at)
-        value -= lr * step
+        grad = tl.load(grads + at).to(tl.float32)
+        step = grad + (weight_decay * value + momentum * tl.load(buffer + at))
         tl.store(buffer + at, step)
+        if NESTEROV:
+            step = grad + weight_decay * value + momentum * step
+        value -= rate * step
         tl.store(weights + at, value)
         if HALF:
             tl.store(half + at, value.to(half.dtype.element_ty))
@@ -200,13 +204,15 @@ def sgd(
         low = at < H
         value = tl.load(weights + at, mask=inside, other=0.0)
         if PARTS:
-            step = tl.load(grads + at, mask=low, other=0.0).to(tl.float32)
-            step += tl.load(rest + client * row_rest + at - H, mask=inside & (at >= H), other=0.0)
+            grad = tl.load(grads + at, mask=low, other=0.0).to(tl.float32)
+            grad += tl.load(rest + client * row_rest + at - H, mask=inside & (at >= H), other=0.0)
         else:
-            step = tl.load(grads + at, mask=inside, other=0.0)
-        step += weight_decay * value + momentum * tl.load(buffer + at, mask=inside, other=0.0)
-        value -= lr * step
+            grad = tl.load(grads + at, mask=inside, other=0.0)
+        step = grad + (weight_decay * value + momentum * tl.load(buffer + at, mask=inside, other=0.0))
         tl.store(buffer + at, step, mask=inside)
+        if NESTEROV:
+            step = grad + weight_decay * value + momentum * step
+        value -= rate * step
         tl.store(weights + at, value, mask=inside)
         if HALF:
             tl.store(half + at, value.to(half.dtype.element_ty), mask=low)

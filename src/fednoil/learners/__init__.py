@@ -6,6 +6,7 @@ from fednoil.learners.base import Learner
 from fednoil.learners.dividemix import DivideMix
 from fednoil.learners.erm import Erm
 from fednoil.learners.fednoil import FedNoil
+from fednoil.learners.fednoil_plus import FedNoilPlus
 from fednoil.learners.josrc import Josrc
 from fednoil.learners.small_loss import Coteaching, Jocor
 from fednoil.plugins import find_class
@@ -13,6 +14,7 @@ from fednoil.plugins import find_class
 LEARNERS: dict[str, type[Learner]] = {
     "erm": Erm,
     "fednoil": FedNoil,
+    "fednoil-plus": FedNoilPlus,
     "dividemix": DivideMix,
     "josrc": Josrc,
     "coteaching": Coteaching,

@@ -5,28 +5,32 @@ set D^x is drawn by these confidences without replacement; the rest is the unlab
 come from the same global model and are trained on strong views where they are certain enough (FixMatch, Sohn
 et al., NeurIPS 2020).
 
-The paper leaves open and we read: the batch mix (`epoch`), ξ = 0.95, λ_u = 1, two weak views. `frac = "auto"`
-is ours: each client estimates its own share of clean labels.
+The paper leaves open and we read: the batch mix (`epoch`), ξ = 0.95, λ_u = 1, two weak views, hard pseudo-labels, weak
+views of D^x; keys let each be read otherwise. `frac = "auto"` is ours: each client estimates its own share of clean
+labels.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Sequence
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from fednoil.augment import strong, strong_plan, weak, weak_plan
+from fednoil.augment import plain, strong, strong_plan, weak, weak_plan
 from fednoil.learners.base import Client, Final, Learner, LearnerConfig, Nets, Phase, Turn, chunks
 from fednoil.learners.batches import weak_views
 from fednoil.learners.clean_share import clean_share
+from fednoil.learners.pseudo_labels import count_votes, decided, first_time, unlabelled_loss, widened
 from fednoil.plugins import About
 from fednoil.seeds import Seed, gumbel, permutations
 from fednoil.tensors import Tensors
 
 _TINY = 1e-12
+_GRAIN = 8  # evened batches are a multiple of it, so that few shapes come up over the rounds
 
 
 class FedNoilConfig(LearnerConfig):
@@ -41,12 +45,32 @@ class FedNoilConfig(LearnerConfig):
     balance: bool = Field(default=True, description="with auto: a small D^u weighs less, each sample as one of D^x")
     ssl: bool = Field(default=True, description="train on pseudo-labels of D^u")
     teacher: Literal["global", "local"] = "global"
-    views: int = Field(default=2, ge=1, description="weak views averaged for a pseudo-label")
+    views: int = Field(default=2, ge=1, description="weak views that pseudo-labels are made of")
     xi: float = Field(default=0.95, gt=0, le=1, description="least certainty of a pseudo-label that is used")
     lambda_u: float = Field(default=1.0, ge=0, description="weight of the unlabelled loss")
     local_sampling: Literal["confidence", "uniform"] = "confidence"
-    epoch: Literal["proportional", "max_cover"] = "proportional"
+    epoch: Literal["proportional", "max_cover", "whole"] = Field(
+        default="proportional",
+        description="steps: D^x once; max_cover: the larger set once; whole: as many as all samples fill",
+    )
     ra_prob: float = Field(default=0.5, ge=0, le=1, description="chance of each RandAugment operation")
+    ra_ops: int = Field(default=2, ge=0, description="RandAugment operations of a strong view")
+    x_augment: Literal["none", "weak", "strong"] = Field(default="weak", description="views of D^x")
+    redraw: Literal["epoch", "round"] = Field(default="epoch", description="how often D^x is drawn")
+    mu: float | None = Field(
+        default=None, gt=0, description="unlabelled batch as a multiple of the labelled one; none: as epoch says"
+    )
+    ramp: int = Field(default=0, ge=0, description="rounds over which lambda_u rises from 0 to its value")
+    pseudo_temperature: float = Field(default=1.0, gt=0, description="temperature of the softmax of pseudo-labels")
+    views_as: Literal["mean", "turns"] = Field(
+        default="mean", description="a pseudo-label is the mean of all views; turns: each epoch has the next view's"
+    )
+    soft: bool = Field(default=False, description="train on the pseudo-labels' probabilities, not on the likeliest")
+    warmup: int = Field(default=0, ge=0, description="first rounds in which D^x has every sample")
+
+    later: ClassVar[frozenset[str]] = frozenset(
+        ("ra_ops", "x_augment", "redraw", "mu", "ramp", "pseudo_temperature", "views_as", "soft", "warmup")
+    )
 
 
 class FedNoil(Learner):
@@ -81,22 +105,33 @@ class FedNoil(Learner):
         if probabilities is not None:
             found["probabilities"] = probabilities
         if "weak" in asked:
-            found["pseudo"], found["accepted"] = self.pseudo_labels(nets, client, asked["weak"])
+            found["taught"] = self.taught(nets, client, asked["weak"])
         return found
 
     @torch.no_grad()
-    def pseudo_labels(self, nets: Nets, client: Client, plans: Tensor) -> tuple[Tensor, Tensor]:
-        """ŷ [n] and whether it is certain enough [n]: the mean softmax over weak views [n, views, 3] (Eq. 7–8)."""
-        views = plans.shape[1]
-        labels, accepted = [], []
+    def taught(self, nets: Nets, client: Client, plans: Tensor) -> Tensor:
+        """The mean softmax over weak views [n, views, 3] of each sample, of which pseudo-labels are made: [n, C], or
+        where the views take turns that of each of them: [n, views, C]."""
+        views, found = plans.shape[1], []
         for rows in chunks(len(client), client.pool, views):
             index = client.index[rows].expand(views, -1)
             images = weak(client.pool, index, plans[rows].transpose(0, 1)).flatten(0, 1)
-            probs = torch.softmax(nets["model"](images).float(), dim=1).unflatten(0, index.shape)
-            certainty, label = probs.mean(0).max(1)
-            labels.append(label)
-            accepted.append(certainty >= self.config.xi)
-        return torch.cat(labels), torch.cat(accepted)
+            probs = self._softmax(nets["model"](images)).unflatten(0, index.shape)
+            found.append(probs.mean(0) if self.config.views_as == "mean" else probs.transpose(0, 1))
+        return torch.cat(found)
+
+    def _softmax(self, logits: Tensor) -> Tensor:
+        """The probabilities of a pseudo-label (Eq. 7–8)."""
+        temperature = self.config.pseudo_temperature
+        return torch.softmax(logits.float() if temperature == 1 else logits.float() / temperature, dim=1)
+
+    def judged(self, client: Client, state: Tensors) -> Tensors:
+        """What a plan needs to know of each sample: its `weight` in the draw of D^x and, with a global teacher, the
+        probabilities of its pseudo-label, `taught` (see there)."""
+        weight = state["confidence"]
+        if self.config.local_sampling == "uniform":
+            weight = torch.ones_like(weight)
+        return {"weight": weight, **({"taught": state["taught"]} if "taught" in state else {})}
 
     def init(self, nets: Nets, client: Client, keep: Tensors, turn: Turn) -> Tensors:
         state = {"drawn": torch.zeros_like(client.labels)}
@@ -105,77 +140,111 @@ class FedNoil(Learner):
             state["votes"] = torch.zeros(shape, dtype=torch.int64, device=client.labels.device)
         return state
 
-    def labelled_size(self, state: Tensors) -> int:
-        """|D^x| = round(frac · n), at least one.
+    def labelled_size(self, state: Tensors, round_idx: int) -> int:
+        """|D^x| = round(frac · n), at least one; everything during the warm-up.
 
         `auto` leaves room for some of the labels thought wrong: a sample that θ finds hard and whose label is right
         after all gets a chance to say so. Without it, θ is taught its own mistakes with ever more certainty.
         """
         confidence, frac = state["confidence"], self.config.frac
+        if round_idx <= self.config.warmup:
+            return len(confidence)
         if frac == "auto":
             share = clean_share(confidence, self.task.num_classes)
             frac = share + self.config.explore * (1 - share)
         return min(len(confidence), max(1, int(float(frac) * len(confidence) + 0.5)))
 
-    def unlabelled_weight(self, labelled: int, unlabelled: int) -> float:
-        """1, as published; with `auto` at most |D^u|/|D^x|, lest the last few hard samples outweigh all others."""
+    def unlabelled_weight(self, labelled: int, unlabelled: int, round_idx: int) -> float:
+        """λ_u, as published; with `auto` times at most |D^u|/|D^x|, lest the last few hard samples outweigh all
+        others."""
+        weight = self.config.lambda_u * (min(1.0, round_idx / self.config.ramp) if self.config.ramp else 1.0)
         if self.config.frac != "auto" or not self.config.balance:
-            return 1.0
-        return min(1.0, unlabelled / labelled)
+            return weight
+        return weight * min(1.0, unlabelled / labelled)
 
-    def split(self, state: Tensors, size: int, seed: Seed, epochs: range) -> tuple[Tensor, Tensor]:
-        """D^x [E, size] and D^u [E, n − size], drawn anew each epoch by p_{k,i} without replacement (Eq. 6)."""
-        confidence = state["confidence"]
-        if self.config.local_sampling == "uniform":
-            confidence = torch.ones_like(confidence)
-        keys = seed.child("draw").keys(epochs, confidence.device)
-        race = (confidence.double() + _TINY).log() + gumbel(keys, len(confidence))
+    def split(self, weight: Tensor, size: int, seed: Seed, epochs: range) -> tuple[Tensor, Tensor]:
+        """D^x [E, size] and D^u [E, n − size], drawn by weights [n] without replacement, anew each epoch (Eq. 6)."""
+        names = epochs if self.config.redraw == "epoch" else [0] * len(epochs)
+        keys = seed.child("draw").keys(names, weight.device)
+        race = (weight.double() + _TINY).log() + gumbel(keys, len(weight))
         order = race.argsort(dim=1, descending=True, stable=True)
         return order[:, :size], order[:, size:]
 
     def plan(self, nets: Nets, client: Client, state: Tensors, turn: Turn, epochs: range) -> list[Phase]:
-        size = self.labelled_size(state)
-        labelled, unlabelled = self.split(state, size, turn.seed, epochs)
+        size, judged = self.labelled_size(state, turn.round_idx), self.judged(client, state)
+        labelled, unlabelled = self.split(judged["weight"], size, turn.seed, epochs)
         members = labelled.flatten()
         state["drawn"].scatter_add_(0, members, torch.ones_like(members))
         steps, batch_x, batch_u = self.epoch_shape(size, len(client) - size)
-        device, seed, pad = client.index.device, turn.seed, self.task.pad
-        x = _batches(labelled, seed.child("order x"), epochs, steps, batch_x)
-        batch = {
-            "x_index": client.index[x],
-            "x_labels": client.labels[x],
-            "x_weak": weak_views(seed.child("weak x"), epochs, x, pad),
-        }
+        batch = self.labelled_plan(client, labelled, turn.seed, epochs, (steps, batch_x))
         if batch_u:
-            u = _batches(unlabelled, seed.child("order u"), epochs, steps, batch_u)
-            keys = seed.child("strong u").keys(epochs, device)
-            views = strong_plan(keys, steps * batch_u, self.task.image_shape[1:], pad, prob=self.config.ra_prob)
-            batch |= {"u_index": client.index[u], "u_strong": views.view(*u.shape, -1)}
-            weight = self.config.lambda_u * self.unlabelled_weight(size, len(client) - size)
-            batch["u_weight"] = torch.full((len(u),), weight, device=device)
+            weight = self.unlabelled_weight(size, len(client) - size, turn.round_idx)
+            batch["u_weight"] = torch.full((len(batch["x_index"]),), weight, device=client.index.device)
+            batch |= self._unlabelled_plan(client, unlabelled, turn.seed, epochs, (steps, batch_u), judged)
             if self.config.teacher == "global":
-                batch |= {"u_labels": state["pseudo"][u], "u_mask": state["accepted"][u]}
-                everyone = unlabelled.flatten()
-                _count_votes(state["votes"], everyone, state["pseudo"][everyone], state["accepted"][everyone])
-            else:
-                batch |= {"u_position": u, "u_first": _first_time(u, len(epochs))}
-                keys = seed.child("weak u").keys(epochs, device)
-                views = weak_plan(keys, steps * batch_u * self.config.views, pad)
-                batch["u_weak"] = views.view(*u.shape, self.config.views, -1)
+                found = [self._of(table, unlabelled, epochs) for table in decided(judged["taught"], self.config.xi)]
+                count_votes(state["votes"], unlabelled.flatten(), *(table.flatten() for table in found))
         return [Phase(batch)]
+
+    def labelled_plan(
+        self, client: Client, labelled: Tensor, seed: Seed, epochs: range, shape: tuple[int, int]
+    ) -> Tensors:
+        """Batches of D^x [E, size]: `shape` is the steps of an epoch and the size of a batch."""
+        x = _batches(labelled, seed.child("order x"), epochs, *shape)
+        batch = {"x_index": client.index[x], "x_labels": client.labels[x]}
+        if self.config.x_augment == "weak":
+            batch["x_weak"] = weak_views(seed.child("weak x"), epochs, x, self.task.pad)
+        elif self.config.x_augment == "strong":
+            batch["x_strong"] = self._strong_views(seed.child("strong x"), epochs, x)
+        return batch
+
+    def _unlabelled_plan(
+        self, client: Client, unlabelled: Tensor, seed: Seed, epochs: range, shape: tuple[int, int], judged: Tensors
+    ) -> Tensors:
+        """Batches of D^u [E, n − size], with their pseudo-labels or what makes them."""
+        u = _batches(unlabelled, seed.child("order u"), epochs, *shape)
+        batch = {"u_index": client.index[u], "u_strong": self._strong_views(seed.child("strong u"), epochs, u)}
+        if self.config.teacher == "global":
+            labels, accepted = decided(judged["taught"], self.config.xi)
+            chosen = judged["taught"] if self.config.soft else labels
+            return batch | {"u_labels": self._of(chosen, u, epochs), "u_mask": self._of(accepted, u, epochs)}
+        keys, views = seed.child("weak u").keys(epochs, u.device), self.config.views
+        plans = weak_plan(keys, u.numel() // len(epochs) * views, self.task.pad).view(*u.shape, views, -1)
+        return batch | {"u_position": u, "u_first": first_time(u, len(epochs)), "u_weak": plans}
+
+    def _of(self, table: Tensor, rows: Tensor, epochs: range) -> Tensor:
+        """What a table [n, …] or [n, views, …] has of the samples `rows` [E · k, m], with the views in turns if so."""
+        if self.config.views_as == "mean":
+            return table[rows]
+        turns = torch.arange(epochs.start, epochs.stop, device=rows.device) % self.config.views
+        return table[rows, turns.repeat_interleave(len(rows) // len(epochs))[:, None]]
+
+    def _strong_views(self, seed: Seed, epochs: range, chosen: Tensor) -> Tensor:
+        """Parameters of a strong view for each sample of the batches `chosen` [E · steps, size]."""
+        keys, count = seed.keys(epochs, chosen.device), chosen.numel() // len(epochs)
+        size, ops, prob = self.task.image_shape[1:], self.config.ra_ops, self.config.ra_prob
+        return strong_plan(keys, count, size, self.task.pad, ops, prob).view(*chosen.shape, -1)
 
     def epoch_shape(self, labelled: int, unlabelled: int) -> tuple[int, int, int]:
         """Steps of an epoch and the sizes of its labelled and unlabelled batches."""
-        size = self.task.batch_size
+        size, form = self.task.batch_size, self.config.epoch
+        steps = -(-(labelled + unlabelled if form == "whole" else labelled) // size)
         if not self.uses_unlabelled or unlabelled == 0:
-            return -(-labelled // size), size, 0
-        if self.config.epoch == "max_cover":
-            return -(-max(labelled, unlabelled) // size), size, size
-        steps = -(-labelled // size)
-        return steps, size, -(-unlabelled // steps)
+            return steps, size, 0
+        if form == "max_cover":
+            steps = -(-max(labelled, unlabelled) // size)
+        batch_u = -(-unlabelled // steps) if form == "proportional" else size
+        if self.config.mu is not None:
+            batch_u = max(1, int(self.config.mu * size + 0.5))
+        return steps, size, batch_u
 
     def views(self, pool: Tensor, batch: Tensors) -> Tensors:
-        images = {"x": weak(pool, batch["x_index"], batch["x_weak"])}
+        if "x_weak" in batch:
+            images = {"x": weak(pool, batch["x_index"], batch["x_weak"])}
+        elif "x_strong" in batch:
+            images = {"x": strong(pool, batch["x_index"], batch["x_strong"])}
+        else:
+            images = {"x": plain(pool, batch["x_index"])}
         if "u_index" in batch:
             images["u"] = strong(pool, batch["u_index"], batch["u_strong"])
         if "u_weak" in batch:
@@ -183,53 +252,50 @@ class FedNoil(Learner):
             images["u_taught"] = torch.stack(views, dim=-5)
         return images
 
+    def evened(self, batches: Sequence[Tensors]) -> Sequence[Tensors] | None:
+        """By samples of D^u that are masked, up to half as many as there are."""
+        if self.config.teacher == "local" or any("u_index" not in batch for batch in batches):
+            return None
+        sizes = [batch["u_index"].shape[1] for batch in batches]
+        widest = -(-max(sizes) // _GRAIN) * _GRAIN
+        if widest * len(sizes) > 1.5 * sum(sizes):
+            return None
+        return [widened(batch, widest) for batch in batches]
+
     def step(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> Tensor:
+        x = self.labelled_inputs(batch)
         if "u" not in batch:
-            return F.cross_entropy(nets["model"](batch["x"]), batch["x_labels"])
+            return self.labelled_loss(nets["model"](x), batch)
         if self.config.teacher == "global":
             labels, mask = batch["u_labels"], batch["u_mask"]
         else:
-            labels, mask = self._local_teacher(nets, batch["u_taught"])
-            _count_votes(state["votes"], batch["u_position"], labels, mask & batch["u_first"])
-        logits = nets["model"](torch.cat([batch["x"], batch["u"]]))
-        labelled, unlabelled = logits.split([len(batch["x"]), len(batch["u"])])
-        return fixmatch_loss(labelled, batch["x_labels"], unlabelled, labels, mask, batch["u_weight"])
+            probs = self._local_teacher(nets, batch["u_taught"])
+            labels, mask = decided(probs, self.config.xi)
+            count_votes(state["votes"], batch["u_position"], labels, mask & batch["u_first"])
+            labels = probs if self.config.soft else labels
+        logits = nets["model"](torch.cat([x, batch["u"].to(x.dtype)]))
+        labelled, unlabelled = logits.split([len(x), len(batch["u"])])
+        return self.labelled_loss(labelled, batch) + batch["u_weight"] * unlabelled_loss(unlabelled, labels, mask)
+
+    def labelled_inputs(self, batch: Tensors) -> Tensor:
+        """The images of D^x as the network sees them."""
+        return batch["x"]
+
+    def labelled_loss(self, logits: Tensor, batch: Tensors) -> Tensor:
+        """L_x of the logits of D^x [B, C]."""
+        return F.cross_entropy(logits, batch["x_labels"])
 
     @torch.no_grad()
-    def _local_teacher(self, nets: Nets, views: Tensor) -> tuple[Tensor, Tensor]:
-        """Pseudo-labels from the local model as it is now (FixMatch's own way), by `views` [views, B, C, H, W]."""
+    def _local_teacher(self, nets: Nets, views: Tensor) -> Tensor:
+        """What the local model as it is now says of `views` [views, B, C, H, W] (FixMatch's own way): [B, C]."""
         nets["model"].eval()
-        probs = [torch.softmax(nets["model"](view).float(), dim=1) for view in views]
+        probs = [self._softmax(nets["model"](view)) for view in views]
         nets["model"].train()
-        certainty, labels = torch.stack(probs).mean(0).max(1)
-        return labels, certainty >= self.config.xi
+        return torch.stack(probs).mean(0)
 
     def final(self, nets: Nets, client: Client, state: Tensors, turn: Turn) -> Final:
         evidence = {name: state[name] for name in ("probabilities", "drawn", "votes") if name in state}
         return Final(evidence=evidence)
-
-
-def fixmatch_loss(
-    labelled: Tensor, labels: Tensor, unlabelled: Tensor, pseudo: Tensor, mask: Tensor, lambda_u: Tensor | float
-) -> Tensor:
-    """L_x + λ_u L_u (Eq. 7–9); the mean of L_u counts rejected samples too."""
-    loss_x = F.cross_entropy(labelled, labels)
-    loss_u = (F.cross_entropy(unlabelled, pseudo, reduction="none") * mask).mean()
-    return loss_x + lambda_u * loss_u
-
-
-def _count_votes(votes: Tensor, position: Tensor, labels: Tensor, mask: Tensor) -> None:
-    """Add one to votes[position, label] [n, C] for each sample that is trained with that pseudo-label."""
-    votes.view(-1).scatter_add_(0, position * votes.shape[1] + labels, mask.long())
-
-
-def _first_time(rows: Tensor, epochs: int) -> Tensor:
-    """Whether a sample in the batches [E · steps, size] comes for the first time in its epoch."""
-    flat = rows.view(epochs, -1)
-    ordered, place = flat.sort(dim=1, stable=True)
-    fresh = torch.ones_like(ordered, dtype=torch.bool)
-    fresh[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
-    return torch.zeros_like(fresh).scatter(1, place, fresh).view(rows.shape)
 
 
 def _batches(members: Tensor, seed: Seed, epochs: range, steps: int, size: int) -> Tensor:

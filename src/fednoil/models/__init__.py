@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -26,17 +27,25 @@ class ModelConfig(Section):
 
     name: str = "cnn"
     width: int | None = Field(default=None, ge=1, description="channels of the first layer; none: 32 or 64")
+    norm: Literal["batch", "group"] | None = Field(
+        default=None,
+        description="normalisation in resnet18; none: BatchNorm; group: GroupNorm, which keeps no statistics",
+    )
+
+    later: ClassVar[frozenset[str]] = frozenset(("norm",))
 
 
 def build(config: ModelConfig, image_shape: tuple[int, int, int], num_classes: int, seed: Seed) -> nn.Module:
     """Make a model on the CPU with initial weights that depend on `seed` alone.
 
-    A user's factory is called as `factory(image_shape=…, num_classes=…)`, with `width=…` when it is set.
+    A user's factory is called as `factory(image_shape=…, num_classes=…)`, with `width=…` or `norm=…` where it is set.
     """
     factory = _factory(config.name)
     if config.name == "cnn" and min(image_shape[1:]) < 4:
         raise UserError(f"model.name = 'cnn' needs images of at least 4×4 pixels, not {image_shape[1:]}")
-    extra = {} if config.width is None else {"width": config.width}
+    if config.name == "cnn" and config.norm is not None:
+        raise UserError(f"model.norm = '{config.norm}': the model 'cnn' has no normalisation; 'resnet18' has")
+    extra = {key: value for key in ("width", "norm") if (value := getattr(config, key)) is not None}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed.value & (2**63 - 1))
         try:

@@ -24,9 +24,12 @@ def conv_pool_relu(x: Tensor, conv: nn.Conv2d) -> Tensor:
     return F.relu(F.max_pool2d(conv(x), 2))
 
 
-def norm_relu(x: Tensor, norm: nn.BatchNorm2d, residual: Tensor | None = None, relu: bool = True) -> Tensor:
-    """relu(norm(x) + residual); as one kernel for the statistics and one for the rest."""
-    if kernels.usable(x):
+Norm = nn.BatchNorm2d | nn.GroupNorm
+
+
+def norm_relu(x: Tensor, norm: Norm, residual: Tensor | None = None, relu: bool = True) -> Tensor:
+    """relu(norm(x) + residual); BatchNorm as one kernel for the statistics and one for the rest."""
+    if isinstance(norm, nn.BatchNorm2d) and kernels.usable(x):
         from fednoil.kernels.norm import batch_norm_act_nchw
 
         return batch_norm_act_nchw(x, norm, residual, relu)
@@ -34,11 +37,9 @@ def norm_relu(x: Tensor, norm: nn.BatchNorm2d, residual: Tensor | None = None, r
     return F.relu(y) if relu else y
 
 
-def conv_norm_relu(
-    x: Tensor, conv: nn.Conv2d, norm: nn.BatchNorm2d, residual: Tensor | None = None, relu: bool = True
-) -> Tensor:
-    """relu(norm(conv(x)) + residual); stacked clients' norm needs no look of its own at what it normalises."""
-    if _stacked.get() and norm.training and kernels.usable(x):
+def conv_norm_relu(x: Tensor, conv: nn.Conv2d, norm: Norm, residual: Tensor | None = None, relu: bool = True) -> Tensor:
+    """relu(norm(conv(x)) + residual); stacked clients' BatchNorm needs no look of its own at what it normalises."""
+    if _stacked.get() and isinstance(norm, nn.BatchNorm2d) and norm.training and kernels.usable(x):
         from fednoil.kernels.conv import conv_norm_relu_nchw
 
         return conv_norm_relu_nchw(kernels.computed(x), conv, norm, residual, relu)

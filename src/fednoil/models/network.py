@@ -8,11 +8,12 @@ clients can lie side by side in a `Stack`, so that such an operation is one for 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from fednoil.tensors import Tensors
 
@@ -30,6 +31,11 @@ def channels_last(images: Tensor) -> Tensor:
     _, channels, height, width = images.shape
     # With one channel both layouts are the same in memory, and only the strides tell a convolution which is meant.
     return images.as_strided(images.shape, (channels * height * width, 1, channels * width, channels))
+
+
+def shortening(grads: Tensor, norm: float) -> Tensor:
+    """What gradients [..., P] are multiplied with so that none is longer than `norm`: [..., 1]."""
+    return (norm / (torch.linalg.vector_norm(grads, dim=-1, keepdim=True) + 1e-6)).clamp(max=1.0)
 
 
 class Network:
@@ -148,11 +154,44 @@ class Network:
     def reset_optimiser(self) -> None:
         self.momentum.zero_()
 
-    def sgd(self, lr: float, momentum: float, weight_decay: float) -> None:
-        """One step of SGD as torch.optim.SGD does it, on the flat vectors."""
+    def clip(self, norm: float) -> None:
+        """Shorten the gradient to `norm` if it is longer, as torch.nn.utils.clip_grad_norm_ does."""
+        self.grads.mul_(shortening(self.grads, norm))
+
+    def sgd(self, lr: float | Tensor, momentum: float, weight_decay: float, nesterov: bool = False) -> None:
+        """One step of SGD as torch.optim.SGD does it, on the flat vectors; `lr` may be a tensor of one number."""
         self.grads.add_(self.params, alpha=weight_decay)
         self.momentum.mul_(momentum).add_(self.grads)
-        self.params.add_(self.momentum, alpha=-lr)
+        step = self.grads.add_(self.momentum, alpha=momentum) if nesterov else self.momentum
+        if isinstance(lr, Tensor):
+            self.params.addcmul_(step, lr, value=-1)
+        else:
+            self.params.add_(step, alpha=-lr)
+
+    def statistics(self, batches: Iterable[Tensor]) -> Tensors:
+        """The mean over batches of what BatchNorm layers find in each, by the buffers' names; those take it over."""
+        layers = {
+            name: layer
+            for name, layer in self.module.named_modules()
+            if isinstance(layer, _BatchNorm) and layer.running_mean is not None
+        }
+        names = [f"{name}.{buffer}" for name in layers for buffer in ("running_mean", "running_var")]
+        if not names:
+            return {}
+        momenta = {name: layer.momentum for name, layer in layers.items()}
+        totals, count = {name: torch.zeros_like(self.others[name]) for name in names}, 0
+        for layer in layers.values():
+            layer.momentum = 1.0  # a running statistic is then the last batch's
+        for images in batches:
+            self(images)
+            count += len(images)
+            for name, total in totals.items():
+                total.add_(self.others[name], alpha=len(images))
+        for name, layer in layers.items():
+            layer.momentum = momenta[name]
+        for name, total in totals.items():
+            self.others[name].copy_(total.div_(count))
+        return totals
 
     def load(self, tensors: Tensors, prefix: str) -> None:
         """Copy `<prefix>/<name>` into this network."""

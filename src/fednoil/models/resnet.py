@@ -2,56 +2,64 @@
 
 from __future__ import annotations
 
+import math
 from typing import cast
 
 from torch import Tensor, nn
 
-from fednoil.models.layers import conv_norm_relu
+from fednoil.models.layers import Norm, conv_norm_relu
 
 
 def _conv3(inputs: int, outputs: int, stride: int = 1) -> nn.Conv2d:
     return nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False)
 
 
+def _norm(kind: str, channels: int) -> Norm:
+    """BatchNorm, or GroupNorm with at most 32 groups of at least two channels (Wu and He, ECCV 2018)."""
+    return nn.BatchNorm2d(channels) if kind == "batch" else nn.GroupNorm(math.gcd(32, channels // 2) or 1, channels)
+
+
 class BasicBlock(nn.Module):
     """Two 3×3 convolutions and a shortcut."""
 
-    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+    def __init__(self, inputs: int, outputs: int, stride: int, norm: str) -> None:
         super().__init__()
         self.conv1 = _conv3(inputs, outputs, stride)
-        self.bn1 = nn.BatchNorm2d(outputs)
+        self.bn1 = _norm(norm, outputs)
         self.conv2 = _conv3(outputs, outputs)
-        self.bn2 = nn.BatchNorm2d(outputs)
+        self.bn2 = _norm(norm, outputs)
         self.shortcut = nn.Sequential()
         if stride != 1 or inputs != outputs:
-            self.shortcut = nn.Sequential(
-                nn.Conv2d(inputs, outputs, 1, stride=stride, bias=False), nn.BatchNorm2d(outputs)
-            )
+            conv = nn.Conv2d(inputs, outputs, 1, stride=stride, bias=False)
+            self.shortcut = nn.Sequential(conv, _norm(norm, outputs))
 
     def forward(self, x: Tensor) -> Tensor:
         out = conv_norm_relu(x, self.conv1, self.bn1)
         if len(self.shortcut):
             conv, norm = self.shortcut
-            x = conv_norm_relu(x, cast(nn.Conv2d, conv), cast(nn.BatchNorm2d, norm), relu=False)
+            x = conv_norm_relu(x, cast(nn.Conv2d, conv), cast(Norm, norm), relu=False)
         return conv_norm_relu(out, self.conv2, self.bn2, residual=x)
 
 
 class ResNet18(nn.Module):
     """Eight basic blocks of 64, 128, 256, 512 channels: 11,173,962 parameters for 3 channels, 10 classes."""
 
-    def __init__(self, image_shape: tuple[int, int, int], num_classes: int, width: int = 64) -> None:
+    def __init__(
+        self, image_shape: tuple[int, int, int], num_classes: int, width: int = 64, norm: str = "batch"
+    ) -> None:
         super().__init__()
-        self.stem = nn.Sequential(_conv3(image_shape[0], width), nn.BatchNorm2d(width))
+        self.stem = nn.Sequential(_conv3(image_shape[0], width), _norm(norm, width))
         blocks: list[nn.Module] = []
         inputs = width
         for stage in range(4):
             outputs = width * 2**stage
-            blocks += [BasicBlock(inputs, outputs, 1 if stage == 0 else 2), BasicBlock(outputs, outputs, 1)]
+            blocks.append(BasicBlock(inputs, outputs, 1 if stage == 0 else 2, norm))
+            blocks.append(BasicBlock(outputs, outputs, 1, norm))
             inputs = outputs
         self.blocks = nn.Sequential(*blocks)
         self.head = nn.Linear(inputs, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
         conv, norm = self.stem
-        x = conv_norm_relu(x, cast(nn.Conv2d, conv), cast(nn.BatchNorm2d, norm))
+        x = conv_norm_relu(x, cast(nn.Conv2d, conv), cast(Norm, norm))
         return self.head(self.blocks(x).mean((2, 3)))

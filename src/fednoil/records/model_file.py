@@ -15,7 +15,7 @@ from fednoil import models
 from fednoil.config.loading import load_config
 from fednoil.config.schema import Config
 from fednoil.errors import UserError
-from fednoil.executors.local import Optimiser, Workbench
+from fednoil.executors.local import Workbench
 from fednoil.experiment import Experiment
 from fednoil.learners import learner_class
 from fednoil.learners.base import Task
@@ -144,8 +144,7 @@ def _bench(
     learner = learner_class(config.learner.name)(config.learner, task)
     learner = server_class(config.server.name)(config.server, task).wrap(learner)
     template = models.build(config.model, image_shape, len(class_names), Seed(0))
-    optimiser = Optimiser(lr=train.lr, momentum=train.momentum, weight_decay=train.weight_decay)
-    return Workbench(learner, template, normalisation, optimiser, torch.device("cpu"))
+    return Workbench(learner, template, normalisation, train, torch.device("cpu"))
 
 
 def _check_shapes(path: Path, bench: Workbench, tensors: Tensors) -> None:

@@ -30,6 +30,15 @@ class ServerConfig(Section):
     score_epsilon: float | None = Field(
         default=None, gt=0, description="ε of all scores that one client gives in a run; none: as they are"
     )
+    step: float = Field(
+        default=1.0, gt=0, le=1, description="share of the way from the old model to the clients' that the server goes"
+    )
+    statistics: Literal["average", "measure"] = Field(
+        default="average",
+        description="BatchNorm's: the clients' averaged; measure: by the same clients anew with the averaged model",
+    )
+
+    later: ClassVar[frozenset[str]] = frozenset(("step", "statistics"))
 
 
 @dataclass(frozen=True)
@@ -83,11 +92,21 @@ class Server:
 
     def aggregate(self, state: ServerState, round_idx: int, updates: Sequence[Update]) -> ServerState:
         """The next state, from updates in the order of client ids."""
-        return ServerState(self.combine(updates), state.values)
+        combined = self.combine(updates)
+        if self.config.step < 1:  # a moving average of models: rounds with other clients have their say in it
+            combined = {
+                n: torch.lerp(state.tensors[n], t, self.config.step) if t.is_floating_point() else t
+                for n, t in combined.items()
+            }
+        return ServerState(combined, state.values)
 
     def combine(self, updates: Sequence[Update]) -> Tensors:
         """One model from several: their mean by number of samples (Eq. 4, over the sampled clients)."""
         return weighted_mean([u.tensors for u in updates], [u.numbers["samples"] for u in updates])
+
+    def with_statistics(self, state: ServerState, measured: Tensors) -> ServerState:
+        """The state with these BatchNorm statistics, named as in a message."""
+        return ServerState({**state.tensors, **measured}, state.values)
 
     def flat(self, tensors: Tensors) -> Tensor:
         """All trainable parameters of a message as one vector, networks one after another; no BatchNorm statistics."""

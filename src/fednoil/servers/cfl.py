@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 from torch import Tensor
 
 from fednoil.plugins import About
@@ -29,6 +29,14 @@ class CflConfig(ServerConfig):
     first_split: int = Field(default=20, ge=0, description="no split up to this round")
     least: int = Field(default=3, ge=2, description="members that must have trained")
     linkage: Literal["single", "complete"] = "single"
+
+    @field_validator("step", "statistics")
+    @classmethod
+    def _one_model_only(cls, value: Any, info: ValidationInfo) -> Any:
+        only = cls.model_fields[str(info.field_name)].default
+        if value != only:
+            raise ValueError(f"the server 'cfl' has a model for each cluster and no such choice: set it to {only!r}")
+        return value
 
 
 def bipartition(similarity: Tensor, linkage: str = "single") -> tuple[list[int], list[int]]:

@@ -17,7 +17,7 @@ from fednoil import noise, partition, rounds
 from fednoil.config.loading import load_config
 from fednoil.config.schema import Config
 from fednoil.data.dataset import Dataset, Split
-from fednoil.executors.base import Executor, Job, Look, Progress, Result
+from fednoil.executors.base import Executor, HeldOut, Job, Look, Progress, Result
 from fednoil.experiment import Experiment, Setting, assemble, make_executor
 from fednoil.records.checkpoint import Checkpoints
 from fednoil.seeds import Seed
@@ -118,6 +118,12 @@ class Recording:
 
     def test_logits(self, model: Tensors) -> Tensor:
         return self.inner.test_logits(model)
+
+    def held_out(self, jobs: Sequence[Job]) -> dict[int, HeldOut]:
+        return self.inner.held_out(jobs)
+
+    def statistics(self, jobs: Sequence[Job]) -> dict[int, Tensors]:
+        return self.inner.statistics(jobs)
 
 
 def play(config: Config, circumstances: Circumstances) -> Trace:

@@ -1,0 +1,222 @@
+"""The study of CIFAR: which reading gives the paper's numbers, what helps, and what clean labels ask for.
+
+    python experiments/cifar/study.py list
+    python experiments/cifar/study.py run published lr-cosine wd-5e-4+lr-cosine --rounds 40 --out runs/cifar
+    python experiments/cifar/study.py run --group readings --rounds 40 --seconds 1500 --lost 2 --out runs/cifar
+    python experiments/cifar/study.py collect runs/cifar
+    python experiments/cifar/study.py table
+
+`run` plays all variants in this process, one after another, and can be stopped at any moment: it goes on where it was.
+`--seconds` stops it in time, `--lost` gives up a run whose agreement with the validation labels is so many points below
+that of `published` in the same setting and seed, over the last five rounds, from round 15 on. `collect` takes run
+folders into results.csv and curves.csv, `table` writes README.md's tables and draws the curves from these.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import gc
+import json
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+from table import CURVES, RESULTS, write_page
+from variants import GROUPS, PLACES, composed, configured, sets_of
+
+from fednoil.errors import UserError
+from fednoil.records.folder import RunFolder
+from fednoil.runner import Silent, run
+
+FIGURES = ("val_accuracy", "test_accuracy", "label_precision", "pseudo_accuracy", "pseudo_accept")
+NAMES = ("setting", "variant", "seed", "rounds", "full")
+FIRST_JUDGED = 15  # round from which a run may be given up
+
+
+class TimeIsUp(Exception):
+    """No time is left; the run has its checkpoint."""
+
+
+class Lost(Exception):
+    """The run is too far behind to be worth its time."""
+
+
+class Watcher(Silent):
+    """Tells of a run's rounds, and stops it when its time is up or it is lost."""
+
+    def __init__(self, name: str, deadline: float, rival: list[float], lost: float | None) -> None:
+        self.name, self.deadline, self.rival, self.lost = name, deadline, rival, lost
+        self.agreed: list[float] = []
+
+    def start(self, experiment: Any, done: list[dict[str, Any]]) -> None:
+        self.agreed = [r["val_accuracy"] for r in done if "val_accuracy" in r]
+        if done:
+            print(f"  goes on after round {len(done)}", flush=True)
+
+    def round(self, record: dict[str, Any]) -> None:
+        shown = [f"{name} {record[name]:.2f}" for name in FIGURES if name in record]
+        print(f"  {self.name} round {record['round']}: {', '.join(shown)}, {record['wall_s']:.1f} s", flush=True)
+        if "val_accuracy" in record:
+            self.agreed.append(record["val_accuracy"])
+        if time.monotonic() > self.deadline:
+            raise TimeIsUp
+        count = len(self.agreed)
+        if self.lost is not None and FIRST_JUDGED <= count <= len(self.rival):
+            behind = fmean(self.rival[count - 5 : count]) - fmean(self.agreed[-5:])
+            if behind > self.lost:
+                raise Lost(f"{behind:.1f} points behind in round {count}")
+
+
+def folder_name(setting: str, variant: str, seed: int, rounds: int, full: bool) -> str:
+    return f"{setting}--{variant}--seed{seed}--{rounds}{'--full' if full else ''}"
+
+
+def play(args: argparse.Namespace) -> None:
+    """Run what is asked for; a run that fails or is lost is told, and the next one begins."""
+    names = [*args.names, *(v.name for group in args.group for v in GROUPS[group])]
+    if not names:
+        raise UserError("which variants? name some, or give --group; `study.py list` shows them")
+    wanted = [(setting, composed(name), seed) for seed in args.seeds for setting in args.setting for name in names]
+    deadline = time.monotonic() + args.seconds if args.seconds else float("inf")
+    for setting, variant, seed in wanted:
+        config = configured(variant, PLACES[setting], seed, args.rounds, args.full, tuple(args.sets))
+        rounds = config.train.rounds
+        folder = args.out / folder_name(setting, variant.name, seed, rounds, args.full)
+        if (folder / "summary.json").is_file() or (folder / "lost.txt").is_file():
+            print(f"{folder.name}: done before")
+            continue
+        print(f"{folder.name}: {' '.join(sets_of(variant, PLACES[setting], args.rounds, args.full))}", flush=True)
+        rival = agreed(args.out / folder_name(setting, "published", seed, rounds, args.full))
+        watcher = Watcher(variant.name, deadline, [] if variant.name == "published" else rival, args.lost)
+        try:
+            run(config, folder, watcher, data_dir=args.data, resume=True)
+        except TimeIsUp:
+            print("time is up; the same command goes on")
+            return
+        except Lost as error:
+            (folder / "lost.txt").write_text(f"{error}\n")
+            print(f"  given up: {error}")
+        except UserError as error:
+            print(f"  failed: {error}")
+        gc.collect()  # graphs and networks of the last run
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+
+def agreed(folder: Path) -> list[float]:
+    """A run's agreement with validation labels, round by round, as far as it is."""
+    if not (folder / "rounds.jsonl").is_file():
+        return []
+    return [r["val_accuracy"] for r in RunFolder(folder).records() if "val_accuracy" in r]
+
+
+def collect(runs: Path) -> None:
+    """Take the run folders below `runs` in, in place of what was there of the same name."""
+    results, curves = {row["run"]: row for row in rows(RESULTS)}, rows(CURVES)
+    for folder in sorted(path.parent for path in runs.glob("*/rounds.jsonl")):
+        records = RunFolder(folder).records()
+        if not records:
+            continue
+        results[folder.name] = result(folder, records)
+        curves = [row for row in curves if row["run"] != folder.name]
+        for record in records:
+            figures = {name: f"{record[name]:.2f}" for name in FIGURES if name in record}
+            curves.append({"run": folder.name, "round": str(record["round"]), **figures})
+    write(RESULTS, results.values(), ["run", *NAMES, "planned", "given_up", *FIGURES, "final_test", "seconds", *MADE])
+    write(CURVES, curves, ["run", "round", *FIGURES])
+    print(f"{len(results)} runs in {RESULTS.name}")
+
+
+MADE = ("device", "precision", "config_hash", "sets")
+
+
+def result(folder: Path, records: list[dict[str, Any]]) -> dict[str, str]:
+    """One line: what the run was, and the mean of each figure over its last ten rounds."""
+    setting, variant, seed, planned, *full = folder.name.split("--")
+    environment = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
+    last = records[-10:]
+    means = {n: f"{fmean(r[n] for r in last):.2f}" for n in FIGURES if all(n in r for r in last)}
+    lost = folder / "lost.txt"
+    known = {name: str(environment.get(name, "")) for name in ("device", "precision")}
+    return {
+        "run": folder.name,
+        **dict(
+            zip(NAMES, (setting, variant, seed.removeprefix("seed"), str(len(records)), str(bool(full))), strict=True)
+        ),
+        "planned": planned,
+        "given_up": lost.read_text().strip() if lost.is_file() else "",
+        **means,
+        "final_test": f"{records[-1]['test_accuracy']:.2f}",
+        "seconds": f"{sum(r['wall_s'] for r in records):.1f}",
+        **known,
+        "config_hash": str(environment.get("config_hash", ""))[:12],
+        "sets": " ".join(composed(variant).sets),
+    }
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    if not path.is_file():
+        return []
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def write(path: Path, lines: Iterable[dict[str, str]], columns: list[str]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(sorted(lines, key=lambda row: (row["run"], int(row.get("round", 0)))))
+
+
+def show() -> None:
+    """All variants with their sets and reasons, and the settings."""
+    for group, variants in GROUPS.items():
+        print(f"{group}:")
+        for variant in variants:
+            sets = " ".join(variant.sets) or "-"
+            print(f"  {variant.name:24} {variant.method:18} {sets:64} {variant.why}")
+    print("settings:", ", ".join(PLACES))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("list", help="what there is to try")
+    one = commands.add_parser("run", help="run variants")
+    one.add_argument("names", nargs="*", metavar="VARIANT", help="one, or several joined by +")
+    one.add_argument("--group", action="append", default=[], choices=list(GROUPS))
+    one.add_argument("--setting", action="append", choices=list(PLACES), help="default: symmetric-high")
+    one.add_argument("--seeds", type=int, nargs="+", default=[0])
+    one.add_argument("--rounds", type=int, help="default: the preset's")
+    one.add_argument("--full", action="store_true", help="train on all samples: no validation, as the paper")
+    one.add_argument("--set", dest="sets", action="append", default=[], metavar="KEY=VALUE", help="for all runs")
+    one.add_argument("--out", type=Path, default=Path("runs/cifar"))
+    one.add_argument("--data", type=Path, help="folder of the datasets")
+    one.add_argument("--threads", type=int, default=1, help="of a CPU; more only pay with wide networks")
+    one.add_argument("--seconds", type=float, help="stop when so much time is over")
+    one.add_argument("--lost", type=float, help="give up what is so many validation points behind 'published'")
+    commands.add_parser("collect", help="take runs into results.csv").add_argument("runs", type=Path)
+    commands.add_parser("table", help="write README.md's tables and the curves")
+    args = parser.parse_args()
+    try:
+        if args.command == "list":
+            show()
+        elif args.command == "run":
+            args.setting = args.setting or ["symmetric-high"]
+            torch.set_num_threads(args.threads)
+            play(args)
+        elif args.command == "collect":
+            collect(args.runs)
+        else:
+            write_page(rows(RESULTS), rows(CURVES))
+    except UserError as error:
+        sys.exit(f"study.py: {error}")
+
+
+if __name__ == "__main__":
+    main()

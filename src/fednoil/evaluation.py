@@ -1,0 +1,88 @@
+"""How good a round's model is: on the test set, on what a federation's clients hold out, on validation samples.
+
+Validation samples are part of the clients' own data, kept out of training (`data.validation`). They have given labels
+only, so their accuracy is agreement with labels of which many are wrong: far below the accuracy, but higher for a
+better model, and known without a true label or a test image. It is what a choice between settings should rest on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from fednoil import metrics
+from fednoil.errors import UserError
+from fednoil.executors.base import Executor, Federation, Job
+from fednoil.experiment import Experiment
+from fednoil.servers.base import ServerState
+from fednoil.tensors import Tensors
+
+JobOf = Callable[[int], Job]  # what a client would be given next
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A round's accuracy in percent and loss, accuracy by class where it is known, and what is told beside them."""
+
+    accuracy: float
+    loss: float
+    per_class: tuple[float | None, ...] = ()
+    shifted: float | None = None
+    beside: dict[str, Any] = field(default_factory=dict)
+
+
+def evaluate(
+    experiment: Experiment,
+    executor: Executor,
+    server_state: ServerState,
+    keep: Mapping[int, Tensors],
+    round_idx: int,
+    job_of: JobOf,
+) -> Evaluation | None:
+    """Score the models on the test set, or where there is none on what the clients hold out; None: not known."""
+    config = experiment.config
+    if isinstance(executor, Federation):
+        if round_idx % config.federation.evaluate_every and round_idx != config.train.rounds:
+            return None
+        if not len(experiment.setting.dataset.test):
+            return _held_out(executor, round_idx, job_of)
+    labels = torch.from_numpy(experiment.setting.dataset.test.labels).long()
+    scored = experiment.server.scored(server_state, keep)
+    scores = [metrics.score_logits(executor.test_logits(s.tensors), labels) for s in scored]
+    counted = [(score, model.weight) for score, model in zip(scores, scored, strict=True) if model.weight > 0]
+    score = metrics.mean_score([s for s, _ in counted], [weight for _, weight in counted])
+    beside = {f"{m.name}_accuracy": s.accuracy for s, m in zip(scores, scored, strict=True) if m.weight == 0}
+    if not math.isfinite(score.loss):
+        raise UserError(
+            f"training diverged: the test loss is {score.loss} in round {round_idx}; "
+            f"lower train.lr (now {config.train.lr}); the last checkpoint is kept"
+        )
+    return Evaluation(score.accuracy, score.loss, score.per_class, score.shifted, beside)
+
+
+def _held_out(federation: Federation, round_idx: int, job_of: JobOf) -> Evaluation | None:
+    """The mean over what the clients hold out, by its size, each client with the model that is its own."""
+    found = federation.held_out([job_of(k) for k in federation.members(round_idx)])
+    if not found:
+        return None
+    by_name = {
+        federation.name(k): {"accuracy": 100.0 * h.right / h.samples, "samples": h.samples, "loss": h.loss}
+        for k, h in sorted(found.items())
+    }
+    accuracy, loss = metrics.mean_held_out(list(found.values()))
+    return Evaluation(accuracy, loss, beside={"held_out": by_name})
+
+
+def validate(experiment: Experiment, executor: Executor, job_of: JobOf) -> dict[str, float]:
+    """Agreement with the given labels of all clients' validation samples, each client with the model that is its own:
+    `val_accuracy` in percent and `val_loss`; nothing where there are no such samples."""
+    if experiment.setting.validation is None:
+        return {}
+    jobs = [job_of(k) for k in range(experiment.setting.num_clients)]
+    own = [replace(job, received=experiment.server.own_model(job.received, job.keep)) for job in jobs]
+    accuracy, loss = metrics.mean_held_out(list(executor.held_out(own).values()))
+    return {"val_accuracy": accuracy, "val_loss": loss}

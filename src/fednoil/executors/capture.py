@@ -1,0 +1,178 @@
+"""Steps as CUDA graphs: captured when their shapes first come, replayed after that.
+
+The clients' graphs run on streams of their own, ordered by `Streams` and `Graphs.join` alone. Where there is no GPU the
+same steps run one by one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from fednoil.executors.stack import Rows, Unchanged
+from fednoil.tensors import Tensors
+
+Signature = tuple[object, ...]
+_GRAPHS = 128  # graphs kept; clients of many sizes would fill the memory otherwise
+
+
+class NotCapturable(Exception):
+    """Why a learner's step can't be captured as a graph."""
+
+
+@dataclass(frozen=True)
+class Portion:
+    """Steps that some rows do at once, and the tensors these steps read and write, clients in front."""
+
+    rows: Rows
+    kind: str
+    trains: tuple[str, ...]  # and not the phase itself: a kept graph would keep its whole plan
+    batch: Tensors  # [K, steps, ...]
+    pool: Tensor
+    state: Tensors
+    total: Tensor  # [K]: the sums of the losses
+    active: Tensor | None  # [K, steps]: false where a client is frozen
+    steps: int
+
+    @property
+    def signature(self) -> Signature:
+        """What must be equal for two portions to share a graph."""
+        shapes = tuple((n, t.dtype, t.shape) for tensors in (self.batch, self.state) for n, t in tensors.items())
+        frozen = self.active is not None
+        return (self.rows.first, self.rows.count, self.kind, self.trains, self.steps, frozen, shapes)
+
+    def copy(self) -> Portion:
+        """The same steps on tensors of their own, but the pool and the losses."""
+        batch, state = ({n: t.clone() for n, t in tensors.items()} for tensors in (self.batch, self.state))
+        return replace(self, batch=batch, state=state, active=None if self.active is None else self.active.clone())
+
+    def run(self, steps: int) -> None:
+        """The first steps, one by one."""
+        for s in range(steps):
+            row = {name: tensor[:, s] for name, tensor in self.batch.items()}
+            active = None if self.active is None else self.active[:, s]
+            self.rows.step(self.kind, self.trains, row, self.pool, self.state, self.total, active)
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A graph, and the portion whose tensors it reads and writes."""
+
+    graph: torch.cuda.CUDAGraph
+    portion: Portion
+
+
+class Graphs:
+    """The graphs of a bench, the streams of its seats, and what they hold."""
+
+    def __init__(self, device: torch.device, parallel: int) -> None:
+        self.used = device.type == "cuda"  # on a CPU the same steps run one by one, for tests
+        self.streams = [torch.cuda.Stream() for _ in range(parallel)] if self.used else []
+        self.pools = [torch.cuda.graph_pool_handle() for _ in range(parallel)] if self.used else []
+        self.captured: dict[Signature, Captured] = {}
+        self.held: list[object] = []  # what streams still read must not be given to others
+
+    def __len__(self) -> int:
+        return len(self.captured)
+
+    def clear(self) -> None:
+        """Forget all graphs."""
+        if self.used:
+            torch.cuda.synchronize()
+        self.captured.clear()
+
+    def join(self) -> None:
+        """Let what comes next on the current stream wait for all seats."""
+        for stream in self.streams:
+            torch.cuda.current_stream().wait_stream(stream)
+        self.held.clear()
+
+    def on_streams(self, first: int, count: int) -> Streams:
+        """Where neighbouring seats work as one."""
+        return Streams(self.streams[first : first + count])
+
+    def play(self, portion: Portion) -> None:
+        """The steps of a portion: by a graph, or one by one where there are none."""
+        if not self.used:
+            portion.run(portion.steps)
+            return
+        key = portion.signature
+        if key not in self.captured:
+            if len(self.captured) >= _GRAPHS:
+                torch.cuda.synchronize()
+                del self.captured[next(iter(self.captured))]  # the one unused for longest
+            self.captured[key] = self._capture(portion)
+        captured = self.captured[key] = self.captured.pop(key)
+        inside = captured.portion
+        _copy(portion.batch, inside.batch)
+        _copy(portion.state, inside.state)
+        if portion.active is not None and inside.active is not None:
+            inside.active.copy_(portion.active)
+        captured.graph.replay()
+        _copy(inside.state, portion.state)
+
+    def _capture(self, portion: Portion) -> Captured:
+        """Capture steps on the current stream; networks and state are left as they were."""
+        portion, rows, total = portion.copy(), portion.rows, portion.total
+        stream = torch.cuda.current_stream()
+        before, graph = total.clone(), torch.cuda.CUDAGraph()
+        try:
+            with Unchanged(rows.stacked, slice(rows.first, rows.first + rows.count)):
+                portion.run(1)  # libraries choose and allocate
+                total.copy_(before)
+            torch.cuda.synchronize()
+            graph.capture_begin(pool=self.pools[rows.first], capture_error_mode="thread_local")
+            try:
+                portion.run(portion.steps)
+            except BaseException:
+                with contextlib.suppress(RuntimeError):  # the capture is spoilt; the first error is the one to tell
+                    graph.capture_end()
+                raise
+            graph.capture_end()
+        except torch.cuda.OutOfMemoryError:
+            raise
+        except Exception as error:  # the step has run eagerly before, so it is the capture that fails
+            stream.synchronize()
+            raise NotCapturable(_why(error)) from error
+        return Captured(graph, portion)
+
+
+class Streams:
+    """Work on the first of some streams, after all of them and before all of them."""
+
+    def __init__(self, streams: Sequence[torch.cuda.Stream]) -> None:
+        self.streams = streams
+        self.context = torch.cuda.stream(streams[0] if streams else None)
+
+    def __enter__(self) -> None:
+        if self.streams:
+            for other in (torch.cuda.current_stream(), *self.streams[1:]):
+                self.streams[0].wait_stream(other)
+        self.context.__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        self.context.__exit__(*error)  # pyright: ignore[reportArgumentType]
+        for other in self.streams[1:]:
+            other.wait_stream(self.streams[0])
+
+
+def _why(error: Exception) -> str:
+    """In a learner's terms, what PyTorch has to say about a step that it can't map or capture."""
+    text = (str(error) or type(error).__name__).splitlines()[0]
+    low = text.lower()
+    if any(word in low for word in ("dynamic", "data-dependent", "nonzero", "boolean mask")):
+        return f"its step has shapes or branches that depend on values ({text})"
+    if ".item()" in low or "captur" in low:
+        return f"its step waits for a value on the host ({text})"
+    return f"its step can't be captured ({text})"
+
+
+def _copy(source: Tensors, target: Tensors) -> None:
+    if target:
+        torch._foreach_copy_(  # pyright: ignore[reportPrivateImportUsage]
+            list(target.values()), [source[name] for name in target]
+        )

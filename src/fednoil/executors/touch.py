@@ -1,0 +1,92 @@
+"""What a step touches of its batch and state, found by one step that leaves no trace.
+
+What a step doesn't look at stays out of its graph, and a step that does what no graph can is found out here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fednoil.executors.capture import NotCapturable
+from fednoil.executors.stack import StackedBench, Unchanged
+from fednoil.learners.base import Client, Phase
+from fednoil.tensors import Tensors
+
+
+@dataclass(frozen=True)
+class Touched:
+    """The names in its batch and state that a step looks at; the rest stays out of the graph."""
+
+    batch: tuple[str, ...]
+    state: tuple[str, ...]
+    pixels: int  # of the images that one client's step is given
+
+
+def touched_by(phase: Phase, stacked: StackedBench, place: int, client: Client, state: Tensors) -> Touched:
+    """What the first step of a phase looks at, in the networks of one seat; nothing may be training there."""
+    bench = stacked.benches[place]
+    copies = {name: tensor.clone() for name, tensor in state.items()}
+    recorded = _Recorder(copies)
+    row = {name: tensor[0] for name, tensor in phase.tensors.items()}
+    images = bench.learner.views(client.pool, row)
+    batch, names = _Recorder({**row, **images}), {*row, *images}
+    generator = _generator_state(bench.device)
+    with Unchanged(stacked, slice(place, place + 1)):
+        bench.optimise(phase, batch, client.pool, recorded, torch.zeros((), device=bench.device))
+    if dict.keys(recorded) != copies.keys() or any(dict.get(recorded, n) is not c for n, c in copies.items()):
+        raise NotCapturable("its step replaces or adds tensors of the state; it must change them in place")
+    if not torch.equal(generator, _generator_state(bench.device)):
+        raise NotCapturable("its step draws random numbers, which a graph can't take from the run's seed")
+    return Touched(
+        tuple(n for n in batch.names if n in names),
+        tuple(n for n in recorded.names if n in state),
+        sum(t.numel() for t in images.values()),
+    )
+
+
+class _Recorder(dict[str, Tensor]):
+    """A dictionary that remembers which names were asked for."""
+
+    def __init__(self, values: Tensors) -> None:
+        super().__init__(values)
+        self.names: dict[str, None] = {}
+
+    def __getitem__(self, name: str) -> Tensor:
+        self.names[name] = None
+        return super().__getitem__(name)
+
+    def __contains__(self, name: object) -> bool:
+        found = super().__contains__(name)
+        if found:
+            self.names[str(name)] = None
+        return found
+
+    def get(self, name: str, default: Any = None) -> Any:
+        found = name in self
+        return self[name] if found else default
+
+    def __iter__(self) -> Iterator[str]:
+        self.names |= dict.fromkeys(super().keys())
+        return super().__iter__()
+
+    def keys(self) -> Any:
+        self.names |= dict.fromkeys(super().keys())
+        return super().keys()
+
+    def items(self) -> Any:
+        self.names |= dict.fromkeys(super().keys())
+        return super().items()
+
+    def values(self) -> Any:
+        self.names |= dict.fromkeys(super().keys())
+        return super().values()
+
+
+def _generator_state(device: torch.device) -> Tensor:
+    """The state of PyTorch's own generator, which nothing of the package draws from."""
+    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()

@@ -1,0 +1,216 @@
+"""The study of CIFAR: variants run on both executors, runs can be stopped and judged, the page is the records'."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from fednoil import rounds
+from fednoil.errors import UserError
+from fednoil.executors.cuda import CudaGraphs
+from fednoil.experiment import make_executor, make_experiment
+
+STUDY = Path(__file__).resolve().parents[1] / "experiments" / "cifar"
+NAMES = ("study", "table", "variants")
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def modules() -> Iterator[dict[str, ModuleType]]:
+    """The scripts as modules, as they find each other when they run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(STUDY))
+        others = {name: sys.modules.pop(name) for name in NAMES if name in sys.modules}
+        yield {name: importlib.import_module(name) for name in NAMES}
+        for name in NAMES:
+            sys.modules.pop(name, None)
+        sys.modules.update(others)
+
+
+def tiny(npz: Path) -> tuple[str, ...]:
+    """Keys that make any of the study's runs small: four clients, 8×8 images, short turns."""
+    return (
+        f"data.name=npz:{npz}",
+        "noise.kind=symmetric",
+        "noise.mode=high",
+        "partition.clients=4",
+        "partition.samples_per_client=20",
+        "train.batch_size=8",
+        "run.device=cpu",
+    )
+
+
+def configured(modules: dict[str, ModuleType], name: str, npz: Path, resnet: bool = False) -> Any:
+    variants = modules["variants"]
+    variant = variants.composed(name)
+    more = (*tiny(npz), "model.width=2", *(() if resnet else ("model.name=cnn",)))
+    if variant.method == "fedavg":
+        more = (*more, "schedule.epochs=1")
+    else:
+        more = (*more, "schedule.t_max=2", "schedule.t_min=1", "schedule.r_min=2")
+        if variant.method != "fednoil-plus" and not any("frac" in one for one in variant.sets):
+            more = (*more, "learner.frac=0.35")  # own data would estimate it
+    return variants.configured(variant, variants.PLACES["symmetric-high"], 0, 2, False, more)
+
+
+def all_variants() -> list[str]:
+    """Their names, without leaving the scripts imported."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(STUDY))
+        variants = importlib.import_module("variants")
+        sys.modules.pop("variants")
+    return list(variants.VARIANTS)
+
+
+def play_on_both(config: Any) -> None:
+    """The first round client after client, the second as on a GPU, where clients lie side by side."""
+    experiment = make_experiment(config)
+    reference, state = make_executor(experiment, CPU), rounds.start(experiment)
+    stacked = CudaGraphs(
+        lambda: make_executor(experiment, CPU).bench, reference.clients, reference.test_images, 2, reference.validation
+    )
+    for executor in (reference, stacked):
+        state, record = rounds.play(experiment, executor, state)
+        assert 0 <= record["val_accuracy"] <= 100
+        assert all(bool(t.isfinite().all()) for t in state.server.tensors.values())
+    assert stacked.reason is None
+
+
+@pytest.mark.parametrize("name", all_variants())
+def test_every_variant_runs_on_both_executors(modules: dict[str, ModuleType], name: str, tiny_npz: Path) -> None:
+    play_on_both(configured(modules, name, tiny_npz, resnet=name in ("bn-measured", "group-norm")))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", all_variants())
+def test_every_variant_trains_a_narrow_resnet(modules: dict[str, ModuleType], name: str, tiny_npz: Path) -> None:
+    play_on_both(configured(modules, name, tiny_npz, resnet=True))
+
+
+def test_a_variant_differs_by_its_sets_alone(modules: dict[str, ModuleType], tiny_npz: Path) -> None:
+    published, changed = (configured(modules, name, tiny_npz) for name in ("published", "lr-cosine+wd-5e-4"))
+    assert changed.train == published.train.model_copy(update={"lr_rounds": "cosine", "weight_decay": 5e-4})
+    for section in ("data", "partition", "noise", "model", "server", "learner", "schedule", "run"):
+        assert getattr(changed, section) == getattr(published, section)
+
+
+def test_screening_trains_on_as_many_samples_as_the_paper(modules: dict[str, ModuleType]) -> None:
+    variants = modules["variants"]
+    for setting, place in variants.PLACES.items():
+        screened = variants.configured(variants.composed("published"), place, 0, 40, False, ())
+        full = variants.configured(variants.composed("published"), place, 0, None, True, ())
+        kept = screened.partition.samples_per_client * (1 - screened.data.validation)
+        assert kept == full.partition.samples_per_client, setting
+        assert full.data.validation == 0
+
+
+def test_no_variant_is_another_by_a_second_name(modules: dict[str, ModuleType]) -> None:
+    variants = modules["variants"]
+    place = variants.PLACES["symmetric-high"]
+    hashes = [variants.configured(v, place, 0, 40, False, ()).hash() for v in variants.VARIANTS.values()]
+    assert len(set(hashes)) == len(hashes)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("lr-cosin", "unknown variant 'lr-cosin'"), ("no-ssl+plus", "fednoil-no-ssl and fednoil-plus are two methods")],
+)
+def test_a_wrong_name_gets_one_clear_line(modules: dict[str, ModuleType], name: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        modules["variants"].composed(name)
+
+
+def command(modules: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch, *words: object) -> None:
+    monkeypatch.setattr(sys, "argv", ["study.py", *map(str, words)])
+    modules["study"].main()
+
+
+@pytest.fixture
+def words(tiny_npz: Path, tmp_path: Path) -> list[str]:
+    sets = [*tiny(tiny_npz), "model.width=2", "model.name=cnn", "schedule.t_max=2", "schedule.t_min=1"]
+    return ["--out", str(tmp_path / "runs"), *(word for one in sets for word in ("--set", one))]
+
+
+def test_a_run_stops_in_time_goes_on_and_is_collected(
+    modules: dict[str, ModuleType],
+    words: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    study, table, folder = modules["study"], modules["table"], tmp_path / "runs" / "small--published--seed0--3"
+    run = ["run", "published", "--setting", "small", "--rounds", "3", *words]
+    command(modules, monkeypatch, *run, "--seconds", "1e-9")
+    assert "time is up" in capsys.readouterr().out
+    assert len((folder / "rounds.jsonl").read_text().splitlines()) == 1
+    command(modules, monkeypatch, *run)
+    assert "goes on after round 1" in capsys.readouterr().out
+    command(modules, monkeypatch, *run)
+    assert "done before" in capsys.readouterr().out
+    for module in (study, table):
+        monkeypatch.setattr(module, "RESULTS", tmp_path / "results.csv")
+        monkeypatch.setattr(module, "CURVES", tmp_path / "curves.csv")
+    for _ in range(2):  # taken in again it replaces itself
+        command(modules, monkeypatch, "collect", tmp_path / "runs")
+    results, curves = study.rows(tmp_path / "results.csv"), study.rows(tmp_path / "curves.csv")
+    assert [row["round"] for row in curves] == ["1", "2", "3"]
+    assert [(row["variant"], row["seed"], row["rounds"], row["planned"]) for row in results] == [
+        ("published", "0", "3", "3")
+    ]
+    assert float(results[0]["val_accuracy"]) == pytest.approx(
+        sum(float(row["val_accuracy"]) for row in curves) / 3, abs=0.02
+    )
+    assert table.draw(results, curves, "small", tmp_path / "small.png")
+    assert "| published | – | 1 | 3 | " in table.screening(results, "small")
+
+
+def test_what_is_far_behind_is_given_up(
+    modules: dict[str, ModuleType], words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = modules["study"]
+    monkeypatch.setattr(study, "FIRST_JUDGED", 5)
+    monkeypatch.setattr(study, "agreed", lambda folder: [101.0 + 200] * 6)
+    run = ["run", "wd-5e-4", "--setting", "small", "--rounds", "6", "--lost", "5", *words]
+    command(modules, monkeypatch, *run)
+    folder = tmp_path / "runs" / "small--wd-5e-4--seed0--6"
+    assert "points behind in round 5" in (folder / "lost.txt").read_text()
+    records = (folder / "rounds.jsonl").read_text().splitlines()
+    assert len(records) == 5
+    command(modules, monkeypatch, *run)  # and is not begun again
+    assert (folder / "rounds.jsonl").read_text().splitlines() == records
+    row = study.result(folder, study.RunFolder(folder).records())
+    assert (row["rounds"], row["planned"], bool(row["given_up"])) == ("5", "6", True)
+
+
+def test_the_page_is_what_the_records_say(modules: dict[str, ModuleType]) -> None:
+    """`python experiments/cifar/study.py table` writes it."""
+    study, table = modules["study"], modules["table"]
+    text = (STUDY / "README.md").read_text(encoding="utf-8")
+    assert table.fill(text, table.parts(study.rows(study.RESULTS))) == text
+
+
+def test_a_table_by_hand(modules: dict[str, ModuleType]) -> None:
+    table = modules["table"]
+    common = {"setting": "symmetric-high", "full": "False", "planned": "40", "given_up": "", "seconds": "100.0"}
+    figures = {"label_precision": "70.00", "pseudo_accuracy": "60.00", "pseudo_accept": "50.00"}
+    rows = [
+        {**common, **figures, "variant": v, "rounds": r, "val_accuracy": a, "test_accuracy": t, "final_test": t}
+        for v, r, a, t in (
+            ("published", "40", "24.00", "50.00"),
+            ("published", "40", "26.00", "52.00"),
+            ("wd-5e-4", "20", "27.00", "55.00"),
+        )
+    ]
+    lines = table.screening(rows, "symmetric-high").splitlines()[2:]
+    assert lines[0] == (
+        "| wd-5e-4 | `train.weight_decay=5e-4` | 1 | 20 of 40 | 27.0 | 55.0 | 55.0 | 70.0 | 60.0 (50.0) | 100.0 |"
+    )
+    assert lines[1].startswith("| published | – | 2 | 40 | 25.0 ± 1.4 | 51.0 ± 1.4 | 51.0 ± 1.4 | 70.0 ± 0.0 |")
+    assert table.screening(rows, "cifar100") == "Not run yet."
