@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import io
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,10 +15,12 @@ import numpy as np
 import pytest
 import torch
 from browsing import CHROMIUM, FLAGS
+from PIL import Image
 
 from fednoil.cli import main
 from fednoil.config import Config, load_config
 from fednoil.experiment import Experiment, make_experiment
+from fednoil.runner import Silent, run
 
 CLASSES = 4
 
@@ -35,6 +38,16 @@ def tiny_arrays(train: int = 80, test: int = 40) -> dict[str, np.ndarray]:
 
     (x_train, y_train), (x_test, y_test) = split(train), split(test)
     return {"x_train": x_train, "y_train": y_train, "x_test": x_test, "y_test": y_test}
+
+
+def write_folder(root: Path, arrays: dict[str, np.ndarray], names: tuple[str, ...]) -> Path:
+    """The arrays as pictures, train/<class>/ and test/<class>/."""
+    for split in ("train", "test"):
+        for number, (image, label) in enumerate(zip(arrays[f"x_{split}"], arrays[f"y_{split}"], strict=True)):
+            folder = root / split / names[label]
+            folder.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(image).save(folder / f"bild-{number:03d}-ä.png")
+    return root
 
 
 @pytest.fixture(scope="session")
@@ -118,3 +131,33 @@ def refused(*args: object) -> str:
     assert err.startswith("fednoil: ")
     assert err.count("\n") == 1
     return err
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of pictures with a class called Röntgen, and a run on it with FedNoiL."""
+    root = tmp_path_factory.mktemp("audit")
+    names = ("bone", "lung", "Röntgen", "skin")
+    write_folder(root / "photos", tiny_arrays(), names)
+    values: dict[str, Any] = {
+        "data": {"name": f"folder:{root / 'photos'}"},
+        "partition": {"clients": 4, "min_size": 2},
+        "noise": {"kind": "symmetric", "ratios": [0.2, 0.4]},
+        "model": {"name": "cnn", "width": 2},
+        "server": {"sampling": "score", "client_fraction": 0.5},
+        "learner": {"name": "fednoil"},
+        "schedule": {"name": "constant", "epochs": 4},
+        "train": {"rounds": 6, "batch_size": 8},
+        "run": {"device": "cpu"},
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEDNOIL_CACHE", str(root / "cache"))
+        run(load_config(values), root / "run", Silent())
+    return root
+
+
+@pytest.fixture
+def site(trained: Path, tmp_path: Path) -> Path:
+    """A copy of the pictures that a test may spoil."""
+    shutil.copytree(trained / "photos", tmp_path / "site")
+    return tmp_path / "site"

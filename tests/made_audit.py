@@ -1,12 +1,20 @@
-"""An audit made by hand: a table of labels, its summary, and pictures, for tests of the page."""
+"""Audits for tests: one made by hand, with its summary and pictures, and that of a site's folder."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from conftest import fednoil
+
+from fednoil.audit.page import write_page
+
+CLASSES = ["cat", "dög", "</script><script>alert(1)</script>", '=cmd|"x"']
+ITEMS = ["train/a.png", "train/<img src=x onerror=alert(1)>.png", 'train/"q", ‘ü’ 猫.png', "=HYPERLINK(1)", "'-a\nb"]
 
 
 def made_audit(
@@ -37,10 +45,24 @@ def made_audit(
             "flagged": int((wrong[owner == k] >= 0.5).sum()),
             "matrix": (np.eye(count) * 0.7 + 0.3 / count).round(3).tolist(),
             "confused": confused,
-            "skipped": ["train/broken.png"] if k == 0 else [],
+            "skipped": [["train/broken.png", "can't be read"]] if k == 0 else [],
         }
         for k, name in enumerate(clients)
     ]
     overall = {"samples": samples, "noise_ratio": 0.32, "interval": [0.3, 0.34], "flagged": int((wrong >= 0.5).sum())}
     summary = {"format": 1, "classes": classes, "data": "folder:photos", "clients": about, "overall": overall}
     return table, summary, lambda i: np.full((side, side, 3), (40 + i % 200, i // 200 % 256, 128), np.uint8)
+
+
+def hostile_page(folder: Path) -> Path:
+    """The page of 200 samples of three clients, with names that would break a careless one."""
+    return write_page(folder, *made_audit(200, CLASSES, ["0", "2", "10"], lambda i: f"{ITEMS[i % 5]}{i}"))
+
+
+def at_site(trained: Path, site: Path, tmp_path: Path, *options: str) -> tuple[dict[str, Any], str]:
+    """The summary of an audit of the pictures in `site` with the `trained` run's model, and what was printed."""
+    out = tmp_path / "audit"
+    model = trained / "run" / "model.safetensors"
+    status, told, err = fednoil("audit", "--data", f"folder:{site}", "--model", model, "--out", out, *options)
+    assert status == 0, err
+    return json.loads((out / "summary.json").read_text()), told

@@ -121,3 +121,26 @@ def test_detection_worked_out() -> None:
     ties = metrics.detection(np.full(4, 0.5), np.zeros(4, bool), np.array([True, False, True, False]))
     assert ties == pytest.approx({"auroc": 0.5, "average_precision": 0.5, "f1": 0.0})
     assert metrics.detection(np.zeros(2), np.zeros(2, bool), np.zeros(2, bool)) == {}
+
+
+def test_a_test_set_that_shows_more_mistakes_widens_the_interval() -> None:
+    """A model that is sure of 90 % and right on 40 %: half of the 60 % counts, which is more than its own 10 %."""
+    _, given, q = made("symmetric", 0.4, 1500)
+    alone, known, good = (estimate(q, given, np.random.default_rng(0), a) for a in (None, 40.0, 85.0))
+    assert alone.ratio == known.ratio
+    assert alone.interval == good.interval
+    width = (known.interval[1] - known.interval[0]) / 2
+    assert 0.3 < width < 0.31
+
+
+def test_a_model_that_hesitates_is_taken_at_its_accuracy() -> None:
+    """An early model says .9 of nothing and is right on 90 %: without knowing that, no label would seem wrong."""
+    true, given, q = made("symmetric", 0.4, 1500)
+    hesitant = q**0.25 / (q**0.25).sum(1, keepdims=True)
+    wrong = true != given
+    alone, known = (estimate(hesitant, given, np.random.default_rng(0), a) for a in (None, 90.0))
+    assert hesitant.max() < 0.4
+    assert alone.ratio < 0.2
+    assert known.ratio == pytest.approx(wrong.mean(), abs=0.04)
+    sure, as_sure = (estimate(q, given, np.random.default_rng(0), a) for a in (None, 88.0))
+    assert sure.ratio == as_sure.ratio  # never softened

@@ -32,4 +32,4 @@ def test_the_tutorial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     clinic = json.loads(Path("clinic-audit/summary.json").read_text())
     assert {reason for _, reason in clinic["clients"][0]["skipped"]} == {"is of a class that the model doesn't know"}
     model = "runs/hospitals/model.safetensors"
-    assert "class 'tops'" in refused("audit", "--data", "folder:clinic", "--model", model, "--out", "again")
+    assert "class 'handbags'" in refused("audit", "--data", "folder:clinic", "--model", model, "--out", "again")

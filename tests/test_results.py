@@ -62,5 +62,6 @@ def test_runs_are_added_and_what_lacks_is_said(
     assert len(runs) == 2
     after = build.parts(Results(runs), tmp_path)
     assert "| iid, pair-low | 84.50 (n = 1) | 84.73 ± 0.53 | not run | 85.22 ± 0.50 |" in after["headline"]
-    assert "| table1 | fashion-mnist | 1 of 112 | 1 | iid symmetric-high: all;" in after["not run"]
-    assert "iid pair-low: `fednoil-logarithm`, `fedavg`" in after["not run"]
+    assert "| table1 | fashion-mnist | 1 of 112 | 1 | iid symmetric-high, iid symmetric-low, iid" in after["not run"]
+    assert "non-iid pair-low: all; iid pair-low: `apfl+dividemix`" in after["not run"]
+    assert "`fednoil-logarithm`" in after["not run"]

@@ -7,13 +7,16 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from test_gpu import CASES
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fednoil import rounds
 from fednoil.config import load_config
-from fednoil.executors.cuda import CudaGraphs
+from fednoil.executors.capture import Portion
+from fednoil.executors.cuda import CudaGraphs, _portions
 from fednoil.executors.local import Workbench
 from fednoil.executors.sequential import Sequential
 from fednoil.experiment import Experiment, make_executor, make_experiment
@@ -240,3 +243,76 @@ def test_scores_are_those_of_client_after_client(values: dict[str, Any], name: s
         )  # a learner's own confidences have none behind them
         if look.probabilities is not None and got[client].probabilities is not None:
             close({"probabilities": got[client].probabilities}, {"probabilities": look.probabilities})
+
+
+def counted(executor: CudaGraphs, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, bool]]:
+    """Seats, steps and whether some are frozen, of each portion that the executor plays."""
+    played: list[tuple[int, int, bool]] = []
+    play = executor.graphs.play
+
+    def noted(portion: Portion) -> None:
+        played.append((portion.rows.count, portion.steps, portion.active is not None))
+        play(portion)
+
+    monkeypatch.setattr(executor.graphs, "play", noted)
+    return played
+
+
+@pytest.mark.parametrize("learner", [{"name": "erm"}, {"name": "fednoil", "frac": 0.4, "xi": 0.3}])
+def test_clients_of_different_sizes_run_as_one(
+    values: dict[str, Any], learner: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None of them alone but the last, and fewer as they are through."""
+    partition = {"kind": "dirichlet", "clients": 6, "samples_per_client": 60, "min_size": 16}
+    values |= {"data": {"name": "fashion-mnist-mini"}, "partition": partition, "learner": learner}
+    values["run"]["executor"] = "sequential"
+    experiment = make_experiment(load_config(values))
+    clients = list(range(6))
+    wanted = trained(experiment, make_executor(experiment, CPU), clients, 2)
+    executor = stacked(experiment, 6)
+    played = counted(executor, monkeypatch)
+    got = trained(experiment, executor, clients, 2)
+    assert list(got) == clients
+    for client, result in wanted.items():
+        close(got[client].tensors, result.tensors)
+        close(got[client].evidence, result.evidence)
+        assert got[client].loss == pytest.approx(result.loss, rel=1e-4)
+        assert got[client].numbers == pytest.approx(result.numbers)
+    widths = [count for count, _, _ in played]
+    assert widths[0] == 6
+    assert widths == sorted(widths, reverse=True)
+    assert widths[-1] < 6
+    done = sum(count * steps for count, steps, _ in played)
+    assert sum(result.numbers["steps"] for result in wanted.values()) <= done < 6 * sum(steps for _, steps, _ in played)
+
+
+def test_batch_norm_sees_no_samples_that_were_added(values: dict[str, Any]) -> None:
+    values |= {
+        "partition": {"kind": "dirichlet", "clients": 4, "min_size": 8},
+        "model": {"name": "test_rounds:bn_model"},
+    }
+    values["learner"] = {"name": "fednoil", "frac": 0.4}
+    values["run"]["executor"] = "sequential"
+    experiment = make_experiment(load_config(values))
+    executor = stacked(experiment, 4)
+    assert executor.mixes
+    wanted = trained(experiment, make_executor(experiment, CPU), [0, 1, 2, 3], 2)
+    for client, result in trained(experiment, executor, [0, 1, 2, 3], 2).items():
+        close(result.tensors, wanted[client].tensors)
+
+
+@given(
+    st.lists(st.integers(1, 60), min_size=1, max_size=9),
+    st.integers(0, 30),
+    st.integers(1, 60),
+    st.sampled_from([1, 8]),
+)
+def test_portions_cover_every_step_of_every_client(counts: list[int], start: int, length: int, most: int) -> None:
+    stop = min(start + length, max(counts))
+    portions = list(_portions(start, stop, counts, most)) if start < stop else []
+    assert [s for first, last, _, _ in portions for s in range(first, last)] == list(range(start, stop))
+    for first, last, busy, frozen in portions:
+        assert last - first in (1, most)
+        for step in range(first, last):
+            assert all(count <= step for count in counts[busy:])
+            assert frozen == any(count <= step for count in counts[:busy])

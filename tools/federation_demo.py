@@ -2,7 +2,7 @@
 
 Three sites get 1,000 images each of the embedded data, with 10, 40 and 70 % wrong labels, in a file of their own. A
 SuperLink with TLS, three SuperNodes with keys, FedNoiL for a few rounds; then what the server could see of each site's
-noise, next to the truth, and everything is stopped. A folder in which it was shown before is used again; nothing that
+noise by its audit, next to the truth, and everything is stopped. A folder in which it was shown before is used again; nothing that
 it hasn't written is touched.
 """
 
@@ -61,14 +61,14 @@ def fednoil(*arguments: str) -> None:
 
 
 def estimates(run: Path) -> list[dict[str, object]]:
-    """What the server knows of each site at the end: its last score, hence the mean doubt in its labels."""
+    """What the server knows of each site at the end: the noise that its audit found, and its held-out accuracy."""
     last = json.loads((run / "rounds.jsonl").read_text().splitlines()[-1])
-    sizes = json.loads((run / "roster.json").read_text())["sizes"]
+    found = json.loads((run / "summary.json").read_text())["noise_ratios"]
     return [
         {
             "node": name,
             "wrong": 100 * SITES[name],
-            "estimate": 100 * (1 - last["scores"][name] / sizes[name]) if name in last["scores"] else None,
+            "estimate": 100 * found[name] if name in found else None,
             "accuracy": last["held_out"].get(name, {}).get("accuracy"),
         }
         for name in SITES
@@ -104,7 +104,7 @@ def main() -> None:
     finally:
         fednoil("federation", "down", str(folder))
     columns = {"node": "node", "wrong": "wrong labels %", "estimate": "estimated %", "accuracy": "held-out accuracy %"}
-    show(estimates(folder / "run"), columns, "What the server saw of each node: 1 − score / samples", as_json=False)
+    show(estimates(folder / "run"), columns, "What the server saw of each node: its audit's share of wrong labels", as_json=False)
     fednoil("compare", str(folder / "run"))
 
 

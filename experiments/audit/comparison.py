@@ -30,7 +30,8 @@ def compare(path: Path) -> list[dict[str, Any]]:
     wrong = given != true
 
     def per_client(method: Any, probabilities: np.ndarray) -> list[Any]:
-        return [method(probabilities[rows], given[rows], np.random.default_rng(0)) for rows in spans]
+        rng = np.random.default_rng
+        return [method(probabilities[rows], given[rows], rng(0), float(data["accuracy"])) for rows in spans]
 
     mean, final = (data[name].astype(np.float64) for name in ("mean", "final"))
     found: dict[str, list[Any]] = {

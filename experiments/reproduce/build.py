@@ -30,6 +30,8 @@ ROOT = HERE.parents[1]
 RECORD = HERE / "results.parquet"
 FIGURES = ("efficiency", "tradeoff", "ablation")
 _HEADLINE = ("fednoil-cosine", "fednoil-logarithm")
+# Goals that the paper has on CIFAR alone and this page on Fashion-MNIST as well.
+_BESIDE = dict.fromkeys(("efficiency", "tradeoff", "ablation", "clean"), ("fashion-mnist",))
 
 
 def collect(given: list[Path]) -> list[Run]:
@@ -102,7 +104,8 @@ def not_run(results: Results) -> str:
         seeds[key] = max(seeds.get(key, 0), len(row.runs))
     lines = ["| goal | dataset | cells run | seeds | not run |", "|---|---|---|---|---|"]
     for goal, spec in GOALS.items():
-        for dataset in spec.datasets if spec.methods else ():
+        datasets = (*spec.datasets, *(d for d in _BESIDE.get(goal, ()) if d not in spec.datasets))
+        for dataset in datasets if spec.methods else ():
             places = [cell.place for cell in make_plan(goal, Wanted(datasets=[dataset]))]
             cells = {(p.dataset, p.setting, p.noise, p.method): p for p in places}
             done = [seeds[key] for key in cells if key in seeds]
@@ -115,15 +118,16 @@ def not_run(results: Results) -> str:
 
 
 def _missing(missing: list[Place], places: list[Place]) -> str:
-    """What has no run, by setting: the methods, or all of them."""
+    """What has no run: the methods, or all of them, each with its settings."""
     if len(missing) in (0, len(places)):
         return "all" if missing else "nothing"
-    parts = []
+    spots: dict[str, list[str]] = {}
     for spot in dict.fromkeys((p.setting, p.noise) for p in missing):
         here = [p.method for p in missing if (p.setting, p.noise) == spot]
         every = sum((p.setting, p.noise) == spot for p in places)
-        parts.append(f"{' '.join(spot)}: {'all' if len(here) == every else ', '.join(f'`{m}`' for m in here)}")
-    return "; ".join(parts)
+        methods = "all" if len(here) == every else ", ".join(f"`{m}`" for m in sorted(here))
+        spots.setdefault(methods, []).append(" ".join(spot))
+    return "; ".join(f"{', '.join(where)}: {methods}" for methods, where in spots.items())
 
 
 def about(results: Results) -> str:
@@ -172,11 +176,13 @@ def fill(text: str, found: dict[str, str]) -> str:
 
 
 def draw_all(results: Results, folder: Path) -> None:
-    """All figures anew: SVG, PNG and CSV."""
+    """All figures anew, of the settings that `fednoil reproduce` plans for them: SVG, PNG and CSV."""
     for old in folder.glob("*"):
         old.unlink()
     for figure in FIGURES:
-        for file in draw(figure, results, folder):
+        planned = {(cell.place.setting, cell.place.noise) for cell in make_plan(figure, Wanted())}
+        wanted = results.some(lambda row, planned=planned: (row.place.setting, row.place.noise) in planned)
+        for file in draw(figure, wanted, folder):
             if file.suffix == ".pdf":
                 file.unlink()
 

@@ -26,7 +26,9 @@ def estimates(cases: Cases, method: str = "channel") -> list[Estimate]:
                 "the model's class probabilities are not all numbers: it has diverged; audit with another model"
             )
     return [
-        METHODS[method](case.probabilities, case.given, Seed(0).child("audit", case.client or "").numpy())
+        METHODS[method](
+            case.probabilities, case.given, Seed(0).child("audit", case.client or "").numpy(), case.accuracy
+        )
         for case in cases.clients
     ]
 

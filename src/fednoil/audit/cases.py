@@ -17,6 +17,7 @@ import torch
 from fednoil import evidence
 from fednoil.config.loading import load_config, read_toml
 from fednoil.data import SITES
+from fednoil.data.folder import folder_name
 from fednoil.data.items import Items, read_items
 from fednoil.data.sources import locate
 from fednoil.errors import UserError
@@ -43,6 +44,7 @@ class Case:
     given: np.ndarray
     bundle: Tensors
     true: np.ndarray | None = None
+    accuracy: float | None = None  # of the model that looked last on such images, in percent, where it is known
     skipped: tuple[tuple[str, str], ...] = ()
     notices: tuple[str, ...] = ()
     duplicates: tuple[tuple[str, ...], ...] = ()
@@ -71,7 +73,7 @@ def of_run(path: Path, client: int | None, data_dir: Path | None, device: torch.
         raise UserError(f"--client {client}: {path} has the clients 0 to {setting.num_clients - 1}")
     bundle = final_bundle(experiment, state, device)
     items = item_names(dataset.name, len(dataset.train))
-    notices = _unfinished(experiment, state)
+    notices, accuracy = _unfinished(experiment, state), _accuracy(state)
     cases = []
     for k in range(setting.num_clients) if client is None else [client]:
         index = setting.parts[k]
@@ -84,6 +86,7 @@ def of_run(path: Path, client: int | None, data_dir: Path | None, device: torch.
                 setting.labels.given[k],
                 evidence.of_client(bundle, experiment.task.sizes, k),
                 None if setting.truth.labels is None else setting.truth.labels[k],
+                accuracy,
                 notices=notices,
                 duplicates=duplicates(names, [dataset.train.images[row] for row in index]),
             )
@@ -102,14 +105,17 @@ def of_data(
     lost = tuple((found.items[row], "is of a class that the model doesn't know") for row in np.flatnonzero(numbers < 0))
     items, images, given = tuple(found.items[row] for row in kept), found.images[kept], numbers[kept]
     labels = torch.from_numpy(given)
-    bundle = evidence.start([labels], len(model.class_names))
-    bundle = evidence.add_looks(bundle, [len(labels)], {0: _look(model, images)})
+    bundle, look = evidence.start([labels], len(model.class_names)), _look(model, images)
+    bundle = evidence.add_looks(bundle, [len(labels)], {0: look})
+    # On other images than its run's test set a model may do worse, and if it does it often says so.
+    accuracy = None if model.accuracy is None else min(model.accuracy, 100 * float(look.max(1).values.mean()))
     case = Case(
         None,
         items,
         found.index[kept],
         given,
         bundle,
+        accuracy=accuracy,
         skipped=(*found.skipped, *lost),
         notices=found.notices,
         duplicates=duplicates(items, images),
@@ -139,6 +145,12 @@ def load_run(path: Path, data_dir: Path | None = None) -> tuple[Experiment, RunS
 def _unfinished(experiment: Experiment, state: RunState) -> tuple[str, ...]:
     played, planned = state.round_idx, experiment.config.train.rounds
     return () if played >= planned else (f"the run is unfinished: this rests on round {played} of {planned}",)
+
+
+def _accuracy(state: RunState) -> float | None:
+    """The mean accuracy of the test set's classes after the last round, in percent."""
+    known = [value for value in state.per_class if value is not None]
+    return sum(known) / len(known) if known else None
 
 
 def final_bundle(experiment: Experiment, state: RunState, device: torch.device) -> Tensors:
@@ -188,23 +200,25 @@ def item_names(data: str, count: int) -> list[str]:
 
 def _numbers(name: str, found: Items, known: tuple[str, ...], skip_unknown: bool) -> np.ndarray:
     """The model's number of each label, −1 for a class it doesn't know."""
-    if found.class_names is None:
-        wrong = np.flatnonzero((found.labels < 0) | (found.labels >= len(known)))
-        if len(wrong) and not skip_unknown:
-            raise UserError(
-                f"{name}: label {found.labels[wrong[0]]} (number {found.index[wrong[0]]}) is no class of the model, "
-                f"which has 0 to {len(known) - 1}; --skip-unknown leaves such samples out"
-            )
-        numbers = np.where(np.isin(np.arange(len(found.labels)), wrong), -1, found.labels)
-    else:
-        unknown = [n for n in found.class_names if n not in known]
-        if unknown and not skip_unknown:
-            raise UserError(
-                f"{name} has the class '{unknown[0]}', which the model doesn't know; it knows {', '.join(known[:20])}"
-                f"{' …' if len(known) > 20 else ''}; rename it, or --skip-unknown leaves its samples out"
-            )
-        table = np.array([known.index(n) if n in known else -1 for n in found.class_names], np.int64)
-        numbers = table[found.labels]
+    names = known if found.class_names is None else found.class_names
+    outside = (found.labels < 0) | (found.labels >= len(names))
+    if outside.any() and not skip_unknown:
+        first, whose = int(np.flatnonzero(outside)[0]), "the model" if found.class_names is None else "its class_names"
+        raise UserError(
+            f"{name}: label {found.labels[first]} (number {found.index[first]}) is no class of {whose}, "
+            f"which has 0 to {len(names) - 1}; --skip-unknown leaves such samples out"
+        )
+    number = {n: i for i, n in enumerate(known)}
+    if name.startswith("folder:"):
+        number = {folder_name(n): i for n, i in number.items()} | number
+    unknown = [n for n in names if n not in number]
+    if unknown and not skip_unknown:
+        raise UserError(
+            f"{name} has the class '{unknown[0]}', which the model doesn't know; it knows {', '.join(known[:20])}"
+            f"{' …' if len(known) > 20 else ''}; rename it, or --skip-unknown leaves its samples out"
+        )
+    table = np.array([number.get(n, -1) for n in names], np.int64)
+    numbers = np.where(outside, -1, table[np.where(outside, 0, found.labels)])
     if not (numbers >= 0).any():
         raise UserError(f"{name}: none of its labels is a class of the model, which knows {', '.join(known[:20])}")
     return numbers

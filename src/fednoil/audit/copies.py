@@ -33,7 +33,7 @@ class Source(ABC):
     clients: np.ndarray | None = None
     root: Path | None = None  # a folder that the copy must not lie in
     named: bool = True  # or classes are numbers
-    hint: str = ""  # how a class is added to the data
+    hint: str = ""  # how a class of the folder {} is added to the data
 
     @property
     def train(self) -> np.ndarray:
@@ -52,6 +52,10 @@ class Source(ABC):
             raise UserError(f"{decision.where}: there is no row {index}; the training set has {len(self.labels)}")
         return index
 
+    def class_of(self, name: str) -> str:
+        """What the data call the class that decisions call so."""
+        return name
+
     @abstractmethod
     def write(self, out: Path, labels: np.ndarray) -> None:
         """Write the copy with these labels int64 [N]; a sample with -1 is left out."""
@@ -60,26 +64,24 @@ class Source(ABC):
 class FolderSource(Source):
     """`train/<class>/…` and `test/<class>/…`, or as an audit reads a site's pictures, `<class>/…` or `train/<class>/…`.
 
-    A picture with another label moves to that class's folder.
+    A picture with another label moves to that class's folder; what is no picture stays where it is.
     """
 
     def __init__(self, root: Path) -> None:
         self.root = self._root = root
-        if all((root / split).is_dir() for split in ("train", "test")):
-            found, empty = list(folder.find(root).paths), []
-        else:
-            found, empty = folder.labelled(root / "train" if (root / "train").is_dir() else root)
-            self.hint = "; an empty folder of that name beside the others makes it one"
-        self.paths = [path.relative_to(root) for path in found]
-        names = [_composed(path.parent.name) for path in self.paths]
-        self._train = np.array([path.parts[0] == "train" or len(path.parts) == 2 for path in self.paths])
-        known = [name for name, train in zip(names, self._train, strict=True) if train]
-        self._folders = {
-            _composed(path.name): path.name for path in (*empty, *(p.parent for p in reversed(self.paths)))
-        }
-        self.classes = tuple(dict.fromkeys([*known, *(_composed(path.name) for path in empty)]))
+        split = [root / name for name in ("train", "test") if (root / name).is_dir()]
+        if len(split) < 2:
+            self.hint = "; an empty folder '{}' beside the others makes it one"
+        tops = split if root / "train" in split else [root]
+        found = [folder.labelled(top) for top in tops]
+        self.paths, folders, self._others = (
+            [path.relative_to(root) for part in parts for path in part] for parts in zip(*found, strict=True)
+        )
+        self._train = np.array([path.parts[0] != "test" or tops == [root] for path in self.paths])
+        self._folders = {_composed(path.name): path.name for path in reversed(folders)}
+        self.classes = tuple(dict.fromkeys(_composed(path.name) for path in folders))
         number = {name: i for i, name in enumerate(self.classes)}
-        self.labels = np.array([number[name] for name in names], np.int64)
+        self.labels = np.array([number[_composed(path.parent.name)] for path in self.paths], np.int64)
         self._rows = {_composed(path.as_posix()): row for row, path in enumerate(self.paths)}
 
     @property
@@ -98,6 +100,13 @@ class FolderSource(Source):
                 (out / target).parent.mkdir(parents=True, exist_ok=True)
                 with naming(out / target):
                     shutil.copy2(self._root / source, out / target)
+        for path in self._others:
+            (out / path).parent.mkdir(parents=True, exist_ok=True)
+            with naming(out / path):
+                _copy_as_is(self._root / path, out / path)
+
+    def class_of(self, name: str) -> str:
+        return name if name in self.classes else folder.folder_name(name)
 
     def targets(self, labels: np.ndarray) -> list[Path | None]:
         """Where each picture goes, relative to the copy; who stays keeps his name, who comes may get a number."""
@@ -147,12 +156,14 @@ class NpzSource(Source):
 
 
 class ParquetSource(Source):
-    """Image shards: the label column of the training shards changes, rows and other columns stay as they are."""
+    """Image shards, in a folder or a single file: the label column of the training shards changes, rows and other
+    columns stay as they are."""
 
     def __init__(self, root: Path) -> None:
-        self.root = self._root = root
-        parquet.find(root)
-        self.shards, names = parquet.read_labels(root)
+        self._root, self.root = root, root if root.is_dir() else None
+        if parquet.shards(root, "test"):
+            parquet.find(root)
+        self.shards, names = parquet.read_labels(parquet.training_files(root))
         self.labels = np.concatenate([shard.labels for shard in self.shards]).astype(np.int64)
         if not len(self.labels) or self.labels.min() < 0 or (names and self.labels.max() >= len(names)):
             raise UserError(f"parquet:{root}: labels of the training shards are missing or out of range")
@@ -160,6 +171,8 @@ class ParquetSource(Source):
         self.named = names is not None
 
     def write(self, out: Path, labels: np.ndarray) -> None:
+        if self.root is None:
+            return self._write_shard(self.shards[0], out, labels)
         out.mkdir()
         start = 0
         for shard in self.shards:
@@ -248,6 +261,14 @@ def _open_manifest(path: Path, dataset: str | None, data_dir: Path | None) -> Ma
     else:
         raise UserError(f"manifest:{path} lies in no run's folder; say what it is about: --dataset NAME (data.name)")
     return ManifestSource(path, datasets.load(datasets.DataConfig(name=name), data_dir, site=True))
+
+
+def _copy_as_is(source: Path, target: Path) -> None:
+    """Copy a file, a folder or a link; pipes and devices hold no data."""
+    if source.is_symlink() or source.is_file():
+        shutil.copy2(source, target, follow_symlinks=False)
+    elif source.is_dir():
+        shutil.copytree(source, target, symlinks=True)
 
 
 def _composed(text: str) -> str:

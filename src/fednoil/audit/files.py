@@ -15,6 +15,8 @@ from pyarrow import csv
 
 from fednoil import evidence, metrics
 from fednoil.audit.cases import Case, Cases
+from fednoil.audit.decisions import guard
+from fednoil.audit.doubts import doubts
 from fednoil.audit.estimate import Estimate
 from fednoil.errors import UserError
 from fednoil.files import write_bytes
@@ -91,15 +93,33 @@ def summarise(cases: Cases, estimates: Sequence[Estimate], method: str) -> dict[
     }
 
 
+def told(clients: Sequence[dict[str, Any]]) -> dict[str, list[str]]:
+    """The notices of all clients, each once, with the names of those it is about."""
+    found: dict[str, list[str]] = {}
+    for entry in clients:
+        for notice in entry.get("notices") or []:
+            found.setdefault(notice, []).append("this site" if entry["client"] is None else entry["client"])
+    return found
+
+
 def write_audit(out: Path, table: pa.Table, summary: dict[str, Any]) -> None:
     """Write the files; the summary, which says that the audit is whole, comes last."""
     buffer = io.BytesIO()
     pq.write_table(table, buffer)
     write_bytes(out / LABELS, buffer.getvalue())
     buffer = io.BytesIO()
-    csv.write_csv(table, buffer)
+    csv.write_csv(_guarded(table), buffer)
     write_bytes(out / CSV, buffer.getvalue())
     write_json(out / SUMMARY, summary)
+
+
+def _guarded(table: pa.Table) -> pa.Table:
+    """The table with texts that no spreadsheet runs as formulas, as in decisions."""
+    for place, field in enumerate(table.schema):
+        if pa.types.is_string(field.type):
+            texts = [text if text is None else guard(text) for text in table.column(place).to_pylist()]
+            table = table.set_column(place, field, pa.array(texts, field.type))
+    return table
 
 
 def _rows(case: Case, found: Estimate, class_names: Sequence[str]) -> pa.Table:
@@ -141,7 +161,7 @@ def _client(case: Case, found: Estimate, class_names: Sequence[str]) -> dict[str
         "looks": int(case.bundle["looks"][0]),
         "skipped": [list(pair) for pair in case.skipped],
         "duplicates": [list(group) for group in case.duplicates],
-        "notices": list(case.notices),
+        "notices": [*case.notices, *doubts(case.probabilities, case.given, found.ratio, case.accuracy)],
     }
     if case.true is not None:
         wrong = case.given != case.true

@@ -21,6 +21,7 @@ import pyarrow as pa
 from PIL import Image
 
 from fednoil import __version__, pages
+from fednoil.audit.files import told
 from fednoil.files import write_bytes
 
 NAME = "audit.html"
@@ -31,6 +32,7 @@ _PIXELS = LIMIT * 32 * 32  # of all pictures together: keeps the file below abou
 _LARGEST, _SMALLEST = 96, 32  # longest side of a picture on a sheet
 _ACROSS = 10  # pictures in a row and in a column of a sheet
 _BLOCK = 16  # the encoder's blocks: no block has parts of two pictures
+_LISTED = 200  # skipped files and groups of the same image that the page lists at most
 _SQUARE = 20  # classes up to which a matrix is shown in full
 
 Images = Callable[[int], np.ndarray]
@@ -58,6 +60,11 @@ def write_page(folder: Path, table: pa.Table, summary: dict[str, Any], images: I
         sheets=sheets,
         summary=summary,
         clients=summary.get("clients", []),
+        notices=told(summary.get("clients", [])),
+        skipped=[(c["client"], *pair) for c in summary.get("clients", []) for pair in c.get("skipped") or []],
+        duplicates=_same(table, summary.get("clients", [])),
+        most=_LISTED,
+        named=any(c["client"] is not None for c in summary.get("clients", [])),
         total=table.num_rows,
         shown=len(rows),
         percent=_percent,
@@ -161,6 +168,24 @@ def _found(client: dict[str, Any], num_classes: int) -> dict[str, Any]:
     """A client's matrix, if there is room for it, and its most frequent confusions."""
     matrix = client.get("matrix") if num_classes <= _SQUARE else None
     return {"matrix": matrix, "confused": list(client.get("confused") or [])[:12]}
+
+
+def _same(table: pa.Table, clients: Sequence[dict[str, Any]]) -> list[tuple[str | None, list[tuple[str, str]], bool]]:
+    """Whose images are there more than once: client, items with their given labels, and whether these differ.
+
+    Those that differ come first, because one of their labels is wrong.
+    """
+    if not any(c.get("duplicates") for c in clients):
+        return []
+    names = ("client", "item", "given")
+    rows = zip(*(table.column(name).to_pylist() for name in names), strict=True)
+    given = {(client, item): label for client, item, label in rows}
+    found = []
+    for entry in clients:
+        for group in entry.get("duplicates") or []:
+            labels = [(item, given[entry["client"], item]) for item in group]
+            found.append((entry["client"], labels, len({label for _, label in labels}) > 1))
+    return sorted(found, key=lambda one: not one[2])
 
 
 def _percent(share: float | None) -> str:

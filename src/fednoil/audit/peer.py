@@ -16,10 +16,13 @@ from fednoil.errors import UserError
 _DRAWS = 40
 
 
-def estimate(probabilities: np.ndarray, given: np.ndarray, rng: np.random.Generator) -> Estimate:
+def estimate(
+    probabilities: np.ndarray, given: np.ndarray, rng: np.random.Generator, accuracy: float | None = None
+) -> Estimate:
     """What cleanlab makes of class probabilities [n, C] and one client's given labels [n].
 
-    `p_wrong` is one less its label quality score, which orders labels and is no chance.
+    `p_wrong` is one less its label quality score, which orders labels and is no chance. The interval is a bootstrap's;
+    the model's `accuracy` has no say in it.
     """
     cleanlab = _cleanlab()
     q = np.asarray(probabilities, np.float64)

@@ -12,7 +12,7 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -84,16 +84,11 @@ def _apply(decisions: list[Decision], source: Source, data: str) -> tuple[np.nda
     number = {name: i for i, name in enumerate(source.classes)}
     labels, first = source.labels.copy(), dict[int, Decision]()
     changed, dropped, kept = Counter[tuple[str, str]](), Counter[str](), 0
-    for decision in decisions:
+    for line in decisions:
+        decision = replace(line, given=source.class_of(line.given), label=source.class_of(line.label))
         row = source.row(decision)
-        _check(
-            decision,
-            source.classes[source.labels[row]],
-            first.get(row),
-            number,
-            data,
-            source.hint if "/" not in decision.label else "",
-        )
+        hint = source.hint.format(decision.label)
+        _check(decision, source.classes[source.labels[row]], first.get(row), number, data, hint)
         first[row] = decision
         if decision.action == "drop":
             labels[row] = -1

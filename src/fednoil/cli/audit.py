@@ -41,8 +41,8 @@ def audit(
         str | None,
         typer.Option("--budget", metavar="5,10,20", help="Of a RUN: correct so many percent and train again."),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace the audit in --out.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace the audit or budget in --out.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary, or the budgets, as JSON.")] = False,
 ) -> None:
     """Find wrong labels: a list of suspicious samples, and an estimate of each client's noise."""
     _check(run, client, data, model, resize, skip_unknown, method)
@@ -57,7 +57,7 @@ def audit(
 
     folder = out or (Path("audit") if run is None else run / ("budget" if budgets else "audit"))
     if budgets:
-        files.check_folder(folder)
+        _check_budget(folder, force)
     else:
         files.check_out(folder, force)
     if run is not None:
@@ -68,15 +68,34 @@ def audit(
         cases = of_data(data, model, resize=resize, skip_unknown=skip_unknown, trusted=tuple(trust or ()))
     if budgets:
         assert run is not None
-        return _budget(run, cases, budgets, method, folder, data_dir, _device(device))
+        return _budget(run, cases, budgets, method, folder, data_dir, _device(device), as_json)
     summary = run_audit(cases, folder, method)
     _show(summary, folder, as_json)
 
 
+def _check_budget(folder: Path, force: bool) -> None:
+    """Refuse to write over what took hours."""
+    from fednoil.audit.files import check_folder
+
+    check_folder(folder)
+    if (folder / _BUDGET).exists() and not force:
+        raise UserError(f"{folder / _BUDGET} is there already; add --force to write it anew, or choose another --out")
+
+
 def _budget(
-    run: Path, cases: Cases, budgets: list[float], method: str, folder: Path, data_dir: Path | None, device: str
+    run: Path,
+    cases: Cases,
+    budgets: list[float],
+    method: str,
+    folder: Path,
+    data_dir: Path | None,
+    device: str,
+    as_json: bool,
 ) -> None:
     """Write budget.csv and the figure: accuracy over the share of labels that somebody looks at."""
+    import json
+    from dataclasses import asdict
+
     from fednoil.audit import estimates
     from fednoil.audit.budget import simulate, write_csv
     from fednoil.audit.cases import load_run
@@ -84,12 +103,15 @@ def _budget(
     from fednoil.figures import draw_budget
 
     experiment, _ = load_run(run, data_dir)
-    results = simulate(experiment, estimates(cases, method), budgets, pick_device(device), _tell)
+    tell = (lambda _: None) if as_json else _tell
+    results = simulate(experiment, estimates(cases, method), budgets, pick_device(device), tell)
     folder.mkdir(parents=True, exist_ok=True)
-    write_csv(folder / "budget.csv", results)
-    print(f"wrote {folder / 'budget.csv'}")
-    for path in draw_budget(results, folder / "budget-curve"):
-        print(f"wrote {path}")
+    write_csv(folder / _BUDGET, results)
+    written = [folder / _BUDGET, *draw_budget(results, folder / "budget-curve")]
+    if as_json:
+        print(json.dumps([asdict(result) for result in results]))
+    else:
+        _tell("\n".join(f"wrote {path}" for path in written))
 
 
 def _tell(line: str) -> None:
@@ -132,6 +154,7 @@ def _device(name: str) -> Literal["auto", "cpu", "cuda"]:
 def _show(summary: dict[str, Any], folder: Path, as_json: bool) -> None:
     import json
 
+    from fednoil.audit.files import told
     from fednoil.cli.tables import show
 
     if as_json:
@@ -162,9 +185,12 @@ def _show(summary: dict[str, Any], folder: Path, as_json: bool) -> None:
         "most": "most often",
     }
     show(rows, columns, f"Labels of {summary['data']}", False)
+    for notice, whose in told(summary["clients"]).items():
+        everyone = len(whose) == len(summary["clients"])
+        print(notice if everyone else f"client{'s' if len(whose) > 1 else ''} {', '.join(whose)}: {notice}")
     for entry in summary["clients"]:
-        for notice in _notices(entry):
-            print(notice if entry["client"] is None else f"client {entry['client']}: {notice}")
+        for line in _left_out(entry):
+            print(line if entry["client"] is None else f"client {entry['client']}: {line}")
     if quality := summary["overall"].get("quality"):
         error = summary["overall"]["ratio_error"]
         told = ", ".join(f"{_NAMES[name]} {value:.3f}" for name, value in quality.items())
@@ -172,12 +198,13 @@ def _show(summary: dict[str, Any], folder: Path, as_json: bool) -> None:
     print(f"wrote {folder}; open {folder / 'audit.html'} to look at the images and decide")
 
 
+_BUDGET = "budget.csv"
 _NAMES = {"auroc": "AUROC", "average_precision": "average precision", "f1": "F1"}
 
 
-def _notices(entry: dict[str, Any]) -> list[str]:
-    """What should be known of a client's data beside the numbers."""
-    told = list(entry["notices"])
+def _left_out(entry: dict[str, Any]) -> list[str]:
+    """Which of a client's files were not used, or are there more than once."""
+    told = []
     if entry["skipped"]:
         item, why = entry["skipped"][0]
         more = f", and {len(entry['skipped']) - 1} more (summary.json lists them)" if len(entry["skipped"]) > 1 else ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -31,13 +30,25 @@ def find(root: Path) -> Files:
     return Files(root, paths, lambda: _read(root, train, test))
 
 
-def labelled(top: Path) -> tuple[list[Path], list[Path]]:
-    """Every picture in the class folders of one site's `top`, in sorted order, and the class folders that are empty."""
+def labelled(top: Path) -> tuple[list[Path], list[Path], list[Path]]:
+    """What lies in the class folders of one site's `top`, in sorted order: pictures, class folders, everything else."""
     if not top.is_dir():
         raise UserError(f"folder:{top} is not a folder; expected <class>/<image files> in it")
-    empty = [path for path in visible(top) if path.is_dir() and not visible(path)]
-    classes = _classes(top, empty)
-    return [path for files in classes.values() for path in files], empty
+    folders = [path for path in visible(top) if path.is_dir()]
+    names = [name_of(path) for path in folders]
+    if twice := [path for path, name in zip(folders, names, strict=True) if names.count(name) > 1]:
+        raise UserError(f"{twice[-1]}: two folders are called '{name_of(twice[-1])}'; merge them")
+    files = [path for folder in folders for path in visible(folder)]
+    pictures = [path for path in files if is_picture(path)]
+    if not pictures:
+        raise UserError(f"{top} has no picture in class folders; expected <class>/<image files> in it")
+    known = {*folders, *pictures}
+    return pictures, folders, [path for path in (*visible(top), *files) if path not in known]
+
+
+def is_picture(path: Path) -> bool:
+    """Whether it is a file called like a picture."""
+    return path.is_file() and path.suffix.lower() in SUFFIXES
 
 
 def visible(folder: Path) -> list[Path]:
@@ -54,12 +65,15 @@ def name_of(path: Path) -> str:
     return unicodedata.normalize("NFC", path.name)
 
 
-def _classes(folder: Path, empty: Sequence[Path] = ()) -> Classes:
-    """The pictures in each class folder but those that are known to be `empty`."""
+def folder_name(class_name: str) -> str:
+    """The folder of a class: a name with a slash, which no folder can have, has an underscore there."""
+    return unicodedata.normalize("NFC", class_name).replace("/", "_")
+
+
+def _classes(folder: Path) -> Classes:
+    """The pictures in each class folder."""
     classes: Classes = {}
     for path in visible(folder):
-        if path in empty:
-            continue
         if not path.is_dir():
             raise UserError(f"{path} is not a class folder; put images into {folder.name}/<class>/")
         if name_of(path) in classes:
@@ -74,7 +88,7 @@ def _files(folder: Path) -> list[Path]:
     files = visible(folder)
     for path in files:
         # Told and not skipped: images of a kind we can't read would silently vanish from the experiment.
-        if not path.is_file() or path.suffix.lower() not in SUFFIXES:
+        if not is_picture(path):
             raise UserError(f"{path} is not an image file ({', '.join(SUFFIXES)}); convert or remove it")
     if not files:
         raise UserError(f"class folder {folder} is empty; put images in or remove it")

@@ -18,7 +18,7 @@ from PIL import Image
 from fednoil.data import parquet
 from fednoil.data.arrays import load_arrays, names_of
 from fednoil.data.decoded import channels_first
-from fednoil.data.folder import SUFFIXES, name_of, visible
+from fednoil.data.folder import is_picture, name_of, visible
 from fednoil.data.images import Encoded, as_mode, open_picture
 from fednoil.errors import UserError
 
@@ -117,7 +117,7 @@ def _folder(root: Path, shape: Shape) -> Raw:
         names.append(name_of(folder))
         for path in files:
             item = _item(path, root)
-            if not path.is_file() or path.suffix.lower() not in SUFFIXES:
+            if not is_picture(path):
                 skipped.append((item, "is not an image file"))
             elif not _is_text(str(path)):
                 skipped.append((item, "has a name that is not UTF-8; rename it"))
@@ -153,14 +153,12 @@ def read_arrays(path: Path) -> Raw:
 
 def _parquet(path: Path, shape: Shape) -> Raw:
     """One file, or the files train*.parquet of a folder."""
-    files = [path] if path.is_file() else list(parquet.shards(path, "train")) if path.is_dir() else []
-    if not files:
-        raise UserError(f"parquet:{path} is neither a file nor a folder with train*.parquet")
+    files = parquet.training_files(path)
     tables = {file: parquet.read_table(file, parquet.LABEL_COLUMNS) for file in files}
     stored = {names for table in tables.values() if (names := parquet.names_in(table.schema)) is not None}
     if len(stored) > 1:
         raise UserError(f"parquet:{path}: the shards' class names differ; all shards must be of one dataset")
-    pictures = [picture for file, table in tables.items() for picture in parquet.encoded(file, table)]
+    pictures = [picture for file, table in tables.items() for picture in parquet.encoded(file, table, whole=False)]
     labels = np.concatenate([parquet.integer_labels(file, table) for file, table in tables.items()])
     items = [str(row) for row in range(len(pictures))]
     return Raw(items, labels.astype(np.int64), pictures, next(iter(stored), None), [], [])

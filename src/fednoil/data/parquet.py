@@ -89,11 +89,21 @@ def _read(
     return assemble(str(folder), (images[0], labels[0]), (images[1], labels[1]), names)
 
 
-def read_labels(folder: Path) -> tuple[list[Shard], tuple[str, ...] | None]:
-    """The labels of the training shards and their class names if they are stored; no image is decoded."""
+def training_files(path: Path) -> tuple[Path, ...]:
+    """One site's labelled images: the file itself, or the files train*.parquet of a folder."""
+    files = (path,) if path.is_file() else shards(path, "train")
+    if not files:
+        raise UserError(f"parquet:{path} is neither a file nor a folder with train*.parquet")
+    if len(files) > 1:
+        _check_numbers(path, "train", files)
+    return files
+
+
+def read_labels(files: Sequence[Path]) -> tuple[list[Shard], tuple[str, ...] | None]:
+    """The labels of training shards and their class names if they are stored; no image is decoded."""
     found: list[Shard] = []
     names = None
-    for path in shards(folder, "train"):
+    for path in files:
         table = read_table(path, LABEL_COLUMNS)
         names = names or names_in(table.schema)
         found.append(Shard(path, table.column_names[1], integer_labels(path, table)))
@@ -127,15 +137,16 @@ def names_in(schema: pa.Schema) -> tuple[str, ...] | None:
     return tuple(names) if isinstance(names, list) and all(isinstance(n, str) for n in names) else None
 
 
-def encoded(path: Path, table: pa.Table) -> list[Encoded]:
+def encoded(path: Path, table: pa.Table, *, whole: bool = True) -> list[Encoded]:
+    """The pictures of a shard; one without bytes is refused, or can't be read later if the shard needn't be `whole`."""
     column = table.column(0)
     if pa.types.is_struct(column.type) and column.type.get_field_index("bytes") >= 0:
         column = pa.chunked_array([c.field("bytes") for c in column.chunks], column.type.field("bytes").type)
     if not (pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)):
         raise UserError(f"{path}: column '{table.column_names[0]}' is {column.type}; expected image bytes")
-    if column.null_count:
+    if column.null_count and whole:
         raise UserError(f"{path}: {column.null_count} rows have no image bytes; every row needs them")
-    return [Encoded(f"{path}, row {i}", data) for i, data in enumerate(column.to_pylist())]
+    return [Encoded(f"{path}, row {i}", data or b"") for i, data in enumerate(column.to_pylist())]
 
 
 def integer_labels(path: Path, table: pa.Table) -> np.ndarray:

@@ -1,7 +1,8 @@
 """All clients of a round at once on one GPU: who sits where, and which steps run together.
 
-A round's clients sit side by side (`StackedBench`). If their batches have the same shapes they run as one (`Rows`),
-else beside each other on streams of their own. The plans of whole epochs, and the images they ask for, are made ahead
+A round's clients sit side by side (`StackedBench`), those with most samples first. If their batches have the same
+shapes, or the learner can make them so, they run as one (`Rows`), fewer of them as the last ones are through; else
+beside each other on streams of their own. The plans of whole epochs, and the images they ask for, are made ahead
 in large pieces; a graph (`Graphs`) then does `_STEPS` optimiser steps without the host. While it runs, the next epochs
 are planned. A learner that can't be stacked runs in a graph for each client, and one that can't be captured runs
 eagerly, with one warning that says why.
@@ -11,10 +12,11 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from fednoil.executors.asking import own_networks, surveys, together, usual
@@ -67,6 +69,8 @@ class CudaGraphs:
         self.reason: str | None = None  # why steps are not captured
         self.alone: str | None = None  # why clients are not stacked
         self.told = False
+        # Whether the samples of a batch see each other.
+        self.mixes = any(isinstance(m, _BatchNorm) for m in self.bench.benches[0].modules())
         if any(isinstance(m, _DropoutNd) and m.p > 0 for m in self.bench.benches[0].modules()):
             self._give_up("the model has dropout, whose random numbers a graph can't take from the run's seed")
 
@@ -123,8 +127,10 @@ class CudaGraphs:
         return results
 
     def _train_together(self, jobs: Sequence[Job]) -> list[Result]:
+        largest_first = sorted(jobs, key=lambda job: -len(self.clients[job.client]))
         try:
-            return self._finish(self._trained(jobs))
+            results = {r.client: r for r in self._finish(self._trained(largest_first))}
+            return [results[job.client] for job in jobs]
         finally:
             self.graphs.join()  # nothing may go on with memory that is about to be freed
 
@@ -146,7 +152,7 @@ class CudaGraphs:
                     raise NotCapturable(
                         "its init or plan changes the learner itself; what it keeps belongs in the state"
                     )
-                for run in self._runs(ready):
+                for run in self._runs(self._evened(ready)):
                     self._play(run)
         self.graphs.join()
         return seats
@@ -160,6 +166,17 @@ class CudaGraphs:
             seat.bench.finish(seat.client, seat.job, seat.state, loss / max(seat.steps, 1), seat.updates, bool(good))
             for seat, loss, good in zip(seats, *numbers, strict=True)
         ]
+
+    def _evened(self, ready: Sequence[tuple[Seat, Phase]]) -> Sequence[tuple[Seat, Phase]]:
+        """With batches of the same shapes, where the learner knows a way that changes nothing."""
+        phases = [phase for _, phase in ready]
+        alike = len({(phase.kind, phase.trains, tuple(phase.tensors)) for phase in phases}) == 1
+        if self.mixes or self.alone or not alike or len({_sizes(phase) for phase in phases}) == 1:
+            return ready
+        batches = ready[0][0].bench.learner.evened([phase.tensors for phase in phases])
+        if batches is None:
+            return ready
+        return [(seat, replace(phase, tensors=b)) for (seat, phase), b in zip(ready, batches, strict=True)]
 
     def _runs(self, ready: Sequence[tuple[Seat, Phase]]) -> list[list[tuple[Seat, Phase]]]:
         """All together where their steps have the same shapes, else each on its own.
@@ -199,18 +216,20 @@ class CudaGraphs:
         with self.graphs.on_streams(place, len(seats)):
             state = {name: torch.stack([seat.state[name] for seat in seats]) for name in touched.state}
             ends = torch.tensor(counts).to(self.losses.device, non_blocking=True)[:, None]
-            rows, total = Rows(self.bench, place, len(seats)), self.losses[place : place + len(seats)]
-            rows.refresh(one.trains)
+            rows = {len(seats): Rows(self.bench, place, len(seats))}
+            rows[len(seats)].refresh(one.trains)
             for start, stop in _pieces(max(counts), len(seats) * touched.pixels):
-                piece = {name: tensor[:, start:stop] for name, tensor in plan.items()}
+                most = _busy(counts, start)
+                piece = {name: tensor[:most, start:stop] for name, tensor in plan.items()}
                 piece |= seats[0].bench.learner.views(pool, piece)
                 piece = {name: piece[name] for name in touched.batch}
-                for first, last, frozen in _portions(start, stop, min(counts), size):
-                    part = {name: tensor[:, first - start : last - start] for name, tensor in piece.items()}
-                    active = torch.arange(first, last, device=self.losses.device) < ends if frozen else None
-                    self.graphs.play(
-                        Portion(rows, one.kind, one.trains, part, pool, state, total, active, last - first)
-                    )
+                for first, last, busy, frozen in _portions(start, stop, counts, size):
+                    part = {name: tensor[:busy, first - start : last - start] for name, tensor in piece.items()}
+                    active = torch.arange(first, last, device=self.losses.device) < ends[:busy] if frozen else None
+                    here = rows[busy] = rows.get(busy) or Rows(self.bench, place, busy)
+                    own = {name: tensor[:busy] for name, tensor in state.items()}
+                    total = self.losses[place : place + busy]
+                    self.graphs.play(Portion(here, one.kind, one.trains, part, pool, own, total, active, last - first))
             for row, seat in enumerate(seats):
                 for name in touched.state:
                     seat.state[name].copy_(state[name][row])
@@ -246,11 +265,37 @@ def _pieces(steps: int, pixels: int) -> Iterator[tuple[int, int]]:
     return ((start, min(start + size, steps)) for start in range(0, steps, size))
 
 
-def _portions(start: int, stop: int, whole: int, most: int) -> Iterator[tuple[int, int, bool]]:
-    """Cut steps start..stop into those that a graph does at once; from step `whole` on some clients are frozen."""
-    while start < stop:
-        frozen = start >= whole
-        left = (stop if frozen else min(stop, whole)) - start
-        size = most if left >= most else 1
-        yield start, start + size, frozen
-        start += size
+def _busy(counts: Sequence[int], step: int) -> int:
+    """How many of the first seats take part in a step: all that have it, and a few that are frozen.
+
+    Fewer by a quarter or more at a time, because each number needs graphs of its own.
+    """
+    needed = max(seat + 1 for seat, count in enumerate(counts) if count > step)
+    busy = len(counts)
+    while (fewer := busy * 3 // 4) >= needed:
+        busy = fewer
+    return busy
+
+
+def _portions(start: int, stop: int, counts: Sequence[int], most: int) -> Iterator[tuple[int, int, int, bool]]:
+    """Cut steps start..stop into those that a graph does at once, for how many seats, and whether some are frozen."""
+    ends = sorted({stop, *(count for count in counts if start < count < stop)})
+    kinds: list[tuple[int, int, bool]] = []  # the end of a stretch, its seats, whether some are frozen
+    begin = start
+    for end in ends:
+        busy = _busy(counts, begin)
+        frozen = min(counts[:busy]) <= begin
+        if kinds and kinds[-1][1:] == (busy, frozen):
+            kinds.pop()
+        kinds.append((end, busy, frozen))
+        begin = end
+    for end, busy, frozen in kinds:
+        while start < end:
+            size = most if end - start >= most else 1
+            yield start, start + size, busy, frozen
+            start += size
+
+
+def _sizes(phase: Phase) -> Signature:
+    """The shapes of a phase's batches."""
+    return tuple(tensor.shape[1:] for tensor in phase.tensors.values())

@@ -37,14 +37,17 @@ class Memory:
         if "drawn" in found or "probabilities" in found:
             self._save(round_idx, after)
 
-    def case(self, round_idx: int, look: Tensor, client: str, data: str, experiment: Experiment) -> Cases:
-        """The client's labels as an audit wants them, with a last look [n, C]; of true labels a node knows none."""
+    def case(
+        self, round_idx: int, look: Tensor, client: str, data: str, experiment: Experiment, accuracy: float | None
+    ) -> Cases:
+        """The client's labels as an audit wants them, with a last look [n, C] and, in percent, the model's accuracy on
+        what the client holds out; of true labels a node knows none."""
         bundle, dataset = self._looked(round_idx, look), experiment.setting.dataset
         index, images = self.client.index.cpu().numpy(), dataset.train.images
         names = item_names(data, len(dataset.train))
         items = tuple(names[row] for row in index)
         same = duplicates(items, [images[row] for row in index])
-        case = Case(client, items, index, bundle["given"].numpy(), bundle, duplicates=same)
+        case = Case(client, items, index, bundle["given"].numpy(), bundle, None, accuracy, duplicates=same)
         return Cases(data, dataset.class_names, [case], lambda row: images[row].transpose(1, 2, 0))
 
     def _before(self, round_idx: int) -> Tensors:

@@ -182,10 +182,12 @@ class Node:
         Where scores have noise, it is told by the last of them, which the server has: that costs no privacy.
         """
         work, client = self.work, self.work.client
+        held_out = self.evaluate(received) if len(work.test) else None
+        accuracy = None if held_out is None else 100 * held_out.right / held_out.samples
         work.bench.load({name: tensor.to(work.bench.device) for name, tensor in received.items()}, {})
         look = torch.softmax(work.bench.learner.logits(work.bench.nets, client), dim=1)
         data = self.settings.data or work.experiment.config.data.name
-        case = self.memory.case(self.order.round_idx, look, self.settings.client_id, data, work.experiment)
+        case = self.memory.case(self.order.round_idx, look, self.settings.client_id, data, work.experiment, accuracy)
         summary = run_audit(case, self.state.folder / "audit")
         config, ledger = work.experiment.server.config, ScoreLedger(self.state.folder.parent)
         if self._epsilon() is None:

@@ -6,6 +6,7 @@ A learner's work in one round is `init / step / final` over tensors. An executor
     found  = learner.survey(nets, client, asks(client, turn))       once a round: what the received networks say
     state  = found | learner.init(nets, client, keep, turn)         once a round
     phases = learner.plan(nets, client, state, turn, epochs)        index tensors for whole epochs, drawn ahead
+    plans  = learner.evened(plans)                                  on a GPU: clients' batches made equal in size
     batch |= learner.views(client.pool, batch)                      images of one step, or of many at once
     loss   = learner.step(nets, client.pool, batch, state, kind)    one optimiser step; then loss.backward()
              learner.gradients(nets, batch, state, kind)            may change the gradients before the optimiser
@@ -22,7 +23,7 @@ part of any of these types.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -184,6 +185,14 @@ class Learner(ABC):
         """
         return {}
 
+    def evened(self, batches: Sequence[Tensors]) -> Sequence[Tensors] | None:
+        """The plans of several clients, whose batches differ in size, with batches of one size and the same losses.
+
+        None where that can't be. It lets clients of different sizes train as one on a GPU. It is asked only for
+        networks in which no sample sees another, so what is added may be any sample that doesn't count.
+        """
+        return None
+
     @abstractmethod
     def step(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> Tensor:
         """The scalar loss of one batch."""
@@ -251,6 +260,9 @@ class Wrapped(Learner):
 
     def views(self, pool: Tensor, batch: Tensors) -> Tensors:
         return self.inner.views(pool, batch)
+
+    def evened(self, batches: Sequence[Tensors]) -> Sequence[Tensors] | None:
+        return self.inner.evened(batches)
 
     def step(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> Tensor:
         return self.inner.step(nets, pool, batch, state, kind)

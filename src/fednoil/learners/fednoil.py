@@ -12,6 +12,7 @@ labels.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -23,12 +24,13 @@ from fednoil.augment import plain, strong, strong_plan, weak, weak_plan
 from fednoil.learners.base import Client, Final, Learner, LearnerConfig, Nets, Phase, Turn, chunks
 from fednoil.learners.batches import weak_views
 from fednoil.learners.clean_share import clean_share
-from fednoil.learners.pseudo_labels import count_votes, decided, first_time, unlabelled_loss
+from fednoil.learners.pseudo_labels import count_votes, decided, first_time, unlabelled_loss, widened
 from fednoil.plugins import About
 from fednoil.seeds import Seed, gumbel, permutations
 from fednoil.tensors import Tensors
 
 _TINY = 1e-12
+_GRAIN = 8  # evened batches are a multiple of it, so that few shapes come up over the rounds
 
 
 class FedNoilConfig(LearnerConfig):
@@ -236,6 +238,16 @@ class FedNoil(Learner):
             views = [weak(pool, batch["u_index"], plan) for plan in batch["u_weak"].unbind(-2)]
             images["u_taught"] = torch.stack(views, dim=-5)
         return images
+
+    def evened(self, batches: Sequence[Tensors]) -> Sequence[Tensors] | None:
+        """By samples of D^u that are masked, up to half as many as there are."""
+        if self.config.teacher == "local" or any("u_index" not in batch for batch in batches):
+            return None
+        sizes = [batch["u_index"].shape[1] for batch in batches]
+        widest = -(-max(sizes) // _GRAIN) * _GRAIN
+        if widest * len(sizes) > 1.5 * sum(sizes):
+            return None
+        return [widened(batch, widest) for batch in batches]
 
     def step(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> Tensor:
         x = self.labelled_inputs(batch)

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from fednoil.tensors import Tensors
+
 
 def unlabelled_loss(logits: Tensor, pseudo: Tensor, mask: Tensor) -> Tensor:
     """L_u (Eq. 7) of logits [B, C], with pseudo-labels [B] or their probabilities [B, C] where `mask` [B] says so.
@@ -13,6 +15,21 @@ def unlabelled_loss(logits: Tensor, pseudo: Tensor, mask: Tensor) -> Tensor:
     The mean counts rejected samples too.
     """
     return (F.cross_entropy(logits, pseudo, reduction="none") * mask).mean()
+
+
+def widened(batch: Tensors, size: int) -> Tensors:
+    """A plan whose unlabelled batches have `size` samples: more of the same, which the mask leaves out of L_u."""
+    own, more = batch["u_index"].shape[1], size - batch["u_index"].shape[1]
+    wide = {}
+    for name, tensor in batch.items():
+        if name == "u_weight":
+            wide[name] = tensor * (size / own)  # of a mean that now counts more samples
+        elif name.startswith("u_"):
+            first = tensor[:, :1].expand(-1, more, *tensor.shape[2:])
+            wide[name] = torch.cat([tensor, torch.zeros_like(first) if name == "u_mask" else first], dim=1)
+        else:
+            wide[name] = tensor
+    return wide
 
 
 def decided(probs: Tensor, xi: float) -> tuple[Tensor, Tensor]:

@@ -36,14 +36,18 @@ class LoadedModel:
     tensors: Tensors
     class_names: tuple[str, ...]
     image_shape: tuple[int, int, int]
+    accuracy: float | None = None  # on its run's test set, in percent
 
     def probabilities(self, images: torch.Tensor) -> torch.Tensor:
         """Class probabilities for uint8 images [N, C, H, W]: float32 [N, classes]."""
         return torch.softmax(self.bench.logits(self.tensors, images), dim=1)
 
 
-def save_model(path: Path, experiment: Experiment, tensors: Tensors) -> None:
-    """Write the model; with a single network its tensors have the names of the module's state_dict."""
+def save_model(path: Path, experiment: Experiment, tensors: Tensors, accuracy: float | None = None) -> None:
+    """Write the model, with its accuracy in percent if that is known.
+
+    With a single network its tensors have the names of the module's state_dict.
+    """
     dataset = experiment.setting.dataset
     networks = [role.name for role in experiment.learner.roles if role.shared]
     about = {
@@ -57,6 +61,7 @@ def save_model(path: Path, experiment: Experiment, tensors: Tensors) -> None:
         "image_shape": list(dataset.image_shape),
         "mean": list(dataset.mean),
         "std": list(dataset.std),
+        "test_accuracy": accuracy,
     }
     if len(networks) == 1:
         tensors = {name.removeprefix(f"{networks[0]}/"): t for name, t in tensors.items()}
@@ -73,12 +78,16 @@ def load_model(path: Path, trusted: tuple[str, ...] = ()) -> LoadedModel:
         class_names = tuple(str(n) for n in about["class_names"])
         normalisation = (tuple(map(float, about["mean"])), tuple(map(float, about["std"])))
         networks = [str(n) for n in about["networks"]]
+        known = about.get("test_accuracy")
+        accuracy = None if known is None else float(known)
         if len(image_shape) != 3 or len(set(class_names)) < max(2, len(class_names)):
             raise ValueError("image_shape or class_names is wrong")
         if {len(values) for values in normalisation} != {image_shape[0]} or not min(normalisation[1]) > 0:
             raise ValueError("mean or std is wrong")
         if not all(map(math.isfinite, sum(normalisation, ()))):
             raise ValueError("mean or std is no finite number")
+        if accuracy is not None and not 0 <= accuracy <= 100:
+            raise ValueError("test_accuracy is no percentage")
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise UserError(f"{path}: its metadata is damaged: {error!r}") from None
     try:
@@ -89,7 +98,7 @@ def load_model(path: Path, trusted: tuple[str, ...] = ()) -> LoadedModel:
     if len(networks) == 1:
         tensors = {f"{networks[0]}/{name}": t for name, t in tensors.items()}
     _check_shapes(path, bench, tensors)
-    return LoadedModel(bench, tensors, class_names, image_shape)
+    return LoadedModel(bench, tensors, class_names, image_shape, accuracy)
 
 
 def class_names(path: Path) -> tuple[str, ...]:

@@ -1,0 +1,38 @@
+"""When an audit should not be believed: what speaks against the model that it rests on."""
+
+from __future__ import annotations
+
+import numpy as np
+
+_WEAK = 1 / 3  # share of mistakes from which the ratio itself is in doubt (experiments/audit)
+_CHANCE = 2.0  # standard deviations above chance
+
+
+def doubts(probabilities: np.ndarray, given: np.ndarray, ratio: float, accuracy: float | None) -> list[str]:
+    """What to know of a model with class probabilities [n, C] for samples with `given` labels [n], `ratio` of them
+    thought wrong; `accuracy` in percent, if it is known from a test set.
+
+    What it expects itself counts, or what a test set has shown if that is worse: networks are surer than right.
+    """
+    known = 0.0 if accuracy is None else 1 - accuracy / 100
+    mistaken = max(1 - float(probabilities.max(1).mean()), known)
+    how = f"the model is mistaken on about {100 * mistaken:.0f} % of images"
+    found = []
+    if by_chance(probabilities.argmax(1), given, probabilities.shape[1]):
+        found.append(
+            "the model agrees with these labels no more than chance would: it does not know such images, "
+            "or nearly all labels are wrong; do not rely on this audit"
+        )
+    elif mistaken > _WEAK:
+        found.append(f"{how}: flags and noise ratios are unreliable; train longer, or audit with a better model")
+    elif mistaken > ratio:
+        found.append(f"{how}, more than labels seem wrong: many flags may be the model's own mistakes")
+    return found
+
+
+def by_chance(predicted: np.ndarray, given: np.ndarray, classes: int) -> bool:
+    """Whether predictions [n] agree with labels [n] no better than independent ones with the same class shares."""
+    shares = [np.bincount(labels, minlength=classes) / len(given) for labels in (predicted, given)]
+    chance = float(shares[0] @ shares[1])
+    agreed = float((predicted == given).mean())
+    return bool(agreed <= chance + _CHANCE * np.sqrt(chance * (1 - chance) / len(given)))

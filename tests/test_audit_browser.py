@@ -1,0 +1,339 @@
+"""The audit's page in a real browser: decisions by key and mouse, reloads, filters, phones, 50,000 images."""
+
+from __future__ import annotations
+
+import csv
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from browsing import CHROMIUM, Opened
+from conftest import fednoil
+from made_audit import CLASSES, ITEMS, hostile_page, made_audit
+from PIL import Image
+
+from fednoil.audit.page import write_page
+
+needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no chromium here; apt-get install chromium")
+
+
+@pytest.fixture(scope="module")
+def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return hostile_page(tmp_path_factory.mktemp("audit"))
+
+
+class Page(Opened):
+    """The audit's page, ready."""
+
+    def __init__(self, browser: Any, path: Path, **options: Any) -> None:
+        super().__init__(browser, path, **options)
+        self.ready()
+
+    def ready(self) -> None:
+        self.page.wait_for_function(
+            "document.querySelectorAll('.tile canvas').length ==="
+            " document.querySelectorAll('.tile canvas[data-ready]').length && document.querySelector('.tile')"
+        )
+
+    def keys(self, *keys: str) -> None:
+        for key in keys:
+            self.page.keyboard.press(key)
+
+    def states(self, count: int = 6) -> list[str]:
+        return self.page.evaluate("[...document.querySelectorAll('.tile')].map(t => t.dataset.state)")[:count]
+
+    def shown(self) -> list[int]:
+        """Index in the data of each image on the page."""
+        return self.page.evaluate("Gallery.onPage().map(i => Decisions.data.index[i])")
+
+    def export(self, path: Path) -> list[dict[str, str]]:
+        with self.page.expect_download() as download:
+            self.page.click("#export")
+        download.value.save_as(path)
+        with path.open(encoding="utf-8", newline="") as file:
+            return list(csv.DictReader(file))
+
+
+@needs_browser
+def test_keys_decide_and_a_reload_keeps(browser: Any, page_file: Path, tmp_path: Path) -> None:
+    visit = Page(browser, page_file)
+    page = visit.page
+    page.locator(".tile").first.focus()
+    visit.keys("a", "r", "d", "c")
+    page.keyboard.type("DÖ")
+    visit.keys("Enter", "a", "u", "a", "ArrowRight", "a", "ArrowLeft", "x")
+    wanted = ["accept", "reject", "drop", "change", "accept", "", ""]
+    assert visit.states(7) == wanted
+    assert "5 of 200 decided: 2 accepted, 1 kept, 1 changed, 1 dropped" in page.inner_text("#progress-text")
+    assert "not decided" in page.inner_text("#live")
+    visit.keys("n")
+    page.reload()
+    visit.ready()
+    assert (page.input_value("#page"), page.inner_text("#saved")) == ("2", "saved in this browser")
+    visit.keys("p")
+    assert visit.states(7) == wanted
+    visit.keys("Control+z")  # nothing to take back after a reload: it must not lose anything
+    assert visit.states(7) == wanted
+    lines = visit.export(tmp_path / "d.csv")
+    assert [(line["index"], line["decision"], line["label"]) for line in lines] == [
+        ("0", "accept", "dög"),
+        ("1", "reject", "dög"),
+        ("2", "drop", ""),
+        ("3", "change", "dög"),
+        ("4", "accept", CLASSES[2]),
+    ]
+    assert [line["client"] for line in lines] == ["0", "2", "10", "0", "2"]
+    assert lines[3]["item"] == f"'{ITEMS[3]}3"  # no spreadsheet runs it
+    assert lines[3]["given"] == f"'{CLASSES[3]}"
+    assert visit.errors == []
+    assert len(visit.requests) <= 4, visit.requests  # the file and its empty icon, twice
+    assert not [url for url in visit.requests if not url.startswith(("file:", "data:", "blob:"))]
+
+
+@needs_browser
+def test_the_mouse_decides_and_takes_back(browser: Any, page_file: Path) -> None:
+    visit = Page(browser, page_file)
+    page, tile = visit.page, visit.page.locator(".tile").nth(1)
+    for kind in ("accept", "reject", "drop"):
+        tile.locator(f"[data-do={kind}]").click()
+        assert visit.states(3) == ["", kind, ""]
+    tile.locator("[data-do=drop]").click()
+    assert visit.states(3) == ["", "", ""]
+    tile.locator("[data-do=change]").click()
+    page.select_option("#change-list", label=CLASSES[0])
+    page.click("#change-take")
+    assert visit.states(3) == ["", "change", ""]
+    assert tile.locator(".outcome").inner_text() == "changed to cat"
+    page.click("#accept-page")
+    assert visit.states(3) == ["accept", "change", "accept"]
+    page.click("#undo")
+    assert visit.states(3) == ["", "change", ""]
+    for _ in range(5):
+        page.click("#undo")
+    assert visit.states(3) == ["", "", ""]
+    assert page.is_disabled("#undo")
+    assert page.is_disabled("#export")
+    assert visit.errors == []
+
+
+@needs_browser
+def test_import_gives_exported_decisions_back(browser: Any, page_file: Path, tmp_path: Path) -> None:
+    first = Page(browser, page_file)
+    first.page.locator(".tile").first.focus()
+    first.keys("a", "r", "d", "c")
+    first.page.keyboard.type("cat")
+    first.keys("Enter", "Shift+R")
+    exported = first.export(tmp_path / "a.csv")
+    assert len(exported) == 60
+    second = Page(browser, page_file)  # another context: nothing is stored there
+    assert set(second.states(60)) == {""}
+    second.page.set_input_files("#file", tmp_path / "a.csv")
+    second.wait_for("#alert:has-text('60 decisions read')", 1)
+    assert second.states(60) == first.states(60)
+    assert second.export(tmp_path / "b.csv") == exported
+    assert (tmp_path / "a.csv").read_bytes() == (tmp_path / "b.csv").read_bytes()
+    (tmp_path / "c.csv").write_text("client,item,index,given,decision,label\n0,other.png,7,cat,accept,cat\n")
+    second.page.set_input_files("#file", tmp_path / "c.csv")
+    second.wait_for("#alert:has-text('1 line not of this audit')", 1)
+    (tmp_path / "d.csv").write_text("a;b\n1;2\n")
+    second.page.set_input_files("#file", tmp_path / "d.csv")
+    second.wait_for("#alert:has-text('no column client')", 1)
+    assert second.states(60) == first.states(60)
+    assert second.errors == []
+
+
+@needs_browser
+def test_filter_and_sort(browser: Any, page_file: Path) -> None:
+    visit = Page(browser, page_file)
+    page = visit.page
+    assert visit.shown() == list(range(60))  # the most suspicious first
+    page.select_option("#sort", "least")
+    assert visit.shown()[:3] == [199, 198, 197]
+    page.select_option("#per", "240")
+    for by in ("given", "suggested"):
+        page.select_option("#sort", by)
+        names = visit.texts(f".tile .{by}")
+        assert (len(names), len([*groupby(names)])) == (200, 4)
+    page.select_option("#sort", "client")
+    assert [name for name, _ in groupby(i % 3 for i in visit.shown())] == [0, 1, 2]  # clients 0, 2, 10 in this order
+    page.select_option("#sort", "item")
+    assert [i for i in visit.shown() if i % 5 == 0] == list(range(0, 200, 5))  # a.png5 before a.png10
+    page.select_option("#given", label="dög")
+    page.select_option("#client", label="2")
+    assert sorted(visit.shown()) == [i for i in range(200) if i % 4 == 1 and i % 3 == 1]
+    assert set(visit.texts(".tile .given")) == {"dög"}
+    page.fill("#from", "50")
+    visit.wait_for("#count:has-text('9 of 200 images')", 1)
+    assert max(visit.shown()) <= 100
+    page.fill("#name", "HYPERLINK")
+    visit.wait_for("#count:has-text('2 of 200 images')", 1)
+    page.fill("#name", "no such name")
+    visit.wait_for("#nothing:visible", 1)
+    visit.keys("Escape")
+    page.click("#reset")
+    page.locator(".tile").first.focus()
+    visit.keys("a", "r")
+    page.select_option("#state", "undecided")
+    assert visit.shown()[0] == 2
+    page.select_option("#state", "reject")
+    assert visit.shown() == [1]
+    page.click("#reset")
+    page.locator("#clients tbody tr").nth(1).press("Enter")
+    assert [i % 3 for i in visit.shown()] == [1] * 60
+    page.locator("#clients tbody tr").nth(0).click()
+    assert [i % 3 for i in visit.shown()] == [0] * 60
+    page.locator("#matrix .pairs button").first.click()
+    assert {(t, s) for t, s in zip(visit.texts(".given"), visit.texts(".suggested"), strict=True)} == {("cat", "dög")}
+    assert visit.errors == []
+
+
+@needs_browser
+def test_a_full_storage_is_told_and_nothing_is_lost(browser: Any, page_file: Path, tmp_path: Path) -> None:
+    visit = Page(browser, page_file)
+    page = visit.page
+    page.evaluate("""() => { let text = "x".repeat(2 ** 22);
+      while (text.length) { try { localStorage.setItem("fill" + text.length + Math.random(), text); }
+        catch { text = text.slice(0, text.length >> 1); } } }""")
+    page.locator(".tile").first.focus()
+    visit.keys("a", "a")
+    assert "export them before you close" in page.inner_text("#alert")
+    assert len(visit.export(tmp_path / "d.csv")) == 2
+    page.evaluate(
+        "for (const key of Object.keys(localStorage)) if (key.startsWith('fill')) localStorage.removeItem(key)"
+    )
+    visit.keys("r")
+    assert page.is_hidden("#alert")
+    page.reload()
+    visit.ready()
+    assert visit.states(4) == ["accept", "accept", "reject", ""]
+    page.evaluate("localStorage.setItem(Object.keys(localStorage).find(k => k.endsWith('/0')), '{damaged')")
+    page.reload()
+    visit.ready()
+    assert visit.states(2) == ["", ""]
+    assert visit.errors == []
+
+
+@needs_browser
+def test_two_windows_agree(browser: Any, page_file: Path) -> None:
+    visit = Page(browser, page_file)
+    other = visit.context.new_page()
+    other.goto(page_file.as_uri())
+    other.locator(".tile").first.focus()
+    other.keyboard.press("d")
+    visit.wait_for(".tile[data-state=drop]", 1)
+    visit.page.locator(".tile").nth(1).focus()
+    visit.keys("a")
+    other.wait_for_selector(".tile[data-state=accept]")
+    assert "2 of 200 decided" in other.inner_text("#progress-text")
+
+
+@needs_browser
+def test_it_can_be_used_without_seeing_or_pointing(browser: Any, page_file: Path) -> None:
+    visit = Page(browser, page_file)
+    page = visit.page
+    assert page.locator("#gallery > li").first.get_attribute("aria-label").startswith("train/a.png0: given cat")
+    assert page.locator("canvas:not([aria-label])").count() == 0
+    assert page.locator("button:not([title]):not(dialog button):not([aria-label])").count() == 0
+    assert page.locator("#gallery [tabindex='0']").count() == 5  # one image and its four buttons
+    page.locator("#reject-page").focus()
+    visit.keys("Tab", "Tab", "Enter")  # past the image to its first button
+    assert visit.states(2) == ["accept", ""]
+    visit.keys("u")
+    page.locator(".tile").first.focus()
+    columns = page.evaluate("Gallery.columns()")
+    visit.keys("ArrowDown", "ArrowRight", "End", "Home", "ArrowDown")
+    assert page.evaluate("[...Gallery.tiles()].indexOf(document.activeElement)") == columns
+    visit.keys("?")
+    assert page.locator("#help").is_visible()
+    visit.keys("a")  # no decision behind the dialog
+    visit.keys("Escape")
+    assert page.locator("#help").is_hidden()
+    assert page.inner_text("#progress-text") == "0 of 200 decided"
+    page.focus("#name")
+    page.keyboard.type("a")
+    assert page.inner_text("#progress-text") == "0 of 200 decided"
+
+
+@needs_browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_light_and_dark_on_a_phone(browser: Any, page_file: Path, scheme: str) -> None:
+    visit = Page(browser, page_file, color_scheme=scheme, viewport={"width": 360, "height": 740}, is_mobile=True)
+    shade = visit.page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (sum(int(n) for n in shade.strip("rgb()").split(",")) > 400) == (scheme == "light")
+    visit.page.evaluate("document.getElementById('found').open = true")
+    assert visit.page.evaluate("document.documentElement.scrollWidth") == 360
+    assert visit.page.evaluate("Gallery.columns()") == 2
+    assert visit.errors == []
+
+
+@needs_browser
+def test_fifty_thousand_images_stay_at_hand(browser: Any, tmp_path: Path) -> None:
+    """A page of 50,000 opens and turns about as fast as one of 500, whatever the order, in bounded memory."""
+    turn = """async (act) => { const start = performance.now(); eval(act);
+      while (document.querySelectorAll("canvas[data-ready]").length < document.querySelectorAll("canvas").length)
+        await new Promise((wake) => setTimeout(wake, 2));
+      return performance.now() - start; }"""
+    acts = ["document.querySelector('.next').click()"] * 6
+    times = {}
+    for samples in (500, 50_000):
+        folder = tmp_path / str(samples)
+        folder.mkdir()
+        path = write_page(folder, *made_audit(samples, ["a", "b", "c"], [str(k) for k in range(20)], side=32))
+        visit = Page(browser, path)
+        times[samples] = float(np.median([visit.page.evaluate(turn, act) for act in acts]))
+    page = visit.page
+    assert path.stat().st_size < 60e6
+    sort = "document.getElementById('sort').value = 'client'; document.getElementById('sort').onchange()"
+    assert page.evaluate(turn, sort) < 5000
+    page.evaluate("for (let page = 0; page < 42; page++) Gallery.turn(page)")  # pictures of all 500 sheets
+    assert page.evaluate("[Gallery.kept(), Gallery.room]") == [245, 245]
+    page.locator(".tile").first.focus()
+    visit.keys("Shift+A", "u", "a")
+    assert "1 of 50,000 decided" in page.inner_text("#progress-text")
+    assert visit.errors == []
+    assert times[50_000] < 10 * times[500] + 200, times
+
+
+@needs_browser
+def test_from_the_page_to_relabelled_pictures(browser: Any, tmp_path: Path) -> None:
+    names = ["=1+1", "cat", "<b>"]
+    paths = [f"train/{names[i % 3]}/{i}.png" for i in range(9)]
+    for i, name in enumerate([*paths, *(p.replace("train", "test") for p in paths)]):
+        file = tmp_path / "photos" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((8, 8), i, np.uint8)).save(file)
+    visit = Page(browser, write_page(tmp_path, *made_audit(9, names, [None], lambda i: paths[i])))
+    visit.page.locator(".tile").first.focus()
+    visit.keys("a", "r", "d")
+    visit.export(tmp_path / "d.csv")
+    args = ("--data", f"folder:{tmp_path}/photos", "--decisions", tmp_path / "d.csv", "--out", tmp_path / "fixed")
+    status, out, err = fednoil("relabel", *args)
+    assert status == 0, err
+    assert "1 changed, 1 kept, 1 dropped, 15 not decided" in out
+    assert (tmp_path / "fixed/train/cat/0.png").is_file()
+    assert len(list((tmp_path / "fixed/train").rglob("*.png"))) == 8
+
+
+@needs_browser
+def test_an_audit_without_samples_is_a_page_too(browser: Any, tmp_path: Path) -> None:
+    table, summary, images = made_audit(4, ["a", "b"], ["x"])
+    visit = Opened(browser, write_page(tmp_path, table.slice(0, 0), {**summary, "clients": [], "overall": {}}, images))
+    visit.wait_for("#nothing:visible", 1)
+    visit.page.keyboard.press("a")
+    assert visit.page.inner_text("#progress-text") == "0 of 0 decided"
+    assert visit.errors == []
+
+
+@needs_browser
+def test_a_label_that_seems_right_stays_when_accepted(browser: Any, tmp_path: Path) -> None:
+    table, summary, images = made_audit(4, ["a", "b"], ["x"])
+    table = table.set_column(4, "suggested", table.column("given"))
+    visit = Page(browser, write_page(tmp_path, table, summary, images))
+    assert visit.texts(".names") == ["a seems right", "b seems right"] * 2
+    visit.page.locator(".tile").first.focus()
+    visit.keys("a")
+    assert visit.export(tmp_path / "d.csv") == [
+        {"client": "x", "item": "0", "index": "0", "given": "a", "decision": "accept", "label": "a"}
+    ]

@@ -1,0 +1,44 @@
+"""When an audit says that it should not be believed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fednoil.audit.doubts import by_chance, doubts
+
+LABELS = np.arange(90) % 3
+
+
+def sure(predicted: np.ndarray, chance: float) -> np.ndarray:
+    """Probabilities [n, 3] with so much for the predicted class."""
+    return np.where(np.eye(3, dtype=bool)[predicted], chance, (1 - chance) / 2)
+
+
+def test_agreement_by_chance_worked_out() -> None:
+    """Three classes of 30: chance is 1/3 with the standard deviation √(2/9/90) = .0497, so the border is 38 of 90."""
+    for agreeing, wanted in ((38, True), (39, False)):
+        predicted = np.where(np.arange(90) < agreeing, LABELS, (LABELS + 1) % 3)
+        assert by_chance(predicted, LABELS, 3) is wanted
+
+
+@pytest.mark.parametrize(
+    ("said", "accuracy", "ratio", "told"),
+    [
+        (0.95, 90.0, 0.3, None),
+        (0.95, None, 0.3, None),
+        (0.95, 80.0, 0.1, "mistaken on about 20 % of images, more than labels seem wrong"),
+        (0.85, 90.0, 0.1, "mistaken on about 15 % of images, more than labels seem wrong"),
+        (0.95, 60.0, 0.6, "mistaken on about 40 % of images: flags and noise ratios are unreliable"),
+        (0.55, None, 0.6, "mistaken on about 45 % of images: flags"),
+    ],
+)
+def test_a_weak_model_is_told(said: float, accuracy: float | None, ratio: float, told: str | None) -> None:
+    found = doubts(sure(LABELS, said), LABELS, ratio, accuracy)
+    assert [told in line for line in found] == ([] if told is None else [True])  # type: ignore[operator]
+
+
+def test_a_model_of_other_images_is_told_whatever_it_says() -> None:
+    found = doubts(sure(np.zeros(90, int), 0.99), LABELS, 0.66, 95.0)
+    assert len(found) == 1
+    assert "no more than chance" in found[0]

@@ -1,0 +1,133 @@
+"""From an audit to a copy with other labels: decisions about a site's data, as the site has them."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from conftest import fednoil, refused, tiny_arrays, write_folder
+from made_audit import at_site
+from PIL import Image
+
+COLUMNS = ["client", "item", "index", "given", "suggested", "p_wrong", "flagged", "rank"]
+
+
+def test_decisions_about_a_site_s_own_folder_can_be_applied(trained: Path, site: Path, tmp_path: Path) -> None:
+    """Class folders alone, as an audit takes them; an empty one is a class that a picture may go to."""
+    (site / "train" / "skin").rename(tmp_path / "skin")
+    (site / "train").rename(tmp_path / "own")
+    (tmp_path / "own" / "skin").mkdir()
+    at_site(trained, tmp_path / "own", tmp_path)
+    rows = pq.read_table(tmp_path / "audit" / "labels.parquet").to_pylist()
+    row = next(row for row in rows if row["given"] == "Röntgen")
+    decisions = tmp_path / "decisions.csv"
+    head = "client,item,index,given,decision,label\n"
+    decisions.write_text(f"{head},{row['item']},{row['index']},{row['given']},change,skin\n")
+    words = ("relabel", "--data", f"folder:{tmp_path / 'own'}", "--decisions", decisions, "--out", tmp_path / "copy")
+    status, told, err = fednoil(*words)
+    assert status == 0, err
+    assert "1 changed" in told
+    assert (tmp_path / "copy" / "skin" / Path(row["item"]).name).is_file()
+    assert len(list((tmp_path / "copy").rglob("*.png"))) == len(rows)
+    (tmp_path / "own" / "skin").rmdir()
+    shutil.rmtree(tmp_path / "copy")
+    assert "an empty folder 'skin' beside the others" in refused(*words)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_decisions_about_numbered_classes_can_be_applied(trained: Path, tmp_path: Path, whole: bool) -> None:
+    """The audit shows the model's names for them, whether or not there are test images."""
+    arrays = tiny_arrays()
+    site, copy, decisions = tmp_path / "site.npz", tmp_path / "copy.npz", tmp_path / "decisions.csv"
+    np.savez(site, **{name: a for name, a in arrays.items() if whole or name.endswith("_train")})  # pyright: ignore[reportArgumentType]
+    label, names = int(arrays["y_train"][3]), ("Röntgen", "bone", "lung", "skin")
+    new = (label + 1) % 4
+    decisions.write_text(f"client,item,index,given,decision,label\n,3,3,{names[label]},accept,{names[new]}\n")
+    words = ("relabel", "--data", f"npz:{site}", "--decisions", decisions, "--out", copy)
+    assert "give the model it was audited with" in refused(*words)
+    model = trained / "run" / "model.safetensors"
+    known = json.loads(
+        fednoil("audit", "--data", f"npz:{site}", "--model", model, "--out", tmp_path / "a", "--json")[1]
+    )
+    order = known["classes"]
+    decisions.write_text(f"client,item,index,given,decision,label\n,3,3,{order[label]},accept,{order[new]}\n")
+    status, _, err = fednoil(*words, "--model", model)
+    assert status == 0, err
+    with np.load(copy) as file:
+        assert int(file["y_train"][3]) == new
+        assert (np.delete(file["y_train"], 3) == np.delete(arrays["y_train"], 3)).all()
+
+
+def decide(path: Path, *lines: str) -> Path:
+    path.write_text("\n".join(["client,item,index,given,decision,label", *lines, ""]))
+    return path
+
+
+def test_a_class_with_a_slash_is_a_folder_with_an_underscore(tmp_path: Path) -> None:
+    """No folder can be called T-shirt/top; the audit shows the model's name, and relabelling finds the folder again."""
+    np.savez(tmp_path / "data.npz", **tiny_arrays(), class_names=np.array(["T-shirt/top", "bag", "boot", "coat"]))  # pyright: ignore[reportArgumentType]
+    tiny = ("--set", f"data.name=npz:{tmp_path / 'data.npz'}", "--set", "train.rounds=1", "--set", "model.width=2")
+    few = (
+        "--set",
+        "partition.clients=2",
+        "--set",
+        "partition.samples_per_client=40",
+        "--set",
+        "schedule.name=constant",
+    )
+    assert fednoil("run", "demo", "--out", tmp_path / "run", *tiny, *few)[0] == 0
+    site = write_folder(tmp_path / "site", tiny_arrays(), ("T-shirt_top", "bag", "boot", "coat"))
+    model = tmp_path / "run" / "model.safetensors"
+    status, _, err = fednoil("audit", "--data", f"folder:{site}", "--model", model, "--out", tmp_path / "audit")
+    assert status == 0, err
+    rows = pq.read_table(tmp_path / "audit" / "labels.parquet").to_pylist()
+    top, bag = (next(row for row in rows if row["given"] == name) for name in ("T-shirt/top", "bag"))
+    assert top["item"].startswith("train/T-shirt_top/")
+    lines = [f",{top['item']},,T-shirt/top,change,bag", f",{bag['item']},,bag,change,T-shirt/top"]
+    decisions = decide(tmp_path / "decisions.csv", *lines)
+    words = ("relabel", "--data", f"folder:{site}", "--decisions", decisions, "--out", tmp_path / "copy")
+    status, told, err = fednoil(*words)
+    assert status == 0, err
+    assert "2 changed" in told
+    assert (tmp_path / "copy" / "train" / "T-shirt_top" / Path(bag["item"]).name).is_file()
+    assert (tmp_path / "copy" / "train" / "bag" / Path(top["item"]).name).is_file()
+
+
+def test_what_the_audit_skips_is_in_the_copy(site: Path, tmp_path: Path) -> None:
+    """Files that are no pictures don't hinder an audit, so they mustn't hinder a copy; nothing of them is lost."""
+    (site / "train" / "bone" / "notes.txt").write_text("as found")
+    (site / "train" / "list.csv").write_text("a,b")
+    (site / "train" / "bone" / "more").mkdir()
+    (site / "train" / "bone" / "more" / "scan.png").write_bytes(b"deep")
+    (site / "train" / "bone" / "dead.png").symlink_to("nowhere")
+    item = sorted((site / "train" / "lung").iterdir())[0].name
+    decisions = decide(tmp_path / "decisions.csv", f",train/lung/{item},,lung,drop,")
+    assert fednoil("relabel", "--data", f"folder:{site}", "--decisions", decisions, "--out", tmp_path / "copy")[0] == 0
+    found, copied = ({p.relative_to(top) for p in top.rglob("*")} for top in (site, tmp_path / "copy"))
+    assert found - copied == {Path("train") / "lung" / item}
+    assert (tmp_path / "copy" / "train" / "bone" / "notes.txt").read_text() == "as found"
+
+
+@pytest.mark.parametrize("form", ["file", "folder"])
+def test_a_site_s_shards_need_no_test_images(tmp_path: Path, form: str) -> None:
+    """One parquet file, or training shards alone, as an audit takes them."""
+    buffer = io.BytesIO()
+    Image.fromarray(np.zeros((8, 8), np.uint8)).save(buffer, "PNG")
+    table = pa.table({"image": [buffer.getvalue()] * 4, "label": [0, 0, 1, 1], "id": list("abcd")})
+    source, copy = tmp_path / "data", tmp_path / "copy"
+    source.mkdir()
+    pq.write_table(table, source / "train-0.parquet")
+    place = source / "train-0.parquet" if form == "file" else source
+    decisions = decide(tmp_path / "decisions.csv", ",0,0,0,change,1", ",3,3,1,drop,")
+    status, _, err = fednoil("relabel", "--data", f"parquet:{place}", "--decisions", decisions, "--out", copy)
+    assert status == 0, err
+    made = pq.read_table(copy if form == "file" else copy / "train-0.parquet")
+    assert made.column("label").to_pylist() == [1, 0, 1]
+    assert made.column("id").to_pylist() == ["a", "b", "c"]
+    assert pq.read_table(source / "train-0.parquet").equals(table)

@@ -1,0 +1,187 @@
+"""`fednoil audit` of a site's own data: folders, arrays and shards, and what it says of bad input."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from conftest import fednoil, refused, tiny_arrays
+from made_audit import at_site
+from PIL import Image
+
+COLUMNS = ["client", "item", "index", "given", "suggested", "p_wrong", "flagged", "rank"]
+
+
+@pytest.mark.parametrize("train", [True, False])
+def test_a_sites_folder(trained: Path, site: Path, tmp_path: Path, train: bool) -> None:
+    """With train/ and test/ as for training, or plain class folders; wrong labels are found by the model alone."""
+    place = site if train else site / "train"
+    wrong = sorted((site / "train" / "bone").iterdir())[:3]
+    for path in wrong:
+        path.rename(site / "train" / "skin" / path.name)
+    summary, told = at_site(trained, place, tmp_path)
+    rows = pq.read_table(tmp_path / "audit" / "labels.parquet").to_pylist()
+    assert len(rows) == 80
+    assert {row["client"] for row in rows} == {None}
+    assert all((place / row["item"]).is_file() for row in rows)
+    assert summary["clients"][0]["client"] is None
+    assert summary["data"] == f"folder:{place}"
+    assert "labels wrong" in told
+
+
+@pytest.mark.parametrize("form", ["npz", "parquet"])
+def test_a_sites_arrays(trained: Path, tmp_path: Path, form: str) -> None:
+    import io
+
+    arrays = tiny_arrays()
+    order = np.array([1, 2, 0, 3])  # the model's classes are sorted by name
+    model = trained / "run" / "model.safetensors"
+    path = tmp_path / f"site.{form}"
+    if form == "npz":
+        names = np.array(["bone", "lung", "Röntgen", "skin"])
+        np.savez(path, x_train=arrays["x_train"], y_train=arrays["y_train"], class_names=names)
+    else:
+        encoded = []
+        for image in arrays["x_train"]:
+            Image.fromarray(image).save(buffer := io.BytesIO(), format="png")
+            encoded.append(buffer.getvalue())
+        pq.write_table(pa.table({"image": encoded, "label": order[arrays["y_train"]]}), path)
+    status, _, err = fednoil("audit", "--data", f"{form}:{path}", "--model", model, "--out", tmp_path / "a", "--json")
+    assert status == 0, err
+    rows = pq.read_table(tmp_path / "a" / "labels.parquet").to_pylist()
+    assert sorted(int(row["item"]) for row in rows) == list(range(80))
+    assert all(row["index"] == int(row["item"]) for row in rows)
+    expected = ["bone", "lung", "Röntgen", "skin"]
+    assert all(row["given"] == expected[arrays["y_train"][row["index"]]] for row in rows)
+
+
+def test_unreadable_images_are_listed_and_skipped(trained: Path, site: Path, tmp_path: Path) -> None:
+    (site / "train" / "bone" / "broken.png").write_bytes(b"no picture")
+    (site / "train" / "bone" / "notes.txt").write_text("x")
+    Image.fromarray(np.zeros((8, 8), np.uint16)).save(site / "train" / "lung" / "deep.png")
+    (site / "train" / "stray.png").write_bytes(b"")
+    summary, told = at_site(trained, site, tmp_path)
+    skipped = dict(summary["clients"][0]["skipped"])
+    assert skipped.keys() == {
+        "train/bone/broken.png",
+        "train/bone/notes.txt",
+        "train/lung/deep.png",
+        "train/stray.png",
+    }
+    assert "can't be read as an image" in skipped["train/bone/broken.png"]
+    assert "8 bits" in skipped["train/lung/deep.png"]
+    assert summary["overall"]["skipped"] == 4
+    assert summary["overall"]["samples"] == 80
+    assert "and 3 more" in told
+
+
+def test_duplicates_are_told_and_kept(trained: Path, site: Path, tmp_path: Path) -> None:
+    first = sorted((site / "train" / "bone").iterdir())[0]
+    shutil.copy(first, site / "train" / "skin" / "again.png")
+    summary, told = at_site(trained, site, tmp_path)
+    assert summary["clients"][0]["duplicates"] == [[f"train/bone/{first.name}", "train/skin/again.png"]]
+    assert summary["overall"]["samples"] == 81
+    assert "1 image is there more than once" in told
+
+
+def test_empty_class_folders_are_told(trained: Path, site: Path, tmp_path: Path) -> None:
+    (site / "train" / "heart").mkdir()
+    summary, told = at_site(trained, site, tmp_path)
+    assert "the class folder 'heart' is empty" in told
+    assert summary["clients"][0]["notices"][0] == "the class folder 'heart' is empty"
+
+
+def test_unknown_classes_are_refused_or_left_out(trained: Path, site: Path, tmp_path: Path) -> None:
+    shutil.copytree(site / "train" / "skin", site / "train" / "heart")
+    model = trained / "run" / "model.safetensors"
+    said = refused("audit", "--data", f"folder:{site}", "--model", model, "--out", tmp_path / "audit")
+    assert "class 'heart'" in said
+    assert "Röntgen, bone, lung, skin" in said
+    assert not (tmp_path / "audit").exists()
+    summary, _ = at_site(trained, site, tmp_path, "--skip-unknown")
+    assert len(summary["clients"][0]["skipped"]) == 20
+    assert summary["overall"]["samples"] == 80
+
+
+def test_images_of_another_size_are_refused_or_scaled(trained: Path, site: Path, tmp_path: Path) -> None:
+    for path in list((site / "train" / "bone").iterdir())[:2]:
+        Image.new("RGB", (16, 12)).save(path)
+    model = trained / "run" / "model.safetensors"
+    said = refused("audit", "--data", f"folder:{site}", "--model", model, "--out", tmp_path / "audit")
+    assert "(16×12 pixels) and 1 more are not of the model's size, 8×8; add --resize" in said
+    summary, told = at_site(trained, site, tmp_path, "--resize")
+    assert "2 images were scaled to 8×8 pixels" in told
+    assert summary["overall"]["samples"] == 80
+
+
+def test_other_bad_input(trained: Path, site: Path, tmp_path: Path) -> None:
+    """Each is one line, and nothing is written."""
+    model, out = trained / "run" / "model.safetensors", tmp_path / "out"
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "broken" / "bone").mkdir(parents=True)
+    (tmp_path / "broken" / "bone" / "x.png").write_bytes(b"x")
+    (tmp_path / "model.safetensors").write_bytes(b"no model")
+    np.savez(tmp_path / "labels.npz", x_train=np.zeros((3, 8, 8), np.uint8), y_train=np.array([0, 1, 9]))
+    pictures = np.zeros((3, 8, 8), np.uint8)
+    np.savez(tmp_path / "names.npz", x_train=pictures, y_train=[0, 2, -1], class_names=["bone", "lung"])
+    np.savez(tmp_path / "short.npz", x_train=np.zeros((3, 8, 8), np.uint8))
+    said = {
+        (f"folder:{tmp_path / 'none'}", model): "is not a folder",
+        (f"folder:{tmp_path / 'empty'}", model): "holds no labelled image",
+        (f"folder:{tmp_path / 'broken'}", model): "none of its 1 images can be read",
+        (f"npz:{tmp_path / 'none.npz'}", model): "is not a file",
+        (f"npz:{tmp_path / 'short.npz'}", model): "lacks y_train",
+        (f"npz:{tmp_path / 'labels.npz'}", model): "label 9 (number 2) is no class of the model, which has 0 to 3",
+        (f"parquet:{tmp_path / 'none'}", model): "neither a file nor a folder",
+        (f"npz:{tmp_path / 'names.npz'}", model): "label 2 (number 1) is no class of its class_names, which has 0 to 1",
+        ("photos", model): "must be folder:PATH, npz:FILE or parquet:PATH",
+        (f"folder:{site}", tmp_path / "model.safetensors"): "is damaged or no safetensors file",
+        (f"folder:{site}", tmp_path / "none"): "no such file",
+    }
+    for (data, file), wanted in said.items():
+        assert wanted in refused("audit", "--data", data, "--model", file, "--out", out)
+    assert not out.exists()
+
+
+def test_a_model_of_another_architecture_is_refused(trained: Path, site: Path, tmp_path: Path) -> None:
+    from safetensors import safe_open
+    from safetensors.torch import load_file, save_file
+
+    source = trained / "run" / "model.safetensors"
+    with safe_open(source, framework="pt") as file:
+        metadata = file.metadata()
+    tensors = {name: torch.zeros(*tensor.shape, 2) for name, tensor in load_file(source).items()}
+    save_file(tensors, tmp_path / "other.safetensors", metadata)
+    said = refused(
+        "audit", "--data", f"folder:{site}", "--model", tmp_path / "other.safetensors", "--out", tmp_path / "o"
+    )
+    assert "does not fit the architecture" in said
+
+
+def test_labels_outside_the_class_names_can_be_left_out(trained: Path, tmp_path: Path) -> None:
+    pictures, labels = np.zeros((4, 8, 8), np.uint8), [0, 2, -1, 1]
+    np.savez(tmp_path / "site.npz", x_train=pictures, y_train=labels, class_names=["lung", "bone"])
+    words = ("--data", f"npz:{tmp_path / 'site.npz'}", "--model", trained / "run" / "model.safetensors")
+    status, told, err = fednoil("audit", *words, "--out", tmp_path / "audit", "--skip-unknown", "--json")
+    assert status == 0, err
+    assert [item for item, _ in json.loads(told)["clients"][0]["skipped"]] == ["1", "2"]
+    rows = pq.read_table(tmp_path / "audit" / "labels.parquet").to_pylist()
+    assert {row["item"]: row["given"] for row in rows} == {"0": "lung", "3": "bone"}
+
+
+def test_rows_without_a_picture_are_listed(trained: Path, tmp_path: Path) -> None:
+    buffer = io.BytesIO()
+    Image.fromarray(np.zeros((8, 8), np.uint8)).save(buffer, "PNG")
+    table = pa.table({"image": [buffer.getvalue(), None, b"no picture"], "label": [0, 1, 2]})
+    pq.write_table(table, tmp_path / "site.parquet")
+    words = ("--data", f"parquet:{tmp_path / 'site.parquet'}", "--model", trained / "run" / "model.safetensors")
+    status, told, err = fednoil("audit", *words, "--out", tmp_path / "audit", "--json")
+    assert status == 0, err
+    assert [item for item, _ in json.loads(told)["clients"][0]["skipped"]] == ["1", "2"]
