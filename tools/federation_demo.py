@@ -104,7 +104,12 @@ def main() -> None:
     finally:
         fednoil("federation", "down", str(folder))
     columns = {"node": "node", "wrong": "wrong labels %", "estimate": "estimated %", "accuracy": "held-out accuracy %"}
-    show(estimates(folder / "run"), columns, "What the server saw of each node: its audit's share of wrong labels", as_json=False)
+    show(
+        estimates(folder / "run"),
+        columns,
+        "What the server saw of each node: its audit's share of wrong labels",
+        as_json=False,
+    )
     fednoil("compare", str(folder / "run"))
 
 
