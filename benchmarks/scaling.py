@@ -94,7 +94,7 @@ class Case:
         """Steps of a round, and images in each."""
         learner, samples = self.experiment.learner, len(self.experiment.setting.parts[0])
         assert isinstance(learner, FedNoil)
-        labelled = learner.labelled_size({"confidence": torch.zeros(samples)})
+        labelled = learner.labelled_size({"confidence": torch.zeros(samples)}, 1)
         steps, batch_x, batch_u = learner.epoch_shape(labelled, samples - labelled)
         return steps * self.experiment.schedule.epochs(1) * len(self.experiment.setting.parts), batch_x + batch_u
 
