@@ -1,7 +1,7 @@
 """FedNoiL with ingredients of our own, each a key that can be switched on or off: what may help and stays simple.
 
-`mix` mixes the images and labels of D^x in pairs (mixup, Zhang et al., ICLR 2018), which makes single wrong labels harder
-to learn by heart. What FedNoiL leaves out of D^x is not a random rest but what the global model contradicts, and it
+`mix` mixes the images and labels of D^x in pairs (mixup, Zhang et al., ICLR 2018), which makes wrong labels harder to
+learn by heart. What FedNoiL leaves out of D^x is not a random rest but what the global model contradicts, and it
 trains on exactly the model's opinion of it. `posterior` lets the given label have its say in the pseudo-label: with a
 client's share of clean labels c, estimated as for `frac = "auto"`, each class's probability is multiplied by the chance
 that such a sample would have been labelled so, c for the given class and (1 − c)/(C − 1) for others. `balanced` draws D^x
