@@ -4,8 +4,8 @@
 learn by heart. What FedNoiL leaves out of D^x is not a random rest but what the global model contradicts, and it
 trains on exactly the model's opinion of it. `posterior` lets the given label have its say in the pseudo-label: with a
 client's share of clean labels c, estimated as for `frac = "auto"`, each class's probability is multiplied by the chance
-that such a sample would have been labelled so, c for the given class and (1 − c)/(C − 1) for others. `balanced` draws D^x
-so that a class which the model finds hard is not drawn less for it. `align` moves pseudo-labels towards the frequency of
+that such a sample would have been labelled so, c for the given class and (1 − c)/(C − 1) for others. `balanced` draws
+D^x so that a class which the model finds hard is not drawn less for it. `align` moves pseudo-labels towards the frequency of
 classes among the given labels (distribution alignment, Berthelot et al., ICLR 2020). The averaged global model that may
 go with it is the server's (`server.step`).
 """
