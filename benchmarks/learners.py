@@ -72,7 +72,7 @@ def seconds(work: Callable[[], object], device: torch.device) -> float:
 
 
 def make_case(section: dict[str, Any], round_idx: int, args: argparse.Namespace) -> Case:
-    """Count a turn's images on the reference executor; the one that is timed may capture and replay."""
+    """Count the images of one client's turn on the reference executor; the one that is timed may capture and replay."""
     values: dict[str, Any] = {
         "noise": {"kind": "symmetric"},
         "model": {"name": "cnn", "width": args.width},
@@ -92,14 +92,14 @@ def make_case(section: dict[str, Any], round_idx: int, args: argparse.Namespace)
 
     def counted(net: Network, images: Tensor) -> Tensor:
         if torch.is_grad_enabled():
-            case.trained += len(images)
+            case.trained += args.clients * len(images)
         else:
-            case.forward += len(images)
+            case.forward += args.clients * len(images)
         return plain(net, images)
 
     Network.__call__ = counted  # type: ignore[method-assign]
     try:
-        make_executor(reference, device).train(case.jobs)
+        make_executor(reference, device).train(case.jobs[:1])
     finally:
         Network.__call__ = plain  # type: ignore[method-assign]
     return case

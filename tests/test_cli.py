@@ -163,7 +163,7 @@ def test_wrong_usage(args: str, parts: list[str]) -> None:
         ("schedule.t_max=5", ["unknown key 'schedule.t_max'"]),
         ("partition.clients=0", ["partition.clients = 0"]),
         ("partition.beta=0", ["partition.beta = 0"]),
-        ("partition.kind=random", ["partition.kind = 'random'", "'iid', 'dirichlet' or 'quantity'"]),
+        ("partition.kind=random", ["partition.kind = 'random'", "'iid', 'dirichlet', 'quantity' or 'mixture'"]),
         ("noise.kind=gauss", ["noise.kind = 'gauss'"]),
         ("noise.mode=medium", ["noise.mode = 'medium'", "'high' or 'low'"]),
         ("noise.ratios=[0.5, 1.0]", ["noise.ratios.1 = 1.0", "less than 1"]),

@@ -279,8 +279,8 @@ def test_recorded_runs_are_recognised() -> None:
     """Keys that came later leave the hash as it was, as long as they have their defaults."""
     path = Path(__file__).resolve().parents[1] / "experiments/reproduce/results.parquet"
     rows = pq.read_table(path, columns=["config", "summary"]).to_pylist()
-    hashes = {load_config(json.loads(row["config"])).hash() for row in rows}
-    assert len(hashes & {json.loads(row["summary"]).get("config_hash") for row in rows}) >= 11  # the others are older
+    known = [load_config(json.loads(r["config"])).hash() == json.loads(r["summary"]).get("config_hash") for r in rows]
+    assert sum(known) >= 60  # the others are older, or were stopped and have no hash
 
 
 @pytest.mark.parametrize("key", sorted(TrainConfig.later))

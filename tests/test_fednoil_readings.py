@@ -24,7 +24,9 @@ def learner(**keys: Any) -> FedNoil:
     return FedNoil(FedNoilConfig(**keys), Task(10, (1, 28, 28), 32, 0.05, 150))
 
 
-def planned(n: int = 100, round_idx: int = 1, epochs: int = 3, **keys: Any) -> tuple[Phase, dict[str, torch.Tensor]]:
+def planned(
+    n: int = 100, round_idx: int = 1, epochs: int = 3, taught: torch.Tensor | None = None, **keys: Any
+) -> tuple[Phase, dict[str, torch.Tensor]]:
     """A plan for a client of n samples whose confidences and pseudo-labels are made up, and its state."""
     method = learner(**{"frac": 0.35, **keys})
     pool = torch.randint(0, 256, (n, 1, 28, 28), dtype=torch.uint8)
@@ -35,6 +37,8 @@ def planned(n: int = 100, round_idx: int = 1, epochs: int = 3, **keys: Any) -> t
         "votes": torch.zeros(n, 10, dtype=torch.int64),
         "taught": torch.softmax(torch.randn(n, 10, generator=torch.Generator().manual_seed(0)), 1),
     }
+    if taught is not None:
+        state["taught"] = taught
     (phase,) = method.plan({}, client, state, Turn(round_idx, epochs, Seed(1)), range(epochs))
     return phase, state
 
@@ -111,6 +115,22 @@ def test_soft_pseudo_labels_are_the_probabilities() -> None:
     assert torch.equal(hard.tensors["u_mask"], phase.tensors["u_mask"])
 
 
+def test_views_take_turns_by_epoch() -> None:
+    """Epoch e has the pseudo-labels of view e mod 2 alone, and votes are those."""
+    taught = torch.rand(100, 2, 10, generator=torch.Generator().manual_seed(1)).softmax(-1)
+    phase, state = planned(xi=0.12, views=2, views_as="turns", taught=taught)
+    steps = len(phase.tensors["u_index"]) // 3
+    votes = torch.zeros_like(state["votes"])
+    for epoch in range(3):
+        probs = taught[:, epoch % 2]
+        rows = phase.tensors["u_index"][epoch * steps : (epoch + 1) * steps]
+        assert torch.equal(phase.tensors["u_labels"][epoch * steps : (epoch + 1) * steps], probs.argmax(1)[rows])
+        assert torch.equal(phase.tensors["u_mask"][epoch * steps : (epoch + 1) * steps], (probs.amax(1) >= 0.12)[rows])
+        for sample in set(rows.flatten().tolist()):
+            votes[sample, probs[sample].argmax()] += int(probs[sample].max() >= 0.12)
+    assert torch.equal(state["votes"], votes)
+
+
 def made(values: dict[str, Any], **keys: Any) -> Experiment:
     values["server"] |= {"sampling": "score"}
     values["learner"] = {"name": "fednoil", "frac": 0.35, "xi": 0.3, **keys}
@@ -124,6 +144,8 @@ READINGS = [
     {"pseudo_temperature": 0.2},
     {"soft": True},
     {"soft": True, "teacher": "local"},
+    {"views": 3, "views_as": "turns"},
+    {"views": 3, "views_as": "turns", "soft": True},
     {"x_augment": "strong"},
     {"x_augment": "none"},
     {"redraw": "round"},

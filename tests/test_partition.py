@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 import numpy as np
@@ -85,8 +86,9 @@ def test_uneven_splits_keep_min_size(beta: float, clients: int, min_size: int, k
     assert np.ptp(pooled) <= 1
 
 
-@pytest.mark.parametrize("kind", ["iid", "dirichlet", "quantity"])
-@pytest.mark.parametrize("each", [None, 50])
+@pytest.mark.parametrize(
+    ("kind", "each"), [*itertools.product(["iid", "dirichlet", "quantity"], [None, 50]), ("mixture", 20)]
+)
 def test_the_seed_decides(kind: str, each: int | None) -> None:
     labels = balanced(10, 60)
     config = PartitionConfig.model_validate({"kind": kind, "clients": 5, "samples_per_client": each, "min_size": 5})
@@ -108,6 +110,25 @@ def test_kinds_deal_the_same_pool() -> None:
     assert len(pools[0]) == 300
     assert np.array_equal(pools[0], pools[1])
     assert np.array_equal(pools[0], pools[2])
+
+
+@quick
+@given(beta=st.floats(0.05, 50), clients=st.integers(1, 8), each=st.integers(1, 40), seed=st.integers(0, 2**63))
+def test_mixtures_have_one_size(beta: float, clients: int, each: int, seed: int) -> None:
+    labels = balanced(10, 400)
+    config = PartitionConfig(kind="mixture", clients=clients, samples_per_client=each, beta=beta)
+    parts = partition(labels, 10, config, Seed(seed))
+    check_is_split(parts, clients, clients * each)
+    assert {len(part) for part in parts} == {each}
+
+
+def test_mixtures_have_the_right_law() -> None:
+    """A client's share of a class has mean 1/4 and variance (1/4)(3/4)/(4β + 1)."""
+    config = PartitionConfig(kind="mixture", clients=2000, samples_per_client=100, beta=0.5)
+    labels = balanced(4, 100_000)
+    shares = class_counts(labels, partition(labels, 4, config, Seed(0)), 4) / 100
+    assert shares.mean(0) == pytest.approx([0.25] * 4, abs=0.02)
+    assert shares.var(0) == pytest.approx([0.0625] * 4, abs=0.006)
 
 
 def test_small_beta_is_more_skewed_than_large() -> None:
@@ -206,6 +227,12 @@ def test_quotas_are_as_equal_as_can_be(available: list[int], data: st.DataObject
             # A tiny beta gives whole classes of 10 to one client, which can't make eight clients of 12.
             {"kind": "dirichlet", "clients": 8, "min_size": 12, "beta": 0.001},
             ["partition.beta = 0.001", "partition.clients = 8", "partition.min_size = 12", "larger beta"],
+        ),
+        ({"kind": "mixture", "clients": 4}, ["partition.samples_per_client", "size of every client"]),
+        (
+            # Four clients of one class each, of which there are ten.
+            {"kind": "mixture", "clients": 4, "samples_per_client": 20, "beta": 1e-6},
+            ["partition.beta = 1e-06", "100 training samples", "less than 20"],
         ),
         (
             {"kind": "quantity", "clients": 10, "min_size": 10, "beta": 0.01},

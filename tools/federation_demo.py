@@ -2,8 +2,8 @@
 
 Three sites get 1,000 images each of the embedded data, with 10, 40 and 70 % wrong labels, in a file of their own. A
 SuperLink with TLS, three SuperNodes with keys, FedNoiL for a few rounds; then what the server could see of each site's
-noise by its audit, next to the truth, and everything is stopped. A folder in which it was shown before is used again; nothing that
-it hasn't written is touched.
+noise by its audit, next to the truth, and everything is stopped. A folder in which it was shown before is used again;
+nothing that it hasn't written is touched.
 """
 
 from __future__ import annotations

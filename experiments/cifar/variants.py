@@ -74,6 +74,11 @@ GROUPS: dict[str, tuple[Variant, ...]] = {
         Variant("whole", "ceil(n/32) steps of 32 + 32 an epoch", ("learner.epoch=whole",)),
         Variant("mu-7", "FixMatch's seven unlabelled samples to a labelled one", ("learner.mu=7",)),
         Variant("views-8", "'multiple weak augmentations' may mean more than two", ("learner.views=8",)),
+        Variant(
+            "views-turns",
+            "a fresh weak view each time, as in FixMatch: what is accepted changes from epoch to epoch",
+            ("learner.views=8", "learner.views_as=turns"),
+        ),
         Variant("redraw-round", "Algorithm 1 may draw D^x once, before the epochs", ("learner.redraw=round",)),
         Variant("frac-0.25", "fewer labels, surer ones", ("learner.frac=0.25",)),
         Variant("frac-0.5", "more labels, less sure", ("learner.frac=0.5",)),

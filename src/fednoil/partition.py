@@ -1,7 +1,8 @@
-"""Which training samples each client holds: an even deal, a Dirichlet mix of classes, or uneven sizes.
+"""Which training samples each client holds: an even deal, classes shared out by Dirichlet draws, uneven sizes, or a mix
+of classes of each client's own.
 
-All three start from the same pool, which is class-balanced when a size per client is asked for, so that the
-kinds differ in how the samples are dealt and not in which samples there are.
+The first three start from the same pool, which is class-balanced when a size per client is asked for, so that the
+kinds differ in how the samples are dealt and not in which samples there are. A mix of its own takes what it asks for.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ MAX_DRAWS = 2000
 class PartitionConfig(Section):
     """How the training samples are dealt to the clients.
 
-    `beta` is the concentration of the Dirichlet draw (`dirichlet`: per class; `quantity`: of the sizes), and
-    `min_size` the fewest samples a client may hold in those two kinds. Without `samples_per_client` every
-    training sample is dealt.
+    `beta` is the concentration of the Dirichlet draw (`dirichlet`: of each class over clients; `quantity`: of the
+    sizes; `mixture`: of each client over classes), and `min_size` the fewest samples a client may hold in the first two
+    of those kinds. Without `samples_per_client`, which `mixture` needs, every training sample is dealt.
     """
 
-    kind: Literal["iid", "dirichlet", "quantity"] = "iid"
+    kind: Literal["iid", "dirichlet", "quantity", "mixture"] = "iid"
     clients: Annotated[int, Field(ge=1)] = 20
     samples_per_client: Annotated[int, Field(ge=1)] | None = None
     # Beyond 1e6 every draw is an even split, and near the largest float numpy's draw is all zeros.
@@ -40,6 +41,8 @@ def partition(labels: np.ndarray, num_classes: int, config: PartitionConfig, see
     """One sorted int64 array of indices into `labels` [N] per client; no index is dealt twice."""
     check_labels(labels, num_classes)
     total = _pool_size(len(labels), config)
+    if config.kind == "mixture":
+        return _mixtures(labels, num_classes, config, seed.child("partition", "mixture").numpy())
     pool = _pool(labels, num_classes, total, seed.child("partition", "pool").numpy())
     rng = seed.child("partition", config.kind).numpy()
     if config.kind == "iid":
@@ -86,7 +89,7 @@ def _pool_size(available: int, config: PartitionConfig) -> int:
             f"partition.samples_per_client = {config.samples_per_client} needs {total} training samples for "
             f"{config.clients} clients but there are {available}: use at most {available // config.clients}"
         )
-    if config.kind != "iid" and config.clients * config.min_size > total:
+    if config.kind in ("dirichlet", "quantity") and config.clients * config.min_size > total:
         raise UserError(
             f"partition.min_size = {config.min_size} needs {config.clients * config.min_size} samples for "
             f"partition.clients = {config.clients} but {total} are dealt: "
@@ -147,6 +150,26 @@ def _class_counts(sizes: np.ndarray, config: PartitionConfig, rng: np.random.Gen
         cuts = np.floor(np.cumsum(shares[:-1]) * size).astype(np.int64)
         counts[label, hungry] = np.diff(cuts, prepend=0, append=size)
     return counts
+
+
+def _mixtures(
+    labels: np.ndarray, num_classes: int, config: PartitionConfig, rng: np.random.Generator
+) -> tuple[np.ndarray, ...]:
+    """Clients of one size, each with shares of the classes from a Dirichlet draw of its own."""
+    if config.samples_per_client is None:
+        raise UserError('partition.kind = "mixture" needs partition.samples_per_client: the size of every client')
+    classes = [rng.permutation(np.flatnonzero(labels == label)) for label in range(num_classes)]
+    available = np.array([len(indices) for indices in classes])
+    for _ in range(MAX_DRAWS):
+        shares = rng.dirichlet(np.full(num_classes, config.beta), config.clients)
+        counts = np.array([largest_remainder(row, config.samples_per_client) for row in shares]).T
+        if (counts.sum(1) <= available).all():
+            pool = [indices[:size] for indices, size in zip(classes, counts.sum(1), strict=True)]
+            return tuple(np.sort(part).astype(np.int64) for part in _cut(pool, counts))
+    raise UserError(
+        f"partition.beta = {config.beta:g} gave no mix in {MAX_DRAWS} draws for which the {len(labels)} training "
+        f"samples suffice: use a larger beta, or partition.samples_per_client less than {config.samples_per_client}"
+    )
 
 
 def _cut(pool: list[np.ndarray], counts: np.ndarray) -> list[np.ndarray]:

@@ -250,7 +250,12 @@ def _planned(seat: Seat, epochs: range) -> list[Phase]:
 def _shape(phase: Phase, state: Tensors, touched: Touched) -> Signature:
     """What must be equal for two clients' steps to run as one."""
     batch = tuple((name, t.dtype, t.shape[1:]) for name, t in phase.tensors.items())
-    return (phase.kind, phase.trains, batch, tuple((name, state[name].shape) for name in touched.state))
+    return (
+        phase.kind,
+        phase.trains,
+        batch,
+        tuple((name, state[name].dtype, state[name].shape) for name in touched.state),
+    )
 
 
 def _side_by_side(tensors: Sequence[Tensor], steps: int) -> Tensor:

@@ -45,7 +45,7 @@ class FedNoilConfig(LearnerConfig):
     balance: bool = Field(default=True, description="with auto: a small D^u weighs less, each sample as one of D^x")
     ssl: bool = Field(default=True, description="train on pseudo-labels of D^u")
     teacher: Literal["global", "local"] = "global"
-    views: int = Field(default=2, ge=1, description="weak views averaged for a pseudo-label")
+    views: int = Field(default=2, ge=1, description="weak views that pseudo-labels are made of")
     xi: float = Field(default=0.95, gt=0, le=1, description="least certainty of a pseudo-label that is used")
     lambda_u: float = Field(default=1.0, ge=0, description="weight of the unlabelled loss")
     local_sampling: Literal["confidence", "uniform"] = "confidence"
@@ -62,11 +62,14 @@ class FedNoilConfig(LearnerConfig):
     )
     ramp: int = Field(default=0, ge=0, description="rounds over which lambda_u rises from 0 to its value")
     pseudo_temperature: float = Field(default=1.0, gt=0, description="temperature of the softmax of pseudo-labels")
+    views_as: Literal["mean", "turns"] = Field(
+        default="mean", description="a pseudo-label is the mean of all views; turns: each epoch has the next view's"
+    )
     soft: bool = Field(default=False, description="train on the pseudo-labels' probabilities, not on the likeliest")
     warmup: int = Field(default=0, ge=0, description="first rounds in which D^x has every sample")
 
     later: ClassVar[frozenset[str]] = frozenset(
-        ("ra_ops", "x_augment", "redraw", "mu", "ramp", "pseudo_temperature", "soft", "warmup")
+        ("ra_ops", "x_augment", "redraw", "mu", "ramp", "pseudo_temperature", "views_as", "soft", "warmup")
     )
 
 
@@ -107,12 +110,14 @@ class FedNoil(Learner):
 
     @torch.no_grad()
     def taught(self, nets: Nets, client: Client, plans: Tensor) -> Tensor:
-        """The mean softmax over weak views [n, views, 3] of each sample, of which pseudo-labels are made: [n, C]."""
+        """The mean softmax over weak views [n, views, 3] of each sample, of which pseudo-labels are made: [n, C], or
+        where the views take turns that of each of them: [n, views, C]."""
         views, found = plans.shape[1], []
         for rows in chunks(len(client), client.pool, views):
             index = client.index[rows].expand(views, -1)
             images = weak(client.pool, index, plans[rows].transpose(0, 1)).flatten(0, 1)
-            found.append(self._softmax(nets["model"](images)).unflatten(0, index.shape).mean(0))
+            probs = self._softmax(nets["model"](images)).unflatten(0, index.shape)
+            found.append(probs.mean(0) if self.config.views_as == "mean" else probs.transpose(0, 1))
         return torch.cat(found)
 
     def _softmax(self, logits: Tensor) -> Tensor:
@@ -122,7 +127,7 @@ class FedNoil(Learner):
 
     def judged(self, client: Client, state: Tensors) -> Tensors:
         """What a plan needs to know of each sample: its `weight` in the draw of D^x and, with a global teacher, the
-        probabilities of its pseudo-label, `taught`."""
+        probabilities of its pseudo-label, `taught` (see there)."""
         weight = state["confidence"]
         if self.config.local_sampling == "uniform":
             weight = torch.ones_like(weight)
@@ -177,8 +182,8 @@ class FedNoil(Learner):
             batch["u_weight"] = torch.full((len(batch["x_index"]),), weight, device=client.index.device)
             batch |= self._unlabelled_plan(client, unlabelled, turn.seed, epochs, (steps, batch_u), judged)
             if self.config.teacher == "global":
-                everyone = unlabelled.flatten()
-                count_votes(state["votes"], everyone, *(t[everyone] for t in decided(judged["taught"], self.config.xi)))
+                found = [self._of(table, unlabelled, epochs) for table in decided(judged["taught"], self.config.xi)]
+                count_votes(state["votes"], unlabelled.flatten(), *(table.flatten() for table in found))
         return [Phase(batch)]
 
     def labelled_plan(
@@ -201,10 +206,18 @@ class FedNoil(Learner):
         batch = {"u_index": client.index[u], "u_strong": self._strong_views(seed.child("strong u"), epochs, u)}
         if self.config.teacher == "global":
             labels, accepted = decided(judged["taught"], self.config.xi)
-            return batch | {"u_labels": (judged["taught"] if self.config.soft else labels)[u], "u_mask": accepted[u]}
+            chosen = judged["taught"] if self.config.soft else labels
+            return batch | {"u_labels": self._of(chosen, u, epochs), "u_mask": self._of(accepted, u, epochs)}
         keys, views = seed.child("weak u").keys(epochs, u.device), self.config.views
         plans = weak_plan(keys, u.numel() // len(epochs) * views, self.task.pad).view(*u.shape, views, -1)
         return batch | {"u_position": u, "u_first": first_time(u, len(epochs)), "u_weak": plans}
+
+    def _of(self, table: Tensor, rows: Tensor, epochs: range) -> Tensor:
+        """What a table [n, …] or [n, views, …] has of the samples `rows` [E · k, m], with the views in turns if so."""
+        if self.config.views_as == "mean":
+            return table[rows]
+        turns = torch.arange(epochs.start, epochs.stop, device=rows.device) % self.config.views
+        return table[rows, turns.repeat_interleave(len(rows) // len(epochs))[:, None]]
 
     def _strong_views(self, seed: Seed, epochs: range, chosen: Tensor) -> Tensor:
         """Parameters of a strong view for each sample of the batches `chosen` [E · steps, size]."""

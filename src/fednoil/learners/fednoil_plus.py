@@ -3,16 +3,16 @@
 `mix` mixes the images and labels of D^x in pairs (mixup, Zhang et al., ICLR 2018), which makes wrong labels harder to
 learn by heart. What FedNoiL leaves out of D^x is not a random rest but what the global model contradicts, and it
 trains on exactly the model's opinion of it. `posterior` lets the given label have its say in the pseudo-label: with a
-client's share of clean labels c, estimated as for `frac = "auto"`, each class's probability is multiplied by the chance
-that such a sample would have been labelled so, c for the given class and (1 − c)/(C − 1) for others. `balanced` draws
-D^x so that a class which the model finds hard is not drawn less for it. `align` moves pseudo-labels towards the frequency of
-classes among the given labels (distribution alignment, Berthelot et al., ICLR 2020). The averaged global model that may
-go with it is the server's (`server.step`).
+client's share of clean labels c, estimated as for `frac = "auto"`, each class's probability is multiplied by the
+chance that such a sample would have been labelled so, c for the given class and (1 − c)/(C − 1) for others.
+`balanced` draws D^x so that a class which the model finds hard is not drawn less for it. `align` moves pseudo-labels
+towards the frequency of classes among the given labels (distribution alignment, Berthelot et al., ICLR 2020). The
+averaged global model that may go with it is the server's (`server.step`).
 """
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -35,8 +35,6 @@ class FedNoilPlusConfig(FedNoilConfig):
     mix: float = Field(default=1.0, ge=0, description="α of the Beta that mixes pairs of D^x; 0: none are mixed")
     align: bool = Field(default=False, description="pseudo-labels have classes as often as given labels")
 
-    later: ClassVar[frozenset[str]] = frozenset()
-
 
 class FedNoilPlus(FedNoil):
     Config = FedNoilPlusConfig
@@ -54,12 +52,17 @@ class FedNoilPlus(FedNoil):
         if self.config.balanced:
             judged["weight"] = balanced(judged["weight"], client.labels, self.task.num_classes)
         if "taught" in judged:
-            if self.config.align:
-                judged["taught"] = aligned(judged["taught"], client.labels)
-            if self.config.posterior:
-                share = clean_share(state["confidence"], self.task.num_classes)
-                judged["taught"] = posterior(judged["taught"], client.labels, share)
+            share = clean_share(state["confidence"], self.task.num_classes) if self.config.posterior else None
+            each = judged["taught"].unbind(1) if judged["taught"].dim() == 3 else [judged["taught"]]
+            each = [self._corrected(probs, client.labels, share) for probs in each]
+            judged["taught"] = torch.stack(each, 1) if judged["taught"].dim() == 3 else each[0]
         return judged
+
+    def _corrected(self, probs: Tensor, labels: Tensor, share: float | None) -> Tensor:
+        """Probabilities of pseudo-labels [n, C] by what is known of the client."""
+        if self.config.align:
+            probs = aligned(probs, labels)
+        return probs if share is None else posterior(probs, labels, share)
 
     def labelled_plan(
         self, client: Client, labelled: Tensor, seed: Seed, epochs: range, shape: tuple[int, int]

@@ -33,8 +33,8 @@ def widened(batch: Tensors, size: int) -> Tensors:
 
 
 def decided(probs: Tensor, xi: float) -> tuple[Tensor, Tensor]:
-    """The most probable class [n] of each row of probabilities [n, C], and whether it has at least `xi` [n]."""
-    certainty, label = probs.max(1)
+    """The most probable class […] of probabilities […, C], and whether it has at least `xi` […]."""
+    certainty, label = probs.max(-1)
     return label, certainty >= xi
 
 
