@@ -57,7 +57,7 @@ def test_a_hard_class_is_drawn_as_often_as_an_easy_one() -> None:
     labels = torch.arange(100) % 2
     confidence = torch.where(labels == 0, 0.9, 0.05)
     client = Client(0, torch.empty(0), torch.arange(100), labels)
-    for keys, share in (({}, 0.5), ({"balanced": False}, 0.05)):
+    for keys, share in (({"balanced": True}, 0.5), ({}, 0.05)):
         method = learner(**keys)
         weight = method.judged(client, {"confidence": confidence})["weight"]
         drawn, _ = method.split(weight, 20, Seed(0), range(500))
@@ -129,7 +129,7 @@ def test_on_clean_labels_pseudo_labels_are_the_given_ones_or_none() -> None:
     probs = 0.97 * F.one_hot(said, 10) + 0.003
     client = Client(0, torch.empty(0), torch.arange(200), labels)
     state = {"confidence": probs.gather(1, labels[:, None])[:, 0], "taught": probs}
-    judged = learner().judged(client, state)["taught"]
+    judged = learner(posterior=True).judged(client, state)["taught"]
     certain = judged.max(1).values >= 0.95
     assert torch.equal(judged.argmax(1)[certain], labels[certain])
     assert not torch.equal(probs.argmax(1)[probs.max(1).values >= 0.95], labels)

@@ -136,10 +136,10 @@ MADE = ("device", "precision", "config_hash", "sets")
 
 
 def result(folder: Path, records: list[dict[str, Any]]) -> dict[str, str]:
-    """One line: what the run was, and the mean of each figure over its last ten rounds."""
+    """One line: what the run was, and the mean of each figure over its last ten rounds, or its last quarter."""
     setting, variant, seed, planned, *full = folder.name.split("--")
     environment = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
-    last = records[-10:]
+    last = records[-max(1, min(10, int(planned) // 4)) :]
     means = {n: f"{fmean(r[n] for r in last):.2f}" for n in FIGURES if all(n in r for r in last)}
     lost = folder / "lost.txt"
     known = {name: str(environment.get(name, "")) for name in ("device", "precision")}

@@ -129,6 +129,30 @@ def draw(results: list[Row], curves: list[Row], setting: str, path: Path) -> boo
     return True
 
 
+def draw_levels(results: list[Row], prefix: str, path: Path) -> bool:
+    """Final test accuracy over the share of wrong labels: FedAvg, FedNoiL and ours, the mean over seeds. Says whether
+    there is anything to draw."""
+    lines: dict[str, list[tuple[int, float]]] = {}
+    for variant in ("fedavg", "published", "auto", "plus"):
+        for level in LEVELS:
+            mine = [r for r in results if (r["setting"], r["variant"]) == (f"{prefix}noise-{level}", variant)]
+            whole = [float(r["final_test"]) for r in mine if r["rounds"] == r["planned"]]
+            if whole:
+                lines.setdefault(variant, []).append((level, statistics.fmean(whole)))
+    if not lines:
+        return False
+    figure, axis = plt.subplots(figsize=(6.4, 4.2), layout="constrained")
+    for (variant, line), colour, marker in zip(lines.items(), COLOURS, "so^D", strict=False):
+        axis.plot([x for x, _ in line], [y for _, y in line], color=colour, marker=marker, label=variant, lw=1.6)
+    axis.set(xlabel="wrong labels, %", ylabel="final test accuracy, %", xticks=LEVELS, ylim=(0, 100))
+    axis.grid(axis="y", alpha=0.25)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.legend(frameon=False, loc="lower left")
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+    return True
+
+
 def write_page(results: list[Row], curves: list[Row]) -> None:
     """README.md with its tables as the records are, and a picture for each setting with runs."""
     readme = HERE / "README.md"
@@ -136,4 +160,8 @@ def write_page(results: list[Row], curves: list[Row]) -> None:
     for setting in PLACES:
         path = HERE / f"{setting}.png"
         if "noise-" not in setting and draw(results, curves, setting, path):
+            print(path.name)
+    for prefix in ("", "small-"):
+        path = HERE / f"{prefix}levels.png"
+        if draw_levels(results, prefix, path):
             print(path.name)

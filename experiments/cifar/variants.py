@@ -32,6 +32,13 @@ class Place:
     held: tuple[str, ...] = ("partition.samples_per_client=1000", "data.validation=0.5")
 
 
+def _plus(name: str, why: str, sets: tuple[str, ...] = (), **keys: str) -> Variant:
+    """`fednoil-plus` with every ingredient set: evidence and balance on, the others off, but for `keys`."""
+    ingredients = {"posterior": "true", "balanced": "true", "mix": "0.0", "align": "false", **keys}
+    own = tuple(f"learner.{key}={value}" for key, value in ingredients.items())
+    return Variant(name, why, (*own, *sets), "fednoil-plus")
+
+
 GROUPS: dict[str, tuple[Variant, ...]] = {
     "readings": (
         Variant("published", "the method as the paper states it, our reading of the rest"),
@@ -106,12 +113,14 @@ GROUPS: dict[str, tuple[Variant, ...]] = {
     "robust": (
         Variant("auto", "each client estimates its share of clean labels", ("learner.frac=auto",)),
         Variant("plus", "our own defaults", method="fednoil-plus"),
-        Variant("plus-no-posterior", "without the given label's say", ("learner.posterior=false",), "fednoil-plus"),
-        Variant("plus-no-balance", "D^x drawn by confidence alone", ("learner.balanced=false",), "fednoil-plus"),
-        Variant("plus-mix", "with mixup on D^x", ("learner.mix=1.0",), "fednoil-plus"),
-        Variant("plus-align", "with distribution alignment", ("learner.align=true",), "fednoil-plus"),
-        Variant("plus-step", "with an averaged global model", ("server.step=0.5",), "fednoil-plus"),
         Variant("plus-mean", "clients drawn by mean confidence", ("server.sampling=score_mean",), "fednoil-plus"),
+        # What the defaults were chosen from, each with all its keys so that it stays what it is.
+        _plus("plus-start", "given labels as evidence, balanced draws"),
+        _plus("plus-no-posterior", "without the given label's say", posterior="false"),
+        _plus("plus-no-balance", "D^x drawn by confidence alone", balanced="false"),
+        _plus("plus-mix", "with mixup on D^x", mix="1.0"),
+        _plus("plus-align", "with distribution alignment", align="true"),
+        _plus("plus-step", "with an averaged global model", ("server.step=0.5",)),
     ),
 }
 VARIANTS = {variant.name: variant for group in GROUPS.values() for variant in group}

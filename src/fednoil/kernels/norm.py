@@ -268,8 +268,10 @@ def sgd(
     rates = isinstance(lr, Tensor)
     if rates and (lr.shape != (clients,) or lr.dtype != torch.float32):
         raise ValueError(f"sgd needs float32 rates of shape ({clients},), not {lr.dtype} {tuple(lr.shape)}")
+    if rates:  # a column of a table may begin anywhere, and for another alignment another kernel would be compiled,
+        lr = lr.clone(memory_format=torch.contiguous_format)  # in the middle of a capture
     kernels.sgd[(triton.cdiv(size, SGD_BLOCK), clients)](
         params, grads[0], rest, momentum_buffer, copy, lr, momentum, weight_decay, size, low, *rows,
-        lr.stride(0) if rates else 0, PARTS=len(grads) == 2, HALF=half is not None, RATES=rates, NESTEROV=nesterov,
+        PARTS=len(grads) == 2, HALF=half is not None, RATES=rates, NESTEROV=nesterov,
         BLOCK=SGD_BLOCK, num_warps=WARPS,
     )  # fmt: skip

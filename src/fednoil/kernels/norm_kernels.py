@@ -175,7 +175,7 @@ def gradient_apply(
 @triton.jit
 def sgd(
     weights, grads, rest, buffer, half, lr, momentum, weight_decay, P, H,
-    row_weights, row_grads, row_rest, row_buffer, row_half, row_lr,
+    row_weights, row_grads, row_rest, row_buffer, row_half,
     PARTS: tl.constexpr, HALF: tl.constexpr, RATES: tl.constexpr, NESTEROV: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One step of SGD with momentum on BLOCK parameters of one client; with PARTS `rest` has the gradient from H on,
@@ -187,7 +187,7 @@ def sgd(
     buffer += client * row_buffer
     grads += client * row_grads
     half += client * row_half
-    rate = tl.load(lr + client * row_lr) if RATES else lr
+    rate = tl.load(lr + client) if RATES else lr
     if start + BLOCK <= H:  # nearly all programs: without a mask memory is read 16 bytes at a time
         value = tl.load(weights + at)
         grad = tl.load(grads + at).to(tl.float32)

@@ -1,19 +1,18 @@
-"""FedNoiL with ingredients of our own, each a key that can be switched off: what helps and stays simple.
+"""FedNoiL with ingredients of our own, each a key that can be switched on or off: what may help and stays simple.
 
-What FedNoiL leaves out of D^x is not a random rest but what the global model contradicts, and it trains on exactly the
-model's opinion of it. `posterior` lets the given label have its say in the pseudo-label: with a client's share of clean
-labels c, which it estimates as for `frac = "auto"`, each class's probability is multiplied by the chance that such a
-sample would have been labelled so, c for the given one and (1 − c)/(C − 1) for others. On clean labels a contradicted
-label then is kept or the sample is left alone; on noisy ones nearly nothing changes. `balanced` draws D^x so that a
-class which the model finds hard is not drawn less for it. `mix` mixes the images and labels of D^x in pairs (mixup,
-Zhang et al., ICLR 2018). `align` moves pseudo-labels towards the frequency of classes among the given labels
-(distribution alignment, Berthelot et al., ICLR 2020). The averaged model that goes with it is the server's
-(`server.step`).
+`mix` mixes the images and labels of D^x in pairs (mixup, Zhang et al., ICLR 2018), which makes wrong labels harder to
+learn by heart. What FedNoiL leaves out of D^x is not a random rest but what the global model contradicts, and it
+trains on exactly the model's opinion of it. `posterior` lets the given label have its say in the pseudo-label: with a
+client's share of clean labels c, estimated as for `frac = "auto"`, each class's probability is multiplied by the
+chance that such a sample would have been labelled so, c for the given class and (1 − c)/(C − 1) for others.
+`balanced` draws D^x so that a class which the model finds hard is not drawn less for it. `align` moves pseudo-labels
+towards the frequency of classes among the given labels (distribution alignment, Berthelot et al., ICLR 2020). The
+averaged global model that may go with it is the server's (`server.step`).
 """
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -31,19 +30,17 @@ from fednoil.tensors import Tensors
 
 class FedNoilPlusConfig(FedNoilConfig):
     name: Literal["fednoil-plus"] = "fednoil-plus"  # pyright: ignore[reportIncompatibleVariableOverride]
-    posterior: bool = Field(default=True, description="the given label has its say in a pseudo-label")
-    balanced: bool = Field(default=True, description="D^x has each given class by its frequency, hard or not")
-    mix: float = Field(default=0.0, ge=0, description="α of the Beta that mixes pairs of D^x; 0: none are mixed")
+    posterior: bool = Field(default=False, description="the given label has its say in a pseudo-label")
+    balanced: bool = Field(default=False, description="D^x has each given class by its frequency, hard or not")
+    mix: float = Field(default=1.0, ge=0, description="α of the Beta that mixes pairs of D^x; 0: none are mixed")
     align: bool = Field(default=False, description="pseudo-labels have classes as often as given labels")
-
-    later: ClassVar[frozenset[str]] = frozenset()
 
 
 class FedNoilPlus(FedNoil):
     Config = FedNoilPlusConfig
     config: FedNoilPlusConfig
     about = About(
-        title="FedNoiL with given labels as evidence, balanced draws, mixup",
+        title="FedNoiL with mixup, given labels as evidence, balanced draws",
         paper="this package",
         keeps="nothing",
         sends="model",
