@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import time
 from pathlib import Path
 
@@ -482,6 +483,22 @@ def test_a_damaged_run_is_left_out_with_its_reason(tmp_path: Path) -> None:
     found = results(tmp_path)
     assert [run.path.name for run in found.runs] == ["good"]
     assert sum("summary" in w or "train.rounds" in w for w in found.warnings) == 2
+
+
+def test_a_record_keeps_federations_apart(tmp_path: Path) -> None:
+    site_run(tmp_path / "a", {"north": 30, "south": 20, "west": 10})
+    site_run(tmp_path / "b", {"north": 30, "south": 21, "west": 10})
+    assert fednoil("report", tmp_path, "--record", tmp_path / "r.parquet")[0] == 0
+    packed, folders = Results(read_record(tmp_path / "r.parquet")), results(tmp_path)
+    assert [row.place for row in packed.rows] == [row.place for row in folders.rows]
+    assert len(packed.rows) == 2
+    assert packed.runs[0].clients == folders.runs[0].clients
+
+
+def test_commands_can_be_pasted(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "it's; mine $HOME", changes={"data": {"name": "npz:my data.npz"}})
+    command = page_data(results(run))["runs"][0]["command"]
+    assert shlex.split(command) == ["fednoil", "run", str(run / "config.toml"), "--out", run.name]
 
 
 def test_a_thousand_runs(tmp_path: Path) -> None:

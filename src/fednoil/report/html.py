@@ -135,8 +135,8 @@ def _command(run: Run) -> str:
     args = None if run.federated else command_of(run.values, precision)
     if args is None:
         verb = "federation run" if run.federated else "run"
-        return f"fednoil {verb} {run.path / 'config.toml'} --out {run.path.name}"
-    return "fednoil " + " ".join(f"'{a}'" if any(c in a for c in ' "[](){}*') else a for a in args)
+        args = [*verb.split(), str(run.path / "config.toml"), "--out", run.path.name]
+    return shlex.join(["fednoil", *args])
 
 
 def _thinned(run: Run, length: int) -> dict[str, list[float | None]]:

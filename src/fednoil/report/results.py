@@ -89,6 +89,7 @@ class Row:
             key = "best_accuracy" if self.starred else "final_accuracy"
             return _figure([float(run.summary[key]) for run in self.runs], self.starred)
         curves = [run.curves[_CURVE_OF[metric]] for run in self.runs if _CURVE_OF[metric] in run.curves]
+        curves = [curve for curve in curves if np.isfinite(curve).any()]
         means = [float(np.nanmean(curve)) for curve in curves]
         spreads = [float(np.nanstd(curve, ddof=1)) for curve in curves if np.isfinite(curve).sum() > 1]
         if not means:
