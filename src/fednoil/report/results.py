@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
@@ -74,6 +74,10 @@ class Row:
     def by_seed(self) -> dict[int, float]:
         """Each seed's final accuracy, whether converged or not."""
         return {run.seed: float(run.summary["final_accuracy"]) for run in self.runs}
+
+    def of_seeds(self, seeds: Collection[int]) -> Row:
+        """The same row with the runs of some seeds alone."""
+        return replace(self, runs=tuple(run for run in self.runs if run.seed in seeds))
 
     @cached_property
     def rounds(self) -> int:
