@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from made_runs import made_run
 
 from fednoil.config import load_config
 from fednoil.report.places import place_of
+from fednoil.report.results import Results
+from fednoil.report.runs import load_runs
+from fednoil.report.sheets import sheets
 
 
 @pytest.mark.parametrize("data", ["fashion-mnist-mini", "fashion-mnist"])
@@ -25,3 +31,22 @@ def test_methods_that_differ_in_a_key_have_titles_of_their_own(
         for keys in (one, other)
     ]
     assert titles[0] != titles[1]
+
+
+def test_methods_that_differ_in_epochs_or_in_a_users_own_keys_keep_their_rows(tmp_path: Path) -> None:
+    """Neither the schedule of a method outside the paper's nor keys of a user's own code are part of its title."""
+    small = ("small", "", "iid", "symmetric-high")
+    for epochs in (10, 20):
+        changes = {"server": {"name": "median"}, "schedule": {"epochs": epochs}}
+        made_run(tmp_path / f"median{epochs}", "fedavg", [epochs] * 8, where=small, changes=changes)
+        config = made_run(tmp_path / f"own{epochs}", "fedavg", [epochs + 1] * 8, where=small) / "config.toml"
+        own = f'name = "my_learner:Mine"\nstrength = {epochs}'
+        config.write_text(config.read_text().replace('name = "erm"', own))
+    (sheet,) = sheets(Results(*load_runs([tmp_path])))
+    shown = {method: entry.ours.mean for method, (entry,) in zip(sheet.methods, sheet.entries, strict=True) if entry}
+    assert shown == {
+        "median, schedule.epochs=10": 10.0,
+        "median, schedule.epochs=20": 20.0,
+        "fedavg+my_learner:Mine, learner.strength=10": 11.0,
+        "fedavg+my_learner:Mine, learner.strength=20": 21.0,
+    }

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from conftest import fednoil, refused
@@ -23,7 +24,7 @@ from fednoil.report.runs import load_run
 from fednoil.reproduce.cluster import run_on_ray
 from fednoil.reproduce.estimate import estimate, kind_of, work_of
 from fednoil.reproduce.plan import GOALS, Cell, Wanted, make_plan, parse_seeds
-from fednoil.reproduce.workers import Outcome
+from fednoil.reproduce.workers import Outcome, run_in_processes
 
 TINY = ["train.rounds=2", "partition.samples_per_client=40", "model.width=2", "schedule.t_max=1", "schedule.t_min=1"]
 SMALL = ["--scale", "small", *(part for change in TINY for part in ("--set", change))]
@@ -215,6 +216,24 @@ def test_cells_in_processes_go_on_past_a_failure(tmp_path: Path) -> None:
     assert [cell.is_done(tmp_path) for cell in plan] == [False, True]
     assert (taken / "letter.txt").read_text() == "mine"
     assert not list(tmp_path.glob("*.toml"))
+
+
+def test_what_a_users_own_code_prints_fails_no_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A learner that prints stands between the records that a cell's process writes."""
+    lines = ["hello", json.dumps({"loss": 1}), "[1]", json.dumps({"round": 1})]
+    script = f"for line in {lines!r}: print(line)"
+
+    def start(*_: object) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+    monkeypatch.setattr("fednoil.reproduce.workers._Processes._start", start)
+    (cell,) = make_plan("clean", Wanted("small", methods=["fedavg"]))
+    seen: list[dict] = []
+    view = SimpleNamespace(started=lambda _: None, round=lambda _, record: seen.append(record), ended=lambda _: None)
+    (outcome,) = run_in_processes([cell], tmp_path, None, view, jobs=1)
+    assert (outcome.status, seen) == ("done", [{"round": 1}])
 
 
 @pytest.mark.slow

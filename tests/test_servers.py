@@ -236,7 +236,7 @@ class ToThree(Learner):
 
 
 def test_apfl_oracle() -> None:
-    """α = .5, w = 1, v = 2, f = ½(x − 3)², η = .05: α' = .575, w' = 1.1, v' = 2.0375."""
+    """α = .5, w = 1, v = 2, f = ½(x − 3)², η = .05: α' = .575, w' = 1.1, v' = 2.0375, mixed with the old α 1.56875."""
     task = Task(2, (1, 1, 1), 1, 0.05, 1)
     personal = Personal(ToThree(LearnerConfig(name="x"), task), ApflConfig())
     nets = {n: Network(Scalar(v), (0.0,), (1.0,), torch.device("cpu")) for n, v in (("model", 1.0), ("own-model", 2.0))}
@@ -258,6 +258,8 @@ def test_apfl_oracle() -> None:
         if s == 0:
             assert nets["model"].params.item() == pytest.approx(1.1)
             assert nets["own-model"].params.item() == pytest.approx(2.0375)
+            old = personal.predict(nets, client.pool, {"alpha": torch.tensor(0.5)})
+            assert old.item() == pytest.approx(1.56875)
     assert alphas == pytest.approx([0.575, 0.575])  # it moves at the first batch of a turn only
     mixed = personal.predict(nets, client.pool, {"alpha": torch.tensor(0.25)})
     w, v = nets["model"].params.item(), nets["own-model"].params.item()

@@ -28,10 +28,11 @@ from fednoil.report.results import Results, Row
 
 SUPPORTED, REFUTED, UNTESTED = "supported", "not supported", "not tested here"
 SCOPE = (
-    "Only finished runs are judged, and methods are compared in the same setting and precision. All claims but the "
-    "last, which is on clean labels, are judged on noisy labels alone. Pair noise with one shared map is left out: "
-    "most labels of a class are then the same wrong one, which no method that treats classes alike can tell from the "
-    "truth. Means that are equal to two decimals are a tie, and a tie is no lead."
+    "Only finished runs are judged, and methods are compared in the same setting and precision, on the seeds they "
+    "share where they share some. All claims but the last, which is on clean labels, are judged on noisy labels alone. "
+    "Pair noise with one shared map is left out: most labels of a class are then the same wrong one, which no method "
+    "that treats classes alike can tell from the truth. Means that are equal to two decimals are a tie, and a tie is "
+    "no lead."
 )
 
 
@@ -61,10 +62,13 @@ class Verdict:
     def summary(self) -> str:
         if not self.evidence:
             return "no runs that would show it"
-        seeds, ties = min(e.seeds for e in self.evidence), sum(e.tie for e in self.evidence)
-        tied = f" ({ties} {'ties' if ties > 1 else 'tie'})" if ties else ""
+        ties, slim = sum(e.tie for e in self.evidence), sum(e.slim for e in self.evidence)
+        asides = [f"{ties} {'ties' if ties > 1 else 'tie'}"] if ties else []
+        asides += [f"{slim} by no more than the spread over seeds"] if slim else []
+        aside = f" ({', '.join(asides)})" if asides else ""
+        seeds = min(e.seeds for e in self.evidence)
         each = f"{seeds} seed{'s' * (seeds != 1)} or more each"
-        return f"holds in {self.held} of {len(self.evidence)} comparisons{tied}, {each}"
+        return f"holds in {self.held} of {len(self.evidence)} comparisons{aside}, {each}"
 
 
 def judge(results: Results) -> list[Verdict]:

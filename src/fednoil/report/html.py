@@ -14,7 +14,7 @@ from fednoil.report.claims import SCOPE, judge
 from fednoil.report.places import command_of
 from fednoil.report.results import Results, Row, paired
 from fednoil.report.runs import CURVES, Run
-from fednoil.report.sheets import Entry, sheets
+from fednoil.report.sheets import Column, Entry, sheets
 
 _POINTS = 20_000  # of all curves of one figure together; a single curve has 40 to 200 of them
 _SQUARE = 20  # classes up to which the whole matrix of given and predicted labels is embedded
@@ -48,14 +48,14 @@ def _asset(name: str) -> str:
     return pages.asset("fednoil.report", "page", name)
 
 
-def _verdict_of(entry: Entry) -> str:
+def _verdict_of(entry: Entry, column: Column) -> str:
     """Who wins a cell, ours or the paper; less than the larger spread is a tie."""
     if entry.difference is None or entry.paper is None:
         return ""
     spread = max(entry.ours.std or 0.0, entry.paper.std or 0.0, 0.5)
     if abs(entry.difference) <= spread:
         return "even"
-    return "ahead" if entry.difference > 0 else "behind"
+    return "ahead" if (entry.difference > 0) == column.higher_wins else "behind"
 
 
 def paired_rows(results: Results) -> list[dict[str, Any]]:
@@ -135,8 +135,8 @@ def _command(run: Run) -> str:
     args = None if run.federated else command_of(run.values, precision)
     if args is None:
         verb = "federation run" if run.federated else "run"
-        return f"fednoil {verb} {run.path / 'config.toml'} --out {run.path.name}"
-    return "fednoil " + " ".join(f"'{a}'" if any(c in a for c in ' "[](){}*') else a for a in args)
+        args = [*verb.split(), str(run.path / "config.toml"), "--out", run.path.name]
+    return shlex.join(["fednoil", *args])
 
 
 def _thinned(run: Run, length: int) -> dict[str, list[float | None]]:

@@ -26,7 +26,7 @@ from fednoil.schedules import DecayConfig
 Values = dict[str, Any]
 
 _SETTING_SECTIONS = ("data", "partition", "noise", "model", "train")
-_METHOD_SECTIONS = ("server", "learner", "schedule")
+METHOD_SECTIONS = ("server", "learner", "schedule")
 _MOST_CHANGES = {"paper": 6, "small": 3}  # of a setting; more, and it is a setting of its own
 # The paper's name of a method where several rows have one preset: the row of Table 1.
 _NAMES = {ours: paper for paper, ours in reversed(PAPER_METHODS.items())} | {
@@ -131,7 +131,7 @@ def command_of(full: Values, conduct: Sequence[str] = ()) -> list[str] | None:
     parts = ("paper", place.dataset) if place.family == "paper" else ("small",)
     name = "/".join((*parts, place.setting, place.noise, method))
     base = load_config(preset(name)).model_dump(mode="json")
-    sections = (*_SETTING_SECTIONS, *_METHOD_SECTIONS)
+    sections = (*_SETTING_SECTIONS, *METHOD_SECTIONS)
     for section in sections:  # another name drops the preset's other keys
         if base[section].get("name") != full[section].get("name"):
             base[section] = {}
@@ -158,7 +158,7 @@ def _nearest_method(
     for method, values in candidates.items():
         if values["server"]["name"] != full["server"]["name"] or values["learner"]["name"] != full["learner"]["name"]:
             continue
-        changes = _differences(full, values, _METHOD_SECTIONS)
+        changes = _differences(full, values, METHOD_SECTIONS)
         same_schedule = values["schedule"]["name"] == full["schedule"]["name"]
         found.append((len(changes) + (0 if same_schedule else 3), method, changes, values))
     if not found:
@@ -176,7 +176,7 @@ def _candidates(family: str, dataset: str, setting: str, noise: str, rounds: int
 
 def method_key(values: Values) -> str:
     """What makes two runs runs of one method: two names may stand for the same sections."""
-    return json.dumps([values[section] for section in _METHOD_SECTIONS], sort_keys=True)
+    return json.dumps([values[section] for section in METHOD_SECTIONS], sort_keys=True)
 
 
 def key_of(place: Place, method: str, rounds: int) -> str:
@@ -186,11 +186,19 @@ def key_of(place: Place, method: str, rounds: int) -> str:
 
 def _differences(full: Values, base: Values, sections: tuple[str, ...]) -> tuple[str, ...]:
     """`section.key=value` of what `full` has otherwise, as `--set` takes it."""
+    changed = {
+        section: {key: value for key, value in full[section].items() if base[section].get(key) != value}
+        for section in sections
+    }
+    return set_arguments(changed, sections)
+
+
+def set_arguments(values: Values, sections: tuple[str, ...]) -> tuple[str, ...]:
+    """Every `section.key=value`, as `--set` takes it."""
     return tuple(
         f"{section}.{key}={value if isinstance(value, str) else json.dumps(value)}"
         for section in sections
-        for key, value in full[section].items()
-        if base[section].get(key) != value
+        for key, value in values[section].items()
     )
 
 

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from fednoil.errors import UserError
 from fednoil.files import write_bytes
+from fednoil.records.folder import Roster
 from fednoil.report.places import place_of
 from fednoil.report.runs import Clients, Run, completed
 
@@ -71,14 +72,15 @@ def _run(row: dict[str, Any], path: Path) -> Run:
     values = completed(json.loads(row["config"]))
     known: dict[str, Any] = {text: json.loads(row[text]) for text in _TEXTS[1:]}
     curves = {key: np.array(row[key], dtype=float) for key in CURVES if row[key] is not None}
+    clients = Clients(**known["clients"])
     return Run(
         path / row["name"],
-        place_of(values),
+        place_of(values, None if clients.founders is None else Roster({}, {}, clients.founders)),
         values,
         row["finished"],
         known["summary"],
         curves,
-        Clients(**known["clients"]),
+        clients,
         known["confusion"],
         known["environment"],
         row["federated"],
@@ -90,5 +92,8 @@ def _text(value: Any) -> str:
 
 
 def _rounded(clients: dict[str, Any]) -> dict[str, Any]:
-    """Shares in percent to one decimal, as the page shows them."""
-    return {k: None if v is None else [round(x, 1) for x in v] for k, v in clients.items()}
+    """Shares in percent to one decimal, as the page shows them; names and what isn't known as they are."""
+    return {
+        key: [round(x, 1) if isinstance(x, float) else x for x in values] if isinstance(values, list) else values
+        for key, values in clients.items()
+    }

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from scipy.special import stdtr
 
-from fednoil.report.places import Place, key_of
+from fednoil.report.places import METHOD_SECTIONS, Place, key_of, set_arguments
 from fednoil.report.runs import Run
 
 METRICS = {"accuracy": "accuracy", "noise_ratio": "noise ratio", "precision": "precision", "recall": "recall"}
@@ -43,6 +43,7 @@ class Row:
     place: Place
     runs: tuple[Run, ...]
     told: tuple[str, ...] = ()  # of `conduct`, where other rows of this method have another
+    apart: tuple[str, ...] = ()  # of the configuration, where another row in its column would have the same title
 
     @property
     def conduct(self) -> tuple[str, ...]:
@@ -50,8 +51,8 @@ class Row:
 
     @property
     def title(self) -> str:
-        """The method, and how it was carried out where that tells two rows apart."""
-        return ", ".join([self.place.method_title, *self.told])
+        """The method, and what of its keys and of how it was carried out tells two rows apart."""
+        return ", ".join([self.place.method_title, *self.apart, *self.told])
 
     @property
     def finished(self) -> bool:
@@ -74,6 +75,10 @@ class Row:
         """Each seed's final accuracy, whether converged or not."""
         return {run.seed: float(run.summary["final_accuracy"]) for run in self.runs}
 
+    def of_seeds(self, seeds: Collection[int]) -> Row:
+        """The same row with the runs of some seeds alone."""
+        return replace(self, runs=tuple(run for run in self.runs if run.seed in seeds))
+
     @cached_property
     def rounds(self) -> int:
         return min(run.rounds for run in self.runs)
@@ -88,6 +93,7 @@ class Row:
             key = "best_accuracy" if self.starred else "final_accuracy"
             return _figure([float(run.summary[key]) for run in self.runs], self.starred)
         curves = [run.curves[_CURVE_OF[metric]] for run in self.runs if _CURVE_OF[metric] in run.curves]
+        curves = [curve for curve in curves if np.isfinite(curve).any()]
         means = [float(np.nanmean(curve)) for curve in curves]
         spreads = [float(np.nanstd(curve, ddof=1)) for curve in curves if np.isfinite(curve).sum() > 1]
         if not means:
@@ -115,7 +121,7 @@ class Results:
         conducts: dict[Any, set[tuple[str, ...]]] = {}
         for group in groups:
             conducts.setdefault(_same_line(group[0]), set()).add(group[0].conduct)
-        self.rows = [_row(group, conducts[_same_line(group[0])]) for group in groups]
+        self.rows = _told_apart([_row(group, conducts[_same_line(group[0])]) for group in groups])
         self._titles = {row.runs[0].key: row.title for row in self.rows}
         self._by_key = {row.runs[0].key: row for row in self.rows}
         self._by_name = {(*_ground(row), row.place.method): row for row in self.rows}
@@ -165,6 +171,26 @@ def _row(group: tuple[Run, ...], conducts: set[tuple[str, ...]]) -> Row:
     shared = set.intersection(*map(set, conducts))
     told = tuple(part for part in first.conduct if part not in shared)
     return Row(first.place, tuple(run for run in group if run.finished) or group, told)
+
+
+def _told_apart(rows: list[Row]) -> list[Row]:
+    """Rows whose titles are their own in each column: methods outside the paper's may differ in keys not told yet."""
+    telling: dict[Any, set[str]] = {}
+    for _, same in _grouped(rows, lambda row: (row.place.where, row.title)):
+        if len(same) > 1:
+            keys = [set(_method_keys(row)) for row in same]
+            names = {key.split("=")[0] for key in set.union(*keys) - set.intersection(*keys)}
+            telling.setdefault(_same_line(same[0].runs[0]), set()).update(names)
+    return [
+        replace(row, apart=tuple(key for key in _method_keys(row) if key.split("=")[0] in names))
+        if (names := telling.get(_same_line(row.runs[0])))
+        else row
+        for row in rows
+    ]
+
+
+def _method_keys(row: Row) -> tuple[str, ...]:
+    return set_arguments(row.runs[0].values, METHOD_SECTIONS)
 
 
 def paired(a: Row, b: Row) -> Paired | None:

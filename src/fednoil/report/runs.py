@@ -20,6 +20,7 @@ from fednoil.errors import UserError
 from fednoil.manifest import label_counts
 from fednoil.records.files import read_json
 from fednoil.records.folder import CONFUSION, Roster, RunFolder
+from fednoil.report.checks import Confusion, Environment, Summary, check, check_rounds
 from fednoil.report.places import Place, method_key, place_of
 
 CURVES = {
@@ -51,6 +52,7 @@ class Clients:
     agreement: list[float] | None = None  # given labels that the final model predicts
     names: list[str] | None = None  # of a federation's clients
     held_out: list[float | None] | None = None  # accuracy on what each holds out, as it last told
+    founders: dict[str, int] | None = None  # samples by name of the sites that were there at the start
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,16 +159,19 @@ def load_run(path: Path) -> Run:
     roster = folder.roster()
     try:
         summary = folder.summary() if finished else metrics.summarise(records, ())
+        if summary["final_accuracy"] is None:
+            raise UserError(f"{path} was never tested, so it has no accuracy to report")
+        check(Summary, summary, path / "summary.json" if finished else folder.rounds_file)
+        check_rounds(records, summary, folder.rounds_file)
         curves = _curves(records)
-        confusion = _confusion(path)
+        confusion = _read(path / CONFUSION, Confusion)
         if roster is not None and not (path / "noise.parquet").is_file():
             clients = _site_clients(values, records, roster)
         else:
             clients = _clients(path, values, records, summary, confusion)
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise UserError(f"{path} is damaged: {error!r}") from None
-    there = (path / "environment.json").is_file()
-    environment = read_json(path / "environment.json") if there else {}
+    environment = _read(path / "environment.json", Environment)
     matrix = confusion.get("given_predicted")
     federated, place = "nodes" in records[-1], place_of(values, roster)
     return Run(path, place, values, finished, summary, curves, clients, matrix, environment, federated)
@@ -180,13 +185,17 @@ def completed(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def _curves(records: list[dict[str, Any]]) -> dict[str, np.ndarray]:
-    present = [key for key in CURVES if any(key in record for record in records)]
+    present = [key for key in CURVES if any(record.get(key) is not None for record in records)]
     return {key: np.array([record.get(key, np.nan) for record in records], dtype=float) for key in present}
 
 
-def _confusion(path: Path) -> dict[str, Any]:
-    file = path / CONFUSION
-    return dict(read_json(file)) if file.is_file() else {}
+def _read(file: Path, expected: type[Confusion | Environment]) -> dict[str, Any]:
+    """A file that may be missing."""
+    if not file.is_file():
+        return {}
+    values = read_json(file)
+    check(expected, values, file)
+    return values
 
 
 def _clients(
@@ -205,9 +214,9 @@ def _clients(
         share = 100.0 * np.mean(last, axis=0)
     elif last and samples:
         share = 100.0 * np.mean(last, axis=0) / samples
-    return Clients(
-        selected.tolist(), samples, noise, None if share is None else share.tolist(), confusion.get("agreement")
-    )
+    # A model that has diverged scores its clients with NaN.
+    shares = None if share is None else [float(s) if np.isfinite(s) else None for s in share]
+    return Clients(selected.tolist(), samples, noise, shares, confusion.get("agreement"))
 
 
 def _site_clients(values: dict[str, Any], records: list[dict[str, Any]], roster: Roster) -> Clients:
@@ -229,6 +238,7 @@ def _site_clients(values: dict[str, Any], records: list[dict[str, Any]], roster:
         clean_share=shares if any(share is not None for share in shares) else None,
         names=[roster.names.get(k, str(k)) for k in range(count)],
         held_out=held_out if any(accuracy is not None for accuracy in held_out) else None,
+        founders=roster.founders,
     )
 
 

@@ -126,14 +126,16 @@ class _Processes:
             reader = threading.Thread(target=lambda: errors.extend(process.stderr or ()), daemon=True)
             reader.start()
             for line in process.stdout or ():
-                self.view.round(cell, json.loads(line))
+                if record := _round(line):
+                    self.view.round(cell, record)
             status = process.wait()
             reader.join()
         with self._lock:
             self._running.discard(process)
         self._plan(cell).unlink(missing_ok=True)
         outcome = _outcome(cell, _reason(status, errors), began)
-        self.view.ended(outcome)
+        if not self._stopped:  # what was told to stop has not failed
+            self.view.ended(outcome)
         return outcome
 
     def _plan(self, cell: Cell) -> Path:
@@ -163,6 +165,15 @@ class _Processes:
                 process.wait(max(0.0, until - time.monotonic()))
             except subprocess.TimeoutExpired:
                 process.kill()
+
+
+def _round(line: str) -> dict[str, Any] | None:
+    """The record of a round; None where a user's own learner or server has printed something."""
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) and "round" in record else None
 
 
 def _reason(status: int, errors: Sequence[str]) -> str:

@@ -155,6 +155,7 @@
       make("text", { transform: `translate(14 ${(y(0) + y(100)) / 2}) rotate(-90)`, "text-anchor": "middle" }, `${what}, %`));
     const most = Math.max(1, ...clients.selected);
     clients.noise.forEach((noise, k) => {
+      if (estimate[k] === null) return;
       const radius = 3 + 8 * Math.sqrt(clients.selected[k] / most);
       const text = `client ${k}: ${noise} % wrong, ${estimate[k]} %, selected ${clients.selected[k]} times`;
       svg.append(make("circle", { cx: x(noise), cy: y(estimate[k]), r: radius, fill: COLOURS[0], "fill-opacity": 0.55,

@@ -1,0 +1,79 @@
+"""What a report expects of the files in a run folder: one that is damaged is left out with a reason, and ends nothing.
+
+Files are checked for what reports compute with, not for all they hold, so that runs of other versions can be read.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from fednoil.errors import UserError
+
+Percent = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="allow", strict=True)
+
+
+class Summary(_Part):
+    """summary.json, or what the rounds of a stopped run give instead."""
+
+    final_accuracy: Percent
+    best_accuracy: Percent
+    last10_accuracy: Percent
+    converged: bool | None
+    train_batches: Amount
+    wall_s: Amount
+
+
+class Environment(_Part):
+    """environment.json."""
+
+    device: str | None = None
+    precision: str | None = None
+    packages: dict[str, Any] = {}
+    command: list[str] = []
+    resumed: list[dict[str, Any]] = []
+
+
+class Confusion(_Part):
+    """confusion.json: given × predicted labels, a square."""
+
+    given_predicted: list[list[int]] | None = None
+    agreement: list[Percent | None] | None = None
+
+    @model_validator(mode="after")
+    def _is_square(self) -> Confusion:
+        matrix = self.given_predicted or []
+        if any(len(row) != len(matrix) for row in matrix):
+            raise ValueError("given_predicted is no square")
+        return self
+
+
+def check(expected: type[_Part], values: Any, path: Path) -> None:
+    """Refuse what a report couldn't use, with the first thing that is wrong."""
+    try:
+        expected.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        raise UserError(f"{path} is damaged: {key}{': ' if key else ''}{first['msg']}") from None
+
+
+def check_rounds(records: list[dict[str, Any]], summary: dict[str, Any], path: Path) -> None:
+    """Refuse records that lack a round, repeat one, have no accuracy, or are fewer than the summary tells of."""
+    numbers = [record["round"] for record in records]
+    if numbers != list(range(1, len(records) + 1)):
+        raise UserError(f"{path} is damaged: its rounds are not 1, 2, 3 … without a gap")
+    if (told := summary.get("rounds", len(records))) != len(records):
+        raise UserError(f"{path} is damaged: it has {len(records)} rounds, the run's summary tells of {told}")
+    for record in records:
+        accuracy = record["test_accuracy"]
+        if accuracy is not None and not (math.isfinite(accuracy) and 0 <= accuracy <= 100):
+            raise UserError(f"{path} is damaged: test_accuracy is {accuracy} in round {record['round']}")

@@ -1,0 +1,75 @@
+"""Reports on run folders that are damaged or hold odd numbers: one costs itself, never the page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import refused
+from made_runs import made_run
+
+from fednoil.report.html import page_data
+from fednoil.report.results import Results
+from fednoil.report.runs import load_runs
+from fednoil.report.text import markdown
+
+
+def without(key: str) -> Callable[[dict], dict]:
+    return lambda values: {k: v for k, v in values.items() if k != key}
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "told"),
+    [
+        ("summary.json", without("converged"), "summary.json is damaged: converged"),
+        ("summary.json", without("wall_s"), "summary.json is damaged: wall_s"),
+        ("summary.json", lambda s: s | {"final_accuracy": float("nan")}, "final_accuracy: Input should be a finite"),
+        ("summary.json", lambda s: s | {"best_accuracy": "x"}, "best_accuracy: Input should be a valid number"),
+        ("summary.json", lambda s: s | {"final_accuracy": None}, "was never tested"),
+        ("summary.json", lambda s: s | {"rounds": 9}, "it has 8 rounds, the run's summary tells of 9"),
+        ("environment.json", lambda _: [], "environment.json is damaged"),
+        ("environment.json", lambda e: e | {"resumed": "no"}, "environment.json is damaged: resumed"),
+        ("confusion.json", lambda c: c | {"agreement": ["x"]}, "confusion.json is damaged: agreement.0"),
+        ("confusion.json", lambda c: c | {"given_predicted": [[1, 2], [3]]}, "given_predicted is no square"),
+    ],
+)
+def test_a_damaged_file_costs_its_run_alone(tmp_path: Path, file: str, change: Callable, told: str) -> None:
+    made_run(tmp_path / "good", clients=True)
+    bad = made_run(tmp_path / "bad", seed=1, clients=True) / file
+    bad.write_text(json.dumps(change(json.loads(bad.read_text()))))
+    found = Results(*load_runs([tmp_path]))
+    assert [run.path.name for run in found.runs] == ["good"]
+    assert any(told in line for line in found.warnings), found.warnings
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda records: records[:2] + records[3:], "not 1, 2, 3 … without a gap"),
+        (lambda records: records + records, "not 1, 2, 3 … without a gap"),
+        (lambda records: records[:4], "it has 4 rounds, the run's summary tells of 8"),
+        (lambda records: [r | {"test_accuracy": float("nan")} for r in records], "test_accuracy is nan in round 1"),
+        (lambda records: [r | {"test_accuracy": 1e9} for r in records], "test_accuracy is 1000000000.0 in round 1"),
+    ],
+)
+def test_rounds_that_cannot_be_are_refused(tmp_path: Path, change: Callable, told: str) -> None:
+    file = made_run(tmp_path / "a") / "rounds.jsonl"
+    records = change([json.loads(line) for line in file.read_text().splitlines()])
+    file.write_text("".join(json.dumps(r) + "\n" for r in records))
+    assert told in refused("report", tmp_path)
+
+
+def test_a_run_that_diverged_is_reported(tmp_path: Path) -> None:
+    """Its clients score NaN, its loss overflows, no label is right: all of this is shown as unknown."""
+    run = made_run(tmp_path / "a", "fednoil-uniform-local", clients=True)
+    odd = {"client_scores": [float("nan")] * 3, "test_loss": float("inf"), "label_precision": None}
+    odd["noise_ratio"] = float("nan")
+    records = [json.loads(line) | odd for line in (run / "rounds.jsonl").read_text().splitlines()]
+    (run / "rounds.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
+    found = Results(*load_runs([tmp_path]))
+    assert found.runs[0].clients.clean_share == [None, None, None]
+    assert (found.rows[0].figure("precision"), found.rows[0].figure("noise_ratio")) == (None, None)
+    assert "nan" not in markdown(found).lower()
+    assert "NaN" not in json.dumps(page_data(found))
