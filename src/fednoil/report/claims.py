@@ -66,9 +66,10 @@ class Verdict:
         asides = [f"{ties} {'ties' if ties > 1 else 'tie'}"] if ties else []
         asides += [f"{slim} by no more than the spread over seeds"] if slim else []
         aside = f" ({', '.join(asides)})" if asides else ""
-        seeds = min(e.seeds for e in self.evidence)
+        seeds, settings = min(e.seeds for e in self.evidence), len({e.where.where for e in self.evidence})
         each = f"{seeds} seed{'s' * (seeds != 1)} or more each"
-        return f"holds in {self.held} of {len(self.evidence)} comparisons{aside}, {each}"
+        places = f"in {settings} setting{'s' * (settings != 1)}"
+        return f"holds in {self.held} of {len(self.evidence)} comparisons{aside} {places}, {each}"
 
 
 def judge(results: Results) -> list[Verdict]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fednoil.report.places import Place
 from fednoil.report.results import Results, Row, paired
 
 NOISY_BASELINES = [f"{s}+{n}" for s in ("fedavg", "apfl", "krum", "cfl") for n in ("dividemix", "josrc")]
@@ -20,6 +21,7 @@ class Evidence:
     """One comparison: does the claim hold in it, and the numbers; a tie is no lead, so no claim of one holds in it."""
 
     holds: bool
+    where: Place
     text: str
     seeds: int
     tie: bool = False
@@ -52,7 +54,8 @@ def _compare(better: Row, worse: Row, metric: str = "accuracy", lower: bool = Fa
         text += f" (last round {pair.mean:+.2f} over {pair.seeds} shared seeds, p = {pair.p:.2g})"
     lead = _lead(b.mean, a.mean) if lower else _lead(a.mean, b.mean)
     spread = max(a.std or 0.0, b.std or 0.0) if metric == "accuracy" else 0.0
-    return Evidence(lead > 0, text, min(len(better.runs), len(worse.runs)), lead == 0, 0 < lead <= spread)
+    fewest = min(len(better.runs), len(worse.runs))
+    return Evidence(lead > 0, better.place, text, fewest, lead == 0, 0 < lead <= spread)
 
 
 def _lead(a: float, b: float) -> float:
@@ -99,7 +102,7 @@ def converges(results: Results) -> Iterator[Evidence]:
             if row and all(run.summary["converged"] is not None for run in row.runs):
                 stars = sum(run.starred for run in row.runs)
                 text = f"{row.place.title}: {row.title} {len(row.runs) - stars} of {len(row.runs)} seeds"
-                yield Evidence(stars == 0, text, len(row.runs))
+                yield Evidence(stars == 0, row.place, text, len(row.runs))
 
 
 def diverges(results: Results) -> Iterator[Evidence]:
@@ -108,7 +111,7 @@ def diverges(results: Results) -> Iterator[Evidence]:
             if row and all(run.summary["converged"] is not None for run in row.runs):
                 stars = sum(run.starred for run in row.runs)
                 text = f"{row.place.title}: {row.title} unsettled in {stars} of {len(row.runs)} seeds"
-                yield Evidence(stars > 0, text, len(row.runs))
+                yield Evidence(stars > 0, row.place, text, len(row.runs))
 
 
 def more_stable(results: Results) -> Iterator[Evidence]:
@@ -125,7 +128,7 @@ def more_stable(results: Results) -> Iterator[Evidence]:
                     f"{100 * stars[1]:.0f} %; largest late change {jumps[0]:.2f} against {jumps[1]:.2f} points"
                 )
                 ours, theirs = ((share, round(jump, 2)) for share, jump in zip(stars, jumps, strict=True))
-                yield Evidence(ours < theirs, text, min(len(a.runs), len(b.runs)), ours == theirs)
+                yield Evidence(ours < theirs, a.place, text, min(len(a.runs), len(b.runs)), ours == theirs)
 
 
 def _last_jump(accuracy: np.ndarray) -> float:
@@ -142,7 +145,7 @@ def no_better_server(results: Results) -> Iterator[Evidence]:
                     shown = ", ".join(f"{row.title} {row.figure('accuracy')}" for row in (other, fedavg))
                     text = f"{other.place.title}{seeds}: {shown}"
                     holds = _lead(_mean(other), _mean(fedavg)) <= MARGIN
-                    yield Evidence(holds, text, min(len(other.runs), len(fedavg.runs)))
+                    yield Evidence(holds, other.place, text, min(len(other.runs), len(fedavg.runs)))
 
 
 def _schedule(form: str, r_min: int) -> str:
@@ -180,7 +183,8 @@ def largest_r_min(form: str) -> Judge:
                     f"{a[1]:.2f} over batches, r_min = {r} has {b[0]:.2f} and {b[1]:.2f}"
                 )
                 leads = [_lead(*pair) for pair in zip(a, b, strict=True)]
-                yield Evidence(min(leads) > 0, text, min(len(large.runs), len(small.runs)), not any(leads))
+                fewest = min(len(large.runs), len(small.runs))
+                yield Evidence(min(leads) > 0, first.place, text, fewest, not any(leads))
 
     return judge
 
@@ -201,7 +205,7 @@ def decay_beats_constant(results: Results) -> Iterator[Evidence]:
                     )
                     leads = [_lead(*pair) for pair in zip(a, b, strict=True)]
                     fewest = min(len(decay.runs), len(constant.runs))
-                    yield Evidence(min(leads) > 0, text, fewest, not any(leads))
+                    yield Evidence(min(leads) > 0, first.place, text, fewest, not any(leads))
 
 
 def first_reach(row: Row, target: float) -> tuple[int, float] | None:
@@ -226,4 +230,5 @@ def logarithm_cheapest(results: Results) -> Iterator[Evidence]:
                 f"{first.place.title}{seeds}: {target:.1f} % in round {a[0]} after {a[1]:.0f} batches, "
                 f"{other.title} in round {b[0]} after {b[1]:.0f}"
             )
-            yield Evidence(a[0] <= b[0] and a[1] <= b[1], text, min(len(ours.runs), len(other.runs)))
+            fewest = min(len(ours.runs), len(other.runs))
+            yield Evidence(a[0] <= b[0] and a[1] <= b[1], first.place, text, fewest)
