@@ -483,6 +483,7 @@ def test_names_from_outside_are_text(tmp_path: Path) -> None:
     assert "<script>alert" not in page
     assert "</script>|" not in page
     assert "\\|&%" in markdown(found)
+    assert "<script" not in markdown(found)
     assert "\\&\\%\\_\\$" in latex(found)
 
 

@@ -6,8 +6,10 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from conftest import refused
+from conftest import fednoil, refused
 from made_runs import made_run
 
 from fednoil.report.html import page_data
@@ -73,3 +75,14 @@ def test_a_run_that_diverged_is_reported(tmp_path: Path) -> None:
     assert (found.rows[0].figure("precision"), found.rows[0].figure("noise_ratio")) == (None, None)
     assert "nan" not in markdown(found).lower()
     assert "NaN" not in json.dumps(page_data(found))
+
+
+def test_a_damaged_record_is_one_line(tmp_path: Path) -> None:
+    made_run(tmp_path / "runs/a")
+    record = tmp_path / "runs.parquet"
+    assert fednoil("report", tmp_path / "runs", "--record", record)[0] == 0
+    rows = pq.read_table(record).to_pylist()
+    pq.write_table(pa.Table.from_pylist([rows[0] | {"summary": "{}"}], pq.read_schema(record)), record)
+    assert "is damaged: final_accuracy" in refused("report", record)
+    record.write_bytes(b"nonsense")
+    assert "is not a record of runs" in refused("report", record)

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from fednoil.errors import UserError
 from fednoil.files import write_bytes
 from fednoil.records.folder import Roster
+from fednoil.report.checks import Environment, Summary, check
 from fednoil.report.places import place_of
 from fednoil.report.runs import Clients, Run, completed
 
@@ -71,6 +72,8 @@ def _row(run: Run) -> dict[str, Any]:
 def _run(row: dict[str, Any], path: Path) -> Run:
     values = completed(json.loads(row["config"]))
     known: dict[str, Any] = {text: json.loads(row[text]) for text in _TEXTS[1:]}
+    check(Summary, known["summary"], path / row["name"])
+    check(Environment, known["environment"], path / row["name"])
     curves = {key: np.array(row[key], dtype=float) for key in CURVES if row[key] is not None}
     clients = Clients(**known["clients"])
     return Run(

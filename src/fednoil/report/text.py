@@ -21,10 +21,10 @@ def markdown(results: Results) -> str:
 def markdown_sheet(sheet: Sheet, level: int = 2) -> str:
     """One table under a heading of this level."""
     head = ["method", *(_heading(sheet, j) for j in range(len(sheet.columns)))]
-    lines = [f"{'#' * level} {sheet.title}", "", _row(head), _row(["---"] * len(head))]
+    lines = [f"{'#' * level} {_cell(sheet.title)}", "", _row(head), _row(["---"] * len(head))]
     for method, entries in zip(sheet.methods, sheet.entries, strict=True):
         lines.append(_row([method, *(_markdown_entry(entry) for entry in entries)]))
-    return "\n".join([*lines, "", sheet.note])
+    return "\n".join([*lines, "", _cell(sheet.note)])
 
 
 def markdown_claims(results: Results) -> str:
@@ -47,7 +47,7 @@ def _row(cells: list[str]) -> str:
 
 
 def _cell(text: str) -> str:
-    return " ".join(text.replace("|", "\\|").split())
+    return " ".join(text.replace("<", "&lt;").replace("|", "\\|").split())
 
 
 def _markdown_entry(entry: Entry | None) -> str:
