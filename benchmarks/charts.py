@@ -36,7 +36,7 @@ Results = dict[str, Any]
 
 
 def load(folder: Path) -> dict[str, Results]:
-    """The results that are there, by name: cpu, cuda, peers, checkpoints-cpu, checkpoints-cuda."""
+    """The results that are there, by name: cpu, cuda, peers, peers-two-threads, checkpoints-cpu, checkpoints-cuda."""
     return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))}
 
 
@@ -117,24 +117,21 @@ def scaling_table(name: str, results: Results | None) -> str:
     return "\n".join(lines)
 
 
-def peers_table(results: Results | None) -> str:
-    """Ratios to the plain loop."""
-    if results is None:
+def peers_table(measured: list[Results]) -> str:
+    """Ratios to the plain loop with as many threads."""
+    if not measured:
         return "Not measured: `peers.json` is not among the results."
-    names = {
-        "plain": "plain PyTorch loop",
-        "fednoil": "fednoil",
-        "pfl": results["peers"][0],
-        "flower": results["peers"][1],
-    }
     lines = [
         "| engine | threads | own seconds: best, median | wall clock: best, median | accuracy, % |",
         "|---|---|---|---|---|",
     ]
-    for row in results["rows"]:
-        threads = f"1 in each of {results['cores']} processes" if row["engine"] == "flower" else results["threads"]
-        ratios = [f"{row[f'{c}_best_ratio']:.2f}, {row[f'{c}_median_ratio']:.2f}" for c in ("cpu", "wall")]
-        lines.append(f"| {names[row['engine']]} | {threads} | {' | '.join(ratios)} | {row['accuracy']:.1f} |")
+    for results in measured:
+        pfl, flower = results["peers"]
+        names = {"plain": "plain PyTorch loop", "fednoil": "fednoil", "pfl": pfl, "flower": flower}
+        for row in results["rows"]:
+            threads = f"1 in each of {results['cores']} processes" if row["engine"] == "flower" else results["threads"]
+            ratios = [f"{row[f'{c}_best_ratio']:.2f}, {row[f'{c}_median_ratio']:.2f}" for c in ("cpu", "wall")]
+            lines.append(f"| {names[row['engine']]} | {threads} | {' | '.join(ratios)} | {row['accuracy']:.1f} |")
     return "\n".join(lines)
 
 
@@ -190,7 +187,7 @@ def checkpoints_table(found: dict[str, Results]) -> str:
 def tables(found: dict[str, Results]) -> dict[str, str]:
     """What stands between `<!-- NAME -->` and `<!-- end -->` in README.md."""
     return {
-        "peers": peers_table(found.get("peers")),
+        "peers": peers_table([found[name] for name in ("peers", "peers-two-threads") if name in found]),
         "scaling cpu": scaling_table("cpu", found.get("cpu")),
         "scaling cuda": scaling_table("cuda", found.get("cuda")),
         "checkpoints": checkpoints_table(found),
