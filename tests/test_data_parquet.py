@@ -77,6 +77,21 @@ def test_parquet_without_names(tmp_path: Path) -> None:
     assert from_parquet(shards(tmp_path)).class_names == ("0", "1")
 
 
+def test_pictures_of_several_formats(tmp_path: Path) -> None:
+    """The first one's is only tried first; one that no format knows is still named."""
+
+    def saved(value: int, form: str) -> bytes:
+        buffer = io.BytesIO()
+        Image.new("L", (6, 5), value).save(buffer, form)
+        return buffer.getvalue()
+
+    pixels = [saved(value, form) for value, form in ((10, "PNG"), (20, "BMP"), (30, "GIF"))]
+    dataset = from_parquet(shards(tmp_path / "mixed", pixels=pixels))
+    assert dataset.train.images[:, 0, 0, 0].tolist() == [10, 20, 30] * 2
+    with pytest.raises(UserError, match="row 1 can't be read as an image; replace or remove it"):
+        from_parquet(shards(tmp_path / "damaged", pixels=[pixels[0], b"nothing", pixels[2]]))
+
+
 def test_cifar10_from_some_train_shards(tmp_path: Path) -> None:
     pixels = [encoded(i, (32, 32), "L" if i else "RGB") for i in range(10)]
     names = list(CIFAR10.class_names)
@@ -101,6 +116,7 @@ def test_another_dataset_is_not_cifar10(tmp_path: Path) -> None:
         ({"label": "class"}, r"no label column \(label or fine_label or labels\)"),
         ({"labels": ["a", "b", "c"]}, "column 'label' is string; expected integers"),
         ({"labels": [0, None, 1]}, "1 empty rows; expected integers"),
+        ({"labels": pa.array([0, 2**63, 1], pa.uint64())}, "'label' has no labels: 9223372036854775808 is too large"),
         ({"labels": [0, -1, 1]}, r"train label -1 \(number 1\) is out of range"),
         ({"pixels": [encoded(1), None, encoded(2)]}, "1 rows have no image bytes"),
         ({"pixels": [encoded(1), b"junk", encoded(2)]}, r"row 1 can't be read as an image"),

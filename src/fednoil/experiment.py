@@ -225,7 +225,10 @@ def be_deterministic(wanted: bool) -> None:
     """Whether PyTorch takes only algorithms that give the same bits each time; our own kernels always do."""
     if wanted:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(wanted)
+    if wanted != torch.are_deterministic_algorithms_enabled():
+        torch.use_deterministic_algorithms(
+            wanted
+        )  # imports PyTorch's compiler: two thirds of the time of `import torch`
     torch.backends.cudnn.deterministic = wanted
 
 

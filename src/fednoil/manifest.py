@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from fednoil.columns import to_column, to_numbers
 from fednoil.errors import UserError
 from fednoil.files import write_bytes
 from fednoil.noise import Labels, Truth
@@ -70,15 +71,18 @@ def write_manifest(
     """Write a manifest; whatever was at `path` stays whole until the new file is complete."""
     path = Path(path)
     rows = _rows(parts, labels, truth)
-    true = pa.nulls(len(rows.client), pa.int32()) if rows.true is None else rows.true
     metadata = {
         "fednoil_version": VERSION,
         "data_hash": data_hash,
         "num_classes": str(num_classes),
         "noise_hash": rows.hash(),
     }
-    columns = dict(zip(SCHEMA.names, (rows.client, rows.index, rows.given, true), strict=True))
-    table = pa.Table.from_pydict(columns, schema=SCHEMA.with_metadata(metadata))
+    columns = [getattr(rows, name) for name in SCHEMA.names]
+    arrays = [
+        pa.nulls(len(rows.client), kind) if column is None else to_column(column, kind)
+        for column, kind in zip(columns, SCHEMA.types, strict=True)
+    ]
+    table = pa.table(arrays, schema=SCHEMA.with_metadata(metadata))
     try:
         buffer = pa.BufferOutputStream()
         pq.write_table(table, buffer)
@@ -197,8 +201,8 @@ def _integers(path: Path, table: pa.Table, name: str) -> np.ndarray:
     if column.null_count:
         raise _bad(path, f"column {name} has empty values; each row needs one")
     try:
-        return column.cast(pa.int64()).to_numpy()
-    except pa.ArrowException as error:
+        return to_numbers(column)
+    except OverflowError as error:
         raise _bad(path, f"column {name} has numbers too large for int64") from error
 
 

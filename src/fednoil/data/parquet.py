@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from fednoil.columns import to_numbers
 from fednoil.data.decoded import Decoded, Files, assemble
 from fednoil.data.images import Encoded, decode
 from fednoil.errors import UserError
@@ -150,9 +151,12 @@ def encoded(path: Path, table: pa.Table, *, whole: bool = True) -> list[Encoded]
 
 
 def integer_labels(path: Path, table: pa.Table) -> np.ndarray:
-    """Integer labels [N]."""
+    """The labels, int64 [N]."""
     column = table.column(1)
     if not pa.types.is_integer(column.type) or column.null_count:
         kind = f"{column.type} with {column.null_count} empty rows" if column.null_count else str(column.type)
         raise UserError(f"{path}: column '{table.column_names[1]}' is {kind}; expected integers in all rows")
-    return column.to_numpy()
+    try:
+        return to_numbers(column)
+    except OverflowError as error:
+        raise UserError(f"{path}: column '{table.column_names[1]}' has no labels: {error}; use 0, 1, 2, …") from None
