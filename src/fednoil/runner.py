@@ -238,6 +238,7 @@ def _play_all(
                 records.append(record)
                 state = after
                 if state.round_idx % config.run.checkpoint_every == 0 or state.round_idx == config.train.rounds:
+                    folder.flush_rounds()
                     checkpoints.save(state)
             for watch in watchers:
                 watch(record)
@@ -248,6 +249,7 @@ def _play_all(
             with contextlib.suppress(OSError):  # what could not be written behind the run is tried once more
                 checkpoints.wait()
             if state.round_idx > checkpoints.round_idx:
+                folder.flush_rounds()
                 checkpoints.save(state)
                 checkpoints.wait()
         raise
