@@ -382,7 +382,7 @@ def test_presets() -> None:
     assert "no preset's name contains 'krun'" in refused("presets", "krun")
 
 
-def test_methods() -> None:
+def test_methods(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = json.loads(fednoil("methods", "--json")[1])
     named = {(row["side"], row["name"]) for row in rows}
     assert named == {
@@ -391,9 +391,15 @@ def test_methods() -> None:
         *(("schedule", name) for name in ("constant", "cosine", "logarithm")),
     }
     assert all(row["title"] for row in rows)
+    monkeypatch.setenv("COLUMNS", "80")
     status, out, err = fednoil("methods")
     assert (status, err) == (0, "")
-    assert all(row["name"] in out for row in rows)
+    assert max(map(len, out.splitlines())) <= 80
+    assert all(line == line.rstrip() for line in out.splitlines())
+    words = " ".join(out.split())
+    for row in rows:
+        assert f" {row['name']} {row['title']}" in words
+        assert "paper" not in row or f"{row['paper']}; keeps {row['keeps']}; sends {row['sends']}; cost" in words
 
 
 def test_data(tmp_path: Path) -> None:

@@ -138,9 +138,10 @@ def presets(
 @app.command()
 def methods(as_json: Json = False) -> None:
     """List servers, learners and schedules."""
+    import json
     from dataclasses import asdict
 
-    from fednoil.cli.tables import show
+    from fednoil.cli.tables import show_list
     from fednoil.learners import LEARNERS
     from fednoil.servers import SERVERS
 
@@ -150,16 +151,16 @@ def methods(as_json: Json = False) -> None:
         for name, cls in table.items()
     ]
     rows += [{"name": name, "side": "schedule", "title": title} for name, title in SCHEDULES.items()]
-    columns = {
-        "name": "name",
-        "side": "side",
-        "title": "what it does",
-        "paper": "paper",
-        "keeps": "keeps per client",
-        "sends": "sends",
-        "cost": "cost (FedAvg = 1)",
-    }
-    show(rows, columns, "Any server goes with any learner and any schedule", as_json)
+    if as_json:
+        return print(json.dumps(rows, indent=2, ensure_ascii=False))
+    groups: dict[str, list[tuple[str, list[str]]]] = {}
+    for row in rows:
+        told = "{paper}; keeps {keeps}; sends {sends}; cost\N{NO-BREAK SPACE}{cost}"
+        told = told.format_map(row) if "paper" in row else ""
+        groups.setdefault(f"{row['side'].capitalize()}s", []).append((row["name"], [row["title"], told]))
+    print("Any server goes with any learner and any schedule. Told is what a client keeps")
+    print("between rounds, what it sends, and the cost of its work (FedAvg = 1).")
+    show_list(groups)
 
 
 @app.command()

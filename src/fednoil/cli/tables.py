@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
+from textwrap import wrap
 from typing import Any
 
 from rich import box
@@ -26,6 +28,18 @@ def show(rows: list[dict[str, Any]], columns: dict[str, str], title: str, as_jso
         # As text: a file's or class's name in brackets is no markup.
         table.add_row(*(Text(cell(row.get(key))) for key in columns))
     console.print(table)
+
+
+def show_list(groups: Mapping[str, Sequence[tuple[str, Sequence[str]]]]) -> None:
+    """Print names with texts beside them under headings, no wider than the terminal; 80 columns where there is none."""
+    names = [name for entries in groups.values() for name, _ in entries]
+    indent = max(map(len, names)) + 4
+    width = max(Console().width - indent, 20)
+    for heading, entries in groups.items():
+        print(f"\n{heading}")
+        for name, texts in entries:
+            first, *rest = (line.replace("\N{NO-BREAK SPACE}", " ") for text in texts for line in wrap(text, width))
+            print(f"  {name:<{indent - 4}}  {first}", *(f"{' ' * indent}{line}" for line in rest), sep="\n")
 
 
 def cell(value: Any) -> str:
