@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from fednoil.report.evidence import (
+    FALL,
     FEDNOIL,
     MARGIN,
     Evidence,
@@ -65,11 +66,23 @@ class Verdict:
         ties, slim = sum(e.tie for e in self.evidence), sum(e.slim for e in self.evidence)
         asides = [f"{ties} {'ties' if ties > 1 else 'tie'}"] if ties else []
         asides += [f"{slim} by no more than the spread over seeds"] if slim else []
+        if fallen := sum(e.fallen for e in self.evidence):
+            asides.append(f"in {fallen} a method stands still {FALL:g} points or more below its best round")
         aside = f" ({', '.join(asides)})" if asides else ""
         seeds, settings = min(e.seeds for e in self.evidence), len({e.where.where for e in self.evidence})
         each = f"{seeds} seed{'s' * (seeds != 1)} or more each"
         places = f"in {settings} setting{'s' * (settings != 1)}"
-        return f"holds in {self.held} of {len(self.evidence)} comparisons{aside} {places}, {each}"
+        return f"holds in {self.held} of {len(self.evidence)} comparisons{aside} {places}, {each}{self._failing}"
+
+    @property
+    def _failing(self) -> str:
+        """Where it doesn't hold, if it does somewhere else."""
+        titles = {e.where.title: [f.holds for f in self.evidence if f.where == e.where] for e in self.evidence}
+        failing = [title for title, held in titles.items() if not all(held)]
+        if not self.held or len(titles) < 2 or not failing:
+            return ""
+        more = f" and {len(failing) - 3} more" if len(failing) > 3 else ""
+        return f"; not, or not always, in {'; '.join(failing[:3])}{more}"
 
 
 def judge(results: Results) -> list[Verdict]:
