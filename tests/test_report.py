@@ -355,6 +355,21 @@ def test_the_files(tmp_path: Path) -> None:
     assert tex.count("\\begin{table}") == tex.count("\\end{table}") == 1
 
 
+def test_wide_tables_fit_a_page_and_say_over_how_many_seeds(tmp_path: Path) -> None:
+    for noise in ("symmetric-high", "symmetric-low", "pair-high", "pair-low"):
+        made_run(tmp_path / noise, where=("paper", "fashion-mnist", "iid", noise))
+    made_run(tmp_path / "again", seed=1)
+    narrow = latex(results(tmp_path))
+    assert "1 to 2 seeds.}" in narrow
+    assert "resizebox" not in narrow
+    made_run(tmp_path / "fifth", where=("paper", "fashion-mnist", "non-iid", "pair-low"))
+    wide = latex(results(tmp_path))
+    assert "\\begin{table*}" in wide
+    assert "\\resizebox{\\textwidth}{!}{%\n\\begin{tabular}{lccccc}" in wide
+    assert "\\end{tabular}}\n\\end{table*}" in wide
+    assert wide.count("{") == wide.count("}")
+
+
 def test_tables_are_printed_without_a_file(tmp_path: Path) -> None:
     made_run(tmp_path / "a")
     status, out, err = fednoil("report", tmp_path)

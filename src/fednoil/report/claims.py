@@ -79,7 +79,7 @@ class Verdict:
         """Where it doesn't hold, if it does somewhere else."""
         titles = {e.where.title: [f.holds for f in self.evidence if f.where == e.where] for e in self.evidence}
         failing = [title for title, held in titles.items() if not all(held)]
-        if not self.held or len(titles) < 2 or not failing:
+        if not failing or len(failing) == len(titles):
             return ""
         more = f" and {len(failing) - 3} more" if len(failing) > 3 else ""
         return f"; not, or not always, in {'; '.join(failing[:3])}{more}"
