@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from fednoil.executors.asking import own_networks, surveys, together, usual
@@ -70,7 +69,7 @@ class CudaGraphs:
         self.alone: str | None = None  # why clients are not stacked
         self.told = False
         # Whether the samples of a batch see each other.
-        self.mixes = any(isinstance(m, _BatchNorm) for m in self.bench.benches[0].modules())
+        self.mixes = any(net.mixes for net in self.bench.benches[0].nets.values())
         if any(isinstance(m, _DropoutNd) and m.p > 0 for m in self.bench.benches[0].modules()):
             self._give_up("the model has dropout, whose random numbers a graph can't take from the run's seed")
 

@@ -232,16 +232,13 @@ class DivideMix(Learner):
             return loss + negative_entropy(logits) if self.config.entropy_penalty else loss
         other.eval()
         images = [batch["first/images"], batch["second/images"]]
+        guessed = [batch["u_first/images"], batch["u_second/images"]] if form == "mix" else []
         with torch.no_grad():
-            own = torch.stack([torch.softmax(net(x), 1) for x in images]).mean(0)
+            probs = [torch.softmax(logits, 1) for logits in net.each(*images, *guessed)]
+            own = torch.stack(probs[:2]).mean(0)
             targets = [refine(own, batch["labels"], batch["chance"], self.config.sharpen)] * 2
-            if form == "mix":
-                guessed = [batch["u_first/images"], batch["u_second/images"]]
-                # In eval mode a pass over both views at once says the same; in train mode BatchNorm would see both.
-                probs = [
-                    *(torch.softmax(net(u), 1) for u in guessed),
-                    *torch.softmax(other(torch.cat(guessed)), 1).chunk(2),
-                ]
+            if guessed:
+                probs = probs[2:] + [torch.softmax(logits, 1) for logits in other.each(*guessed)]
                 targets += [sharpen(torch.stack(probs).mean(0), self.config.sharpen)] * 2
                 images += guessed
         inputs, wanted, share = torch.cat(images).float(), torch.cat(targets), batch["share"]
