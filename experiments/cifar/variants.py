@@ -96,6 +96,10 @@ GROUPS: dict[str, tuple[Variant, ...]] = {
         Variant("frac-0.5", "more labels, less sure", ("learner.frac=0.5",)),
         Variant("xi-0.8", "a young model is rarely 0.95 sure", ("learner.xi=0.8",)),
         Variant("xi-0.6", "and still less", ("learner.xi=0.6",)),
+        Variant("xi-0.99", "the model is surer than it is right", ("learner.xi=0.99",)),
+        Variant("lambda-0.3", "pseudo-labels that count less", ("learner.lambda_u=0.3",)),
+        Variant("ssl-40", "no pseudo-labels before the model is worth it", ("learner.ssl_start=41",)),
+        Variant("ssl-80", "and still later", ("learner.ssl_start=81",)),
         Variant("ramp-40", "pseudo-labels count once the model is worth it", ("learner.ramp=40",)),
         Variant("pseudo-0.5", "τ = 0.5 may be meant for pseudo-labels too", ("learner.pseudo_temperature=0.5",)),
         Variant(

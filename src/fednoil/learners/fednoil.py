@@ -60,16 +60,19 @@ class FedNoilConfig(LearnerConfig):
     mu: float | None = Field(
         default=None, gt=0, description="unlabelled batch as a multiple of the labelled one; none: as epoch says"
     )
-    ramp: int = Field(default=0, ge=0, description="rounds over which lambda_u rises from 0 to its value")
+    ramp: int = Field(
+        default=0, ge=0, description="rounds over which lambda_u rises from 0 to its value, from ssl_start on"
+    )
     pseudo_temperature: float = Field(default=1.0, gt=0, description="temperature of the softmax of pseudo-labels")
     views_as: Literal["mean", "turns"] = Field(
         default="mean", description="a pseudo-label is the mean of all views; turns: each epoch has the next view's"
     )
     soft: bool = Field(default=False, description="train on the pseudo-labels' probabilities, not on the likeliest")
     warmup: int = Field(default=0, ge=0, description="first rounds in which D^x has every sample")
+    ssl_start: int = Field(default=1, ge=1, description="first round that trains on pseudo-labels")
 
     later: ClassVar[frozenset[str]] = frozenset(
-        ("ra_ops", "x_augment", "redraw", "mu", "ramp", "pseudo_temperature", "views_as", "soft", "warmup")
+        ("ra_ops", "x_augment", "redraw", "mu", "ramp", "pseudo_temperature", "views_as", "soft", "warmup", "ssl_start")
     )
 
 
@@ -88,13 +91,11 @@ class FedNoil(Learner):
     def uses_unlabelled(self) -> bool:
         return self.config.ssl and self.config.lambda_u > 0
 
-    @property
-    def teaches_once(self) -> bool:
-        """Whether the pseudo-labels are those of the received model."""
-        return self.uses_unlabelled and self.config.teacher == "global"
+    def trains_on_unlabelled(self, round_idx: int) -> bool:
+        return self.uses_unlabelled and round_idx >= self.config.ssl_start
 
     def asks(self, client: Client, turn: Turn) -> Tensors:
-        if not self.teaches_once:
+        if self.config.teacher != "global" or not self.trains_on_unlabelled(turn.round_idx):
             return {}
         keys = turn.seed.child("teacher").keys(range(self.config.views), client.index.device)
         return {"weak": weak_plan(keys, len(client), self.task.pad).transpose(0, 1)}
@@ -157,7 +158,8 @@ class FedNoil(Learner):
     def unlabelled_weight(self, labelled: int, unlabelled: int, round_idx: int) -> float:
         """λ_u, as published; with `auto` times at most |D^u|/|D^x|, lest the last few hard samples outweigh all
         others."""
-        weight = self.config.lambda_u * (min(1.0, round_idx / self.config.ramp) if self.config.ramp else 1.0)
+        so_far = round_idx - self.config.ssl_start + 1
+        weight = self.config.lambda_u * (min(1.0, so_far / self.config.ramp) if self.config.ramp else 1.0)
         if self.config.frac != "auto" or not self.config.balance:
             return weight
         return weight * min(1.0, unlabelled / labelled)
@@ -175,7 +177,8 @@ class FedNoil(Learner):
         labelled, unlabelled = self.split(judged["weight"], size, turn.seed, epochs)
         members = labelled.flatten()
         state["drawn"].scatter_add_(0, members, torch.ones_like(members))
-        steps, batch_x, batch_u = self.epoch_shape(size, len(client) - size)
+        teaches = self.trains_on_unlabelled(turn.round_idx)
+        steps, batch_x, batch_u = self.epoch_shape(size, len(client) - size, teaches)
         batch = self.labelled_plan(client, labelled, turn.seed, epochs, (steps, batch_x))
         if batch_u:
             weight = self.unlabelled_weight(size, len(client) - size, turn.round_idx)
@@ -225,11 +228,11 @@ class FedNoil(Learner):
         size, ops, prob = self.task.image_shape[1:], self.config.ra_ops, self.config.ra_prob
         return strong_plan(keys, count, size, self.task.pad, ops, prob).view(*chosen.shape, -1)
 
-    def epoch_shape(self, labelled: int, unlabelled: int) -> tuple[int, int, int]:
-        """Steps of an epoch and the sizes of its labelled and unlabelled batches."""
+    def epoch_shape(self, labelled: int, unlabelled: int, teaches: bool) -> tuple[int, int, int]:
+        """Steps of an epoch and the sizes of its labelled and unlabelled batches, the latter 0 if nothing `teaches`."""
         size, form = self.task.batch_size, self.config.epoch
         steps = -(-(labelled + unlabelled if form == "whole" else labelled) // size)
-        if not self.uses_unlabelled or unlabelled == 0:
+        if not teaches or unlabelled == 0:
             return steps, size, 0
         if form == "max_cover":
             steps = -(-max(labelled, unlabelled) // size)
