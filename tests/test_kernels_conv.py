@@ -230,6 +230,19 @@ def test_a_tile_of_choice_changes_nothing_but_rounding(kind):
 
 
 @pytest.mark.parametrize(
+    ("size", "stride", "depth"),  # blocks of two rows, of an image, of four images, of rows that no block ends with
+    [(8, 1, 16), (8, 2, 16), (4, 1, 16), (4, 1, 64), (4, 2, 16), (6, 1, 16), (12, 1, 16)],
+)
+@pytest.mark.parametrize("kernel", [1, 3])
+def test_blocks_of_whole_rows_find_their_pixels(size, stride, depth, kernel):
+    case = (2, 3, size, size, 16, 16, kernel, stride, kernel // 2)
+    tensors = inputs(case)
+    config = conv.Configs(weight_gradient=conv.Config(16, 16, depth, 4, 2, splits=2))
+    got = conv.conv2d(*tensors, *case[7:], config)
+    check(got, reference(*tensors, *case[7:], False), tensors, tensors, 1e-4)
+
+
+@pytest.mark.parametrize(
     "case", [(2, 3, 5, 6, 16, 16, 3, 1, 1), (1, 2, 4, 8, 18, 20, 5, 1, 2), (1, 2, 5, 6, 3, 16, 2, 1, 0)]
 )
 @pytest.mark.parametrize("pixels", [2, 4])  # a width that they do not divide takes them one by one
