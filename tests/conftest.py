@@ -92,6 +92,14 @@ def values(tiny_npz: Path) -> dict[str, Any]:
 
 
 @pytest.fixture
+def fednoil_values(values: dict[str, Any]) -> dict[str, Any]:
+    """The tiny experiment with FedNoiL."""
+    values["server"] |= {"sampling": "score"}
+    values["learner"] = {"name": "fednoil", "frac": 0.35}
+    return values
+
+
+@pytest.fixture
 def federated(values: dict[str, Any]) -> dict[str, Any]:
     """The tiny experiment with scored clients, ready for a federation that doesn't wait."""
     values["server"]["sampling"] = "score"
