@@ -104,7 +104,7 @@ def test_names_from_outside_are_text(tmp_path: Path) -> None:
 
 def test_bad_input_is_one_line(tmp_path: Path) -> None:
     assert "no run in" in refused("report", tmp_path)
-    assert "is not a folder" in refused("report", tmp_path / "none")
+    assert "does not exist; give run folders" in refused("report", tmp_path / "none")
     made_run(tmp_path / "a")
     assert "doesn't exist" in refused("report", tmp_path, "--html", tmp_path / "none/page.html")
     (tmp_path / "a/rounds.jsonl").write_text("")
