@@ -464,17 +464,24 @@ main()
 """
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (None, 143)])
 def test_stopping_saves_the_last_whole_round(
-    number: signal.Signals, status: int, reference: Path, toml: Path, tmp_path: Path
+    number: signal.Signals | None, status: int, reference: Path, toml: Path, tmp_path: Path
 ) -> None:
+    """By a signal, or (None) by the end of the process that holds its standard input."""
     out = tmp_path / "r"
-    with spawn("-c", SLOW, "run", str(toml), "--out", str(out), "--json") as process:
+    tied = ["--tied"] if number is None else []
+    with spawn("-c", SLOW, "run", str(toml), "--out", str(out), "--json", *tied, stdin=subprocess.PIPE) as process:
         assert process.stdout is not None
+        assert process.stdin is not None
         assert json.loads(process.stdout.readline())["round"] == 1
         for flag in ("--resume", "--force"):
             assert "is being written by another process" in refused("run", toml, flag, "--out", out)
-        process.send_signal(number)
+        if number is None:
+            process.stdin.close()
+            process.stdin = None
+        else:
+            process.send_signal(number)
         _, err = process.communicate(timeout=60)
     assert process.returncode == status
     assert err.startswith("fednoil: ")

@@ -18,11 +18,12 @@ from rich.console import Console
 from fednoil import __version__
 from fednoil.cli import federation
 from fednoil.cli.audit import audit
+from fednoil.cli.methods import methods
 from fednoil.cli.relabel import relabel
 from fednoil.cli.report import report
 from fednoil.cli.reproduce import reproduce
 from fednoil.cli.resolving import resolve
-from fednoil.cli.stopping import Stopped
+from fednoil.cli.stopping import Stopped, stop_with_standard_input
 from fednoil.errors import UserError
 
 typer.core.HAS_RICH = False  # help is plain text, in which typer would else escape "[default: …]" for rich
@@ -40,12 +41,6 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 DataDir = Annotated[
     Path | None, typer.Option("--data-dir", help="Folder with datasets; else $FEDNOIL_DATA is searched.")
 ]
-
-SCHEDULES = {
-    "constant": "The same number of local epochs in every round",
-    "cosine": "Local epochs fall from t_max to t_min at round r_min: slowly at first",
-    "logarithm": "Local epochs fall from t_max to t_min at round r_min: fast at first",
-}
 
 
 @app.command()
@@ -70,8 +65,11 @@ def run(
     force: Annotated[bool, typer.Option("--force", help="Start over, replacing the run in --out.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a round.")] = False,
+    tied: Annotated[bool, typer.Option("--tied", hidden=True, help="Stop when standard input ends.")] = False,
 ) -> None:
     """Run an experiment and record it in a folder."""
+    if tied:
+        stop_with_standard_input()
     from fednoil.cli.reporters import Bars, JsonLines, Plain
     from fednoil.runner import Silent
     from fednoil.runner import run as run_experiment
@@ -135,32 +133,7 @@ def presets(
         print("List names: fednoil presets PATTERN, for example 'cifar10/*/krum' or symmetric-high")
 
 
-@app.command()
-def methods(as_json: Json = False) -> None:
-    """List servers, learners and schedules."""
-    import json
-    from dataclasses import asdict
-
-    from fednoil.cli.tables import show_list
-    from fednoil.learners import LEARNERS
-    from fednoil.servers import SERVERS
-
-    rows = [
-        {"name": name, "side": side, **(asdict(cls.about) if cls.about else {})}
-        for side, table in (("server", SERVERS), ("learner", LEARNERS))
-        for name, cls in table.items()
-    ]
-    rows += [{"name": name, "side": "schedule", "title": title} for name, title in SCHEDULES.items()]
-    if as_json:
-        return print(json.dumps(rows, indent=2, ensure_ascii=False))
-    groups: dict[str, list[tuple[str, list[str]]]] = {}
-    for row in rows:
-        told = "{paper}; keeps {keeps}; sends {sends}; cost\N{NO-BREAK SPACE}{cost}"
-        told = told.format_map(row) if "paper" in row else ""
-        groups.setdefault(f"{row['side'].capitalize()}s", []).append((row["name"], [row["title"], told]))
-    print("Any server goes with any learner and any schedule. Told is what a client keeps")
-    print("between rounds, what it sends, and the cost of its work (FedAvg = 1).")
-    show_list(groups)
+app.command()(methods)
 
 
 @app.command()

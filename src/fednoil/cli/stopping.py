@@ -1,6 +1,12 @@
-"""Ctrl-C and SIGTERM as an exception that says how to go on."""
+"""Ctrl-C and SIGTERM as an exception that says how to go on, and the end of whoever started this process as SIGTERM."""
 
 from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
 
 
 class Stopped(BaseException):
@@ -10,3 +16,19 @@ class Stopped(BaseException):
         super().__init__(number)
         self.number = number
         self.hint = ""  # how to go on with what was stopped
+
+
+def stop_with_standard_input() -> None:
+    """Be told to stop when standard input ends: a parent holds it open, and however that dies the system closes it.
+
+    Linux can signal the death of a parent, but means the thread that started a process.
+    """
+    number = sys.stdin.fileno()
+
+    def watch() -> None:
+        with contextlib.suppress(OSError):
+            while os.read(number, 4096):
+                pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, name="parent", daemon=True).start()

@@ -148,9 +148,9 @@ class _Processes:
         command = [sys.executable, "-m", "fednoil", "run", str(plan), "--out", str(folder), "--resume", "--json"]
         if self.data_dir is not None:
             command += ["--data-dir", str(self.data_dir)]
-        return subprocess.Popen(
-            command, env=self.environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=1
-        )
+        # Its standard input, to which nothing is written, ends when this process does, even by kill -9: it stops then.
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        return subprocess.Popen([*command, "--tied"], env=self.environment, text=True, bufsize=1, **pipes)
 
     def stop(self) -> None:
         """Ask every process to write its checkpoint and end."""
