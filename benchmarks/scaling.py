@@ -95,7 +95,7 @@ class Case:
         learner, samples = self.experiment.learner, len(self.experiment.setting.parts[0])
         assert isinstance(learner, FedNoil)
         labelled = learner.labelled_size({"confidence": torch.zeros(samples)}, 1)
-        steps, batch_x, batch_u = learner.epoch_shape(labelled, samples - labelled)
+        steps, batch_x, batch_u = learner.epoch_shape(labelled, samples - labelled, True)
         return steps * self.experiment.schedule.epochs(1) * len(self.experiment.setting.parts), batch_x + batch_u
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import itertools
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -120,11 +122,28 @@ def test_no_variant_is_another_by_a_second_name(modules: dict[str, ModuleType]) 
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("lr-cosin", "unknown variant 'lr-cosin'"), ("no-ssl+plus", "fednoil-no-ssl and fednoil-plus are two methods")],
+    [
+        ("lr-cosin", "unknown variant 'lr-cosin'"),
+        ("no-ssl+plus", "fednoil-no-ssl and fednoil-plus are two methods"),
+        ("no-ssl+wd-5e-4+mu-7", "mu-7 changes nothing without semi-supervision"),
+        ("no-ssl+ra-always", "ra-always changes nothing without semi-supervision"),
+    ],
 )
 def test_a_wrong_name_gets_one_clear_line(modules: dict[str, ModuleType], name: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         modules["variants"].composed(name)
+
+
+def test_strong_views_of_labelled_samples_have_their_operations(modules: dict[str, ModuleType]) -> None:
+    assert modules["variants"].composed("no-ssl+x-strong+ra-always").method == "fednoil-no-ssl"
+
+
+def test_a_rate_falls_over_the_rounds_that_are_run(modules: dict[str, ModuleType]) -> None:
+    variants = modules["variants"]
+    variant, place = variants.composed("no-ssl+lr-cosine"), variants.PLACES["symmetric-high"]
+    for length in (30, 40, 200):
+        train = variants.configured(variant, place, 0, length, False, ()).train
+        assert (train.round_share(1), train.round_share(length)) == pytest.approx((1, 0.01))
 
 
 def command(modules: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch, *words: object) -> None:
@@ -147,7 +166,16 @@ def test_a_run_stops_in_time_goes_on_and_is_collected(
 ) -> None:
     study, table, folder = modules["study"], modules["table"], tmp_path / "runs" / "small--published--seed0--3"
     run = ["run", "published", "--setting", "small", "--rounds", "3", *words]
-    command(modules, monkeypatch, *run, "--seconds", "1e-9")
+    with pytest.MonkeyPatch.context() as patch:  # time is up when round 2 is half-way
+
+        def late(watcher: Any, share: float) -> None:
+            if watcher.agreed:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                signal.raise_signal(signal.SIGALRM)
+
+        patch.setattr(study.Watcher, "local", late)
+        patch.setattr(study.time, "monotonic", itertools.count(step=100).__next__)
+        command(modules, monkeypatch, *run, "--seconds", "100")
     assert "time is up" in capsys.readouterr().out
     assert len((folder / "rounds.jsonl").read_text().splitlines()) == 1
     command(modules, monkeypatch, *run)
@@ -165,8 +193,30 @@ def test_a_run_stops_in_time_goes_on_and_is_collected(
         ("published", "0", "3", "3")
     ]
     assert results[0]["val_accuracy"] == curves[-1]["val_accuracy"]  # a quarter of three rounds is one
-    assert table.draw(results, curves, "small", tmp_path / "small.png")
-    assert "| published | – | 1 | 3 | " in table.screening(results, "small")
+    groups = table.together(results, "small")
+    assert table.draw(groups, curves, "small", tmp_path / "small.png")
+    assert "`train.batch_size=8` | 1 | 3 | " in table.screening(groups)  # keys of --set are told
+
+
+def test_a_wrong_key_is_told_before_the_first_run(
+    modules: dict[str, ModuleType], words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(SystemExit, match=r"unknown key 'schedule\.t_max'"):  # FedAvg has no such key
+        command(modules, monkeypatch, "run", "published", "fedavg", "--setting", "small", "--rounds", "1", *words)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_run_with_other_keys_is_not_taken_for_this_one(
+    modules: dict[str, ModuleType],
+    words: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run = ["run", "published", "--setting", "small", "--rounds", "1", *words]
+    command(modules, monkeypatch, *run)
+    with pytest.raises(SystemExit, match="1 of 1 runs failed"):
+        command(modules, monkeypatch, *run, "--set", "train.lr=0.01")
+    assert "has other keys than are asked for now" in capsys.readouterr().out
 
 
 def test_what_is_far_behind_is_given_up(
@@ -199,19 +249,36 @@ def test_a_table_by_hand(modules: dict[str, ModuleType]) -> None:
     common = {"setting": "symmetric-high", "full": "False", "planned": "40", "given_up": "", "seconds": "100.0"}
     figures = {"label_precision": "70.00", "pseudo_accuracy": "60.00", "pseudo_accept": "50.00"}
     rows = [
-        {**common, **figures, "variant": v, "rounds": r, "val_accuracy": a, "test_accuracy": t, "final_test": t}
-        for v, r, a, t in (
-            ("published", "40", "24.00", "50.00"),
-            ("published", "40", "26.00", "52.00"),
-            ("wd-5e-4", "20", "27.00", "55.00"),
+        {**common, **figures, "variant": v, "seed": s, "rounds": r, "val_accuracy": a, "test_accuracy": t}
+        | {"final_test": t, "sets": " ".join(modules["variants"].composed(v).sets)}
+        for v, s, r, a, t in (
+            ("published", "0", "40", "24.00", "50.00"),
+            ("published", "1", "40", "26.00", "52.00"),
+            ("wd-5e-4", "0", "20", "27.00", "55.00"),
+            ("x-none", "1", "40", "28.50", "56.00"),
+            ("no-ssl", "0", "40", "23.00", "48.00"),
+            ("no-ssl+x-none", "0", "40", "22.00", "47.00"),
         )
     ]
-    lines = table.screening(rows, "symmetric-high").splitlines()[2:]
-    assert lines[0] == (
-        "| wd-5e-4 | `train.weight_decay=5e-4` | 1 | 20 of 40 | 27.0 | 55.0 | 55.0 | 70.0 | 60.0 (50.0) | 100.0 |"
+    lines = table.screening(table.together(rows, "symmetric-high", no_ssl=False)).splitlines()[2:]
+    assert lines[:2] == [
+        "| x-none | `learner.x_augment=none` | 1 | 40 | 28.5 | +2.5 | 56.0 | 56.0 | 70.0 | 60.0 (50.0) | 100.0 |",
+        "| wd-5e-4 | `train.weight_decay=5e-4` | 1 | 20 of 40 | 27.0 | – | 55.0 | 55.0 | 70.0 | 60.0 (50.0) | 100.0 |",
+    ]
+    assert lines[2].startswith("| published | – | 2 | 40 | 25.0 ± 1.4 | – | 51.0 ± 1.4 | 51.0 ± 1.4 | 70.0 ± 0.0 |")
+    alone = table.screening(table.together(rows, "symmetric-high", no_ssl=True)).splitlines()[2:]
+    assert [line.split(" | ")[:6:5] for line in alone] == [["| no-ssl", "–"], ["| no-ssl+x-none", "-1.0"]]
+    assert table.screening(table.together(rows, "cifar100")) == "Not run yet."
+    assert table.counted(rows) == (
+        "Looked at so far on CIFAR: 5 variants, 1 of them joined from others, in 6 runs, 0 of them given up; "
+        "10 minutes of rounds."
     )
-    assert lines[1].startswith("| published | – | 2 | 40 | 25.0 ± 1.4 | 51.0 ± 1.4 | 51.0 ± 1.4 | 70.0 ± 0.0 |")
-    assert table.screening(rows, "cifar100") == "Not run yet."
+
+
+def test_the_papers_numbers_stand_beside_the_final_rows(modules: dict[str, ModuleType]) -> None:
+    printed = modules["table"].printed
+    assert printed("symmetric-high") == (" (paper: FedNoiL(Cosine) 74.07, FedNoiL(Logarithm) 74.62, FedNoiL† 63.44)")
+    assert printed("noise-40") == printed("small") == ""
 
 
 def test_levels_by_hand(modules: dict[str, ModuleType], tmp_path: Path) -> None:

@@ -25,8 +25,8 @@ from conftest import tiny_arrays
 
 from fednoil.config import load_config, to_toml
 from fednoil.flower.loopback import CONNECTION, SUPERLINK, Loopback, Process
-from fednoil.records.files import read_tensors
 from fednoil.runner import Silent, run
+from fednoil.tensors import read_tensors
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[1]

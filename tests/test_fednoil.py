@@ -126,10 +126,10 @@ def test_scores_are_made_with_the_received_model(fednoil_values: dict[str, Any])
 def test_epoch_shapes(n: int, frac: float, labelled: int, proportional: Any, max_cover: Any) -> None:
     state = {"confidence": torch.rand(n)}
     assert learner(frac=frac).labelled_size(state, 1) == labelled
-    assert learner(frac=frac).epoch_shape(labelled, n - labelled) == proportional
-    assert learner(frac=frac, epoch="max_cover").epoch_shape(labelled, n - labelled) == max_cover
-    assert learner(frac=frac, ssl=False).epoch_shape(labelled, n - labelled) == (-(-labelled // 32), 32, 0)
-    assert learner(frac=1.0).epoch_shape(n, 0) == (-(-n // 32), 32, 0)
+    assert learner(frac=frac).epoch_shape(labelled, n - labelled, True) == proportional
+    assert learner(frac=frac, epoch="max_cover").epoch_shape(labelled, n - labelled, True) == max_cover
+    assert learner(frac=frac).epoch_shape(labelled, n - labelled, False) == (-(-labelled // 32), 32, 0)
+    assert learner(frac=1.0).epoch_shape(n, 0, True) == (-(-n // 32), 32, 0)
 
 
 @settings(deadline=None, max_examples=30)

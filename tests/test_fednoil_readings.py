@@ -54,7 +54,7 @@ def planned(
     ],
 )
 def test_steps_and_batches(keys: dict[str, Any], shape: tuple[int, int, int]) -> None:
-    assert learner(**keys).epoch_shape(175, 325) == shape
+    assert learner(**keys).epoch_shape(175, 325, keys.get("ssl", True)) == shape
 
 
 def test_a_large_unlabelled_batch_goes_round_more_than_once() -> None:
@@ -107,6 +107,24 @@ def test_everything_is_labelled_during_the_warm_up() -> None:
     assert "u_index" in planned(warmup=2, round_idx=3)[0].tensors
 
 
+def test_pseudo_labels_begin_with_their_first_round() -> None:
+    assert "u_index" not in planned(ssl_start=4, round_idx=3)[0].tensors
+    assert "u_index" in planned(ssl_start=4, round_idx=4)[0].tensors
+    assert planned(ssl_start=4, ramp=4, round_idx=5)[0].tensors["u_weight"].unique().tolist() == [0.5]
+
+
+@pytest.mark.parametrize("teacher", ["global", "local"])
+def test_before_pseudo_labels_begin_it_is_as_without_them(values: dict[str, Any], teacher: str) -> None:
+    ends = []
+    for keys in ({"ssl_start": 3}, {"ssl": False}):
+        experiment = made(values, teacher=teacher, **keys)
+        executor, state = make_executor(experiment, CPU), rounds.start(experiment)
+        for _ in range(2):
+            state, _ = rounds.play(experiment, executor, state)
+        ends.append(state.server.tensors)
+    assert_same(*ends)
+
+
 def test_soft_pseudo_labels_are_the_probabilities() -> None:
     phase, state = planned(soft=True, xi=0.2)
     hard, _ = planned(xi=0.2)
@@ -151,6 +169,7 @@ READINGS = [
     {"redraw": "round"},
     {"ra_ops": 1},
     {"warmup": 1},
+    {"ssl_start": 2},
 ]
 
 
@@ -181,6 +200,7 @@ def test_a_default_says_what_was_meant_before(values: dict[str, Any], key: str) 
         ({"redraw": "step"}, "learner.redraw = 'step'"),
         ({"mu": 0}, "learner.mu = 0"),
         ({"ramp": -1}, "learner.ramp = -1"),
+        ({"ssl_start": 0}, "learner.ssl_start = 0"),
         ({"pseudo_temperature": 0}, "learner.pseudo_temperature = 0"),
         ({"soft": "very"}, "learner.soft = 'very'"),
     ],

@@ -25,9 +25,9 @@ from fednoil.flower.messages import BadMessage, Body, Form, pack, unpack
 from fednoil.flower.server import Assignment, play
 from fednoil.learners import LEARNERS
 from fednoil.records.compare import describe
-from fednoil.records.files import read_tensors
 from fednoil.runner import Silent, run
 from fednoil.servers import SERVERS
+from fednoil.tensors import read_tensors
 
 Values = dict[str, Any]
 

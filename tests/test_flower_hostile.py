@@ -19,7 +19,7 @@ from loop_grid import LoopGrid, federate, partitions
 from fednoil.config import load_config
 from fednoil.data import SITES
 from fednoil.flower.messages import clean, content_bytes
-from fednoil.records.files import read_tensors
+from fednoil.tensors import read_tensors
 
 Values = dict[str, Any]
 LIAR = 898  # client 2 of four

@@ -29,8 +29,7 @@ from fednoil.flower.messages import Refusal
 from fednoil.flower.node import Node, NodeSettings, Order, whole
 from fednoil.flower.privacy import noise_std, private_update
 from fednoil.learners.base import Learner
-from fednoil.records.files import read_tensors
-from fednoil.tensors import Tensors
+from fednoil.tensors import Tensors, read_tensors
 
 Values = dict[str, Any]
 

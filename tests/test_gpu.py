@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fednoil import rounds
@@ -41,7 +41,7 @@ CASES: dict[str, dict[str, Any]] = {
     "falling-rates-of-two": {"learner": {"name": "dividemix", "warmup": 1}, "train": {"lr_turn": "linear"}},
     "nesterov-clip": {"train": {"nesterov": True, "clip": 0.3}},
     "keep-momentum": {"train": {"keep_momentum": True}, "learner": {"name": "fednoil", "frac": 0.4}},
-    "group-norm": {"model": {"name": "resnet18", "width": 4, "norm": "group"}, "learner": {"name": "fednoil"}},
+    "group-norm": {"model": {"name": "test_gpu:gn_model"}, "learner": {"name": "fednoil", "frac": 0.4}},
     "measured-statistics": {
         "model": {"name": "test_rounds:bn_model"},
         "server": {"statistics": "measure", "step": 0.5},
@@ -87,6 +87,12 @@ CASES: dict[str, dict[str, Any]] = {
     "apfl+josrc": {"server": {"name": "apfl"}, "learner": {"name": "josrc", "warmup": 2}},
     "batch-norm": {"model": {"name": "test_rounds:bn_model"}, "learner": {"name": "fednoil", "frac": 0.4}},
 }
+
+
+def gn_model(image_shape: tuple[int, int, int], num_classes: int) -> nn.Module:
+    """One layer: in a ResNet18 a difference of 1e-7 at the start is as large as the weights after two such rounds."""
+    conv = nn.Conv2d(image_shape[0], 8, 3, padding=1)
+    return nn.Sequential(conv, nn.GroupNorm(2, 8), nn.ReLU(), nn.Flatten(), nn.Linear(512, num_classes))
 
 
 @pytest.fixture(autouse=True)
@@ -212,6 +218,7 @@ def test_a_learner_that_cannot_be_captured_runs_eagerly_and_says_why(values: dic
         state, _ = rounds.play(experiment, executor, rounds.start(experiment))
     assert executor.reason is not None
     assert sum("not as CUDA graphs" in str(w.message) for w in told) == 1
+    assert torch.rand(1, device="cuda") < 1  # PyTorch's own generator is out of the capture that failed
     values["run"] |= {"executor": "sequential"}
     again = make_experiment(load_config(values))
     wanted, _ = rounds.play(again, make_executor(again, torch.device("cuda")), rounds.start(again))

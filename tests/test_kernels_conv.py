@@ -294,3 +294,12 @@ def test_a_norm_takes_its_statistics_from_the_convolution(stride, with_residual)
     for place, name in enumerate(("y", *names, "mean", "variance")):
         expected = torch.stack([row[place] for row in wanted])
         torch.testing.assert_close(got[place], expected, rtol=1e-3, atol=1e-3, msg=lambda m, name=name: f"{name}: {m}")
+
+
+@pytest.mark.parametrize(("room", "widest"), [(232448, 256), (101376, 128)])
+def test_a_tile_fits_the_shared_memory(monkeypatch: pytest.MonkeyPatch, room: int, widest: int) -> None:
+    monkeypatch.setattr(conv, "_room", lambda: room)
+    shape = conv.Shape(6, 87, 4, 4, 512, 512, 3, 3, 1, 1, False)
+    for tile in (conv.forward_config(shape, torch.bfloat16), conv.input_gradient_config(shape, torch.bfloat16)):
+        assert tile.cols == widest
+        assert (tile.rows + tile.cols) * tile.depth * 2 * tile.stages <= room

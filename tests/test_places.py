@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from made_runs import made_run
 
-from fednoil.config import load_config
-from fednoil.report.places import place_of
+from fednoil.config import load_config, merge, preset
+from fednoil.report.places import command_of, place_of
 from fednoil.report.results import Results
 from fednoil.report.runs import load_runs
 from fednoil.report.sheets import sheets
@@ -31,6 +31,21 @@ def test_methods_that_differ_in_a_key_have_titles_of_their_own(
         for keys in (one, other)
     ]
     assert titles[0] != titles[1]
+
+
+def test_a_mix_of_classes_is_a_non_iid_setting_with_a_change() -> None:
+    """`--set partition.kind=mixture` on a cell of the paper stands beside it, and its command makes it again."""
+    values = merge(preset("paper/fashion-mnist/non-iid/pair-low/fednoil-cosine"), {"partition": {"kind": "mixture"}})
+    full = load_config(values).model_dump(mode="json")
+    place = place_of(full)
+    assert (place.family, place.setting, place.noise, place.method) == (
+        "paper",
+        "non-iid",
+        "pair-low",
+        "fednoil-cosine",
+    )
+    name = "paper/fashion-mnist/non-iid/pair-low/fednoil-cosine"
+    assert command_of(full) == ["run", name, "--set", "partition.kind=mixture", "--seed", "0"]
 
 
 def test_methods_that_differ_in_epochs_or_in_a_users_own_keys_keep_their_rows(tmp_path: Path) -> None:

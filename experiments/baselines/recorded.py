@@ -1,8 +1,9 @@
 """What is kept of the runs: `records/rounds.csv`, a line for each round, and `records/runs.json`, what each run was.
 
-    python experiments/baselines/recorded.py RUN...    # take run folders in, or anew
+    python experiments/baselines/recorded.py RUNS...    # take run folders in, or folders of them, or anew
 
-Of a round only what the table, the curves and the text of README.md need is kept.
+A run is known by its configuration, not by its folder's name, so those of `fednoil reproduce` do as well as those of
+`run.py`. Of a round only what the table, the curves and the text of README.md need is kept.
 """
 
 from __future__ import annotations
@@ -13,8 +14,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from fednoil.config.loading import read_toml
+from fednoil.config import load_config, read_toml
+from fednoil.errors import UserError
 from fednoil.records.folder import RunFolder
+from fednoil.report.places import place_of
+from fednoil.report.runs import find
 
 RECORDS = Path(__file__).resolve().parent / "records"
 # Column and digits after the point; a column that a method doesn't have stays empty.
@@ -66,14 +70,28 @@ def load_runs(records: Path = RECORDS) -> dict[str, dict[str, Any]]:
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
+def name_of(folder: Path) -> tuple[str, int]:
+    """The name of a run, `setting--noise--method`, and its planned rounds; refuses what this page doesn't show."""
+    config = load_config(read_toml(folder / "config.toml"))
+    place = place_of(config.model_dump(mode="json"))
+    changed = [c for c in (*place.setting_changes, *place.method_changes) if not c.startswith("train.rounds=")]
+    if (place.family, place.dataset) != ("paper", "fashion-mnist") or changed:
+        raise UserError(f"{folder} is {', '.join([place.title, *changed])}: none of Table 1's runs on Fashion-MNIST")
+    if config.run.seed:
+        raise UserError(f"{folder} has run.seed = {config.run.seed}; this page is of seed 0")
+    return f"{place.setting}--{place.noise}--{place.method}", config.train.rounds
+
+
 def add(folder: Path, records: Path = RECORDS) -> None:
     """Take a run folder in, in place of what was there of it."""
-    run, name = RunFolder(folder), folder.name
+    name, planned = name_of(folder)
     environment = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
     rounds, runs = load_rounds(records), load_runs(records)
-    rounds[name] = [kept(row) for row in run.records()]
+    rounds[name] = [kept(row) for row in RunFolder(folder).records()]
+    if not rounds[name]:
+        raise UserError(f"{folder} has no finished round yet")
     runs[name] = {
-        "planned": read_toml(folder / "config.toml")["train"]["rounds"],
+        "planned": planned,
         "finished": (folder / "summary.json").is_file(),
         **{key: environment[key] for key in HASHES},
         "device": environment["device"],
@@ -92,14 +110,17 @@ def add(folder: Path, records: Path = RECORDS) -> None:
 
 
 def main() -> None:
-    folders = [Path(argument) for argument in sys.argv[1:]]
-    if not folders:
+    if not sys.argv[1:]:
         sys.exit(__doc__)
+    try:
+        folders = list(find([Path(argument) for argument in sys.argv[1:]]))
+    except UserError as error:
+        sys.exit(f"recorded.py: {error}")
     for folder in folders:
-        if not RunFolder(folder).is_run():
-            sys.exit(f"{folder} is not a run folder (no config.toml)")
-    for folder in folders:
-        add(folder)
+        try:
+            add(folder)
+        except UserError as error:
+            print(f"left out: {error}")
 
 
 if __name__ == "__main__":

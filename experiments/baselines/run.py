@@ -19,6 +19,7 @@ from pathlib import Path
 
 from recorded import add
 
+from fednoil.errors import UserError
 from fednoil.paper import DATASETS, METHODS, cells, noise_name, preset_of
 
 NOISES = ("symmetric-high", "pair-high", "symmetric-low")
@@ -60,6 +61,14 @@ def run(command: list[str]) -> int:
             return process.wait()
 
 
+def record(folder: Path) -> None:
+    """Take a run in; one that `--set` has made another is told and left out."""
+    try:
+        add(folder)
+    except UserError as error:
+        print(f"not recorded: {error}", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dataset", default="fashion-mnist", choices=list(DATASETS.values()))
@@ -89,7 +98,7 @@ def main() -> None:
         if status:
             failed.append(preset)
         elif args.record:
-            add(folder_of(preset, args.runs))
+            record(folder_of(preset, args.runs))
     if failed:
         sys.exit(f"{len(failed)} of {len(rows)} runs failed: {', '.join(failed)}")
 

@@ -1,6 +1,8 @@
-"""The tables and the picture of README.md, from `records/`: `python experiments/baselines/table.py`.
+"""The tables and the pictures of README.md, from `records/`: `python experiments/baselines/table.py`.
 
-A run that isn't finished is told as far as it got, without a difference to the paper; a row without a run says so.
+A run that isn't finished, or was planned with fewer rounds than the paper's, is told as far as it got, without a
+difference to the paper; a row without a run says so. The table of all columns takes what `records/` lacks, FedNoiL for
+one, from seed 0 in the record of `experiments/reproduce`.
 """
 
 from __future__ import annotations
@@ -18,10 +20,13 @@ from matplotlib.axes import Axes
 from recorded import RECORDS, Rounds, load_rounds, load_runs
 from run import NOISES
 
+from fednoil.config import preset
 from fednoil.metrics import converged
 from fednoil.paper import METHODS, Cell, cells, noise_name, preset_of
+from fednoil.report.record import read_record
 
 HERE = Path(__file__).resolve().parent
+REPRODUCED = HERE.parent / "reproduce" / "results.parquet"
 # Okabe and Ito's colours, which colour-blind readers can tell apart; line styles say it again.
 STYLES = (("#0072B2", "-"), ("#D55E00", "--"), ("#009E73", "-."), ("#CC79A7", ":"))
 PANELS = {
@@ -41,6 +46,10 @@ def column(noise: str) -> dict[str, Cell]:
     return {f"iid--{noise}--{preset_of(c).rsplit('/', 1)[1]}": c for c in found}
 
 
+def paper_rounds(cell: Cell) -> int:
+    return int(preset(preset_of(cell))["train"]["rounds"])
+
+
 def row(name: str, cell: Cell, rounds: Rounds | None, run: dict[str, Any] | None) -> str:
     """One line of the table; ours by the paper's rule: the last round, or the best of a run that didn't converge."""
     start = f"| {cell.method} | `{name.rsplit('--', 1)[1]}` |"
@@ -49,8 +58,9 @@ def row(name: str, cell: Cell, rounds: Rounds | None, run: dict[str, Any] | None
     accuracy = [r["test_accuracy"] for r in rounds]
     last, best = accuracy[-1], max(accuracy)
     ours = last if converged(accuracy) else best
-    finished = run["finished"]
-    done = f"{len(rounds)}" if finished else f"**{len(rounds)} of {run['planned']}**"
+    finished = run["finished"] and run["planned"] == paper_rounds(cell)
+    done = f"{len(rounds)}" if finished else f"**{len(rounds)} of {paper_rounds(cell)}**"
+    done += f" (planned {run['planned']})" if run["planned"] != paper_rounds(cell) else ""
     settled = "yes" if converged(accuracy) else "no"
     seconds = statistics.median(r["wall_s"] for r in rounds)
     told = [done, f"{last:.2f}", f"{best:.2f} ({accuracy.index(best) + 1})", settled if finished else "–", str(cell)]
@@ -66,6 +76,48 @@ def table(noise: str, rounds: dict[str, Rounds], runs: dict[str, dict[str, Any]]
     return "\n".join(lines)
 
 
+def overview(rounds: dict[str, Rounds], runs: dict[str, dict[str, Any]], reproduced: Path) -> str:
+    """All columns in one table: ours, the paper's, the difference; and the minutes that a run's rounds took."""
+    found, others = {}, reproduction(reproduced)
+    for noise in NOISES:
+        for name, cell in column(noise).items():
+            known, run = (rounds[name], runs[name]) if name in rounds else others.get(name, ([], {}))
+            found[noise, cell.method] = (cell, known, run)
+    heads = ["paper's name", *(f"{noise} | paper | difference" for noise in NOISES), "minutes a run"]
+    lines = [f"| {' | '.join(heads)} |", "|---" * (2 + 3 * len(NOISES)) + "|"]
+    for method in (cell.method for cell in column(NOISES[0]).values()):
+        mine = [found[noise, method] for noise in NOISES]
+        minutes = [f"{sum(r['wall_s'] for r in known) / 60:.1f}" if known else "–" for _, known, _ in mine]
+        lines.append(f"| {method} | {' | '.join(brief(*one) for one in mine)} | {', '.join(minutes)} |")
+    return "\n".join(lines)
+
+
+def brief(cell: Cell, rounds: Rounds, run: dict[str, Any]) -> str:
+    """Ours by the paper's rule (* the best round), the paper's value, and the difference."""
+    if not rounds:
+        return f"not run | {cell} | "
+    accuracy = [r["test_accuracy"] for r in rounds]
+    if not run["finished"] or run["planned"] != paper_rounds(cell):
+        return f"{accuracy[-1]:.2f} at round {len(rounds)} | {cell} | "
+    ours = accuracy[-1] if converged(accuracy) else max(accuracy)
+    shown = f"{ours:.2f}" if converged(accuracy) else f"{ours:.2f}* (last {accuracy[-1]:.2f})"
+    return f"{shown} | {cell} | {ours - cell.mean:+.1f}"
+
+
+def reproduction(record: Path) -> dict[str, tuple[Rounds, dict[str, Any]]]:
+    """Seed 0 of the paper's own cells in the other experiment's record, by name: rounds, and what the run was."""
+    found: dict[str, tuple[Rounds, dict[str, Any]]] = {}
+    for run in read_record(record) if record.is_file() else ():
+        place = run.place
+        if run.seed or place.dataset != "fashion-mnist" or place.setting_changes or place.method_changes:
+            continue
+        seconds = run.summary["wall_s"] / run.rounds
+        curve = [{"test_accuracy": float(a), "wall_s": seconds} for a in run.curves["test_accuracy"]]
+        told = {"planned": run.values["train"]["rounds"], "finished": run.finished}
+        found[f"{place.setting}--{place.noise}--{place.method}"] = (curve, told)
+    return found
+
+
 def selections(noise: str, rounds: dict[str, Rounds]) -> str:
     """What DivideMix takes as labelled: mean of the last ten rounds there are."""
     lines = [
@@ -79,7 +131,7 @@ def selections(noise: str, rounds: dict[str, Rounds]) -> str:
             keys = ("labelled_share", "label_precision", "label_recall")
             means = [f"{statistics.mean(r[key] for r in found):.1f}" for key in keys]
             lines.append(f"| `{name.rsplit('--', 1)[1]}` | {span} | {' | '.join(means)} |")
-    return "\n".join(lines)
+    return "\n".join(lines) if len(lines) > 2 else "Not run yet."
 
 
 def draw(axes: Axes, title: str, methods: tuple[str, ...], noise: str, rounds: dict[str, Rounds]) -> None:
@@ -89,7 +141,7 @@ def draw(axes: Axes, title: str, methods: tuple[str, ...], noise: str, rounds: d
     for method, (colour, style) in zip(methods, STYLES, strict=False):
         name = f"iid--{noise}--{method}"
         found, cell = rounds.get(name, []), named[name]
-        label = method if len(found) >= 150 else f"{method} (to round {len(found)})"
+        label = method if len(found) >= 150 else f"{method} (to round {len(found)})" if found else f"{method} (not run)"
         axes.plot([r["round"] for r in found], [r["test_accuracy"] for r in found], style, color=colour, label=label)
         face = colour if cell.converged else "white"
         axes.plot([end * 1.03], [cell.mean], "D", color=colour, mfc=face, ms=6, clip_on=False)
@@ -118,8 +170,15 @@ def chart(noise: str, rounds: dict[str, Rounds], folder: Path) -> list[Path]:
 def parts(records: Path) -> dict[str, str]:
     """What stands between `<!-- NAME -->` and `<!-- end -->` in README.md."""
     rounds, runs = load_rounds(records), load_runs(records)
-    found = {noise: table(noise, rounds, runs) for noise in NOISES if rounds.keys() & column(noise).keys()}
-    return found | {f"{noise} selections": selections(noise, rounds) for noise in found}
+    found = {"overview": overview(rounds, runs, REPRODUCED)}
+    for noise in NOISES:
+        if not rounds.keys() & column(noise).keys():
+            found |= {noise: "Not run yet.", f"{noise} selections": "Not run yet."}
+            continue
+        picture = f"![Accuracy over rounds of Table 1's rows, {noise}, with the paper's values]({noise}.png)"
+        found[noise] = f"{table(noise, rounds, runs)}\n\n{picture}"
+        found[f"{noise} selections"] = selections(noise, rounds)
+    return found
 
 
 def fill(text: str, parts: dict[str, str]) -> str:

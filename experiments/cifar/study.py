@@ -7,28 +7,33 @@
     python experiments/cifar/study.py table
 
 `run` plays all variants in this process, one after another, and can be stopped at any moment: it goes on where it was.
-`--seconds` stops it in time, `--lost` gives up a run whose agreement with the validation labels is so many points below
-that of `published` in the same setting and seed, over the last five rounds, from round 15 on. `collect` takes run
-folders into results.csv and curves.csv, `table` writes README.md's tables and draws the curves from these.
+Several processes may share --out: each run belongs to one of them. `--seconds` stops in time, within a round if need
+be, which is then played again. `--lost` gives up a run whose agreement with the validation labels is so many points
+below that of `published` (`no-ssl` for what is joined to it) in the same setting and seed, over the last five rounds,
+from round 15 on. `collect` takes run folders into results.csv and curves.csv, `table` writes README.md's tables and
+draws the curves from these.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
 import gc
 import json
+import signal
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import torch
 from table import CURVES, RESULTS, write_page
-from variants import GROUPS, PLACES, composed, configured, sets_of
+from variants import GROUPS, PLACES, Variant, composed, configured, reference, sets_of
 
+from fednoil.config import Config, load_config, read_toml
 from fednoil.errors import UserError
 from fednoil.records.folder import RunFolder
 from fednoil.runner import Silent, run
@@ -38,19 +43,15 @@ NAMES = ("setting", "variant", "seed", "rounds", "full")
 FIRST_JUDGED = 15  # round from which a run may be given up
 
 
-class TimeIsUp(Exception):
-    """No time is left; the run has its checkpoint."""
-
-
 class Lost(Exception):
     """The run is too far behind to be worth its time."""
 
 
 class Watcher(Silent):
-    """Tells of a run's rounds, and stops it when its time is up or it is lost."""
+    """Tells of a run's rounds, and stops it when it is lost against `rival`, another run's agreement by round."""
 
-    def __init__(self, name: str, deadline: float, rival: list[float], lost: float | None) -> None:
-        self.name, self.deadline, self.rival, self.lost = name, deadline, rival, lost
+    def __init__(self, name: str, rival: Callable[[], list[float]], lost: float | None) -> None:
+        self.name, self.rival, self.lost = name, rival, lost
         self.agreed: list[float] = []
 
     def start(self, experiment: Any, done: list[dict[str, Any]]) -> None:
@@ -63,11 +64,12 @@ class Watcher(Silent):
         print(f"  {self.name} round {record['round']}: {', '.join(shown)}, {record['wall_s']:.1f} s", flush=True)
         if "val_accuracy" in record:
             self.agreed.append(record["val_accuracy"])
-        if time.monotonic() > self.deadline:
-            raise TimeIsUp
         count = len(self.agreed)
-        if self.lost is not None and FIRST_JUDGED <= count <= len(self.rival):
-            behind = fmean(self.rival[count - 5 : count]) - fmean(self.agreed[-5:])
+        if self.lost is None or count < FIRST_JUDGED:
+            return
+        rival = self.rival()  # maybe another process is still at it
+        if count <= len(rival):
+            behind = fmean(rival[count - 5 : count]) - fmean(self.agreed[-5:])
             if behind > self.lost:
                 raise Lost(f"{behind:.1f} points behind in round {count}")
 
@@ -76,36 +78,72 @@ def folder_name(setting: str, variant: str, seed: int, rounds: int, full: bool) 
     return f"{setting}--{variant}--seed{seed}--{rounds}{'--full' if full else ''}"
 
 
+@contextlib.contextmanager
+def time_limit(seconds: float | None) -> Iterator[None]:
+    """End the block when its time is up, as a Ctrl-C would: a run has its checkpoint first."""
+    if seconds is None:
+        yield
+        return
+    if seconds <= 0:
+        raise UserError(f"--seconds = {seconds:g}: give more than 0")
+    deadline = time.monotonic() + seconds
+    before = signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
+    signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.001))
+    try:
+        yield
+    except KeyboardInterrupt:
+        if time.monotonic() < deadline:
+            raise
+        print("time is up; the same command goes on")
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
 def play(args: argparse.Namespace) -> None:
     """Run what is asked for; a run that fails or is lost is told, and the next one begins."""
     names = [*args.names, *(v.name for group in args.group for v in GROUPS[group])]
     if not names:
         raise UserError("which variants? name some, or give --group; `study.py list` shows them")
-    wanted = [(setting, composed(name), seed) for seed in args.seeds for setting in args.setting for name in names]
-    deadline = time.monotonic() + args.seconds if args.seconds else float("inf")
-    for setting, variant, seed in wanted:
-        config = configured(variant, PLACES[setting], seed, args.rounds, args.full, tuple(args.sets))
-        rounds = config.train.rounds
-        folder = args.out / folder_name(setting, variant.name, seed, rounds, args.full)
-        if (folder / "summary.json").is_file() or (folder / "lost.txt").is_file():
-            print(f"{folder.name}: done before")
-            continue
-        print(f"{folder.name}: {' '.join(sets_of(variant, PLACES[setting], args.rounds, args.full))}", flush=True)
-        rival = agreed(args.out / folder_name(setting, "published", seed, rounds, args.full))
-        watcher = Watcher(variant.name, deadline, [] if variant.name == "published" else rival, args.lost)
-        try:
-            run(config, folder, watcher, data_dir=args.data, resume=True)
-        except TimeIsUp:
-            print("time is up; the same command goes on")
-            return
-        except Lost as error:
-            (folder / "lost.txt").write_text(f"{error}\n")
-            print(f"  given up: {error}")
-        except UserError as error:
-            print(f"  failed: {error}")
-        gc.collect()  # graphs and networks of the last run
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+    wanted = [  # all of them, before the first begins: a wrong key is told at once
+        (setting, variant, configured(variant, PLACES[setting], seed, args.rounds, args.full, tuple(args.sets)))
+        for seed in args.seeds
+        for setting in args.setting
+        for variant in map(composed, dict.fromkeys(names))
+    ]
+    failed = 0
+    with time_limit(args.seconds):
+        for setting, variant, config in wanted:
+            try:
+                play_one(args, setting, variant, config)
+            except UserError as error:
+                print(f"  failed: {error}")
+                failed += 1
+            gc.collect()  # graphs and networks of the last run
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+    if failed:
+        raise UserError(f"{failed} of {len(wanted)} runs failed, see above")
+
+
+def play_one(args: argparse.Namespace, setting: str, variant: Variant, config: Config) -> None:
+    """One run, unless it is done; says what it is."""
+    seed, rounds = config.run.seed, config.train.rounds
+    folder = args.out / folder_name(setting, variant.name, seed, rounds, args.full)
+    if (folder / "summary.json").is_file() or (folder / "lost.txt").is_file():
+        print(f"{folder.name}: done before")
+        if load_config(read_toml(folder / "config.toml")).hash() != config.hash():
+            raise UserError(f"{folder} has other keys than are asked for now; choose another --out")
+        return
+    sets = (*sets_of(variant, PLACES[setting], args.rounds, args.full), *args.sets)
+    print(f"{folder.name}: {' '.join(sets)}", flush=True)
+    rival = args.out / folder_name(setting, reference(variant), seed, rounds, args.full)
+    watcher = Watcher(variant.name, lambda: [] if rival == folder else agreed(rival), args.lost)
+    try:
+        run(config, folder, watcher, data_dir=args.data, resume=True)
+    except Lost as error:
+        (folder / "lost.txt").write_text(f"{error}\n")
+        print(f"  given up: {error}")
 
 
 def agreed(folder: Path) -> list[float]:
@@ -155,8 +193,24 @@ def result(folder: Path, records: list[dict[str, Any]]) -> dict[str, str]:
         "seconds": f"{sum(r['wall_s'] for r in records):.1f}",
         **known,
         "config_hash": str(environment.get("config_hash", ""))[:12],
-        "sets": " ".join(composed(variant).sets),
+        "sets": " ".join((*composed(variant).sets, *other_keys(folder))),
     }
+
+
+def other_keys(folder: Path) -> list[str]:
+    """What a run has beyond its name: keys of `run --set`, or of a variant that was another one then."""
+    setting, variant, seed, planned, *full = folder.name.split("--")
+    here = load_config(read_toml(folder / "config.toml"))
+    known = configured(composed(variant), PLACES[setting], int(seed.removeprefix("seed")), int(planned), bool(full), ())
+    if here.hash() == known.hash():
+        return []
+    ours, theirs = (c.model_dump(mode="json", exclude={"run", "federation"}) for c in (known, here))
+    return [
+        f"{section}.{key}={value}"
+        for section, keys in theirs.items()
+        for key, value in keys.items()
+        if ours[section].get(key) != value
+    ]
 
 
 def rows(path: Path) -> list[dict[str, str]]:
@@ -198,7 +252,7 @@ def main() -> None:
     one.add_argument("--out", type=Path, default=Path("runs/cifar"))
     one.add_argument("--data", type=Path, help="folder of the datasets")
     one.add_argument("--threads", type=int, default=1, help="of a CPU; more only pay with wide networks")
-    one.add_argument("--seconds", type=float, help="stop when so much time is over")
+    one.add_argument("--seconds", type=float, help="stop when the runs have taken so long")
     one.add_argument("--lost", type=float, help="give up what is so many validation points behind 'published'")
     commands.add_parser("collect", help="take runs into results.csv").add_argument("runs", type=Path)
     commands.add_parser("table", help="write README.md's tables and the curves")

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import statistics
+from dataclasses import dataclass
 from pathlib import Path
 
 import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
-from variants import GROUPS, PLACES, composed
+from matplotlib.ticker import MaxNLocator
+from variants import GROUPS, NO_SSL, PLACES, composed, reference
+
+from fednoil.paper.names import preset_of
+from fednoil.paper.tables import cells
 
 HERE = Path(__file__).resolve().parent
 RESULTS, CURVES = HERE / "results.csv", HERE / "curves.csv"
 Row = dict[str, str]
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 LEVELS = (0, 20, 40, 60, 80)
+SCREENED = "symmetric-high"  # the setting in which variants are compared
+TABLES = {"symmetric-high": False, "no-ssl": True}  # with semi-supervision, and without
 
 
 def mean(rows: list[Row], name: str) -> str:
@@ -28,31 +36,85 @@ def mean(rows: list[Row], name: str) -> str:
     return f"{statistics.fmean(values):.1f}{spread}"
 
 
-def together(results: list[Row], setting: str, full: str) -> dict[tuple[str, str], list[Row]]:
-    """The runs of a setting by variant and planned rounds, those with the best agreement first."""
-    found: dict[tuple[str, str], list[Row]] = {}
+@dataclass(frozen=True)
+class Group:
+    """The runs of one line, which differ by their seed: variant, its keys as they were run, planned rounds."""
+
+    variant: str
+    sets: str
+    planned: str
+    rows: tuple[Row, ...]
+
+    @property
+    def more(self) -> frozenset[str]:
+        """Keys beyond the variant's own."""
+        return frozenset(self.sets.split()) - frozenset(composed(self.variant).sets)
+
+    @property
+    def label(self) -> str:
+        """Variant and seeds, for a legend."""
+        return f"{self.variant} ({len(self.rows)} seed{'s' if len(self.rows) > 1 else ''})"
+
+
+def together(results: list[Row], setting: str, full: bool = False, no_ssl: bool | None = None) -> list[Group]:
+    """The runs of a setting, the best agreement first, or the best accuracy where there is none; `no_ssl`: only those
+    without semi-supervision, or only the others."""
+    found: dict[tuple[str, str, str], list[Row]] = {}
     for row in results:
-        if (row["setting"], row["full"]) == (setting, full):
-            found.setdefault((row["variant"], row["planned"]), []).append(row)
-    order = "test_accuracy" if full == "True" else "val_accuracy"
-    return dict(sorted(found.items(), key=lambda item: -statistics.fmean(float(r[order] or 0) for r in item[1])))
+        if (row["setting"], row["full"]) != (setting, str(full)):
+            continue
+        if no_ssl is None or no_ssl == (composed(row["variant"]).method == NO_SSL):
+            found.setdefault((row["variant"], row["sets"], row["planned"]), []).append(row)
+    order = "test_accuracy" if full else "val_accuracy"
+    groups = [Group(*key, tuple(rows)) for key, rows in found.items()]
+    return sorted(groups, key=lambda group: -statistics.fmean(float(row[order] or 0) for row in group.rows))
 
 
-def screening(results: list[Row], setting: str, full: str = "False") -> str:
-    """The table of one setting: a line for each variant."""
-    heads = ("variant", "`--set`", "seeds", "rounds", "validation", "test", "final test")
-    heads += ("D^x right", "pseudo right (used)", "s a run")
+def gain(group: Group, groups: list[Group]) -> str:
+    """Points of validation above the reference, mean over the seeds that both have played as far; – without any."""
+    name = reference(composed(group.variant))
+    pairs = [
+        float(mine["val_accuracy"]) - float(theirs["val_accuracy"])
+        for other in groups
+        if (other.variant, other.planned, other.more) == (name, group.planned, group.more) and group.variant != name
+        for mine, theirs in itertools.product(group.rows, other.rows)
+        if all(mine[key] == theirs[key] for key in ("seed", "rounds"))
+    ]
+    return f"{statistics.fmean(pairs):+.1f}" if pairs else "–"
+
+
+def screening(groups: list[Group], full: bool = False) -> str:
+    """A table with a line for each group."""
+    heads = ["variant", "`--set`", "seeds", "rounds", *([] if full else ["validation", "gain"]), "test", "final test"]
+    heads += ["D^x right", "pseudo right (used)", "s a run"]
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-    for (variant, planned), rows in together(results, setting, full).items():
+    for group in groups:
+        rows = list(group.rows)
         least = min(int(row["rounds"]) for row in rows)
-        rounds = planned if least == int(planned) else f"{least} of {planned}"
+        rounds = group.planned if least == int(group.planned) else f"{least} of {group.planned}"
         rounds += " (given up)" if any(row["given_up"] for row in rows) else ""
-        sets = " ".join(f"`{one}`" for one in composed(variant).sets) or "–"
-        used = f"{mean(rows, 'pseudo_accuracy')} ({mean(rows, 'pseudo_accept')})"
-        figures = [mean(rows, name) for name in ("val_accuracy", "test_accuracy", "final_test", "label_precision")]
-        cells = [variant, sets, str(len(rows)), rounds, *figures, used, mean(rows, "seconds")]
+        sets = " ".join(f"`{one}`" for one in group.sets.split()) or "–"
+        judged = [] if full else [mean(rows, "val_accuracy"), gain(group, groups)]
+        figures = [mean(rows, name) for name in ("test_accuracy", "final_test", "label_precision")]
+        used = (
+            "–"
+            if mean(rows, "pseudo_accept") == "–"
+            else (f"{mean(rows, 'pseudo_accuracy')} ({mean(rows, 'pseudo_accept')})")
+        )
+        cells = [group.variant, sets, str(len(rows)), rounds, *judged, *figures, used, mean(rows, "seconds")]
         lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) if len(lines) > 2 else "Not run yet."
+    return "\n".join(lines) if groups else "Not run yet."
+
+
+def printed(setting: str) -> str:
+    """The paper's numbers for a setting: FedNoiL with both schedules, and without semi-supervision."""
+    found = [
+        f"{cell.method} {cell.mean:.2f}"
+        for cell in cells()
+        if cell.method in ("FedNoiL(Cosine)", "FedNoiL(Logarithm)", "FedNoiL†")
+        and (cell.metric, preset_of(cell).rpartition("/")[0]) == ("accuracy", PLACES[setting].folder)
+    ]
+    return f" (paper: {', '.join(dict.fromkeys(found))})" if found and not PLACES[setting].sets else ""
 
 
 def levels(results: list[Row], prefix: str) -> str:
@@ -74,56 +136,78 @@ def levels(results: list[Row], prefix: str) -> str:
 
 def parts(results: list[Row]) -> dict[str, str]:
     """What stands between `<!-- NAME -->` and `<!-- end -->` in README.md."""
-    found = {setting: screening(results, setting) for setting in PLACES if "noise-" not in setting}
-    found |= {"levels": levels(results, ""), "small-levels": levels(results, "small-")}
-    whole = [f"**{s}**\n\n{screening(results, s, 'True')}" for s in PLACES if together(results, s, "True")]
-    tried = [row for row in results if not row["setting"].startswith("small")]
-    counts = f"{len({row['variant'] for row in tried})} variants, {len(tried)} runs, "
+    screened = [setting for setting in PLACES if "noise-" not in setting]
+    others = [
+        f"**{s}**{printed(s)}\n\n{screening(together(results, s))}"
+        for s in screened
+        if s != SCREENED and together(results, s)
+    ]
+    whole = [
+        f"**{s}**{printed(s)}\n\n{screening(together(results, s, full=True), full=True)}"
+        for s in PLACES
+        if together(results, s, full=True)
+    ]
+    found = {name: screening(together(results, SCREENED, no_ssl=only)) for name, only in TABLES.items()}
+    for name in found:
+        if found[name] != "Not run yet.":
+            found[name] += f"\n\n![Validation agreement and test accuracy over rounds]({name}.png)"
     return found | {
+        "others": "\n\n".join(others) or "Not run yet.",
         "full": "\n\n".join(whole) or "Not run yet.",
-        "count": counts + f"{sum(float(row['seconds']) for row in tried) / 60:.0f} minutes of rounds on CIFAR so far.",
+        "levels": levels(results, ""),
+        "small-levels": levels(results, "small-"),
+        "count": counted([row for row in results if not row["setting"].startswith("small")]),
     }
 
 
+def counted(rows: list[Row]) -> str:
+    """How much was looked at, which is what any best of it has to be read with."""
+    variants = {row["variant"] for row in rows}
+    joined = sum("+" in name for name in variants)
+    lost, seconds = sum(bool(row["given_up"]) for row in rows), sum(float(row["seconds"]) for row in rows)
+    return (
+        f"Looked at so far on CIFAR: {len(variants)} variants, {joined} of them joined from others, in {len(rows)} "
+        f"runs, {lost} of them given up; {seconds / 60:.0f} minutes of rounds."
+    )
+
+
 def fill(text: str, parts: dict[str, str]) -> str:
-    """The text with every part in its place; a setting that has no place must have no runs."""
+    """The text with every part in its place."""
     for name, part in parts.items():
         place = re.compile(rf"(<!-- {re.escape(name)} -->\n).*?(<!-- end -->)", re.S)
         text, count = place.subn(lambda m, part=part: f"{m[1]}{part}\n{m[2]}", text)
-        if count != 1 and part != "Not run yet.":
+        if count != 1:
             raise ValueError(f"README.md has {count} places for '{name}', not one")
     return text
 
 
-def draw(results: list[Row], curves: list[Row], setting: str, path: Path) -> bool:
-    """Validation agreement and test accuracy over rounds, of `published` and the six best variants with the most
-    rounds that were planned; the mean over seeds. Says whether there is anything to draw."""
-    grouped = together(results, setting, "False")
-    if not grouped:
+def draw(groups: list[Group], curves: list[Row], title: str, path: Path) -> bool:
+    """Validation agreement and test accuracy over rounds, of the reference and the six best others; the mean over
+    seeds. Says whether there is anything to draw."""
+    if not groups:
         return False
-    names = [key[0] for key in grouped]
-    shown = [key for key in grouped if key[0] == "published"][:1]
-    shown += [key for key in grouped if key[0] != "published"][: len(COLOURS) - len(shown)]
+    known = [group for group in groups if group.variant in ("published", "no-ssl")][:1]
+    shown = [*known, *(group for group in groups if group not in known)][: len(COLOURS)]
     figure, axes = plt.subplots(1, 2, figsize=(12, 4.4), layout="constrained")
     for axis, (name, label) in zip(
         axes,
         (("val_accuracy", "agreement with validation labels, %"), ("test_accuracy", "test accuracy, %")),
         strict=True,
     ):
-        for (variant, planned), colour in zip(shown, COLOURS, strict=False):
+        for group, colour in zip(shown, COLOURS, strict=False):
             by_round: dict[int, list[float]] = {}
-            runs = {row["run"] for row in grouped[variant, planned]}
+            runs = {row["run"] for row in group.rows}
             for row in curves:
                 if row["run"] in runs and row[name]:
                     by_round.setdefault(int(row["round"]), []).append(float(row[name]))
             line = sorted((r, statistics.fmean(v)) for r, v in by_round.items())
-            text = f"{variant} ({len(runs)} seed{'s' if len(runs) > 1 else ''})"
-            axis.plot([r for r, _ in line], [v for _, v in line], color=colour, label=text, lw=1.6)
+            axis.plot([r for r, _ in line], [v for _, v in line], color=colour, label=group.label, lw=1.6)
         axis.set(xlabel="round", ylabel=label)
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         axis.grid(axis="y", alpha=0.25)
         axis.spines[["top", "right"]].set_visible(False)
     axes[1].legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    figure.suptitle(f"{setting}: published and the best of {len(set(names))} variants by validation", fontsize=11)
+    figure.suptitle(f"{title}: {shown[0].variant} and the best by validation of {len(groups)} lines", fontsize=11)
     figure.savefig(path, dpi=120)
     plt.close(figure)
     return True
@@ -157,9 +241,9 @@ def write_page(results: list[Row], curves: list[Row]) -> None:
     """README.md with its tables as the records are, and a picture for each setting with runs."""
     readme = HERE / "README.md"
     readme.write_text(fill(readme.read_text(encoding="utf-8"), parts(results)), encoding="utf-8")
-    for setting in PLACES:
-        path = HERE / f"{setting}.png"
-        if "noise-" not in setting and draw(results, curves, setting, path):
+    for name, only in TABLES.items():
+        path = HERE / f"{name}.png"
+        if draw(together(results, SCREENED, no_ssl=only), curves, f"CIFAR-10 IID {SCREENED}", path):
             print(path.name)
     for prefix in ("", "small-"):
         path = HERE / f"{prefix}levels.png"

@@ -15,6 +15,8 @@ import io
 import re
 from pathlib import Path
 
+from beyond import beyond, is_papers, schedules
+
 from fednoil.config.presets import NOISES
 from fednoil.figures import draw
 from fednoil.report.places import Place
@@ -72,10 +74,8 @@ def headline(results: Results) -> str:
         rows[key] = row if known is None or len(row.runs) > len(known.runs) else known
     lines = ["| Fashion-MNIST | FedNoiL(Cosine) | paper | FedNoiL(Logarithm) | paper |", "|---|---|---|---|---|"]
     for setting in ("iid", "non-iid"):
-        for noise in (noise for noise in NOISES if noise != "clean"):
+        for noise in (noise for noise in NOISES if noise != "clean" and not noise.endswith("-shared")):
             found = [rows.get(("fashion-mnist", setting, noise, method)) for method in _HEADLINE]
-            if noise.endswith("-shared") and not any(found):
-                continue
             cells = [f"{setting}, {noise}"]
             for method, row in zip(_HEADLINE, found, strict=True):
                 cells += [_accuracy(row), _paper(setting, noise, method)]
@@ -155,11 +155,14 @@ def picture(folder: Path) -> str:
 
 def parts(results: Results, folder: Path = HERE / "figures") -> dict[str, str]:
     """What stands between `<!-- NAME -->` and `<!-- end -->` in README.md."""
+    papers = results.some(is_papers)
     return {
         "headline": headline(results),
         "about": about(results),
-        "tables": "\n\n".join(markdown_sheet(sheet, 3) for sheet in sheets(results)),
-        "claims": markdown_claims(results),
+        "tables": "\n\n".join(markdown_sheet(sheet, 3) for sheet in sheets(papers)),
+        "claims": markdown_claims(papers),
+        "beyond": beyond(results),
+        "schedules": schedules(papers),
         "figures": pictures(folder),
         "picture": picture(folder),
         "not run": not_run(results),

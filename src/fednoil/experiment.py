@@ -31,7 +31,9 @@ from fednoil.seeds import Seed
 from fednoil.servers import server_class
 from fednoil.servers.base import Server
 from fednoil.servers.sampling import number_selected
-from fednoil.tensors import Tensors
+from fednoil.tensors import Tensors, read_tensors
+
+_SAME_MODEL = "it must be of a model as `model` says, for as many classes"
 
 
 @dataclass(frozen=True)
@@ -142,6 +144,30 @@ class Experiment:
             module = self.build_model("model" if place == 0 else f"model {place}")
             tensors |= Network(module, *self.normalisation, torch.device("cpu")).dump(name)
         return tensors
+
+    def first_model(self) -> Tensors:
+        """What round 1 begins with: the initial model, or the file `model.start` with tensors of the same names.
+
+        A file with the names of one network is for all of them.
+        """
+        own, path = self.initial_model(), self.config.model.start
+        if path is None:
+            return own
+        try:
+            given = read_tensors(Path(path))
+        except UserError as error:
+            raise UserError(f"model.start: {error}") from None
+        if given.keys().isdisjoint(own):
+            given = {name: given[bare] for name in own if (bare := name.split("/", 1)[1]) in given}
+        for name, tensor in own.items():
+            if name not in given:
+                raise UserError(f"model.start = '{path}' has no tensor '{name.split('/', 1)[1]}'; {_SAME_MODEL}")
+            if given[name].shape != tensor.shape:
+                shapes = f"{tuple(given[name].shape)}, not {tuple(tensor.shape)}"
+                raise UserError(
+                    f"model.start = '{path}': the tensor '{name.split('/', 1)[1]}' is {shapes}; {_SAME_MODEL}"
+                )
+        return {name: given[name].to(tensor.dtype) for name, tensor in own.items()}
 
     @property
     def normalisation(self) -> tuple[tuple[float, ...], tuple[float, ...]]:

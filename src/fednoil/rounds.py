@@ -51,7 +51,7 @@ class Selection:
 
 def start(experiment: Experiment) -> RunState:
     """The state before round 1."""
-    return RunState(0, experiment.server.init(experiment.initial_model()))
+    return RunState(0, experiment.server.init(experiment.first_model()))
 
 
 def placed(state: RunState, device: torch.device) -> RunState:

@@ -117,6 +117,8 @@ def run(
     events = EventFiles(folder) if config.run.tensorboard else None
     # Nothing is created before the whole configuration and the data have proved good.
     experiment = engine.experiment(config, out, going_on=resume and folder.is_run())
+    if config.model.start is not None and not folder.is_run():
+        rounds.start(experiment)
     with folder.locked():
         _check(folder, config, resume, force)  # again: another process may have been here meanwhile
         hashes = hashes_of(experiment)

@@ -7,9 +7,14 @@ called `<network>/<name in the module>`, so two networks of one client can't col
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
+import safetensors
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
+
+from fednoil.errors import UserError
 
 Tensors = dict[str, Tensor]
 Numbers = dict[str, float]
@@ -43,3 +48,13 @@ def weighted_mean(messages: Sequence[Tensors], weights: Sequence[float]) -> Tens
 def cpu(tensors: Tensors) -> Tensors:
     """The same tensors on the host, contiguous, for files and records."""
     return {name: t.detach().to("cpu").contiguous() for name, t in tensors.items()}
+
+
+def read_tensors(path: Path) -> Tensors:
+    """The tensors of a safetensors file."""
+    try:
+        return load_file(path)
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from None
+    except (safetensors.SafetensorError, ValueError) as error:
+        raise UserError(f"{path} is damaged or no safetensors file: {error}") from None

@@ -137,6 +137,7 @@ class Graphs:
             raise
         except Exception as error:  # the step has run eagerly before, so it is the capture that fails
             stream.synchronize()
+            _end_for_good(graph)
             raise NotCapturable(_why(error)) from error
         return Captured(graph, portion)
 
@@ -158,6 +159,17 @@ class Streams:
         self.context.__exit__(*error)  # pyright: ignore[reportArgumentType]
         for other in self.streams[1:]:
             other.wait_stream(self.streams[0])
+
+
+def _end_for_good(spoilt: torch.cuda.CUDAGraph) -> None:
+    """Take PyTorch's own random generator out of a spoilt capture, which leaves it there: whoever draws from it later
+    would be told of a capture that is long over. One that succeeds takes it out."""
+    whole, number = torch.cuda.CUDAGraph(), torch.zeros(1, device="cuda")
+    torch.cuda.current_stream().synchronize()
+    whole.capture_begin(capture_error_mode="thread_local")
+    number.add_(1)  # an empty graph is warned of
+    whole.capture_end()
+    spoilt.reset()
 
 
 def _why(error: Exception) -> str:

@@ -45,7 +45,7 @@ def draw_lines(lines: Sequence[Line], title: str, labels: dict[str, tuple[str, s
         axis.set_ylabel(labels[panel][1])
         axis.xaxis.set_major_locator(plt.MaxNLocator(6, integer=True))
         if max(line.x.max() for line in mine) >= 10_000:
-            axis.xaxis.set_major_formatter(lambda x, _: f"{x / 1000:g}k")
+            axis.xaxis.set_major_formatter(lambda x, _: f"{x / 1000:g}k" if x else "0")
         axis.grid(alpha=0.3)
         axis.spines[["top", "right"]].set_visible(False)
         shown = {line.name for line in mine}

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from fednoil.files import make_private
 from fednoil.flower.messages import BadMessage
-from fednoil.records.files import read_tensors, write_tensors
-from fednoil.tensors import Tensors
+from fednoil.records.files import write_tensors
+from fednoil.tensors import Tensors, read_tensors
 
 _RUN = re.compile(r"[0-9a-f]{32}")
 

@@ -7,6 +7,7 @@ differentiable and fold a dimension of `torch.vmap` into the clients, so a netwo
 single launch for all of them. Sums are taken in fp32 and in a fixed order: the results are deterministic.
 """
 
+from functools import cache
 from math import ceil
 from typing import Any, NamedTuple
 
@@ -367,8 +368,10 @@ def forward_config(s: Shape, dtype: torch.dtype) -> Config:
     if s.pool:  # rows are windows, with four accumulators
         cols = _block(s.outputs, 64)
         return Config(128 if cols <= 32 else 64, cols, _depth(s.C, s.KH * s.KW, 32), 4, 4)
-    warps = 8 if s.outputs > 64 or s.C < 16 else 4
-    return Config(128, _block(s.outputs, 128), _depth(s.C, s.KH * s.KW, 64), warps, 3)
+    depth = _depth(s.C, s.KH * s.KW, 64)
+    if s.C < 16:
+        return Config(128, _block(s.outputs, 128), depth, 8, 3)
+    return _wide(s.outputs, depth)
 
 
 def input_gradient_config(s: Shape, dtype: torch.dtype) -> Config:
@@ -378,7 +381,22 @@ def input_gradient_config(s: Shape, dtype: torch.dtype) -> Config:
     depth = _depth(s.outputs, s.KH * s.KW, 64)
     if s.C <= 32 and s.KW > 1 and s.stride == 1 and s.W % 2 == 0:
         return Config(128, _block(2 * s.C, 64), depth, 4, 3, pixels=2)
-    return Config(128, _block(s.C, 128), depth, 8 if s.C > 64 else 4, 3)
+    return _wide(s.C, depth)
+
+
+def _wide(cols: int, depth: int) -> Config:
+    """The fastest tile of a ResNet18's layers on an H200 (`benchmarks/tiles.py`): as wide as the channels.
+
+    Where it has no room in a processor's shared memory it is half as wide.
+    """
+    widest = 256 if (128 + 256) * depth * 2 * 3 <= _room() else 128
+    return Config(128, _block(cols, widest), depth, 8 if min(cols, widest) > 128 else 4, 3)
+
+
+@cache
+def _room() -> int:
+    """Bytes of shared memory that a program can have; without a GPU as many as an H200 has."""
+    return torch.cuda.get_device_properties(0).shared_memory_per_block_optin if torch.cuda.is_available() else 232448
 
 
 def weight_gradient_config(s: Shape, dtype: torch.dtype) -> Config:

@@ -60,16 +60,19 @@ class FedNoilConfig(LearnerConfig):
     mu: float | None = Field(
         default=None, gt=0, description="unlabelled batch as a multiple of the labelled one; none: as epoch says"
     )
-    ramp: int = Field(default=0, ge=0, description="rounds over which lambda_u rises from 0 to its value")
+    ramp: int = Field(
+        default=0, ge=0, description="rounds over which lambda_u rises from 0 to its value, from ssl_start on"
+    )
     pseudo_temperature: float = Field(default=1.0, gt=0, description="temperature of the softmax of pseudo-labels")
     views_as: Literal["mean", "turns"] = Field(
         default="mean", description="a pseudo-label is the mean of all views; turns: each epoch has the next view's"
     )
     soft: bool = Field(default=False, description="train on the pseudo-labels' probabilities, not on the likeliest")
     warmup: int = Field(default=0, ge=0, description="first rounds in which D^x has every sample")
+    ssl_start: int = Field(default=1, ge=1, description="first round that trains on pseudo-labels")
 
     later: ClassVar[frozenset[str]] = frozenset(
-        ("ra_ops", "x_augment", "redraw", "mu", "ramp", "pseudo_temperature", "views_as", "soft", "warmup")
+        ("ra_ops", "x_augment", "redraw", "mu", "ramp", "pseudo_temperature", "views_as", "soft", "warmup", "ssl_start")
     )
 
 
@@ -88,13 +91,11 @@ class FedNoil(Learner):
     def uses_unlabelled(self) -> bool:
         return self.config.ssl and self.config.lambda_u > 0
 
-    @property
-    def teaches_once(self) -> bool:
-        """Whether the pseudo-labels are those of the received model."""
-        return self.uses_unlabelled and self.config.teacher == "global"
+    def trains_on_unlabelled(self, round_idx: int) -> bool:
+        return self.uses_unlabelled and round_idx >= self.config.ssl_start
 
     def asks(self, client: Client, turn: Turn) -> Tensors:
-        if not self.teaches_once:
+        if self.config.teacher != "global" or not self.trains_on_unlabelled(turn.round_idx):
             return {}
         keys = turn.seed.child("teacher").keys(range(self.config.views), client.index.device)
         return {"weak": weak_plan(keys, len(client), self.task.pad).transpose(0, 1)}
@@ -157,7 +158,8 @@ class FedNoil(Learner):
     def unlabelled_weight(self, labelled: int, unlabelled: int, round_idx: int) -> float:
         """λ_u, as published; with `auto` times at most |D^u|/|D^x|, lest the last few hard samples outweigh all
         others."""
-        weight = self.config.lambda_u * (min(1.0, round_idx / self.config.ramp) if self.config.ramp else 1.0)
+        so_far = round_idx - self.config.ssl_start + 1
+        weight = self.config.lambda_u * (min(1.0, so_far / self.config.ramp) if self.config.ramp else 1.0)
         if self.config.frac != "auto" or not self.config.balance:
             return weight
         return weight * min(1.0, unlabelled / labelled)
@@ -180,11 +182,13 @@ class FedNoil(Learner):
         self, nets: Nets, clients: Sequence[Client], states: Sequence[Tensors], turns: Sequence[Turn], epochs: range
     ) -> list[list[Phase]]:
         """All at once where the clients have equally many samples and labelled ones."""
-        sizes = [self.labelled_size(state, turn.round_idx) for state, turn in zip(states, turns, strict=True)]
-        alike = len({(len(client), size) for client, size in zip(clients, sizes, strict=True)}) == 1
-        if not alike or type(self).plan is not FedNoil.plan:
+        if type(self).plan is not FedNoil.plan:
             return super().plans(nets, clients, states, turns, epochs)
-        return self._plans(clients, states, turns, epochs, sizes[0])
+        sizes = [self.labelled_size(state, turn.round_idx) for state, turn in zip(states, turns, strict=True)]
+        if len({(len(client), size) for client, size in zip(clients, sizes, strict=True)}) == 1:
+            return self._plans(clients, states, turns, epochs, sizes[0])
+        alone = zip(clients, states, turns, sizes, strict=True)
+        return [self._plans([client], [state], [turn], epochs, size)[0] for client, state, turn, size in alone]
 
     def _plans(
         self, clients: Sequence[Client], states: Sequence[Tensors], turns: Sequence[Turn], epochs: range, size: int
@@ -198,7 +202,7 @@ class FedNoil(Learner):
         drawn = torch.zeros_like(everyone.index)
         drawn.scatter_add_(0, labelled.flatten(), torch.ones_like(labelled).flatten())
         found = {"drawn": drawn}
-        steps, batch_x, batch_u = self.epoch_shape(size, count - size)
+        steps, batch_x, batch_u = self.epoch_shape(size, count - size, self.trains_on_unlabelled(round_idx))
         batch = self.labelled_plan(everyone, labelled, seeds, epochs, (steps, batch_x))
         if batch_u:
             weight = self.unlabelled_weight(size, count - size, round_idx)
@@ -258,11 +262,11 @@ class FedNoil(Learner):
         size, ops, prob = self.task.image_shape[1:], self.config.ra_ops, self.config.ra_prob
         return strong_plan(keys, chosen.numel() // len(keys), size, self.task.pad, ops, prob).view(*chosen.shape, -1)
 
-    def epoch_shape(self, labelled: int, unlabelled: int) -> tuple[int, int, int]:
-        """Steps of an epoch and the sizes of its labelled and unlabelled batches."""
+    def epoch_shape(self, labelled: int, unlabelled: int, teaches: bool) -> tuple[int, int, int]:
+        """Steps of an epoch and the sizes of its labelled and unlabelled batches, the latter 0 if nothing `teaches`."""
         size, form = self.task.batch_size, self.config.epoch
         steps = -(-(labelled + unlabelled if form == "whole" else labelled) // size)
-        if not self.uses_unlabelled or unlabelled == 0:
+        if not teaches or unlabelled == 0:
             return steps, size, 0
         if form == "max_cover":
             steps = -(-max(labelled, unlabelled) // size)

@@ -32,7 +32,11 @@ class ModelConfig(Section):
         description="normalisation in resnet18; none: BatchNorm; group: GroupNorm, which keeps no statistics",
     )
 
-    later: ClassVar[frozenset[str]] = frozenset(("norm",))
+    start: str | None = Field(
+        default=None, description="safetensors file of the weights before round 1; none: random ones, by the seed"
+    )
+
+    later: ClassVar[frozenset[str]] = frozenset(("norm", "start"))
 
 
 def build(config: ModelConfig, image_shape: tuple[int, int, int], num_classes: int, seed: Seed) -> nn.Module:

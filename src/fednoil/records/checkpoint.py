@@ -25,10 +25,10 @@ from torch import Tensor
 
 from fednoil.errors import UserError
 from fednoil.files import write_bytes
-from fednoil.records.files import checksum, read_json, read_tensors, tensor_bytes, write_json
+from fednoil.records.files import checksum, read_json, tensor_bytes, write_json
 from fednoil.rounds import RunState
 from fednoil.servers.base import ServerState
-from fednoil.tensors import Tensors
+from fednoil.tensors import Tensors, read_tensors
 
 FORMAT = 2
 _EVIDENCE = "evidence/all"  # the part of what clients remember of their labels

@@ -7,8 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-import safetensors
-from safetensors.torch import load_file, save
+from safetensors.torch import save
 
 from fednoil.errors import UserError
 from fednoil.files import write_bytes
@@ -53,12 +52,3 @@ def write_tensors(
     path: Path, tensors: Tensors, metadata: dict[str, str] | None = None, *, private: bool = False
 ) -> None:
     write_bytes(path, tensor_bytes(tensors, metadata), private=private)
-
-
-def read_tensors(path: Path) -> Tensors:
-    try:
-        return load_file(path)
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror or error}") from None
-    except (safetensors.SafetensorError, ValueError) as error:
-        raise UserError(f"{path} is damaged or no safetensors file: {error}") from None

@@ -19,10 +19,10 @@ from fednoil.executors.local import Workbench
 from fednoil.experiment import Experiment
 from fednoil.learners import learner_class
 from fednoil.learners.base import Task
-from fednoil.records.files import read_tensors, write_tensors
+from fednoil.records.files import write_tensors
 from fednoil.seeds import Seed
 from fednoil.servers import server_class
-from fednoil.tensors import Tensors
+from fednoil.tensors import Tensors, read_tensors
 
 _KEY = "fednoil"
 FORMAT = 1

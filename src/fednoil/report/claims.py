@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from fednoil.report.evidence import (
+    FALL,
     FEDNOIL,
     MARGIN,
     Evidence,
@@ -32,7 +33,7 @@ SCOPE = (
     "share where they share some. All claims but the last, which is on clean labels, are judged on noisy labels alone. "
     "Pair noise with one shared map is left out: most labels of a class are then the same wrong one, which no method "
     "that treats classes alike can tell from the truth. Means that are equal to two decimals are a tie, and a tie is "
-    "no lead."
+    "no lead. One seed has no spread that a lead could be held against."
 )
 
 
@@ -65,11 +66,24 @@ class Verdict:
         ties, slim = sum(e.tie for e in self.evidence), sum(e.slim for e in self.evidence)
         asides = [f"{ties} {'ties' if ties > 1 else 'tie'}"] if ties else []
         asides += [f"{slim} by no more than the spread over seeds"] if slim else []
+        if fallen := sum(e.fallen for e in self.evidence):
+            asides.append(f"in {fallen} a method stands still {FALL:g} points or more below its best round")
         aside = f" ({', '.join(asides)})" if asides else ""
-        seeds, settings = min(e.seeds for e in self.evidence), len({e.where.where for e in self.evidence})
-        each = f"{seeds} seed{'s' * (seeds != 1)} or more each"
+        counts, settings = [e.seeds for e in self.evidence], len({e.where.where for e in self.evidence})
+        seeds = " to ".join(dict.fromkeys(str(count) for count in (min(counts), max(counts))))
+        each = f"{seeds} seed{'s' * (max(counts) != 1)} each"
         places = f"in {settings} setting{'s' * (settings != 1)}"
-        return f"holds in {self.held} of {len(self.evidence)} comparisons{aside} {places}, {each}"
+        return f"holds in {self.held} of {len(self.evidence)} comparisons{aside} {places}, {each}{self._failing}"
+
+    @property
+    def _failing(self) -> str:
+        """Where it doesn't hold, if it does somewhere else."""
+        titles = {e.where.title: [f.holds for f in self.evidence if f.where == e.where] for e in self.evidence}
+        failing = [title for title, held in titles.items() if not all(held)]
+        if not failing or len(failing) == len(titles):
+            return ""
+        more = f" and {len(failing) - 3} more" if len(failing) > 3 else ""
+        return f"; not, or not always, in {'; '.join(failing[:3])}{more}"
 
 
 def judge(results: Results) -> list[Verdict]:

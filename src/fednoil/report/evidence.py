@@ -9,10 +9,12 @@ import numpy as np
 
 from fednoil.report.places import Place
 from fednoil.report.results import Results, Row, paired
+from fednoil.report.runs import Run
 
 NOISY_BASELINES = [f"{s}+{n}" for s in ("fedavg", "apfl", "krum", "cfl") for n in ("dividemix", "josrc")]
 FEDNOIL = ("fednoil-cosine", "fednoil-logarithm")
 MARGIN = 1.0  # points; less is a tie
+FALL = 10.0  # points below its best round at which a run that stands still has fallen
 _R_MIN = (10, 20, 40, 80)
 
 
@@ -25,7 +27,8 @@ class Evidence:
     text: str
     seeds: int
     tie: bool = False
-    slim: bool = False  # a lead in accuracy that is no larger than the spread over seeds
+    slim: bool = False  # a lead that is no larger than the spread over seeds
+    fallen: bool = False  # a method stands still far below its best round, which passes for stable
 
 
 Judge = Callable[[Results], Iterator[Evidence]]
@@ -128,7 +131,17 @@ def more_stable(results: Results) -> Iterator[Evidence]:
                     f"{100 * stars[1]:.0f} %; largest late change {jumps[0]:.2f} against {jumps[1]:.2f} points"
                 )
                 ours, theirs = ((share, round(jump, 2)) for share, jump in zip(stars, jumps, strict=True))
-                yield Evidence(ours < theirs, a.place, text, min(len(a.runs), len(b.runs)), ours == theirs)
+                fallen = [run for row in (a, b) for run in row.runs if not run.starred and _fall(run) >= FALL]
+                text += (
+                    f"; {len(fallen)} of the runs stand still {FALL:g} points or more below their best round"
+                    * bool(fallen)
+                )
+                fewest = min(len(a.runs), len(b.runs))
+                yield Evidence(ours < theirs, a.place, text, fewest, ours == theirs, fallen=bool(fallen))
+
+
+def _fall(run: Run) -> float:
+    return float(run.summary["best_accuracy"]) - float(run.summary["final_accuracy"])
 
 
 def _last_jump(accuracy: np.ndarray) -> float:
@@ -166,6 +179,26 @@ def efficiency(row: Row, batches: float) -> tuple[float, float]:
     return float(accuracy.mean()), float(np.interp(grid, spent, accuracy).mean())
 
 
+def _more_efficient(better: Row, worse: Row, budget: float, names: tuple[str, str]) -> Evidence:
+    """Whether both areas of one row are above the other's; slim if one is by no more than its spread over seeds."""
+    a, b = efficiency(better, budget), efficiency(worse, budget)
+    text = f"{names[0]} {a[0]:.2f} over rounds and {a[1]:.2f} over batches, {names[1]} {b[0]:.2f} and {b[1]:.2f}"
+    leads = [_lead(*pair) for pair in zip(a, b, strict=True)]
+    spreads = np.max([_area_spread(row, budget) for row in (better, worse)], axis=0)
+    slim = min(leads) > 0 and any(lead <= spread for lead, spread in zip(leads, spreads, strict=True))
+    fewest = min(len(better.runs), len(worse.runs))
+    return Evidence(min(leads) > 0, better.place, text, fewest, not any(leads), slim)
+
+
+def _area_spread(row: Row, budget: float) -> tuple[float, float]:
+    """The standard deviations of both areas over seeds; 0 with one seed."""
+    if len(row.runs) < 2:
+        return 0.0, 0.0
+    areas = [efficiency(row.of_seeds({run.seed}), budget) for run in row.runs]
+    rounds, batches = np.std(areas, axis=0, ddof=1).tolist()
+    return rounds, batches
+
+
 def largest_r_min(form: str) -> Judge:
     """r_min = 80 against each smaller one: area under accuracy over rounds and over batches."""
 
@@ -177,14 +210,8 @@ def largest_r_min(form: str) -> Judge:
             budget = min(curve(row)[0][-1] for row in rows.values())
             for r in sorted(rows.keys() - {80}):
                 large, small, seeds = alike(rows[80], rows[r])
-                a, b = efficiency(large, budget), efficiency(small, budget)
-                text = (
-                    f"{first.place.title}, {form}{seeds}: r_min = 80 has {a[0]:.2f} over rounds and "
-                    f"{a[1]:.2f} over batches, r_min = {r} has {b[0]:.2f} and {b[1]:.2f}"
-                )
-                leads = [_lead(*pair) for pair in zip(a, b, strict=True)]
-                fewest = min(len(large.runs), len(small.runs))
-                yield Evidence(min(leads) > 0, first.place, text, fewest, not any(leads))
+                names = (f"{first.place.title}, {form}{seeds}: r_min = 80 has", f"r_min = {r} has")
+                yield _more_efficient(large, small, budget, names)
 
     return judge
 
@@ -198,14 +225,11 @@ def decay_beats_constant(results: Results) -> Iterator[Evidence]:
                 if decay and constant:
                     decay, constant, seeds = alike(decay, constant)
                     budget = min(curve(decay)[0][-1], curve(constant)[0][-1])
-                    a, b = efficiency(decay, budget), efficiency(constant, budget)
-                    text = (
-                        f"{first.place.title}{seeds}: {form} r_min = {r_min} has {a[0]:.2f} over rounds and "
-                        f"{a[1]:.2f} over batches, constant epochs of the same total {b[0]:.2f} and {b[1]:.2f}"
+                    names = (
+                        f"{first.place.title}{seeds}: {form} r_min = {r_min} has",
+                        "constant epochs of the same total",
                     )
-                    leads = [_lead(*pair) for pair in zip(a, b, strict=True)]
-                    fewest = min(len(decay.runs), len(constant.runs))
-                    yield Evidence(min(leads) > 0, first.place, text, fewest, not any(leads))
+                    yield _more_efficient(decay, constant, budget, names)
 
 
 def first_reach(row: Row, target: float) -> tuple[int, float] | None:

@@ -109,14 +109,18 @@ def place_of(full: Values, roster: Roster | None = None) -> Place:
     if not family or noise is None:
         return _own(full)
     best: Place | None = None
-    for setting in SETTINGS:
-        if preset(f"paper/fashion-mnist/{setting}/clean/fedavg")["partition"]["kind"] != full["partition"]["kind"]:
-            continue
+    for setting in _settings_like(full["partition"]["kind"]):
         method, method_changes, setting_changes = _nearest_method(full, family, data, setting, noise)
         place = Place(family, data, setting, noise, method, setting_changes, method_changes)
         if best is None or len(place.setting_changes) < len(best.setting_changes):
             best = place
     return _own(full) if best is None or len(best.setting_changes) > _MOST_CHANGES[family] else best
+
+
+def _settings_like(kind: str) -> list[str]:
+    """The settings whose clients are dealt samples in this way; a mix of classes that no preset has is non-IID."""
+    kinds = {s: preset(f"paper/fashion-mnist/{s}/clean/fedavg")["partition"]["kind"] for s in SETTINGS}
+    return [setting for setting, known in kinds.items() if known == kind] or ["non-iid"]
 
 
 def command_of(full: Values, conduct: Sequence[str] = ()) -> list[str] | None:

@@ -22,6 +22,8 @@ TITLES = {
 }
 _METRICS = {"3": ("accuracy", "noise_ratio", "precision", "recall"), "4": ("accuracy", "precision", "recall")}
 _ORDER = [*dict.fromkeys(METHODS.values()), *schedule_methods()]
+# Keys that the paper doesn't give: at its own scale another value is another reading of it.
+_READINGS = ("partition.kind=", "partition.beta=", "partition.min_size=", "noise.")
 _ABLATIONS = {"3": ("fednoil-uniform-clients", "fednoil-uniform-local"), "4": ("fednoil-no-ssl",)}
 
 
@@ -187,7 +189,10 @@ def _note(table: str, rows: Sequence[Row]) -> str:
         )
     if any(not row.finished for row in rows):
         notes.append("Rows that say “at round” are not finished: no difference, test or claim is made of them.")
-    if place.family == "small" or place.setting_changes:
+    read_otherwise = place.setting_changes and all(change.startswith(_READINGS) for change in place.setting_changes)
+    if place.family == "paper" and read_otherwise:
+        notes.append("A split or noise that no preset has: the paper's values stand beside, without a difference.")
+    elif place.family == "small" or place.setting_changes:
         notes.append("Not the paper's scale: its values stand here for the order of methods, not for comparison.")
     conducts = dict.fromkeys(", ".join(row.conduct) for row in rows)
     notes.append(f"Computed in: {'; '.join(sorted(conducts))}.")
