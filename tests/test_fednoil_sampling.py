@@ -13,7 +13,7 @@ from fednoil import rounds
 from fednoil.executors.base import Job
 from fednoil.experiment import Experiment, make_executor
 from fednoil.learners.base import Client, Turn
-from fednoil.seeds import Seed
+from fednoil.seeds import Seed, Seeds
 from fednoil.servers.sampling import client_scores, draw_clients, shares
 
 CPU = torch.device("cpu")
@@ -84,7 +84,7 @@ def test_scores_are_made_with_the_received_model(fednoil_values: dict[str, Any])
 def test_labels_are_drawn_by_confidence_without_replacement() -> None:
     """conf (.9, .6, .3, .2): q = (.45, .30, .15, .10); two draws in succession have these inclusion chances."""
     weight = torch.tensor([0.9, 0.6, 0.3, 0.2])
-    labelled, rest = learner().split(weight, 2, Seed(0), range(100_000))
+    labelled, rest = learner().split(weight[None], 2, Seeds((Seed(0),)), range(100_000))
     assert torch.equal(torch.cat([labelled, rest], 1).sort(1).values[0], torch.arange(4))
     q = [0.45, 0.30, 0.15, 0.10]
     for i in range(4):
@@ -97,15 +97,15 @@ def test_uniform_local_sampling_ignores_confidence() -> None:
     state = {"confidence": torch.cat([torch.full((50,), 0.999), torch.full((50,), 1e-6)])}
     client = Client(0, torch.empty(0), torch.arange(100), torch.arange(100) % 10)
     method = learner(local_sampling="uniform")
-    labelled, _ = method.split(method.judged(client, state)["weight"], 35, Seed(0), range(2000))
+    labelled, _ = method.split(method.judged(client, state)["weight"][None], 35, Seeds((Seed(0),)), range(2000))
     assert float((labelled < 50).float().mean()) == pytest.approx(0.5, abs=0.01)
-    labelled, _ = learner().split(learner().judged(client, state)["weight"], 35, Seed(0), range(200))
+    labelled, _ = learner().split(learner().judged(client, state)["weight"][None], 35, Seeds((Seed(0),)), range(200))
     assert float((labelled < 50).float().mean()) == 1.0
 
 
 def test_zero_confidences_are_filled_uniformly() -> None:
     weight = torch.tensor([1.0, 0.0, 0.0, 0.0, 0.0])
-    labelled, _ = learner().split(weight, 3, Seed(0), range(3000))
+    labelled, _ = learner().split(weight[None], 3, Seeds((Seed(0),)), range(3000))
     assert bool((labelled == 0).any(1).all())
     counts = torch.bincount(labelled.flatten(), minlength=5)[1:]
     assert float(counts.float().std()) < 100
