@@ -15,7 +15,7 @@ from fednoil.errors import UserError
 from fednoil.experiment import Experiment, make_executor, make_experiment
 from fednoil.learners.base import Client, Task, Turn
 from fednoil.learners.fednoil_plus import FedNoilPlus, FedNoilPlusConfig, aligned, balanced, posterior
-from fednoil.seeds import Seed
+from fednoil.seeds import Seed, Seeds
 
 CPU = torch.device("cpu")
 OFF = {"posterior": False, "balanced": False, "mix": 0.0, "align": False}
@@ -60,7 +60,7 @@ def test_a_hard_class_is_drawn_as_often_as_an_easy_one() -> None:
     for keys, share in (({"balanced": True}, 0.5), ({}, 0.05)):
         method = learner(**keys)
         weight = method.judged(client, {"confidence": confidence})["weight"]
-        drawn, _ = method.split(weight, 20, Seed(0), range(500))
+        drawn, _ = method.split(weight[None], 20, Seeds((Seed(0),)), range(500))
         assert float((labels[drawn] == 1).float().mean()) == pytest.approx(share, abs=0.02)
 
 

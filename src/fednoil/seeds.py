@@ -12,7 +12,7 @@ depends on what it is for and never on what was drawn before it. Two kinds of nu
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -76,13 +76,36 @@ class Seed:
 
         The common part is hashed once: a round draws thousands of keys.
         """
-        common, digests = self._hash(), []
+        return Seeds((self,)).keys_of(paths, device)
+
+    def digests(self, paths: Iterable[tuple[Name, ...]]) -> Iterator[bytes]:
+        """The eight bytes of each of these keys."""
+        common = self._hash()
         for path in paths:
             one = common.copy()
             one.update("".join(f"/{_part(name)}" for name in path).encode())
-            digests.append(one.digest())
-        words = np.frombuffer(b"".join(digests), dtype="<i8").astype(np.int64)
-        return torch.from_numpy(words).to(device)
+            yield one.digest()
+
+
+@dataclass(frozen=True)
+class Seeds:
+    """Several seeds that are drawn from in the same way: all keys of the first one, then of the second, …"""
+
+    members: tuple[Seed, ...]
+
+    def child(self, *names: Name) -> Seeds:
+        return Seeds(tuple(seed.child(*names) for seed in self.members))
+
+    def keys(self, names: Iterable[Name], device: torch.device | str = "cpu") -> Tensor:
+        """As `Seed.keys`, of all members: int64 [members · len(names)]."""
+        return self.keys_of([(name,) for name in names], device)
+
+    def keys_of(self, paths: Iterable[tuple[Name, ...]], device: torch.device | str = "cpu") -> Tensor:
+        """As `Seed.keys_of`, of all members: int64 [members · len(paths)]."""
+        paths = list(paths)
+        digests = b"".join(digest for seed in self.members for digest in seed.digests(paths))
+        words = np.frombuffer(digests, dtype="<i8").astype(np.int64)
+        return torch.from_numpy(words).to(device, non_blocking=True)  # the host plans on while a GPU still works
 
 
 def _shift(x: Tensor, bits: int) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 
 from fednoil.executors.base import Job
 from fednoil.executors.local import Workbench
-from fednoil.learners.base import Client, Learner, Wrapped, acts
+from fednoil.learners.base import Client, Learner, Wrapped, acts, together
 from fednoil.tensors import Tensors
 
 
@@ -48,12 +48,6 @@ def _answers(bench: Workbench, clients: Sequence[Client], asked: Sequence[Tensor
 def own_networks(bench: Workbench, job: Job) -> bool:
     """Whether the client has networks of its own, kept from its last turn."""
     return bool(job.keep) and any(role.kept for role in bench.learner.roles)
-
-
-def together(clients: Sequence[Client]) -> Client:
-    """The samples of several clients as if one had them."""
-    index, labels = (torch.cat([getattr(c, name) for c in clients]) for name in ("index", "labels"))
-    return Client(-1, clients[0].pool, index, labels)
 
 
 def usual(learner: Learner) -> bool:

@@ -18,14 +18,14 @@ import torch
 from torch import Tensor
 from torch.nn.modules.dropout import _DropoutNd
 
-from fednoil.executors.asking import own_networks, surveys, together, usual
+from fednoil.executors.asking import own_networks, surveys, usual
 from fednoil.executors.base import HeldOut, Job, Look, Progress, Result
 from fednoil.executors.capture import Graphs, NotCapturable, Portion, Signature
 from fednoil.executors.local import Workbench
 from fednoil.executors.sequential import Sequential
 from fednoil.executors.stack import Rows, StackedBench
 from fednoil.executors.touch import Touched, touched_by
-from fednoil.learners.base import Client, Learner, Phase, Wrapped
+from fednoil.learners.base import Client, Learner, Phase, Wrapped, together
 from fednoil.servers.sampling import client_scores
 from fednoil.tensors import Tensors
 
@@ -145,7 +145,7 @@ class CudaGraphs:
         for epochs in seats[0].bench.chunks(longest):
             if learner.adapts(longest) or any(t.state for t in self.touched.values()):
                 self.graphs.join()  # else the next epochs are planned while the last ones run
-            plans = [_planned(seat, epochs) for seat in seats]
+            plans = _planned(seats, epochs)
             for number in range(max(map(len, plans))):
                 ready = [(seat, plan[number]) for seat, plan in zip(seats, plans, strict=True) if number < len(plan)]
                 if _attributes(learner) != before:
@@ -242,10 +242,16 @@ def _attributes(learner: Learner) -> dict[str, int]:
     return found | _attributes(learner.inner) if isinstance(learner, Wrapped) else found
 
 
-def _planned(seat: Seat, epochs: range) -> list[Phase]:
-    """A seat's phases of those of the epochs that it has."""
-    mine = range(epochs.start, min(epochs.stop, seat.job.turn.epochs))
-    return seat.bench.planned(seat.client, seat.state, seat.job.turn, mine) if mine else []
+def _planned(seats: Sequence[Seat], epochs: range) -> list[list[Phase]]:
+    """Each seat's phases of those of the epochs that it has."""
+    bench, turns = seats[0].bench, [seat.job.turn for seat in seats]
+    mine = [range(epochs.start, min(epochs.stop, turn.epochs)) for turn in turns]
+    if bench.learner.adaptive or len(set(mine)) > 1:
+        alone = zip(seats, turns, mine, strict=True)
+        return [s.bench.planned(s.client, s.state, turn, own) if own else [] for s, turn, own in alone]
+    clients, states = [seat.client for seat in seats], [seat.state for seat in seats]
+    found = bench.learner.plans(bench.nets, clients, states, turns, mine[0])
+    return [s.bench.ready(phases, turn, mine[0]) for s, turn, phases in zip(seats, turns, found, strict=True)]
 
 
 def _shape(phase: Phase, state: Tensors, touched: Touched) -> Signature:

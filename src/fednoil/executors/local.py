@@ -126,7 +126,10 @@ class Workbench:
 
     def planned(self, client: Client, state: Tensors, turn: Turn, epochs: range) -> list[Phase]:
         """The phases of the given epochs, with all networks ready to train."""
-        phases = self.learner.plan(self.nets, client, state, turn, epochs)
+        return self.ready(self.learner.plan(self.nets, client, state, turn, epochs), turn, epochs)
+
+    def ready(self, phases: list[Phase], turn: Turn, epochs: range) -> list[Phase]:
+        """The phases with their rates, and all networks ready to train."""
         for net in self.nets.values():
             net.train()
         return self.optimiser.paced(phases, turn, epochs, self.device)

@@ -88,6 +88,14 @@ class Client:
         return len(self.labels)
 
 
+def together(clients: Sequence[Client]) -> Client:
+    """The samples of several clients, one client after another, as if one had them."""
+    if len(clients) == 1:
+        return clients[0]
+    index, labels = (torch.cat([getattr(c, name) for c in clients]) for name in ("index", "labels"))
+    return Client(-1, clients[0].pool, index, labels)
+
+
 @dataclass(frozen=True)
 class Turn:
     """One client's turn in one round: `round_idx` from 1, local `epochs`, and the seed of both."""
@@ -188,6 +196,14 @@ class Learner(ABC):
     def plan(self, nets: Nets, client: Client, state: Tensors, turn: Turn, epochs: range) -> list[Phase]:
         """The steps of the given epochs (numbered from 0), in order; only an adaptive learner may look at `nets`."""
 
+    def plans(
+        self, nets: Nets, clients: Sequence[Client], states: Sequence[Tensors], turns: Sequence[Turn], epochs: range
+    ) -> list[list[Phase]]:
+        """`plan` for each of several clients; a learner that isn't adaptive may plan them all in as many operations as
+        one, which counts on a GPU."""
+        alone = zip(clients, states, turns, strict=True)
+        return [self.plan(nets, client, state, turn, epochs) for client, state, turn in alone]
+
     def views(self, pool: Tensor, batch: Tensors) -> Tensors:
         """The images that `step` finds in its batch, by name; `batch` has any number of leading dimensions.
 
@@ -277,6 +293,13 @@ class Wrapped(Learner):
 
     def plan(self, nets: Nets, client: Client, state: Tensors, turn: Turn, epochs: range) -> list[Phase]:
         return self.inner.plan(nets, client, state, turn, epochs)
+
+    def plans(
+        self, nets: Nets, clients: Sequence[Client], states: Sequence[Tensors], turns: Sequence[Turn], epochs: range
+    ) -> list[list[Phase]]:
+        if type(self).plan is not Wrapped.plan:
+            return super().plans(nets, clients, states, turns, epochs)
+        return self.inner.plans(nets, clients, states, turns, epochs)
 
     def views(self, pool: Tensor, batch: Tensors) -> Tensors:
         return self.inner.views(pool, batch)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from fednoil.augment import weak_plan
 from fednoil.learners.base import Client
-from fednoil.seeds import Seed, permutations
+from fednoil.seeds import Seed, Seeds, permutations
+from fednoil.tensors import Tensors
 
 
 def full_batches(order: Tensor, batch_size: int) -> Tensor:
@@ -28,7 +31,27 @@ def shuffled(client: Client, seed: Seed, epochs: range, batch_size: int) -> Tens
     return full_batches(order, batch_size).flatten(0, 1)
 
 
-def weak_views(seed: Seed, epochs: range, chosen: Tensor, pad: int) -> Tensor:
-    """Parameters of a weak view for each sample of the batches `chosen` [E · steps, size]: [E · steps, size, 3]."""
+def weak_views(seed: Seed | Seeds, epochs: range, chosen: Tensor, pad: int) -> Tensor:
+    """Parameters of a weak view for each sample of the batches `chosen` [E · steps, size]: [E · steps, size, 3].
+
+    With the seeds of several clients the batches are those of all of them, one client after another.
+    """
     keys = seed.keys(epochs, chosen.device)
-    return weak_plan(keys, chosen.numel() // len(epochs), pad).view(*chosen.shape, -1)
+    return weak_plan(keys, chosen.numel() // len(keys), pad).view(*chosen.shape, -1)
+
+
+def side_by_side(found: Sequence[Tensors]) -> Tensors:
+    """What is known of several clients' samples, one client after another."""
+    return found[0] if len(found) == 1 else {name: torch.cat([one[name] for one in found]) for name in found[0]}
+
+
+def shuffled_anew(members: Tensor, seeds: Seeds, epochs: range, steps: int, size: int) -> Tensor:
+    """Shuffle each row of `members` [K · E, m] into full batches [K · E · steps, size].
+
+    A set that fills fewer than `steps` batches is gone through again in a new order.
+    """
+    rows, count = members.shape
+    cycles = -(-steps * size // count)
+    keys = seeds.keys_of([(e, c) for e in epochs for c in range(cycles)], members.device)
+    orders = permutations(keys.view(rows, cycles), count).view(rows, cycles * count)
+    return members.gather(1, orders)[:, : steps * size].reshape(rows * steps, size)

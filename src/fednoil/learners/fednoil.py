@@ -21,12 +21,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fednoil.augment import plain, strong, strong_plan, weak, weak_plan
-from fednoil.learners.base import Client, Final, Learner, LearnerConfig, Nets, Phase, Turn, chunks
-from fednoil.learners.batches import weak_views
+from fednoil.learners.base import Client, Final, Learner, LearnerConfig, Nets, Phase, Turn, chunks, together
+from fednoil.learners.batches import shuffled_anew, side_by_side, weak_views
 from fednoil.learners.clean_share import clean_share
 from fednoil.learners.pseudo_labels import count_votes, decided, first_time, unlabelled_loss, widened
 from fednoil.plugins import About
-from fednoil.seeds import Seed, gumbel, permutations
+from fednoil.seeds import Seeds, gumbel
 from fednoil.tensors import Tensors
 
 _TINY = 1e-12
@@ -164,69 +164,103 @@ class FedNoil(Learner):
             return weight
         return weight * min(1.0, unlabelled / labelled)
 
-    def split(self, weight: Tensor, size: int, seed: Seed, epochs: range) -> tuple[Tensor, Tensor]:
-        """D^x [E, size] and D^u [E, n − size], drawn by weights [n] without replacement, anew each epoch (Eq. 6)."""
+    def split(self, weight: Tensor, size: int, seeds: Seeds, epochs: range) -> tuple[Tensor, Tensor]:
+        """D^x [K · E, size] and D^u [K · E, n − size] of K clients, drawn by weights [K, n] without replacement, anew
+        each epoch (Eq. 6); samples are numbered one client after another."""
         names = epochs if self.config.redraw == "epoch" else [0] * len(epochs)
-        keys = seed.child("draw").keys(names, weight.device)
-        race = (weight.double() + _TINY).log() + gumbel(keys, len(weight))
-        order = race.argsort(dim=1, descending=True, stable=True)
+        clients, count = weight.shape
+        noise = gumbel(seeds.child("draw").keys(names, weight.device), count).unflatten(0, (clients, -1))
+        race = (weight.double() + _TINY).log()[:, None] + noise
+        first = torch.arange(0, clients * count, count, device=weight.device)[:, None, None]
+        order = (race.argsort(dim=2, descending=True, stable=True) + first).flatten(0, 1)
         return order[:, :size], order[:, size:]
 
     def plan(self, nets: Nets, client: Client, state: Tensors, turn: Turn, epochs: range) -> list[Phase]:
-        size, judged = self.labelled_size(state, turn.round_idx), self.judged(client, state)
-        labelled, unlabelled = self.split(judged["weight"], size, turn.seed, epochs)
-        members = labelled.flatten()
-        state["drawn"].scatter_add_(0, members, torch.ones_like(members))
-        teaches = self.trains_on_unlabelled(turn.round_idx)
-        steps, batch_x, batch_u = self.epoch_shape(size, len(client) - size, teaches)
-        batch = self.labelled_plan(client, labelled, turn.seed, epochs, (steps, batch_x))
+        return self._plans([client], [state], [turn], epochs, self.labelled_size(state, turn.round_idx))[0]
+
+    def plans(
+        self, nets: Nets, clients: Sequence[Client], states: Sequence[Tensors], turns: Sequence[Turn], epochs: range
+    ) -> list[list[Phase]]:
+        """All at once where the clients have equally many samples and labelled ones."""
+        if type(self).plan is not FedNoil.plan:
+            return super().plans(nets, clients, states, turns, epochs)
+        sizes = [self.labelled_size(state, turn.round_idx) for state, turn in zip(states, turns, strict=True)]
+        if len({(len(client), size) for client, size in zip(clients, sizes, strict=True)}) == 1:
+            return self._plans(clients, states, turns, epochs, sizes[0])
+        alone = zip(clients, states, turns, sizes, strict=True)
+        return [self._plans([client], [state], [turn], epochs, size)[0] for client, state, turn, size in alone]
+
+    def _plans(
+        self, clients: Sequence[Client], states: Sequence[Tensors], turns: Sequence[Turn], epochs: range, size: int
+    ) -> list[list[Phase]]:
+        """The plans of clients with n samples, `size` of them labelled. Tensors have the clients' epochs as rows, one
+        client after another, and their samples are numbered in the same way."""
+        everyone, count, round_idx = together(clients), len(clients[0]), turns[0].round_idx
+        judged = side_by_side([self.judged(client, state) for client, state in zip(clients, states, strict=True)])
+        seeds = Seeds(tuple(turn.seed for turn in turns))
+        labelled, unlabelled = self.split(judged["weight"].view(len(clients), -1), size, seeds, epochs)
+        drawn = torch.zeros_like(everyone.index)
+        drawn.scatter_add_(0, labelled.flatten(), torch.ones_like(labelled).flatten())
+        found = {"drawn": drawn}
+        steps, batch_x, batch_u = self.epoch_shape(size, count - size, self.trains_on_unlabelled(round_idx))
+        batch = self.labelled_plan(everyone, labelled, seeds, epochs, (steps, batch_x))
         if batch_u:
-            weight = self.unlabelled_weight(size, len(client) - size, turn.round_idx)
-            batch["u_weight"] = torch.full((len(batch["x_index"]),), weight, device=client.index.device)
-            batch |= self._unlabelled_plan(client, unlabelled, turn.seed, epochs, (steps, batch_u), judged)
-            if self.config.teacher == "global":
-                found = [self._of(table, unlabelled, epochs) for table in decided(judged["taught"], self.config.xi)]
-                count_votes(state["votes"], unlabelled.flatten(), *(table.flatten() for table in found))
-        return [Phase(batch)]
+            weight = self.unlabelled_weight(size, count - size, round_idx)
+            batch["u_weight"] = torch.full((len(batch["x_index"]),), weight, device=drawn.device)
+            more, votes = self._unlabelled_plan(everyone, unlabelled, seeds, epochs, (steps, batch_u), judged)
+            batch |= more
+            found |= votes
+        for name, total in found.items():
+            for state, part in zip(states, total.split(count), strict=True):
+                state[name] += part
+        parts = {name: tensor.unflatten(0, (len(clients), -1)).unbind(0) for name, tensor in batch.items()}
+        return [[Phase({name: part[place] for name, part in parts.items()})] for place in range(len(clients))]
 
     def labelled_plan(
-        self, client: Client, labelled: Tensor, seed: Seed, epochs: range, shape: tuple[int, int]
+        self, client: Client, labelled: Tensor, seeds: Seeds, epochs: range, shape: tuple[int, int]
     ) -> Tensors:
-        """Batches of D^x [E, size]: `shape` is the steps of an epoch and the size of a batch."""
-        x = _batches(labelled, seed.child("order x"), epochs, *shape)
+        """Batches of D^x [K · E, size]: `shape` is the steps of an epoch and the size of a batch."""
+        x = shuffled_anew(labelled, seeds.child("order x"), epochs, *shape)
         batch = {"x_index": client.index[x], "x_labels": client.labels[x]}
         if self.config.x_augment == "weak":
-            batch["x_weak"] = weak_views(seed.child("weak x"), epochs, x, self.task.pad)
+            batch["x_weak"] = weak_views(seeds.child("weak x"), epochs, x, self.task.pad)
         elif self.config.x_augment == "strong":
-            batch["x_strong"] = self._strong_views(seed.child("strong x"), epochs, x)
+            batch["x_strong"] = self._strong_views(seeds.child("strong x"), epochs, x)
         return batch
 
     def _unlabelled_plan(
-        self, client: Client, unlabelled: Tensor, seed: Seed, epochs: range, shape: tuple[int, int], judged: Tensors
-    ) -> Tensors:
-        """Batches of D^u [E, n − size], with their pseudo-labels or what makes them."""
-        u = _batches(unlabelled, seed.child("order u"), epochs, *shape)
-        batch = {"u_index": client.index[u], "u_strong": self._strong_views(seed.child("strong u"), epochs, u)}
-        if self.config.teacher == "global":
-            labels, accepted = decided(judged["taught"], self.config.xi)
-            chosen = judged["taught"] if self.config.soft else labels
-            return batch | {"u_labels": self._of(chosen, u, epochs), "u_mask": self._of(accepted, u, epochs)}
-        keys, views = seed.child("weak u").keys(epochs, u.device), self.config.views
-        plans = weak_plan(keys, u.numel() // len(epochs) * views, self.task.pad).view(*u.shape, views, -1)
-        return batch | {"u_position": u, "u_first": first_time(u, len(epochs)), "u_weak": plans}
+        self, client: Client, unlabelled: Tensor, seeds: Seeds, epochs: range, shape: tuple[int, int], judged: Tensors
+    ) -> tuple[Tensors, Tensors]:
+        """Batches of D^u [K · E, n − size] with their pseudo-labels, and the votes these give each sample; with a local
+        teacher what makes the pseudo-labels instead."""
+        u = shuffled_anew(unlabelled, seeds.child("order u"), epochs, *shape)
+        batch = {"u_index": client.index[u], "u_strong": self._strong_views(seeds.child("strong u"), epochs, u)}
+        clients, count = len(seeds.members), len(client) // len(seeds.members)
+        if self.config.teacher == "local":
+            keys, views = seeds.child("weak u").keys(epochs, u.device), self.config.views
+            plans = weak_plan(keys, u.numel() // len(keys) * views, self.task.pad).view(*u.shape, views, -1)
+            return batch | {"u_position": u % count, "u_first": first_time(u, len(keys)), "u_weak": plans}, {}
+        taught = judged["taught"]
+        labels, accepted = decided(taught, self.config.xi)
+        batch["u_labels"] = self._of(taught if self.config.soft else labels, u, epochs, clients)
+        batch["u_mask"] = self._of(accepted, u, epochs, clients)
+        votes = torch.zeros(len(client), self.task.num_classes, dtype=torch.int64, device=u.device)
+        found = (self._of(table, unlabelled, epochs, clients).flatten() for table in (labels, accepted))
+        count_votes(votes, unlabelled.flatten(), *found)
+        return batch, {"votes": votes}
 
-    def _of(self, table: Tensor, rows: Tensor, epochs: range) -> Tensor:
-        """What a table [n, …] or [n, views, …] has of the samples `rows` [E · k, m], with the views in turns if so."""
+    def _of(self, table: Tensor, rows: Tensor, epochs: range, clients: int) -> Tensor:
+        """What a table [K · n, …], or [K · n, views, …] of views in turns, has of the samples `rows` [K · E · k, m]."""
         if self.config.views_as == "mean":
             return table[rows]
-        turns = torch.arange(epochs.start, epochs.stop, device=rows.device) % self.config.views
-        return table[rows, turns.repeat_interleave(len(rows) // len(epochs))[:, None]]
+        turns = torch.arange(epochs.start, epochs.stop, device=rows.device).repeat(clients) % self.config.views
+        return table[rows, turns.repeat_interleave(len(rows) // len(turns))[:, None]]
 
-    def _strong_views(self, seed: Seed, epochs: range, chosen: Tensor) -> Tensor:
-        """Parameters of a strong view for each sample of the batches `chosen` [E · steps, size]."""
-        keys, count = seed.keys(epochs, chosen.device), chosen.numel() // len(epochs)
+    def _strong_views(self, seeds: Seeds, epochs: range, chosen: Tensor) -> Tensor:
+        """Parameters of a strong view for each sample of the batches `chosen` [K · E · steps, size]."""
+        keys = seeds.keys(epochs, chosen.device)
         size, ops, prob = self.task.image_shape[1:], self.config.ra_ops, self.config.ra_prob
-        return strong_plan(keys, count, size, self.task.pad, ops, prob).view(*chosen.shape, -1)
+        return strong_plan(keys, chosen.numel() // len(keys), size, self.task.pad, ops, prob).view(*chosen.shape, -1)
 
     def epoch_shape(self, labelled: int, unlabelled: int, teaches: bool) -> tuple[int, int, int]:
         """Steps of an epoch and the sizes of its labelled and unlabelled batches, the latter 0 if nothing `teaches`."""
@@ -299,15 +333,3 @@ class FedNoil(Learner):
     def final(self, nets: Nets, client: Client, state: Tensors, turn: Turn) -> Final:
         evidence = {name: state[name] for name in ("probabilities", "drawn", "votes") if name in state}
         return Final(evidence=evidence)
-
-
-def _batches(members: Tensor, seed: Seed, epochs: range, steps: int, size: int) -> Tensor:
-    """Shuffle each row of `members` [E, m] into full batches [E · steps, size].
-
-    A set that fills fewer than `steps` batches is gone through again in a new order.
-    """
-    rows, count = members.shape
-    cycles = -(-steps * size // count)
-    keys = seed.keys_of([(e, c) for e in epochs for c in range(cycles)], members.device)
-    orders = permutations(keys.view(rows, cycles), count).view(rows, cycles * count)
-    return members.gather(1, orders)[:, : steps * size].reshape(rows * steps, size)

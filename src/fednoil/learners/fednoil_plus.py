@@ -24,7 +24,7 @@ from fednoil.learners.base import Client
 from fednoil.learners.clean_share import clean_share
 from fednoil.learners.fednoil import FedNoil, FedNoilConfig
 from fednoil.plugins import About
-from fednoil.seeds import Seed, permutations
+from fednoil.seeds import Seeds, permutations
 from fednoil.tensors import Tensors
 
 
@@ -65,14 +65,15 @@ class FedNoilPlus(FedNoil):
         return probs if share is None else posterior(probs, labels, share)
 
     def labelled_plan(
-        self, client: Client, labelled: Tensor, seed: Seed, epochs: range, shape: tuple[int, int]
+        self, client: Client, labelled: Tensor, seeds: Seeds, epochs: range, shape: tuple[int, int]
     ) -> Tensors:
-        batch = super().labelled_plan(client, labelled, seed, epochs, shape)
+        batch = super().labelled_plan(client, labelled, seeds, epochs, shape)
         if self.config.mix:
             steps, size = shape
-            beta = [seed.child("mix", e).numpy().beta(self.config.mix, self.config.mix, steps) for e in epochs]
+            generators = (seed.child("mix", e).numpy() for seed in seeds.members for e in epochs)
+            beta = [generator.beta(self.config.mix, self.config.mix, steps) for generator in generators]
             share = np.maximum(beta, 1 - np.array(beta)).astype(np.float32).ravel()
-            keys = seed.child("partner").keys_of([(e, s) for e in epochs for s in range(steps)], labelled.device)
+            keys = seeds.child("partner").keys_of([(e, s) for e in epochs for s in range(steps)], labelled.device)
             batch |= {"x_share": torch.from_numpy(share).to(labelled.device), "x_partner": permutations(keys, size)}
         return batch
 

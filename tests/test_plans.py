@@ -1,0 +1,113 @@
+"""Plans of several clients at once are those of each alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from conftest import assert_same
+
+from fednoil.config import load_config
+from fednoil.executors.local import Workbench
+from fednoil.experiment import make_bench, make_executor, make_experiment
+from fednoil.learners.base import Client, Learner, Phase, Turn
+from fednoil.learners.fednoil import FedNoil
+from fednoil.seeds import Seed, Seeds
+from fednoil.tensors import Tensors
+
+CPU = torch.device("cpu")
+EPOCHS = range(1, 4)
+READINGS: list[dict[str, Any]] = [
+    {"name": "fednoil", "frac": 0.5, "xi": 0.3},
+    {"name": "fednoil", "frac": 0.5, "teacher": "local"},
+    {"name": "fednoil", "frac": 0.3, "xi": 0.3, "views": 3, "views_as": "turns", "soft": True, "x_augment": "strong"},
+    {"name": "fednoil", "frac": 0.4, "redraw": "round", "mu": 2.5, "x_augment": "none"},
+    {"name": "fednoil", "frac": 0.4, "ssl": False},
+    {"name": "fednoil", "frac": 1.0},
+    {"name": "fednoil-plus", "frac": 0.5, "mix": 0.7, "posterior": True, "balanced": True, "align": True},
+]
+
+
+def opened(values: dict[str, Any], learner: dict[str, Any], **server: Any) -> tuple[Workbench, list[Client]]:
+    values["learner"], values["server"] = learner, {**values["server"], **server}
+    experiment = make_experiment(load_config(values))
+    bench = make_bench(experiment, CPU)
+    bench.load(experiment.initial_model(), {})
+    return bench, list(make_executor(experiment, CPU).clients.values())
+
+
+def turns_of(clients: Sequence[Client]) -> list[Turn]:
+    return [Turn(3, 4, Seed(5).child("client", client.id)) for client in clients]
+
+
+def both_ways(bench: Workbench, clients: Sequence[Client]) -> tuple[list[list[Phase]], list[list[Phase]]]:
+    """The plans at once and one after another, having compared what they leave in the states."""
+    states: list[list[Tensors]] = []
+    found = []
+    for at_once in (True, False):
+        turns = turns_of(clients)
+        states.append([bench.open(client, {}, turn) for client, turn in zip(clients, turns, strict=True)])
+        plans = bench.learner.plans if at_once else lambda *args: Learner.plans(bench.learner, *args)
+        found.append(plans(bench.nets, clients, states[-1], turns, EPOCHS))
+    for one, other in zip(*states, strict=True):
+        assert_same(one, other)
+        assert bool(one["drawn"].any())
+    return found[0], found[1]
+
+
+def assert_equal(one: list[list[Phase]], other: list[list[Phase]]) -> None:
+    assert len(one) == len(other)
+    for (a,), (b,) in zip(one, other, strict=True):
+        assert list(a.tensors) == list(b.tensors)
+        assert_same(a.tensors, b.tensors)
+
+
+def share_memory(plans: list[list[Phase]]) -> bool:
+    """Whether the clients' plans are parts of one."""
+    return len({phases[0].tensors["x_index"].untyped_storage().data_ptr() for phases in plans}) == 1
+
+
+@pytest.mark.parametrize("reading", READINGS, ids=lambda r: " ".join(map(str, r.values())))
+def test_at_once_or_one_after_another(values: dict[str, Any], reading: dict[str, Any]) -> None:
+    together, alone = both_ways(*opened(values, reading))
+    assert_equal(together, alone)
+    assert share_memory(together)
+    assert not share_memory(alone)
+
+
+def test_clients_of_different_sizes_are_planned_one_after_another(values: dict[str, Any]) -> None:
+    bench, clients = opened(values, {"name": "fednoil", "frac": 0.5})
+    first = clients[0]
+    clients[0] = Client(first.id, first.pool, first.index[:-3], first.labels[:-3])
+    together, alone = both_ways(bench, clients)
+    assert_equal(together, alone)
+    assert not share_memory(together)
+
+
+@pytest.mark.parametrize(("server", "at_once"), [("fedprox", True), ("apfl", False)])
+def test_a_server_around_the_learner(values: dict[str, Any], server: str, at_once: bool) -> None:
+    """One that changes the plan has its way; others don't stand between."""
+    bench, clients = opened(values, {"name": "fednoil", "frac": 0.5}, name=server)
+    states = [bench.open(client, {}, turn) for client, turn in zip(clients, turns_of(clients), strict=True)]
+    plans = bench.learner.plans(bench.nets, clients, states, turns_of(clients), EPOCHS)
+    assert share_memory(plans) is at_once
+
+
+def test_a_plan_of_ones_own_is_asked(values: dict[str, Any]) -> None:
+    class Own(FedNoil):
+        def plan(self, *args: Any) -> list[Phase]:
+            return [Phase({"x_index": torch.zeros(1)})]
+
+    bench, clients = opened(values, {"name": "fednoil", "frac": 0.5})
+    own = Own(bench.learner.config, bench.learner.task)
+    states = [bench.open(client, {}, turn) for client, turn in zip(clients, turns_of(clients), strict=True)]
+    for (phase,) in own.plans(bench.nets, clients, states, turns_of(clients), EPOCHS):
+        assert phase.tensors["x_index"].tolist() == [0.0]
+
+
+def test_seeds_side_by_side() -> None:
+    members = (Seed(1), Seed(2).child("a"))
+    keys = Seeds(members).child("b", 3).keys_of([(0, "c"), (1, "c")])
+    assert keys.tolist() == [seed.child("b", 3, e, "c").key() for seed in members for e in (0, 1)]
