@@ -144,12 +144,12 @@ def forward_pool_kernel(
 
 @triton.jit(do_not_specialize=["rows", "images"])
 def input_gradient_kernel(
-    dy, w, dx, w_stride, rows, images,
+    dy, w, more, dx, w_stride, rows, images,
     H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, OUT: tl.constexpr, HO: tl.constexpr, WO: tl.constexpr,
     KH: tl.constexpr, KW: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr, PIXELS: tl.constexpr,
-    PRECISION: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    MORE: tl.constexpr, PRECISION: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """dx [images, H, W, C] gathered from dy; grid (row tiles * channel tiles, clients, STRIDE * STRIDE).
+    """dx [images, H, W, C] gathered from dy, with MORE added to it; grid (row tiles * channel tiles, clients, STRIDE²).
 
     A pixel receives only from the taps of its own parity (mod STRIDE), so each class of pixels is a GEMM of its own
     over those taps and nothing is multiplied by zero; rows counts the pixels of the largest class.
@@ -164,6 +164,7 @@ def input_gradient_kernel(
     client = tl.program_id(1).to(tl.int64)
     dy += client * images * (HO * WO * OUT)
     w += client * w_stride
+    more += client * images * (H * W * C)
     dx += client * images * (H * W * C)
     if STRIDE == 1:  # the same formulas, but constants for the compiler
         class_h, class_v = 0, 0
@@ -207,7 +208,10 @@ def input_gradient_kernel(
     column = v * STRIDE + class_v
     n = tl.trans(n)
     inside = (m < rows) & (row < H) & (column < W) & (n < PIXELS * C)
-    tl.store(dx + ((image * H + row) * W + column) * C + n, acc.to(dx.dtype.element_ty), mask=inside)
+    at = ((image * H + row) * W + column) * C + n
+    if MORE:
+        acc += tl.load(more + at, mask=inside, other=0.0).to(tl.float32)
+    tl.store(dx + at, acc.to(dx.dtype.element_ty), mask=inside)
 
 
 @triton.jit(do_not_specialize=["rows", "share"])
