@@ -86,9 +86,21 @@ def play_on_both(config: Any) -> None:
     assert stacked.reason is None
 
 
-@pytest.mark.parametrize("name", all_variants())
+JOINED = (
+    "no-ssl+x-strong+ra-always",
+    "no-ssl+wd-5e-4+turn-cosine",
+    "no-ssl+lr-cosine+keep-momentum",
+    "no-ssl+group-norm",
+    "no-ssl+bn-measured+step-0.5",
+    "lr-cosine+wd-5e-4+x-strong+views-turns",
+    "plus+lr-cosine+wd-5e-4",
+)
+
+
+@pytest.mark.parametrize("name", [*all_variants(), *JOINED])
 def test_every_variant_runs_on_both_executors(modules: dict[str, ModuleType], name: str, tiny_npz: Path) -> None:
-    play_on_both(configured(modules, name, tiny_npz, resnet=name in ("bn-measured", "group-norm")))
+    resnet = any(part in ("bn-measured", "group-norm") for part in name.split("+"))
+    play_on_both(configured(modules, name, tiny_npz, resnet=resnet))
 
 
 @pytest.mark.slow
