@@ -25,7 +25,7 @@ from torch import Tensor
 
 from fednoil.config import load_config, preset
 from fednoil.executors.base import Executor, Job
-from fednoil.experiment import make_executor, make_experiment
+from fednoil.experiment import Experiment, make_executor, make_experiment
 from fednoil.learners.base import Turn
 from fednoil.models.network import Network
 
@@ -71,8 +71,8 @@ def seconds(work: Callable[[], object], device: torch.device) -> float:
     return clock() - began
 
 
-def make_case(section: dict[str, Any], round_idx: int, args: argparse.Namespace) -> Case:
-    """Count the images of one client's turn on the reference executor; the one that is timed may capture and replay."""
+def settings(section: dict[str, Any] | None, args: argparse.Namespace) -> dict[str, Any]:
+    """The configuration of a case: the demo's setting, or a preset's, with a learner (none: the preset's own)."""
     values: dict[str, Any] = {
         "noise": {"kind": "symmetric"},
         "model": {"name": "cnn", "width": args.width},
@@ -80,12 +80,23 @@ def make_case(section: dict[str, Any], round_idx: int, args: argparse.Namespace)
     }
     if args.preset:
         chosen = preset(args.preset)
-        values = {name: chosen[name] for name in ("data", "partition", "noise", "model", "train") if name in chosen}
-    values |= {"learner": section, "schedule": {"epochs": args.epochs}}
-    device = torch.device(args.device)
+        names = ("data", "partition", "noise", "model", "train", *(() if section else ("learner",)))
+        values = {name: chosen[name] for name in names if name in chosen}
+    return values | ({"learner": section} if section else {}) | {"schedule": {"epochs": args.epochs}}
+
+
+def jobs_of(values: dict[str, Any], round_idx: int, args: argparse.Namespace) -> tuple[Experiment, list[Job]]:
+    """A round of the first clients, all with a model that has learnt something."""
     experiment = make_experiment(load_config(values))
-    model, seed = _trained(values, device), experiment.seed.child("round", round_idx)
-    jobs = [Job(k, model, {}, Turn(round_idx, args.epochs, seed.child("client", k))) for k in range(args.clients)]
+    model, seed = _trained(values, torch.device(args.device)), experiment.seed.child("round", round_idx)
+    turns = [Turn(round_idx, args.epochs, seed.child("client", k)) for k in range(args.clients)]
+    return experiment, [Job(k, model, {}, turn) for k, turn in enumerate(turns)]
+
+
+def make_case(section: dict[str, Any], round_idx: int, args: argparse.Namespace) -> Case:
+    """Count the images of one client's turn on the reference executor; the one that is timed may capture and replay."""
+    values, device = settings(section, args), torch.device(args.device)
+    experiment, jobs = jobs_of(values, round_idx, args)
     case = Case(make_executor(experiment, device), jobs)
     reference = make_experiment(load_config({**values, "run": {"executor": "sequential"}}))
     plain = Network.__call__

@@ -16,9 +16,10 @@ import pytest
 import torch
 from browsing import CHROMIUM, FLAGS
 from PIL import Image
+from stopped_runs import ROUNDS, Stop
 
 from fednoil.cli import main
-from fednoil.config import Config, load_config
+from fednoil.config import Config, load_config, read_toml
 from fednoil.experiment import Experiment, make_experiment
 from fednoil.runner import Silent, run
 
@@ -92,6 +93,14 @@ def values(tiny_npz: Path) -> dict[str, Any]:
 
 
 @pytest.fixture
+def fednoil_values(values: dict[str, Any]) -> dict[str, Any]:
+    """The tiny experiment with FedNoiL."""
+    values["server"] |= {"sampling": "score"}
+    values["learner"] = {"name": "fednoil", "frac": 0.35}
+    return values
+
+
+@pytest.fixture
 def federated(values: dict[str, Any]) -> dict[str, Any]:
     """The tiny experiment with scored clients, ready for a federation that doesn't wait."""
     values["server"]["sampling"] = "score"
@@ -131,6 +140,57 @@ def refused(*args: object) -> str:
     assert err.startswith("fednoil: ")
     assert err.count("\n") == 1
     return err
+
+
+def resume(out: Path, *more: object) -> None:
+    """Go on with a run to its end, without a word."""
+    assert fednoil("run", *more, "--resume", "--out", out, "--quiet") == (0, "", "")
+
+
+@pytest.fixture(scope="module")
+def toml(tiny_npz: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny experiment as a user's file; a checkpoint after rounds 3 and 4."""
+    path = tmp_path_factory.mktemp("config") / "tiny.toml"
+    path.write_text(
+        f"""
+        [data]
+        name = "npz:{tiny_npz}"
+        [partition]
+        clients = 4
+        [noise]
+        kind = "symmetric"
+        [model]
+        width = 2
+        [server]
+        client_fraction = 0.5
+        [schedule]
+        epochs = 1
+        [train]
+        rounds = {ROUNDS}
+        batch_size = 8
+        [run]
+        device = "cpu"
+        checkpoint_every = 3
+        """
+    )
+    return path
+
+
+@pytest.fixture(scope="module")
+def reference(toml: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run that nothing has disturbed."""
+    out = tmp_path_factory.mktemp("runs") / "reference"
+    assert fednoil("run", toml, "--out", out, "--quiet") == (0, "", "")
+    return out
+
+
+@pytest.fixture
+def stopped(toml: Path, tmp_path: Path) -> Path:
+    """A run stopped after round 3 of 4, which has a checkpoint."""
+    out = tmp_path / "stopped"
+    with pytest.raises(KeyboardInterrupt):
+        run(load_config(read_toml(toml)), out, Stop(3))
+    return out
 
 
 @pytest.fixture(scope="session")

@@ -59,6 +59,22 @@ def made_run(
     return path
 
 
+def site_run(path: Path, samples: dict[str, int], seed: int = 0) -> Path:
+    """A federation's run on its sites' own data; the last site came late and told no score."""
+    run = made_run(path, accuracies=[60, 70], seed=seed, changes={"data": {"name": "sites"}, "noise": {"kind": "auto"}})
+    names = list(samples)
+    roster = {"run": "0" * 32, "clients": {n: k for k, n in enumerate(names)}, "sizes": samples, "agreement": {}}
+    (run / "roster.json").write_text(json.dumps(roster | {"founders": names[:-1]}))
+    records = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+    for record, share in zip(records, (0.4, 0.6), strict=True):
+        record["scores"] = {name: share * samples[name] for name in names[:-1]}
+        record["held_out"] = {names[0]: {"accuracy": 100 * share, "samples": 5, "loss": 1.0}}
+    (run / "rounds.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
+    command = ["fednoil", "federation", "run", "demo", "--set", "a='b c'"]
+    (run / "environment.json").write_text(json.dumps({"command": command}))
+    return run
+
+
 def _write_clients(path: Path) -> None:
     """Three clients with ten samples each; of their given labels 9, 6 and 3 are right."""
     parts = tuple(np.arange(10) + 10 * k for k in range(3))

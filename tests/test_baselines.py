@@ -242,13 +242,15 @@ def test_dividemix_guards_small_sets(values: dict[str, Any], labelled: int, form
     client, method, bench = executor.clients[0], experiment.learner, executor.bench
     assert isinstance(method, DivideMix)
     chances = (torch.arange(20) < labelled).float()
-    method.clean_chances = lambda nets, client: torch.stack([1 - chances, chances])  # a trains on b's split
-    turn, drawn = Turn(5, 1, Seed(0)), torch.zeros(20, dtype=torch.long)
-    phase = method.plan({}, client, {"drawn": drawn}, turn, range(1))[0]
-    assert phase.kind == f"{form}-a"
-    assert drawn.tolist() == chances.tolist()
+    method.clean_chances = lambda losses, samples: torch.stack([1 - chances, chances])  # a trains on b's split
+    turn = Turn(5, 1, Seed(0))
     bench.load(experiment.initial_model(), {})
     state = bench.open(client, {}, turn)
+    phase = method.plan({}, client, state, turn, range(1))[0]
+    assert phase.kind == f"{form}-a"
+    assert state["drawn"].tolist() == chances.tolist()
+    for net in bench.nets.values():
+        net.train()
     for s in range(phase.steps):
         batch = {n: t[s] for n, t in phase.tensors.items()}
         batch |= method.views(client.pool, batch)

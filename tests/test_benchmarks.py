@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import itertools
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ from fednoil.models import ModelConfig, build
 from fednoil.seeds import Seed
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
-NAMES = ("floor", "scaling", "charts", "peers", "peer_work", "checkpoints")
+NAMES = ("floor", "scaling", "charts", "peers", "peer_work", "checkpoints", "learners", "profiling")
 
 
 @pytest.fixture
@@ -147,3 +148,37 @@ def test_the_time_in_a_method_is_noted_and_the_method_put_back(modules: dict[str
         assert Owner().work() == "done"
     assert Owner.work is plain
     assert len(seconds) == 1
+
+
+def test_kernels_of_a_profile_are_added_up_and_gaps_are_idle(modules: dict[str, ModuleType]) -> None:
+    """Over 100 µs: a GEMM twice for 30 and 10, and a copy of 20 beside the first; nothing from 40 to 90."""
+    profiling = modules["profiling"]
+    gemm, copy = "void at::native::gemm<4>(float*, int)", "Memcpy DtoD (Device -> Device)"
+    times = ((gemm, 0.0, 30.0), (copy, 20.0, 40.0), (gemm, 90.0, 100.0))
+    spans = [profiling.Span(profiling.short(name), *span) for name, *span in times]
+    assert profiling.idle(spans) == (0.1, 0.05)
+    rows = profiling.table(spans, steps=4)
+    assert [row["kernel"] for row in rows] == ["gemm<4>", "Memcpy DtoD"]
+    assert [(row["launches_a_step"], row["us"], row["ms"]) for row in rows] == [(0.5, 20.0, 0.04), (0.25, 20.0, 0.02)]
+    assert [row["share"] for row in rows] == pytest.approx([0.4, 0.2])
+
+
+def test_a_profile_of_a_turn_tells_steps_stages_and_operations(
+    modules: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two epochs of 150 images, two clients at once: in batches of 32 that are 10 joint steps."""
+    profiling, found = modules["profiling"], tmp_path / "found.json"
+    monkeypatch.setattr(profiling, "WARM_TURNS", 1)
+    options = ["--device", "cpu", "--learner", "erm", "--clients", "2", "--epochs", "2", "--width", "2"]
+    monkeypatch.setattr(sys, "argv", ["profiling.py", *options, "--rows", "3", "--json", str(found)])
+    profiling.main()
+    told = json.loads(found.read_text(encoding="utf-8"))
+    assert told["steps"] == 10
+    by_name = {row["kernel"]: row for row in told["kernels"]}
+    assert by_name["aten::max_pool2d_with_indices"]["launches_a_step"] == 2
+    assert all(told["stages"][stage] > 0 for stage in ("survey", "plan", "replay", "finish"))
+    assert sum(told["stages"].values()) <= told["host_seconds"]
+    assert 0 < told["idle_ms"] < told["profiled_ms"]
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2 + 3 + 1 + 2
+    assert lines[-2].startswith("10 joint steps")

@@ -11,6 +11,7 @@ from fednoil.report.claims import CLAIMS, REFUTED, SUPPORTED, UNTESTED, Verdict,
 from fednoil.report.html import render
 from fednoil.report.results import Results
 from fednoil.report.runs import load_runs
+from fednoil.report.sheets import sheets
 from fednoil.report.text import markdown
 
 
@@ -142,3 +143,7 @@ def test_standing_still_after_a_fall_is_told(tmp_path: Path) -> None:
     assert found.status == REFUTED
     assert "(in 1 a method stands still 10 points or more below its best round)" in found.summary
     assert "1 of the runs stand still 10 points or more below" in found.evidence[0].text
+    (sheet,) = sheets(results(tmp_path))
+    shown = {method: entry.beside for method, (entry,) in zip(sheet.methods, sheet.entries, strict=True) if entry}
+    assert shown["FedAvg+JoSRC"][0] == "best round 70.00"
+    assert not any("round" in part for part in shown["FedAvg+DMix"])

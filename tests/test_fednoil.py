@@ -4,112 +4,29 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from conftest import assert_same
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from made_fednoil import learner, make
 from torch.nn import functional as F
 
-from fednoil import metrics, rounds
+from fednoil import rounds
 from fednoil.augment import strong, weak, weak_plan
 from fednoil.config import load_config, preset
 from fednoil.errors import UserError
 from fednoil.executors.base import Job
-from fednoil.experiment import Experiment, make_executor, make_experiment
-from fednoil.learners.base import Client, Task, Turn
-from fednoil.learners.clean_share import clean_share
+from fednoil.experiment import make_executor, make_experiment
+from fednoil.learners.base import Client, Turn
 from fednoil.learners.fednoil import FedNoil, FedNoilConfig
 from fednoil.learners.pseudo_labels import decided, unlabelled_loss
-from fednoil.seeds import Seed, Seeds
-from fednoil.servers.sampling import client_scores, draw_clients, shares
+from fednoil.seeds import Seed
 
 CPU = torch.device("cpu")
 
 
-@pytest.fixture
-def fednoil_values(values: dict[str, Any]) -> dict[str, Any]:
-    values["server"] |= {"sampling": "score"}
-    values["learner"] = {"name": "fednoil", "frac": 0.35}
-    return values
-
-
-def make(values: dict[str, Any], **learner: Any) -> Experiment:
-    values["learner"] |= learner
-    return make_experiment(load_config(values))
-
-
-def learner(**keys: Any) -> FedNoil:
-    return FedNoil(FedNoilConfig(**keys), Task(10, (1, 28, 28), 32, 0.05, 150))
-
-
-# --- confidence and client sampling ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("temperature", "expected"), [(1.0, (0.665241, 0.244728, 0.090031)), (0.5, (0.866813, 0.117310, 0.015876))]
-)
-def test_confidence_oracle(experiment: Experiment, temperature: float, expected: tuple[float, ...]) -> None:
-    class Fixed:
-        def eval(self) -> None:
-            pass
-
-        def __call__(self, images: torch.Tensor) -> torch.Tensor:
-            return torch.tensor([2.0, 1.0, 0.0]).expand(len(images), 3)
-
-    client = make_executor(experiment, CPU).clients[0]
-    three = type(client)(0, client.pool, client.index[:3], torch.tensor([0, 1, 2]))
-    got = experiment.learner.confidence({"model": Fixed()}, three, temperature)  # type: ignore[dict-item]
-    assert got.tolist() == pytest.approx(expected, abs=1e-6)
-
-
-def test_scores_are_sums_or_means() -> None:
-    confidence = torch.tensor([0.9, 0.6, 0.3, 0.2])
-    assert client_scores([confidence], "score")[0] == pytest.approx(2.0)
-    assert client_scores([confidence], "score_mean")[0] == pytest.approx(0.5)
-    assert shares([400, 300, 200, 100]) == [0.4, 0.3, 0.2, 0.1]
-    assert shares([0.0, 0.0]) == [0.5, 0.5]
-
-
-def test_clients_are_drawn_one_after_another() -> None:
-    """s = (400, 300, 200, 100), m = 2: inclusion and pair probabilities of successive sampling."""
-    draws = [tuple(draw_clients([0.4, 0.3, 0.2, 0.1], 2, Seed(0).child(i))) for i in range(20_000)]
-    expected = {(0, 1): 0.371429, (0, 2): 0.233333, (0, 3): 0.111111, (1, 2): 0.160714, (1, 3): 0.07619}
-    expected[(2, 3)] = 0.047222
-    for pair, probability in expected.items():
-        assert draws.count(pair) / 20_000 == pytest.approx(probability, abs=4 * (probability / 20_000) ** 0.5)
-
-
-def test_perfect_scores_lower_the_noise_of_the_selected() -> None:
-    """With s_k = number of clean labels, 6 of 20: mean noise .6192 on symmetric-high, .4872 on pair-high."""
-    for ratios, expected in (((0.5, 0.6, 0.7, 0.8), 0.6192), ((0.3, 0.5, 0.6, 0.8), 0.4872)):
-        noise = np.repeat(ratios, 5)
-        p = shares(list(1 - noise))
-        means = [noise[draw_clients(p, 6, Seed(1).child(i))].mean() for i in range(6000)]
-        assert np.mean(means) == pytest.approx(expected, abs=0.002)
-
-
-def test_score_round_asks_everyone_and_counts_it(fednoil_values: dict[str, Any]) -> None:
-    experiment = make(fednoil_values)
-    state, record = rounds.play(experiment, make_executor(experiment, CPU), rounds.start(experiment))
-    size = sum(t.numel() * 4 for t in state.server.tensors.values())
-    assert record["bytes_down"] == 4 * (size + 8) + 2 * 16
-    assert record["bytes_up"] == 2 * (size + 16) + 4 * 8
-    assert len(record["client_scores"]) == 4
-    assert all(0 < s < 20 for s in record["client_scores"])  # a client has 20 samples
-
-
-def test_scores_are_made_with_the_received_model(fednoil_values: dict[str, Any]) -> None:
-    experiment = make(fednoil_values)
-    executor, model = make_executor(experiment, CPU), experiment.initial_model()
-    jobs = [Job(k, model, {}, Turn(1, 1, Seed(0))) for k in range(4)]
-    first = {k: look.score for k, look in executor.scores(jobs, "score", 0.5).items()}
-    executor.train(jobs)  # leaves other weights on the workbench
-    assert {k: look.score for k, look in executor.scores(jobs[::-1], "score", 0.5).items()} == first
-
-
-# --- local sampling ----------------------------------------------------------------------------------------------
+# --- epochs ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -164,36 +81,6 @@ def test_plan_covers_both_sets(n: int, frac: float, epoch: str, uniform: bool) -
         position = phase.tensors["u_index"][rows] - 300
         assert torch.equal(phase.tensors["u_labels"][rows], position % 7)
         assert torch.equal(phase.tensors["u_mask"][rows], position % 2 == 0)
-
-
-def test_labels_are_drawn_by_confidence_without_replacement() -> None:
-    """conf (.9, .6, .3, .2): q = (.45, .30, .15, .10); two draws in succession have these inclusion chances."""
-    weight = torch.tensor([0.9, 0.6, 0.3, 0.2])
-    labelled, rest = learner().split(weight[None], 2, Seeds((Seed(0),)), range(100_000))
-    assert torch.equal(torch.cat([labelled, rest], 1).sort(1).values[0], torch.arange(4))
-    q = [0.45, 0.30, 0.15, 0.10]
-    for i in range(4):
-        chance = q[i] + sum(q[j] * q[i] / (1 - q[j]) for j in range(4) if j != i)
-        assert float((labelled == i).any(1).float().mean()) == pytest.approx(chance, abs=0.006)
-    assert float((labelled[:, 0] == 0).float().mean()) == pytest.approx(0.45, abs=0.006)
-
-
-def test_uniform_local_sampling_ignores_confidence() -> None:
-    state = {"confidence": torch.cat([torch.full((50,), 0.999), torch.full((50,), 1e-6)])}
-    client = Client(0, torch.empty(0), torch.arange(100), torch.arange(100) % 10)
-    method = learner(local_sampling="uniform")
-    labelled, _ = method.split(method.judged(client, state)["weight"][None], 35, Seeds((Seed(0),)), range(2000))
-    assert float((labelled < 50).float().mean()) == pytest.approx(0.5, abs=0.01)
-    labelled, _ = learner().split(learner().judged(client, state)["weight"][None], 35, Seeds((Seed(0),)), range(200))
-    assert float((labelled < 50).float().mean()) == 1.0
-
-
-def test_zero_confidences_are_filled_uniformly() -> None:
-    weight = torch.tensor([1.0, 0.0, 0.0, 0.0, 0.0])
-    labelled, _ = learner().split(weight[None], 3, Seeds((Seed(0),)), range(3000))
-    assert bool((labelled == 0).any(1).all())
-    counts = torch.bincount(labelled.flatten(), minlength=5)[1:]
-    assert float(counts.float().std()) < 100
 
 
 # --- FixMatch ----------------------------------------------------------------------------------------------------
@@ -403,131 +290,6 @@ def test_everything_labelled_and_uniform_clients_is_fedavg_by_another_order(fedn
     assert state.train_batches == 2 * 2 * 3
     assert record["label_recall"] == 100.0
     assert record["label_precision"] == pytest.approx(100 - record["noise_ratio"])
-
-
-def test_high_temperature_makes_sampling_uniform(fednoil_values: dict[str, Any]) -> None:
-    fednoil_values["server"]["temperature"] = 1e9
-    experiment = make(fednoil_values)
-    _, record = rounds.play(experiment, make_executor(experiment, CPU), rounds.start(experiment))
-    assert record["client_scores"] == pytest.approx([20 / 4] * 4, rel=1e-5)
-
-
-# --- the automatic share ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("share", [0.2, 0.35, 0.5, 0.9])
-def test_clean_share_is_found_with_a_calibrated_model(share: float) -> None:
-    """Labels drawn from the very model that the estimate assumes."""
-    rng = np.random.default_rng(0)
-    n, classes = 20_000, 10
-    probs = rng.dirichlet([0.1] * classes, size=n)
-    true = np.array([rng.choice(classes, p=p) for p in probs])
-    wrong = (true + rng.integers(1, classes, size=n)) % classes
-    given_labels = np.where(rng.random(n) < share, true, wrong)
-    g = torch.tensor(probs[np.arange(n), given_labels])
-    assert clean_share(g, classes) == pytest.approx(share, abs=0.02)
-
-
-def test_clean_share_of_an_untrained_model_is_one_half() -> None:
-    assert clean_share(torch.full((150,), 0.1), 10) == pytest.approx(0.5, abs=1e-3)
-
-
-def test_clean_share_is_sure_of_clean_and_of_hopeless_labels() -> None:
-    assert clean_share(torch.full((300,), 0.99), 10) > 0.97
-    assert clean_share(torch.full((300,), 0.001), 10) < 0.02
-    assert 0 < clean_share(torch.tensor([0.0, 1.0]), 2) < 1
-
-
-def test_auto_leaves_room_and_balances_only_auto() -> None:
-    sure = {"confidence": torch.cat([torch.full((60,), 0.999), torch.full((40,), 0.001)])}
-    exact = learner(explore=0.0).labelled_size(sure, 1)
-    assert exact == pytest.approx(60, abs=2)
-    assert learner(explore=0.5).labelled_size(sure, 1) == pytest.approx(80, abs=2)
-    assert learner(frac=0.35, explore=0.5).labelled_size(sure, 1) == 35
-    assert learner().unlabelled_weight(80, 20, 1) == 0.25
-    assert learner().unlabelled_weight(20, 80, 1) == 1.0
-    assert learner(balance=False).unlabelled_weight(80, 20, 1) == 1.0
-    assert learner(frac=0.8).unlabelled_weight(80, 20, 1) == 1.0
-
-
-def test_the_weight_reaches_the_loss(fednoil_values: dict[str, Any]) -> None:
-    """With auto on a nearly clean client the unlabelled part of a step counts |D^u|/|D^x| of its value."""
-    experiment = make(fednoil_values, frac="auto", xi=0.01)
-    executor = make_executor(experiment, CPU)
-    bench, client, method = executor.bench, executor.clients[0], experiment.learner
-    bench.load(experiment.initial_model(), {})
-    turn = Turn(1, 1, Seed(0))
-    state = bench.open(client, {}, turn)
-    state["confidence"] = torch.cat([torch.full((17,), 0.99), torch.full((3,), 0.001)])
-    (phase,) = method.plan(bench.nets, client, state, turn, range(1))
-    size = int(state["drawn"].sum())
-    assert phase.tensors["u_weight"].tolist() == pytest.approx([(20 - size) / size] * phase.steps)
-    batch = {name: tensor[0] for name, tensor in phase.tensors.items()}
-    batch |= method.views(client.pool, batch)
-    losses = []
-    with torch.no_grad():
-        for weight in (0.0, 1.0, (20 - size) / size):
-            batch["u_weight"].fill_(weight)
-            losses.append(float(method.step(bench.nets, client.pool, batch, state, "train")))
-    low, high, balanced = losses
-    assert high > low
-    assert balanced == pytest.approx(low + (high - low) * (20 - size) / size, abs=1e-5)
-
-
-# --- metrics ------------------------------------------------------------------------------------------------------
-
-
-def test_selection_metrics_by_hand() -> None:
-    """Two epochs, four samples, D^x of two; sample 3 was accepted once with the right and once with a wrong class."""
-    given_labels, true = np.array([0, 1, 2, 0]), np.array([0, 1, 1, 2])
-    drawn = np.array([2, 1, 1, 0])
-    votes = np.zeros((4, 3), dtype=int)
-    votes[3, 2], votes[3, 0], votes[2, 1] = 1, 1, 1
-    got = metrics.selection(drawn, votes, given_labels, true, epochs=2)
-    assert got == pytest.approx(
-        {
-            "label_precision": 75.0,  # 3 of 4 draws are clean
-            "label_recall": 75.0,  # 3 of 2 epochs × 2 clean samples
-            "effective_precision": 100 * 5 / 7,
-            "effective_recall": 100 * 5 / 8,
-            "pseudo_accept": 75.0,  # 3 of 4 chances
-            "pseudo_accuracy": 100 * 2 / 3,
-        }
-    )
-
-
-def test_recall_is_absent_without_clean_labels() -> None:
-    got = metrics.selection(np.array([1, 0]), None, np.array([0, 1]), np.array([1, 0]), epochs=1)
-    assert "label_recall" not in got
-    assert got["label_precision"] == 0
-    assert metrics.mean_of([{"a": 1.0}, {"a": 3.0, "b": 5.0}]) == {"a": 2.0, "b": 5.0}
-
-
-def test_rank_correlation() -> None:
-    assert metrics.rank_correlation(np.array([4, 3, 2, 1.0]), np.array([0.1, 0.2, 0.3, 0.9])) == pytest.approx(-1)
-    assert metrics.rank_correlation(np.array([1, 2, 2, 3.0]), np.array([1, 2, 3, 4.0])) == pytest.approx(
-        0.948683, abs=1e-6
-    )
-    assert metrics.rank_correlation(np.array([1.0, 1.0]), np.array([1.0, 2.0])) is None
-
-
-def test_shifted_accuracy_is_recorded_for_pair_noise(fednoil_values: dict[str, Any]) -> None:
-    fednoil_values["noise"] = {"kind": "pair", "pair_map": "shared"}
-    experiment = make(fednoil_values)
-    _, record = rounds.play(experiment, make_executor(experiment, CPU), rounds.start(experiment))
-    assert 0 <= record["shifted_accuracy"] <= 100
-    logits = F.one_hot(torch.tensor([1, 2, 0]), 3).float()
-    assert metrics.score_logits(logits, torch.tensor([0, 1, 2])).shifted == 100
-    assert metrics.score_logits(logits, torch.tensor([1, 2, 0])).shifted == 0
-
-
-def test_without_truth_nothing_that_needs_it_is_recorded(fednoil_values: dict[str, Any]) -> None:
-    fednoil_values["noise"] = {"kind": "unknown"}
-    experiment = make(fednoil_values)
-    _, record = rounds.play(experiment, make_executor(experiment, CPU), rounds.start(experiment))
-    absent = {"noise_ratio", "label_precision", "label_recall", "rank_correlation", "pseudo_accuracy"}
-    assert not absent & set(record)
-    assert {"client_scores", "labelled_share"} <= set(record)
 
 
 # --- configuration ------------------------------------------------------------------------------------------------

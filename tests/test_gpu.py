@@ -77,6 +77,14 @@ CASES: dict[str, dict[str, Any]] = {
     "coteaching": {"learner": {"name": "coteaching", "ramp": 2}},
     "jocor": {"learner": {"name": "jocor", "ramp": 2}},
     "dividemix": {"learner": {"name": "dividemix", "warmup": 1}},
+    "dividemix-non-iid": {
+        "partition": {"kind": "dirichlet", "clients": 4, "min_size": 8},
+        "learner": {"name": "dividemix", "warmup": 0},
+    },
+    "dividemix-batch-norm": {
+        "model": {"name": "test_rounds:bn_model"},
+        "learner": {"name": "dividemix", "warmup": 0},
+    },
     "apfl+fednoil": {"learner": {"name": "fednoil", "frac": 0.4}, "server": {"name": "apfl"}},
     "cfl": {"server": {"name": "cfl"}},
     "krum": {"server": {"name": "krum"}},

@@ -176,3 +176,23 @@ def test_resnet_with_group_norm() -> None:
 def test_a_cnn_has_nothing_to_normalise() -> None:
     with pytest.raises(UserError, match=r"model.norm = 'group': the model 'cnn' has no normalisation"):
         build(ModelConfig(norm="group"), (1, 28, 28), 10, Seed(0))
+
+
+@pytest.mark.parametrize(
+    ("model", "training", "passes"), [("cnn", True, 1), ("resnet18", True, 2), ("resnet18", False, 1)]
+)
+def test_several_batches_in_one_pass_where_none_sees_the_other(model: str, training: bool, passes: int) -> None:
+    """Logits and BatchNorm's statistics are those of one batch after the other."""
+    module = build(ModelConfig(name=model, width=4), (1, 8, 8), 3, Seed(0))
+    together, apart = (Network(copy.deepcopy(module), (0.5,), (0.25,), CPU) for _ in range(2))
+    calls = []
+    together.module.register_forward_hook(lambda *_: calls.append(1))
+    for net in (together, apart):
+        net.train() if training else net.eval()
+    batches = [torch.randint(256, (n, 1, 8, 8), generator=torch.Generator().manual_seed(n)).byte() for n in (6, 3)]
+    got, wanted = together.each(*batches), [apart(images) for images in batches]
+    assert len(calls) == passes
+    for one, other in zip(got, wanted, strict=True):
+        torch.testing.assert_close(one, other)
+    for name, tensor in apart.others.items():
+        torch.testing.assert_close(together.others[name], tensor)

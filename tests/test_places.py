@@ -1,4 +1,4 @@
-"""Two methods never share a title, lest one of them vanish from a table."""
+"""Where a run belongs; and two methods never share a title, lest one of them vanish from a table."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from made_runs import made_run
 
-from fednoil.config import load_config, merge, preset
-from fednoil.report.places import command_of, place_of
+from fednoil.config import load_config, merge, preset, preset_names
+from fednoil.report.places import Place, command_of, place_of, schedule_methods, values_of
 from fednoil.report.results import Results
 from fednoil.report.runs import load_runs
 from fednoil.report.sheets import sheets
@@ -65,3 +65,42 @@ def test_methods_that_differ_in_epochs_or_in_a_users_own_keys_keep_their_rows(tm
         "fedavg+my_learner:Mine, learner.strength=10": 11.0,
         "fedavg+my_learner:Mine, learner.strength=20": 21.0,
     }
+
+
+def place(name: str, changes: dict | None = None) -> Place:
+    return place_of(load_config(merge(preset(name), changes or {})).model_dump(mode="json"))
+
+
+@pytest.mark.parametrize("name", [n for n in preset_names() if n.split("/")[0] != "demo"][::17])
+def test_a_preset_is_its_own_place(name: str) -> None:
+    found = place(name)
+    family = ("paper", found.dataset) if found.family == "paper" else ("small",)
+    assert "/".join((*family, found.setting, found.noise, found.method)) == name
+    assert (found.setting_changes, found.method_changes) == ((), ())
+
+
+def test_what_a_run_changes_is_told_as_set_takes_it() -> None:
+    found = place("paper/cifar10/non-iid/pair-low/krum+dividemix", {"train": {"rounds": 30}, "server": {"f": 0}})
+    assert found.setting_changes == ("train.rounds=30",)
+    assert found.method_changes == ("server.f=0",)
+    assert found.title == "cifar10 non-iid pair-low, train.rounds=30"
+    assert found.method_title == "Krum+DMix, server.f=0"
+
+
+def test_schedules_of_the_figures_are_methods() -> None:
+    for method in schedule_methods():
+        values = values_of("paper", "cifar10", "iid", "symmetric-high", method)
+        assert place_of(load_config(values).model_dump(mode="json")).method == method
+    # with fewer rounds a constant schedule matches the total over those
+    values = values_of("paper", "cifar10", "iid", "symmetric-high", "fednoil-constant-as-cosine(40)", 50)
+    values = merge(values, {"train": {"rounds": 50}})
+    assert place_of(load_config(values).model_dump(mode="json")).method == "fednoil-constant-as-cosine(40)"
+
+
+def test_own_data_and_own_methods_have_a_place_in_words() -> None:
+    demo = place("demo")
+    assert (demo.family, demo.dataset, demo.method) == ("", "fashion-mnist-mini", "fedavg+fednoil (cosine)")
+    own = place("demo", {"data": {"name": "npz:mine of 2024.npz"}})
+    assert own.dataset == "npz:mine of 2024.npz"
+    assert place("paper/cifar10/iid/clean/fedavg", {"server": {"name": "median"}}).method == "median"
+    assert command_of(load_config(preset("demo")).model_dump(mode="json")) is None

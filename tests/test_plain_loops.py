@@ -168,7 +168,9 @@ def test_dividemix_is_its_plain_loop(values: dict[str, Any]) -> None:
     values["train"]["lr"] = 0.01
     experiment, client, phases, result = turn_of(values, 5)
     plain = Plain(experiment, experiment.initial_model(), ("a", "b"))
-    sizes = [divided_epoch(plain, client, phases[i : i + 2], 25 * 2 / 16) for i in (0, 2)]
+    training = [phase for phase in phases if phase.trains]
+    assert [phase.kind for phase in phases if not phase.trains] == ["look", "divide"]  # once, between the two epochs
+    sizes = [divided_epoch(plain, client, training[i : i + 2], 25 * 2 / 16) for i in (0, 2)]
     assert any(size % 8 for pair in sizes for size in pair)  # a batch had to wrap round
     assert len({size for pair in sizes for size in pair}) > 1  # and sizes depend on the data
     for name in ("a", "b"):

@@ -1,73 +1,25 @@
-"""Reports: where a run belongs, seeds put together, the paper's values, claims, and files for readers."""
+"""Reports: seeds put together, the paper's values beside them, clients and labels."""
 
 from __future__ import annotations
 
 import json
 import re
-import shlex
-import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 from conftest import fednoil, refused
-from made_runs import made_run
+from made_runs import made_run, site_run
 
-from fednoil.config import load_config, merge, preset, preset_names
 from fednoil.report.claims import UNTESTED, judge
 from fednoil.report.html import page_data, paired_rows, render
-from fednoil.report.places import Place, command_of, place_of, schedule_methods, values_of
-from fednoil.report.record import read_record
 from fednoil.report.results import Results, paired
 from fednoil.report.runs import load_run, load_runs
 from fednoil.report.sheets import sheets
 from fednoil.report.text import latex, markdown
 
 
-def place(name: str, changes: dict | None = None) -> Place:
-    return place_of(load_config(merge(preset(name), changes or {})).model_dump(mode="json"))
-
-
 def results(*paths: Path) -> Results:
     return Results(*load_runs(paths))
-
-
-# ---- places
-
-
-@pytest.mark.parametrize("name", [n for n in preset_names() if n.split("/")[0] != "demo"][::17])
-def test_a_preset_is_its_own_place(name: str) -> None:
-    found = place(name)
-    family = ("paper", found.dataset) if found.family == "paper" else ("small",)
-    assert "/".join((*family, found.setting, found.noise, found.method)) == name
-    assert (found.setting_changes, found.method_changes) == ((), ())
-
-
-def test_what_a_run_changes_is_told_as_set_takes_it() -> None:
-    found = place("paper/cifar10/non-iid/pair-low/krum+dividemix", {"train": {"rounds": 30}, "server": {"f": 0}})
-    assert found.setting_changes == ("train.rounds=30",)
-    assert found.method_changes == ("server.f=0",)
-    assert found.title == "cifar10 non-iid pair-low, train.rounds=30"
-    assert found.method_title == "Krum+DMix, server.f=0"
-
-
-def test_schedules_of_the_figures_are_methods() -> None:
-    for method in schedule_methods():
-        values = values_of("paper", "cifar10", "iid", "symmetric-high", method)
-        assert place_of(load_config(values).model_dump(mode="json")).method == method
-    # with fewer rounds a constant schedule matches the total over those
-    values = values_of("paper", "cifar10", "iid", "symmetric-high", "fednoil-constant-as-cosine(40)", 50)
-    values = merge(values, {"train": {"rounds": 50}})
-    assert place_of(load_config(values).model_dump(mode="json")).method == "fednoil-constant-as-cosine(40)"
-
-
-def test_own_data_and_own_methods_have_a_place_in_words() -> None:
-    demo = place("demo")
-    assert (demo.family, demo.dataset, demo.method) == ("", "fashion-mnist-mini", "fedavg+fednoil (cosine)")
-    own = place("demo", {"data": {"name": "npz:mine of 2024.npz"}})
-    assert own.dataset == "npz:mine of 2024.npz"
-    assert place("paper/cifar10/iid/clean/fedavg", {"server": {"name": "median"}}).method == "median"
-    assert command_of(load_config(preset("demo")).model_dump(mode="json")) is None
 
 
 # ---- seeds together
@@ -285,22 +237,6 @@ def test_what_is_known_of_clients(tmp_path: Path) -> None:
     assert clients.selected == [8 + 2, 3, 3]  # client 0 every round, and again in rounds 3 and 6
 
 
-def site_run(path: Path, samples: dict[str, int], seed: int = 0) -> Path:
-    """A federation's run on its sites' own data; the last site came late and told no score."""
-    run = made_run(path, accuracies=[60, 70], seed=seed, changes={"data": {"name": "sites"}, "noise": {"kind": "auto"}})
-    names = list(samples)
-    roster = {"run": "0" * 32, "clients": {n: k for k, n in enumerate(names)}, "sizes": samples, "agreement": {}}
-    (run / "roster.json").write_text(json.dumps(roster | {"founders": names[:-1]}))
-    records = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
-    for record, share in zip(records, (0.4, 0.6), strict=True):
-        record["scores"] = {name: share * samples[name] for name in names[:-1]}
-        record["held_out"] = {names[0]: {"accuracy": 100 * share, "samples": 5, "loss": 1.0}}
-    (run / "rounds.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
-    command = ["fednoil", "federation", "run", "demo", "--set", "a='b c'"]
-    (run / "environment.json").write_text(json.dumps({"command": command}))
-    return run
-
-
 def test_a_federations_sites_are_told_as_they_are(tmp_path: Path) -> None:
     """Not as the partition and the noise of the configuration, which say nothing of them."""
     site_run(tmp_path / "a", {"north": 30, "south": 20, "west": 10})
@@ -331,147 +267,3 @@ def test_a_thinned_folder_is_enough(tmp_path: Path) -> None:
     page = render(Results([run]), "t").split('id="data"')[0]
     assert "Computed in: precision not recorded." in page
     assert page.count("not recorded") == 2  # there, and where the mouse points at the cell
-
-
-# ---- files
-
-
-def test_the_files(tmp_path: Path) -> None:
-    for seed in range(2):
-        made_run(tmp_path / f"runs/a{seed}", seed=seed, clients=True)
-        made_run(tmp_path / f"runs/b{seed}", "fedavg", [60] * 8, seed=seed)
-    files = [tmp_path / f"report.{ending}" for ending in ("html", "md", "tex")]
-    options = ["--html", files[0], "--markdown", files[1], "--latex", files[2]]
-    status, out, err = fednoil("report", tmp_path / "runs", *options)
-    assert (status, err) == (0, "")
-    assert [line for line in out.splitlines() if line] == [f"wrote {path}" for path in files]
-    page, text, tex = (path.read_text() for path in files)
-    assert "82.46 ± 0.54" in page
-    assert re.search(r"https?://(?!github\.com/leeoniya|www\.w3\.org)", page) is None, (
-        "nothing is loaded from a network"
-    )
-    assert "| FedNoiL(Logarithm) | **73.00 ± 0.00** (n = 2) [paper 82.46 ± 0.54, -9.46] |" in text
-    assert "\\textbf{73.00 $\\pm$ 0.00}" in tex
-    assert tex.count("\\begin{table}") == tex.count("\\end{table}") == 1
-
-
-def test_wide_tables_fit_a_page_and_say_over_how_many_seeds(tmp_path: Path) -> None:
-    for noise in ("symmetric-high", "symmetric-low", "pair-high", "pair-low"):
-        made_run(tmp_path / noise, where=("paper", "fashion-mnist", "iid", noise))
-    made_run(tmp_path / "again", seed=1)
-    narrow = latex(results(tmp_path))
-    assert "1 to 2 seeds.}" in narrow
-    assert "resizebox" not in narrow
-    made_run(tmp_path / "fifth", where=("paper", "fashion-mnist", "non-iid", "pair-low"))
-    wide = latex(results(tmp_path))
-    assert "\\begin{table*}" in wide
-    assert "\\resizebox{\\textwidth}{!}{%\n\\begin{tabular}{lccccc}" in wide
-    assert "\\end{tabular}}\n\\end{table*}" in wide
-    assert wide.count("{") == wide.count("}")
-
-
-def test_tables_are_printed_without_a_file(tmp_path: Path) -> None:
-    made_run(tmp_path / "a")
-    status, out, err = fednoil("report", tmp_path)
-    assert (status, err) == (0, "")
-    assert "FedNoiL(Logarithm)" in out
-    assert "warning: fewer than 3 seeds" in out
-
-
-def test_a_record_says_what_the_runs_say(tmp_path: Path) -> None:
-    """Tables, claims, page and figures are the same from one small file; it names no folder of this machine."""
-    for seed in range(2):
-        made_run(tmp_path / f"runs/a{seed}", seed=seed, clients=True, noise_ratio=60.0, precision="bfloat16")
-        made_run(tmp_path / f"runs/b{seed}", "fedavg", [60.25] * 8, seed=seed, precision="bfloat16")
-    about = tmp_path / "runs/a0/environment.json"
-    about.write_text(json.dumps({**json.loads(about.read_text()), "command": ["fednoil", "--out", str(tmp_path)]}))
-    record = tmp_path / "record.parquet"
-    assert fednoil("report", tmp_path / "runs", "--record", record) == (0, f"wrote {record}\n", "")
-    whole, packed = results(tmp_path / "runs"), Results(read_record(record))
-    assert markdown(packed) == markdown(whole)
-    assert [row.conduct for row in packed.rows] == [row.conduct for row in whole.rows]
-    for a, b in zip(whole.rows, packed.rows, strict=True):
-        assert np.allclose(a.runs[0].curves["test_accuracy"], b.runs[0].curves["test_accuracy"], atol=1e-5)
-    assert packed.rows[-1].runs[0].clients == whole.rows[-1].runs[0].clients
-    assert not any("command" in run.environment for run in packed.runs)
-    before = record.read_bytes()
-    assert fednoil("report", record, "--record", record)[0] == 0
-    assert record.read_bytes() == before
-    (tmp_path / "other.parquet").write_bytes(b"PAR1")
-    assert "not a record of runs" in refused("report", tmp_path / "other.parquet")
-
-
-def test_names_from_outside_are_text(tmp_path: Path) -> None:
-    nasty = "<script>alert(1)</script>|&%_$"
-    made_run(tmp_path / "a", changes={"data": {"name": f"npz:{nasty}.npz"}})
-    found = results(tmp_path)
-    page = render(found, nasty)
-    assert "<script>alert" not in page
-    assert "</script>|" not in page
-    assert "\\|&%" in markdown(found)
-    assert "<script" not in markdown(found)
-    assert "\\&\\%\\_\\$" in latex(found)
-
-
-def test_bad_input_is_one_line(tmp_path: Path) -> None:
-    assert "no run in" in refused("report", tmp_path)
-    assert "is not a folder" in refused("report", tmp_path / "none")
-    made_run(tmp_path / "a")
-    assert "doesn't exist" in refused("report", tmp_path, "--html", tmp_path / "none/page.html")
-    (tmp_path / "a/rounds.jsonl").write_text("")
-    assert "no finished round" in refused("report", tmp_path)
-
-
-def test_code_that_a_run_names_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("evil.py").write_text("from pathlib import Path\nPath('was here').touch()\n")
-    config = made_run(tmp_path / "runs/a") / "config.toml"
-    config.write_text(config.read_text().replace('name = "fednoil"', 'name = "evil:Learner"\nown_key = 3'))
-    made_run(tmp_path / "runs/b", "fedavg")
-    (sheet,) = sheets(results(tmp_path / "runs"))
-    assert sheet.methods == ["Vanilla FedAvg", "fedavg+evil:Learner (logarithm)"]
-    assert not Path("was here").exists()
-
-
-def test_a_damaged_run_is_left_out_with_its_reason(tmp_path: Path) -> None:
-    made_run(tmp_path / "good")
-    (made_run(tmp_path / "bad", seed=1) / "summary.json").write_text("{}")
-    (made_run(tmp_path / "worse", seed=2) / "config.toml").write_text("[train]\nrounds = 'x'\n")
-    found = results(tmp_path)
-    assert [run.path.name for run in found.runs] == ["good"]
-    assert sum("summary" in w or "train.rounds" in w for w in found.warnings) == 2
-
-
-def test_a_record_keeps_federations_apart(tmp_path: Path) -> None:
-    site_run(tmp_path / "a", {"north": 30, "south": 20, "west": 10})
-    site_run(tmp_path / "b", {"north": 30, "south": 21, "west": 10})
-    assert fednoil("report", tmp_path, "--record", tmp_path / "r.parquet")[0] == 0
-    packed, folders = Results(read_record(tmp_path / "r.parquet")), results(tmp_path)
-    assert [row.place for row in packed.rows] == [row.place for row in folders.rows]
-    assert len(packed.rows) == 2
-    assert packed.runs[0].clients == folders.runs[0].clients
-
-
-def test_commands_can_be_pasted(tmp_path: Path) -> None:
-    run = made_run(tmp_path / "it's; mine $HOME", changes={"data": {"name": "npz:my data.npz"}})
-    command = page_data(results(run))["runs"][0]["command"]
-    assert shlex.split(command) == ["fednoil", "run", str(run / "config.toml"), "--out", run.name]
-
-
-def test_a_thousand_runs(tmp_path: Path) -> None:
-    """Curves are thinned so that the page stays small; building it is a matter of seconds."""
-    source = load_run(made_run(tmp_path / "a", accuracies=list(np.linspace(20, 80, 150)), clients=True))
-    runs = []
-    for seed in range(1000):
-        values = {**source.values, "run": {**source.values["run"], "seed": seed}}
-        runs.append(type(source)(**{**vars(source), "values": values, "path": Path(f"runs/{seed}")}))
-        runs[-1].__dict__.pop("key", None)
-    began = time.process_time()
-    found = Results(runs)
-    page = render(found, "thousand")
-    assert time.process_time() - began < 20
-    assert len(page) < 4_000_000
-    data = page_data(found)
-    assert len(data["runs"]) == 1000
-    assert len(data["configs"]) == len(data["methods"]) == 1
-    assert data["runs"][0]["curves"]["round"][-1] == 150

@@ -20,7 +20,7 @@ from fednoil.executors.cuda import CudaGraphs, _portions
 from fednoil.executors.local import Workbench
 from fednoil.executors.sequential import Sequential
 from fednoil.experiment import Experiment, make_executor, make_experiment
-from fednoil.learners.base import Client, Final, Nets, Turn
+from fednoil.learners.base import Client, Final, Nets, Phase, Turn
 from fednoil.learners.erm import Erm
 from fednoil.tensors import Tensors
 
@@ -316,3 +316,70 @@ def test_portions_cover_every_step_of_every_client(counts: list[int], start: int
         for step in range(first, last):
             assert all(count <= step for count in counts[busy:])
             assert frozen == any(count <= step for count in counts[:busy])
+
+
+def test_dividemix_looks_at_clients_of_different_sizes_as_one(
+    values: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Looks and divisions are one portion for all clients, once between two epochs; the host reads the counts alone."""
+    partition = {"kind": "dirichlet", "clients": 4, "samples_per_client": 60, "min_size": 16}
+    values |= {"data": {"name": "fashion-mnist-mini"}, "partition": partition}
+    values["learner"] = {"name": "dividemix", "warmup": 0}
+    experiment = make_experiment(load_config(values))
+    assert len({len(part) for part in experiment.setting.parts}) > 1
+    executor, played = stacked(experiment, 4), []
+    play = executor.graphs.play
+    monkeypatch.setattr(executor.graphs, "play", lambda portion: (played.append(portion), play(portion)))
+    trained(experiment, executor, [0, 1, 2, 3], 3)
+    observed = [(portion.kind, portion.rows.count) for portion in played if not portion.trains]
+    assert observed == [("look", 4), ("divide", 4)] * 2
+
+
+class Nothing(Erm):
+    """Plans a phase that trains nothing, without saying what it observes."""
+
+    def plan(self, nets: Nets, client: Client, state: Tensors, turn: Turn, epochs: range) -> list[Phase]:
+        (phase,) = super().plan(nets, client, state, turn, epochs)
+        return [Phase(phase.tensors, "watch", ())]
+
+
+def test_a_phase_that_trains_nothing_has_to_observe(values: dict[str, Any]) -> None:
+    values["learner"] = {"name": "test_stack:Nothing"}
+    experiment = make_experiment(load_config(values))
+    with pytest.raises(NotImplementedError, match="phase 'watch' that trains nothing: it needs `observe`"):
+        trained(experiment, make_executor(experiment, CPU), [0], 1)
+
+
+class CountsSteps(Erm):
+    """Observes every second epoch's steps again, and counts them in the state; training knows nothing of it."""
+
+    def init(self, nets: Nets, client: Client, keep: Tensors, turn: Turn) -> Tensors:
+        return {"seen": torch.zeros(2)}
+
+    def plan(self, nets: Nets, client: Client, state: Tensors, turn: Turn, epochs: range) -> list[Phase]:
+        (phase,) = super().plan(nets, client, state, turn, epochs)
+        return [phase, Phase(phase.tensors, "watch", ())]
+
+    def observe(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> None:
+        state["seen"].add_(torch.stack([torch.ones(()), nets["model"](batch["images"]).mean()]))
+
+    def final(self, nets: Nets, client: Client, state: Tensors, turn: Turn) -> Final:
+        return Final(evidence=dict(state))
+
+
+@pytest.mark.parametrize("kind", ["iid", "dirichlet"])
+def test_what_is_observed_is_no_training(values: dict[str, Any], kind: str) -> None:
+    """Same model, mean loss and number of steps as without; frozen clients observe nothing."""
+    values["partition"] = {"kind": kind, "clients": 4} | ({"min_size": 8} if kind == "dirichlet" else {})
+    values["train"] |= {"lr_turn": "linear"}
+    plain = make_experiment(load_config(values))
+    wanted = trained(plain, make_executor(plain, CPU), [0, 1, 2, 3], 2)
+    values["learner"] = {"name": "test_stack:CountsSteps"}
+    experiment = make_experiment(load_config(values))
+    for executor in (make_executor(experiment, CPU), stacked(experiment, 4)):
+        for client, result in trained(experiment, executor, [0, 1, 2, 3], 2).items():
+            close(result.tensors, wanted[client].tensors)
+            assert result.loss == pytest.approx(wanted[client].loss, rel=1e-4)
+            assert result.numbers == pytest.approx(wanted[client].numbers)
+            assert result.evidence["seen"][0] == result.numbers["steps"]
+            assert result.evidence["seen"][1] != 0

@@ -1,8 +1,8 @@
 """The tables and the pictures of README.md, from `records/`: `python experiments/baselines/table.py`.
 
 A run that isn't finished, or was planned with fewer rounds than the paper's, is told as far as it got, without a
-difference to the paper; a row without a run says so. The table of all columns takes what `records/` lacks, FedNoiL for
-one, from seed 0 in the record of `experiments/reproduce`.
+difference to the paper; a row without a run says so. What `records/` lacks, FedNoiL for one, is taken from seed 0 in
+the record of `experiments/reproduce`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from fednoil.config import preset
 from fednoil.metrics import converged
 from fednoil.paper import METHODS, Cell, cells, noise_name, preset_of
 from fednoil.report.record import read_record
+from fednoil.report.runs import FALL
 
 HERE = Path(__file__).resolve().parent
 REPRODUCED = HERE.parent / "reproduce" / "results.parquet"
@@ -76,13 +77,12 @@ def table(noise: str, rounds: dict[str, Rounds], runs: dict[str, dict[str, Any]]
     return "\n".join(lines)
 
 
-def overview(rounds: dict[str, Rounds], runs: dict[str, dict[str, Any]], reproduced: Path) -> str:
+def overview(rounds: dict[str, Rounds], runs: dict[str, dict[str, Any]]) -> str:
     """All columns in one table: ours, the paper's, the difference; and the minutes that a run's rounds took."""
-    found, others = {}, reproduction(reproduced)
+    found = {}
     for noise in NOISES:
         for name, cell in column(noise).items():
-            known, run = (rounds[name], runs[name]) if name in rounds else others.get(name, ([], {}))
-            found[noise, cell.method] = (cell, known, run)
+            found[noise, cell.method] = (cell, rounds.get(name, []), runs.get(name, {}))
     heads = ["paper's name", *(f"{noise} | paper | difference" for noise in NOISES), "minutes a run"]
     lines = [f"| {' | '.join(heads)} |", "|---" * (2 + 3 * len(NOISES)) + "|"]
     for method in (cell.method for cell in column(NOISES[0]).values()):
@@ -101,21 +101,22 @@ def brief(cell: Cell, rounds: Rounds, run: dict[str, Any]) -> str:
         return f"{accuracy[-1]:.2f} at round {len(rounds)} | {cell} | "
     ours = accuracy[-1] if converged(accuracy) else max(accuracy)
     shown = f"{ours:.2f}" if converged(accuracy) else f"{ours:.2f}* (last {accuracy[-1]:.2f})"
+    shown += f" (best {max(accuracy):.2f})" if max(accuracy) - ours >= FALL else ""
     return f"{shown} | {cell} | {ours - cell.mean:+.1f}"
 
 
-def reproduction(record: Path) -> dict[str, tuple[Rounds, dict[str, Any]]]:
-    """Seed 0 of the paper's own cells in the other experiment's record, by name: rounds, and what the run was."""
-    found: dict[str, tuple[Rounds, dict[str, Any]]] = {}
-    for run in read_record(record) if record.is_file() else ():
+def with_reproduction(rounds: dict[str, Rounds], runs: dict[str, dict[str, Any]]) -> None:
+    """Add what is lacking from seed 0 of the paper's own cells in the other experiment's record."""
+    for run in read_record(REPRODUCED) if REPRODUCED.is_file() else ():
         place = run.place
-        if run.seed or place.dataset != "fashion-mnist" or place.setting_changes or place.method_changes:
+        name = f"{place.setting}--{place.noise}--{place.method}"
+        other = run.seed or place.dataset != "fashion-mnist" or place.setting_changes or place.method_changes
+        if other or name in rounds:
             continue
         seconds = run.summary["wall_s"] / run.rounds
-        curve = [{"test_accuracy": float(a), "wall_s": seconds} for a in run.curves["test_accuracy"]]
-        told = {"planned": run.values["train"]["rounds"], "finished": run.finished}
-        found[f"{place.setting}--{place.noise}--{place.method}"] = (curve, told)
-    return found
+        curve = enumerate(run.curves["test_accuracy"].tolist(), start=1)
+        rounds[name] = [{"round": r, "test_accuracy": accuracy, "wall_s": seconds} for r, accuracy in curve]
+        runs[name] = {"planned": run.values["train"]["rounds"], "finished": run.finished}
 
 
 def selections(noise: str, rounds: dict[str, Rounds]) -> str:
@@ -170,9 +171,11 @@ def chart(noise: str, rounds: dict[str, Rounds], folder: Path) -> list[Path]:
 def parts(records: Path) -> dict[str, str]:
     """What stands between `<!-- NAME -->` and `<!-- end -->` in README.md."""
     rounds, runs = load_rounds(records), load_runs(records)
-    found = {"overview": overview(rounds, runs, REPRODUCED)}
+    own = set(rounds)
+    with_reproduction(rounds, runs)
+    found = {"overview": overview(rounds, runs)}
     for noise in NOISES:
-        if not rounds.keys() & column(noise).keys():
+        if not own & column(noise).keys():
             found |= {noise: "Not run yet.", f"{noise} selections": "Not run yet."}
             continue
         picture = f"![Accuracy over rounds of Table 1's rows, {noise}, with the paper's values]({noise}.png)"
@@ -193,8 +196,10 @@ def fill(text: str, parts: dict[str, str]) -> str:
 
 def main() -> None:
     readme, rounds = HERE / "README.md", load_rounds()
+    own = set(rounds)
+    with_reproduction(rounds, {})
     for noise in NOISES:
-        if rounds.keys() & column(noise).keys():
+        if own & column(noise).keys():
             print(*chart(noise, rounds, HERE))
     readme.write_text(fill(readme.read_text(encoding="utf-8"), parts(RECORDS)), encoding="utf-8")
 

@@ -7,12 +7,8 @@ import re
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
-from matplotlib.ticker import MaxNLocator
 from variants import GROUPS, NO_SSL, PLACES, composed, reference
 
 from fednoil.paper.names import preset_of
@@ -70,20 +66,34 @@ def together(results: list[Row], setting: str, full: bool = False, no_ssl: bool 
     return sorted(groups, key=lambda group: -statistics.fmean(float(row[order] or 0) for row in group.rows))
 
 
-def gain(group: Group, groups: list[Group]) -> str:
-    """Points of validation above the reference, mean over the seeds that both have played as far; – without any."""
+Agreed = dict[str, dict[int, float]]  # agreement with validation labels by run and round
+
+
+def agreement(curves: list[Row]) -> Agreed:
+    found: Agreed = {}
+    for row in curves:
+        if row["val_accuracy"]:
+            found.setdefault(row["run"], {})[int(row["round"])] = float(row["val_accuracy"])
+    return found
+
+
+def gain(group: Group, groups: list[Group], agreed: Agreed) -> str:
+    """Points of validation above the reference, mean over the seeds that both have, in the last rounds that the variant
+    has played, however far it got; – without any."""
     name = reference(composed(group.variant))
-    pairs = [
-        float(mine["val_accuracy"]) - float(theirs["val_accuracy"])
-        for other in groups
-        if (other.variant, other.planned, other.more) == (name, group.planned, group.more) and group.variant != name
-        for mine, theirs in itertools.product(group.rows, other.rows)
-        if all(mine[key] == theirs[key] for key in ("seed", "rounds"))
-    ]
-    return f"{statistics.fmean(pairs):+.1f}" if pairs else "–"
+    gains = []
+    for other in groups:
+        if (other.variant, other.planned, other.more) != (name, group.planned, group.more) or other is group:
+            continue
+        for mine, theirs in itertools.product(group.rows, other.rows):
+            ours, others = (agreed.get(row["run"], {}) for row in (mine, theirs))
+            last = sorted(ours)[-max(1, min(10, int(group.planned) // 4)) :]
+            if mine["seed"] == theirs["seed"] and last and set(last) <= others.keys():
+                gains.append(statistics.fmean(ours[r] - others[r] for r in last))
+    return f"{statistics.fmean(gains):+.1f}" if gains else "–"
 
 
-def screening(groups: list[Group], full: bool = False) -> str:
+def screening(groups: list[Group], agreed: Agreed, full: bool = False) -> str:
     """A table with a line for each group."""
     heads = ["variant", "`--set`", "seeds", "rounds", *([] if full else ["validation", "gain"]), "test", "final test"]
     heads += ["D^x right", "pseudo right (used)", "s a run"]
@@ -94,7 +104,7 @@ def screening(groups: list[Group], full: bool = False) -> str:
         rounds = group.planned if least == int(group.planned) else f"{least} of {group.planned}"
         rounds += " (given up)" if any(row["given_up"] for row in rows) else ""
         sets = " ".join(f"`{one}`" for one in group.sets.split()) or "–"
-        judged = [] if full else [mean(rows, "val_accuracy"), gain(group, groups)]
+        judged = [] if full else [mean(rows, "val_accuracy"), gain(group, groups, agreed)]
         figures = [mean(rows, name) for name in ("test_accuracy", "final_test", "label_precision")]
         used = (
             "–"
@@ -134,27 +144,30 @@ def levels(results: list[Row], prefix: str) -> str:
     return "\n".join(lines) if len(lines) > 2 else "Not run yet."
 
 
-def parts(results: list[Row]) -> dict[str, str]:
+def parts(results: list[Row], curves: list[Row]) -> dict[str, str]:
     """What stands between `<!-- NAME -->` and `<!-- end -->` in README.md."""
+    agreed = agreement(curves)
     screened = [setting for setting in PLACES if "noise-" not in setting]
     others = [
-        f"**{s}**{printed(s)}\n\n{screening(together(results, s))}"
+        f"**{s}**{printed(s)}\n\n{screening(together(results, s), agreed)}"
         for s in screened
         if s != SCREENED and together(results, s)
     ]
     whole = [
-        f"**{s}**{printed(s)}\n\n{screening(together(results, s, full=True), full=True)}"
+        f"**{s}**{printed(s)}\n\n{screening(together(results, s, full=True), agreed, full=True)}"
         for s in PLACES
         if together(results, s, full=True)
     ]
-    found = {name: screening(together(results, SCREENED, no_ssl=only)) for name, only in TABLES.items()}
+    found = {name: screening(together(results, SCREENED, no_ssl=only), agreed) for name, only in TABLES.items()}
+    found["levels"] = levels(results, "")
+    about = "Final test accuracy over the share of wrong labels"
     for name in found:
         if found[name] != "Not run yet.":
-            found[name] += f"\n\n![Validation agreement and test accuracy over rounds]({name}.png)"
+            seen = about if name == "levels" else "Validation agreement and test accuracy over rounds"
+            found[name] += f"\n\n![{seen}]({name}.png)"
     return found | {
         "others": "\n\n".join(others) or "Not run yet.",
         "full": "\n\n".join(whole) or "Not run yet.",
-        "levels": levels(results, ""),
         "small-levels": levels(results, "small-"),
         "count": counted([row for row in results if not row["setting"].startswith("small")]),
     }
@@ -181,6 +194,16 @@ def fill(text: str, parts: dict[str, str]) -> str:
     return text
 
 
+def _pyplot() -> Any:
+    """Matplotlib, which runs don't need."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    return plt
+
+
 def draw(groups: list[Group], curves: list[Row], title: str, path: Path) -> bool:
     """Validation agreement and test accuracy over rounds, of the reference and the six best others; the mean over
     seeds. Says whether there is anything to draw."""
@@ -188,6 +211,7 @@ def draw(groups: list[Group], curves: list[Row], title: str, path: Path) -> bool
         return False
     known = [group for group in groups if group.variant in ("published", "no-ssl")][:1]
     shown = [*known, *(group for group in groups if group not in known)][: len(COLOURS)]
+    plt = _pyplot()
     figure, axes = plt.subplots(1, 2, figsize=(12, 4.4), layout="constrained")
     for axis, (name, label) in zip(
         axes,
@@ -203,7 +227,7 @@ def draw(groups: list[Group], curves: list[Row], title: str, path: Path) -> bool
             line = sorted((r, statistics.fmean(v)) for r, v in by_round.items())
             axis.plot([r for r, _ in line], [v for _, v in line], color=colour, label=group.label, lw=1.6)
         axis.set(xlabel="round", ylabel=label)
-        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axis.xaxis.set_major_locator(plt.MaxNLocator(integer=True))
         axis.grid(axis="y", alpha=0.25)
         axis.spines[["top", "right"]].set_visible(False)
     axes[1].legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
@@ -225,6 +249,7 @@ def draw_levels(results: list[Row], prefix: str, path: Path) -> bool:
                 lines.setdefault(variant, []).append((level, statistics.fmean(whole)))
     if not lines:
         return False
+    plt = _pyplot()
     figure, axis = plt.subplots(figsize=(6.4, 4.2), layout="constrained")
     for (variant, line), colour, marker in zip(lines.items(), COLOURS, "so^D", strict=False):
         axis.plot([x for x, _ in line], [y for _, y in line], color=colour, marker=marker, label=variant, lw=1.6)
@@ -240,7 +265,7 @@ def draw_levels(results: list[Row], prefix: str, path: Path) -> bool:
 def write_page(results: list[Row], curves: list[Row]) -> None:
     """README.md with its tables as the records are, and a picture for each setting with runs."""
     readme = HERE / "README.md"
-    readme.write_text(fill(readme.read_text(encoding="utf-8"), parts(results)), encoding="utf-8")
+    readme.write_text(fill(readme.read_text(encoding="utf-8"), parts(results, curves)), encoding="utf-8")
     for name, only in TABLES.items():
         path = HERE / f"{name}.png"
         if draw(together(results, SCREENED, no_ssl=only), curves, f"CIFAR-10 IID {SCREENED}", path):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from fednoil.audit.belief import mistaken
+
 _WEAK = 1 / 3  # share of mistakes from which the ratio itself is in doubt; such models' ratios are off most
 _CHANCE = 2.0  # standard deviations above chance
 
@@ -14,18 +16,17 @@ def doubts(probabilities: np.ndarray, given: np.ndarray, ratio: float, accuracy:
 
     What it expects itself counts, or what a test set has shown if that is worse: networks are surer than right.
     """
-    known = 0.0 if accuracy is None else 1 - accuracy / 100
-    mistaken = max(1 - float(probabilities.max(1).mean()), known)
-    how = f"the model is mistaken on about {100 * mistaken:.0f} % of images"
+    mistakes = mistaken(probabilities, accuracy)
+    how = f"the model is mistaken on about {100 * mistakes:.0f} % of images"
     found = []
     if by_chance(probabilities.argmax(1), given, probabilities.shape[1]):
         found.append(
             "the model agrees with these labels no more than chance would: it does not know such images, "
             "or nearly all labels are wrong; do not rely on this audit"
         )
-    elif mistaken > _WEAK:
+    elif mistakes > _WEAK:
         found.append(f"{how}: flags and noise ratios are unreliable; train longer, or audit with a better model")
-    elif mistaken > ratio:
+    elif mistakes > ratio:
         found.append(f"{how}, more than labels seem wrong: many flags may be the model's own mistakes")
     return found
 

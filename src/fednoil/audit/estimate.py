@@ -1,29 +1,26 @@
 """From class probabilities to wrong labels: for each sample the chance that its given label is wrong, for each client
 its noise.
 
-A client's labels are taken for the output of a channel: the image has a true class c by the model's probabilities q(c),
-and the client writes down g with chance T[c, g]. T and the client's share of each class are unknown and fitted by
-expectation-maximisation, so that a client that always errs in one direction, or has few of some class, is
-understood as such. T leans towards errors that go to all other classes alike, or from each class mostly to one other;
-towards which of them and how much is found from the data (empirical Bayes, with Dirichlet priors on the rows). Without
-this the model's own confusions would be taken for the client's. Nothing here needs true labels.
+What the model says is taken for as right as it is (`fednoil.audit.belief`), the client's labels for the output of a
+noisy channel (`fednoil.audit.channel`), and Bayes' rule gives the chances. One thing is left: the model was trained on
+these labels, and repeats some of the wrong ones, so that the more of them a client has the more are missed. Where its
+errors go to all classes alike, the labels that the model could hardly mistake show how many there are, and its
+agreement with the given labels is discounted until the chances say so too. Nothing here needs true labels.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
+
+from fednoil.audit.belief import believed, confusions, mistaken
+from fednoil.audit.channel import Channel, counts, even, fit, posterior
 
 _ROUNDS = 60
-_FLOOR = 1e-6  # the least chance of a class; a larger one would make the most suspicious labels all alike
-# A channel in one direction has more room to take the model's own confusions for the client's, so it is given softer
-# probabilities; both temperatures were chosen in experiments/audit.
-_EVEN, _PAIRED = 1.0, 1.3
-_STRENGTHS = np.array([1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0])  # pseudo-counts of a row of T
-_MOST = 0.9  # of the errors go in a class's one direction: the rest keeps a wrong direction from hiding the right one
 _FLAG = 0.5
+_LEARNT = 0.5  # what the model's word for the given label is worth where it is counted: it was trained on it
+_DISCOUNT = 1e-3  # of the given label's probability, at most
 _DRAWS, _DRAWN_FROM, _DRAW_ROUNDS = 40, 2000, 15  # of the interval
 
 
@@ -50,134 +47,72 @@ def estimate(
 ) -> Estimate:
     """What class probabilities [n, C] say of one client's given labels [n]; `rng` is for the interval alone.
 
-    `accuracy` is the model's on such images in percent, if it is known: an early round's model is right more often than
-    it says, and is then taken at its accuracy.
+    `accuracy` is the model's on such images in percent, if it is known: a model is then taken at its accuracy.
     """
-    whole, probabilities = np.ones(len(given)), _sharpened(probabilities, accuracy)
-    q = _soft(probabilities, _EVEN)
-    channel = _fit(q, given, whole, _ROUNDS)
-    if _lean(_counts(_posterior(q, given, *channel), given))[2]:
-        q = _soft(probabilities, _PAIRED)
-        channel = _fit(q, given, whole, _ROUNDS)
-    posterior = _posterior(q, given, *channel)
-    own = np.arange(len(given))
-    wrong = np.clip(1 - posterior[own, given], 0, 1)
-    half = _half_width(probabilities, wrong, _spread(q, given, channel, rng), accuracy)
-    ratio = float(wrong.mean())
+    said, q = believed(probabilities, accuracy)
+    channel = fit(q, given, np.ones(len(given)), _ROUNDS)
+    chances, own = posterior(q, given, channel), np.arange(len(given))
+    least, spread = _unmistakable(said, given, mistaken(said, accuracy)) if channel.alike else (0.0, 0.0)
+    if least > 1 - chances[own, given].mean():
+        chances = _discounted(q, given, channel, least)
+    else:
+        spread = _spread(q, given, channel, rng)
+    wrong = np.clip(1 - chances[own, given], 0, 1)
+    half, ratio = _half_width(said, wrong, spread, accuracy), float(wrong.mean())
     flagged = wrong > _FLAG
-    others = posterior.copy()
+    others = chances.copy()
     others[own[flagged], given[flagged]] = -1
     interval = (max(0.0, ratio - half), min(1.0, ratio + half))
-    return Estimate(wrong, flagged, others.argmax(1), _counts(posterior, given).T, ratio, interval)
+    return Estimate(wrong, flagged, others.argmax(1), counts(chances, given).T, ratio, interval)
 
 
-def _half_width(probabilities: np.ndarray, wrong: np.ndarray, spread: float, accuracy: float | None) -> float:
+def _unmistakable(said: np.ndarray, given: np.ndarray, mistakes: float) -> tuple[float, float]:
+    """The noise ratio by labels that the model would hardly confuse with what it says itself, and its variance.
+
+    Of errors that go to all C − 1 other classes alike, each such pair of classes gets its share. A pair counts if it is
+    confused less than it would be if all of the model's mistakes were spread evenly, and neither class is the one that
+    the other is confused with most. Neither the model's confusions nor what it has learnt of similar classes' labels
+    has a say here. The variance is of which wrong labels fall on such pairs. Without any the ratio is 0.
+    """
+    classes, own = said.shape[1], np.arange(len(given))
+    both = confusions(said)
+    both = (both + both.T) / 2
+    apart = both < mistakes / (classes - 1)
+    np.fill_diagonal(apart, False)
+    nearest = both.argmax(1)
+    apart[np.arange(classes), nearest] = apart[nearest, np.arange(classes)] = False
+    seen = said.copy()
+    seen[own, given] *= _LEARNT
+    pairs = counts(np.eye(classes)[seen.argmax(1)], given)
+    reached = max(float(pairs.sum(1) @ apart.sum(1)) / (classes - 1), 1e-9)  # samples, if all labels were wrong
+    ratio = min(float(pairs[apart].sum()) / reached, 1.0)
+    return ratio, ratio * (1 - reached / len(given)) / reached
+
+
+def _discounted(q: np.ndarray, given: np.ndarray, channel: Channel, ratio: float) -> np.ndarray:
+    """P(true class | image, given label) [n, C], with given labels discounted until `ratio` of them are wrong."""
+    own, channel = np.arange(len(given)), replace(channel, matrix=even(ratio, q.shape[1]))
+    low, high, chances = np.log(_DISCOUNT), 0.0, q
+    for _ in range(30):
+        middle, less = (low + high) / 2, q.copy()
+        less[own, given] *= np.exp(middle)
+        chances = posterior(less, given, channel)
+        low, high = (low, middle) if 1 - chances[own, given].mean() < ratio else (middle, high)
+    return chances
+
+
+def _half_width(said: np.ndarray, wrong: np.ndarray, spread: float, accuracy: float | None) -> float:
     """How far the ratio may be off: 1.96 standard deviations of channel and labels, and the model's own mistakes.
 
     The first alone is far too narrow, because it takes the model's probabilities for right. So the share of images on
     which the model itself expects to be mistaken is added, in squares, or half the share that a test set has shown:
     models are surer than they are right. A model that knows nothing then gives an interval that says nothing.
     """
-    known = 0.0 if accuracy is None else 1 - accuracy / 100
-    mistaken = max(1 - float(probabilities.max(1).mean()), known / 2)
-    return float(np.sqrt(1.96**2 * (wrong @ (1 - wrong) / len(wrong) ** 2 + spread) + mistaken**2))
+    known = max(mistaken(said, None), mistaken(said, accuracy) / 2)
+    return float(np.sqrt(1.96**2 * (wrong @ (1 - wrong) / len(wrong) ** 2 + spread) + known**2))
 
 
-def _sharpened(probabilities: np.ndarray, accuracy: float | None) -> np.ndarray:
-    """The probabilities [n, C], made sharper where the model expects to be right less often than it is.
-
-    Labels would else be explained by its hesitation. Never softer: it has seen these labels, and agrees with them more
-    than with others'; what softening did is told in experiments/audit.
-    """
-    target = 0.0 if accuracy is None else min(accuracy / 100, 0.99)
-    low, high = 0.02, 1.0  # temperatures
-    if probabilities.max(1).mean() >= target:
-        return probabilities
-    for _ in range(20):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _soft(probabilities, middle).max(1).mean() > target else (low, middle)
-    return _soft(probabilities, high)
-
-
-def _soft(probabilities: np.ndarray, temperature: float) -> np.ndarray:
-    """The probabilities [n, C] softened: networks are surer than they are right."""
-    q = (np.asarray(probabilities, np.float64) + _FLOOR) ** (1 / temperature)
-    return q / q.sum(1, keepdims=True)
-
-
-def _fit(
-    q: np.ndarray,
-    given: np.ndarray,
-    weights: np.ndarray,
-    rounds: int,
-    start: tuple[np.ndarray, np.ndarray] | None = None,
-) -> tuple[np.ndarray, np.ndarray]:
-    """The channel T [C, C], true by given, and the classes' shares over the model's [C], by weighted samples."""
-    classes = q.shape[1]
-    average = np.average(q, axis=0, weights=weights)
-    channel = start or (_even(0.5, classes), np.ones(classes))
-    for _ in range(rounds):
-        counts = _counts(_posterior(q, given, *channel) * weights[:, None], given)
-        total = counts.sum()
-        centre, strength, _ = _lean(counts)
-        matrix = (counts + strength * centre) / (counts.sum(1, keepdims=True) + strength)
-        share = (counts.sum(1) + 1) / (total + classes)
-        channel = (matrix, share / average)
-    return channel
-
-
-def _posterior(q: np.ndarray, given: np.ndarray, matrix: np.ndarray, lift: np.ndarray) -> np.ndarray:
-    """P(true class | image, given label) [n, C]."""
-    joint = q * lift * matrix.T[given]
-    return joint / joint.sum(1, keepdims=True)
-
-
-def _counts(weights: np.ndarray, given: np.ndarray) -> np.ndarray:
-    """Expected samples by true and given class [C, C], from chances or weights [n, C]."""
-    return weights.T @ np.eye(weights.shape[1])[given]
-
-
-def _even(ratio: float, classes: int) -> np.ndarray:
-    """The channel whose errors, in all `ratio`, go to all other classes alike."""
-    ratio = min(max(ratio, 1e-3), 1 - 1e-3)
-    matrix = np.full((classes, classes), ratio / (classes - 1))
-    np.fill_diagonal(matrix, 1 - ratio)
-    return matrix
-
-
-def _lean(counts: np.ndarray) -> tuple[np.ndarray, float, bool]:
-    """The channel that T leans towards and how many samples of a row it is worth, by what makes the counts likely.
-
-    Errors go to all other classes alike, or (True) from each class mostly to one other, which has to be worth its
-    choice.
-    """
-    classes = len(counts)
-    even = _even(1 - np.trace(counts) / counts.sum(), classes)
-    others = counts - np.diag(np.diag(counts))
-    wrong, most = others.sum(), others.max(1).sum()
-    share = min(max((most - wrong / (classes - 1)) / max(wrong * (1 - 1 / max(classes - 1, 2)), 1e-9), 0.0), _MOST)
-    one = np.zeros_like(counts)
-    one[np.arange(classes), others.argmax(1)] = 1 - even[0, 0]
-    paired = (1 - share) * even + share * (one + np.eye(classes) * even[0, 0])
-    (likely, strength), (as_pairs, pair_strength) = _evidence(counts, even), _evidence(counts, paired)
-    if as_pairs - classes * np.log(max(classes - 1, 1)) > likely:
-        return paired, pair_strength, True
-    return even, strength, False
-
-
-def _evidence(counts: np.ndarray, centre: np.ndarray) -> tuple[float, float]:
-    """The log-probability of the rows of counts under Dirichlet priors around `centre`, and the best strength."""
-    prior = _STRENGTHS[:, None, None] * np.maximum(centre, 1e-6)
-    rows = counts.sum(1)
-    likelihood = _gammaln(_STRENGTHS)[:, None] - _gammaln(_STRENGTHS[:, None] + rows)
-    likelihood = (likelihood + (_gammaln(prior + counts) - _gammaln(prior)).sum(2)).sum(1)
-    best = int(likelihood.argmax())
-    return float(likelihood[best]), float(_STRENGTHS[best])
-
-
-def _spread(
-    q: np.ndarray, given: np.ndarray, channel: tuple[np.ndarray, np.ndarray], rng: np.random.Generator
-) -> float:
+def _spread(q: np.ndarray, given: np.ndarray, channel: Channel, rng: np.random.Generator) -> float:
     """The variance of the ratio that comes from not knowing the channel, by Rubin's Bayesian bootstrap."""
     total = len(given)
     size = min(total, _DRAWN_FROM)
@@ -186,11 +121,6 @@ def _spread(
     ratios = []
     for _ in range(_DRAWS):
         weights = rng.exponential(size=size)
-        posterior = _posterior(q, given, *_fit(q, given, weights / weights.mean(), _DRAW_ROUNDS, channel))
-        ratios.append(1 - posterior[own, given].mean())
+        chances = posterior(q, given, fit(q, given, weights / weights.mean(), _DRAW_ROUNDS, channel))
+        ratios.append(1 - chances[own, given].mean())
     return float(np.var(ratios)) * size / total
-
-
-def _gammaln(values: np.ndarray) -> np.ndarray:
-    """log Γ, element by element."""
-    return torch.lgamma(torch.from_numpy(values)).numpy()

@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from fednoil.executors.asking import own_networks, surveys, usual
@@ -70,7 +69,7 @@ class CudaGraphs:
         self.alone: str | None = None  # why clients are not stacked
         self.told = False
         # Whether the samples of a batch see each other.
-        self.mixes = any(isinstance(m, _BatchNorm) for m in self.bench.benches[0].modules())
+        self.mixes = any(net.mixes for net in self.bench.benches[0].nets.values())
         if any(isinstance(m, _DropoutNd) and m.p > 0 for m in self.bench.benches[0].modules()):
             self._give_up("the model has dropout, whose random numbers a graph can't take from the run's seed")
 
@@ -142,8 +141,9 @@ class CudaGraphs:
         for place, job in enumerate(jobs):
             bench, client = self.bench.benches[place], self.clients[job.client]
             seats.append(Seat(place, bench, client, job, bench.begin(client, job, found.get(job.client))))
-        for epochs in seats[0].bench.chunks(max(job.turn.epochs for job in jobs)):
-            if seats[0].bench.learner.adaptive or any(t.state for t in self.touched.values()):
+        longest = max((job.turn for job in jobs), key=lambda turn: turn.epochs)
+        for epochs in seats[0].bench.chunks(longest):
+            if learner.adapts(longest) or any(t.state for t in self.touched.values()):
                 self.graphs.join()  # else the next epochs are planned while the last ones run
             plans = _planned(seats, epochs)
             for number in range(max(map(len, plans))):
@@ -203,9 +203,10 @@ class CudaGraphs:
         seats, phases = [seat for seat, _ in run], [phase for _, phase in run]
         touched = self._look(*run[0])
         counts = [phase.steps for phase in phases]
-        plan = {name: _side_by_side([p.tensors[name] for p in phases], max(counts)) for name in phases[0].tensors}
+        rows_of = _rows_of(counts, self.losses.device)
+        plan = {name: _side_by_side([p.tensors[name] for p in phases], rows_of) for name in phases[0].tensors}
         for seat, phase in run:
-            seat.steps += phase.steps
+            seat.steps += phase.losses
             seat.updates += phase.steps * len(phase.trains)
         self.graphs.held += [plan, phases]
         one, place, pool = phases[0], seats[0].place, seats[0].client.pool
@@ -264,10 +265,21 @@ def _shape(phase: Phase, state: Tensors, touched: Touched) -> Signature:
     )
 
 
-def _side_by_side(tensors: Sequence[Tensor], steps: int) -> Tensor:
-    """[K, steps, ...]; a client with fewer steps repeats its last one, frozen."""
-    longest = [t if len(t) == steps else torch.cat([t, t[-1:].expand(steps - len(t), *t.shape[1:])]) for t in tensors]
-    return torch.stack(longest)
+def _rows_of(counts: Sequence[int], device: torch.device) -> Tensor | None:
+    """Where in the clients' plans, one after another, the steps of each are: [K, steps]; nothing if all have as many.
+
+    A client with fewer steps repeats its last one, frozen.
+    """
+    if len(set(counts)) == 1:
+        return None
+    ends = torch.tensor(counts).cumsum(0)[:, None]
+    steps = torch.arange(max(counts)) + ends - torch.tensor(counts)[:, None]
+    return torch.minimum(steps, ends - 1).to(device, non_blocking=True)
+
+
+def _side_by_side(tensors: Sequence[Tensor], rows: Tensor | None) -> Tensor:
+    """The plans of several clients as one: [K, steps, ...]."""
+    return torch.stack(list(tensors)) if rows is None else torch.cat(list(tensors))[rows]
 
 
 def _pieces(steps: int, pixels: int) -> Iterator[tuple[int, int]]:

@@ -82,25 +82,25 @@ class Workbench:
             seed(job.turn.seed.child("module").value & (2**63 - 1))
             state = self.begin(client, job)
             total, steps, updates = torch.zeros((), device=self.device), 0, 0
-            chunks = self.chunks(job.turn.epochs)
+            chunks = self.chunks(job.turn)
             for place, epochs in enumerate(chunks):
                 phases = self.planned(client, state, job.turn, epochs)
                 for part, phase in enumerate(phases):
                     begin, width = place + part / len(phases), 1 / len(phases)
                     span = (begin / len(chunks), width / len(chunks))
                     self._run(phase, client, state, total, progress, span)
-                    steps += phase.steps
+                    steps += phase.losses
                     updates += phase.steps * len(phase.trains)
             return self.finish(client, job, state, float(total) / max(steps, 1), updates)
 
-    def chunks(self, epochs: int) -> list[range]:
+    def chunks(self, turn: Turn) -> list[range]:
         """Epochs that are planned together: one where planning must see how training went."""
-        if self.learner.adaptive:
-            return [range(e, e + 1) for e in range(epochs)]
+        if self.learner.adapts(turn):
+            return [range(e, e + 1) for e in range(turn.epochs)]
         chunks: list[range] = []
-        while (start := chunks[-1].stop if chunks else 0) < epochs:
+        while (start := chunks[-1].stop if chunks else 0) < turn.epochs:
             size = PLANNED[min(len(chunks), len(PLANNED) - 1)]
-            chunks.append(range(start, min(start + size, epochs)))
+            chunks.append(range(start, min(start + size, turn.epochs)))
         return chunks
 
     def begin(self, client: Client, job: Job, found: Tensors | None = None) -> Tensors:
@@ -146,6 +146,10 @@ class Workbench:
     def optimise(self, phase: Phase, batch: Tensors, pool: Tensor, state: Tensors, total: Tensor) -> None:
         """One optimiser step on a batch with its images."""
         learner, nets, kind = self.learner, self.nets, phase.kind
+        if not phase.trains:
+            with torch.no_grad():
+                learner.observe(nets, pool, batch, state, kind)
+            return
         for name in phase.trains:
             nets[name].grads.zero_()
         loss = learner.step(nets, pool, batch, state, kind)

@@ -83,6 +83,9 @@ class Optimiser(Section):
             totals[phase.trains] = totals.get(phase.trains, 0) + phase.steps
         begun, found = dict.fromkeys(totals, 0), []
         for phase in phases:
+            if not phase.trains:
+                found.append(phase)
+                continue
             step = torch.arange(phase.steps, dtype=torch.float64) + begun[phase.trains]
             done = (epochs.start + len(epochs) * step / totals[phase.trains]) / turn.epochs
             begun[phase.trains] += phase.steps

@@ -63,14 +63,25 @@ class Rows:
 
         `active` [K] (bool) freezes the clients where it is false.
         """
-        everything = (self.params, self.momentum, self.half, self.others, state)
+        everything = (self.params, self.momentum, self.half, self.others, state) if trains else (self.others, state)
         before = _copies(everything) if active is not None else None
-        losses = self._step(kind, trains, batch, pool, state)
-        if active is None:
-            total += losses
+        if trains:
+            losses = self._step(kind, trains, batch, pool, state)
+            total += losses if active is None else torch.where(active, losses, 0.0)
         else:
-            total += torch.where(active, losses, 0.0)
+            self._observe(kind, batch, pool, state)
+        if active is not None:
             _restore(before, everything, active)
+
+    @torch.no_grad()
+    def _observe(self, kind: str, batch: Tensors, pool: Tensor, state: Tensors) -> None:
+        def run(
+            params: Tensors, grads: Tensors, momentum: Tensors, others: Others, batch: Tensors, state: Tensors
+        ) -> Tensor:
+            self.bench.learner.observe(self._nets(params, grads, momentum, others, {}), pool, batch, state, kind)
+            return next(iter(params.values()))[:1]
+
+        self._mapped(run, self.params, self.grads, self.momentum, self.others, batch, state)
 
     def _step(self, kind: str, trains: Sequence[str], batch: Tensors, pool: Tensor, state: Tensors) -> Tensor:
         leaves = {name: self._leaves(name) for name in trains}

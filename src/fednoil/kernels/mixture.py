@@ -1,12 +1,15 @@
 """Two Gaussians on a line fitted in one launch: the expectation–maximisation of `fednoil.learners.mixture`.
 
-As PyTorch operations it is some 150 launches, which a client needs once an epoch.
+As PyTorch operations it is some 150 launches, which a client needs once an epoch. Clients mapped by `torch.vmap` are
+rows of one launch.
 """
 
 # Triton types a launched kernel as the bare function, without its options; it is missing where there is no GPU.
 # pyright: reportCallIssue=false, reportArgumentType=false, reportMissingImports=false, reportIndexIssue=false
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 import triton
@@ -39,10 +42,12 @@ def _log_total(first, second):
 
 @triton.jit
 def mixture_kernel(
-    values, upper, out, n, floor, tiny, tolerance, ITERATIONS: tl.constexpr, BLOCK: tl.constexpr
+    values, upper, out, counts, width, floor, tiny, tolerance, ITERATIONS: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """out [R, n]: the chance of the component with the lower mean; upper [R, n] (0 or 1) is where the fit starts."""
-    row = tl.program_id(0).to(tl.int64) * n
+    """out [R, width]: the chance of the component with the lower mean, of the first counts [R] values of each row;
+    upper [R, width] (0 or 1) is where the fit starts."""
+    row = tl.program_id(0).to(tl.int64) * width
+    n = tl.load(counts + tl.program_id(0)).to(tl.int32)
     at = tl.arange(0, BLOCK)
     inside = at < n
     value = tl.load(values + row + at, mask=inside, other=0.0)
@@ -73,17 +78,41 @@ def mixture_kernel(
     joint0 = _log_joint(value, share0, mean0, variance0)
     joint1 = _log_joint(value, share1, mean1, variance1)
     low = tl.where(mean1 < mean0, joint1, joint0)
-    tl.store(out + row + at, tl.exp(low - _log_total(joint0, joint1)), mask=inside)
+    tl.store(out + row + at, tl.exp(low - _log_total(joint0, joint1)), mask=at < width)
+
+
+class LowComponent(torch.autograd.Function):
+    """Chances float64 [R, n] from values and start float64 [R, n] and the number of values [R]; no gradient."""
+
+    @staticmethod
+    def forward(values: Tensor, upper: Tensor, counts: Tensor, *settings: Any) -> Tensor:
+        rows, width = values.shape
+        out = torch.empty_like(values, memory_format=torch.contiguous_format)
+        floor, tiny, tolerance, iterations = settings
+        mixture_kernel[(rows,)](
+            values.contiguous(), upper.contiguous(), out, counts.contiguous(), width, floor, tiny, tolerance,
+            ITERATIONS=iterations, BLOCK=triton.next_power_of_2(width), num_warps=4 if width <= 1024 else 8,
+        )  # fmt: skip
+        return out
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.mark_non_differentiable(output)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Tensor, int]:
+        """Fold the mapped dimension into the rows, so that one launch serves all clients."""
+        size = info.batch_size
+        folded = (
+            (t.expand(size, *t.shape) if d is None else t.movedim(d, 0)).flatten(0, 1)
+            for t, d in zip(inputs[:3], in_dims[:3], strict=True)
+        )
+        return LowComponent.apply(*folded, *inputs[3:]).unflatten(0, (size, -1)), 0
 
 
 def low_component(
-    values: Tensor, upper: Tensor, floor: float, tiny: float, tolerance: float, iterations: int
+    values: Tensor, upper: Tensor, count: Tensor, floor: float, tiny: float, tolerance: float, iterations: int
 ) -> Tensor:
-    """Chances float64 [R, n] that values float64 [R, n] belong to the component with the lower mean."""
-    rows, n = values.shape
-    out = torch.empty_like(values, memory_format=torch.contiguous_format)
-    mixture_kernel[(rows,)](
-        values.contiguous(), upper.contiguous(), out, n, floor, tiny, tolerance,
-        ITERATIONS=iterations, BLOCK=triton.next_power_of_2(n), num_warps=4 if n <= 1024 else 8,
-    )  # fmt: skip
-    return out
+    """Chances float64 [R, n] that the first `count` values float64 of each row [R, n] belong to the component with the
+    lower mean."""
+    return LowComponent.apply(values, upper, count.expand(len(values)), floor, tiny, tolerance, iterations)

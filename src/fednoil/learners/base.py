@@ -11,13 +11,14 @@ A learner's work in one round is `init / step / final` over tensors. An executor
     loss   = learner.step(nets, client.pool, batch, state, kind)    one optimiser step; then loss.backward()
              learner.gradients(nets, batch, state, kind)            may change the gradients before the optimiser
              learner.after(nets, batch, state, kind)                after the optimiser (a moving average, say)
+             learner.observe(nets, client.pool, batch, state, kind) in place of these in a phase that trains nothing
     final  = learner.final(nets, client, state, turn)               once a round
 
-Inside `step`, `gradients` and `after`: static shapes, full batches, no host synchronisation; `nets[...].params` are for
-reading there (a term of the loss on them is added as its gradient, in `gradients`). All random numbers are drawn in
-`asks`, `init` and `plan` from `turn.seed`. One learner serves all clients, many at once: what belongs to a client or a
-round is in `state`, never in an attribute of the learner. Given labels are all a learner can see; true labels are not
-part of any of these types.
+Inside `step`, `gradients`, `after` and `observe`: static shapes, full batches, no host synchronisation;
+`nets[...].params` are for reading there (a term of the loss on them is added as its gradient, in `gradients`). All
+random numbers are drawn in `asks`, `init` and `plan` from `turn.seed`. One learner serves all clients, many at once:
+what belongs to a client or a round is in `state`, never in an attribute of the learner. Given labels are all a learner
+can see; true labels are not part of any of these types.
 """
 
 from __future__ import annotations
@@ -122,7 +123,8 @@ class Role:
 class Phase:
     """Steps that run one after another: `tensors` have the number of steps as first dimension.
 
-    `trains` names the networks that the optimiser moves; phases of one `kind` have the same shapes per step.
+    `trains` names the networks that the optimiser moves; phases of one `kind` have the same shapes per step. A phase
+    that trains none observes: its steps change the state, and the next epochs are planned with what they found.
     """
 
     tensors: Tensors
@@ -132,6 +134,11 @@ class Phase:
     @property
     def steps(self) -> int:
         return len(next(iter(self.tensors.values())))
+
+    @property
+    def losses(self) -> int:
+        """How many of its steps have a loss."""
+        return self.steps if self.trains else 0
 
 
 @dataclass(frozen=True)
@@ -149,7 +156,7 @@ class Learner(ABC):
 
     Config: ClassVar[type[LearnerConfig]] = LearnerConfig
     about: ClassVar[About | None] = None
-    # True: `plan` looks at the networks as they are after the epochs before, so it is asked epoch by epoch.
+    # True: `plan` looks at the networks or the state as the epochs before left them, so it is asked epoch by epoch.
     adaptive: ClassVar[bool] = False
     # Names of the numbers in `Final.numbers`: what a federation lets out of a client besides its networks.
     sends: ClassVar[tuple[str, ...]] = ()
@@ -180,6 +187,10 @@ class Learner(ABC):
     def init(self, nets: Nets, client: Client, keep: Tensors, turn: Turn) -> Tensors:
         """Tensors for this turn besides those of the survey; `keep` is what the client's last turn left."""
         return {}
+
+    def adapts(self, turn: Turn) -> bool:
+        """Whether `plan` is asked epoch by epoch in this turn; an adaptive learner may have rounds without."""
+        return self.adaptive
 
     @abstractmethod
     def plan(self, nets: Nets, client: Client, state: Tensors, turn: Turn, epochs: range) -> list[Phase]:
@@ -218,6 +229,12 @@ class Learner(ABC):
 
     def after(self, nets: Nets, batch: Tensors, state: Tensors, kind: str) -> None:  # noqa: B027
         """Follow up on an optimiser step."""
+
+    def observe(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> None:
+        """A step of a phase that trains nothing: write what the networks say now into the state, in place."""
+        raise NotImplementedError(
+            f"{type(self).__name__} plans a phase '{kind}' that trains nothing: it needs `observe`"
+        )
 
     def final(self, nets: Nets, client: Client, state: Tensors, turn: Turn) -> Final:
         return Final()
@@ -271,6 +288,9 @@ class Wrapped(Learner):
     def init(self, nets: Nets, client: Client, keep: Tensors, turn: Turn) -> Tensors:
         return self.inner.init(nets, client, keep, turn)
 
+    def adapts(self, turn: Turn) -> bool:
+        return self.inner.adapts(turn)
+
     def plan(self, nets: Nets, client: Client, state: Tensors, turn: Turn, epochs: range) -> list[Phase]:
         return self.inner.plan(nets, client, state, turn, epochs)
 
@@ -295,6 +315,9 @@ class Wrapped(Learner):
 
     def after(self, nets: Nets, batch: Tensors, state: Tensors, kind: str) -> None:
         self.inner.after(nets, batch, state, kind)
+
+    def observe(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> None:
+        self.inner.observe(nets, pool, batch, state, kind)
 
     def final(self, nets: Nets, client: Client, state: Tensors, turn: Turn) -> Final:
         return self.inner.final(nets, client, state, turn)

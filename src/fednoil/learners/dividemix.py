@@ -18,7 +18,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from fednoil.augment import weak, weak_plan
+from fednoil.augment import plain, weak, weak_plan
 from fednoil.learners.base import Client, Final, Learner, LearnerConfig, Nets, Phase, Role, Turn, chunks
 from fednoil.learners.mixture import low_component, normalise
 from fednoil.plugins import About
@@ -26,6 +26,7 @@ from fednoil.seeds import Seed, permutations
 from fednoil.tensors import Tensors
 
 _OTHER = {"a": "b", "b": "a"}
+_LOOK = 512  # samples of one pass of a look, at most: clients of different sizes have few that don't count
 
 
 class DivideMixConfig(LearnerConfig):
@@ -40,6 +41,12 @@ class DivideMixConfig(LearnerConfig):
 
 
 class DivideMix(Learner):
+    """How many samples are labelled decides how many steps an epoch has: the host has to know before it can plan one.
+
+    What that takes is done on the device, for all clients at once: by a survey before the first epoch, by phases that
+    observe after each. Losses and what follows from them lie in tables as wide as the largest client needs.
+    """
+
     Config = DivideMixConfig
     config: DivideMixConfig
     adaptive = True
@@ -63,52 +70,117 @@ class DivideMix(Learner):
         over = (round_idx - 1 - self.config.warmup) / self.config.ramp
         return self.config.lambda_u * min(1.0, max(0.0, over))
 
+    def in_warmup(self, turn: Turn) -> bool:
+        return turn.round_idx - 1 < self.config.warmup
+
+    def adapts(self, turn: Turn) -> bool:
+        return not self.in_warmup(turn)
+
+    def asks(self, client: Client, turn: Turn) -> Tensors:
+        return {} if self.in_warmup(turn) else {"labels": client.labels}
+
+    def survey(self, nets: Nets, client: Client, asked: Tensors) -> Tensors:
+        if "labels" not in asked:
+            return {}
+        spans = chunks(len(client), client.pool)
+        parts = [self._losses(nets, client.pool[client.index[rows]], asked["labels"][rows]) for rows in spans]
+        return {"received": torch.cat(parts, 1).T}
+
     def init(self, nets: Nets, client: Client, keep: Tensors, turn: Turn) -> Tensors:
-        weight = torch.tensor(self.weight_unlabelled(turn.round_idx), device=client.index.device)
-        return {"lambda": weight, "drawn": torch.zeros_like(client.labels)}
+        device = client.index.device
+        if self.in_warmup(turn):
+            return {}
+        most = max(2, len(client), *self.task.sizes)
+        parts = -(-most // _LOOK)
+        size = -(-most // parts)
+        place = torch.arange(-(-len(client) // size) * size, device=device).view(-1, size)
+        own = place % len(client)
+        table = torch.zeros(2, parts * size, device=device)
+        return {
+            "lambda": torch.tensor(self.weight_unlabelled(turn.round_idx), device=device),
+            "samples": torch.tensor([len(client)], device=device),
+            "look/place": place,
+            "look/index": client.index[own],
+            "look/labels": client.labels[own],
+            "losses": table,
+            "chance": table.clone(),
+            "order": torch.zeros_like(table, dtype=torch.int64),  # the labelled ones first, by the losses of each
+            "counts": torch.zeros(2, dtype=torch.int64, device=device),  # how many those are
+            "drawn": torch.zeros(parts * size, dtype=torch.int64, device=device),
+        }
 
     def plan(self, nets: Nets, client: Client, state: Tensors, turn: Turn, epochs: range) -> list[Phase]:
+        if self.in_warmup(turn):
+            return [self._plain(client, net, turn.seed, epochs) for net in ("a", "b")]
+        if epochs.start == 0:
+            state["losses"][:, : len(client)] = state["received"].T
+            self._divide(state, state["samples"])
+        counts = state["counts"].tolist()  # all that a GPU is waited for
         seed = turn.seed.child("epoch", epochs.start)
-        if turn.round_idx - 1 < self.config.warmup:
-            return [self._plain(client, net, seed) for net in ("a", "b")]
-        clean = self.clean_chances(nets, client)
-        chosen = clean > self.config.threshold
-        state["drawn"] += chosen[1]
-        # Members first, in their order. The counts are all that a GPU is waited for.
-        order, counts = torch.argsort((~chosen).byte(), dim=1, stable=True), chosen.sum(1).tolist()
-        splits = [order[place].tensor_split([count]) for place, count in enumerate(counts)]
-        # Each trains on the other's split.
-        return [self._divided(client, net, splits[i], clean[i], seed) for net, i in (("a", 1), ("b", 0))]
+        phases = []
+        for net, by in (("a", 1), ("b", 0)):  # each trains on the other's split
+            split = state["order"][by, : len(client)].tensor_split([counts[by]])
+            if counts[by] < 2:
+                phases.append(self._plain(client, net, turn.seed, epochs))
+            else:
+                phases.append(self._divided(client, net, split, state["chance"][by], seed))
+        if epochs.stop < turn.epochs:
+            look = {name: state[f"look/{name}"] for name in ("place", "index", "labels")}
+            phases += [Phase(look, "look", ()), Phase({"samples": state["samples"]}, "divide", ())]
+        return phases
 
-    @torch.no_grad()
-    def clean_chances(self, nets: Nets, client: Client) -> Tensor:
-        """How probably each label is clean, by the losses of `a` and of `b`: [2, n]."""
-        losses = []
+    def _losses(self, nets: Nets, images: Tensor, labels: Tensor) -> Tensor:
+        """The cross-entropy of each sample in `a` and in `b`, both in eval mode: [2, n]."""
+        found = []
         for name in ("a", "b"):
             nets[name].eval()
-            parts = [
-                F.cross_entropy(nets[name](client.pool[client.index[rows]]), client.labels[rows], reduction="none")
-                for rows in chunks(len(client), client.pool)
-            ]
-            losses.append(torch.cat(parts))
-        scaled = normalise(torch.stack(losses))
-        flat = scaled.amax(1, keepdim=True) == 0  # all losses equal: nothing to tell labels apart by
-        return torch.where(flat, torch.ones_like(scaled), low_component(scaled))
+            found.append(F.cross_entropy(nets[name](images), labels, reduction="none"))
+        return torch.stack(found)
 
-    def _plain(self, client: Client, net: str, seed: Seed) -> Phase:
-        """One epoch of cross-entropy on everything, with batches of twice the size."""
-        size = 2 * self.task.batch_size
-        steps = -(-len(client) // size)
-        everyone = torch.arange(len(client), device=client.index.device)
-        places, ((view,),), _ = self._rows({"plain": everyone}, net, (steps, size), ("first",), seed)
-        batch = {"index": client.index[places["plain"]], "labels": client.labels[places["plain"]], "first": view}
+    def observe(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> None:
+        if kind == "look":
+            found = self._losses(nets, batch["images"], batch["labels"])
+            # Not in place by scatter_: torch.vmap would go client by client.
+            state["losses"].copy_(state["losses"].scatter(1, batch["place"].expand(2, -1), found))
+        else:
+            self._divide(state, batch["samples"])
+
+    def _divide(self, state: Tensors, samples: Tensor) -> None:
+        """Which labels are clean by the losses of each network: chances, order, counts, and who is drawn by `b`."""
+        chance = self.clean_chances(state["losses"], samples)
+        inside = torch.arange(chance.shape[1], device=chance.device) < samples
+        chosen = (chance > self.config.threshold) & inside
+        state["chance"].copy_(chance)
+        state["drawn"].add_(chosen[1])
+        state["counts"].copy_(chosen.sum(1))
+        # Members first, then the others, both in their order.
+        rank = torch.where(inside, (~chosen).byte(), 2)
+        state["order"].copy_(torch.argsort(rank, dim=1, stable=True))
+
+    def clean_chances(self, losses: Tensor, samples: Tensor) -> Tensor:
+        """How probably each label is clean, by the losses [2, n] of `a` and of `b`, of which the first `samples` count:
+        [2, n]."""
+        scaled = normalise(losses, samples)
+        flat = scaled.amax(1, keepdim=True) == 0  # all losses equal: nothing to tell labels apart by
+        return torch.where(flat, torch.ones_like(scaled), low_component(scaled, samples))
+
+    def _plain(self, client: Client, net: str, seed: Seed, epochs: range) -> Phase:
+        """Epochs of cross-entropy on everything, with batches of twice the size."""
+        size, n = 2 * self.task.batch_size, len(client)
+        count = -(-n // size) * size
+        cycles = -(-count // n)  # a client with fewer samples than a batch is reshuffled until that is full
+        names = [("epoch", e, "plain", net) for e in epochs]
+        paths = [(*name, "order", cycle) for name in names for cycle in range(cycles)]
+        paths += [(*name, "first", 0) for name in names]
+        keys, views = seed.keys_of(paths, client.index.device).split([cycles * len(epochs), len(epochs)])
+        places = permutations(keys, n).view(len(epochs), -1)[:, :count].reshape(-1, size)
+        view = weak_plan(views, count, self.task.pad).view(*places.shape, -1)
+        batch = {"index": client.index[places], "labels": client.labels[places], "first": view}
         return Phase(batch, kind=f"plain-{net}", trains=(net,))
 
     def _divided(self, client: Client, net: str, split: Sequence[Tensor], chances: Tensor, seed: Seed) -> Phase:
         """One epoch over the labelled samples, with as many unlabelled ones beside them."""
         labelled, unlabelled = split
-        if len(labelled) < 2:
-            return self._plain(client, net, seed)
         size = self.task.batch_size
         steps = -(-len(labelled) // size)
         sets = {"labelled": labelled} | ({"unlabelled": unlabelled} if len(unlabelled) else {})
@@ -143,6 +215,8 @@ class DivideMix(Learner):
         return places, plans, keys[-1]
 
     def views(self, pool: Tensor, batch: Tensors) -> Tensors:
+        if "place" in batch:
+            return {"images": plain(pool, batch["index"])}
         indices = {"first": "index", "second": "index", "u_first": "u_index", "u_second": "u_index"}
         return {
             f"{view}/images": weak(pool, batch[index], batch[view]) for view, index in indices.items() if view in batch
@@ -158,16 +232,13 @@ class DivideMix(Learner):
             return loss + negative_entropy(logits) if self.config.entropy_penalty else loss
         other.eval()
         images = [batch["first/images"], batch["second/images"]]
+        guessed = [batch["u_first/images"], batch["u_second/images"]] if form == "mix" else []
         with torch.no_grad():
-            own = torch.stack([torch.softmax(net(x), 1) for x in images]).mean(0)
+            probs = [torch.softmax(logits, 1) for logits in net.each(*images, *guessed)]
+            own = torch.stack(probs[:2]).mean(0)
             targets = [refine(own, batch["labels"], batch["chance"], self.config.sharpen)] * 2
-            if form == "mix":
-                guessed = [batch["u_first/images"], batch["u_second/images"]]
-                # In eval mode a pass over both views at once says the same; in train mode BatchNorm would see both.
-                probs = [
-                    *(torch.softmax(net(u), 1) for u in guessed),
-                    *torch.softmax(other(torch.cat(guessed)), 1).chunk(2),
-                ]
+            if guessed:
+                probs = probs[2:] + [torch.softmax(logits, 1) for logits in other.each(*guessed)]
                 targets += [sharpen(torch.stack(probs).mean(0), self.config.sharpen)] * 2
                 images += guessed
         inputs, wanted, share = torch.cat(images).float(), torch.cat(targets), batch["share"]
@@ -176,9 +247,7 @@ class DivideMix(Learner):
         return mixmatch_loss(net(inputs), wanted, 2 * len(batch["labels"]), state["lambda"])
 
     def final(self, nets: Nets, client: Client, state: Tensors, turn: Turn) -> Final:
-        if turn.round_idx - 1 < self.config.warmup:
-            return Final()
-        return Final(evidence={"drawn": state["drawn"]})
+        return Final() if self.in_warmup(turn) else Final(evidence={"drawn": state["drawn"][: len(client)]})
 
 
 def sharpen(probs: Tensor, temperature: float) -> Tensor:

@@ -90,13 +90,13 @@ class Josrc(Learner):
 
     def step(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> Tensor:
         first, second = batch["first/images"], batch["second/images"]
-        log1, log2 = (torch.log_softmax(nets["model"](images), 1) for images in (first, second))
+        log1, log2 = (torch.log_softmax(logits, 1) for logits in nets["model"].each(first, second))
         labels = smooth(batch["labels"], self.task.num_classes, self.smoothing)
         clean = clean_probability(log1.detach().exp(), labels) >= state["threshold"]
         if kind == "warmup":
             return (double_entropy(log1, log2, labels) * clean).sum() / clean.sum().clamp_min(1)
         with torch.no_grad():
-            taught = torch.stack([torch.softmax(nets["teacher"](x), 1) for x in (first, second)]).mean(0)
+            taught = torch.stack([torch.softmax(x, 1) for x in nets["teacher"].each(first, second)]).mean(0)
         agree = log1.argmax(1) == log2.argmax(1)
         unclean = torch.where(agree[:, None], taught, torch.softmax(taught / 10, 1))
         targets = torch.where(clean[:, None], labels, unclean)

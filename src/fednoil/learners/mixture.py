@@ -19,25 +19,30 @@ _FLOOR = 5e-4  # added to every variance
 _TINY = 10 * torch.finfo(torch.float64).eps
 
 
-def low_component(values: Tensor) -> Tensor:
-    """For each row of `values` [R, n]: the chance [R, n] that a value belongs to the component with the lower mean."""
-    x = values.double()
-    upper = _upper_half(x).double()
+def low_component(values: Tensor, count: Tensor | None = None) -> Tensor:
+    """For each row of `values` [R, n]: the chance [R, n] that a value belongs to the component with the lower mean.
+
+    Only the first `count` values of each row take part where it is given, whatever the others are.
+    """
+    inside = _inside(values, count)
+    x = torch.where(inside, values.double(), 0.0)
+    upper = _upper_half(x, inside).double()
     if kernels.usable(x):
         from fednoil.kernels import mixture
 
         if x.shape[1] <= mixture.VALUES:
-            return mixture.low_component(x, upper, _FLOOR, _TINY, _TOLERANCE, _ITERATIONS).to(values.dtype)
+            chances = mixture.low_component(x, upper, inside.sum(), _FLOOR, _TINY, _TOLERANCE, _ITERATIONS)
+            return chances.to(values.dtype)
     resp = torch.stack([1 - upper, upper])
-    params = _maximise(x, resp)
+    params = _maximise(x, resp, inside)
     bound = torch.full((len(x),), -math.inf, dtype=torch.float64, device=x.device)
     done = torch.zeros(len(x), dtype=torch.bool, device=x.device)
     for _ in range(_ITERATIONS):
         joint = _log_joint(x, params)
         total = joint.logsumexp(0)
-        new_params = _maximise(x, (joint - total).exp())
+        new_params = _maximise(x, (joint - total).exp(), inside)
         params = torch.where(done[None, None], params, new_params)
-        new_bound = total.mean(1)
+        new_bound = torch.where(inside, total, 0.0).sum(1) / inside.sum()
         done = done | ((new_bound - bound).abs() < _TOLERANCE)
         bound = new_bound
     joint = _log_joint(x, params)
@@ -46,31 +51,39 @@ def low_component(values: Tensor) -> Tensor:
     return posterior.gather(0, low[None, :, None].expand(1, *x.shape))[0].to(values.dtype)
 
 
-def normalise(losses: Tensor) -> Tensor:
-    """Each row of [R, n] scaled to 0..1; a row of equal values becomes all zero."""
-    low, high = losses.amin(1, keepdim=True), losses.amax(1, keepdim=True)
-    return (losses - low) / (high - low).clamp_min(1e-12)
+def normalise(losses: Tensor, count: Tensor | None = None) -> Tensor:
+    """Each row of [R, n] scaled to 0..1, a row of equal values to zero; only the first `count` take part, as above."""
+    inside = _inside(losses, count)
+    low = torch.where(inside, losses, math.inf).amin(1, keepdim=True)
+    high = torch.where(inside, losses, -math.inf).amax(1, keepdim=True)
+    return torch.where(inside, (losses - low) / (high - low).clamp_min(1e-12), 0.0)
 
 
-def _upper_half(x: Tensor) -> Tensor:
+def _inside(values: Tensor, count: Tensor | None) -> Tensor:
+    """Which columns [n] of values [R, n] take part."""
+    columns = torch.arange(values.shape[1], device=values.device)
+    return columns < (values.shape[1] if count is None else count)
+
+
+def _upper_half(x: Tensor, inside: Tensor) -> Tensor:
     """Which values [R, n] are in the upper cluster of the best split into two by squared distance."""
-    ordered, order = x.sort(1)
-    count = x.shape[1]
-    left = torch.arange(1, count, device=x.device)
-    sums = ordered.cumsum(1)
+    ordered, order = torch.where(inside, x, math.inf).sort(1)
+    count, left = inside.sum(), torch.arange(1, x.shape[1], device=x.device)
+    sums = torch.where(inside, ordered, 0.0).cumsum(1)
     first, rest = sums[:, :-1], sums[:, -1:] - sums[:, :-1]
     gain = first.square() / left + rest.square() / (count - left)  # the split with the largest leaves least within
-    cut = gain.argmax(1, keepdim=True) + 1
-    above = torch.arange(count, device=x.device)[None] >= cut
+    cut = torch.where(inside[1:], gain, -math.inf).argmax(1, keepdim=True) + 1
+    above = (torch.arange(x.shape[1], device=x.device) >= cut) & inside
     return torch.zeros_like(above).scatter(1, order, above)
 
 
-def _maximise(x: Tensor, resp: Tensor) -> Tensor:
+def _maximise(x: Tensor, resp: Tensor, inside: Tensor) -> Tensor:
     """Shares, means and variances [3, 2, R] from responsibilities [2, R, n]."""
+    resp = torch.where(inside, resp, 0.0)
     size = resp.sum(2) + _TINY
     mean = (resp * x).sum(2) / size
     variance = (resp * (x - mean[..., None]).square()).sum(2) / size + _FLOOR
-    return torch.stack([size / x.shape[1], mean, variance])
+    return torch.stack([size / inside.sum(), mean, variance])
 
 
 def _log_joint(x: Tensor, params: Tensor) -> Tensor:

@@ -55,7 +55,7 @@ def save_model(path: Path, experiment: Experiment, tensors: Tensors, accuracy: f
         "config": experiment.config.model_dump(mode="json"),
         "config_hash": experiment.config.hash(),
         "data_hash": dataset.hash,
-        "architecture": experiment.config.model.model_dump(mode="json"),
+        "architecture": experiment.config.model.model_dump(mode="json", exclude={"start"}),
         "networks": networks,
         "class_names": list(dataset.class_names),
         "image_shape": list(dataset.image_shape),

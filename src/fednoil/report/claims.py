@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from fednoil.report.evidence import (
-    FALL,
     FEDNOIL,
     MARGIN,
     Evidence,
@@ -26,6 +25,7 @@ from fednoil.report.evidence import (
     pairs,
 )
 from fednoil.report.results import Results, Row
+from fednoil.report.runs import FALL
 
 SUPPORTED, REFUTED, UNTESTED = "supported", "not supported", "not tested here"
 SCOPE = (

@@ -9,12 +9,11 @@ import numpy as np
 
 from fednoil.report.places import Place
 from fednoil.report.results import Results, Row, paired
-from fednoil.report.runs import Run
+from fednoil.report.runs import FALL
 
 NOISY_BASELINES = [f"{s}+{n}" for s in ("fedavg", "apfl", "krum", "cfl") for n in ("dividemix", "josrc")]
 FEDNOIL = ("fednoil-cosine", "fednoil-logarithm")
 MARGIN = 1.0  # points; less is a tie
-FALL = 10.0  # points below its best round at which a run that stands still has fallen
 _R_MIN = (10, 20, 40, 80)
 
 
@@ -131,17 +130,13 @@ def more_stable(results: Results) -> Iterator[Evidence]:
                     f"{100 * stars[1]:.0f} %; largest late change {jumps[0]:.2f} against {jumps[1]:.2f} points"
                 )
                 ours, theirs = ((share, round(jump, 2)) for share, jump in zip(stars, jumps, strict=True))
-                fallen = [run for row in (a, b) for run in row.runs if not run.starred and _fall(run) >= FALL]
+                fallen = [run for row in (a, b) for run in row.runs if run.fallen]
                 text += (
                     f"; {len(fallen)} of the runs stand still {FALL:g} points or more below their best round"
                     * bool(fallen)
                 )
                 fewest = min(len(a.runs), len(b.runs))
                 yield Evidence(ours < theirs, a.place, text, fewest, ours == theirs, fallen=bool(fallen))
-
-
-def _fall(run: Run) -> float:
-    return float(run.summary["best_accuracy"]) - float(run.summary["final_accuracy"])
 
 
 def _last_jump(accuracy: np.ndarray) -> float:

@@ -83,6 +83,10 @@ class Row:
     def rounds(self) -> int:
         return min(run.rounds for run in self.runs)
 
+    def best_round(self) -> Figure:
+        """The best round's accuracy over seeds."""
+        return _figure([float(run.summary["best_accuracy"]) for run in self.runs])
+
     def last_round(self) -> Figure:
         """The last round's accuracy over seeds, whether converged or not."""
         return _figure(list(self.by_seed.values()))

@@ -38,6 +38,7 @@ CURVES = {
     "local_epochs": "local epochs",
     "train_batches": "training batches so far",
 }
+FALL = 10.0  # points below its best round at which a run that stands still has fallen
 _DEPTH = 3  # folders below a given one that are searched for runs
 
 
@@ -115,13 +116,19 @@ class Run:
     def starred(self) -> bool:
         return self.summary["converged"] is False
 
+    @property
+    def fallen(self) -> bool:
+        """Whether it stands still far below its best round, which the paper's rule takes for converged."""
+        return not self.starred and self.summary["best_accuracy"] - self.summary["final_accuracy"] >= FALL
+
 
 def find(paths: Sequence[Path]) -> Iterator[Path]:
     """The run folders at and below the given ones, each once."""
     seen: set[Path] = set()
     for path in paths:
         if not path.is_dir():
-            raise UserError(f"{path} is not a folder; give run folders, or folders of run folders")
+            what = "is not a folder" if path.exists() else "does not exist"
+            raise UserError(f"{path} {what}; give run folders, folders of run folders, or for reports records of runs")
         found = [p.parent for depth in range(_DEPTH + 1) for p in sorted(path.glob("*/" * depth + "config.toml"))]
         if not found:
             raise UserError(f"no run in {path} (no config.toml there or up to {_DEPTH} folders below)")

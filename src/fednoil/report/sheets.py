@@ -52,11 +52,13 @@ class Entry:
     difference: float | None
     best: bool  # of its column
     last_round: Figure | None = None  # where `ours` is the best round because a seed did not converge
+    best_round: Figure | None = None  # where `ours` is the last one, and a seed has fallen far below its best
 
     @property
     def beside(self) -> list[str]:
-        """What stands beside ours: the last round or how far the runs got, the paper's value, the number of seeds."""
+        """What stands beside ours: the last or best round, how far the runs got, the paper's value."""
         parts = [f"last round {self.last_round}"] if self.last_round else []
+        parts += [f"best round {self.best_round}"] if self.best_round else []
         parts += [self.row.progress] if self.row.progress else []
         if self.paper:
             place = self.row.place
@@ -152,8 +154,10 @@ def _entry(table: str, row: Row, metric: str, ours: Figure, best: bool) -> Entry
     paper = paper_value(table, row.place, metric)
     same = row.place.family == "paper" and not row.place.setting_changes and not row.place.method_changes
     same = same and row.finished
+    accuracy = metric == "accuracy"
     last = row.last_round() if ours.starred else None
-    return Entry(row, ours, paper, ours.mean - paper.mean if paper and same else None, best, last)
+    peak = row.best_round() if accuracy and not ours.starred and any(run.fallen for run in row.runs) else None
+    return Entry(row, ours, paper, ours.mean - paper.mean if paper and same else None, best, last, peak)
 
 
 def paper_value(table: str, place: Place, metric: str) -> Cell | None:

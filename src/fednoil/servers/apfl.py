@@ -38,9 +38,12 @@ class _Recorded:
         self.train, self.eval = net.train, net.eval
 
     def __call__(self, images: Tensor) -> Tensor:
-        out = self.net(images)
-        self.outputs.append(out.detach())
-        return out
+        return self.each(images)[0]
+
+    def each(self, *batches: Tensor) -> tuple[Tensor, ...]:
+        found = self.net.each(*batches)
+        self.outputs += [out.detach() for out in found]
+        return found
 
 
 class _Mixed:
@@ -51,7 +54,10 @@ class _Mixed:
         self.train, self.eval = own.train, own.eval
 
     def __call__(self, images: Tensor) -> Tensor:
-        return self.alpha * self.own(images) + (1 - self.alpha) * self.outputs.pop(0)
+        return self.each(images)[0]
+
+    def each(self, *batches: Tensor) -> tuple[Tensor, ...]:
+        return tuple(self.alpha * own + (1 - self.alpha) * self.outputs.pop(0) for own in self.own.each(*batches))
 
 
 def _own(name: str) -> str:

@@ -78,17 +78,17 @@ def check_steps(experiment: Experiment) -> None:
 
 
 def _check_turn(bench: Workbench, client: Client, job: Job) -> None:
-    learner, epochs = bench.learner, job.turn.epochs
+    learner = bench.learner
     data = {"labels": client.labels, "index": client.index, "pool": client.pool}
     untouched = {name: tensor.clone() for name, tensor in data.items()}
     state = bench.begin(client, job)
     _check_state(state)
     _check_survey(bench, client, job)
-    if not learner.adaptive:
+    if not learner.adapts(job.turn):
         _check_plan(bench, client, job.turn)
     shapes: dict[str, Any] = {}
     total = torch.zeros(())
-    for part in bench.chunks(epochs):
+    for part in bench.chunks(job.turn):
         for phase in bench.planned(client, state, job.turn, part):
             _check_phase(bench, phase, shapes)
             batch = {name: tensor[0] for name, tensor in phase.tensors.items()}
@@ -134,11 +134,13 @@ def _check_plan(bench: Workbench, client: Client, turn: Turn) -> None:
         return bench.learner.plan(bench.nets, client, bench.begin(client, _job(bench, client, turn)), turn, epochs)
 
     whole, parts = planned(range(turn.epochs)), [planned(range(e, e + 1)) for e in range(turn.epochs)]
-    names = {name for phase in whole for name in phase.tensors}
-    for name in names:
-        once = torch.cat([phase.tensors[name].flatten() for phase in whole if name in phase.tensors])
-        each = torch.cat([p.tensors[name].flatten() for phases in parts for p in phases if name in p.tensors])
-        if not torch.equal(once, each):
+    each = [phase for phases in parts for phase in phases]
+    for kind, name in {(phase.kind, name) for phase in whole for name in phase.tensors}:
+        found = [
+            [p.tensors[name].flatten() for p in phases if p.kind == kind and name in p.tensors]
+            for phases in (whole, each)
+        ]
+        if not all(found) or not torch.equal(*map(torch.cat, found)):
             raise NotConforming(
                 f"planning all epochs at once gives another '{name}' than planning them one by one; draw it with one "
                 "key per epoch (turn.seed.child(…).keys(epochs)), or set adaptive = True if it looks at the networks"

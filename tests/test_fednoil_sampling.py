@@ -1,0 +1,118 @@
+"""FedNoiL's two levels of sampling: confidence, clients drawn by score, labels drawn by confidence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from made_fednoil import learner, make
+
+from fednoil import rounds
+from fednoil.executors.base import Job
+from fednoil.experiment import Experiment, make_executor
+from fednoil.learners.base import Client, Turn
+from fednoil.seeds import Seed, Seeds
+from fednoil.servers.sampling import client_scores, draw_clients, shares
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    ("temperature", "expected"), [(1.0, (0.665241, 0.244728, 0.090031)), (0.5, (0.866813, 0.117310, 0.015876))]
+)
+def test_confidence_oracle(experiment: Experiment, temperature: float, expected: tuple[float, ...]) -> None:
+    class Fixed:
+        def eval(self) -> None:
+            pass
+
+        def __call__(self, images: torch.Tensor) -> torch.Tensor:
+            return torch.tensor([2.0, 1.0, 0.0]).expand(len(images), 3)
+
+    client = make_executor(experiment, CPU).clients[0]
+    three = type(client)(0, client.pool, client.index[:3], torch.tensor([0, 1, 2]))
+    got = experiment.learner.confidence({"model": Fixed()}, three, temperature)  # type: ignore[dict-item]
+    assert got.tolist() == pytest.approx(expected, abs=1e-6)
+
+
+def test_scores_are_sums_or_means() -> None:
+    confidence = torch.tensor([0.9, 0.6, 0.3, 0.2])
+    assert client_scores([confidence], "score")[0] == pytest.approx(2.0)
+    assert client_scores([confidence], "score_mean")[0] == pytest.approx(0.5)
+    assert shares([400, 300, 200, 100]) == [0.4, 0.3, 0.2, 0.1]
+    assert shares([0.0, 0.0]) == [0.5, 0.5]
+
+
+def test_clients_are_drawn_one_after_another() -> None:
+    """s = (400, 300, 200, 100), m = 2: inclusion and pair probabilities of successive sampling."""
+    draws = [tuple(draw_clients([0.4, 0.3, 0.2, 0.1], 2, Seed(0).child(i))) for i in range(20_000)]
+    expected = {(0, 1): 0.371429, (0, 2): 0.233333, (0, 3): 0.111111, (1, 2): 0.160714, (1, 3): 0.07619}
+    expected[(2, 3)] = 0.047222
+    for pair, probability in expected.items():
+        assert draws.count(pair) / 20_000 == pytest.approx(probability, abs=4 * (probability / 20_000) ** 0.5)
+
+
+def test_perfect_scores_lower_the_noise_of_the_selected() -> None:
+    """With s_k = number of clean labels, 6 of 20: mean noise .6192 on symmetric-high, .4872 on pair-high."""
+    for ratios, expected in (((0.5, 0.6, 0.7, 0.8), 0.6192), ((0.3, 0.5, 0.6, 0.8), 0.4872)):
+        noise = np.repeat(ratios, 5)
+        p = shares(list(1 - noise))
+        means = [noise[draw_clients(p, 6, Seed(1).child(i))].mean() for i in range(6000)]
+        assert np.mean(means) == pytest.approx(expected, abs=0.002)
+
+
+def test_score_round_asks_everyone_and_counts_it(fednoil_values: dict[str, Any]) -> None:
+    experiment = make(fednoil_values)
+    state, record = rounds.play(experiment, make_executor(experiment, CPU), rounds.start(experiment))
+    size = sum(t.numel() * 4 for t in state.server.tensors.values())
+    assert record["bytes_down"] == 4 * (size + 8) + 2 * 16
+    assert record["bytes_up"] == 2 * (size + 16) + 4 * 8
+    assert len(record["client_scores"]) == 4
+    assert all(0 < s < 20 for s in record["client_scores"])  # a client has 20 samples
+
+
+def test_scores_are_made_with_the_received_model(fednoil_values: dict[str, Any]) -> None:
+    experiment = make(fednoil_values)
+    executor, model = make_executor(experiment, CPU), experiment.initial_model()
+    jobs = [Job(k, model, {}, Turn(1, 1, Seed(0))) for k in range(4)]
+    first = {k: look.score for k, look in executor.scores(jobs, "score", 0.5).items()}
+    executor.train(jobs)  # leaves other weights on the workbench
+    assert {k: look.score for k, look in executor.scores(jobs[::-1], "score", 0.5).items()} == first
+
+
+def test_labels_are_drawn_by_confidence_without_replacement() -> None:
+    """conf (.9, .6, .3, .2): q = (.45, .30, .15, .10); two draws in succession have these inclusion chances."""
+    weight = torch.tensor([0.9, 0.6, 0.3, 0.2])
+    labelled, rest = learner().split(weight[None], 2, Seeds((Seed(0),)), range(100_000))
+    assert torch.equal(torch.cat([labelled, rest], 1).sort(1).values[0], torch.arange(4))
+    q = [0.45, 0.30, 0.15, 0.10]
+    for i in range(4):
+        chance = q[i] + sum(q[j] * q[i] / (1 - q[j]) for j in range(4) if j != i)
+        assert float((labelled == i).any(1).float().mean()) == pytest.approx(chance, abs=0.006)
+    assert float((labelled[:, 0] == 0).float().mean()) == pytest.approx(0.45, abs=0.006)
+
+
+def test_uniform_local_sampling_ignores_confidence() -> None:
+    state = {"confidence": torch.cat([torch.full((50,), 0.999), torch.full((50,), 1e-6)])}
+    client = Client(0, torch.empty(0), torch.arange(100), torch.arange(100) % 10)
+    method = learner(local_sampling="uniform")
+    labelled, _ = method.split(method.judged(client, state)["weight"][None], 35, Seeds((Seed(0),)), range(2000))
+    assert float((labelled < 50).float().mean()) == pytest.approx(0.5, abs=0.01)
+    labelled, _ = learner().split(learner().judged(client, state)["weight"][None], 35, Seeds((Seed(0),)), range(200))
+    assert float((labelled < 50).float().mean()) == 1.0
+
+
+def test_zero_confidences_are_filled_uniformly() -> None:
+    weight = torch.tensor([1.0, 0.0, 0.0, 0.0, 0.0])
+    labelled, _ = learner().split(weight[None], 3, Seeds((Seed(0),)), range(3000))
+    assert bool((labelled == 0).any(1).all())
+    counts = torch.bincount(labelled.flatten(), minlength=5)[1:]
+    assert float(counts.float().std()) < 100
+
+
+def test_high_temperature_makes_sampling_uniform(fednoil_values: dict[str, Any]) -> None:
+    fednoil_values["server"]["temperature"] = 1e9
+    experiment = make(fednoil_values)
+    _, record = rounds.play(experiment, make_executor(experiment, CPU), rounds.start(experiment))
+    assert record["client_scores"] == pytest.approx([20 / 4] * 4, rel=1e-5)

@@ -1,0 +1,316 @@
+"""Whatever stops a run, be it a kill or a full disk, `--resume` ends as if nothing had happened."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import fednoil, refused, resume
+from stopped_runs import LISTED, Stop, add, lines, lose, results, snapshot
+from torch import Tensor
+
+from fednoil import runner
+from fednoil.config import load_config, read_toml
+from fednoil.learners.base import Client, Final, LearnerConfig, Nets, Turn
+from fednoil.learners.erm import Erm
+from fednoil.records.folder import RunFolder
+from fednoil.runner import Silent
+from fednoil.tensors import Tensors
+
+
+def test_resuming_a_finished_run_changes_nothing(reference: Path, toml: Path) -> None:
+    before = snapshot(reference)
+    resume(reference)
+    resume(reference, toml)
+    assert snapshot(reference) == before
+
+
+def test_checkpoint_interval_and_device_may_change_between(reference: Path, stopped: Path) -> None:
+    resume(stopped, "--set", "run.checkpoint_every=1", "--device", "auto")
+    assert results(stopped)["rounds.jsonl"] == results(reference)["rounds.jsonl"]
+
+
+def cut_newline(out: Path) -> None:
+    path = out / "rounds.jsonl"
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def forget_checkpoint(out: Path) -> None:
+    shutil.rmtree(out / "checkpoint")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda out: None, id="stopped cleanly"),
+        pytest.param(add("rounds.jsonl", '{"round": 4, "test_acc'), id="cut last line"),
+        pytest.param(add("rounds.jsonl", '{"round": 4, "test_accuracy": 99.0}\n'), id="line after the checkpoint"),
+        pytest.param(add("rounds.jsonl", "\0\0\0\0"), id="zeros at the end"),
+        pytest.param(add("rounds.jsonl", '\0\0\0\0\n{"round": 5}\n'), id="a hole after the checkpoint"),
+        pytest.param(cut_newline, id="last line without its end"),
+        pytest.param(add("rounds.jsonl.part", "x"), id="half a log"),
+        pytest.param(add("model.safetensors.part", "x"), id="half a model"),
+        pytest.param(add("noise.parquet.part", "x"), id="half a manifest"),
+        pytest.param(add("checkpoint/server-000004-0000.safetensors.part", "x"), id="half a checkpoint"),
+        pytest.param(add("checkpoint/server-000004-0000.safetensors", "x"), id="next checkpoint without its index"),
+        pytest.param(add("checkpoint/server-000001-0000.safetensors", "x"), id="old checkpoint not yet removed"),
+        pytest.param(add(".lock"), id="lock of a killed process"),
+        pytest.param(forget_checkpoint, id="killed before the first checkpoint"),
+        pytest.param(lose("environment.json"), id="environment lost"),
+        pytest.param(lose("noise.parquet"), id="manifest lost"),
+    ],
+)
+def test_resume_from_what_a_killed_run_leaves(change: Callable[[Path], None], reference: Path, stopped: Path) -> None:
+    change(stopped)
+    resume(stopped)
+    assert results(stopped) == results(reference)
+    assert set(snapshot(stopped)) == LISTED
+
+
+def test_resume_when_killed_before_the_first_file(reference: Path, toml: Path, tmp_path: Path) -> None:
+    add(".lock")(tmp_path)
+    add("config.toml.part", "[da")(tmp_path)
+    resume(tmp_path, toml)
+    assert results(tmp_path) == results(reference)
+
+
+class RememberingConfig(LearnerConfig):
+    augment: str = "none"
+
+
+class Remembering(Erm):
+    """Cross-entropy that weighs more with each turn a client has had, which only the client knows."""
+
+    Config = RememberingConfig
+
+    def init(self, nets: Nets, client: Client, keep: Tensors, turn: Turn) -> Tensors:
+        return {"turns": keep.get("turns", torch.zeros(())) + 1}
+
+    def step(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> Tensor:
+        return state["turns"] * super().step(nets, pool, batch, state, kind)
+
+    def final(self, nets: Nets, client: Client, state: Tensors, turn: Turn) -> Final:
+        return Final(keep={"turns": state["turns"]})
+
+
+@pytest.mark.parametrize("learner", [f"{__name__}:Remembering", "fednoil"])
+def test_resume_of_learners_that_remember_or_sample(learner: str, toml: Path, tmp_path: Path) -> None:
+    values = {**read_toml(toml), "learner": {"name": learner}}
+    values["server"] = {"client_fraction": 0.5, "sampling": "score"}
+    config = load_config(values)
+    runner.run(config, tmp_path / "whole", Silent())
+    with pytest.raises(KeyboardInterrupt):
+        runner.run(config, tmp_path / "cut", Stop(3))
+    resume(tmp_path / "cut")
+    assert results(tmp_path / "cut") == results(tmp_path / "whole")
+
+
+def test_a_damaged_memory_of_a_client_is_told(toml: Path, tmp_path: Path) -> None:
+    config = load_config({**read_toml(toml), "learner": {"name": f"{__name__}:Remembering"}})
+    with pytest.raises(KeyboardInterrupt):
+        runner.run(config, tmp_path, Stop(3))
+    memory = next((tmp_path / "checkpoint").glob("client-*.safetensors"))
+    memory.write_bytes(memory.read_bytes()[:-1] + b"!")
+    assert memory.name in refused("run", "--resume", "--out", tmp_path)
+
+
+def test_resumptions_are_noted(stopped: Path) -> None:
+    resume(stopped)
+    (note,) = json.loads((stopped / "environment.json").read_text())["resumed"]
+    assert (note["after_round"], note["precision"]) == (3, "float32")
+
+
+def test_records_are_on_disk_before_the_checkpoint_that_needs_them(
+    toml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Flushed are the first files, then again and again the lines, the checkpoint's parts, its index; never one line
+    for itself."""
+    real, flushed = os.fsync, []
+
+    def noted(number: int) -> None:
+        flushed.append(Path(f"/proc/self/fd/{number}").readlink().name.split("-")[0].removesuffix(".part"))
+        real(number)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    assert fednoil("run", toml, "--out", tmp_path / "r", "--quiet")[0] == 0
+    order = [name for name in flushed if name in ("rounds.jsonl", "checkpoint.json")]
+    assert order == ["rounds.jsonl", "checkpoint.json"] * 2  # of four rounds, two with a checkpoint
+
+
+DRIVER = """
+import os, signal, stat, sys
+import fednoil.runner, fednoil.cli.reporters  # once; each run is a fork of this process, made before any thread
+from fednoil.cli import main
+
+def run(args, moment):
+    if os.fork():
+        return os.waitstatus_to_exitcode(os.wait()[1])
+    count = 0
+
+    def watch(name):
+        real = getattr(os, name)
+
+        def watched(*args, **kwargs):
+            nonlocal count
+            count += 1
+            if count == moment:
+                if name == "fsync" and stat.S_ISREG(os.fstat(args[0]).st_mode):
+                    os.ftruncate(args[0], os.fstat(args[0]).st_size - 7)  # what was not flushed may be lost
+                os.kill(os.getpid(), signal.SIGKILL)
+            return real(*args, **kwargs)
+
+        setattr(os, name, watched)
+
+    watch("fsync")
+    watch("replace")
+    sys.argv = ["fednoil", "run", "--quiet", *args]
+    os._exit(main._run_app())
+
+toml, base = sys.argv[1:]
+moment, status = 0, -9
+while status == -9:  # kill the run at its first write, its second, …, until it has no more
+    moment += 1
+    out = f"{base}/{moment}"
+    status = run([toml, "--out", out], moment)
+    if status == -9:
+        assert run([toml, "--resume", "--out", out], 0) == 0, moment
+assert status == 0, status
+assert moment > 20, moment
+out = f"{base}/again and again"
+for moment in (15, 6, 3, 2, 1):
+    assert run([toml, "--resume", "--out", out], moment) == -9, moment
+assert run(["--resume", "--out", out], 0) == 0
+"""
+
+
+def spawn(*command: str, **options: Any) -> subprocess.Popen[str]:
+    """Another process, single-threaded, in which Ctrl-C works even if it is ignored here."""
+    return subprocess.Popen(
+        [sys.executable, *command],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=options.pop("preexec_fn", lambda: signal.signal(signal.SIGINT, signal.default_int_handler)),
+        **options,
+    )
+
+
+def test_kill_9_at_every_write_and_resume_ends_identical(reference: Path, toml: Path, tmp_path: Path) -> None:
+    with spawn("-c", DRIVER, str(toml), str(tmp_path)) as driver:
+        _, err = driver.communicate(timeout=120)
+    assert driver.returncode == 0, err
+    expected = results(reference)
+    for out in tmp_path.iterdir():
+        assert results(out) == expected, out.name
+        assert set(snapshot(out)) == LISTED, out.name
+
+
+SLOW = """
+import sys, time
+from fednoil.cli.main import main
+from fednoil.executors.local import Workbench
+
+real = Workbench.update
+
+def slow(*args, **kwargs):
+    time.sleep(0.4)
+    return real(*args, **kwargs)
+
+Workbench.update = slow
+main()
+"""
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (None, 143)])
+def test_stopping_saves_the_last_whole_round(
+    number: signal.Signals | None, status: int, reference: Path, toml: Path, tmp_path: Path
+) -> None:
+    """By a signal, or (None) by the end of the process that holds its standard input."""
+    out = tmp_path / "r"
+    tied = ["--tied"] if number is None else []
+    with spawn("-c", SLOW, "run", str(toml), "--out", str(out), "--json", *tied, stdin=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        assert json.loads(process.stdout.readline())["round"] == 1
+        for flag in ("--resume", "--force"):
+            assert "is being written by another process" in refused("run", toml, flag, "--out", out)
+        if number is None:
+            process.stdin.close()
+            process.stdin = None
+        else:
+            process.send_signal(number)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == status
+    assert err.startswith("fednoil: ")
+    assert err.count("\n") == 1
+    assert "--resume" in err
+    index = json.loads((out / "checkpoint/checkpoint.json").read_text())
+    assert index["round"] == len(lines(out)) in (1, 2)  # not the round that a regular checkpoint follows
+    assert not (out / ".lock").exists()
+    resume(out)
+    assert results(out) == results(reference)
+
+
+@pytest.mark.parametrize("stays_full", [True, False])
+def test_a_disk_full_at_any_write_loses_nothing(stays_full: bool, reference: Path, toml: Path, tmp_path: Path) -> None:
+    real, expected = os.fsync, results(reference)
+    for moment in range(1, 99):
+        out, count = tmp_path / str(moment), 0
+
+        def full(fd: int, moment: int = moment) -> None:
+            nonlocal count
+            count += 1
+            if count == moment or (stays_full and count > moment):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            real(fd)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(os, "fsync", full)
+            status, _, err = fednoil("run", toml, "--out", out, "--quiet")
+        if status == 0:  # only syncing a folder may fail unseen
+            assert results(out) == expected
+            if count < moment:
+                assert moment > 12
+                return
+            continue
+        assert status == 2
+        assert err.count("\n") == 1
+        assert "No space left on device" in err
+        assert str(out) in err
+        whole = RunFolder(out).records()
+        assert [{k: r[k] for k in ("round", "selected")} for r in whole] == [
+            {k: r[k] for k in ("round", "selected")} for r in expected["rounds.jsonl"][: len(whole)]
+        ]
+        resume(out, toml)
+        assert results(out) == expected, moment
+    pytest.fail("the run never got through")
+
+
+def test_a_file_too_large_for_the_system_is_told_and_resumed(reference: Path, toml: Path, tmp_path: Path) -> None:
+    """A real refusal by the system: the model file is larger than the process may write."""
+    limit = (reference / "model.safetensors").stat().st_size - 1
+    assert all(len(content) < limit for name, content in snapshot(reference).items() if name != "model.safetensors")
+
+    def no_larger() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+    command = ("-m", "fednoil", "run", str(toml), "--out", str(tmp_path / "r"), "--quiet")
+    with spawn(*command, preexec_fn=no_larger) as process:
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (2, "")
+    assert err == f"fednoil: {tmp_path}/r/model.safetensors: File too large\n"
+    assert not (tmp_path / "r/model.safetensors").exists()
+    resume(tmp_path / "r")
+    assert results(tmp_path / "r") == results(reference)
