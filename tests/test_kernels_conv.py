@@ -14,7 +14,10 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("needs a GPU or TRITON_INTERPRET=1", allow_module_level=True)
 
+from fednoil import kernels  # noqa: E402
 from fednoil.kernels import conv  # noqa: E402
+from fednoil.models.layers import Stacked  # noqa: E402
+from fednoil.models.resnet import BasicBlock  # noqa: E402
 
 # The interpreter multiplies bfloat16 as if it were whole numbers.
 HALF = torch.bfloat16 if DEVICE == "cuda" else torch.float16
@@ -133,7 +136,9 @@ def test_weights_are_read_where_they_lie():
     turned = w.detach().permute(0, 4, 3, 1, 2).contiguous().permute(0, 3, 4, 2, 1).requires_grad_()  # PyTorch's memory
     tensors = (x, turned, bias)
     check(conv.conv2d(*tensors, 1, 1), reference(*others, 1, 1, False), tensors, others, 1e-4)
-    used = [conv.Conv.apply(x, t, bias, 1, 1, False, False, conv.Configs())[2].numel() for t in (w, wide, turned)]
+    used = [
+        conv.Conv.apply(x, t, bias, 1, 1, False, False, False, conv.Configs())[2].numel() for t in (w, wide, turned)
+    ]
     assert used == [0, 0, w.numel()]
 
 
@@ -230,6 +235,19 @@ def test_a_tile_of_choice_changes_nothing_but_rounding(kind):
 
 
 @pytest.mark.parametrize(
+    ("size", "stride", "depth"),  # blocks of two rows, of an image, of four images, of rows that no block ends with
+    [(8, 1, 16), (8, 2, 16), (4, 1, 16), (4, 1, 64), (4, 2, 16), (6, 1, 16), (12, 1, 16)],
+)
+@pytest.mark.parametrize("kernel", [1, 3])
+def test_blocks_of_whole_rows_find_their_pixels(size, stride, depth, kernel):
+    case = (2, 3, size, size, 16, 16, kernel, stride, kernel // 2)
+    tensors = inputs(case)
+    config = conv.Configs(weight_gradient=conv.Config(16, 16, depth, 4, 2, splits=2))
+    got = conv.conv2d(*tensors, *case[7:], config)
+    check(got, reference(*tensors, *case[7:], False), tensors, tensors, 1e-4)
+
+
+@pytest.mark.parametrize(
     "case", [(2, 3, 5, 6, 16, 16, 3, 1, 1), (1, 2, 4, 8, 18, 20, 5, 1, 2), (1, 2, 5, 6, 3, 16, 2, 1, 0)]
 )
 @pytest.mark.parametrize("pixels", [2, 4])  # a width that they do not divide takes them one by one
@@ -281,7 +299,7 @@ def test_a_norm_takes_its_statistics_from_the_convolution(stride, with_residual)
 
     def one(params, buffers, x, residual):
         template = copy.deepcopy(layers[0])
-        template.forward = lambda x: conv.conv_norm_relu_nchw(x, *template, residual)
+        template.forward = lambda x: conv.conv_norm_relu_nchw(x, *template, residual)[0]
         return functional_call(template, (params, buffers), (x,))
 
     if residual is None:
@@ -294,6 +312,41 @@ def test_a_norm_takes_its_statistics_from_the_convolution(stride, with_residual)
     for place, name in enumerate(("y", *names, "mean", "variance")):
         expected = torch.stack([row[place] for row in wanted])
         torch.testing.assert_close(got[place], expected, rtol=1e-3, atol=1e-3, msg=lambda m, name=name: f"{name}: {m}")
+
+
+@pytest.mark.parametrize(("outputs", "stride"), [(8, 1), (16, 2)])
+def test_the_gradients_of_both_ways_through_a_block_meet_in_one_kernel(monkeypatch, outputs, stride):
+    """Two clients' blocks under vmap against PyTorch's own, images' gradients too; no addition beside the kernel's."""
+    monkeypatch.setattr(kernels, "usable", lambda x: True)
+    torch.manual_seed(0)
+    blocks = [BasicBlock(8, outputs, stride, "batch").to(DEVICE) for _ in range(2)]
+    x = torch.randn(2, 3, 8, 6, 5, device=DEVICE).requires_grad_()
+    params, buffers = stack_module_state(copy.deepcopy(blocks))
+    wanted = []
+    for block, images in zip(blocks, x, strict=True):  # outside of `Stacked`, but BatchNorm has a kernel there too
+        own = images.detach().requires_grad_()
+        with monkeypatch.context() as plain:
+            plain.setattr(kernels, "usable", lambda x: False)
+            y = block(own)
+        wanted.append(torch.autograd.grad(y.square().sum(), [own, *block.parameters()]))
+
+    def one(params, buffers, images):
+        return functional_call(blocks[0], (params, buffers), (images,))
+
+    with Stacked():
+        y = torch.vmap(one)(params, buffers, x)
+    added = []
+    launch = conv._input_gradient
+
+    def noted(*args):
+        added.append(args[-1] is not None and args[-1].is_contiguous())  # no copy of it either
+        return launch(*args)
+
+    monkeypatch.setattr(conv, "_input_gradient", noted)
+    got = torch.autograd.grad(y.square().sum(), [x, *params.values()])
+    assert sorted(added) == [False] * (2 if stride == 2 else 1) + [True]
+    for place, found in enumerate(got):
+        torch.testing.assert_close(found, torch.stack([row[place] for row in wanted]), rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize(("room", "widest"), [(232448, 256), (101376, 128)])

@@ -90,23 +90,26 @@ def conv2d(
     x: Tensor, w: Tensor, bias: Tensor | None = None, stride: int = 1, padding: int = 0, config: Configs | None = None
 ) -> Tensor:
     """Convolution of x [K, B, H, W, C] with w [K, kh, kw, C, O] plus bias [K, O]: [K, B, Ho, Wo, O] in x.dtype."""
-    return Conv.apply(x, w, bias, stride, padding, False, False, config or Configs())[0]
+    return Conv.apply(x, w, bias, stride, padding, False, False, False, config or Configs())[0]
 
 
 def conv2d_and_statistics(
-    x: Tensor, w: Tensor, bias: Tensor | None = None, stride: int = 1, padding: int = 0
-) -> tuple[Tensor, Tensor, int]:
-    """`conv2d`, and mean and squared deviations [K, 2, T, O] of its pixels in T parts of so many: what a norm needs."""
+    x: Tensor, w: Tensor, bias: Tensor | None = None, stride: int = 1, padding: int = 0, passes: bool = False
+) -> tuple[Tensor, Parts, Tensor]:
+    """`conv2d`; mean and squared deviations of its pixels in parts: what a norm needs; and with `passes` x itself.
+
+    Who goes on with that x has its gradient added in the kernel that finds the convolution's own.
+    """
     config = forward_config(_shape(x, w, bias, stride, padding, False), x.dtype)
-    y, _, _, parts = Conv.apply(x, w, bias, stride, padding, False, True, Configs(config))
-    return y, parts, config.rows
+    y, _, _, parts, same = Conv.apply(x, w, bias, stride, padding, False, True, passes, Configs(config))
+    return y, Parts(parts, config.rows), same
 
 
 def conv_pool_relu(
     x: Tensor, w: Tensor, bias: Tensor | None = None, padding: int = 0, config: Configs | None = None
 ) -> Tensor:
     """relu(max_pool2d(conv2d(x, w, bias), 2)), fused: [K, B, Ho // 2, Wo // 2, O] in x.dtype."""
-    return Conv.apply(x, w, bias, 1, padding, True, False, config or Configs())[0]
+    return Conv.apply(x, w, bias, 1, padding, True, False, False, config or Configs())[0]
 
 
 def conv2d_nchw(
@@ -127,12 +130,20 @@ def conv_pool_relu_nchw(
 
 
 def conv_norm_relu_nchw(
-    x: Tensor, conv: nn.Conv2d, norm: nn.BatchNorm2d, residual: Tensor | None = None, relu: bool = True
-) -> Tensor:
-    """relu(norm(conv(x)) + residual) of one client in training; the norm reads its statistics off the convolution."""
-    sizes = (conv.stride[0], int(conv.padding[0]))
-    y, parts, rows = conv2d_and_statistics(_to_nhwc(x), _to_packed(conv.weight), _of_one(conv.bias), *sizes)
-    return batch_norm_act_nchw(_to_nchw(y), norm, residual, relu, Parts(parts, rows))
+    x: Tensor,
+    conv: nn.Conv2d,
+    norm: nn.BatchNorm2d,
+    residual: Tensor | None = None,
+    relu: bool = True,
+    passes: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """relu(norm(conv(x)) + residual) of one client in training, and with `passes` x as in `conv2d_and_statistics`.
+
+    The norm reads its statistics off the convolution.
+    """
+    sizes = (conv.stride[0], int(conv.padding[0]), passes)
+    y, parts, same = conv2d_and_statistics(_to_nhwc(x), _to_packed(conv.weight), _of_one(conv.bias), *sizes)
+    return batch_norm_act_nchw(_to_nchw(y), norm, residual, relu, parts), _to_nchw(same) if passes else x
 
 
 # With indices in place of (un)squeeze the backward pass would fill with zeros and copy.
@@ -153,8 +164,9 @@ def _of_one(bias: Tensor | None) -> Tensor | None:
 
 
 class Conv(torch.autograd.Function):
-    """(y, winner, weights, parts); the two in the middle serve the backward pass alone. The winner is empty without
-    pooling, the weights are where w itself could be used, the parts unless statistics are asked for."""
+    """(y, winner, weights, parts, x); winner and weights serve the backward pass alone. The winner is empty without
+    pooling, the weights are where w itself could be used, the parts unless statistics are asked for, x unless it
+    passes."""
 
     @staticmethod
     def forward(
@@ -165,20 +177,21 @@ class Conv(torch.autograd.Function):
         padding: int,
         pool: bool,
         statistics: bool,
+        passes: bool,
         config: Configs,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor, ...]:
         shape = _shape(x, w, bias, stride, padding, pool)
         ready = w.dtype == x.dtype and w[0].is_contiguous()
         weights = w.new_empty((shape.K, 0), dtype=x.dtype) if ready else _packed(w, x.dtype)
         chosen = config.forward or forward_config(shape, x.dtype)
         found = _forward(_contiguous_clients(x), w if ready else weights, bias, shape, chosen, statistics)
-        return found[0], found[1], weights, found[2]
+        return found[0], found[1], weights, found[2], x.view_as(x) if passes else x.new_empty((shape.K, 0))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        x, w, bias, stride, padding, pool, _, config = inputs
-        _, winner, weights, parts = output
-        ctx.mark_non_differentiable(winner, weights, parts)
+        x, w, bias, stride, padding, pool, _, passes, config = inputs
+        _, winner, weights, parts, same = output
+        ctx.mark_non_differentiable(winner, weights, parts, *([] if passes else [same]))
         ctx.set_materialize_grads(False)  # no zeros for these
         ctx.save_for_backward(x, weights if weights.numel() else w, winner)
         ctx.shape, ctx.config = _shape(x, w, bias, stride, padding, pool), config
@@ -186,7 +199,10 @@ class Conv(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dy: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, dy: Tensor | None, *others: Any) -> tuple[Tensor | None, ...]:
+        passed = others[-1]
+        if dy is None:
+            return passed, *[None] * 8
         x, weights, winner = ctx.saved_tensors
         shape, config, dy = ctx.shape.plain, ctx.config, dy.contiguous()
         dx = dw = db = None
@@ -197,18 +213,18 @@ class Conv(torch.autograd.Function):
             db = _bias_gradient(dy, ctx.dtypes[1], shape)
         if ctx.needs_input_grad[0]:
             chosen = config.input_gradient or input_gradient_config(shape, x.dtype)
-            dx = _input_gradient(dy, weights, shape, chosen)
+            dx = _input_gradient(dy, weights, shape, chosen, passed)
         if ctx.needs_input_grad[1]:
             chosen = config.weight_gradient or weight_gradient_config(shape, x.dtype)
             dw = _weight_gradient(_contiguous_clients(x), dy, ctx.dtypes[0], shape, chosen)
-        return dx, dw, db, *[None] * 5
+        return dx, dw, db, *[None] * 6
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
         size = info.batch_size
         folded = [_fold(t, d, size) for t, d in zip(inputs[:3], in_dims[:3], strict=True)]
         outputs = Conv.apply(*folded, *inputs[3:])
-        return tuple(t.unflatten(0, (size, t.shape[0] // size)) for t in outputs), (0, 0, 0, 0)
+        return tuple(t.unflatten(0, (size, t.shape[0] // size)) for t in outputs), (0,) * len(outputs)
 
 
 def _fold(t: Tensor | None, dim: int | None, size: int) -> Tensor | None:
@@ -289,14 +305,17 @@ def _unpool(dy: Tensor, winner: Tensor, s: Shape) -> tuple[Tensor, Tensor]:
     return pixels, parts
 
 
-def _input_gradient(dy: Tensor, w: Tensor, s: Shape, config: Config) -> Tensor:
+def _input_gradient(dy: Tensor, w: Tensor, s: Shape, config: Config, passed: Tensor | None = None) -> Tensor:
+    """The gradient of the images, plus what else of it is known already (`passed`)."""
     high, wide = s.result
     pixels = config.pixels if s.stride == 1 and s.W % config.pixels == 0 else 1
     rows = s.B * triton.cdiv(s.H, s.stride) * triton.cdiv(s.W, s.stride) // pixels
     dx = dy.new_empty((s.K, s.B, s.H, s.W, s.C))
     grid = (triton.cdiv(rows, config.rows) * triton.cdiv(pixels * s.C, config.cols), s.K, s.stride * s.stride)
     options = {**s.constants(), **_launch(config, dy.dtype), "HO": high, "WO": wide, "STRIDE": s.stride}
-    kernels.input_gradient_kernel[grid](dy, w, dx, w.stride(0), rows, s.B, PIXELS=pixels, **options)
+    more = dx if passed is None else passed.contiguous()  # any pointer serves for one that is never read
+    options |= {"PIXELS": pixels, "MORE": passed is not None}
+    kernels.input_gradient_kernel[grid](dy, w, more, dx, w.stride(0), rows, s.B, **options)
     return dx
 
 

@@ -42,8 +42,17 @@ def conv_norm_relu(x: Tensor, conv: nn.Conv2d, norm: Norm, residual: Tensor | No
     if _stacked.get() and isinstance(norm, nn.BatchNorm2d) and norm.training and kernels.usable(x):
         from fednoil.kernels.conv import conv_norm_relu_nchw
 
-        return conv_norm_relu_nchw(kernels.computed(x), conv, norm, residual, relu)
+        return conv_norm_relu_nchw(kernels.computed(x), conv, norm, residual, relu)[0]
     return norm_relu(conv(x), norm, residual, relu)
+
+
+def branch(x: Tensor, conv: nn.Conv2d, norm: Norm) -> tuple[Tensor, Tensor]:
+    """relu(norm(conv(x))) and x, for a way around it; stacked clients add both gradients of x where one is found."""
+    if _stacked.get() and isinstance(norm, nn.BatchNorm2d) and norm.training and kernels.usable(x):
+        from fednoil.kernels.conv import conv_norm_relu_nchw
+
+        return conv_norm_relu_nchw(kernels.computed(x), conv, norm, passes=True)
+    return norm_relu(conv(x), norm), x
 
 
 _stacked: ContextVar[bool] = ContextVar("stacked", default=False)

@@ -7,7 +7,7 @@ from typing import cast
 
 from torch import Tensor, nn
 
-from fednoil.models.layers import Norm, conv_norm_relu
+from fednoil.models.layers import Norm, branch, conv_norm_relu
 
 
 def _conv3(inputs: int, outputs: int, stride: int = 1) -> nn.Conv2d:
@@ -34,7 +34,7 @@ class BasicBlock(nn.Module):
             self.shortcut = nn.Sequential(conv, _norm(norm, outputs))
 
     def forward(self, x: Tensor) -> Tensor:
-        out = conv_norm_relu(x, self.conv1, self.bn1)
+        out, x = branch(x, self.conv1, self.bn1)
         if len(self.shortcut):
             conv, norm = self.shortcut
             x = conv_norm_relu(x, cast(nn.Conv2d, conv), cast(Norm, norm), relu=False)
