@@ -10,6 +10,7 @@ start of a machine on which nothing is cached: no compiled modules of Python, no
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib
 import json
 import os
@@ -113,6 +114,7 @@ def timed_run(options: argparse.Namespace, folder: Path) -> None:
     values["run"] = {**values.get("run", {}), "device": options.device}
     runner.run(load_config(values), folder / "run", Reporter(), engine=Engine())
     print(json.dumps(stamps))
+    gc.freeze()  # as the command does before it ends
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fednoil import metrics
 from fednoil.audit import METHODS
-from fednoil.audit.belief import believed, confusions
+from fednoil.audit.belief import _shares, believed, confusions
 from fednoil.audit.channel import Channel, fit, lean, posterior
 from fednoil.audit.estimate import _unmistakable, estimate
 from fednoil.noise import transition_matrix
@@ -87,6 +87,36 @@ def test_a_model_that_is_too_sure_is_blurred_between_what_it_confuses() -> None:
     assert q[0, 2:].sum() < 0.02
     for accuracy in (None, 95.0, 99.0):
         assert believed(said, accuracy)[1][0, 2:].sum() < 1e-4
+
+
+def test_a_clients_shares_of_classes_worked_out() -> None:
+    """Half of class 0's images are said to be of class 1: what is said to be 40 and 60 % is really 80 and 20 %."""
+    assert _shares(np.array([0.4, 0.6]), np.array([[0.5, 0.5], [0.0, 1.0]])) == pytest.approx([0.8, 0.2], abs=1e-3)
+
+
+def missing(count: int) -> tuple[np.ndarray, ...]:
+    """True labels, mostly of class 0, given ones of which 30 % are wrong, and a model that takes two of three images of
+    class 0 for class 1."""
+    rng = np.random.default_rng(4)
+    true = np.where(rng.random(count) < 0.7, 0, rng.integers(6, size=count))
+    given = np.where(rng.random(count) < 0.3, (true + 3) % 6, true)
+    said = np.where((true == 0) & (rng.random(count) < 2 / 3), 1, true)
+    q = np.full((count, 6), 0.002)
+    q[np.arange(count), said] = 0.9
+    q[np.arange(count), np.where(said < 2, 1 - said, said)] += 0.092
+    return true, given, q / q.sum(1, keepdims=True)
+
+
+def test_a_class_that_a_model_misses_is_known_by_its_accuracy() -> None:
+    """By the accuracy on all classes most right labels of class 0 seem wrong, by that on each class they don't."""
+    true, given, q = missing(1500)
+    wrong = float((true != given).mean())
+    known = [100 / 3, 100.0, 100.0, 100.0, 100.0, None]
+    overall, each = (estimate(q, given, np.random.default_rng(0), 89.0, classes) for classes in ((), known))
+    assert overall.ratio > wrong + 0.2
+    assert each.ratio == pytest.approx(wrong, abs=0.1)
+    right, old = (float((found.suggested == true).mean()) for found in (each, overall))
+    assert right > 0.9 > old + 0.2
 
 
 def test_labels_that_no_model_mistakes_worked_out() -> None:

@@ -16,6 +16,9 @@ from conftest import fednoil, refused, tiny_arrays
 from made_audit import at_site
 from PIL import Image
 
+from fednoil.audit import cases
+from fednoil.records.model_file import load_model
+
 COLUMNS = ["client", "item", "index", "given", "suggested", "p_wrong", "flagged", "rank"]
 
 
@@ -148,6 +151,18 @@ def test_other_bad_input(trained: Path, site: Path, tmp_path: Path) -> None:
     for (data, file), wanted in said.items():
         assert wanted in refused("audit", "--data", data, "--model", file, "--out", out)
     assert not out.exists()
+
+
+def test_the_model_remembers_its_accuracy_of_each_class(trained: Path, site: Path) -> None:
+    """At a site it may be less on all images, by what the model itself says, and is then less on each class's."""
+    model = trained / "run" / "model.safetensors"
+    known = json.loads((trained / "run" / "summary.json").read_text())
+    assert load_model(model).per_class == tuple(known["per_class_accuracy"])
+    (case,) = cases.of_data(f"folder:{site}", model, skip_unknown=True, resize=True).clients
+    assert case.accuracy is not None
+    less = case.accuracy / known["final_accuracy"]
+    assert less <= 1
+    assert case.per_class == pytest.approx([value * less for value in known["per_class_accuracy"]])
 
 
 def test_a_model_of_another_architecture_is_refused(trained: Path, site: Path, tmp_path: Path) -> None:

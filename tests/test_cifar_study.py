@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import itertools
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -85,9 +86,21 @@ def play_on_both(config: Any) -> None:
     assert stacked.reason is None
 
 
-@pytest.mark.parametrize("name", all_variants())
+JOINED = (
+    "no-ssl+x-strong+ra-always",
+    "no-ssl+wd-5e-4+turn-cosine",
+    "no-ssl+lr-cosine+keep-momentum",
+    "no-ssl+group-norm",
+    "no-ssl+bn-measured+step-0.5",
+    "lr-cosine+wd-5e-4+x-strong+views-turns",
+    "plus+lr-cosine+wd-5e-4",
+)
+
+
+@pytest.mark.parametrize("name", [*all_variants(), *JOINED])
 def test_every_variant_runs_on_both_executors(modules: dict[str, ModuleType], name: str, tiny_npz: Path) -> None:
-    play_on_both(configured(modules, name, tiny_npz, resnet=name in ("bn-measured", "group-norm")))
+    resnet = any(part in ("bn-measured", "group-norm") for part in name.split("+"))
+    play_on_both(configured(modules, name, tiny_npz, resnet=resnet))
 
 
 @pytest.mark.slow
@@ -132,6 +145,14 @@ def test_no_variant_is_another_by_a_second_name(modules: dict[str, ModuleType]) 
 def test_a_wrong_name_gets_one_clear_line(modules: dict[str, ModuleType], name: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         modules["variants"].composed(name)
+
+
+def test_runs_need_no_matplotlib(tmp_path: Path) -> None:
+    """Where runs are made it may be missing; only `study.py table` draws."""
+    (tmp_path / "matplotlib.py").write_text("raise ImportError")
+    script = f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(STUDY)!r}]; import study; study.show()"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert "settings: symmetric-high" in done.stdout
 
 
 def test_strong_views_of_labelled_samples_have_their_operations(modules: dict[str, ModuleType]) -> None:

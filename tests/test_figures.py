@@ -5,13 +5,14 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
+import numpy as np
 import pytest
 from made_runs import made_run
 from PIL import Image
 
 from fednoil.figures import draw
-from fednoil.figures.drawing import _ticks
-from fednoil.figures.numbers import ablation_lines, efficiency_lines, schedule_lines, trade_off
+from fednoil.figures.drawing import _ticks, _without_start
+from fednoil.figures.numbers import Line, ablation_lines, efficiency_lines, schedule_lines, trade_off
 from fednoil.report.results import Results
 from fednoil.report.runs import load_runs
 from fednoil.reproduce.plan import Wanted, make_plan
@@ -53,6 +54,19 @@ def test_the_small_scale_shows_its_own_r_min(tmp_path: Path) -> None:
     first = found.grounds()[0]
     assert {line.name for line in efficiency_lines(found, first)} == {"Cosine(4)", "Cosine(5)", "Constant(5)"}
     assert {t.name for t in trade_off(found, first)} == {"Cosine(4)", "Cosine(5)", "Constant, as Cosine(5)"}
+
+
+def test_a_steep_start_leaves_room_for_what_comes_after() -> None:
+    def line(values: list[float]) -> Line:
+        y = np.array(values)
+        return Line("p", "n", np.arange(len(y)), y, y - 1, y + 1, 2)
+
+    climbs, falls = line([10.0, 40.0] + [80.0, 84.0] * 19), line([80.0, 84.0] * 19 + [40.0, 10.0])
+    low, high = _without_start([climbs]) or (0, 0)
+    assert 78 < low < 79
+    assert 85 < high < 86
+    assert _without_start([climbs, falls]) is None  # a fall is never cut off
+    assert _without_start([line([78.0, 80.0] + [80.0, 84.0] * 19)]) is None
 
 
 def test_ticks_are_what_they_say() -> None:

@@ -220,6 +220,11 @@ def tampered(model: Path, target: Path, **changes: object) -> Path:
         {"networks": []},
         {"networks": ["teacher"]},
         {"networks": None},
+        {"test_accuracy": 101},
+        {"per_class_accuracy": 50.0},
+        {"per_class_accuracy": [50.0]},
+        {"per_class_accuracy": [50.0, None, float("nan"), 50.0]},
+        {"per_class_accuracy": [50.0, None, -1.0, 50.0]},
     ],
     ids=str,
 )

@@ -1,4 +1,4 @@
-"""From what was collected to rows: how well each method finds the wrong labels, and the tables of the README."""
+"""From what was collected to rows: how well each method finds the wrong labels."""
 
 from __future__ import annotations
 
@@ -7,63 +7,68 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from table import NAMES
 
 from fednoil import metrics
 from fednoil.audit import estimate, peer
 
-NAMES = (
-    "ours",
-    "ours, final model alone",
-    "(a) cleanlab, final model",
-    "(b) cleanlab, 5-fold on pooled data",
-    "(c) loss of local models",
-)
-
 
 def compare_all(names: list[str], jobs: int) -> list[dict[str, Any]]:
     """The rows of all collected files, and of those in folders."""
-    paths = [p for name in names for p in ([Path(name)] if Path(name).is_file() else sorted(Path(name).glob("*.npz")))]
     with ProcessPoolExecutor(jobs) as pool:
-        rows = [row for found in pool.map(compare, paths) for row in found]
+        rows = [row for found in pool.map(compare, collected(names)) for row in found]
     return sorted(rows, key=lambda r: (r["setting"], r["run_method"], r["seed"]))
+
+
+def collected(names: list[str]) -> list[Path]:
+    """The files with these names, and those in folders."""
+    return [p for name in names for p in ([Path(name)] if Path(name).is_file() else sorted(Path(name).glob("*.npz")))]
 
 
 def compare(path: Path) -> list[dict[str, Any]]:
     """One row a method: AUROC, average precision and F1 over all samples and as the mean over clients, noise ratios."""
-    data = _load(path)
-    given, true = data["given"].astype(np.int64), data["true"].astype(np.int64)
-    spans = np.split(np.arange(len(given)), np.cumsum(data["sizes"])[:-1])
-    wrong = given != true
+    data = load(path)
+    given, spans = data["given"], data["spans"]
+    wrong, known = given != data["true"], known_accuracies(data)
 
     def per_client(method: Any, probabilities: np.ndarray) -> list[Any]:
-        rng = np.random.default_rng
-        return [method(probabilities[rows], given[rows], rng(0), float(data["accuracy"])) for rows in spans]
+        return [method(probabilities[rows], given[rows], np.random.default_rng(0), *known) for rows in spans]
 
-    mean, final = (data[name].astype(np.float64) for name in ("mean", "final"))
+    mean, final = data["mean"], data["final"]
     found = [
         per_client(*pair) for pair in ((estimate.estimate, mean), (estimate.estimate, final), (peer.estimate, final))
     ]
     rows = [_measured(name, spans, wrong, parts) for name, parts in zip(NAMES, found, strict=False)]
     references = path.parent / "references" / str(data["references"])
     if references.is_file():
-        other = _load(references)
-        pooled = peer.estimate(other["cv"].astype(np.float64), given, np.random.default_rng(0))
+        with np.load(references) as other:
+            cv, loss = (other[name].astype(np.float64) for name in ("cv", "local"))
+        pooled = peer.estimate(cv, given, np.random.default_rng(0))
         both = [(pooled.p_wrong[s], pooled.flagged[s]) for s in spans]
         rows.append(_measured(NAMES[3], spans, wrong, both))
-        loss = other["local"].astype(np.float64)
         rows.append(_measured(NAMES[4], spans, wrong, [(loss[s], None) for s in spans]))
-    about = {
-        "setting": str(data["setting"]),
-        "run_method": str(data["method"]),
-        "seed": int(data["seed"]),
-        "accuracy": round(float(data["accuracy"]), 2),
-    }
-    return [{**about, **row} for row in rows]
+    return [{**about(data), **row} for row in rows]
 
 
-def _load(path: Path) -> dict[str, np.ndarray]:
+def load(path: Path) -> dict[str, Any]:
+    """What was collected of a run, with the rows of each client as `spans`."""
     with np.load(path) as file:
-        return {name: file[name] for name in file.files}
+        data: dict[str, Any] = {name: file[name] for name in file.files}
+    data |= {name: data[name].astype(np.int64) for name in ("given", "true")}
+    data |= {name: data[name].astype(np.float64) for name in ("mean", "final")}
+    data["spans"] = np.split(np.arange(len(data["given"])), np.cumsum(data["sizes"])[:-1])
+    return data
+
+
+def known_accuracies(data: dict[str, Any]) -> tuple[float, list[float | None]]:
+    """The model's accuracy on the test set, and on each class where it is known."""
+    return float(data["accuracy"]), [None if np.isnan(a) else float(a) for a in data.get("per_class", ())]
+
+
+def about(data: dict[str, Any]) -> dict[str, Any]:
+    """Which run this is."""
+    names = {"setting": str(data["setting"]), "run_method": str(data["method"]), "seed": int(data["seed"])}
+    return {**names, "accuracy": round(float(data["accuracy"]), 2)}
 
 
 def _measured(name: str, spans: list[np.ndarray], wrong: np.ndarray, parts: list[Any]) -> dict[str, Any]:
@@ -91,40 +96,3 @@ def _measured(name: str, spans: list[np.ndarray], wrong: np.ndarray, parts: list
             "interval_width": 100 * float(np.mean(widths)),
         }
     return row
-
-
-def table(rows: list[dict[str, Any]]) -> str:
-    """The README's table: a line for each setting, means over seeds; (b) and (c) over the seeds that have them."""
-    lines = [
-        "| run (accuracy, seeds) | ours | final model alone | (a) | F1: ours, (a) | noise ratio off by, mean (largest) "
-        "| by (a) | clients in their interval (its mean width) | seeds with (b), (c): ours | (b) | (c) |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for row in rows:
-        groups.setdefault((row["setting"], row["run_method"]), []).append(row)
-    return "\n".join([*lines, *(_line(f"{where}, {how}", same) for (where, how), same in groups.items())])
-
-
-def _line(run: str, rows: list[dict[str, Any]]) -> str:
-    ours, final, a, b, c = ([r for r in rows if r["method"] == name] for name in NAMES)
-
-    def mean(found: list[dict[str, Any]], name: str = "auroc") -> float:
-        return float(np.mean([row[name] for row in found]))
-
-    def off(found: list[dict[str, Any]]) -> str:
-        return f"{mean(found, 'ratio_error'):.1f} ({max(row['ratio_error_largest'] for row in found):.1f})"
-
-    inside = f"{sum(r['in_interval'] for r in ours)} of {sum(r['clients'] for r in ours)}"
-    cells = [
-        f"{run} ({mean(ours, 'accuracy'):.1f}, {len(ours)})",
-        *(f"{mean(found):.4f}" for found in (ours, final, a)),
-        f"{mean(ours, 'f1'):.3f}, {mean(a, 'f1'):.3f}",
-        off(ours),
-        off(a),
-        f"{inside} ({mean(ours, 'interval_width'):.0f} points)",
-    ]
-    seeds = {row["seed"] for row in b}
-    same = [row for row in ours if row["seed"] in seeds]
-    cells += [f"{len(seeds)}: {mean(same):.4f}", f"{mean(b):.4f}", f"{mean(c):.4f}"] if seeds else ["–"] * 3
-    return f"| {' | '.join(cells)} |"

@@ -3,7 +3,7 @@
     python experiments/audit/run.py train PRESET... --out DIR        # runs, a folder each; any `fednoil run` will do
     python experiments/audit/run.py collect RUN... --out DIR         # per run one .npz: probabilities and labels
     python experiments/audit/run.py references NAME... --out DIR     # per setting and seed one .npz: (b) and (c)
-    python experiments/audit/run.py compare DIR --csv results.csv    # needs cleanlab; prints the table of the README
+    python experiments/audit/run.py compare DIR...                   # needs cleanlab; results.csv, the README's tables
 
 `train`, `collect` and `references` need PyTorch alone and work on a GPU as well; `compare` needs no GPU. `references`
 takes presets and run folders, trains models of its own and needs no finished run. What is already in DIR stays. What is
@@ -11,27 +11,29 @@ collected, for N samples of all clients one after another and C classes:
 
     final  float16 [N, C]  the final model's class probabilities
     mean   float16 [N, C]  those over all rounds, as the evidence has them with the final look
-    given, true [N], sizes [K], the run's final accuracy, what it is called, and the name of its references
+    given, true [N], sizes [K], the run's final accuracy and that on each class [C] (NaN where it is unknown), what it
+    is called, and the name of its references
+
+`compare` replaces the rows of these runs in its CSV file and leaves the others.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import table
 import torch
 from references import file_of, references
 
-from fednoil.audit.cases import final_looks, load_run
+from fednoil.audit.cases import final_looks, known_accuracy, load_run
 from fednoil.config import load_config, preset
 from fednoil.config.loading import merge, parse_set, read_toml
 from fednoil.evidence import add_looks, start
 from fednoil.experiment import make_experiment, pick_device
-from fednoil.records.folder import RunFolder
 from fednoil.report.places import place_of
 from fednoil.reproduce.plan import parse_seeds
 from fednoil.runner import run
@@ -77,7 +79,8 @@ def collect(folder: Path, device: torch.device) -> dict[str, Any]:
         "given": torch.cat(given).numpy().astype(np.int16),
         "true": np.concatenate(setting.truth.labels).astype(np.int16),
         "sizes": np.array(sizes),
-        "accuracy": RunFolder(folder).summary()["final_accuracy"],
+        "accuracy": known_accuracy(state),
+        "per_class": np.array([np.nan if value is None else value for value in state.per_class]),
         "setting": place.title,
         "method": place.method_title,
         "seed": experiment.config.run.seed,
@@ -120,7 +123,7 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], dest="changes", metavar="KEY=VALUE")
     parser.add_argument("--seeds", default="0", help="as 0..4 or 0,3; for presets")
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--csv", type=Path)
+    parser.add_argument("--csv", type=Path, default=table.RESULTS, help="where the rows of a comparison go")
     parser.add_argument("--jobs", type=int, default=2, help="processes that compare")
     options = parser.parse_args()
     device, seeds = pick_device(options.device), parse_seeds(options.seeds)
@@ -131,20 +134,12 @@ def main() -> None:
     elif options.what == "references":
         refer_all(options.names, options.out, options.changes, device, seeds)
     else:
-        from comparison import compare_all, table  # which needs cleanlab
+        from comparison import compare_all  # which needs cleanlab
 
         rows = compare_all(options.names, options.jobs)
-        print(table(rows))
-        if options.csv:
-            _write(options.csv, rows)
-
-
-def _write(path: Path, rows: list[dict[str, Any]]) -> None:
-    fields = list(dict.fromkeys(key for row in rows for key in row))
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, fields)
-        writer.writeheader()
-        writer.writerows({k: round(v, 5) if isinstance(v, float) else v for k, v in row.items()} for row in rows)
+        print(table.table(rows))
+        table.add(options.csv, rows)
+        table.write_page()
 
 
 if __name__ == "__main__":

@@ -7,12 +7,8 @@ import re
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
-from matplotlib.ticker import MaxNLocator
 from variants import GROUPS, NO_SSL, PLACES, composed, reference
 
 from fednoil.paper.names import preset_of
@@ -198,6 +194,16 @@ def fill(text: str, parts: dict[str, str]) -> str:
     return text
 
 
+def _pyplot() -> Any:
+    """Matplotlib, which runs don't need."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    return plt
+
+
 def draw(groups: list[Group], curves: list[Row], title: str, path: Path) -> bool:
     """Validation agreement and test accuracy over rounds, of the reference and the six best others; the mean over
     seeds. Says whether there is anything to draw."""
@@ -205,6 +211,7 @@ def draw(groups: list[Group], curves: list[Row], title: str, path: Path) -> bool
         return False
     known = [group for group in groups if group.variant in ("published", "no-ssl")][:1]
     shown = [*known, *(group for group in groups if group not in known)][: len(COLOURS)]
+    plt = _pyplot()
     figure, axes = plt.subplots(1, 2, figsize=(12, 4.4), layout="constrained")
     for axis, (name, label) in zip(
         axes,
@@ -220,7 +227,7 @@ def draw(groups: list[Group], curves: list[Row], title: str, path: Path) -> bool
             line = sorted((r, statistics.fmean(v)) for r, v in by_round.items())
             axis.plot([r for r, _ in line], [v for _, v in line], color=colour, label=group.label, lw=1.6)
         axis.set(xlabel="round", ylabel=label)
-        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axis.xaxis.set_major_locator(plt.MaxNLocator(integer=True))
         axis.grid(axis="y", alpha=0.25)
         axis.spines[["top", "right"]].set_visible(False)
     axes[1].legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
@@ -242,6 +249,7 @@ def draw_levels(results: list[Row], prefix: str, path: Path) -> bool:
                 lines.setdefault(variant, []).append((level, statistics.fmean(whole)))
     if not lines:
         return False
+    plt = _pyplot()
     figure, axis = plt.subplots(figsize=(6.4, 4.2), layout="constrained")
     for (variant, line), colour, marker in zip(lines.items(), COLOURS, "so^D", strict=False):
         axis.plot([x for x, _ in line], [y for _, y in line], color=colour, marker=marker, label=variant, lw=1.6)

@@ -213,7 +213,8 @@ def _write_end(
 ) -> None:
     """The files that a finished run has; the summary, which says that it is, comes last."""
     model = experiment.server.exported(state.server)
-    save_model(folder.path / "model.safetensors", experiment, model, summary.get("final_accuracy"))
+    accuracies = summary.get("final_accuracy"), summary.get("per_class_accuracy", ())
+    save_model(folder.path / "model.safetensors", experiment, model, *accuracies)
     if not isinstance(experiment.setting, Sites):  # whose labels stay with them
         predicted, given = predicted_labels(experiment, device, model), experiment.setting.labels.given
         folder.write_confusion(metrics.agreement(predicted, given, experiment.task.num_classes))

@@ -27,7 +27,11 @@ def estimates(cases: Cases, method: str = "channel") -> list[Estimate]:
             )
     return [
         METHODS[method](
-            case.probabilities, case.given, Seed(0).child("audit", case.client or "").numpy(), case.accuracy
+            case.probabilities,
+            case.given,
+            Seed(0).child("audit", case.client or "").numpy(),
+            case.accuracy,
+            case.per_class,
         )
         for case in cases.clients
     ]

@@ -2,24 +2,33 @@
 
 A model hesitates after few rounds and is too sure after many. Where its accuracy is known from a test set it is taken
 at that: a hesitant model's probabilities are sharpened, and a sure one's are blurred, not evenly but between classes
-that it confuses itself. Which those are is seen without any label, from where it puts its second thoughts.
+that it confuses itself. Which those are is seen without any label, from where it puts its second thoughts. A client
+that holds mostly images of a class that the model misses looks as if it held others; with the accuracy of each class
+its shares are found from what the model says, without any label too.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 _FLOOR = 1e-6  # the least chance of a class; a larger one would make the most suspicious labels all alike
-_MOST = 0.4  # of what is said to be a class may be mistaken; chosen in experiments/audit
+_MOST = 0.8  # of a class's images may be missed; half of that where only the accuracy on all of them is known
+_ROUNDS = 50
 
 
-def believed(probabilities: np.ndarray, accuracy: float | None) -> tuple[np.ndarray, np.ndarray]:
+def believed(
+    probabilities: np.ndarray, accuracy: float | None, per_class: Sequence[float | None] = ()
+) -> tuple[np.ndarray, np.ndarray]:
     """What the model says [n, C], no less sure than it is right, and what to make of it [n, C]: no more sure either.
 
-    `accuracy` is in percent; without it both are the probabilities.
+    `accuracy` is in percent, as is that of each class's images [C], None where it is unknown.
     """
     said = _sharpened(probabilities, accuracy)
-    return said, said @ _mistakes(said, accuracy)
+    displaced = _displaced(said, accuracy, per_class)
+    true = _shares(said.mean(0), displaced)[:, None] * displaced
+    return said, said @ (true / true.sum(0)).T  # by Bayes' rule: of what class are images that are said to be of one
 
 
 def mistaken(probabilities: np.ndarray, accuracy: float | None) -> float:
@@ -56,15 +65,29 @@ def _sharpened(probabilities: np.ndarray, accuracy: float | None) -> np.ndarray:
     return soft(probabilities, high)
 
 
-def _mistakes(said: np.ndarray, accuracy: float | None) -> np.ndarray:
-    """The chance [C, C] that an image is of a class, by the class that the model says.
+def _displaced(said: np.ndarray, accuracy: float | None, per_class: Sequence[float | None]) -> np.ndarray:
+    """What class [C, C] images of a class are said to be where the model should have said that class.
 
-    A model that is right less often than it expects makes the other mistakes too between classes that it confuses, in
+    Images that are missed more often than the model expects are said to be of classes that it confuses with theirs, in
     proportion. A temperature would spread them over all classes, and explain labels that no model mistakes.
     """
-    classes, often, size = said.shape[1], confusions(said), said.sum(0)
-    each = often.sum(1)
-    more = max(mistaken(said, accuracy) - mistaken(said, None), 0.0)
-    share = np.minimum(more * each * size.sum() / max(float(each @ size), 1e-9), _MOST)[:, None]
-    to = often * np.maximum(size, 1)[:, None] + (1 - np.eye(classes)) / classes  # one sample's worth goes anywhere
-    return (1 - share) * np.eye(classes) + share * to / to.sum(1, keepdims=True)
+    classes, size, often = said.shape[1], said.sum(0), confusions(said)
+    both = often * np.maximum(size, 1)[:, None]
+    right = said**2  # by its own account
+    found = (right.sum(0) + right.sum() / len(said)) / (size + 1)  # of a class's images
+    expected = mistaken(said, accuracy) - mistaken(said, None)
+    missed = np.minimum(expected * often.sum(1) * size.sum() / max(float(both.sum()), 1e-9), _MOST / 2)
+    for c, known in enumerate(per_class):
+        if known is not None:
+            missed[c] = min(max(1 - known / 100 / found[c], 0.0), _MOST)
+    to = both + (1 - np.eye(classes)) / classes  # one sample's worth goes anywhere
+    return (1 - missed[:, None]) * np.eye(classes) + missed[:, None] * to / to.sum(1, keepdims=True)
+
+
+def _shares(said: np.ndarray, displaced: np.ndarray) -> np.ndarray:
+    """The client's shares of true classes [C] that explain those of what is said [C] (Saerens et al., 2002)."""
+    shares = (said + 0.01) / (said + 0.01).sum()
+    for _ in range(_ROUNDS):
+        shares = shares * (displaced @ (said / (shares @ displaced)))
+        shares = np.maximum(shares / shares.sum(), 1e-9)
+    return shares

@@ -45,6 +45,7 @@ class Case:
     bundle: Tensors
     true: np.ndarray | None = None
     accuracy: float | None = None  # of the model that looked last on such images, in percent, where it is known
+    per_class: tuple[float | None, ...] = ()  # and on those of each class
     skipped: tuple[tuple[str, str], ...] = ()
     notices: tuple[str, ...] = ()
     duplicates: tuple[tuple[str, ...], ...] = ()
@@ -73,7 +74,7 @@ def of_run(path: Path, client: int | None, data_dir: Path | None, device: torch.
         raise UserError(f"--client {client}: {path} has the clients 0 to {setting.num_clients - 1}")
     bundle = final_bundle(experiment, state, device)
     items = item_names(dataset.name, len(dataset.train))
-    notices, accuracy = _unfinished(experiment, state), _accuracy(state)
+    notices, accuracy = _unfinished(experiment, state), known_accuracy(state)
     cases = []
     for k in range(setting.num_clients) if client is None else [client]:
         index = setting.parts[k]
@@ -87,6 +88,7 @@ def of_run(path: Path, client: int | None, data_dir: Path | None, device: torch.
                 evidence.of_client(bundle, experiment.task.sizes, k),
                 None if setting.truth.labels is None else setting.truth.labels[k],
                 accuracy,
+                state.per_class,
                 notices=notices,
                 duplicates=duplicates(names, [dataset.train.images[row] for row in index]),
             )
@@ -109,6 +111,7 @@ def of_data(
     bundle = evidence.add_looks(bundle, [len(labels)], {0: look})
     # On other images than its run's test set a model may do worse, and if it does it often says so.
     accuracy = None if model.accuracy is None else min(model.accuracy, 100 * float(look.max(1).values.mean()))
+    less = 1.0 if accuracy is None or not model.accuracy else accuracy / model.accuracy
     case = Case(
         None,
         items,
@@ -116,6 +119,7 @@ def of_data(
         given,
         bundle,
         accuracy=accuracy,
+        per_class=tuple(None if value is None else value * less for value in model.per_class),
         skipped=(*found.skipped, *lost),
         notices=found.notices,
         duplicates=duplicates(items, images),
@@ -147,7 +151,7 @@ def _unfinished(experiment: Experiment, state: RunState) -> tuple[str, ...]:
     return () if played >= planned else (f"the run is unfinished: this rests on round {played} of {planned}",)
 
 
-def _accuracy(state: RunState) -> float | None:
+def known_accuracy(state: RunState) -> float | None:
     """The mean accuracy of the test set's classes after the last round, in percent."""
     known = [value for value in state.per_class if value is not None]
     return sum(known) / len(known) if known else None

@@ -10,6 +10,7 @@ agreement with the given labels is discounted until the chances say so too. Noth
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -43,13 +44,18 @@ class Estimate:
 
 
 def estimate(
-    probabilities: np.ndarray, given: np.ndarray, rng: np.random.Generator, accuracy: float | None = None
+    probabilities: np.ndarray,
+    given: np.ndarray,
+    rng: np.random.Generator,
+    accuracy: float | None = None,
+    per_class: Sequence[float | None] = (),
 ) -> Estimate:
     """What class probabilities [n, C] say of one client's given labels [n]; `rng` is for the interval alone.
 
-    `accuracy` is the model's on such images in percent, if it is known: a model is then taken at its accuracy.
+    `accuracy` is the model's on such images in percent, and `per_class` on those of each class, where they are known: a
+    model is then taken at its accuracy.
     """
-    said, q = believed(probabilities, accuracy)
+    said, q = believed(probabilities, accuracy, per_class)
     channel = fit(q, given, np.ones(len(given)), _ROUNDS)
     chances, own = posterior(q, given, channel), np.arange(len(given))
     least, spread = _unmistakable(said, given, mistaken(said, accuracy)) if channel.alike else (0.0, 0.0)

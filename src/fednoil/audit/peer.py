@@ -7,6 +7,7 @@ another class than it usually is of that class's own samples.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,12 +19,16 @@ _DRAWS = 40
 
 
 def estimate(
-    probabilities: np.ndarray, given: np.ndarray, rng: np.random.Generator, accuracy: float | None = None
+    probabilities: np.ndarray,
+    given: np.ndarray,
+    rng: np.random.Generator,
+    accuracy: float | None = None,
+    per_class: Sequence[float | None] = (),
 ) -> Estimate:
     """What cleanlab makes of class probabilities [n, C] and one client's given labels [n].
 
     `p_wrong` is one less its label quality score, which orders labels and is no chance. The interval is a bootstrap's;
-    the model's `accuracy` has no say in it.
+    the model's accuracy has no say in it.
     """
     cleanlab = _cleanlab()
     q = np.asarray(probabilities, np.float64) + 1e-12  # a class that is ruled out may be the only one left

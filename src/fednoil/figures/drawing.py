@@ -46,6 +46,8 @@ def draw_lines(lines: Sequence[Line], title: str, labels: dict[str, tuple[str, s
         axis.xaxis.set_major_locator(plt.MaxNLocator(6, integer=True))
         if max(line.x.max() for line in mine) >= 10_000:
             axis.xaxis.set_major_formatter(lambda x, _: f"{x / 1000:g}k" if x else "0")
+        if (limits := _without_start(mine)) is not None:
+            axis.set_ylim(*limits)
         axis.grid(alpha=0.3)
         axis.spines[["top", "right"]].set_visible(False)
         shown = {line.name for line in mine}
@@ -62,13 +64,24 @@ def draw_lines(lines: Sequence[Line], title: str, labels: dict[str, tuple[str, s
     return [*files, _write_csv(out, rows_of)]
 
 
+def _without_start(lines: Sequence[Line]) -> tuple[float, float] | None:
+    """Limits that leave out a steep climb where it would take more than half of the height: everything after the first
+    twentieth of each line is within."""
+    rest = [(line.low[len(line.x) // 20 :], line.high[len(line.x) // 20 :]) for line in lines]
+    lowest, low = min(line.low.min() for line in lines), min(low.min() for low, _ in rest)
+    high = max(high.max() for _, high in rest)
+    if high - low > (high - lowest) / 2 or high == low:
+        return None
+    return low - 0.05 * (high - low), high + 0.05 * (high - low)
+
+
 def _style(place: int, line: Line) -> dict[str, Any]:
     """Colour by place; the marker, at few points, tells lines apart without colour."""
     every = max(1, len(line.x) // 6)
     return {
         "color": COLOURS[place % len(COLOURS)],
         "linestyle": "--" if line.dashed else "-",
-        "linewidth": 1.6,
+        "linewidth": 1.6 if len(line.x) < 60 else 1.0,
         "marker": _MARKERS[place % len(_MARKERS)],
         "markersize": 4,
         "markevery": (place * every // 4, every),

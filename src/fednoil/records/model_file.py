@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,14 +38,21 @@ class LoadedModel:
     class_names: tuple[str, ...]
     image_shape: tuple[int, int, int]
     accuracy: float | None = None  # on its run's test set, in percent
+    per_class: tuple[float | None, ...] = ()  # and on each class's images there, None where it had none
 
     def probabilities(self, images: torch.Tensor) -> torch.Tensor:
         """Class probabilities for uint8 images [N, C, H, W]: float32 [N, classes]."""
         return torch.softmax(self.bench.logits(self.tensors, images), dim=1)
 
 
-def save_model(path: Path, experiment: Experiment, tensors: Tensors, accuracy: float | None = None) -> None:
-    """Write the model, with its accuracy in percent if that is known.
+def save_model(
+    path: Path,
+    experiment: Experiment,
+    tensors: Tensors,
+    accuracy: float | None = None,
+    per_class: Sequence[float | None] = (),
+) -> None:
+    """Write the model, with its accuracy in percent and that of each class where they are known.
 
     With a single network its tensors have the names of the module's state_dict.
     """
@@ -55,13 +63,14 @@ def save_model(path: Path, experiment: Experiment, tensors: Tensors, accuracy: f
         "config": experiment.config.model_dump(mode="json"),
         "config_hash": experiment.config.hash(),
         "data_hash": dataset.hash,
-        "architecture": experiment.config.model.model_dump(mode="json"),
+        "architecture": experiment.config.model.model_dump(mode="json", exclude={"start"}),
         "networks": networks,
         "class_names": list(dataset.class_names),
         "image_shape": list(dataset.image_shape),
         "mean": list(dataset.mean),
         "std": list(dataset.std),
         "test_accuracy": accuracy,
+        "per_class_accuracy": list(per_class),
     }
     if len(networks) == 1:
         tensors = {name.removeprefix(f"{networks[0]}/"): t for name, t in tensors.items()}
@@ -80,14 +89,17 @@ def load_model(path: Path, trusted: tuple[str, ...] = ()) -> LoadedModel:
         networks = [str(n) for n in about["networks"]]
         known = about.get("test_accuracy")
         accuracy = None if known is None else float(known)
+        per_class = tuple(None if value is None else float(value) for value in about.get("per_class_accuracy", ()))
         if len(image_shape) != 3 or len(set(class_names)) < max(2, len(class_names)):
             raise ValueError("image_shape or class_names is wrong")
         if {len(values) for values in normalisation} != {image_shape[0]} or not min(normalisation[1]) > 0:
             raise ValueError("mean or std is wrong")
         if not all(map(math.isfinite, sum(normalisation, ()))):
             raise ValueError("mean or std is no finite number")
-        if accuracy is not None and not 0 <= accuracy <= 100:
-            raise ValueError("test_accuracy is no percentage")
+        if not all(0 <= value <= 100 for value in (accuracy, *per_class) if value is not None):
+            raise ValueError("test_accuracy or per_class_accuracy is no percentage")
+        if len(per_class) not in (0, len(class_names)):
+            raise ValueError("per_class_accuracy is not one for each class")
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise UserError(f"{path}: its metadata is damaged: {error!r}") from None
     try:
@@ -98,7 +110,7 @@ def load_model(path: Path, trusted: tuple[str, ...] = ()) -> LoadedModel:
     if len(networks) == 1:
         tensors = {f"{networks[0]}/{name}": t for name, t in tensors.items()}
     _check_shapes(path, bench, tensors)
-    return LoadedModel(bench, tensors, class_names, image_shape, accuracy)
+    return LoadedModel(bench, tensors, class_names, image_shape, accuracy, per_class)
 
 
 def class_names(path: Path) -> tuple[str, ...]:
