@@ -39,7 +39,12 @@ def audit(
     device: Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")] = "auto",
     budget: Annotated[
         str | None,
-        typer.Option("--budget", metavar="5,10,20", help="Of a RUN: correct so many percent and train again."),
+        typer.Option(
+            "--budget",
+            metavar="5,10,20",
+            help="Of a RUN: put right so many percent of each client's labels, the most suspicious or random ones, and "
+            "train again.",
+        ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the audit or budget in --out.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary, or the budgets, as JSON.")] = False,
