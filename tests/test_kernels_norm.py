@@ -12,6 +12,7 @@ if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
 from interpreting import DEVICE, loops_of_the_interpreter  # noqa: F401
 from torch import nn
 from torch.func import functional_call, stack_module_state
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fednoil.kernels import norm
 
@@ -138,6 +139,23 @@ def test_weights_and_statistics_may_be_slices_of_flat_rows():
     assert torch.equal(flat[:, 35:67], torch.cat(whole[2:], 1))
     assert torch.equal(flat[:, :35], before[:, :35])
     assert torch.equal(flat[:, 67:], before[:, 67:])
+
+
+def test_a_backward_pass_fills_nothing_with_zeros():
+    """Statistics have no gradient, and none is made up for them: that would be two launches for each layer."""
+
+    class Zeros(TorchDispatchMode):
+        count = 0
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            self.count += func.overloadpacket.__name__ in ("zeros", "zeros_like", "fill_", "zero_")
+            return func(*args, **(kwargs or {}))
+
+    x, weight = torch.randn(2, 6, 16).requires_grad_(), torch.ones(2, 16).requires_grad_()
+    y = norm.batch_norm_act(x, weight, torch.zeros(2, 16), None, None)
+    with Zeros() as zeros:
+        torch.autograd.grad(y, (x, weight), torch.ones_like(y))
+    assert zeros.count == 0
 
 
 def test_one_value_per_channel_is_refused_in_training():

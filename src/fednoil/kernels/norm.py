@@ -119,11 +119,14 @@ class BatchNormAct(torch.autograd.Function):
         y, mean, rstd = output
         ctx.residual = residual is not None
         ctx.mark_non_differentiable(mean, rstd)
+        ctx.set_materialize_grads(False)  # or each backward pass would begin with zeros for these
         ctx.save_for_backward(x, weight, bias, mean, rstd, y if ctx.relu and ctx.residual else None)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, dy, *_):
+        if dy is None:
+            return (None,) * 12
         x, weight, bias, mean, rstd, y = ctx.saved_tensors
         x, g = x.contiguous(), dy.contiguous()
         mask = "none" if not ctx.relu else "y" if ctx.residual else "x"
