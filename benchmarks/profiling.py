@@ -226,6 +226,8 @@ def measure(experiment: Experiment, jobs: Sequence[Job], device: torch.device) -
         if device.type == "cuda":
             torch.cuda.synchronize()
     spans = spans_of(profiler.events(), device)
+    if not spans:
+        raise SystemExit(f"the profiler saw nothing that ran on {device}; on a GPU it needs CUPTI")
     length, gaps = idle(spans)
     told |= {"profiled_ms": length, "idle_ms": gaps, "launches": len(spans), "kernels": table(spans, told["steps"])}
     return told | {"graphs": len(executor.graphs), "alone": executor.alone, "eager": executor.reason}

@@ -13,10 +13,9 @@ from torch.nn import functional as F
 
 from fednoil import rounds
 from fednoil.config import load_config
-from fednoil.executors import local
+from fednoil.executors import capture, cuda, local
 from fednoil.executors.capture import Streams
 from fednoil.executors.cuda import CudaGraphs
-from fednoil.executors.local import Workbench
 from fednoil.executors.sequential import Sequential
 from fednoil.experiment import make_executor, make_experiment
 from fednoil.learners.base import Nets
@@ -160,11 +159,11 @@ def test_streams_that_come_late_change_nothing(
         sleeps.append(late)
         torch.cuda._sleep(20_000_000)  # cycles, on the current stream
 
-    enter, planned = Streams.__enter__, Workbench.planned
+    enter, planned = Streams.__enter__, cuda._planned
     if late == "clients":
         monkeypatch.setattr(Streams, "__enter__", lambda streams: (enter(streams), sleep())[0])
     else:
-        monkeypatch.setattr(Workbench, "planned", lambda *arguments: (sleep(), planned(*arguments))[1])
+        monkeypatch.setattr(cuda, "_planned", lambda *arguments: (sleep(), planned(*arguments))[1])
     got, records = played(values, "cuda", "auto", 2)
     assert len(sleeps) >= 8
     assert [r["selected"] for r in records] == [r["selected"] for r in log]
@@ -172,6 +171,17 @@ def test_streams_that_come_late_change_nothing(
         if tensor.is_floating_point():
             error = (got[name] - tensor).norm() / tensor.norm().clamp_min(1e-6)
             assert error < 1e-4, (name, float(error))
+
+
+def test_graphs_that_come_and_go_change_nothing(values: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each seat has graphs of its own, and no seat finds one of them again."""
+    for section, keys in CASES["batch-norm-non-iid"].items():
+        values[section] = keys if section == "model" else {**values.get(section, {}), **keys}
+    wanted, _ = played(values, "cuda", "auto", 3)
+    monkeypatch.setattr(capture, "_GRAPHS", 1)
+    got, _ = played(values, "cuda", "auto", 3)
+    for name, tensor in wanted.items():
+        assert torch.allclose(got[name], tensor, rtol=1e-4, atol=1e-6), name
 
 
 @pytest.mark.parametrize("frac", [0.4, "auto"])
@@ -215,7 +225,14 @@ class Shrinks(Erm):
         return F.cross_entropy(nets["model"](batch["images"])[bright], batch["labels"][bright])
 
 
-@pytest.mark.parametrize("name", ["Looks", "Shrinks"])
+class Makes(Erm):
+    """Has the host send a number inside its step; clients side by side can, a graph can't."""
+
+    def step(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> Tensor:
+        return super().step(nets, pool, batch, state, kind) * torch.tensor(1.0, device="cuda")
+
+
+@pytest.mark.parametrize("name", ["Looks", "Shrinks", "Makes"])
 def test_a_learner_that_cannot_be_captured_runs_eagerly_and_says_why(values: dict[str, Any], name: str) -> None:
     values["learner"] = {"name": f"test_gpu:{name}"}
     values["run"] |= {"device": "cuda", "precision": "float32"}
@@ -227,6 +244,7 @@ def test_a_learner_that_cannot_be_captured_runs_eagerly_and_says_why(values: dic
     assert executor.reason is not None
     assert sum("not as CUDA graphs" in str(w.message) for w in told) == 1
     assert torch.rand(1, device="cuda") < 1  # PyTorch's own generator is out of the capture that failed
+    assert "pool" not in executor.reason  # nor does the allocator still take part in it
     values["run"] |= {"executor": "sequential"}
     again = make_experiment(load_config(values))
     wanted, _ = rounds.play(again, make_executor(again, torch.device("cuda")), rounds.start(again))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from typing import Any, ClassVar
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from test_gpu import CASES
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fednoil import rounds
 from fednoil.config import load_config
@@ -20,6 +22,7 @@ from fednoil.executors.cuda import CudaGraphs, _portions
 from fednoil.executors.local import Workbench
 from fednoil.executors.sequential import Sequential
 from fednoil.experiment import Experiment, make_executor, make_experiment
+from fednoil.learners import dividemix
 from fednoil.learners.base import Client, Final, Nets, Phase, Turn
 from fednoil.learners.erm import Erm
 from fednoil.tensors import Tensors
@@ -333,6 +336,45 @@ def test_dividemix_looks_at_clients_of_different_sizes_as_one(
     trained(experiment, executor, [0, 1, 2, 3], 3)
     observed = [(portion.kind, portion.rows.count) for portion in played if not portion.trains]
     assert observed == [("look", 4), ("divide", 4)] * 2
+
+
+class Names(TorchDispatchMode):
+    """The operations that run while it is on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.found.add(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def test_dividemix_looks_in_parts_without_what_no_graph_can_hold(
+    values: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same division whatever the number of passes. In a deterministic run a scatter would wait for the host."""
+    partition = {"kind": "dirichlet", "clients": 4, "samples_per_client": 60, "min_size": 16}
+    values |= {"data": {"name": "fashion-mnist-mini"}, "partition": partition}
+    values["learner"] = {"name": "dividemix", "warmup": 0}
+    experiment = make_experiment(load_config(values))
+    wanted = trained(experiment, make_executor(experiment, CPU), [0, 1, 2, 3], 3)
+    monkeypatch.setattr(dividemix, "_LOOK", 16)
+    executor, names, rows = stacked(experiment, 4), Names(), []
+    play = executor.graphs.play
+
+    def watched(portion: Portion) -> None:
+        with contextlib.nullcontext() if portion.trains else names:
+            play(portion)
+        rows.append((portion.kind, portion.rows.count))
+
+    monkeypatch.setattr(executor.graphs, "play", watched)
+    for client, result in trained(experiment, executor, [0, 1, 2, 3], 3).items():
+        close(result.tensors, wanted[client].tensors)
+        assert torch.equal(result.evidence["drawn"], wanted[client].evidence["drawn"])
+    assert len({count for kind, count in rows if kind == "look"}) > 1  # some clients need fewer passes than others
+    assert names.found
+    assert not {name for name in names.found if "scatter" in name}
 
 
 class Nothing(Erm):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -72,7 +73,7 @@ class Graphs:
     def __init__(self, device: torch.device, parallel: int) -> None:
         self.used = device.type == "cuda"  # on a CPU the same steps run one by one, for tests
         self.streams = [torch.cuda.Stream() for _ in range(parallel)] if self.used else []
-        self.pools = [torch.cuda.graph_pool_handle() for _ in range(parallel)] if self.used else []
+        self.pools: dict[int, Any] = {}  # the memory that the graphs of a seat share
         self.captured: dict[Signature, Captured] = {}
         self.held: list[object] = []  # what streams still read must not be given to others
 
@@ -118,28 +119,37 @@ class Graphs:
     def _capture(self, portion: Portion) -> Captured:
         """Capture steps on the current stream; networks and state are left as they were."""
         portion, rows, total = portion.copy(), portion.rows, portion.total
-        stream = torch.cuda.current_stream()
         before, graph = total.clone(), torch.cuda.CUDAGraph()
         try:
             with Unchanged(rows.stacked, slice(rows.first, rows.first + rows.count)):
                 portion.run(1)  # libraries choose and allocate
                 total.copy_(before)
             torch.cuda.synchronize()
-            graph.capture_begin(pool=self.pools[rows.first], capture_error_mode="thread_local")
-            try:
-                portion.run(portion.steps)
-            except BaseException:
-                with contextlib.suppress(RuntimeError):  # the capture is spoilt; the first error is the one to tell
-                    graph.capture_end()
-                raise
-            graph.capture_end()
+            self._record(graph, portion)
         except torch.cuda.OutOfMemoryError:
             raise
         except Exception as error:  # the step has run eagerly before, so it is the capture that fails
-            stream.synchronize()
-            _end_for_good(graph)
             raise NotCapturable(_why(error)) from error
         return Captured(graph, portion)
+
+    def _record(self, graph: torch.cuda.CUDAGraph, portion: Portion) -> None:
+        """Let the graph take down all steps; if that fails, PyTorch is as if it had never been tried."""
+        pool = self._pool(portion.rows.first)
+        try:
+            graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+            portion.run(portion.steps)
+            graph.capture_end()
+        except BaseException:
+            del self.pools[portion.rows.first]
+            _end_for_good(graph, pool)
+            raise
+
+    def _pool(self, seat: int) -> Any:
+        """Memory for a graph of this seat: that of its others, or new where none is left (PyTorch takes up no pool
+        again that all graphs have left)."""
+        if seat not in self.pools or all(captured.portion.rows.first != seat for captured in self.captured.values()):
+            self.pools[seat] = torch.cuda.graph_pool_handle()
+        return self.pools[seat]
 
 
 class Streams:
@@ -161,14 +171,27 @@ class Streams:
             other.wait_stream(self.streams[0])
 
 
-def _end_for_good(spoilt: torch.cuda.CUDAGraph) -> None:
-    """Take PyTorch's own random generator out of a spoilt capture, which leaves it there: whoever draws from it later
-    would be told of a capture that is long over. One that succeeds takes it out."""
-    whole, number = torch.cuda.CUDAGraph(), torch.zeros(1, device="cuda")
-    torch.cuda.current_stream().synchronize()
-    whole.capture_begin(capture_error_mode="thread_local")
-    number.add_(1)  # an empty graph is warned of
-    whole.capture_end()
+def _end_for_good(spoilt: torch.cuda.CUDAGraph, pool: Any) -> None:
+    """End a capture that failed, wherever it did. The first error is the one to tell, so none of this may raise.
+
+    A spoilt capture that is ended as usual leaves two things behind. PyTorch goes on taking `pool` for one that is
+    allocated from: it refuses to capture into it again, and no longer gives memory back when it runs short. Its own
+    random generator stays in the capture: whoever draws from it later is told of one that is long over; a capture that
+    succeeds takes it out.
+    """
+    with contextlib.suppress(RuntimeError):  # ended as usual: the stream is out of it, PyTorch stops at the error
+        spoilt.capture_end()
+    with contextlib.suppress(RuntimeError):  # where nothing was begun or all was ended there is nothing to do
+        device = torch.cuda.current_device()
+        torch._C._cuda_endAllocateToPool(device, pool)
+        torch._C._cuda_releasePool(device, pool)
+    with contextlib.suppress(RuntimeError):
+        torch.cuda.current_stream().synchronize()
+        whole, number = torch.cuda.CUDAGraph(), torch.zeros(1, device="cuda")
+        torch.cuda.current_stream().synchronize()
+        whole.capture_begin(capture_error_mode="thread_local")
+        number.add_(1)  # an empty graph is warned of
+        whole.capture_end()
     spoilt.reset()
 
 

@@ -93,13 +93,12 @@ class DivideMix(Learner):
         most = max(2, len(client), *self.task.sizes)
         parts = -(-most // _LOOK)
         size = -(-most // parts)
-        place = torch.arange(-(-len(client) // size) * size, device=device).view(-1, size)
-        own = place % len(client)
+        own = torch.arange(-(-len(client) // size) * size, device=device).view(-1, size) % len(client)
         table = torch.zeros(2, parts * size, device=device)
         return {
             "lambda": torch.tensor(self.weight_unlabelled(turn.round_idx), device=device),
             "samples": torch.tensor([len(client)], device=device),
-            "look/place": place,
+            "look/part": torch.arange(len(own), device=device),
             "look/index": client.index[own],
             "look/labels": client.labels[own],
             "losses": table,
@@ -125,7 +124,7 @@ class DivideMix(Learner):
             else:
                 phases.append(self._divided(client, net, split, state["chance"][by], seed))
         if epochs.stop < turn.epochs:
-            look = {name: state[f"look/{name}"] for name in ("place", "index", "labels")}
+            look = {name: state[f"look/{name}"] for name in ("part", "index", "labels")}
             phases += [Phase(look, "look", ()), Phase({"samples": state["samples"]}, "divide", ())]
         return phases
 
@@ -140,8 +139,10 @@ class DivideMix(Learner):
     def observe(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> None:
         if kind == "look":
             found = self._losses(nets, batch["images"], batch["labels"])
-            # Not in place by scatter_: torch.vmap would go client by client.
-            state["losses"].copy_(state["losses"].scatter(1, batch["place"].expand(2, -1), found))
+            # By comparison: a scatter in place would go client by client, and wait for the host in deterministic runs.
+            parts = state["losses"].unflatten(1, (-1, found.shape[1]))
+            here = torch.arange(parts.shape[1], device=found.device)[:, None] == batch["part"]
+            state["losses"].copy_(torch.where(here, found[:, None], parts).flatten(1))
         else:
             self._divide(state, batch["samples"])
 
@@ -215,7 +216,7 @@ class DivideMix(Learner):
         return places, plans, keys[-1]
 
     def views(self, pool: Tensor, batch: Tensors) -> Tensors:
-        if "place" in batch:
+        if "part" in batch:
             return {"images": plain(pool, batch["index"])}
         indices = {"first": "index", "second": "index", "u_first": "u_index", "u_second": "u_index"}
         return {

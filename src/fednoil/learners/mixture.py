@@ -73,8 +73,7 @@ def _upper_half(x: Tensor, inside: Tensor) -> Tensor:
     first, rest = sums[:, :-1], sums[:, -1:] - sums[:, :-1]
     gain = first.square() / left + rest.square() / (count - left)  # the split with the largest leaves least within
     cut = torch.where(inside[1:], gain, -math.inf).argmax(1, keepdim=True) + 1
-    above = (torch.arange(x.shape[1], device=x.device) >= cut) & inside
-    return torch.zeros_like(above).scatter(1, order, above)
+    return (order.argsort(1) >= cut) & inside  # by rank; a scatter would wait for the host where bits must be the same
 
 
 def _maximise(x: Tensor, resp: Tensor, inside: Tensor) -> Tensor:
