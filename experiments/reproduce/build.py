@@ -147,9 +147,8 @@ def pictures(folder: Path) -> str:
 
 
 def picture(folder: Path) -> str:
-    """One figure for the project's page: the schedules on Fashion-MNIST, symmetric-high, else the first there is."""
-    words = ("efficiency-paper-fashion-mnist", "-iid-symmetric-high")
-    files = sorted(folder.glob("*.png"), key=lambda file: (*(word not in file.name for word in words), file.name))
+    """One figure for the project's page: the two levels of sampling on Fashion-MNIST, else the first there is."""
+    files = sorted(folder.glob("*.png"), key=lambda file: ("ablation-paper-fashion-mnist" not in file.name, file.name))
     return f"![{files[0].stem}](experiments/reproduce/figures/{files[0].name})" if files else ""
 
 
