@@ -240,6 +240,27 @@ def test_a_run_with_other_keys_is_not_taken_for_this_one(
     assert "has other keys than are asked for now" in capsys.readouterr().out
 
 
+def test_runs_of_one_name_with_other_keys_stand_beside_each_other(
+    modules: dict[str, ModuleType], words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study, table = modules["study"], modules["table"]
+    monkeypatch.setattr(study, "RESULTS", tmp_path / "results.csv")
+    monkeypatch.setattr(study, "CURVES", tmp_path / "curves.csv")
+    sets = words[2:]  # without --out
+    run = ["run", "published", "--setting", "small-noise-0", "--rounds", "1", *sets, "--out"]
+    command(modules, monkeypatch, *run, tmp_path / "a")
+    start = tmp_path / "a" / "small-noise-0--published--seed0--1" / "model.safetensors"
+    command(modules, monkeypatch, *run, tmp_path / "b", "--set", f"model.start={start}")
+    for folder in ("a", "b", "b"):
+        command(modules, monkeypatch, "collect", tmp_path / folder)
+    first, second = study.rows(study.RESULTS)
+    told = f"model.start={start.parent.name}"
+    assert (told in first["run"], told in second["run"]) == (False, True)
+    assert str(start) not in study.RESULTS.read_text()
+    lines = table.levels([first, second], "small-").splitlines()[2:]
+    assert [f"`{told}`" in line for line in lines] == [False, True]
+
+
 def test_what_is_far_behind_is_given_up(
     modules: dict[str, ModuleType], words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -316,7 +337,7 @@ def test_levels_by_hand(modules: dict[str, ModuleType], tmp_path: Path) -> None:
     table = modules["table"]
     rows = [
         {"setting": f"small-noise-{level}", "variant": "auto", "rounds": done, "planned": "8", "final_test": test}
-        | {"val_accuracy": "20.00"}
+        | {"val_accuracy": "20.00", "sets": "learner.frac=auto"}
         for level, done, test in ((0, "8", "80.00"), (0, "8", "84.00"), (40, "8", "70.00"), (80, "3", "10.00"))
     ]
     line = table.levels(rows, "small-").splitlines()[2]

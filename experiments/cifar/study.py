@@ -154,17 +154,18 @@ def agreed(folder: Path) -> list[float]:
 
 
 def collect(runs: Path) -> None:
-    """Take the run folders below `runs` in, in place of what was there of the same name."""
+    """Take the run folders below `runs` in, in place of what was there of the same name and keys."""
     results, curves = {row["run"]: row for row in rows(RESULTS)}, rows(CURVES)
     for folder in sorted(path.parent for path in runs.glob("*/rounds.jsonl")):
         records = RunFolder(folder).records()
         if not records:
             continue
-        results[folder.name] = result(folder, records)
-        curves = [row for row in curves if row["run"] != folder.name]
+        row = result(folder, records)
+        results[row["run"]] = row
+        curves = [other for other in curves if other["run"] != row["run"]]
         for record in records:
             figures = {name: f"{record[name]:.2f}" for name in FIGURES if name in record}
-            curves.append({"run": folder.name, "round": str(record["round"]), **figures})
+            curves.append({"run": row["run"], "round": str(record["round"]), **figures})
     write(RESULTS, results.values(), ["run", *NAMES, "planned", "given_up", *FIGURES, "final_test", "seconds", *MADE])
     write(CURVES, curves, ["run", "round", *FIGURES])
     print(f"{len(results)} runs in {RESULTS.name}")
@@ -181,8 +182,9 @@ def result(folder: Path, records: list[dict[str, Any]]) -> dict[str, str]:
     means = {n: f"{fmean(r[n] for r in last):.2f}" for n in FIGURES if all(n in r for r in last)}
     lost = folder / "lost.txt"
     known = {name: str(environment.get(name, "")) for name in ("device", "precision")}
+    other = other_keys(folder)
     return {
-        "run": folder.name,
+        "run": " ".join((folder.name, *other)),
         **dict(
             zip(NAMES, (setting, variant, seed.removeprefix("seed"), str(len(records)), str(bool(full))), strict=True)
         ),
@@ -193,12 +195,15 @@ def result(folder: Path, records: list[dict[str, Any]]) -> dict[str, str]:
         "seconds": f"{sum(r['wall_s'] for r in records):.1f}",
         **known,
         "config_hash": str(environment.get("config_hash", ""))[:12],
-        "sets": " ".join((*composed(variant).sets, *other_keys(folder))),
+        "sets": " ".join((*composed(variant).sets, *other)),
     }
 
 
 def other_keys(folder: Path) -> list[str]:
-    """What a run has beyond its name: keys of `run --set`, or of a variant that was another one then."""
+    """What a run has beyond its name: keys of `run --set`, or of a variant that was another one then.
+
+    Of a file only its folder is told, which is the run it is from.
+    """
     setting, variant, seed, planned, *full = folder.name.split("--")
     here = load_config(read_toml(folder / "config.toml"))
     known = configured(composed(variant), PLACES[setting], int(seed.removeprefix("seed")), int(planned), bool(full), ())
@@ -206,7 +211,7 @@ def other_keys(folder: Path) -> list[str]:
         return []
     ours, theirs = (c.model_dump(mode="json", exclude={"run", "federation"}) for c in (known, here))
     return [
-        f"{section}.{key}={value}"
+        f"{section}.{key}={Path(value).parent.name if (section, key) == ('model', 'start') and value else value}"
         for section, keys in theirs.items()
         for key, value in keys.items()
         if ours[section].get(key) != value

@@ -127,15 +127,21 @@ def printed(setting: str) -> str:
     return f" (paper: {', '.join(dict.fromkeys(found))})" if found and not PLACES[setting].sets else ""
 
 
+def line_of(row: Row) -> str:
+    """A run's variant, and its keys beyond it."""
+    more = sorted(set(row["sets"].split()) - set(composed(row["variant"]).sets))
+    return ", ".join((row["variant"], *(f"`{key}`" for key in more)))
+
+
 def levels(results: list[Row], prefix: str) -> str:
     """Test accuracy, and validation in brackets, by variant and noise level."""
     lines = [f"| variant | seeds | {' | '.join(f'noise {n} %' for n in LEVELS)} |", f"|---|---|{'---|' * len(LEVELS)}"]
-    names = dict.fromkeys(row["variant"] for row in results if row["setting"].startswith(f"{prefix}noise-"))
+    names = dict.fromkeys(line_of(row) for row in results if row["setting"].startswith(f"{prefix}noise-"))
     order = [v.name for group in GROUPS.values() for v in group]
     for variant in sorted(names, key=lambda n: order.index(n) if n in order else len(order)):
         cells, seeds = [], set()
         for level in LEVELS:
-            mine = [r for r in results if (r["setting"], r["variant"]) == (f"{prefix}noise-{level}", variant)]
+            mine = [r for r in results if (r["setting"], line_of(r)) == (f"{prefix}noise-{level}", variant)]
             whole = [r for r in mine if r["rounds"] == r["planned"]]
             seeds |= {len(whole)} if whole else set()
             cells.append(f"{mean(whole, 'final_test')} ({mean(whole, 'val_accuracy')})" if whole else "–")
@@ -243,7 +249,7 @@ def draw_levels(results: list[Row], prefix: str, path: Path) -> bool:
     lines: dict[str, list[tuple[int, float]]] = {}
     for variant in ("fedavg", "published", "auto", "plus"):
         for level in LEVELS:
-            mine = [r for r in results if (r["setting"], r["variant"]) == (f"{prefix}noise-{level}", variant)]
+            mine = [r for r in results if (r["setting"], line_of(r)) == (f"{prefix}noise-{level}", variant)]
             whole = [float(r["final_test"]) for r in mine if r["rounds"] == r["planned"]]
             if whole:
                 lines.setdefault(variant, []).append((level, statistics.fmean(whole)))
