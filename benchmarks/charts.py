@@ -19,6 +19,8 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
+from fednoil.pages.marked import fill
+
 HERE = Path(__file__).resolve().parent
 TITLES = {
     "clients": "clients per round",
@@ -193,16 +195,6 @@ def tables(found: dict[str, Results]) -> dict[str, str]:
         "checkpoints": checkpoints_table(found),
         "steps": steps_table(found.get("gpu-steps-h200")),
     }
-
-
-def fill(text: str, parts: dict[str, str]) -> str:
-    """The text with every part in its place."""
-    for name, part in parts.items():
-        place = re.compile(rf"(<!-- {re.escape(name)} -->\n).*?(<!-- end -->)", re.S)
-        text, count = place.subn(lambda m, part=part: f"{m[1]}{part}\n{m[2]}", text)
-        if count != 1:
-            raise ValueError(f"README.md has {count} places for '{name}', not one")
-    return text
 
 
 def main() -> None:

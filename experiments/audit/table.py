@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from fednoil.pages.marked import fill
+
 HERE = Path(__file__).parent
 RESULTS, SMALL, LIMITS = (HERE / name for name in ("results.csv", "small.csv", "limits.csv"))
 NAMES = (
@@ -112,16 +114,6 @@ def limits(rows: list[Row]) -> str:
             f"| {values['calibrated']:.1f} | {values['rate_known']:.1f} |"
         )
     return "\n".join(lines)
-
-
-def fill(text: str, parts: dict[str, str]) -> str:
-    """The text with every part in its place."""
-    for name, part in parts.items():
-        place = re.compile(rf"(<!-- {re.escape(name)} -->\n).*?(<!-- end -->)", re.S)
-        text, count = place.subn(lambda m, part=part: f"{m[1]}{part}\n{m[2]}", text)
-        if count != 1:
-            raise ValueError(f"README.md has {count} places for '{name}', not one")
-    return text
 
 
 def write_page() -> None:

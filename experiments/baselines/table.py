@@ -7,7 +7,6 @@ the record of `experiments/reproduce`.
 
 from __future__ import annotations
 
-import re
 import statistics
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from run import NOISES
 
 from fednoil.config import preset
 from fednoil.metrics import converged
+from fednoil.pages.marked import fill
 from fednoil.paper import METHODS, Cell, cells, noise_name, preset_of
 from fednoil.report.record import read_record
 from fednoil.report.runs import FALL
@@ -182,16 +182,6 @@ def parts(records: Path) -> dict[str, str]:
         found[noise] = f"{table(noise, rounds, runs)}\n\n{picture}"
         found[f"{noise} selections"] = selections(noise, rounds)
     return found
-
-
-def fill(text: str, parts: dict[str, str]) -> str:
-    """The text with every part in its place."""
-    for name, part in parts.items():
-        place = re.compile(rf"(<!-- {re.escape(name)} -->\n).*?(<!-- end -->)", re.S)
-        text, count = place.subn(lambda m, part=part: f"{m[1]}{part}\n{m[2]}", text)
-        if count != 1:
-            raise ValueError(f"README.md has {count} places for '{name}', not one")
-    return text
 
 
 def main() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 from variants import GROUPS, NO_SSL, PLACES, composed, reference
 
+from fednoil.pages.marked import fill
 from fednoil.paper.names import preset_of
 from fednoil.paper.tables import cells
 
@@ -188,16 +188,6 @@ def counted(rows: list[Row]) -> str:
         f"Looked at so far on CIFAR: {len(variants)} variants, {joined} of them joined from others, in {len(rows)} "
         f"runs, {lost} of them given up; {seconds / 60:.0f} minutes of rounds."
     )
-
-
-def fill(text: str, parts: dict[str, str]) -> str:
-    """The text with every part in its place."""
-    for name, part in parts.items():
-        place = re.compile(rf"(<!-- {re.escape(name)} -->\n).*?(<!-- end -->)", re.S)
-        text, count = place.subn(lambda m, part=part: f"{m[1]}{part}\n{m[2]}", text)
-        if count != 1:
-            raise ValueError(f"README.md has {count} places for '{name}', not one")
-    return text
 
 
 def _pyplot() -> Any:

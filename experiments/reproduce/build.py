@@ -12,13 +12,13 @@ from __future__ import annotations
 import argparse
 import csv
 import io
-import re
 from pathlib import Path
 
 from beyond import beyond, is_papers, schedules
 
 from fednoil.config.presets import NOISES
 from fednoil.figures import draw
+from fednoil.pages.marked import fill
 from fednoil.report.places import Place
 from fednoil.report.record import read_record, write_record
 from fednoil.report.results import Results, Row
@@ -169,14 +169,6 @@ def parts(results: Results, folder: Path = HERE / "figures") -> dict[str, str]:
     }
 
 
-def fill(text: str, found: dict[str, str]) -> str:
-    """The text with every part in the places it has for them."""
-    for name, part in found.items():
-        place = re.compile(rf"(<!-- {re.escape(name)} -->\n).*?(<!-- end -->)", re.S)
-        text = place.sub(lambda m, part=part: f"{m[1]}{part}\n{m[2]}", text)
-    return text
-
-
 def draw_all(results: Results, folder: Path) -> None:
     """All figures anew, of the settings that `fednoil reproduce` plans for them: SVG, PNG and CSV."""
     for old in folder.glob("*"):
@@ -198,7 +190,7 @@ def main() -> None:
     results = Results(runs)
     draw_all(results, HERE / "figures")
     for readme in (HERE / "README.md", ROOT / "README.md"):
-        readme.write_text(fill(readme.read_text(encoding="utf-8"), parts(results)), encoding="utf-8")
+        readme.write_text(fill(readme.read_text(encoding="utf-8"), parts(results), once=False), encoding="utf-8")
 
 
 if __name__ == "__main__":
