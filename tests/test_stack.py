@@ -321,14 +321,19 @@ def test_portions_cover_every_step_of_every_client(counts: list[int], start: int
             assert frozen == any(count <= step for count in counts[:busy])
 
 
+def unequal_dividemix(values: dict[str, Any]) -> Experiment:
+    """Four clients of different sizes that divide from the first epoch on."""
+    partition = {"kind": "dirichlet", "clients": 4, "samples_per_client": 60, "min_size": 16}
+    values |= {"data": {"name": "fashion-mnist-mini"}, "partition": partition}
+    values["learner"] = {"name": "dividemix", "warmup": 0}
+    return make_experiment(load_config(values))
+
+
 def test_dividemix_looks_at_clients_of_different_sizes_as_one(
     values: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Looks and divisions are one portion for all clients, once between two epochs; the host reads the counts alone."""
-    partition = {"kind": "dirichlet", "clients": 4, "samples_per_client": 60, "min_size": 16}
-    values |= {"data": {"name": "fashion-mnist-mini"}, "partition": partition}
-    values["learner"] = {"name": "dividemix", "warmup": 0}
-    experiment = make_experiment(load_config(values))
+    experiment = unequal_dividemix(values)
     assert len({len(part) for part in experiment.setting.parts}) > 1
     executor, played = stacked(experiment, 4), []
     play = executor.graphs.play
@@ -354,10 +359,7 @@ def test_dividemix_looks_in_parts_without_what_no_graph_can_hold(
     values: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same division whatever the number of passes. In a deterministic run a scatter would wait for the host."""
-    partition = {"kind": "dirichlet", "clients": 4, "samples_per_client": 60, "min_size": 16}
-    values |= {"data": {"name": "fashion-mnist-mini"}, "partition": partition}
-    values["learner"] = {"name": "dividemix", "warmup": 0}
-    experiment = make_experiment(load_config(values))
+    experiment = unequal_dividemix(values)
     wanted = trained(experiment, make_executor(experiment, CPU), [0, 1, 2, 3], 3)
     monkeypatch.setattr(dividemix, "_LOOK", 16)
     executor, names, rows = stacked(experiment, 4), Names(), []
