@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import itertools
 import signal
 import subprocess
 import sys
@@ -178,8 +177,9 @@ def words(tiny_npz: Path, tmp_path: Path) -> list[str]:
     return ["--out", str(tmp_path / "runs"), *(word for one in sets for word in ("--set", one))]
 
 
-@pytest.mark.skip(reason="failed once in five runs of the suite: the alarm inside round 2 was not seen; cause unknown")
+@pytest.mark.parametrize("ctrl_c", [signal.default_int_handler, signal.SIG_IGN], ids=["heard", "ignored"])
 def test_a_run_stops_in_time_goes_on_and_is_collected(
+    ctrl_c: Any,
     modules: dict[str, ModuleType],
     words: list[str],
     tmp_path: Path,
@@ -196,8 +196,11 @@ def test_a_run_stops_in_time_goes_on_and_is_collected(
                 signal.raise_signal(signal.SIGALRM)
 
         patch.setattr(study.Watcher, "local", late)
-        patch.setattr(study.time, "monotonic", itertools.count(step=100).__next__)
-        command(modules, monkeypatch, *run, "--seconds", "100")
+        before = signal.signal(signal.SIGINT, ctrl_c)  # a shell's job in the background ignores it
+        try:
+            command(modules, monkeypatch, *run, "--seconds", "100")
+        finally:
+            signal.signal(signal.SIGINT, before)
     assert "time is up" in capsys.readouterr().out
     assert len((folder / "rounds.jsonl").read_text().splitlines()) == 1
     command(modules, monkeypatch, *run)

@@ -314,3 +314,28 @@ def test_a_file_too_large_for_the_system_is_told_and_resumed(reference: Path, to
     assert not (tmp_path / "r/model.safetensors").exists()
     resume(tmp_path / "r")
     assert results(tmp_path / "r") == results(reference)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGALRM])
+def test_a_signal_waits_until_a_round_is_recorded(number: signal.Signals) -> None:
+    class Called(Exception):
+        pass
+
+    def call(*_: object) -> None:
+        raise Called
+
+    recorded: list[str] = []
+
+    def record() -> None:
+        with runner._uninterrupted():
+            signal.raise_signal(number)
+            recorded.append("whole")
+
+    before = signal.signal(number, call)
+    try:
+        with pytest.raises(Called):
+            record()
+        assert signal.getsignal(number) is call
+    finally:
+        signal.signal(number, before)
+    assert recorded == ["whole"]

@@ -23,7 +23,6 @@ import gc
 import json
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from statistics import fmean
@@ -45,6 +44,10 @@ FIRST_JUDGED = 15  # round from which a run may be given up
 
 class Lost(Exception):
     """The run is too far behind to be worth its time."""
+
+
+class TimeUp(BaseException):
+    """The time of all runs is used up. No error: what tries another way after one must let it through."""
 
 
 class Watcher(Silent):
@@ -80,20 +83,24 @@ def folder_name(setting: str, variant: str, seed: int, rounds: int, full: bool) 
 
 @contextlib.contextmanager
 def time_limit(seconds: float | None) -> Iterator[None]:
-    """End the block when its time is up, as a Ctrl-C would: a run has its checkpoint first."""
+    """End the block when its time is up, between two instructions; a record and its checkpoint are made whole first.
+
+    Not by way of a Ctrl-C, which a job in the background may ignore.
+    """
     if seconds is None:
         yield
         return
     if seconds <= 0:
         raise UserError(f"--seconds = {seconds:g}: give more than 0")
-    deadline = time.monotonic() + seconds
-    before = signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
+
+    def end(*_: object) -> None:
+        raise TimeUp
+
+    before = signal.signal(signal.SIGALRM, end)
     signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.001))
     try:
         yield
-    except KeyboardInterrupt:
-        if time.monotonic() < deadline:
-            raise
+    except TimeUp:
         print("time is up; the same command goes on")
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)

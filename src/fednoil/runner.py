@@ -292,12 +292,13 @@ def _same_config(folder: RunFolder, config: Config) -> None:
 
 @contextlib.contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Let a Ctrl-C wait until a record and its checkpoint are whole."""
+    """Let a Ctrl-C, or an alarm, wait until a record and its checkpoint are whole."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     pending: list[int] = []
-    handlers = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
+    names = ("SIGINT", "SIGTERM", "SIGALRM")  # Windows has no alarm
+    handlers = {s: signal.getsignal(s) for s in signal.Signals if s.name in names}
     for number in handlers:
         signal.signal(number, lambda n, _frame: pending.append(n))
     try:
