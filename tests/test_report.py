@@ -12,10 +12,11 @@ from made_runs import made_run, site_run
 
 from fednoil.report.claims import UNTESTED, judge
 from fednoil.report.html import page_data, paired_rows, render
+from fednoil.report.latex import latex
 from fednoil.report.results import Results, paired
 from fednoil.report.runs import load_run, load_runs
 from fednoil.report.sheets import sheets
-from fednoil.report.text import latex, markdown
+from fednoil.report.text import markdown
 
 
 def results(*paths: Path) -> Results:

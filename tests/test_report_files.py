@@ -14,11 +14,12 @@ from conftest import fednoil, refused
 from made_runs import made_run, site_run
 
 from fednoil.report.html import page_data, render
+from fednoil.report.latex import latex
 from fednoil.report.record import read_record
 from fednoil.report.results import Results
 from fednoil.report.runs import load_run, load_runs
 from fednoil.report.sheets import sheets
-from fednoil.report.text import latex, markdown
+from fednoil.report.text import markdown
 
 
 def results(*paths: Path) -> Results:
@@ -44,19 +45,44 @@ def test_the_files(tmp_path: Path) -> None:
     assert tex.count("\\begin{table}") == tex.count("\\end{table}") == 1
 
 
-def test_wide_tables_fit_a_page_and_say_over_how_many_seeds(tmp_path: Path) -> None:
-    for noise in ("symmetric-high", "symmetric-low", "pair-high", "pair-low"):
+def test_latex_puts_settings_over_noises_and_splits_what_is_wide(tmp_path: Path) -> None:
+    for noise in ("symmetric-high", "symmetric-low", "pair-high"):
         made_run(tmp_path / noise, where=("paper", "fashion-mnist", "iid", noise))
     made_run(tmp_path / "again", seed=1)
-    narrow = latex(results(tmp_path))
-    assert "1 to 2 seeds.}" in narrow
-    assert "resizebox" not in narrow
+    made_run(tmp_path / "fourth", "fedavg", [60] * 8, where=("paper", "fashion-mnist", "non-iid", "pair-high"))
+    whole = latex(results(tmp_path))
+    assert "FedNoiL and baselines (Table 1 of the paper), fashion-mnist. 1 to 2 seeds.}" in whole
+    assert (
+        " & \\multicolumn{3}{c}{iid} & \\multicolumn{1}{c}{non-iid} \\\\\n\\cmidrule(lr){2-4}\\cmidrule(lr){5-5}\n"
+        "Method & symmetric-high & symmetric-low & pair-high & pair-high \\\\\n" in whole
+    )
     made_run(tmp_path / "fifth", where=("paper", "fashion-mnist", "non-iid", "pair-low"))
-    wide = latex(results(tmp_path))
-    assert "\\begin{table*}" in wide
-    assert "\\resizebox{\\textwidth}{!}{%\n\\begin{tabular}{lccccc}" in wide
-    assert "\\end{tabular}}\n\\end{table*}" in wide
-    assert wide.count("{") == wide.count("}")
+    split = latex(results(tmp_path))
+    assert "fashion-mnist, iid. 1 to 2 seeds.}" in split
+    assert "fashion-mnist, non-iid. 1 seed.}" in split
+    first, second = split.split("\\end{table")[:2]
+    assert "FedAvg" not in first  # it has no run there
+    assert "Vanilla FedAvg & 60.00 & -- \\\\" in second
+
+
+def test_latex_is_well_formed(tmp_path: Path) -> None:
+    """Every table has as many cells in each line as columns; braces, mathematics and environments are closed."""
+    for noise in ("symmetric-high", "pair-high"):
+        for method in ("fednoil-logarithm", "fednoil-uniform-clients"):
+            where = ("paper", "fashion-mnist", "iid", noise)
+            made_run(tmp_path / f"{noise}-{method}", method, [60] * 4 + [90, 50] * 2, where=where, noise_ratio=60.0)
+    text = latex(results(tmp_path))
+    for table in re.findall(r"\\begin\{tabular\}.*?\\end\{tabular\}", text, flags=re.DOTALL):
+        columns = len(re.match(r"\\begin\{tabular\}\{(\w+)\}", table)[1])  # type: ignore[index]
+        for line in table.splitlines():
+            if line.endswith("\\\\"):
+                spans = sum(int(n) - 1 for n in re.findall(r"multicolumn\{(\d+)\}", line))
+                assert len(re.findall(r"(?<!\\)&", line)) + 1 + spans == columns, line
+    assert text.count("{") == text.count("}")
+    assert text.count("$") % 2 == 0
+    opened, closed = (sorted(re.findall(rf"\\{word}\{{(\S+?)\}}", text)) for word in ("begin", "end"))
+    assert opened == closed
+    assert "{\\small last round" in text
 
 
 def test_tables_are_printed_without_a_file(tmp_path: Path) -> None:

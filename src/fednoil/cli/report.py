@@ -51,6 +51,7 @@ def write_reports(
     """Write what was asked for; returns the files."""
     from fednoil.records.files import write_text
     from fednoil.report import html as page
+    from fednoil.report import latex as tables
     from fednoil.report import text
     from fednoil.report.results import Results
 
@@ -60,5 +61,5 @@ def write_reports(
     if markdown is not None:
         write_text(markdown, text.markdown(results))
     if latex is not None:
-        write_text(latex, text.latex(results))
+        write_text(latex, tables.latex(results))
     return [path for path in (html, markdown, latex) if path is not None]

@@ -1,13 +1,10 @@
-"""The tables as Markdown and LaTeX, ready to be pasted into a paper or an issue."""
+"""The tables and claims as Markdown, ready to be pasted into an issue."""
 
 from __future__ import annotations
 
 from fednoil.report.claims import SCOPE, judge
 from fednoil.report.results import Results
 from fednoil.report.sheets import Entry, Sheet, sheets
-
-_WIDE = 4  # columns of numbers that fit into one column of text
-_PAPER = "Wang, Zhou, Long, Han, Jiang: FedNoiL (arXiv 2205.10110)"
 
 
 def markdown(results: Results) -> str:
@@ -58,64 +55,3 @@ def _markdown_entry(entry: Entry | None) -> str:
     difference = "" if entry.difference is None else f", {entry.difference:+.2f}"
     beside = f" [{'; '.join(entry.beside)}{difference}]" if entry.beside else ""
     return f"{ours} (n = {len(entry.row.runs)}){beside}"
-
-
-def latex(results: Results) -> str:
-    """Every table as a `table` environment (booktabs), the paper's value in small type under ours."""
-    lines = [f"% Values of the paper: {_PAPER}", "% needs \\usepackage{booktabs} and \\usepackage{graphicx}", "", ""]
-    return "\n".join(lines) + "\n\n".join(_latex_sheet(sheet) for sheet in sheets(results)) + "\n"
-
-
-def _latex_sheet(sheet: Sheet) -> str:
-    heads = [_escape(_heading(sheet, j)) for j in range(len(sheet.columns))]
-    wide = len(heads) > _WIDE  # over both columns of a page, and no wider than that
-    table = "table*" if wide else "table"
-    lines = [
-        f"\\begin{{{table}}}",
-        "\\centering",
-        f"\\caption{{{_escape(sheet.title)}. {_escape(sheet.note)} {_seeds(sheet)}}}",
-        *(["\\resizebox{\\textwidth}{!}{%"] if wide else []),
-        f"\\begin{{tabular}}{{l{'c' * len(heads)}}}",
-        "\\toprule",
-        " & ".join(["Method", *heads]) + " \\\\",
-        "\\midrule",
-    ]
-    for method, entries in zip(sheet.methods, sheet.entries, strict=True):
-        lines.append(" & ".join([_escape(method), *(_latex_entry(entry) for entry in entries)]) + " \\\\")
-        if any(entry and entry.beside for entry in entries):
-            small = [f"{{\\small {_number('; '.join(e.beside))}}}" if e and e.beside else "" for e in entries]
-            lines.append(" & ".join(["", *small]) + " \\\\")
-    return "\n".join([*lines, "\\bottomrule", f"\\end{{tabular}}{'}' * wide}", f"\\end{{{table}}}"])
-
-
-def _seeds(sheet: Sheet) -> str:
-    """Over how many seeds the cells are."""
-    counts = [len(entry.row.runs) for entries in sheet.entries for entry in entries if entry]
-    least, most = min(counts), max(counts)
-    return f"{least} seed{'s' * (least != 1)}." if least == most else f"{least} to {most} seeds."
-
-
-def _latex_entry(entry: Entry | None) -> str:
-    if entry is None:
-        return "--"
-    number = _number(str(entry.ours))
-    return f"\\textbf{{{number}}}" if entry.best else number
-
-
-def _number(text: str) -> str:
-    return text.replace(" ± ", " $\\pm$ ").replace("*", "$^\\ast$")
-
-
-_SPECIAL = {
-    "\\": "\\textbackslash{}",
-    "~": "\\textasciitilde{}",
-    "^": "\\textasciicircum{}",
-    "†": "$\\dagger$",
-    "±": "$\\pm$",
-    "*": "$^\\ast$",
-    **{character: f"\\{character}" for character in "&%$#_{}"},
-}
-
-
-def _escape(text: str) -> str:
-    return "".join(_SPECIAL.get(character, character) for character in text)
