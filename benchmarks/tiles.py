@@ -4,8 +4,8 @@
 
 Without `--all` only the convolutions that a step has more than once, which are nearly all of its arithmetic.
 
-Tiles are compiled in parallel processes first, then timed one after another. What `fednoil.kernels.conv` would take by
-itself stands beside the fastest; the sums are of all convolutions of one step.
+Tiles are compiled in parallel processes first, then timed one after another. What `fednoil.kernels.conv_tiles` would
+take by itself stands beside the fastest; the sums are of all convolutions of one step.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 import torch
 
-from fednoil.kernels import conv
-from fednoil.kernels.conv import Config, Shape
+from fednoil.kernels import conv, conv_tiles
+from fednoil.kernels.conv_tiles import Config, Shape
 
 SHARED_MEMORY = 227 * 1024  # bytes that a program can have on an H100/H200
 ACCUMULATORS = 128  # 32-bit registers of a thread for its part of the result
@@ -52,9 +52,9 @@ def shape_of(layer: Layer, clients: int, images: int) -> Shape:
 def default(gemm: str, shape: Shape) -> Config:
     """What the package takes."""
     chosen = {
-        "forward": conv.forward_config,
-        "input gradient": conv.input_gradient_config,
-        "weight gradient": conv.weight_gradient_config,
+        "forward": conv_tiles.forward_config,
+        "input gradient": conv_tiles.input_gradient_config,
+        "weight gradient": conv_tiles.weight_gradient_config,
     }
     return chosen[gemm](shape, torch.bfloat16)
 

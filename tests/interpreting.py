@@ -1,4 +1,4 @@
-"""Triton's interpreter on this machine, for the tests of kernels."""
+"""What the tests of kernels share: Triton's interpreter on this machine, and a reference in full precision."""
 
 import pytest
 import torch
@@ -20,3 +20,8 @@ def loops_of_the_interpreter(monkeypatch):
         scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
 
     monkeypatch.setattr(interpreter, "_patch_lang_tensor", patch_index)
+
+
+@pytest.fixture(autouse=True)
+def _exact_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)

@@ -1,43 +1,22 @@
 """The stacked convolution against PyTorch's, client by client; on the CPU through Triton's interpreter."""
 
-import copy
 import os
 
 import pytest
 import torch
-from torch import Tensor, nn
-from torch.func import functional_call, stack_module_state
+
+pytest.importorskip("triton")
+if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
+    pytest.skip("needs a GPU or TRITON_INTERPRET=1", allow_module_level=True)
+from interpreting import DEVICE, _exact_reference, loops_of_the_interpreter  # noqa: F401
+from torch import Tensor
 from torch.nn import functional as F
 
-triton = pytest.importorskip("triton")
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-if DEVICE == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
-    pytest.skip("needs a GPU or TRITON_INTERPRET=1", allow_module_level=True)
-
-from fednoil import kernels  # noqa: E402
-from fednoil.kernels import conv  # noqa: E402
-from fednoil.models.layers import Stacked  # noqa: E402
-from fednoil.models.resnet import BasicBlock  # noqa: E402
+from fednoil.kernels import conv, conv_tiles
+from fednoil.kernels.conv_tiles import Config, Configs, Shape
 
 # The interpreter multiplies bfloat16 as if it were whole numbers.
 HALF = torch.bfloat16 if DEVICE == "cuda" else torch.float16
-
-if DEVICE == "cpu":  # the interpreter's loop bounds are arrays of one element, which NumPy 2.4 refuses as numbers
-    from triton.runtime import interpreter
-
-    patch_tensor = interpreter._patch_lang_tensor
-
-    def patch_index(tensor: type, scope: object) -> None:
-        patch_tensor(tensor, scope)
-        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
-
-    interpreter._patch_lang_tensor = patch_index
-
-
-@pytest.fixture(autouse=True)
-def _exact_reference(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-
 
 # K, B, H, W, C, O, kernel, stride, padding
 PLAIN = [
@@ -136,9 +115,7 @@ def test_weights_are_read_where_they_lie():
     turned = w.detach().permute(0, 4, 3, 1, 2).contiguous().permute(0, 3, 4, 2, 1).requires_grad_()  # PyTorch's memory
     tensors = (x, turned, bias)
     check(conv.conv2d(*tensors, 1, 1), reference(*others, 1, 1, False), tensors, others, 1e-4)
-    used = [
-        conv.Conv.apply(x, t, bias, 1, 1, False, False, False, conv.Configs())[2].numel() for t in (w, wide, turned)
-    ]
+    used = [conv.Conv.apply(x, t, bias, 1, 1, False, False, False, Configs())[2].numel() for t in (w, wide, turned)]
     assert used == [0, 0, w.numel()]
 
 
@@ -162,7 +139,7 @@ def test_sums_of_splits_keep_order_and_type(splits):
 
 
 def test_unpooling_fills_every_pixel():
-    shape = conv.Shape(2, 3, 5, 7, 4, 20, 1, 1, 1, 0, False)
+    shape = Shape(2, 3, 5, 7, 4, 20, 1, 1, 1, 0, False)
     dy = torch.randn(2, 3, 2, 3, 20, device=DEVICE)
     winner = torch.randint(0, 5, dy.shape, device=DEVICE, dtype=torch.uint8)
     wanted = torch.zeros(2, 3, 5, 7, 20, device=DEVICE)
@@ -230,7 +207,7 @@ def test_vmap_shares_images_without_copies_and_adds_their_gradients():
 def test_a_tile_of_choice_changes_nothing_but_rounding(kind):
     case = (1, 2, 6, 6, 32, 16, 3, 1, 1)
     tensors = inputs(case)
-    config = conv.Configs(**{kind: conv.Config(16, 16, 64, 4, 2, 3)})
+    config = Configs(**{kind: Config(16, 16, 64, 4, 2, 3)})
     check(conv.conv2d(*tensors, 1, 1, config), reference(*tensors, 1, 1, False), tensors, tensors, 1e-4)
 
 
@@ -242,7 +219,7 @@ def test_a_tile_of_choice_changes_nothing_but_rounding(kind):
 def test_blocks_of_whole_rows_find_their_pixels(size, stride, depth, kernel):
     case = (2, 3, size, size, 16, 16, kernel, stride, kernel // 2)
     tensors = inputs(case)
-    config = conv.Configs(weight_gradient=conv.Config(16, 16, depth, 4, 2, splits=2))
+    config = Configs(weight_gradient=Config(16, 16, depth, 4, 2, splits=2))
     got = conv.conv2d(*tensors, *case[7:], config)
     check(got, reference(*tensors, *case[7:], False), tensors, tensors, 1e-4)
 
@@ -253,7 +230,7 @@ def test_blocks_of_whole_rows_find_their_pixels(size, stride, depth, kernel):
 @pytest.mark.parametrize("pixels", [2, 4])  # a width that they do not divide takes them one by one
 def test_pixels_that_share_a_gather_get_the_same_gradient(case, pixels):
     tensors = inputs(case)
-    config = conv.Configs(input_gradient=conv.Config(16, 32, 16, 4, 2, pixels=pixels))
+    config = Configs(input_gradient=Config(16, 32, 16, 4, 2, pixels=pixels))
     wanted = reference(*tensors, *case[7:], False)
     check(conv.conv2d(*tensors, *case[7:], config), wanted, tensors, tensors, 1e-4)
 
@@ -277,82 +254,13 @@ def test_shapes_that_do_not_fit_are_refused():
         conv.conv2d(x[:, :, :3], w)
 
 
-@pytest.mark.parametrize("stride", [1, 2])
-@pytest.mark.parametrize("with_residual", [False, True])
-def test_a_norm_takes_its_statistics_from_the_convolution(stride, with_residual):
-    """Several clients under vmap against nn.Conv2d and nn.BatchNorm2d, running statistics too."""
-    torch.manual_seed(0)
-    layers = [nn.Sequential(nn.Conv2d(4, 24, 3, stride, 1, bias=False), nn.BatchNorm2d(24)) for _ in range(3)]
-    layers = [layer.to(DEVICE) for layer in layers]
-    x = torch.randn(3, 5, 4, 9, 7, device=DEVICE)
-    residual = torch.randn_like(layers[0][0](x[0])).expand(3, -1, -1, -1, -1) if with_residual else None
-    wanted = []
-    for k, (layer, norm) in enumerate(layers):
-        norm.running_mean.normal_()
-        start = copy.deepcopy(norm)
-        y = norm(layer(x[k]))
-        y = torch.relu(y if residual is None else y + residual[k])
-        gradients = torch.autograd.grad(y.square().sum(), [layer.weight, norm.weight, norm.bias])
-        wanted.append((y, *gradients, norm.running_mean, norm.running_var))
-        layers[k] = nn.Sequential(layer, start)
-    params, buffers = stack_module_state(layers)
-
-    def one(params, buffers, x, residual):
-        template = copy.deepcopy(layers[0])
-        template.forward = lambda x: conv.conv_norm_relu_nchw(x, *template, residual)[0]
-        return functional_call(template, (params, buffers), (x,))
-
-    if residual is None:
-        y = torch.vmap(lambda p, b, x: one(p, b, x, None))(params, buffers, x)
-    else:
-        y = torch.vmap(one)(params, buffers, x, residual)
-    names = ("0.weight", "1.weight", "1.bias")
-    gradients = torch.autograd.grad(y.square().sum(), [params[name] for name in names])
-    got = (y, *gradients, buffers["1.running_mean"], buffers["1.running_var"])
-    for place, name in enumerate(("y", *names, "mean", "variance")):
-        expected = torch.stack([row[place] for row in wanted])
-        torch.testing.assert_close(got[place], expected, rtol=1e-3, atol=1e-3, msg=lambda m, name=name: f"{name}: {m}")
-
-
-@pytest.mark.parametrize(("outputs", "stride"), [(8, 1), (16, 2)])
-def test_the_gradients_of_both_ways_through_a_block_meet_in_one_kernel(monkeypatch, outputs, stride):
-    """Two clients' blocks under vmap against PyTorch's own, images' gradients too; no addition beside the kernel's."""
-    monkeypatch.setattr(kernels, "usable", lambda x: True)
-    torch.manual_seed(0)
-    blocks = [BasicBlock(8, outputs, stride, "batch").to(DEVICE) for _ in range(2)]
-    x = torch.randn(2, 3, 8, 6, 5, device=DEVICE).requires_grad_()
-    params, buffers = stack_module_state(copy.deepcopy(blocks))
-    wanted = []
-    for block, images in zip(blocks, x, strict=True):  # outside of `Stacked`, but BatchNorm has a kernel there too
-        own = images.detach().requires_grad_()
-        with monkeypatch.context() as plain:
-            plain.setattr(kernels, "usable", lambda x: False)
-            y = block(own)
-        wanted.append(torch.autograd.grad(y.square().sum(), [own, *block.parameters()]))
-
-    def one(params, buffers, images):
-        return functional_call(blocks[0], (params, buffers), (images,))
-
-    with Stacked():
-        y = torch.vmap(one)(params, buffers, x)
-    added = []
-    launch = conv._input_gradient
-
-    def noted(*args):
-        added.append(args[-1] is not None and args[-1].is_contiguous())  # no copy of it either
-        return launch(*args)
-
-    monkeypatch.setattr(conv, "_input_gradient", noted)
-    got = torch.autograd.grad(y.square().sum(), [x, *params.values()])
-    assert sorted(added) == [False] * (2 if stride == 2 else 1) + [True]
-    for place, found in enumerate(got):
-        torch.testing.assert_close(found, torch.stack([row[place] for row in wanted]), rtol=1e-3, atol=1e-3)
-
-
 @pytest.mark.parametrize(("room", "widest"), [(232448, 256), (101376, 128)])
 def test_a_tile_fits_the_shared_memory(monkeypatch: pytest.MonkeyPatch, room: int, widest: int) -> None:
-    monkeypatch.setattr(conv, "_room", lambda: room)
-    shape = conv.Shape(6, 87, 4, 4, 512, 512, 3, 3, 1, 1, False)
-    for tile in (conv.forward_config(shape, torch.bfloat16), conv.input_gradient_config(shape, torch.bfloat16)):
+    monkeypatch.setattr(conv_tiles, "_room", lambda: room)
+    shape = Shape(6, 87, 4, 4, 512, 512, 3, 3, 1, 1, False)
+    for tile in (
+        conv_tiles.forward_config(shape, torch.bfloat16),
+        conv_tiles.input_gradient_config(shape, torch.bfloat16),
+    ):
         assert tile.cols == widest
         assert (tile.rows + tile.cols) * tile.depth * 2 * tile.stages <= room

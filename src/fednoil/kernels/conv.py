@@ -7,9 +7,7 @@ differentiable and fold a dimension of `torch.vmap` into the clients, so a netwo
 single launch for all of them. Sums are taken in fp32 and in a fixed order: the results are deterministic.
 """
 
-from functools import cache
-from math import ceil
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import triton
@@ -17,73 +15,22 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from fednoil.kernels import conv_kernels as kernels
+from fednoil.kernels.conv_tiles import (
+    Config,
+    Configs,
+    Shape,
+    _block,
+    _split,
+    _splits,
+    forward_config,
+    input_gradient_config,
+    weight_gradient_config,
+)
 from fednoil.kernels.norm import Parts, batch_norm_act_nchw
 
-PROCESSORS = 132  # streaming multiprocessors of an H100/H200: what the splits of the weight gradient have to fill
 BIAS_ROWS, BIAS_SPLITS = 64, 32
 UNPOOL_NUMBERS = 2048  # of a tile: two 16-byte loads of a thread in 16-bit numbers
 SUM_NUMBERS, SUM_SPLITS = 1024, 32  # of a tile, and the splits that it adds at a time at most
-
-
-class Config(NamedTuple):
-    """Tile of a kernel: rows × cols of its result and the depth of a step of the sum; splits are the weight gradient's
-    (0: as many as fill the GPU), pixels the input gradient's (neighbours in one row of the GEMM)."""
-
-    rows: int
-    cols: int
-    depth: int
-    warps: int = 4
-    stages: int = 3
-    splits: int = 0
-    pixels: int = 1
-
-
-class Configs(NamedTuple):
-    """Tiles of the three GEMMs of a convolution; None stands for the default of its shape."""
-
-    forward: Config | None = None
-    input_gradient: Config | None = None
-    weight_gradient: Config | None = None
-
-
-class Shape(NamedTuple):
-    """Sizes of a stacked convolution, K clients with B images each; pool: 2×2 max-pooling (and ReLU) follows."""
-
-    K: int
-    B: int
-    H: int
-    W: int
-    C: int
-    outputs: int
-    KH: int
-    KW: int
-    stride: int
-    padding: int
-    pool: bool
-
-    @property
-    def result(self) -> tuple[int, int]:
-        """Height and width of the result, after pooling where there is one (the last odd row and column dropped)."""
-        high = (self.H + 2 * self.padding - self.KH) // self.stride + 1
-        wide = (self.W + 2 * self.padding - self.KW) // self.stride + 1
-        return (high // 2, wide // 2) if self.pool else (high, wide)
-
-    @property
-    def plain(self) -> "Shape":
-        """The convolution alone: what the gradients see once the pooling is undone."""
-        return self._replace(pool=False)
-
-    def constants(self) -> dict[str, Any]:
-        """The constants that all GEMM kernels share."""
-        return {
-            "H": self.H,
-            "W": self.W,
-            "C": self.C,
-            "OUT": self.outputs,
-            "KH": self.KH,
-            "KW": self.KW,
-            "PAD": self.padding,
-        }
 
 
 def conv2d(
@@ -351,79 +298,3 @@ def _sum(part: Tensor, dtype: torch.dtype) -> Tensor:
     grid = (triton.cdiv(total.numel(), block),)
     kernels.sum_kernel[grid](part, total, len(part), total.numel(), SPLITS=at_once, BLOCK=block)
     return total
-
-
-def _split(rows: int, block: int, wanted: int) -> tuple[int, int]:
-    """Rows of a split, a multiple of block, and the number of splits, at most the wanted."""
-    share = ceil(ceil(rows / wanted) / block) * block
-    return share, ceil(rows / share)
-
-
-def _splits(tiles: int, rows: int, block: int, channels: int) -> int:
-    """Splits that fill the processors about four times over with at least eight steps each.
-
-    Few channels make loads too narrow for the pipeline to run ahead: twice as many programs hide their latency instead.
-    """
-    rounds, steps = (8, 4) if channels < 16 else (4, 8)
-    return max(1, min(ceil(rounds * PROCESSORS / tiles), rows // (steps * block)))
-
-
-def _block(size: int, most: int) -> int:
-    """The power of two from 16 to most that covers size."""
-    return min(most, max(16, triton.next_power_of_2(size)))
-
-
-def _depth(channels: int, taps: int, most: int) -> int:
-    """Step along the flattened (tap, channel) axis: a divisor of the channels where one is large enough."""
-    while most > 16 and channels % most and channels >= 16:
-        most //= 2
-    return most if channels % most == 0 else _block(taps * channels, 32)
-
-
-def forward_config(s: Shape, dtype: torch.dtype) -> Config:
-    """Default tile of the forward kernel."""
-    if dtype == torch.float32:  # exact products have no tensor cores: small tiles
-        return Config(32 if s.pool else 64, _block(s.outputs, 32), _depth(s.C, s.KH * s.KW, 32), 4, 2)
-    if s.pool:  # rows are windows, with four accumulators
-        cols = _block(s.outputs, 64)
-        return Config(128 if cols <= 32 else 64, cols, _depth(s.C, s.KH * s.KW, 32), 4, 4)
-    depth = _depth(s.C, s.KH * s.KW, 64)
-    if s.C < 16:
-        return Config(128, _block(s.outputs, 128), depth, 8, 3)
-    return _wide(s.outputs, depth)
-
-
-def input_gradient_config(s: Shape, dtype: torch.dtype) -> Config:
-    """Default tile of the input gradient's kernel."""
-    if dtype == torch.float32:
-        return Config(64, _block(s.C, 32), _depth(s.outputs, s.KH * s.KW, 32), 4, 2)
-    depth = _depth(s.outputs, s.KH * s.KW, 64)
-    if s.C <= 32 and s.KW > 1 and s.stride == 1 and s.W % 2 == 0:
-        return Config(128, _block(2 * s.C, 64), depth, 4, 3, pixels=2)
-    return _wide(s.C, depth)
-
-
-def _wide(cols: int, depth: int) -> Config:
-    """The fastest tile of a ResNet18's layers on an H200 (`benchmarks/tiles.py`): as wide as the channels.
-
-    Where it has no room in a processor's shared memory it is half as wide.
-    """
-    widest = 256 if (128 + 256) * depth * 2 * 3 <= _room() else 128
-    return Config(128, _block(cols, widest), depth, 8 if min(cols, widest) > 128 else 4, 3)
-
-
-@cache
-def _room() -> int:
-    """Bytes of shared memory that a program can have; without a GPU as many as an H200 has."""
-    return torch.cuda.get_device_properties(0).shared_memory_per_block_optin if torch.cuda.is_available() else 232448
-
-
-def weight_gradient_config(s: Shape, dtype: torch.dtype) -> Config:
-    """Default tile of the weight gradient's kernel: taps * channels × outputs, its depth in pixels."""
-    rows, cols = s.KH * s.KW * s.C, _block(s.outputs, 128)
-    if dtype == torch.float32:
-        return Config(_block(rows, 32), _block(s.outputs, 32), 32, 4, 2)
-    if s.C < 16:  # all taps in one tile, many pixels at a time
-        return Config(_block(rows, 128), _block(s.outputs, 64), 128, 4, 3)
-    # Four warps: with eight, ptxas serializes the products of a tile 128 wide.
-    return Config(_block(rows, 64), cols, 64, 4, 4) if cols <= 64 else Config(_block(rows, 128), cols, 64, 4, 3)

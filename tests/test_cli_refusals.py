@@ -1,0 +1,270 @@
+"""The command line as a hostile user meets it: one line for whatever is wrong, and nothing created or changed."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import fednoil, tiny_arrays
+from PIL import Image
+from test_cli import _own_folder, refused, sets, tree  # noqa: F401
+
+
+@pytest.mark.parametrize(
+    ("args", "parts"),
+    [
+        ("--bogus", ["--bogus"]),
+        ("bogus", ["bogus"]),
+        ("run --bogus", ["--bogus"]),
+        ("run --seed abc", ["run.seed = 'abc'", "integer"]),
+        ("run --seed -1", ["run.seed = '-1'", "greater than or equal to 0"]),
+        ("run --seed", ["--seed"]),
+        ("run --out", ["--out"]),
+        ("run --resume --force --out x", ["--resume and --force"]),
+        ("run --quiet --json", ["--quiet and --json"]),
+        ("run --device tpu", ["run.device = 'tpu'", "'auto', 'cpu' or 'cuda'"]),
+        ("run demo extra", ["extra"]),
+        ("run dmeo", ["unknown preset 'dmeo'", "did you mean 'demo'"]),
+        ("run paper/cifar10/iid/symmetric-high/fedagv", ["unknown method 'fedagv'", "did you mean 'fedavg'"]),
+        ("run paper/cifar11/iid/symmetric-high/fedavg", ["unknown dataset 'cifar11'", "did you mean 'cifar10'"]),
+        ("run paper/cifar10/iid", ["unknown preset 'paper/cifar10/iid'"]),
+        ("run missing.toml", ["cannot read missing.toml"]),
+        ("run --set train.rounds", ["--set train.rounds", "section.key=value"]),
+        ("run --data-dir nowhere --set data.name=cifar10", ["nowhere", "does not exist"]),
+        ("compare", ["RUN"]),
+        ("compare nowhere", ["nowhere is not a run folder"]),
+        ("predict", ["MODEL"]),
+        ("predict m.safetensors", ["IMAGE"]),
+        ("predict m.safetensors a.png", ["m.safetensors", "no such file"]),
+        ("presets --jsno", ["--jsno"]),
+    ],
+)
+def test_wrong_usage(args: str, parts: list[str]) -> None:
+    line = refused(*args.split())
+    assert all(part in line for part in parts), line
+
+
+@pytest.mark.parametrize(
+    ("setting", "parts"),
+    [
+        ("train.roundz=5", ["unknown key 'train.roundz'", "did you mean 'rounds'"]),
+        ("trian.rounds=5", ["unknown section 'trian'", "did you mean 'train'"]),
+        ("server.mu=1", ["unknown key 'server.mu'"]),
+        ("train.lr=-1", ["train.lr = -1", "greater than 0"]),
+        ("train.lr=0", ["train.lr = 0"]),
+        ("train.lr=nan", ["train.lr = nan", "finite"]),
+        ("train.lr=inf", ["train.lr = inf", "finite"]),
+        ("train.lr=fast\nand\nloose", ["train.lr = 'fast", "valid number"]),
+        ("train.lr=", ["train.lr = ''"]),
+        ("train.rounds=0", ["train.rounds = 0", "greater than or equal to 1"]),
+        ("train.rounds=1.5", ["train.rounds = 1.5", "integer"]),
+        ("train.rounds=[1]", ["train.rounds = [1]", "integer"]),
+        ("train.momentum=1", ["train.momentum = 1", "less than 1"]),
+        ("train.weight_decay=-0.1", ["train.weight_decay = -0.1"]),
+        ("train.batch_size=1", ["train.batch_size = 1", "greater than or equal to 2"]),
+        ("run.checkpoint_every=0", ["run.checkpoint_every = 0"]),
+        ("server.client_fraction=0", ["server.client_fraction = 0", "greater than 0"]),
+        ("server.client_fraction=1.5", ["server.client_fraction = 1.5", "less than or equal to 1"]),
+        ("server.name=fedagv", ["server.name = 'fedagv'", "did you mean 'fedavg'"]),
+        ("server.name=3", ["server.name = 3"]),
+        ("learner.name=fednoli", ["learner.name = 'fednoli'", "did you mean 'fednoil'"]),
+        ("schedule.name=linear", ["schedule.name = 'linear'", "constant, cosine, logarithm"]),
+        ("schedule.epochs=0", ["schedule.epochs = 0"]),
+        ("schedule.t_max=5", ["unknown key 'schedule.t_max'"]),
+        ("partition.clients=0", ["partition.clients = 0"]),
+        ("partition.beta=0", ["partition.beta = 0"]),
+        ("partition.kind=random", ["partition.kind = 'random'", "'iid', 'dirichlet', 'quantity' or 'mixture'"]),
+        ("noise.kind=gauss", ["noise.kind = 'gauss'"]),
+        ("noise.mode=medium", ["noise.mode = 'medium'", "'high' or 'low'"]),
+        ("noise.ratios=[0.5, 1.0]", ["noise.ratios.1 = 1.0", "less than 1"]),
+        ("noise.ratios=[-0.1]", ["noise.ratios.0 = -0.1"]),
+        ("noise.ratios=[]", ["noise.ratios = []"]),
+        ("noise.ratios=0.5", ["noise.ratios = 0.5"]),
+        ("noise.pair_map=none", ["noise.pair_map = 'none'", "'per_client', 'per_group' or 'shared'"]),
+        ("noise.kind=manifest", ["noise.manifest"]),
+        ("noise.manifest=a.parquet", ["noise.manifest"]),
+        ("model.width=0", ["model.width = 0"]),
+        ("model.name=cnm", ["model.name = 'cnm'", "did you mean 'cnn'"]),
+        ("data.name=cifar11", ["data.name = 'cifar11'", "did you mean 'cifar10'"]),
+        ("data.name=3", ["data.name = 3", "string"]),
+        ("data.name=npz:", ["data.name = 'npz:'"]),
+        ("data.mean=[0.1, 0.2]", ["data.mean", "2 numbers"]),
+        ("data.std=[0]", ["data.std.0 = 0"]),
+    ],
+)
+def test_wrong_values(setting: str, parts: list[str]) -> None:
+    line = refused("run", "demo/fedavg", "--set", setting)
+    assert all(part in line for part in parts), line
+
+
+def test_wrong_schedules() -> None:
+    base = ("run", "--set", "schedule.name=cosine", "--set")
+    assert "schedule.r_min = 1" in refused(*base, "schedule.r_min=1")
+    line = refused(*base, "schedule.t_min=9", "--set", "schedule.t_max=8")
+    assert "schedule.t_min = 9 must not exceed schedule.t_max = 8" in line
+
+
+@pytest.mark.parametrize("content", [b"[train\nlr = 1", b"lr = 1", b"\xff\xfe\x00", b"[trian]\n", b"[train]\nlr = -1"])
+def test_wrong_files(content: bytes) -> None:
+    Path("mine.toml").write_bytes(content)
+    refused("run", "mine.toml")
+
+
+def test_a_preset_is_not_mistaken_for_a_file_of_its_name() -> None:
+    Path("demo").write_text("not TOML")
+    assert "train.lr" in refused("run", "demo", "--set", "train.lr=-1")
+
+
+def test_cuda_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert "run.device = 'cuda'" in refused("run", "--device", "cuda")
+
+
+def changed(**changes: Any) -> dict[str, Any]:
+    return {**tiny_arrays(), **changes}
+
+
+ARRAYS = tiny_arrays()
+BAD_ARRAYS = {
+    "x_test": {k: v for k, v in ARRAYS.items() if k != "x_test"},
+    "shape (80, 64)": changed(x_train=ARRAYS["x_train"].reshape(80, 64)),
+    "float64": changed(x_train=ARRAYS["x_train"] / 255.0),
+    "test images are": changed(x_test=ARRAYS["x_test"][:, :7]),
+    "label 9": changed(y_test=np.where(ARRAYS["y_test"] == 3, 9, ARRAYS["y_test"])),
+    "label -1": changed(y_train=ARRAYS["y_train"] - 1),
+    "y_train": changed(y_train=np.array([str(y) for y in ARRAYS["y_train"]], dtype=object)),
+    "class 2 has no training image": changed(y_train=np.where(ARRAYS["y_train"] == 2, 3, ARRAYS["y_train"])),
+    "80 images and 79 labels": changed(y_train=ARRAYS["y_train"][:79]),
+    "no images": changed(x_test=ARRAYS["x_test"][:0], y_test=ARRAYS["y_test"][:0]),
+    "only one class": changed(y_train=0 * ARRAYS["y_train"], y_test=0 * ARRAYS["y_test"]),
+}
+
+
+@pytest.mark.parametrize("told", BAD_ARRAYS)
+def test_wrong_arrays(told: str) -> None:
+    np.savez("mine.npz", allow_pickle=True, **BAD_ARRAYS[told])
+    line = refused("run", *sets(data__name="npz:mine.npz"))
+    assert "mine.npz" in line
+    assert told == "y_train" or told in line, line
+
+
+def test_missing_truncated_and_corrupt_files(tiny_npz: Path) -> None:
+    for name in ("npz:mine.npz", "folder:mine", "parquet:mine"):
+        assert name in refused("run", *sets(data__name=name))
+    whole = tiny_npz.read_bytes()
+    flipped = bytearray(whole)
+    flipped[len(whole) // 2] ^= 0xFF
+    for content in (b"", b"hello", whole[: len(whole) // 2], bytes(flipped)):
+        Path("mine.npz").write_bytes(content)
+        assert "mine.npz" in refused("run", *sets(data__name="npz:mine.npz"))
+    assert "'cifar10' was not found" in refused("run", "--data-dir", ".", *sets(data__name="cifar10"))
+
+
+class Hostile:
+    """A pickle that leaves a trace when it is loaded."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, ("trace",)
+
+
+def test_hostile_pickles_are_refused_and_never_run() -> None:
+    np.savez("mine.npz", allow_pickle=True, **changed(class_names=np.array([Hostile()] * 4, dtype=object)))
+    assert "mine.npz" in refused("run", *sets(data__name="npz:mine.npz"))
+    batches = Path("cifar-10-batches-py")
+    batches.mkdir()
+    for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch", "batches.meta"):
+        (batches / name).write_bytes(pickle.dumps({"data": Hostile()}, protocol=2))
+    assert "is refused" in refused("run", "--data-dir", ".", *sets(data__name="cifar10"))
+    assert not Path("trace").exists()
+
+
+def test_wrong_pictures() -> None:
+    for split in ("train", "test"):
+        for name in ("cat", "dog"):
+            folder = Path("pets", split, name)
+            folder.mkdir(parents=True)
+            Image.new("L", (8, 8)).save(folder / "1.png")
+    bad = Path("pets/train/dog/2.png")
+    Image.new("L", (8, 9)).save(bad)
+    assert "8×9" in refused("run", *sets(data__name="folder:pets"))
+    bad.write_text("no picture")
+    assert str(bad) in refused("run", *sets(data__name="folder:pets"))
+    bad.unlink()
+    assert "partition.clients = 4" in refused("run", *sets(data__name="folder:pets"))
+    Path("pets/test/dog/1.png").unlink()
+    Path("pets/train/dog/1.png").unlink()
+    assert "dog" in refused("run", *sets(data__name="folder:pets"))
+
+
+def test_too_few_samples(tiny_npz: Path) -> None:
+    name = f"npz:{tiny_npz}"
+    assert "81" in refused("run", *sets(data__name=name, partition__clients=81))
+    assert "samples_per_client = 21" in refused("run", *sets(data__name=name, partition__samples_per_client=21))
+    assert "min_size" in refused("run", *sets(data__name=name, partition__kind="dirichlet", partition__min_size=21))
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("def make(image_shape, num_classes): return None", "returned NoneType"),
+        ("def make(image_shape, num_classes): return 1 / 0", "ZeroDivisionError"),
+        ("def make(): pass", "TypeError"),
+        ("make = 3", "not callable"),
+        ("other = 3", "has no 'make'"),
+        ("raise RuntimeError('on\\nimport')", "on\\nimport"),
+        ("import sys; sys.exit(0)", "SystemExit"),
+        ("import torch\ndef make(image_shape, num_classes): return torch.nn.Flatten()", "no parameters"),
+        ("import torch\ndef make(image_shape, num_classes): return torch.nn.Linear(8, 3)", "returns shape"),
+        ("import torch\ndef make(image_shape, num_classes): return torch.nn.Linear(7, 4)", "fails on images"),
+    ],
+)
+def test_wrong_model_code(code: str, told: str, tiny_npz: Path) -> None:
+    Path("own_model.py").write_text(code)
+    sys.modules.pop("own_model", None)
+    args = ["demo/fedavg", "--set", f"data.name=npz:{tiny_npz}", "--set", "model.name=own_model:make"]
+    sys.dont_write_bytecode, before = True, sys.dont_write_bytecode
+    try:
+        line = refused("run", *args)
+    finally:
+        sys.dont_write_bytecode = before
+    assert "model.name = 'own_model:make'" in line
+    assert told in line, line
+
+
+def test_missing_model_code() -> None:
+    for name in ("nowhere:make", ":make", "nowhere:"):
+        assert f"model.name = '{name}'" in refused("run", "--set", f"model.name={name}")
+
+
+def test_wrong_manifests(reference: Path, tiny_npz: Path) -> None:
+    noise = {"noise__kind": "manifest", "noise__manifest": "mine.parquet"}
+    assert "no such file" in refused("run", *sets(data__name=f"npz:{tiny_npz}", **noise))
+    Path("mine.parquet").write_text("hello")
+    assert "mine.parquet" in refused("run", *sets(data__name=f"npz:{tiny_npz}", **noise))
+    noise["noise__manifest"] = str(reference / "noise.parquet")
+    assert "hash" in refused("run", *sets(**noise))  # the mini data set is other data
+
+
+def test_results_cannot_go_where_they_cannot_be(tiny_npz: Path) -> None:
+    Path("file").touch()
+    args = sets(data__name=f"npz:{tiny_npz}")
+    assert "--out file is a file" in refused("run", *args, "--out", "file")
+    assert "cannot write to file/below" in refused("run", *args, "--out", "file/below")
+    refused("run", *args, "--out", "x" * 999)
+
+
+def test_divergence_is_told_and_what_was_recorded_stays(tiny_npz: Path) -> None:
+    args = sets(data__name=f"npz:{tiny_npz}", train__lr=1e30)
+    status, out, err = fednoil("run", *args, "--quiet", "--out", "r")
+    assert (status, out) == (2, "")
+    assert err.startswith("fednoil: training diverged")
+    assert "lower train.lr (now 1e+30)" in err
+    assert err.count("\n") == 1
+    assert set(tree(Path("r"))) >= {"config.toml", "environment.json", "noise.parquet"}
+    assert not Path("r/.lock").exists()
