@@ -19,11 +19,11 @@ from fednoil.kernels.conv_tiles import (
     Config,
     Configs,
     Shape,
-    _block,
-    _split,
-    _splits,
+    block_size,
     forward_config,
     input_gradient_config,
+    shares,
+    split_count,
     weight_gradient_config,
 )
 from fednoil.kernels.norm import Parts, batch_norm_act_nchw
@@ -242,7 +242,7 @@ def _unpool(dy: Tensor, winner: Tensor, s: Shape) -> tuple[Tensor, Tensor]:
     """The gradient of the convolution [K, B, Ho, Wo, O] from that of its pooled result; the bias's in parts."""
     high, wide = s.result
     rows = s.B * triton.cdiv(high, 2) * triton.cdiv(wide, 2)
-    cols = _block(s.outputs, 64)
+    cols = block_size(s.outputs, 64)
     tiles = triton.cdiv(rows, UNPOOL_NUMBERS // cols)
     pixels = dy.new_empty((s.K, s.B, high, wide, s.outputs))
     parts = dy.new_empty((tiles, s.K, s.outputs), dtype=torch.float32)
@@ -270,7 +270,7 @@ def _weight_gradient(x: Tensor, dy: Tensor, dtype: torch.dtype, s: Shape, config
     high, wide = s.result
     rows, depth = s.B * high * wide, s.KH * s.KW * s.C
     tiles = triton.cdiv(depth, config.rows) * triton.cdiv(s.outputs, config.cols)
-    share, splits = _split(rows, config.depth, config.splits or _splits(tiles * s.K, rows, config.depth, s.C))
+    share, splits = shares(rows, config.depth, config.splits or split_count(tiles * s.K, rows, config.depth, s.C))
     sizes = (splits, s.K, s.KH, s.KW, s.C, s.outputs)
     part = dy.new_empty(sizes, dtype=torch.float32 if splits > 1 else dtype)
     options = {**s.constants(), **_launch(config, dy.dtype), "HO": high, "WO": wide, "STRIDE": s.stride}
@@ -280,8 +280,8 @@ def _weight_gradient(x: Tensor, dy: Tensor, dtype: torch.dtype, s: Shape, config
 
 def _bias_gradient(dy: Tensor, dtype: torch.dtype, s: Shape) -> Tensor:
     rows = s.B * s.result[0] * s.result[1]
-    share, splits = _split(rows, BIAS_ROWS, BIAS_SPLITS)
-    cols = _block(s.outputs, 64)
+    share, splits = shares(rows, BIAS_ROWS, BIAS_SPLITS)
+    cols = block_size(s.outputs, 64)
     part = dy.new_empty((splits, s.K, s.outputs), dtype=torch.float32)
     grid = (triton.cdiv(s.outputs, cols), s.K, splits)
     kernels.bias_gradient_kernel[grid](dy, part, rows, share, OUT=s.outputs, BM=BIAS_ROWS, BN=cols)

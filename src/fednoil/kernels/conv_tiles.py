@@ -75,13 +75,13 @@ class Shape(NamedTuple):
         }
 
 
-def _split(rows: int, block: int, wanted: int) -> tuple[int, int]:
+def shares(rows: int, block: int, wanted: int) -> tuple[int, int]:
     """Rows of a split, a multiple of block, and the number of splits, at most the wanted."""
     share = ceil(ceil(rows / wanted) / block) * block
     return share, ceil(rows / share)
 
 
-def _splits(tiles: int, rows: int, block: int, channels: int) -> int:
+def split_count(tiles: int, rows: int, block: int, channels: int) -> int:
     """Splits that fill the processors about four times over with at least eight steps each.
 
     Few channels make loads too narrow for the pipeline to run ahead: twice as many programs hide their latency instead.
@@ -90,7 +90,7 @@ def _splits(tiles: int, rows: int, block: int, channels: int) -> int:
     return max(1, min(ceil(rounds * PROCESSORS / tiles), rows // (steps * block)))
 
 
-def _block(size: int, most: int) -> int:
+def block_size(size: int, most: int) -> int:
     """The power of two from 16 to most that covers size."""
     return min(most, max(16, triton.next_power_of_2(size)))
 
@@ -99,29 +99,29 @@ def _depth(channels: int, taps: int, most: int) -> int:
     """Step along the flattened (tap, channel) axis: a divisor of the channels where one is large enough."""
     while most > 16 and channels % most and channels >= 16:
         most //= 2
-    return most if channels % most == 0 else _block(taps * channels, 32)
+    return most if channels % most == 0 else block_size(taps * channels, 32)
 
 
 def forward_config(s: Shape, dtype: torch.dtype) -> Config:
     """Default tile of the forward kernel."""
     if dtype == torch.float32:  # exact products have no tensor cores: small tiles
-        return Config(32 if s.pool else 64, _block(s.outputs, 32), _depth(s.C, s.KH * s.KW, 32), 4, 2)
+        return Config(32 if s.pool else 64, block_size(s.outputs, 32), _depth(s.C, s.KH * s.KW, 32), 4, 2)
     if s.pool:  # rows are windows, with four accumulators
-        cols = _block(s.outputs, 64)
+        cols = block_size(s.outputs, 64)
         return Config(128 if cols <= 32 else 64, cols, _depth(s.C, s.KH * s.KW, 32), 4, 4)
     depth = _depth(s.C, s.KH * s.KW, 64)
     if s.C < 16:
-        return Config(128, _block(s.outputs, 128), depth, 8, 3)
+        return Config(128, block_size(s.outputs, 128), depth, 8, 3)
     return _wide(s.outputs, depth)
 
 
 def input_gradient_config(s: Shape, dtype: torch.dtype) -> Config:
     """Default tile of the input gradient's kernel."""
     if dtype == torch.float32:
-        return Config(64, _block(s.C, 32), _depth(s.outputs, s.KH * s.KW, 32), 4, 2)
+        return Config(64, block_size(s.C, 32), _depth(s.outputs, s.KH * s.KW, 32), 4, 2)
     depth = _depth(s.outputs, s.KH * s.KW, 64)
     if s.C <= 32 and s.KW > 1 and s.stride == 1 and s.W % 2 == 0:
-        return Config(128, _block(2 * s.C, 64), depth, 4, 3, pixels=2)
+        return Config(128, block_size(2 * s.C, 64), depth, 4, 3, pixels=2)
     return _wide(s.C, depth)
 
 
@@ -131,7 +131,7 @@ def _wide(cols: int, depth: int) -> Config:
     Where it has no room in a processor's shared memory it is half as wide.
     """
     widest = 256 if (128 + 256) * depth * 2 * 3 <= _room() else 128
-    return Config(128, _block(cols, widest), depth, 8 if min(cols, widest) > 128 else 4, 3)
+    return Config(128, block_size(cols, widest), depth, 8 if min(cols, widest) > 128 else 4, 3)
 
 
 @cache
@@ -142,10 +142,10 @@ def _room() -> int:
 
 def weight_gradient_config(s: Shape, dtype: torch.dtype) -> Config:
     """Default tile of the weight gradient's kernel: taps * channels × outputs, its depth in pixels."""
-    rows, cols = s.KH * s.KW * s.C, _block(s.outputs, 128)
+    rows, cols = s.KH * s.KW * s.C, block_size(s.outputs, 128)
     if dtype == torch.float32:
-        return Config(_block(rows, 32), _block(s.outputs, 32), 32, 4, 2)
+        return Config(block_size(rows, 32), block_size(s.outputs, 32), 32, 4, 2)
     if s.C < 16:  # all taps in one tile, many pixels at a time
-        return Config(_block(rows, 128), _block(s.outputs, 64), 128, 4, 3)
+        return Config(block_size(rows, 128), block_size(s.outputs, 64), 128, 4, 3)
     # Four warps: with eight, ptxas serializes the products of a tile 128 wide.
-    return Config(_block(rows, 64), cols, 64, 4, 4) if cols <= 64 else Config(_block(rows, 128), cols, 64, 4, 3)
+    return Config(block_size(rows, 64), cols, 64, 4, 4) if cols <= 64 else Config(block_size(rows, 128), cols, 64, 4, 3)
