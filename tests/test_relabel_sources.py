@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
+import os
+import tempfile
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -70,9 +73,15 @@ def test_no_copy_is_written_into_a_folder_that_the_data_link_to(photos: Path, tm
     assert not (tmp_path / "elsewhere" / "new").exists()
 
 
-def test_a_place_that_can_t_be_written_is_named_as_given(photos: Path, tmp_path: Path) -> None:
-    line = words(tmp_path, f"folder:{photos}", ",train/cat/1.png,,cat,change,dog")[:-1]
-    assert refused(*line, "/proc/copy").startswith("fednoil: /proc/copy: ")
+def test_a_place_that_can_t_be_written_is_named_as_given(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def locked(prefix: str, dir: Path) -> str:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(dir / f"{prefix}1"))
+
+    monkeypatch.setattr(tempfile, "mkdtemp", locked)
+    error = refused(*words(tmp_path, f"folder:{photos}", ",train/cat/1.png,,cat,change,dog"))
+    assert error == f"fednoil: {tmp_path / 'copy'}: Read-only file system; nothing was written\n"
 
 
 def with_entries(path: Path, **entries: bytes) -> Path:
