@@ -136,6 +136,7 @@ def test_other_bad_input(trained: Path, site: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "labels.npz", x_train=np.zeros((3, 8, 8), np.uint8), y_train=np.array([0, 1, 9]))
     pictures = np.zeros((3, 8, 8), np.uint8)
     np.savez(tmp_path / "names.npz", x_train=pictures, y_train=[0, 2, -1], class_names=["bone", "lung"])
+    np.savez(tmp_path / "twice.npz", x_train=pictures, y_train=[0, 1, 1], class_names=["bone", "bone"])
     np.savez(tmp_path / "short.npz", x_train=np.zeros((3, 8, 8), np.uint8))
     said = {
         (f"folder:{tmp_path / 'none'}", model): "is not a folder",
@@ -146,6 +147,7 @@ def test_other_bad_input(trained: Path, site: Path, tmp_path: Path) -> None:
         (f"npz:{tmp_path / 'labels.npz'}", model): "label 9 (number 2) is no class of the model, which has 0 to 3",
         (f"parquet:{tmp_path / 'none'}", model): "neither a file nor a folder",
         (f"npz:{tmp_path / 'names.npz'}", model): "label 2 (number 1) is no class of its class_names, which has 0 to 1",
+        (f"npz:{tmp_path / 'twice.npz'}", model): "class name 'bone' stands for two classes",
         ("photos", model): "must be folder:PATH, npz:FILE or parquet:PATH",
         ("folder:~no-such-user/photos", model): "can't be read",
         (f"npz:{'x' * 5000}", model): "can't be read",

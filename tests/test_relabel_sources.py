@@ -6,6 +6,7 @@ import errno
 import io
 import json
 import os
+import shutil
 import tempfile
 import zipfile
 from pathlib import Path
@@ -62,6 +63,35 @@ def test_what_lies_beside_train_and_test_is_in_the_copy(photos: Path, tmp_path: 
     copy = applied(tmp_path, f"folder:{photos}", ",train/cat/1.png,,cat,drop,")
     found, copied = ({p.relative_to(top) for p in top.rglob("*")} for top in (photos, copy))
     assert found - copied == {Path("train/cat/1.png")}
+
+
+def test_folders_among_the_pictures_are_copied_without_pipes(photos: Path, tmp_path: Path) -> None:
+    deep = photos / "train" / "cat" / "more" / "deep"
+    deep.mkdir(parents=True)
+    (deep / "notes.txt").write_text("as found")
+    (deep / "link").symlink_to("nowhere")
+    os.mkfifo(deep / "pipe")
+    copy = applied(tmp_path, f"folder:{photos}", ",train/cat/1.png,,cat,drop,") / deep.relative_to(photos)
+    assert sorted(path.name for path in copy.iterdir()) == ["link", "notes.txt"]
+    assert (copy / "link").is_symlink()
+
+
+def test_a_file_of_such_a_folder_that_can_t_be_copied_is_named(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (photos / "train" / "cat" / "more").mkdir()
+    (photos / "train" / "cat" / "more" / "notes.txt").touch()
+    real = shutil.copy2
+
+    def copy(source: Path, target: Path, **options: bool) -> None:
+        if Path(source).name == "notes.txt":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(source))
+        real(source, target, **options)
+
+    monkeypatch.setattr(shutil, "copy2", copy)
+    error = refused(*words(tmp_path, f"folder:{photos}", ",train/cat/1.png,,cat,drop,"))
+    assert error == f"fednoil: {photos / 'train/cat/more/notes.txt'}: Permission denied; nothing was written\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["decisions.csv", "photos"]
 
 
 @pytest.mark.parametrize("linked", ["train", "train/cat"])

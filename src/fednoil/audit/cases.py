@@ -205,6 +205,8 @@ def item_names(data: str, count: int) -> list[str]:
 def _numbers(name: str, found: Items, known: tuple[str, ...], skip_unknown: bool) -> np.ndarray:
     """The model's number of each label, −1 for a class it doesn't know."""
     names = known if found.class_names is None else found.class_names
+    if twice := [n for n in names if names.count(n) > 1]:
+        raise UserError(f"{name}: class name '{twice[0]}' stands for two classes; names must differ")
     outside = (found.labels < 0) | (found.labels >= len(names))
     if outside.any() and not skip_unknown:
         first, whose = int(np.flatnonzero(outside)[0]), "the model" if found.class_names is None else "its class_names"

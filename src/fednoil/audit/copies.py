@@ -281,7 +281,10 @@ def _copy_as_is(source: Path, target: Path) -> None:
     if source.is_symlink() or source.is_file():
         shutil.copy2(source, target, follow_symlinks=False)
     elif source.is_dir():
-        shutil.copytree(source, target, symlinks=True)
+        target.mkdir(exist_ok=True)
+        for path in source.iterdir():
+            _copy_as_is(path, target / path.name)
+        shutil.copystat(source, target)
 
 
 def _composed(text: str) -> str:
