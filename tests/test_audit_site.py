@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -16,7 +18,7 @@ from conftest import fednoil, refused, tiny_arrays
 from made_audit import at_site
 from PIL import Image
 
-from fednoil.audit import cases
+from fednoil.audit import cases, files
 from fednoil.records.model_file import load_model
 
 COLUMNS = ["client", "item", "index", "given", "suggested", "p_wrong", "flagged", "rank"]
@@ -134,6 +136,7 @@ def test_other_bad_input(trained: Path, site: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "labels.npz", x_train=np.zeros((3, 8, 8), np.uint8), y_train=np.array([0, 1, 9]))
     pictures = np.zeros((3, 8, 8), np.uint8)
     np.savez(tmp_path / "names.npz", x_train=pictures, y_train=[0, 2, -1], class_names=["bone", "lung"])
+    np.savez(tmp_path / "twice.npz", x_train=pictures, y_train=[0, 1, 1], class_names=["bone", "bone"])
     np.savez(tmp_path / "short.npz", x_train=np.zeros((3, 8, 8), np.uint8))
     said = {
         (f"folder:{tmp_path / 'none'}", model): "is not a folder",
@@ -144,7 +147,10 @@ def test_other_bad_input(trained: Path, site: Path, tmp_path: Path) -> None:
         (f"npz:{tmp_path / 'labels.npz'}", model): "label 9 (number 2) is no class of the model, which has 0 to 3",
         (f"parquet:{tmp_path / 'none'}", model): "neither a file nor a folder",
         (f"npz:{tmp_path / 'names.npz'}", model): "label 2 (number 1) is no class of its class_names, which has 0 to 1",
+        (f"npz:{tmp_path / 'twice.npz'}", model): "class name 'bone' stands for two classes",
         ("photos", model): "must be folder:PATH, npz:FILE or parquet:PATH",
+        ("folder:~no-such-user/photos", model): "can't be read",
+        (f"npz:{'x' * 5000}", model): "can't be read",
         (f"folder:{site}", tmp_path / "model.safetensors"): "is damaged or no safetensors file",
         (f"folder:{site}", tmp_path / "none"): "no such file",
     }
@@ -200,3 +206,67 @@ def test_rows_without_a_picture_are_listed(trained: Path, tmp_path: Path) -> Non
     status, told, err = fednoil("audit", *words, "--out", tmp_path / "audit", "--json")
     assert status == 0, err
     assert [item for item, _ in json.loads(told)["clients"][0]["skipped"]] == ["1", "2"]
+
+
+def test_an_audit_is_never_written_among_the_pictures(
+    trained: Path, site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be one more class of them; without --out it goes to the folder where one is."""
+    model, before = trained / "run" / "model.safetensors", sorted(site.rglob("*"))
+    (tmp_path / "link").symlink_to(site)
+    for data, out in (
+        (site, site / "audit"),
+        (site, tmp_path / "link" / "train"),
+        (tmp_path / "link", site / "a" / "b"),
+    ):
+        error = refused("audit", "--data", f"folder:{data}", "--model", model, "--out", out / "new")
+        assert "is inside the data" in error
+    monkeypatch.chdir(site / "train")
+    assert "--out audit is inside the data folder:." in refused("audit", "--data", "folder:.", "--model", model)
+    assert sorted(site.rglob("*")) == before
+
+
+@pytest.mark.parametrize("left", ["audit.html", "audit.html.part"])
+def test_an_audit_that_was_stopped_can_be_made_again(trained: Path, site: Path, tmp_path: Path, left: str) -> None:
+    out, model = tmp_path / "audit", trained / "run" / "model.safetensors"
+    out.mkdir()
+    (out / left).write_text("half")
+    (out / "decisions.csv").write_text("mine")
+    words = ("audit", "--data", f"folder:{site}", "--model", model, "--out", out)
+    assert "holds an audit that was not finished; add --force" in refused(*words)
+    assert fednoil(*words, "--force")[0] == 0
+    assert (out / "decisions.csv").read_text() == "mine"
+    assert "holds an audit already; add --force" in refused(*words)
+
+
+def test_a_full_disk_is_told_with_what_helps(
+    trained: Path, site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An audit has no --resume."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "labels.parquet")
+
+    words = ("audit", "--data", f"folder:{site}", "--model", trained / "run" / "model.safetensors")
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "write_audit", full)
+        error = refused(*words, "--out", tmp_path / "audit")
+    assert "labels.parquet: No space left on device" in error
+    assert error.endswith("is not whole, make it again with --force\n")
+    assert fednoil(*words, "--out", tmp_path / "audit", "--force")[0] == 0
+    (tmp_path / "file").touch()
+    assert refused(*words, "--out", tmp_path / "file" / "audit").endswith("audit: Not a directory\n")
+
+
+def test_names_that_are_no_text_are_shown_as_bytes(trained: Path, site: Path, tmp_path: Path) -> None:
+    """Of the data, of a class without pictures; the pictures themselves are read."""
+    own = Path(os.fsdecode(os.fsencode(tmp_path) + b"/own\xff"))
+    try:
+        site.rename(own)
+        (own / "train" / os.fsdecode(b"\xfe")).mkdir()
+    except OSError:
+        pytest.skip("this file system has text for names")
+    summary, told = at_site(trained, own, tmp_path)
+    assert summary["data"] == f"folder:{tmp_path}/own\\xff"
+    assert summary["clients"][0]["samples"] == 80
+    assert "the class folder '\\xfe' is empty" in told

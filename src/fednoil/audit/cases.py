@@ -18,7 +18,7 @@ from fednoil import evidence
 from fednoil.config.loading import load_config, read_toml
 from fednoil.data import SITES
 from fednoil.data.folder import folder_name
-from fednoil.data.items import Items, read_items
+from fednoil.data.items import Items, read_items, readable
 from fednoil.data.sources import locate
 from fednoil.errors import UserError
 from fednoil.experiment import Experiment, Sites, make_bench, make_experiment
@@ -125,7 +125,7 @@ def of_data(
         duplicates=duplicates(items, images),
     )
     place = {int(row): n for n, row in enumerate(case.index)}
-    return Cases(name, model.class_names, [case], lambda row: images[place[row]].transpose(1, 2, 0))
+    return Cases(readable(name), model.class_names, [case], lambda row: images[place[row]].transpose(1, 2, 0))
 
 
 def load_run(path: Path, data_dir: Path | None = None) -> tuple[Experiment, RunState]:
@@ -205,6 +205,8 @@ def item_names(data: str, count: int) -> list[str]:
 def _numbers(name: str, found: Items, known: tuple[str, ...], skip_unknown: bool) -> np.ndarray:
     """The model's number of each label, −1 for a class it doesn't know."""
     names = known if found.class_names is None else found.class_names
+    if twice := [n for n in names if names.count(n) > 1]:
+        raise UserError(f"{name}: class name '{twice[0]}' stands for two classes; names must differ")
     outside = (found.labels < 0) | (found.labels >= len(names))
     if outside.any() and not skip_unknown:
         first, whose = int(np.flatnonzero(outside)[0]), "the model" if found.class_names is None else "its class_names"

@@ -17,6 +17,7 @@ from fednoil.audit.decisions import Decision
 from fednoil.config.loading import read_toml
 from fednoil.data import arrays, folder, parquet
 from fednoil.data.dataset import Dataset
+from fednoil.data.decoded import name_classes
 from fednoil.data.items import read_arrays
 from fednoil.data.sources import MINI
 from fednoil.errors import UserError
@@ -31,7 +32,7 @@ class Source(ABC):
     classes: tuple[str, ...]
     labels: np.ndarray
     clients: np.ndarray | None = None
-    root: Path | None = None  # a folder that the copy must not lie in
+    places: tuple[Path, ...] = ()  # folders that the copy must not lie in
     named: bool = True  # or classes are numbers
     hint: str = ""  # how a class of the folder {} is added to the data
 
@@ -68,7 +69,7 @@ class FolderSource(Source):
     """
 
     def __init__(self, root: Path) -> None:
-        self.root = self._root = root
+        self._root = root
         split = [root / name for name in ("train", "test") if (root / name).is_dir()]
         if len(split) < 2:
             self.hint = "; an empty folder '{}' beside the others makes it one"
@@ -77,6 +78,9 @@ class FolderSource(Source):
         self.paths, folders, self._others = (
             [path.relative_to(root) for part in parts for path in part] for parts in zip(*found, strict=True)
         )
+        if tops != [root]:
+            self._others += [path.relative_to(root) for path in folder.visible(root) if path not in tops]
+        self.places = (root, *tops, *(root / path for path in folders))  # each may be a link to elsewhere
         self._train = np.array([path.parts[0] != "test" or tops == [root] for path in self.paths])
         self._folders = {_composed(path.name): path.name for path in reversed(folders)}
         self.classes = tuple(dict.fromkeys(_composed(path.name) for path in folders))
@@ -91,7 +95,7 @@ class FolderSource(Source):
     def row(self, decision: Decision) -> int:
         row = self._rows.get(_composed(decision.item))
         if row is None:
-            raise UserError(f"{decision.where}: there is no picture '{decision.item}' in folder:{self.root}")
+            raise UserError(f"{decision.where}: there is no picture '{decision.item}' in folder:{self._root}")
         return row
 
     def write(self, out: Path, labels: np.ndarray) -> None:
@@ -112,6 +116,7 @@ class FolderSource(Source):
         """Where each picture goes, relative to the copy; who stays keeps his name, who comes may get a number."""
         moved = labels != self.labels
         taken = {_key(path) for path, moves in zip(self.paths, moved, strict=True) if not moves}
+        taken |= {_key(path) for path in self._others}
         targets: list[Path | None] = list(self.paths)
         for row in np.flatnonzero(moved):
             path = self.paths[row]
@@ -136,23 +141,33 @@ class NpzSource(Source):
             self.classes, self.labels = decoded.class_names, decoded.train.labels
         else:  # a site's, which is audited and not trained on alone
             raw = read_arrays(path)
-            self.labels = raw.labels
-            self.classes = raw.class_names or tuple(str(i) for i in range(max(2, self.labels.max(initial=0) + 1)))
-            if not len(self.labels) or self.labels.min() < 0 or self.labels.max() >= len(self.classes):
-                raise UserError(f"npz:{path}: labels in y_train are missing or out of range")
+            self.labels, self.classes = raw.labels, name_classes(f"npz:{path}", raw.labels, raw.class_names)
         self.named = "class_names" in values
 
     def write(self, out: Path, labels: np.ndarray) -> None:
-        values = arrays.load_arrays(self.path, f"npz:{self.path}")
-        values["y_train"] = np.where(labels < 0, 0, labels).astype(values["y_train"].dtype)
-        for name, value in values.items():
-            if name.endswith("_train") and value.shape[:1] == labels.shape:
-                values[name] = value[labels >= 0]
-        with zipfile.ZipFile(self.path) as archive:
-            packed = any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist())
-        save = np.savez_compressed if packed else np.savez
-        with naming(out), out.open("wb") as file:
-            save(file, **values)  # pyright: ignore[reportArgumentType]
+        changed = self._changed(labels)
+        with naming(out), zipfile.ZipFile(self.path) as old, zipfile.ZipFile(out, "w") as new:
+            for name in dict.fromkeys(old.namelist()):
+                entry = zipfile.ZipInfo(name, old.getinfo(name).date_time)
+                entry.compress_type = old.getinfo(name).compress_type
+                value = changed.get(name.removesuffix(".npy"))
+                with old.open(name) as source, new.open(entry, "w", force_zip64=True) as target:
+                    if value is None:
+                        shutil.copyfileobj(source, target)
+                    else:
+                        np.lib.format.write_array(target, value, allow_pickle=False)
+
+    def _changed(self, labels: np.ndarray) -> dict[str, np.ndarray]:
+        """The arrays that are not as they were."""
+        values, kept = arrays.load_arrays(self.path, f"npz:{self.path}"), labels >= 0
+        kind = values["y_train"].dtype
+        if labels.max() > np.iinfo(kind).max:
+            raise UserError(
+                f"npz:{self.path}: y_train is {kind}, which can't hold the label {labels.max()}; save it as int64"
+            )
+        values["y_train"] = np.where(kept, labels, 0).astype(kind)
+        rows = [name for name, value in values.items() if name.endswith("_train") and value.shape[:1] == labels.shape]
+        return {name: values[name][kept] for name in rows if name == "y_train" or not kept.all()}
 
 
 class ParquetSource(Source):
@@ -160,18 +175,16 @@ class ParquetSource(Source):
     columns stay as they are."""
 
     def __init__(self, root: Path) -> None:
-        self._root, self.root = root, root if root.is_dir() else None
+        self._root, self.places = root, (root,) if root.is_dir() else ()
         if parquet.shards(root, "test"):
             parquet.find(root)
         self.shards, names = parquet.read_labels(parquet.training_files(root))
         self.labels = np.concatenate([shard.labels for shard in self.shards]).astype(np.int64)
-        if not len(self.labels) or self.labels.min() < 0 or (names and self.labels.max() >= len(names)):
-            raise UserError(f"parquet:{root}: labels of the training shards are missing or out of range")
-        self.classes = names or tuple(str(i) for i in range(self.labels.max() + 1))
+        self.classes = name_classes(f"parquet:{root}", self.labels, names)
         self.named = names is not None
 
     def write(self, out: Path, labels: np.ndarray) -> None:
-        if self.root is None:
+        if not self._root.is_dir():
             return self._write_shard(self.shards[0], out, labels)
         out.mkdir()
         start = 0
@@ -268,7 +281,10 @@ def _copy_as_is(source: Path, target: Path) -> None:
     if source.is_symlink() or source.is_file():
         shutil.copy2(source, target, follow_symlinks=False)
     elif source.is_dir():
-        shutil.copytree(source, target, symlinks=True)
+        target.mkdir(exist_ok=True)
+        for path in source.iterdir():
+            _copy_as_is(path, target / path.name)
+        shutil.copystat(source, target)
 
 
 def _composed(text: str) -> str:

@@ -51,7 +51,7 @@ def read_decisions(path: Path) -> list[Decision]:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file, strict=True)
             header = next(reader, [])
-            missing = [name for name in COLUMNS[1:] if header.count(name) != 1]
+            missing = [name for name in COLUMNS if header.count(name) != 1 and (name != "client" or name in header)]
             if missing:
                 raise UserError(
                     f"{path} needs the column {missing[0]} exactly once; its first line is "

@@ -23,7 +23,7 @@ from fednoil.files import write_bytes
 from fednoil.records.files import write_json
 
 FORMAT = 1
-LABELS, CSV, SUMMARY = "labels.parquet", "labels.csv", "summary.json"
+LABELS, CSV, SUMMARY, PAGE = "labels.parquet", "labels.csv", "summary.json", "audit.html"
 _CONFUSED = 5  # pairs of classes told of a client
 
 SCHEMA = pa.schema(
@@ -58,10 +58,24 @@ def check_out(out: Path, force: bool) -> None:
     check_folder(out)
     if not out.is_dir() or not any(out.iterdir()):
         return
-    if not (out / SUMMARY).is_file() or not (out / LABELS).is_file():
+    whole = (out / SUMMARY).is_file() and (out / LABELS).is_file()
+    begun = any((out / name).is_file() for name in (PAGE, f"{PAGE}.part"))  # the page is written first
+    if not whole and not begun:
         raise UserError(f"--out {out} is not empty and holds no audit; choose another folder")
     if not force:
-        raise UserError(f"{out} holds an audit already; add --force to write it anew, or choose another --out")
+        what = "an audit already" if whole else "an audit that was not finished"
+        raise UserError(f"{out} holds {what}; add --force to write it anew, or choose another --out")
+
+
+def check_outside(out: Path, data: str) -> None:
+    """Refuse a folder inside a site's pictures, where it would be one more class of them."""
+    form, _, path = data.partition(":")
+    try:
+        top = Path(path).expanduser().resolve()
+    except (OSError, RuntimeError):  # what is wrong with it is told when it is read
+        return
+    if form == "folder" and out.resolve().is_relative_to(top):
+        raise UserError(f"--out {out} is inside the data {data}, which stay as they are; choose another folder")
 
 
 def make_table(cases: Cases, estimates: Sequence[Estimate]) -> pa.Table:

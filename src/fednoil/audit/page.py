@@ -21,10 +21,9 @@ import pyarrow as pa
 from PIL import Image
 
 from fednoil import __version__, pages
-from fednoil.audit.files import told
+from fednoil.audit.files import PAGE, told
 from fednoil.files import write_bytes
 
-NAME = "audit.html"
 LIMIT = 50_000
 """How many pictures the page shows at most, unless it is told otherwise."""
 
@@ -69,7 +68,7 @@ def write_page(folder: Path, table: pa.Table, summary: dict[str, Any], images: I
         shown=len(rows),
         percent=_percent,
     )
-    path = folder / NAME
+    path = folder / PAGE
     write_bytes(path, text.encode())
     return path
 

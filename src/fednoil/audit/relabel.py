@@ -75,8 +75,9 @@ def _check_out(out: Path, source: Source) -> None:
         raise UserError(f"--out {out} exists already; choose another, nothing is overwritten")
     if not out.parent.is_dir():
         raise UserError(f"--out {out} is in {out.parent}, which is no folder; make it first")
-    if source.root is not None and out.parent.resolve().is_relative_to(source.root.resolve()):
-        raise UserError(f"--out {out} is inside the data {source.root}, which stay as they are; choose another place")
+    inside = next((place for place in source.places if out.parent.resolve().is_relative_to(place.resolve())), None)
+    if inside is not None:
+        raise UserError(f"--out {out} is inside the data {inside}, which stay as they are; choose another place")
 
 
 def _apply(decisions: list[Decision], source: Source, data: str) -> tuple[np.ndarray, Outcome]:
@@ -155,9 +156,10 @@ def _whole(out: Path) -> Iterator[Path]:
     except (OSError, UserError) as error:
         why = str(error)
         if isinstance(error, OSError):  # one that names two files came while the second was written
-            why = f"{out if error.filename2 else error.filename or out}: {error.strerror}"
-        hidden = str(out.parent if place is None else place / out.name)  # a name that means nothing to a reader
-        raise UserError(f"{why.replace(hidden, str(out))}; nothing was written") from error
+            why = f"{out if place is None or error.filename2 else error.filename or out}: {error.strerror}"
+        if place is not None:  # whose name means nothing to a reader
+            why = why.replace(str(place / out.name), str(out))
+        raise UserError(f"{why}; nothing was written") from error
     finally:
         if place is not None:
             shutil.rmtree(place, ignore_errors=True)

@@ -65,6 +65,8 @@ def audit(
         _check_budget(folder, force)
     else:
         files.check_out(folder, force)
+    if data is not None:
+        files.check_outside(folder, data)
     if run is not None:
         cases = of_run(run, client, data_dir, pick_device(_device(device)))
     else:
@@ -74,7 +76,12 @@ def audit(
     if budgets:
         assert run is not None
         return _budget(run, cases, budgets, method, folder, data_dir, _device(device), as_json)
-    summary = run_audit(cases, folder, method)
+    try:
+        summary = run_audit(cases, folder, method)
+    except OSError as error:
+        half = folder.is_dir() and not (folder / files.SUMMARY).exists()
+        hint = f"; the audit in {folder} is not whole, make it again with --force" if half else ""
+        raise UserError(f"{error.filename or folder}: {error.strerror or error}{hint}") from error
     _show(summary, folder, as_json)
 
 

@@ -15,6 +15,11 @@ from fednoil.data.decoded import Decoded, Files, assemble, channels_first
 from fednoil.errors import UserError
 
 KEYS = ("x_train", "y_train", "x_test", "y_test")
+_UNREADABLE = (
+    *(OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error),
+    RuntimeError,  # an entry that is encrypted, or packed in a way that zipfile doesn't know
+    MemoryError,  # a damaged header tells of more than any machine holds
+)
 
 
 def find(path: Path) -> Files:
@@ -43,15 +48,15 @@ def read(source: Path | IO[bytes], where: str) -> Decoded:
 
 
 def load_arrays(source: Path | IO[bytes], where: str) -> dict[str, np.ndarray]:
-    """Every array of an .npz file, read into memory."""
+    """Every array of an .npz file, read into memory; what else lies in it is left aside."""
     try:
         # Opened here, because numpy leaves the file open when it is not a whole zip.
         with source.open("rb") if isinstance(source, Path) else nullcontext(source) as file:
             loaded = np.load(file, allow_pickle=False)
             if isinstance(loaded, np.ndarray):
                 raise UserError(f"{where} is a single array; save it with numpy.savez({', '.join(KEYS)})")
-            return dict(loaded)
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+            return {name: value for name, value in loaded.items() if isinstance(value, np.ndarray)}
+    except _UNREADABLE as error:
         raise UserError(f"{where} can't be read as an .npz of plain arrays ({error})") from error
 
 

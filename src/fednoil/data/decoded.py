@@ -71,6 +71,15 @@ def assemble(
     return Decoded(Split(train[0], train_labels), Split(test[0], test_labels), names)
 
 
+def name_classes(where: str, labels: np.ndarray, class_names: Sequence[str] | None) -> tuple[str, ...]:
+    """The classes of one site's labels int64 [N], which may lack some; without names, classes are numbered."""
+    if not len(labels):
+        raise UserError(f"{where} has no labels; at least one is needed")
+    _in_range(f"{where}:", labels, _MOST_CLASSES if class_names is None else len(class_names))
+    names = [str(i) for i in range(max(2, labels.max() + 1))] if class_names is None else class_names
+    return _names(where, names)
+
+
 def check_classes(where: str, train_labels: np.ndarray, class_names: Sequence[str]) -> None:
     """Refuse a dataset that can't train a classifier by itself; one site among several may lack classes."""
     _missing(where, np.unique(train_labels), len(class_names), class_names)

@@ -60,7 +60,10 @@ def read_items(name: str, shape: Shape, *, resize: bool) -> Items:
     readers = {"folder": _folder, "npz": lambda path, _: read_arrays(path), "parquet": _parquet}
     if prefix not in readers or not path.strip():
         raise UserError(f"--data '{name}' must be folder:PATH, npz:FILE or parquet:PATH")
-    raw = readers[prefix](Path(path).expanduser(), shape)
+    try:
+        raw = readers[prefix](Path(path).expanduser(), shape)
+    except (OSError, RuntimeError) as error:  # no permission, too long a name, no such ~user
+        raise UserError(f"--data {name} can't be read ({error})") from error
     if not raw.items:
         raise UserError(f"{name} holds no labelled image; put images into <class>/ folders, or rows into the file")
     found = _decode(raw, shape, resize)
@@ -112,14 +115,14 @@ def _folder(root: Path, shape: Shape) -> Raw:
             raise UserError(f"{folder}: two folders are called '{name_of(folder)}'; merge them")
         files = visible(folder)
         if not files:
-            notices.append(f"the class folder '{name_of(folder)}' is empty")
+            notices.append(f"the class folder '{readable(name_of(folder))}' is empty")
             continue
         names.append(name_of(folder))
         for path in files:
             item = _item(path, root)
             if not is_picture(path):
                 skipped.append((item, "is not an image file"))
-            elif not _is_text(str(path)):
+            elif not _is_text(path.relative_to(root).as_posix()):
                 skipped.append((item, "has a name that is not UTF-8; rename it"))
             else:
                 items.append(item)
@@ -201,8 +204,13 @@ def _size_of(picture: Encoded | np.ndarray) -> tuple[int, int]:
 
 
 def _item(path: Path, root: Path) -> str:
-    """The path below the data's root; bytes that are no text are shown as such."""
-    return os.fsencode(path.relative_to(root).as_posix()).decode("utf-8", "backslashreplace")
+    """The path below the data's root."""
+    return readable(path.relative_to(root).as_posix())
+
+
+def readable(name: str) -> str:
+    """The name of a file; bytes in it that are no text are shown as such."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def _is_text(name: str) -> bool:

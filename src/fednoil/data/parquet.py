@@ -123,6 +123,8 @@ def read_table(path: Path, label_columns: Sequence[str]) -> pa.Table:
                 raise UserError(
                     f"{path} has no {what} column ({' or '.join(wanted)}); its columns are {', '.join(names)}"
                 )
+            if twice := next((name for name in (image, label) if names.count(name) > 1), None):
+                raise UserError(f"{path} has {names.count(twice)} columns '{twice}'; keep one")
             return file.read(columns=[image, label]).select([image, label])
     except (pa.ArrowException, OSError, ValueError) as error:
         raise UserError(f"{path} can't be read as parquet ({error}); get the file again") from error
@@ -135,7 +137,7 @@ def names_in(schema: pa.Schema) -> tuple[str, ...] | None:
         names = features[schema.names[1]]["names"]
     except (KeyError, TypeError, ValueError):
         return None
-    return tuple(names) if isinstance(names, list) and all(isinstance(n, str) for n in names) else None
+    return tuple(names) if names and isinstance(names, list) and all(isinstance(n, str) for n in names) else None
 
 
 def encoded(path: Path, table: pa.Table, *, whole: bool = True) -> list[Encoded]:
