@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import importlib
+import importlib.util
 import json
 import re
 import sys
@@ -174,3 +176,27 @@ def test_all_columns_side_by_side(
     paths = table.chart("pair-high", recorded.load_rounds(tmp_path), tmp_path)
     assert "krum+dividemix (to round 7)" in paths[1].read_text(encoding="utf-8")
     assert "fedavg (not run)" in paths[1].read_text(encoding="utf-8")
+
+
+def test_the_page_on_clients_with_different_classes_is_what_its_results_say(tmp_path: Path) -> None:
+    """`python experiments/non-iid/study.py collect RUNS` writes both; figures of no round are left out."""
+    folder = BASELINES.parent / "non-iid"
+    spec = importlib.util.spec_from_file_location("non_iid_study", folder / "study.py")
+    assert spec is not None
+    assert spec.loader is not None
+    study = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(study)
+    with (folder / "results.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    text = (folder / "README.md").read_text(encoding="utf-8")
+    for setting in study.SETTINGS:
+        assert study.table([row for row in rows if row["setting"] == setting]) in text
+    study.HERE = tmp_path
+    (tmp_path / "README.md").write_text("".join(f"<!-- {name} -->\n<!-- end -->\n" for name in study.SETTINGS))
+    for name, accuracies in (("iid--published--0", [50.0] * 12), ("iid--plus--0", [10.0, 20.0] + [52.0] * 10)):
+        made_run(tmp_path / name, accuracies, finished=True, name="iid--symmetric-high--fedavg")
+    made_run(tmp_path / "iid--published--1", [50.0], finished=False, name="iid--symmetric-high--fedavg")
+    study.collect(tmp_path)
+    lines = (tmp_path / "README.md").read_text().splitlines()
+    assert "| plus | `fednoil-plus` | 52.0 | +2.0 | – | – | – | – |" in lines
+    assert not any("seed 1" in line for line in lines)
