@@ -1,9 +1,10 @@
 """How long a whole command takes: `fednoil run PRESET` in a process of its own, from its start to its end.
 
     python benchmarks/end_to_end.py paper/fashion-mnist/iid/symmetric-high/fednoil-logarithm [--repeat 2] [--json FILE]
+                                    [--out DIR]
 
 Absolute times, for a GPU that nothing else uses. The first run compiles kernels if the cache has none; its rounds, the
-first one and the mean of the last ten are taken from its record. `--set` goes to the runs.
+first one and the mean of the last ten are taken from its record. `--set` goes to the runs; `--out` keeps them.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=2)
     parser.add_argument("--set", action="append", default=[], dest="sets", metavar="KEY=VALUE")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--out", type=Path, help="where the runs are kept, numbered; else they are deleted")
     args = parser.parse_args()
     rows = []
     print("| command | rounds | the rounds, s | the first, s | of the last ten, ms | the whole command, s | accuracy |")
@@ -54,7 +56,7 @@ def main() -> None:
     for preset in args.presets:
         for _ in range(args.repeat):
             with tempfile.TemporaryDirectory() as folder:
-                row = timed(preset, args.sets, Path(folder) / "run")
+                row = timed(preset, args.sets, (args.out or Path(folder)) / str(len(rows)))
             rows.append(row)
             names = ("rounds", "rounds_s", "first_round_s", "last_ten_rounds_ms", "whole_command_s", "test_accuracy")
             print(f"| `{row['command']}` | {' | '.join(str(row[name]) for name in names)} |", flush=True)
