@@ -80,7 +80,8 @@ def main() -> None:
                 flush=True,
             )
     if given.json:
-        given.json.write_text(json.dumps({"device": torch.cuda.get_device_name(), "rows": rows}, indent=1))
+        made = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": rows}
+        given.json.write_text(json.dumps(made, indent=1) + "\n")
 
 
 if __name__ == "__main__":
