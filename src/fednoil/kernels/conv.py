@@ -270,7 +270,8 @@ def _weight_gradient(x: Tensor, dy: Tensor, dtype: torch.dtype, s: Shape, config
     high, wide = s.result
     rows, depth = s.B * high * wide, s.KH * s.KW * s.C
     tiles = triton.cdiv(depth, config.rows) * triton.cdiv(s.outputs, config.cols)
-    share, splits = shares(rows, config.depth, config.splits or split_count(tiles * s.K, rows, config.depth, s.C))
+    wanted = config.splits or split_count(tiles * s.K, rows, config, s.C, dy.dtype.itemsize)
+    share, splits = shares(rows, config.depth, wanted)
     sizes = (splits, s.K, s.KH, s.KW, s.C, s.outputs)
     part = dy.new_empty(sizes, dtype=torch.float32 if splits > 1 else dtype)
     options = {**s.constants(), **_launch(config, dy.dtype), "HO": high, "WO": wide, "STRIDE": s.stride}

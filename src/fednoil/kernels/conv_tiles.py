@@ -12,6 +12,7 @@ import torch
 import triton
 
 PROCESSORS = 132  # streaming multiprocessors of an H100/H200: what the splits of the weight gradient have to fill
+_PART = 400  # rows of a sum that take as long as writing and reading one part of it: 8 bytes against 2 · rows products
 
 
 class Config(NamedTuple):
@@ -81,13 +82,24 @@ def shares(rows: int, block: int, wanted: int) -> tuple[int, int]:
     return share, ceil(rows / share)
 
 
-def split_count(tiles: int, rows: int, block: int, channels: int) -> int:
-    """Splits that fill the processors about four times over with at least eight steps each.
+@cache
+def split_count(tiles: int, rows: int, config: Config, channels: int, bytes_of_one: int) -> int:
+    """Into how many parts the weight gradient's sum over its rows is split, for so many tiles of all clients.
 
-    Few channels make loads too narrow for the pipeline to run ahead: twice as many programs hide their latency instead.
+    A processor holds as many programs as have room in its shared memory. Best are splits that fill whole waves of
+    these, and few: each part is written and read once more, which counts where a sum is short. Few channels make loads
+    too narrow for the pipeline to run ahead: there many programs hide their latency instead.
     """
-    rounds, steps = (8, 4) if channels < 16 else (4, 8)
-    return max(1, min(ceil(rounds * PROCESSORS / tiles), rows // (steps * block)))
+    if channels < 16:
+        return max(1, min(ceil(8 * PROCESSORS / tiles), rows // (4 * config.depth)))
+    memory = (config.rows + config.cols) * config.depth * bytes_of_one * config.stages
+    held = PROCESSORS * max(1, _room() // memory)
+
+    def cost(splits: int) -> float:
+        programs = splits * tiles
+        return ceil(programs / held) * held / programs + (splits * _PART / rows if splits > 1 else 0.0)
+
+    return min(range(1, max(1, rows // (8 * config.depth)) + 1), key=cost)
 
 
 def block_size(size: int, most: int) -> int:
