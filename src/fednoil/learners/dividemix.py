@@ -96,8 +96,8 @@ class DivideMix(Learner):
         own = torch.arange(-(-len(client) // size) * size, device=device).view(-1, size) % len(client)
         table = torch.zeros(2, parts * size, device=device)
         return {
-            "lambda": torch.tensor(self.weight_unlabelled(turn.round_idx), device=device),
-            "samples": torch.tensor([len(client)], device=device),
+            "lambda": torch.full((), self.weight_unlabelled(turn.round_idx), device=device),
+            "samples": torch.full((1,), len(client), device=device),
             "look/part": torch.arange(len(own), device=device),
             "look/index": client.index[own],
             "look/labels": client.labels[own],
