@@ -155,6 +155,18 @@ class OneOrder(Erm):
         ]
 
 
+class OneSeed(Erm):
+    """Plans all clients with the seed of the first."""
+
+    def plans(self, nets: Any, clients: Any, states: Any, turns: Any, epochs: range) -> list[list[Phase]]:
+        return super().plans(nets, clients, states, [turns[0]] * len(turns), epochs)
+
+
+class OneKind(Erm):
+    def plans(self, *args: Any) -> list[list[Phase]]:
+        return [[replace(phase, kind="together") for phase in phases] for phases in super().plans(*args)]
+
+
 class Spoils(Erm):
     def plan(self, nets: Nets, client: Client, state: Tensors, turn: Turn, epochs: range) -> list[Phase]:
         client.labels.fill_(2)
@@ -203,6 +215,8 @@ class Sums(Compares):
         (Hoards, "order in which clients train.*Final.keep"),
         (HoardsByClient, "goes on from a checkpoint ends differently.*Final.keep"),
         (OneOrder, "planning all epochs at once gives another 'index'.*one key per epoch"),
+        (OneSeed, "plans give another 'index' than its plan"),
+        (OneKind, "plans give other kinds of phases"),
         (Spoils, "changes the client's data"),
         (Counts, r"Final.numbers\['turn'\] is no float"),
         (Uneven, "steps of kind 'train' have different shapes"),

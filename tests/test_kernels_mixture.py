@@ -43,3 +43,17 @@ def test_mapped_clients_of_different_sizes_are_fitted_as_alone():
     for rows, chances, count in zip(values, got, counts, strict=True):
         wanted = mixture.low_component(rows.float(), torch.tensor(count))
         torch.testing.assert_close(chances[:, :count].float(), wanted[:, :count], rtol=1e-4, atol=1e-5)
+
+
+def test_rows_with_counts_of_their_own_are_fitted_as_alone():
+    values, counts = torch.rand(4, 70, generator=torch.Generator().manual_seed(1)), [70, 41, 2, 33]
+    own = torch.tensor(counts)[:, None]
+    inside = torch.arange(70) < own
+    x = torch.where(inside, values.double(), 0.0)
+    upper = mixture._upper_half(x, inside).double()
+    got = kernel.low_component(x.to(DEVICE), upper.to(DEVICE), inside.sum(-1).to(DEVICE), *SETTINGS).cpu()
+    plain = mixture.low_component(values, own)
+    for row, (chances, others, count) in enumerate(zip(got, plain, counts, strict=True)):
+        wanted = mixture.low_component(values[row : row + 1], torch.tensor(count))[0, :count]
+        torch.testing.assert_close(chances[:count].float(), wanted, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(others[:count], wanted)

@@ -50,7 +50,7 @@ def both_ways(bench: Workbench, clients: Sequence[Client]) -> tuple[list[list[Ph
         turns = turns_of(clients)
         states.append([bench.open(client, {}, turn) for client, turn in zip(clients, turns, strict=True)])
         plans = bench.learner.plans if at_once else lambda *args: Learner.plans(bench.learner, *args)
-        found.append(plans(bench.nets, clients, states[-1], turns, EPOCHS))
+        found.append(plans([bench.nets] * len(clients), clients, states[-1], turns, EPOCHS))
     for one, other in zip(*states, strict=True):
         assert_same(one, other)
         assert bool(one["drawn"].any())
@@ -91,7 +91,7 @@ def test_a_server_around_the_learner(values: dict[str, Any], server: str, at_onc
     """One that changes the plan has its way; others don't stand between."""
     bench, clients = opened(values, {"name": "fednoil", "frac": 0.5}, name=server)
     states = [bench.open(client, {}, turn) for client, turn in zip(clients, turns_of(clients), strict=True)]
-    plans = bench.learner.plans(bench.nets, clients, states, turns_of(clients), EPOCHS)
+    plans = bench.learner.plans([bench.nets] * len(clients), clients, states, turns_of(clients), EPOCHS)
     assert share_memory(plans) is at_once
 
 
@@ -103,7 +103,7 @@ def test_a_plan_of_ones_own_is_asked(values: dict[str, Any]) -> None:
     bench, clients = opened(values, {"name": "fednoil", "frac": 0.5})
     own = Own(bench.learner.config, bench.learner.task)
     states = [bench.open(client, {}, turn) for client, turn in zip(clients, turns_of(clients), strict=True)]
-    for (phase,) in own.plans(bench.nets, clients, states, turns_of(clients), EPOCHS):
+    for (phase,) in own.plans([bench.nets] * len(clients), clients, states, turns_of(clients), EPOCHS):
         assert phase.tensors["x_index"].tolist() == [0.0]
 
 

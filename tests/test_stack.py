@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import pytest
@@ -65,6 +66,19 @@ def test_stacked_clients_learn_as_alone(values: dict[str, Any], case: str) -> No
         close(got[client].evidence, result.evidence)
         assert got[client].numbers == pytest.approx(result.numbers)
         assert got[client].loss == pytest.approx(result.loss, rel=1e-4)
+
+
+def test_a_plan_sees_the_networks_of_its_own_client(values: dict[str, Any]) -> None:
+    """APFL plans by the gradient of α at the first batch, which goes through what each client has kept."""
+    values |= {"server": {"name": "apfl"}, "learner": {"name": "erm"}}
+    experiment = make_experiment(load_config(values))
+    state = rounds.start(experiment)
+    jobs = [rounds._job(experiment, state, client, 2) for client in range(experiment.setting.num_clients)]
+    first = make_executor(experiment, CPU).train(jobs)
+    jobs = [replace(job, keep=result.keep) for job, result in zip(jobs, first, strict=True)]
+    wanted = make_executor(experiment, CPU).train(jobs)
+    for got, result in zip(stacked(experiment, len(jobs)).train(jobs), wanted, strict=True):
+        assert float(got.keep["alpha"]) == pytest.approx(float(result.keep["alpha"]), abs=1e-6)
 
 
 class OwnLinear(nn.Linear):

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ from torch import Tensor
 from fednoil import kernels
 
 Name = str | int
+Path = tuple[Name, ...]  # of a descendant, below a seed
 
 _GAMMA = 0x9E3779B97F4A7C15
 _MIX1 = 0xBF58476D1CE4E5B9
@@ -34,6 +36,7 @@ def _signed(value: int) -> int:
     return value - (1 << 64) if value >= 1 << 63 else value
 
 
+@lru_cache(maxsize=4096, typed=True)
 def _part(name: Name) -> str:
     return f"{type(name).__name__[0]}:{name}"
 
@@ -71,19 +74,19 @@ class Seed:
         """Keys of the children called `names`: int64 [len(names)]."""
         return self.keys_of([(name,) for name in names], device)
 
-    def keys_of(self, paths: Iterable[tuple[Name, ...]], device: torch.device | str = "cpu") -> Tensor:
+    def keys_of(self, paths: Iterable[Path], device: torch.device | str = "cpu") -> Tensor:
         """Keys of the descendants at `paths` below this node: int64 [len(paths)].
 
         The common part is hashed once: a round draws thousands of keys.
         """
         return Seeds((self,)).keys_of(paths, device)
 
-    def digests(self, paths: Iterable[tuple[Name, ...]]) -> Iterator[bytes]:
+    def digests(self, paths: Iterable[Path]) -> Iterator[bytes]:
         """The eight bytes of each of these keys."""
         common = self._hash()
         for path in paths:
             one = common.copy()
-            one.update("".join(f"/{_part(name)}" for name in path).encode())
+            one.update("".join([f"/{_part(name)}" for name in path]).encode())
             yield one.digest()
 
 
@@ -100,12 +103,17 @@ class Seeds:
         """As `Seed.keys`, of all members: int64 [members · len(names)]."""
         return self.keys_of([(name,) for name in names], device)
 
-    def keys_of(self, paths: Iterable[tuple[Name, ...]], device: torch.device | str = "cpu") -> Tensor:
+    def keys_of(self, paths: Iterable[Path], device: torch.device | str = "cpu") -> Tensor:
         """As `Seed.keys_of`, of all members: int64 [members · len(paths)]."""
         paths = list(paths)
-        digests = b"".join(digest for seed in self.members for digest in seed.digests(paths))
-        words = np.frombuffer(digests, dtype="<i8").astype(np.int64)
-        return torch.from_numpy(words).to(device, non_blocking=True)  # the host plans on while a GPU still works
+        return keys_of([(seed, paths) for seed in self.members], device)
+
+
+def keys_of(wanted: Iterable[tuple[Seed, Iterable[Path]]], device: torch.device | str = "cpu") -> Tensor:
+    """As `Seed.keys_of`, of several seeds that each have paths of their own, one seed after another: int64 [paths]."""
+    digests = b"".join(digest for seed, paths in wanted for digest in seed.digests(paths))
+    words = np.frombuffer(digests, dtype="<i8").astype(np.int64)
+    return torch.from_numpy(words).to(device, non_blocking=True)  # the host plans on while a GPU still works
 
 
 def _shift(x: Tensor, bits: int) -> Tensor:
@@ -139,6 +147,17 @@ def integers(keys: Tensor, count: int, low: int, high: int) -> Tensor:
 def permutations(keys: Tensor, count: int) -> Tensor:
     """A random order of 0..count-1 for each key: int64 [*keys.shape, count]."""
     return torch.argsort(bits(keys, count), dim=-1, stable=True)
+
+
+def orders(keys: Tensor, sizes: Tensor, total: int) -> tuple[Tensor, Tensor]:
+    """`permutations` for keys [S] that each have a size [S] of their own, one after another, and the number of the key
+    that each entry is of: int64 [total], both. `total` is the sum of the sizes, which the host has to know."""
+    owner = torch.repeat_interleave(sizes, output_size=total)
+    start = (sizes.cumsum(0) - sizes)[owner]
+    counter = torch.arange(total, device=keys.device) - start
+    words = bits(keys[owner] + counter * _signed(_GAMMA), 1)[:, 0]
+    order = torch.argsort(words, stable=True)  # all in one, then back to each key's own places, still in order
+    return order[torch.argsort(owner[order], stable=True)] - start, owner
 
 
 def open_uniform(keys: Tensor, count: int) -> Tensor:

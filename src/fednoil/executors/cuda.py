@@ -231,9 +231,9 @@ class CudaGraphs:
                     own = {name: tensor[:busy] for name, tensor in state.items()}
                     total = self.losses[place : place + busy]
                     self.graphs.play(Portion(here, one.kind, one.trains, part, pool, own, total, active, last - first))
-            for row, seat in enumerate(seats):
-                for name in touched.state:
-                    seat.state[name].copy_(state[name][row])
+            for name, kept in state.items():
+                own = [seat.state[name] for seat in seats]
+                torch._foreach_copy_(own, kept.unbind(0))  # pyright: ignore[reportPrivateImportUsage]
 
 
 def _attributes(learner: Learner) -> dict[str, int]:
@@ -243,15 +243,18 @@ def _attributes(learner: Learner) -> dict[str, int]:
 
 
 def _planned(seats: Sequence[Seat], epochs: range) -> list[list[Phase]]:
-    """Each seat's phases of those of the epochs that it has."""
-    bench, turns = seats[0].bench, [seat.job.turn for seat in seats]
-    mine = [range(epochs.start, min(epochs.stop, turn.epochs)) for turn in turns]
-    if bench.learner.adaptive or len(set(mine)) > 1:
-        alone = zip(seats, turns, mine, strict=True)
-        return [s.bench.planned(s.client, s.state, turn, own) if own else [] for s, turn, own in alone]
-    clients, states = [seat.client for seat in seats], [seat.state for seat in seats]
-    found = bench.learner.plans(bench.nets, clients, states, turns, mine[0])
-    return [s.bench.ready(phases, turn, mine[0]) for s, turn, phases in zip(seats, turns, found, strict=True)]
+    """Each seat's phases of those of the epochs that it has; seats with the same ones are planned at once."""
+    groups: dict[range, list[Seat]] = {}
+    for seat in seats:
+        groups.setdefault(range(epochs.start, min(epochs.stop, seat.job.turn.epochs)), []).append(seat)
+    plans: dict[int, list[Phase]] = {}
+    for own, group in groups.items():
+        nets, clients, states = [s.bench.nets for s in group], [s.client for s in group], [s.state for s in group]
+        turns = [s.job.turn for s in group]
+        found = group[0].bench.learner.plans(nets, clients, states, turns, own) if own else [[] for _ in group]
+        for s, turn, phases in zip(group, turns, found, strict=True):
+            plans[s.place] = s.bench.ready(phases, turn, own)
+    return [plans[seat.place] for seat in seats]
 
 
 def _shape(phase: Phase, state: Tensors, touched: Touched) -> Signature:

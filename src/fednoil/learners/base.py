@@ -197,12 +197,17 @@ class Learner(ABC):
         """The steps of the given epochs (numbered from 0), in order; only an adaptive learner may look at `nets`."""
 
     def plans(
-        self, nets: Nets, clients: Sequence[Client], states: Sequence[Tensors], turns: Sequence[Turn], epochs: range
+        self,
+        nets: Sequence[Nets],
+        clients: Sequence[Client],
+        states: Sequence[Tensors],
+        turns: Sequence[Turn],
+        epochs: range,
     ) -> list[list[Phase]]:
-        """`plan` for each of several clients; a learner that isn't adaptive may plan them all in as many operations as
-        one, which counts on a GPU."""
-        alone = zip(clients, states, turns, strict=True)
-        return [self.plan(nets, client, state, turn, epochs) for client, state, turn in alone]
+        """`plan` for each of several clients of a round, each with its networks; a learner may plan them all in as many
+        operations as one, which counts on a GPU. An adaptive one is asked when all steps before are done."""
+        alone = zip(nets, clients, states, turns, strict=True)
+        return [self.plan(own, client, state, turn, epochs) for own, client, state, turn in alone]
 
     def views(self, pool: Tensor, batch: Tensors) -> Tensors:
         """The images that `step` finds in its batch, by name; `batch` has any number of leading dimensions.
@@ -295,7 +300,12 @@ class Wrapped(Learner):
         return self.inner.plan(nets, client, state, turn, epochs)
 
     def plans(
-        self, nets: Nets, clients: Sequence[Client], states: Sequence[Tensors], turns: Sequence[Turn], epochs: range
+        self,
+        nets: Sequence[Nets],
+        clients: Sequence[Client],
+        states: Sequence[Tensors],
+        turns: Sequence[Turn],
+        epochs: range,
     ) -> list[list[Phase]]:
         if type(self).plan is not Wrapped.plan:
             return super().plans(nets, clients, states, turns, epochs)

@@ -12,17 +12,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
 from fednoil.augment import plain, weak, weak_plan
-from fednoil.learners.base import Client, Final, Learner, LearnerConfig, Nets, Phase, Role, Turn, chunks
+from fednoil.learners.base import Client, Final, Learner, LearnerConfig, Nets, Phase, Role, Turn, chunks, together
+from fednoil.learners.dividemix_plan import Split, draw, fill, parts_of
 from fednoil.learners.mixture import low_component, normalise
 from fednoil.plugins import About
-from fednoil.seeds import Seed, permutations
+from fednoil.seeds import Seeds, permutations
 from fednoil.tensors import Tensors
 
 _OTHER = {"a": "b", "b": "a"}
@@ -96,8 +96,8 @@ class DivideMix(Learner):
         own = torch.arange(-(-len(client) // size) * size, device=device).view(-1, size) % len(client)
         table = torch.zeros(2, parts * size, device=device)
         return {
-            "lambda": torch.tensor(self.weight_unlabelled(turn.round_idx), device=device),
-            "samples": torch.tensor([len(client)], device=device),
+            "lambda": torch.full((), self.weight_unlabelled(turn.round_idx), device=device),
+            "samples": torch.full((1,), len(client), device=device),
             "look/part": torch.arange(len(own), device=device),
             "look/index": client.index[own],
             "look/labels": client.labels[own],
@@ -109,24 +109,37 @@ class DivideMix(Learner):
         }
 
     def plan(self, nets: Nets, client: Client, state: Tensors, turn: Turn, epochs: range) -> list[Phase]:
-        if self.in_warmup(turn):
-            return [self._plain(client, net, turn.seed, epochs) for net in ("a", "b")]
+        return self._plans([client], [state], [turn], epochs)[0]
+
+    def plans(
+        self,
+        nets: Sequence[Nets],
+        clients: Sequence[Client],
+        states: Sequence[Tensors],
+        turns: Sequence[Turn],
+        epochs: range,
+    ) -> list[list[Phase]]:
+        """All at once where they have equally wide tables, and in the warm-up equally many samples."""
+        warmup = self.in_warmup(turns[0])
+        widths = {len(c) if warmup else state["order"].shape[1] for c, state in zip(clients, states, strict=True)}
+        if type(self).plan is not DivideMix.plan or len(widths) > 1:
+            return super().plans(nets, clients, states, turns, epochs)
+        return self._plans(clients, states, turns, epochs)
+
+    def _plans(
+        self, clients: Sequence[Client], states: Sequence[Tensors], turns: Sequence[Turn], epochs: range
+    ) -> list[list[Phase]]:
+        if self.in_warmup(turns[0]):
+            both = (self._plain(clients, net, turns, epochs) for net in ("a", "b"))
+            return [list(phases) for phases in zip(*both, strict=True)]
         if epochs.start == 0:
-            state["losses"][:, : len(client)] = state["received"].T
-            self._divide(state, state["samples"])
-        counts = state["counts"].tolist()  # all that a GPU is waited for
-        seed = turn.seed.child("epoch", epochs.start)
-        phases = []
-        for net, by in (("a", 1), ("b", 0)):  # each trains on the other's split
-            split = state["order"][by, : len(client)].tensor_split([counts[by]])
-            if counts[by] < 2:
-                phases.append(self._plain(client, net, turn.seed, epochs))
-            else:
-                phases.append(self._divided(client, net, split, state["chance"][by], seed))
-        if epochs.stop < turn.epochs:
-            look = {name: state[f"look/{name}"] for name in ("part", "index", "labels")}
-            phases += [Phase(look, "look", ()), Phase({"samples": state["samples"]}, "divide", ())]
-        return phases
+            self._divide_first(clients, states)
+        plans = self._divided(clients, states, turns, epochs)
+        for phases, state, turn in zip(plans, states, turns, strict=True):
+            if epochs.stop < turn.epochs:
+                look = {name: state[f"look/{name}"] for name in ("part", "index", "labels")}
+                phases += [Phase(look, "look", ()), Phase({"samples": state["samples"]}, "divide", ())]
+        return plans
 
     def _losses(self, nets: Nets, images: Tensor, labels: Tensor) -> Tensor:
         """The cross-entropy of each sample in `a` and in `b`, both in eval mode: [2, n]."""
@@ -146,74 +159,78 @@ class DivideMix(Learner):
         else:
             self._divide(state, batch["samples"])
 
+    def _divide_first(self, clients: Sequence[Client], states: Sequence[Tensors]) -> None:
+        """Divide by the losses of the received networks; the clients' tables become parts of those of all."""
+        tables = _stacked(states, ("losses", "chance", "order", "counts", "drawn"))
+        for place, (client, state) in enumerate(zip(clients, states, strict=True)):
+            tables["losses"][place, :, : len(client)] = state["received"].T
+        self._divide(tables, torch.stack([state["samples"] for state in states])[:, None])
+        for name, table in tables.items():
+            for state, own in zip(states, table.unbind(0), strict=True):
+                state[name] = own
+
     def _divide(self, state: Tensors, samples: Tensor) -> None:
-        """Which labels are clean by the losses of each network: chances, order, counts, and who is drawn by `b`."""
-        chance = self.clean_chances(state["losses"], samples)
-        inside = torch.arange(chance.shape[1], device=chance.device) < samples
+        """Which labels are clean by the losses [..., 2, n] of each network, the first `samples` [..., 1] of them:
+        chances, order, counts, and who is drawn by `b`."""
+        losses = state["losses"]
+        each = samples.expand(*losses.shape[:-1], 1).flatten(0, -2)
+        chance = self.clean_chances(losses.flatten(0, -2), each).view_as(losses)
+        inside = torch.arange(losses.shape[-1], device=losses.device) < samples
         chosen = (chance > self.config.threshold) & inside
         state["chance"].copy_(chance)
-        state["drawn"].add_(chosen[1])
-        state["counts"].copy_(chosen.sum(1))
+        state["drawn"].add_(chosen[..., 1, :])
+        state["counts"].copy_(chosen.sum(-1))
         # Members first, then the others, both in their order.
         rank = torch.where(inside, (~chosen).byte(), 2)
-        state["order"].copy_(torch.argsort(rank, dim=1, stable=True))
+        state["order"].copy_(torch.argsort(rank, dim=-1, stable=True))
 
     def clean_chances(self, losses: Tensor, samples: Tensor) -> Tensor:
-        """How probably each label is clean, by the losses [2, n] of `a` and of `b`, of which the first `samples` count:
-        [2, n]."""
+        """How probably each label is clean, by the losses [R, n] of R networks, of which the first `samples` [R, 1]
+        count: [R, n]."""
         scaled = normalise(losses, samples)
         flat = scaled.amax(1, keepdim=True) == 0  # all losses equal: nothing to tell labels apart by
         return torch.where(flat, torch.ones_like(scaled), low_component(scaled, samples))
 
-    def _plain(self, client: Client, net: str, seed: Seed, epochs: range) -> Phase:
-        """Epochs of cross-entropy on everything, with batches of twice the size."""
-        size, n = 2 * self.task.batch_size, len(client)
+    def _plain(self, clients: Sequence[Client], net: str, turns: Sequence[Turn], epochs: range) -> list[Phase]:
+        """Epochs of cross-entropy on everything, with batches of twice the size, of clients with n samples each."""
+        everyone, size, n = together(clients), 2 * self.task.batch_size, len(clients[0])
         count = -(-n // size) * size
         cycles = -(-count // n)  # a client with fewer samples than a batch is reshuffled until that is full
         names = [("epoch", e, "plain", net) for e in epochs]
         paths = [(*name, "order", cycle) for name in names for cycle in range(cycles)]
         paths += [(*name, "first", 0) for name in names]
-        keys, views = seed.keys_of(paths, client.index.device).split([cycles * len(epochs), len(epochs)])
-        places = permutations(keys, n).view(len(epochs), -1)[:, :count].reshape(-1, size)
-        view = weak_plan(views, count, self.task.pad).view(*places.shape, -1)
-        batch = {"index": client.index[places], "labels": client.labels[places], "first": view}
-        return Phase(batch, kind=f"plain-{net}", trains=(net,))
+        keys = Seeds(tuple(turn.seed for turn in turns)).keys_of(paths, everyone.index.device).view(len(clients), -1)
+        of_orders, of_views = keys.tensor_split([cycles * len(epochs)], 1)
+        places = permutations(of_orders, n).view(len(clients), len(epochs), -1)[:, :, :count]
+        first = torch.arange(0, len(everyone), n, device=places.device)[:, None, None]
+        places = (places + first).reshape(len(clients), -1, size)
+        views = weak_plan(of_views, count, self.task.pad).view(*places.shape, -1)
+        batch = {"index": everyone.index[places], "labels": everyone.labels[places], "first": views}
+        parts = (dict(zip(batch, own, strict=True)) for own in zip(*batch.values(), strict=True))
+        return [Phase(part, kind=f"plain-{net}", trains=(net,)) for part in parts]
 
-    def _divided(self, client: Client, net: str, split: Sequence[Tensor], chances: Tensor, seed: Seed) -> Phase:
-        """One epoch over the labelled samples, with as many unlabelled ones beside them."""
-        labelled, unlabelled = split
-        size = self.task.batch_size
-        steps = -(-len(labelled) // size)
-        sets = {"labelled": labelled} | ({"unlabelled": unlabelled} if len(unlabelled) else {})
-        places, plans, partners = self._rows(sets, net, (steps, size), ("first", "second"), seed)
-        place = places["labelled"]
-        batch = {"index": client.index[place], "labels": client.labels[place], "chance": chances[place]}
-        batch["first"], batch["second"] = plans[0]
-        if len(unlabelled):
-            batch["u_index"] = client.index[places["unlabelled"]]
-            batch["u_first"], batch["u_second"] = plans[1]
-        beta = seed.child("mix", net).numpy().beta(self.config.mix, self.config.mix, steps)
-        batch["share"] = torch.from_numpy(np.maximum(beta, 1 - beta).astype(np.float32)).to(place.device)
-        batch["partner"] = permutations(partners, 2 * len(sets) * size)
-        return Phase(batch, kind=f"{'mix' if len(unlabelled) else 'labelled'}-{net}", trains=(net,))
-
-    def _rows(
-        self, sets: dict[str, Tensor], net: str, shape: tuple[int, int], views: tuple[str, ...], seed: Seed
-    ) -> tuple[Tensors, Tensor, Tensor]:
-        """Full batches [steps, size] of the members of each set, reshuffled as often as it takes; parameters of their
-        views [sets, views, steps, size, 3]; a key for the partners of each step. All keys come in one transfer."""
-        count = shape[0] * shape[1]
-        cycles = {name: -(-count // len(members)) for name, members in sets.items()}
-        paths = [(name, net, "order", cycle) for name, often in cycles.items() for cycle in range(often)]
-        paths += [(name, net, view, 0) for name in sets for view in views]
-        paths += [("partner", net, step) for step in range(shape[0])]
-        device = next(iter(sets.values())).device
-        keys = seed.keys_of(paths, device).split([*cycles.values(), len(sets) * len(views), shape[0]])
-        places = {}
-        for (name, members), own in zip(sets.items(), keys, strict=False):
-            places[name] = members[permutations(own, len(members)).flatten()[:count]].view(shape)
-        plans = weak_plan(keys[-2], count, self.task.pad).view(len(sets), len(views), *shape, -1)
-        return places, plans, keys[-1]
+    def _divided(
+        self, clients: Sequence[Client], states: Sequence[Tensors], turns: Sequence[Turn], epochs: range
+    ) -> list[list[Phase]]:
+        """One epoch of each network over the samples that the other finds labelled, with as many unlabelled ones
+        beside them; a client's two phases."""
+        size, everyone = self.task.batch_size, together(clients)
+        parts = parts_of(clients, turns, epochs.start)
+        draws = draw(parts, size, self.task.pad, self.config.mix, everyone.index.device)
+        tables = {name: table.flatten(0, 1) for name, table in _stacked(states, ("order", "chance", "counts")).items()}
+        counts = tables["counts"].tolist()  # all that a GPU is waited for
+        splits = [Split(part, own, counts[part.row]) for part, own in zip(parts, draws, strict=True)]
+        batches = iter(fill([split for split in splits if split.labelled >= 2], everyone, tables, size))
+        plans: list[list[Phase]] = [[] for _ in clients]
+        for part, _, labelled in splits:
+            client, net = part.client, part.net
+            if labelled < 2:
+                plans[client] += self._plain([clients[client]], net, [turns[client]], epochs)
+            else:
+                batch = next(batches)
+                form = "mix" if "u_index" in batch else "labelled"
+                plans[client].append(Phase(batch, kind=f"{form}-{net}", trains=(net,)))
+        return plans
 
     def views(self, pool: Tensor, batch: Tensors) -> Tensors:
         if "part" in batch:
@@ -249,6 +266,11 @@ class DivideMix(Learner):
 
     def final(self, nets: Nets, client: Client, state: Tensors, turn: Turn) -> Final:
         return Final() if self.in_warmup(turn) else Final(evidence={"drawn": state["drawn"][: len(client)]})
+
+
+def _stacked(states: Sequence[Tensors], names: Sequence[str]) -> Tensors:
+    """Tensors of several clients' states, clients in front."""
+    return {name: torch.stack([state[name] for state in states]) for name in names}
 
 
 def sharpen(probs: Tensor, temperature: float) -> Tensor:

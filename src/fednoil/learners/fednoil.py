@@ -179,7 +179,12 @@ class FedNoil(Learner):
         return self._plans([client], [state], [turn], epochs, self.labelled_size(state, turn.round_idx))[0]
 
     def plans(
-        self, nets: Nets, clients: Sequence[Client], states: Sequence[Tensors], turns: Sequence[Turn], epochs: range
+        self,
+        nets: Sequence[Nets],
+        clients: Sequence[Client],
+        states: Sequence[Tensors],
+        turns: Sequence[Turn],
+        epochs: range,
     ) -> list[list[Phase]]:
         """All at once where the clients have equally many samples and labelled ones."""
         if type(self).plan is not FedNoil.plan:

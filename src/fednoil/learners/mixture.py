@@ -22,7 +22,8 @@ _TINY = 10 * torch.finfo(torch.float64).eps
 def low_component(values: Tensor, count: Tensor | None = None) -> Tensor:
     """For each row of `values` [R, n]: the chance [R, n] that a value belongs to the component with the lower mean.
 
-    Only the first `count` values of each row take part where it is given, whatever the others are.
+    Only the first `count` values of each row take part where it is given, one number or one for each row [R, 1],
+    whatever the others are.
     """
     inside = _inside(values, count)
     x = torch.where(inside, values.double(), 0.0)
@@ -31,7 +32,7 @@ def low_component(values: Tensor, count: Tensor | None = None) -> Tensor:
         from fednoil.kernels import mixture
 
         if x.shape[1] <= mixture.VALUES:
-            chances = mixture.low_component(x, upper, inside.sum(), _FLOOR, _TINY, _TOLERANCE, _ITERATIONS)
+            chances = mixture.low_component(x, upper, inside.sum(-1), _FLOOR, _TINY, _TOLERANCE, _ITERATIONS)
             return chances.to(values.dtype)
     resp = torch.stack([1 - upper, upper])
     params = _maximise(x, resp, inside)
@@ -42,7 +43,7 @@ def low_component(values: Tensor, count: Tensor | None = None) -> Tensor:
         total = joint.logsumexp(0)
         new_params = _maximise(x, (joint - total).exp(), inside)
         params = torch.where(done[None, None], params, new_params)
-        new_bound = torch.where(inside, total, 0.0).sum(1) / inside.sum()
+        new_bound = torch.where(inside, total, 0.0).sum(1) / inside.sum(-1)
         done = done | ((new_bound - bound).abs() < _TOLERANCE)
         bound = new_bound
     joint = _log_joint(x, params)
@@ -60,7 +61,7 @@ def normalise(losses: Tensor, count: Tensor | None = None) -> Tensor:
 
 
 def _inside(values: Tensor, count: Tensor | None) -> Tensor:
-    """Which columns [n] of values [R, n] take part."""
+    """Which columns of values [R, n] take part: [n], or [R, n] where each row has a count of its own."""
     columns = torch.arange(values.shape[1], device=values.device)
     return columns < (values.shape[1] if count is None else count)
 
@@ -68,11 +69,11 @@ def _inside(values: Tensor, count: Tensor | None) -> Tensor:
 def _upper_half(x: Tensor, inside: Tensor) -> Tensor:
     """Which values [R, n] are in the upper cluster of the best split into two by squared distance."""
     ordered, order = torch.where(inside, x, math.inf).sort(1)
-    count, left = inside.sum(), torch.arange(1, x.shape[1], device=x.device)
+    count, left = inside.sum(-1, keepdim=True), torch.arange(1, x.shape[1], device=x.device)
     sums = torch.where(inside, ordered, 0.0).cumsum(1)
     first, rest = sums[:, :-1], sums[:, -1:] - sums[:, :-1]
     gain = first.square() / left + rest.square() / (count - left)  # the split with the largest leaves least within
-    cut = torch.where(inside[1:], gain, -math.inf).argmax(1, keepdim=True) + 1
+    cut = torch.where(inside[..., 1:], gain, -math.inf).argmax(1, keepdim=True) + 1
     return (order.argsort(1) >= cut) & inside  # by rank; a scatter would wait for the host where bits must be the same
 
 
@@ -82,7 +83,7 @@ def _maximise(x: Tensor, resp: Tensor, inside: Tensor) -> Tensor:
     size = resp.sum(2) + _TINY
     mean = (resp * x).sum(2) / size
     variance = (resp * (x - mean[..., None]).square()).sum(2) / size + _FLOOR
-    return torch.stack([size / inside.sum(), mean, variance])
+    return torch.stack([size / inside.sum(-1), mean, variance])
 
 
 def _log_joint(x: Tensor, params: Tensor) -> Tensor:

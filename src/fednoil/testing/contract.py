@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from fednoil.executors.base import Job
 from fednoil.executors.local import Workbench
 from fednoil.executors.sequential import Sequential
 from fednoil.experiment import Experiment, make_executor
-from fednoil.learners.base import Client, Phase, Turn
+from fednoil.learners.base import Client, Learner, Phase, Turn, acts
 from fednoil.servers.base import Update
 from fednoil.tensors import Tensors
 from fednoil.testing.federation import ROUNDS, NotConforming
@@ -71,8 +72,11 @@ def check_steps(experiment: Experiment) -> None:
     bench, client, state = executor.bench, executor.clients[0], rounds.start(experiment)
     received, keep = experiment.server.model_for(state.server, 0), {}
     for round_idx in (1, ROUNDS):
-        turn = Turn(round_idx, 2, experiment.seed.child("round", round_idx, "client", 0))
-        job = Job(0, received, keep, turn)
+        turns = {
+            k: Turn(round_idx, 2, experiment.seed.child("round", round_idx, "client", k)) for k in executor.clients
+        }
+        _check_plans(bench, list(executor.clients.values()), received, list(turns.values()))
+        job = Job(0, received, keep, turns[0])
         _check_turn(bench, client, job)
         keep = bench.update(client, job).keep
 
@@ -145,6 +149,27 @@ def _check_plan(bench: Workbench, client: Client, turn: Turn) -> None:
                 f"planning all epochs at once gives another '{name}' than planning them one by one; draw it with one "
                 "key per epoch (turn.seed.child(…).keys(epochs)), or set adaptive = True if it looks at the networks"
             )
+
+
+def _check_plans(bench: Workbench, clients: Sequence[Client], received: Tensors, turns: Sequence[Turn]) -> None:
+    """Planning several clients at once is planning each."""
+    if not acts(bench.learner, "plans"):
+        return
+    epochs, found = bench.chunks(turns[0])[0], []
+    for plans in (bench.learner.plans, partial(Learner.plans, bench.learner)):
+        bench.load(received, {})
+        states = [bench.open(client, {}, turn) for client, turn in zip(clients, turns, strict=True)]
+        found.append((plans([bench.nets] * len(clients), clients, states, turns, epochs), states))
+    (together, states), (alone, own_states) = found
+    pairs = list(zip(states, own_states, strict=True))
+    for phases, own in zip(together, alone, strict=True):
+        if [(p.kind, p.trains, set(p.tensors)) for p in phases] != [(p.kind, p.trains, set(p.tensors)) for p in own]:
+            raise NotConforming("its plans give other kinds of phases than its plan does for each client")
+        pairs += [(phase.tensors, other.tensors) for phase, other in zip(phases, own, strict=True)]
+    for tensors, others in pairs:
+        for name in tensors:
+            if not torch.equal(tensors[name], others[name]):
+                raise NotConforming(f"its plans give another '{name}' than its plan does for each client")
 
 
 def _job(bench: Workbench, client: Client, turn: Turn) -> Job:
