@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from conftest import fednoil
 from PIL import Image
+from test_cli import sets
 
 from fednoil.config import read_toml
 
@@ -46,3 +47,70 @@ def test_the_page_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert learner["name"] == "my_learner:SymmetricCrossEntropy"
     assert learner["reverse"] == 0.5
     assert fednoil("run", "--resume", "--out", "runs/demo-fedavg", "-q")[0] == 0
+
+
+WRONG = """
+import torch
+from fednoil.learners.base import Learner
+from fednoil.learners.erm import Erm
+from fednoil.servers.base import Server
+
+
+class Empty(Learner):
+    pass
+
+
+class Short(Erm):
+    def step(self, nets, batch):
+        return nets["model"](batch["images"]).mean()
+
+
+class Silent(Erm):
+    def step(self, nets, pool, batch, state, kind):
+        nets["model"](batch["images"])
+
+
+class Logits(Erm):
+    def step(self, nets, pool, batch, state, kind):
+        return nets["model"](batch["images"])
+
+
+class Detached(Erm):
+    def step(self, nets, pool, batch, state, kind):
+        return torch.tensor(1.0)
+
+
+class Sum(Server):
+    def aggregate(self, updates):
+        return updates[0]
+"""
+
+
+@pytest.mark.parametrize(
+    ("choice", "words"),
+    [
+        ("learner.name=wrong_methods:Empty", "must define plan and step"),
+        (
+            "learner.name=wrong_methods:Short",
+            "its step(self, nets, batch) must take (self, nets, pool, batch",
+        ),
+        (
+            "learner.name=wrong_methods:Silent",
+            "return the loss, one number with a gradient, and not None",
+        ),
+        ("learner.name=wrong_methods:Logits", "and not a tensor of shape [8, 4]"),
+        ("learner.name=wrong_methods:Detached", "and not tensor(1.)"),
+        ("server.name=wrong_methods:Sum", "its aggregate(self, updates) must take (self, state, round_idx, updates)"),
+    ],
+)
+def test_what_is_no_method_is_told_in_one_line(
+    choice: str, words: str, tiny_npz: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "wrong_methods", raising=False)
+    Path("wrong_methods.py").write_text(WRONG)
+    status, _, err = fednoil("run", *sets(data__name=f"npz:{tiny_npz}"), "--set", choice, "--out", "run", "-q")
+    assert (status, len(err.splitlines())) == (2, 1), err
+    assert choice.replace("=", " = '") in err
+    assert words in err
