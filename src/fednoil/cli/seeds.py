@@ -76,7 +76,7 @@ def run_seeds(
             else:
                 outcomes = run_in_processes(waiting, out, data_dir, view, side_by_side)
     except Stopped as stop:
-        stop.hint = "run the same command with --resume to go on"
+        stop.hint = f"go on with: fednoil run --resume --seeds {seeds} --out {out}"
         raise
     failed = [outcome for outcome in outcomes if outcome.reason]
     if failed:
