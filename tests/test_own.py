@@ -1,4 +1,4 @@
-"""The page "Your own model, learner or server" works as written."""
+"""The page "Write your own method" works as written."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from conftest import fednoil
 from PIL import Image
 from test_cli import sets
+from test_stack import close, stacked, trained
 
-from fednoil.config import read_toml
+from fednoil.config import load_config, read_toml
+from fednoil.experiment import make_executor, make_experiment
 
 PAGE = (Path(__file__).parents[1] / "docs" / "own.md").read_text(encoding="utf-8")
 SMALL = ("train.rounds=2", "schedule.name=constant", "schedule.epochs=1", "run.device=cpu")
@@ -47,6 +50,26 @@ def test_the_page_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert learner["name"] == "my_learner:SymmetricCrossEntropy"
     assert learner["reverse"] == 0.5
     assert fednoil("run", "--resume", "--out", "runs/demo-fedavg", "-q")[0] == 0
+
+
+def test_the_pages_learner_runs_on_the_gpus_executor_too(
+    values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stacked and without a word of warning; here on a CPU, where its steps run one by one."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "my_learner", raising=False)
+    (source,) = re.findall(r"```python\n# my_learner\.py\n(.*?)```", PAGE, flags=re.DOTALL)
+    assert len(source.splitlines()) <= 30
+    Path("my_learner.py").write_text(source)
+    values["learner"] = {"name": "my_learner:SymmetricCrossEntropy", "reverse": 0.5}
+    experiment = make_experiment(load_config(values))
+    wanted = trained(experiment, make_executor(experiment, torch.device("cpu")), [0, 1, 2], 2)
+    executor = stacked(experiment, 3)
+    got = trained(experiment, executor, [0, 1, 2], 2)
+    assert (executor.alone, executor.reason) == (None, None)
+    for client, result in wanted.items():
+        close(got[client].tensors, result.tensors)
 
 
 WRONG = """
