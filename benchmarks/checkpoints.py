@@ -30,7 +30,7 @@ from fednoil.records.checkpoint import Checkpoints
 from fednoil.records.folder import RunFolder
 from fednoil.runner import Silent
 from fednoil.schedules import DecayConfig
-from floor import bare_step, device_name, noise_experiment, plain_resnet18
+from floor import bare_step, check_device, device_name, noise_experiment, plain_resnet18
 from scaling import Case, Point, Size
 
 LIMIT = 2.0  # percent
@@ -128,6 +128,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20, help="of the demo")
     parser.add_argument("--json", type=Path, help="write the numbers here")
     given = parser.parse_args()
+    check_device(given.device)
     rows = [demo(given.device, given.rounds), resnet18(given.device)]
     for row in rows:
         print(f"{row['what']}: a checkpoint every {row['every']} rounds takes {row['checkpoint_ms']:.1f} ms, ", end="")

@@ -26,7 +26,9 @@ def timed(preset: str, sets: list[str], folder: Path) -> dict[str, Any]:
     """One run; what it took, in seconds."""
     command = [sys.executable, "-m", "fednoil", "run", preset, "--out", str(folder), "--quiet"]
     begin = time.perf_counter()
-    subprocess.run([*command, *(word for one in sets for word in ("--set", one))], check=True)
+    done = subprocess.run([*command, *(word for one in sets for word in ("--set", one))], check=False)
+    if done.returncode:
+        sys.exit(done.returncode)  # the command has said why
     whole = time.perf_counter() - begin
     records = RunFolder(folder).records()
     walls = [record["wall_s"] for record in records]

@@ -6,6 +6,7 @@ no rounds. On a GPU also replayed as one CUDA graph, which leaves the launches o
 
 from __future__ import annotations
 
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -119,6 +120,13 @@ def step_flops(module: nn.Module, shape: tuple[int, int, int, int]) -> int:
     with FlopCounterMode(display=False) as counter:
         module(images).sum().backward()
     return counter.get_total_flops()
+
+
+def check_device(device: str) -> None:
+    """End the program in one line where it asks for a GPU and there is none."""
+    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
+        print(f"{Path(sys.argv[0]).name} needs a CUDA GPU here, and PyTorch sees none", file=sys.stderr)
+        sys.exit(2)
 
 
 def device_name(device: str) -> str:

@@ -16,7 +16,7 @@ import torch
 
 from fednoil import rounds
 from fednoil.experiment import make_executor
-from floor import SHAPES, PlainCNN, bare_step, noise_experiment, plain_resnet18
+from floor import SHAPES, PlainCNN, bare_step, check_device, noise_experiment, plain_resnet18
 
 BATCH = 32 + 55  # labelled and unlabelled images of a step with 500 images a client
 
@@ -60,6 +60,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="leave the sequential executor out")
     parser.add_argument("--json", type=Path, help="write the numbers here")
     given = parser.parse_args()
+    check_device("cuda")
     rows: list[dict[str, Any]] = []
     for model in given.model:
         found = [("bare float32", 1, bare(model, torch.float32))]

@@ -28,6 +28,7 @@ from fednoil.executors.base import Executor, Job
 from fednoil.experiment import Experiment, make_executor, make_experiment
 from fednoil.learners.base import Turn
 from fednoil.models.network import Network
+from floor import check_device
 
 LIMIT = 1.3
 # name -> learner's section and the round that is timed; methods with a warm-up have a row for each part.
@@ -150,6 +151,7 @@ def main() -> None:
     parser.add_argument("--preset")
     parser.add_argument("--device", default="cpu")
     args = parser.parse_args()
+    check_device(args.device)
     device = torch.device(args.device)
     torch.set_num_threads(1)
     cases = {name: make_case(section, round_idx, args) for name, (section, round_idx) in CASES.items()}

@@ -32,6 +32,7 @@ from fednoil.executors.capture import Graphs, Portion
 from fednoil.executors.cuda import CudaGraphs
 from fednoil.executors.local import Workbench
 from fednoil.experiment import Experiment, make_bench, make_executor
+from floor import check_device
 from learners import CASES, jobs_of, settings
 
 WARM_TURNS = 3  # a shape gets its long graph when it comes the second time
@@ -273,6 +274,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=40, help="kernels to print")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
+    check_device(args.device)
     case = args.learner or (None if args.preset else "fednoil")
     section, round_idx = CASES[case] if case else (None, 20)
     told = measure(*jobs_of(settings(section, args), round_idx, args), torch.device(args.device))

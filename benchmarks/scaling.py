@@ -26,7 +26,7 @@ import torch
 from fednoil import rounds
 from fednoil.experiment import make_executor
 from fednoil.learners.fednoil import FedNoil
-from floor import PEAK, PlainCNN, bare_step, device_name, noise_experiment, step_flops
+from floor import PEAK, PlainCNN, bare_step, check_device, device_name, noise_experiment, step_flops
 
 CLIENTS = (1, 2, 5, 10, 20, 30, 60)
 SAMPLES = (100, 200, 500, 1000, 2000)
@@ -150,6 +150,7 @@ def main() -> None:
     parser.add_argument("--sweeps", type=int, help="times that all points are gone through; 2 on a CPU, 1 on a GPU")
     parser.add_argument("--json", type=Path, help="write the numbers here")
     given = parser.parse_args()
+    check_device(given.device)
     size, rows = SIZES[given.device], []
     sweeps = given.sweeps or (2 if given.device == "cpu" else 1)
     for _ in range(sweeps):

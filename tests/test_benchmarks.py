@@ -18,7 +18,7 @@ from fednoil.models import ModelConfig, build
 from fednoil.seeds import Seed
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
-NAMES = ("floor", "scaling", "charts", "peers", "peer_work", "checkpoints", "learners", "profiling")
+NAMES = ("floor", "scaling", "charts", "peers", "peer_work", "checkpoints", "learners", "profiling", "gpu_steps")
 
 
 @pytest.fixture
@@ -182,3 +182,15 @@ def test_a_profile_of_a_turn_tells_steps_stages_and_operations(
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2 + 3 + 1 + 2
     assert lines[-2].startswith("10 joint steps")
+
+
+@pytest.mark.parametrize("script", ["scaling", "learners", "checkpoints", "gpu_steps", "profiling"])
+def test_without_a_gpu_a_script_that_needs_one_says_so(
+    modules: dict[str, ModuleType], script: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(sys, "argv", [f"{script}.py", *([] if script == "gpu_steps" else ["--device", "cuda"])])
+    with pytest.raises(SystemExit) as stop:
+        modules[script].main()
+    assert stop.value.code == 2
+    assert capsys.readouterr().err == f"{script}.py needs a CUDA GPU here, and PyTorch sees none\n"

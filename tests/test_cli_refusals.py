@@ -32,6 +32,7 @@ from test_cli import _own_folder, refused, sets, tree  # noqa: F401
         ("run demo extra", ["extra"]),
         ("run dmeo", ["unknown preset 'dmeo'", "did you mean 'demo'"]),
         ("run paper/cifar10/iid/symmetric-high/fedagv", ["unknown method 'fedagv'", "did you mean 'fedavg'"]),
+        ("run paper/cifar10/iid/pair-high/Krum+DMix", ["unknown method 'Krum+DMix'", "did you mean 'krum+dividemix'"]),
         ("run paper/cifar11/iid/symmetric-high/fedavg", ["unknown dataset 'cifar11'", "did you mean 'cifar10'"]),
         ("run paper/cifar10/iid", ["unknown preset 'paper/cifar10/iid'"]),
         ("run missing.toml", ["cannot read missing.toml"]),
@@ -74,6 +75,8 @@ def test_wrong_usage(args: str, parts: list[str]) -> None:
         ("server.name=fedagv", ["server.name = 'fedagv'", "did you mean 'fedavg'"]),
         ("server.name=3", ["server.name = 3"]),
         ("learner.name=fednoli", ["learner.name = 'fednoli'", "did you mean 'fednoil'"]),
+        ("learner.name=DMix", ["learner.name = 'DMix'", "did you mean 'dividemix'"]),
+        ("server.name=Krum", ["server.name = 'Krum'", "did you mean 'krum'"]),
         ("schedule.name=linear", ["schedule.name = 'linear'", "constant, cosine, logarithm"]),
         ("schedule.epochs=0", ["schedule.epochs = 0"]),
         ("schedule.t_max=5", ["unknown key 'schedule.t_max'"]),
@@ -100,6 +103,38 @@ def test_wrong_usage(args: str, parts: list[str]) -> None:
 )
 def test_wrong_values(setting: str, parts: list[str]) -> None:
     line = refused("run", "demo/fedavg", "--set", setting)
+    assert all(part in line for part in parts), line
+
+
+@pytest.mark.parametrize(
+    ("settings", "parts"),
+    [
+        ("server.name=krum server.f=-1", ["server.f = -1", "greater than or equal to 0"]),
+        ("server.name=krum server.keep=2", ["unknown key 'server.keep'"]),
+        ("server.name=multikrum server.keep=0", ["server.keep = 0"]),
+        ("server.name=apfl server.alpha=1.5", ["server.alpha = 1.5", "less than or equal to 1"]),
+        ("server.name=apfl server.alpha=nan", ["server.alpha = nan", "finite"]),
+        ("server.name=cfl server.linkage=average", ["server.linkage = 'average'", "'single' or 'complete'"]),
+        ("server.name=cfl server.least=1", ["server.least = 1"]),
+        ("server.name=cfl server.step=0.5", ["server.step = 0.5", "a model for each cluster"]),
+        ("server.name=fedprox server.mu=-1", ["server.mu = -1"]),
+        ("server.name=trimmed_mean server.trim=0.5", ["server.trim = 0.5", "less than 0.5"]),
+        ("server.name=rfa server.nu=0", ["server.nu = 0"]),
+        ("server.name=centralized server.sampling=score", ["server.sampling = 'score'", "'uniform'"]),
+        ("learner.name=dividemix learner.threshold=1", ["learner.threshold = 1", "less than 1"]),
+        ("learner.name=dividemix learner.frac=0.5", ["unknown key 'learner.frac'"]),
+        ("learner.name=josrc learner.smoothing=1", ["learner.smoothing = 1", "less than 1"]),
+        ("learner.name=josrc learner.threshold=0.96", ["learner.threshold_max = 0.95", "learner.threshold"]),
+        ("learner.name=coteaching learner.forget=1", ["learner.forget = 1", "less than 1"]),
+        ("learner.name=jocor learner.agreement=2", ["learner.agreement = 2"]),
+        ("run.executor=cuda", ["run.executor = 'cuda'", "'auto' or 'sequential'"]),
+        ("run.parallel=0", ["run.parallel = 0", "greater than or equal to 1"]),
+        ("run.precision=float16", ["run.precision = 'float16'", "'auto', 'float32' or 'bfloat16'"]),
+        ("run.deterministic=perhaps", ["run.deterministic = 'perhaps'"]),
+    ],
+)
+def test_wrong_values_of_methods_and_executors(settings: str, parts: list[str]) -> None:
+    line = refused("run", "demo/fedavg", *(part for setting in settings.split() for part in ("--set", setting)))
     assert all(part in line for part in parts), line
 
 

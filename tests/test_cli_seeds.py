@@ -41,6 +41,39 @@ def test_seeds_go_on_where_they_stopped(tiny_npz: Path) -> None:
     assert "[1/1] seed 2" in out
 
 
+def test_seeds_know_what_they_are_and_have_a_folder_of_their_own(tiny_npz: Path) -> None:
+    options = sets(data__name=f"npz:{tiny_npz}")
+    assert fednoil("run", *options, "-q")[0] == 0
+    assert fednoil("run", *options, "--seeds", "0", "-q")[0] == 0
+    assert sorted(path.name for path in Path("runs").iterdir()) == ["demo-fedavg", "demo-fedavg-seeds"]
+    status, out, _ = fednoil("run", "--resume", "--seeds", "0..1", "--out", "runs/demo-fedavg-seeds", "--jobs", 1)
+    assert status == 0
+    assert "[1/1] seed 1" in out  # with the tiny data of seed 0, not as the demo that is meant without a name
+    first, second = ((Path("runs/demo-fedavg-seeds") / f"seed-{n}" / "config.toml").read_text() for n in (0, 1))
+    assert second == first.replace("seed = 0", "seed = 1")
+
+
+def test_what_all_seeds_would_fail_by_is_told_once_and_leaves_nothing(tiny_npz: Path) -> None:
+    options = sets(data__name=f"npz:{tiny_npz}")
+    fednoil("run", *options, "--out", "alone", "-q")
+    fednoil("run", *options, "--out", "all", "--seeds", "0,1", "--jobs", 1, "-q")
+    before = sorted(str(path) for path in Path().rglob("*"))
+    for extra, words in (
+        (("--out", "new", "--set", "data.name=npz:none.npz"), "npz:none.npz is not a file"),
+        (("--out", "new", "--set", "partition.clients=1000"), "partition.clients = 1000"),
+        (("--out", "alone"), "alone is a run itself"),
+        (("--out", "alone/config.toml"), "alone/config.toml is a file"),
+        (("--out", "all", "--resume", "--set", "train.rounds=9"), "train.rounds is 3 there and 9 now"),
+        (("--out", "all", "--force", "--set", "data.name=npz:none.npz"), "npz:none.npz is not a file"),
+    ):
+        status, out, err = fednoil("run", *options, "--seeds", "0,1", *extra)
+        assert (status, out, len(err.splitlines())) == (2, "", 1), err
+        assert words in err
+    status, _, err = fednoil("run", "--resume", "--seeds", "0,1", "--out", "nowhere")
+    assert (status, "nowhere holds no run" in err) == (2, True)
+    assert sorted(str(path) for path in Path().rglob("*")) == before
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

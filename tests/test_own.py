@@ -1,4 +1,4 @@
-"""The page "Your own model, learner or server" works as written."""
+"""The page "Write your own method" works as written."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from conftest import fednoil
 from PIL import Image
+from test_cli import sets
+from test_stack import close, stacked, trained
 
-from fednoil.config import read_toml
+from fednoil.config import load_config, read_toml
+from fednoil.experiment import make_executor, make_experiment
 
 PAGE = (Path(__file__).parents[1] / "docs" / "own.md").read_text(encoding="utf-8")
 SMALL = ("train.rounds=2", "schedule.name=constant", "schedule.epochs=1", "run.device=cpu")
@@ -46,3 +50,90 @@ def test_the_page_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert learner["name"] == "my_learner:SymmetricCrossEntropy"
     assert learner["reverse"] == 0.5
     assert fednoil("run", "--resume", "--out", "runs/demo-fedavg", "-q")[0] == 0
+
+
+def test_the_pages_learner_runs_on_the_gpus_executor_too(
+    values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stacked and without a word of warning; here on a CPU, where its steps run one by one."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "my_learner", raising=False)
+    (source,) = re.findall(r"```python\n# my_learner\.py\n(.*?)```", PAGE, flags=re.DOTALL)
+    assert len(source.splitlines()) <= 30
+    Path("my_learner.py").write_text(source)
+    values["learner"] = {"name": "my_learner:SymmetricCrossEntropy", "reverse": 0.5}
+    experiment = make_experiment(load_config(values))
+    wanted = trained(experiment, make_executor(experiment, torch.device("cpu")), [0, 1, 2], 2)
+    executor = stacked(experiment, 3)
+    got = trained(experiment, executor, [0, 1, 2], 2)
+    assert (executor.alone, executor.reason) == (None, None)
+    for client, result in wanted.items():
+        close(got[client].tensors, result.tensors)
+
+
+WRONG = """
+import torch
+from fednoil.learners.base import Learner
+from fednoil.learners.erm import Erm
+from fednoil.servers.base import Server
+
+
+class Empty(Learner):
+    pass
+
+
+class Short(Erm):
+    def step(self, nets, batch):
+        return nets["model"](batch["images"]).mean()
+
+
+class Silent(Erm):
+    def step(self, nets, pool, batch, state, kind):
+        nets["model"](batch["images"])
+
+
+class Logits(Erm):
+    def step(self, nets, pool, batch, state, kind):
+        return nets["model"](batch["images"])
+
+
+class Detached(Erm):
+    def step(self, nets, pool, batch, state, kind):
+        return torch.tensor(1.0)
+
+
+class Sum(Server):
+    def aggregate(self, updates):
+        return updates[0]
+"""
+
+
+@pytest.mark.parametrize(
+    ("choice", "words"),
+    [
+        ("learner.name=wrong_methods:Empty", "must define plan and step"),
+        (
+            "learner.name=wrong_methods:Short",
+            "its step(self, nets, batch) must take (self, nets, pool, batch",
+        ),
+        (
+            "learner.name=wrong_methods:Silent",
+            "return the loss, one number with a gradient, and not None",
+        ),
+        ("learner.name=wrong_methods:Logits", "and not a tensor of shape [8, 4]"),
+        ("learner.name=wrong_methods:Detached", "and not tensor(1.)"),
+        ("server.name=wrong_methods:Sum", "its aggregate(self, updates) must take (self, state, round_idx, updates)"),
+    ],
+)
+def test_what_is_no_method_is_told_in_one_line(
+    choice: str, words: str, tiny_npz: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "wrong_methods", raising=False)
+    Path("wrong_methods.py").write_text(WRONG)
+    status, _, err = fednoil("run", *sets(data__name=f"npz:{tiny_npz}"), "--set", choice, "--out", "run", "-q")
+    assert (status, len(err.splitlines())) == (2, 1), err
+    assert choice.replace("=", " = '") in err
+    assert words in err

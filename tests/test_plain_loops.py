@@ -231,7 +231,7 @@ def josrc_epochs(plain: Plain, client: Client, phase: Phase, threshold: float, w
 @pytest.mark.parametrize(
     ("round_idx", "keys", "threshold"),
     [
-        (20, {"warmup": 20, "threshold": 1.0}, 19 / 20),
+        (20, {"warmup": 20, "threshold": 1.0, "threshold_max": 1.0}, 19 / 20),
         (7, {"warmup": 2, "threshold": 0.94, "threshold_max": 0.98}, 0.94 + 0.04 * 4 / 18),
     ],
 )

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import assert_same
+from scipy.optimize import minimize
 
 from fednoil import rounds
 from fednoil.config import load_config
@@ -88,6 +89,32 @@ def test_median_and_trimmed_mean_oracles() -> None:
     assert trimmed_mean(FIVE, 0.0).tolist() == pytest.approx([22, -80])
     assert server("median").combine(updates(FIVE))["model/w"].tolist() == [3, 20]
     assert server("trimmed_mean", trim=0.2).combine(updates(FIVE))["model/n"].item() == 4
+
+
+def test_median_and_trimmed_mean_by_brute_force() -> None:
+    rng = np.random.default_rng(0)
+    for count in range(1, 12):
+        points = rng.normal(size=(count, 5))
+        columns = [sorted(column) for column in points.T.tolist()]
+        middle = [(column[(count - 1) // 2] + column[count // 2]) / 2 for column in columns]
+        assert median(torch.tensor(points)).tolist() == pytest.approx(middle)
+        cut = int(0.3 * count)
+        rest = [sum(column[cut : count - cut]) / (count - 2 * cut) for column in columns]
+        assert trimmed_mean(torch.tensor(points), 0.3).tolist() == pytest.approx(rest)
+
+
+def test_weiszfeld_finds_the_point_of_least_distances() -> None:
+    """Against a search that knows nothing of the method: the sum of distances, weighted by samples."""
+    rng = np.random.default_rng(0)
+    for count in (3, 5, 8):
+        points, samples = rng.normal(size=(count, 2)), rng.integers(1, 9, size=count).astype(float)
+
+        def distances(z: np.ndarray, points: np.ndarray = points, samples: np.ndarray = samples) -> float:
+            return float(samples @ np.linalg.norm(points - z, axis=1))
+
+        found = minimize(distances, points.mean(0), method="Nelder-Mead", options={"xatol": 1e-9, "fatol": 1e-12})
+        z, _ = weiszfeld(torch.tensor(points), torch.tensor(samples), 2000, 1e-9, 0.0)
+        assert distances(z.numpy()) == pytest.approx(found.fun, rel=1e-5)
 
 
 @pytest.mark.parametrize(

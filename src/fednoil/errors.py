@@ -13,8 +13,9 @@ class UserError(Exception):
 
 
 def nearest(word: str, choices: "list[str] | tuple[str, ...]") -> str:
-    """Return `; did you mean 'x'?` for the choice most like `word`, or an empty string."""
+    """Return `; did you mean 'x'?` for the choice most like `word`, whatever their case, or an empty string."""
     from difflib import get_close_matches
 
-    found = get_close_matches(word, list(choices), n=1, cutoff=0.6)
-    return f"; did you mean '{found[0]}'?" if found else ""
+    lowered = {choice.lower(): choice for choice in choices}
+    found = get_close_matches(word.lower(), list(lowered), n=1, cutoff=0.6)
+    return f"; did you mean '{lowered[found[0]]}'?" if found else ""

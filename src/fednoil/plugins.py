@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -65,4 +66,22 @@ def find_class(name: str, table: Mapping[str, type[T]], base: type[T], key: str)
     found = import_object(name, key)
     if not (isinstance(found, type) and issubclass(found, base)):
         raise UserError(f"{key} = '{name}' is not a class derived from {base.__module__}.{base.__name__}")
+    _check_methods(found, base, f"{key} = '{name}'")
     return found
+
+
+def _check_methods(found: type, base: type, said: str) -> None:
+    """Refuse a class that lacks a method, or has one that can't be called as the base's is."""
+    missing = sorted(getattr(found, "__abstractmethods__", ()))
+    if missing:
+        raise UserError(f"{said} must define {' and '.join(missing)}, as {base.__module__} tells")
+    for name, theirs in vars(base).items():
+        own = inspect.getattr_static(found, name)
+        if name.startswith("_") or own is theirs or not (inspect.isfunction(theirs) and inspect.isfunction(own)):
+            continue
+        wanted = list(inspect.signature(theirs).parameters)
+        try:
+            inspect.signature(own).bind(*wanted)
+        except TypeError:
+            given = ", ".join(inspect.signature(own).parameters)
+            raise UserError(f"{said}: its {name}({given}) must take ({', '.join(wanted)})") from None

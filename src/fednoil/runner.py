@@ -112,7 +112,7 @@ def run(
     summary."""
     engine = engine or Simulation(data_dir)
     folder = RunFolder(out)
-    _check(folder, config, resume, force)
+    check(folder, config, resume=resume, force=force)
     device = pick_device(config.run.device)
     events = EventFiles(folder) if config.run.tensorboard else None
     # Nothing is created before the whole configuration and the data have proved good.
@@ -120,7 +120,7 @@ def run(
     if config.model.start is not None and not folder.is_run():
         rounds.start(experiment)
     with folder.locked():
-        _check(folder, config, resume, force)  # again: another process may have been here meanwhile
+        check(folder, config, resume=resume, force=force)  # again: another process may have been here meanwhile
         hashes = hashes_of(experiment)
         # A federation's nodes drop what the last checkpoint can't ask for any more: there it has to be on disk in time.
         behind = device.type == "cuda" and isinstance(engine, Simulation)
@@ -259,7 +259,7 @@ def _play_all(
     return state
 
 
-def _check(folder: RunFolder, config: Config, resume: bool, force: bool) -> None:
+def check(folder: RunFolder, config: Config, *, resume: bool, force: bool) -> None:
     """Refuse a folder that must not be written, before anything is; changes nothing."""
     folder.check(resume=resume, force=force)
     if resume and folder.is_run():

@@ -53,10 +53,12 @@ def run(
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one key; may be repeated.")
     ] = None,
     data_dir: DataDir = None,
-    out: Annotated[Path | None, typer.Option("--out", help="Folder for the results; else runs/<preset>.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder for the results; else runs/<preset>, or runs/<preset>-seeds.")
+    ] = None,
     seed: Annotated[str | None, typer.Option("--seed", metavar="N", help="Same as --set run.seed=N.")] = None,
     seeds: Annotated[
-        str | None, typer.Option("--seeds", metavar="0..4", help="One run a seed, in folders of --out.")
+        str | None, typer.Option("--seeds", metavar="0..4", help="One run a seed, each in --out/seed-N.")
     ] = None,
     jobs: Annotated[int | None, typer.Option("--jobs", min=1, help="With --seeds: runs side by side.")] = None,
     device: Annotated[str | None, typer.Option("--device", help="auto, cpu or cuda.")] = None,
@@ -83,7 +85,7 @@ def run(
         raise UserError("--jobs: runs side by side are those of several seeds; give --seeds 0..4, for example")
     if seeds is not None and (seed is not None or as_json):
         raise UserError("--seeds goes with neither --seed nor --json")
-    config, folder = resolve(source, list(changes or []), seed, device, out, resume and seeds is None)
+    config, folder = resolve(source, list(changes or []), seed, device, out, resume, seeds is not None)
     if seeds is not None:
         from fednoil.cli.seeds import run_seeds
 

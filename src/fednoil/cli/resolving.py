@@ -9,9 +9,15 @@ from fednoil.errors import UserError
 
 
 def resolve(
-    source: str | None, assignments: list[str], seed: str | None, device: str | None, out: Path | None, resume: bool
+    source: str | None,
+    assignments: list[str],
+    seed: str | None,
+    device: str | None,
+    out: Path | None,
+    resume: bool,
+    seeds: bool = False,
 ) -> tuple[Any, Path]:
-    """The configuration and the folder that the arguments of `run` ask for."""
+    """The configuration and the folder that the arguments of `run` ask for; with `seeds` the folder of several runs."""
     from fednoil.config import load_config, merge, parse_set, preset, preset_names, read_toml
 
     changes = parse_set(assignments)
@@ -23,9 +29,7 @@ def resolve(
         source is not None and source not in preset_names() and (source.endswith(".toml") or Path(source).is_file())
     )
     if source is None and resume and out is not None:
-        if not (out / "config.toml").is_file():
-            raise UserError(f"{out} holds no run to go on with (no config.toml); name a preset or file to start one")
-        base = read_toml(out / "config.toml")  # a run's own folder says what it is
+        base = read_toml(_own_config(out, seeds))
     elif is_file:
         base = read_toml(Path(str(source)))
     else:
@@ -33,5 +37,15 @@ def resolve(
     config = load_config(merge(base, changes))
     if out is None:
         name = Path(str(source)).stem if is_file else (source or "demo").replace("/", "-")
-        out = Path("runs") / (name if config.run.seed == 0 else f"{name}-seed{config.run.seed}")
+        of_seed = "" if config.run.seed == 0 else f"-seed{config.run.seed}"
+        out = Path("runs") / f"{name}{'-seeds' if seeds else of_seed}"
     return config, out
+
+
+def _own_config(out: Path, seeds: bool) -> Path:
+    """Where the run in `out`, or the first of several seeds' runs, says what it is."""
+    wanted = "seed-*/config.toml" if seeds else "config.toml"
+    found = sorted(out.glob(wanted))
+    if not found:
+        raise UserError(f"{out} holds no run to go on with (no {wanted}); name a preset or file to start one")
+    return found[0]

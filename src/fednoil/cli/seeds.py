@@ -17,6 +17,7 @@ from fednoil.records.files import read_json
 from fednoil.records.folder import RunFolder
 from fednoil.report.places import place_of
 from fednoil.reproduce.plan import Cell, parse_seeds
+from fednoil.runner import check
 
 
 @dataclass(frozen=True)
@@ -59,18 +60,14 @@ def run_seeds(
     from fednoil.cli.progress import Bars, Lines
     from fednoil.reproduce.workers import run_here, run_in_processes
 
-    numbers = parse_seeds(seeds)
-    cells = [_seeded(config, number) for number in numbers]
-    for cell in cells:
-        if (out / cell.folder).exists() and not resume and not force:
-            raise UserError(f"{out / cell.folder} is there already; go on with --resume, or start over with --force")
+    cells = [_seeded(config, number) for number in parse_seeds(seeds)]
+    waiting = _checked(cells, out, data_dir, resume, force)
+    side_by_side = jobs or usual_jobs(config.run.device, len(waiting))
     if force:
         for cell in cells:
             _clear(RunFolder(out / cell.folder))
     out.mkdir(parents=True, exist_ok=True)
     console = Console(quiet=quiet)
-    waiting = [cell for cell in cells if not cell.is_done(out)]
-    side_by_side = jobs or usual_jobs(config.run.device, len(waiting))
     shown: Any = Bars if console.is_terminal and not quiet else Lines
     try:
         with shown(console, out, len(waiting), *([quiet] if shown is Lines else [])) as view:
@@ -79,7 +76,7 @@ def run_seeds(
             else:
                 outcomes = run_in_processes(waiting, out, data_dir, view, side_by_side)
     except Stopped as stop:
-        stop.hint = "run the same command with --resume to go on"
+        stop.hint = f"go on with: fednoil run --resume --seeds {seeds} --out {out}"
         raise
     failed = [outcome for outcome in outcomes if outcome.reason]
     if failed:
@@ -89,8 +86,24 @@ def run_seeds(
     console.print(_mean([read_json(out / cell.folder / "summary.json") for cell in cells]), highlight=False)
 
 
+def _checked(cells: list[Cell], out: Path, data_dir: Path | None, resume: bool, force: bool) -> list[Cell]:
+    """The cells that have to run; what would make them fail one by one is told once, before anything is created."""
+    from fednoil.experiment import make_experiment, pick_device
+
+    if RunFolder(out).is_run():
+        raise UserError(f"{out} is a run itself; give the seeds' runs another folder with --out")
+    if out.exists() and not out.is_dir():
+        raise UserError(f"--out {out} is a file; give a folder")
+    for cell in cells:
+        check(RunFolder(out / cell.folder), cell.config, resume=resume, force=force)
+    waiting = [cell for cell in cells if force or not cell.is_done(out)]
+    if waiting:
+        pick_device(waiting[0].config.run.device)
+        make_experiment(waiting[0].config, data_dir)
+    return waiting
+
+
 def _clear(folder: RunFolder) -> None:
-    folder.check(resume=False, force=True)
     if folder.path.exists():
         with folder.locked():
             folder.clear()
@@ -104,4 +117,5 @@ def _seeded(config: Config, seed: int) -> Cell:
 def _mean(summaries: list[dict[str, Any]]) -> str:
     finals = [summary["final_accuracy"] for summary in summaries]
     spread = f" ± {statistics.stdev(finals):.2f}" if len(finals) > 1 else ""
-    return f"final accuracy {statistics.mean(finals):.2f}{spread} % over {len(finals)} seeds"
+    seeds = "1 seed" if len(finals) == 1 else f"{len(finals)} seeds"
+    return f"final accuracy {statistics.mean(finals):.2f}{spread} % over {seeds}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -153,6 +154,8 @@ class Workbench:
         for name in phase.trains:
             nets[name].grads.zero_()
         loss = learner.step(nets, pool, batch, state, kind)
+        if not isinstance(loss, Tensor) or loss.dim() or not loss.requires_grad:
+            _refuse(learner, loss)
         loss.backward()
         learner.gradients(nets, batch, state, kind)
         settings, rate = self.optimiser, batch.get(RATE, self.optimiser.lr)
@@ -222,6 +225,15 @@ class Workbench:
             net.eval()
         spans = chunks(len(images), images)
         return torch.cat([self.learner.predict(self.nets, images[rows], model).float() for rows in spans])
+
+
+def _refuse(learner: Learner, loss: object) -> NoReturn:
+    """Say what a step should have returned; a mistake of a user's own learner."""
+    got = f"a tensor of shape {list(loss.shape)}" if isinstance(loss, Tensor) and loss.dim() else repr(loss)
+    name = learner.config.name
+    raise UserError(
+        f"learner.name = '{name}': its step must return the loss, one number with a gradient, and not {got}"
+    )
 
 
 def _spans(client: Client) -> list[Tensor]:

@@ -18,7 +18,7 @@ import math
 from typing import Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -37,6 +37,14 @@ class JosrcConfig(LearnerConfig):
     warmup: int = Field(default=10, ge=0, description="rounds W of the warm-up")
     alpha: float = Field(default=0.5, ge=0, le=1, description="weight of the consistency between views")
     ema: float = Field(default=0.99, ge=0, le=1, description="how much of the teacher stays in a step")
+
+    @model_validator(mode="after")
+    def _rising(self) -> JosrcConfig:
+        if self.threshold_max < self.threshold:
+            raise ValueError(
+                f"learner.threshold_max = {self.threshold_max} must not be below learner.threshold = {self.threshold}"
+            )
+        return self
 
 
 class Josrc(Learner):
