@@ -324,6 +324,9 @@ def test_a_table_by_hand(modules: dict[str, ModuleType]) -> None:
     alone = table.screening(table.together(rows, "symmetric-high", no_ssl=True), agreed).splitlines()[2:]
     assert [line.split(" | ")[:6:5] for line in alone] == [["| no-ssl", "–"], ["| no-ssl+x-none", "-1.0"]]
     assert table.screening(table.together(rows, "cifar100"), agreed) == "Not run yet."
+    later = {**rows[0], "run": "later", "sets": "model.start=published-1"}
+    assert [g.start for g in table.together([*rows, later], "symmetric-high", started=True)] == ["published-1"]
+    assert len(table.together([*rows, later], "symmetric-high", started=False)) == 5
     assert table.counted(rows) == (
         "Looked at so far on CIFAR: 5 variants, 1 of them joined from others, in 6 runs, 0 of them given up; "
         "10 minutes of rounds."

@@ -48,13 +48,20 @@ class Group:
 
     @property
     def label(self) -> str:
-        """Variant and seeds, for a legend."""
-        return f"{self.variant} ({len(self.rows)} seed{'s' if len(self.rows) > 1 else ''})"
+        """Variant, rounds and seeds, for a legend."""
+        return f"{self.variant}, {self.planned} rounds ({len(self.rows)} seed{'s' if len(self.rows) > 1 else ''})"
+
+    @property
+    def start(self) -> str:
+        """The run whose model this one goes on from; empty for one that begins by itself."""
+        return next((key.partition("=")[2] for key in self.more if key.startswith("model.start=")), "")
 
 
-def together(results: list[Row], setting: str, full: bool = False, no_ssl: bool | None = None) -> list[Group]:
+def together(
+    results: list[Row], setting: str, full: bool = False, no_ssl: bool | None = None, started: bool | None = None
+) -> list[Group]:
     """The runs of a setting, the best agreement first, or the best accuracy where there is none; `no_ssl`: only those
-    without semi-supervision, or only the others."""
+    without semi-supervision, or only the others; `started`: only those that go on from another run, or the others."""
     found: dict[tuple[str, str, str], list[Row]] = {}
     for row in results:
         if (row["setting"], row["full"]) != (setting, str(full)):
@@ -63,6 +70,7 @@ def together(results: list[Row], setting: str, full: bool = False, no_ssl: bool 
             found.setdefault((row["variant"], row["sets"], row["planned"]), []).append(row)
     order = "test_accuracy" if full else "val_accuracy"
     groups = [Group(*key, tuple(rows)) for key, rows in found.items()]
+    groups = [group for group in groups if started is None or started == bool(group.start)]
     return sorted(groups, key=lambda group: -statistics.fmean(float(row[order] or 0) for row in group.rows))
 
 
@@ -164,7 +172,11 @@ def parts(results: list[Row], curves: list[Row]) -> dict[str, str]:
         for s in PLACES
         if together(results, s, full=True)
     ]
-    found = {name: screening(together(results, SCREENED, no_ssl=only), agreed) for name, only in TABLES.items()}
+    found = {
+        name: screening(together(results, SCREENED, no_ssl=only, started=False), agreed)
+        for name, only in TABLES.items()
+    }
+    found["later"] = screening(together(results, SCREENED, started=True), agreed)
     found["levels"] = levels(results, "")
     about = "Final test accuracy over the share of wrong labels"
     for name in found:
@@ -262,9 +274,10 @@ def write_page(results: list[Row], curves: list[Row]) -> None:
     """README.md with its tables as the records are, and a picture for each setting with runs."""
     readme = HERE / "README.md"
     readme.write_text(fill(readme.read_text(encoding="utf-8"), parts(results, curves)), encoding="utf-8")
-    for name, only in TABLES.items():
+    shown = {name: together(results, SCREENED, no_ssl=only, started=False) for name, only in TABLES.items()}
+    for name, groups in (shown | {"later": together(results, SCREENED, started=True)}).items():
         path = HERE / f"{name}.png"
-        if draw(together(results, SCREENED, no_ssl=only), curves, f"CIFAR-10 IID {SCREENED}", path):
+        if draw(groups, curves, f"CIFAR-10 IID {SCREENED}", path):
             print(path.name)
     for prefix in ("", "small-"):
         path = HERE / f"{prefix}levels.png"

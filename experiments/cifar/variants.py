@@ -71,6 +71,7 @@ GROUPS: dict[str, tuple[Variant, ...]] = {
         Variant("lr-0.01", "a rate that is small throughout", ("train.lr=0.01",)),
         Variant("wd-5e-4", "FixMatch's and DivideMix's weight decay", ("train.weight_decay=5e-4",)),
         Variant("wd-2e-3", "more of it", ("train.weight_decay=2e-3",)),
+        Variant("wd-5e-3", "and still more", ("train.weight_decay=5e-3",)),
         Variant("momentum-0.9", "FixMatch's and DivideMix's momentum", ("train.momentum=0.9",)),
         Variant(
             "nesterov-0.9",
@@ -100,6 +101,7 @@ GROUPS: dict[str, tuple[Variant, ...]] = {
         Variant("lambda-0.3", "pseudo-labels that count less", ("learner.lambda_u=0.3",)),
         Variant("ssl-40", "no pseudo-labels before the model is worth it", ("learner.ssl_start=41",)),
         Variant("ssl-80", "and still later", ("learner.ssl_start=81",)),
+        Variant("ssl-160", "when nine of ten pseudo-labels would be right", ("learner.ssl_start=161",)),
         Variant("ramp-40", "pseudo-labels count once the model is worth it", ("learner.ramp=40",)),
         Variant("pseudo-0.5", "τ = 0.5 may be meant for pseudo-labels too", ("learner.pseudo_temperature=0.5",)),
         Variant(
