@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -215,6 +216,40 @@ def test_memory_does_not_grow(values: dict[str, Any], frac: float | str) -> None
         used.append(torch.cuda.memory_allocated())
         assert len(executor.graphs) <= 128
     assert max(used[100:]) <= 1.1 * max(used[:100])
+
+
+def waits(values: dict[str, Any], epochs: int) -> int:
+    """How often the host waits for the GPU in a turn of two clients that has nothing new to capture."""
+    values["schedule"] = {"name": "constant", "epochs": epochs}
+    experiment = make_experiment(load_config(values))
+    executor, state = make_executor(experiment, torch.device("cuda")), rounds.start(experiment)
+    state = rounds.placed(state, torch.device("cuda"))
+    jobs = [rounds._job(experiment, state, k, epochs) for k in range(2)]
+    for _ in range(3):
+        executor.train(jobs)
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("warn")
+    try:
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            executor.train(jobs)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    return sum("synchroniz" in str(warning.message) for warning in told)
+
+
+@pytest.mark.parametrize(
+    ("learner", "each"),  # how often an epoch may wait
+    [({"name": "erm"}, 0), ({"name": "fednoil", "frac": 0.4}, 0), ({"name": "dividemix", "warmup": 0}, 1)],
+)
+def test_the_host_waits_once_a_turn_or_once_an_epoch(
+    values: dict[str, Any], learner: dict[str, Any], each: int
+) -> None:
+    """At the end of a turn; and DivideMix before each epoch, for the number of its labelled samples."""
+    values["learner"] = learner
+    few, many = waits(values, 2), waits(values, 6)
+    assert 1 <= few <= 2 + 2 * each
+    assert many - few <= 4 * each
 
 
 def test_dropout_runs_eagerly_and_says_so(values: dict[str, Any]) -> None:
