@@ -158,8 +158,8 @@ class OneOrder(Erm):
 class OneSeed(Erm):
     """Plans all clients with the seed of the first."""
 
-    def plans(self, nets: Any, clients: Any, states: Any, turns: Any, epochs: range) -> list[list[Phase]]:
-        return super().plans(nets, clients, states, [turns[0]] * len(turns), epochs)
+    def plans(self, trainees: Any, epochs: range) -> list[list[Phase]]:
+        return super().plans([one._replace(turn=trainees[0].turn) for one in trainees], epochs)
 
 
 class OneKind(Erm):

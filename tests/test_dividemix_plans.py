@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fednoil.augment import weak_plan
-from fednoil.learners.base import Client, Phase, Task, Turn
+from fednoil.learners.base import Client, Phase, Task, Trainee, Turn
 from fednoil.learners.dividemix import DivideMix, DivideMixConfig
 from fednoil.seeds import Seed, orders, permutations
 from fednoil.tensors import Tensors
@@ -127,10 +127,14 @@ def divided(splits: Sequence[tuple[int, int, int]]) -> tuple[DivideMix, list[Cli
     return method, clients, states, turns
 
 
+def trainees(clients: Sequence[Client], states: Sequence[Tensors], turns: Sequence[Turn]) -> list[Trainee]:
+    return [Trainee({}, *one) for one in zip(clients, states, turns, strict=True)]
+
+
 def test_all_at_once_is_one_after_another() -> None:
     method, clients, states, turns = divided(SPLITS)
     before = [{name: tensor.clone() for name, tensor in state.items()} for state in states]
-    together = method.plans([{}] * len(clients), clients, states, turns, range(2, 3))
+    together = method.plans(trainees(clients, states, turns), range(2, 3))
     kinds = set()
     for client, state, turn, plan in zip(clients, states, turns, together, strict=True):
         assert_phases(plan[:2], wanted(client, state, turn, 2))
@@ -145,7 +149,7 @@ def test_all_at_once_is_one_after_another() -> None:
 def test_nothing_is_looked_at_after_the_last_epoch() -> None:
     method, clients, states, turns = divided(SPLITS[:2])
     turns[1] = Turn(3, 5, turns[1].seed)
-    plans = method.plans([{}] * 2, clients, states, turns, range(3, 4))
+    plans = method.plans(trainees(clients, states, turns), range(3, 4))
     assert [len(plan) for plan in plans] == [2, 4]
 
 
@@ -165,7 +169,7 @@ def test_the_first_division_is_that_of_each() -> None:
         return found
 
     together, alone = states(), states()
-    plans = method.plans([{}] * 4, clients, together, turns, range(1))
+    plans = method.plans(trainees(clients, together, turns), range(1))
     for client, state, own, turn, plan in zip(clients, together, alone, turns, plans, strict=True):
         assert_phases(plan, method.plan({}, client, own, turn, range(1)))
         assert_phases(plan[:2], wanted(client, state, turn, 0))
@@ -178,7 +182,7 @@ def test_the_first_division_is_that_of_each() -> None:
 @pytest.mark.parametrize("sizes", [[20, 20, 20], [5, 5], [20, 33, 16]])
 def test_the_warm_up_is_that_of_each(sizes: list[int]) -> None:
     method, (clients, turns) = learner(sizes, warmup=5), made(sizes)
-    plans = method.plans([{}] * len(sizes), clients, [{} for _ in sizes], turns, range(1, 4))
+    plans = method.plans(trainees(clients, [{} for _ in sizes], turns), range(1, 4))
     for client, turn, plan in zip(clients, turns, plans, strict=True):
         assert_phases(plan, [wanted_plain(client, turn, net, range(1, 4)) for net in ("a", "b")])
 
@@ -188,7 +192,7 @@ def test_tables_of_different_widths_are_planned_one_after_another() -> None:
     method, clients, states, turns = divided(SPLITS[:1] * 2)
     client = Client(7, clients[0].pool, torch.arange(90), torch.zeros(90, dtype=torch.int64))
     states[1] = divided_state(method, client, turns[1], (50, 60))
-    plans = method.plans([{}] * 2, [clients[0], client], states, turns, range(2, 3))
+    plans = method.plans(trainees([clients[0], client], states, turns), range(2, 3))
     assert_phases(plans[1][:2], wanted(client, states[1], turns[1], 2))
 
 
@@ -210,7 +214,7 @@ def test_more_clients_are_not_more_operations() -> None:
     for often in (1, 6):
         method, clients, states, turns = divided([(40, 17, 23)] * often)
         with Counted() as counted:
-            method.plans([{}] * often, clients, states, turns, range(1, 2))
+            method.plans(trainees(clients, states, turns), range(1, 2))
         found.append([name for name in counted.names if name not in ("cat", "split_with_sizes", "split")])
     assert found[0] == found[1]
     assert not {"_local_scalar_dense", "nonzero", "masked_select"} & set(found[1])
@@ -232,6 +236,6 @@ def test_a_plan_of_ones_own_is_asked() -> None:
 
     method, clients, states, turns = divided(SPLITS[:2])
     own = Own(method.config, method.task)
-    plans = own.plans([{}] * 2, clients, states, turns, range(1, 2))
+    plans = own.plans(trainees(clients, states, turns), range(1, 2))
     for client, state, turn, plan in zip(clients, states, turns, plans, strict=True):
         assert_phases(plan, wanted(client, state, turn, 1)[:1])

@@ -12,10 +12,9 @@ from conftest import assert_same
 from fednoil.config import load_config
 from fednoil.executors.local import Workbench
 from fednoil.experiment import make_bench, make_executor, make_experiment
-from fednoil.learners.base import Client, Learner, Phase, Turn
+from fednoil.learners.base import Client, Learner, Phase, Trainee, Turn
 from fednoil.learners.fednoil import FedNoil
 from fednoil.seeds import Seed, Seeds
-from fednoil.tensors import Tensors
 
 CPU = torch.device("cpu")
 EPOCHS = range(1, 4)
@@ -42,19 +41,19 @@ def turns_of(clients: Sequence[Client]) -> list[Turn]:
     return [Turn(3, 4, Seed(5).child("client", client.id)) for client in clients]
 
 
+def trainees_of(bench: Workbench, clients: Sequence[Client]) -> list[Trainee]:
+    pairs = zip(clients, turns_of(clients), strict=True)
+    return [Trainee(bench.nets, client, bench.open(client, {}, turn), turn) for client, turn in pairs]
+
+
 def both_ways(bench: Workbench, clients: Sequence[Client]) -> tuple[list[list[Phase]], list[list[Phase]]]:
     """The plans at once and one after another, having compared what they leave in the states."""
-    states: list[list[Tensors]] = []
-    found = []
-    for at_once in (True, False):
-        turns = turns_of(clients)
-        states.append([bench.open(client, {}, turn) for client, turn in zip(clients, turns, strict=True)])
-        plans = bench.learner.plans if at_once else lambda *args: Learner.plans(bench.learner, *args)
-        found.append(plans([bench.nets] * len(clients), clients, states[-1], turns, EPOCHS))
-    for one, other in zip(*states, strict=True):
-        assert_same(one, other)
-        assert bool(one["drawn"].any())
-    return found[0], found[1]
+    one, other = trainees_of(bench, clients), trainees_of(bench, clients)
+    found = bench.learner.plans(one, EPOCHS), Learner.plans(bench.learner, other, EPOCHS)
+    for a, b in zip(one, other, strict=True):
+        assert_same(a.state, b.state)
+        assert bool(a.state["drawn"].any())
+    return found
 
 
 def assert_equal(one: list[list[Phase]], other: list[list[Phase]]) -> None:
@@ -90,8 +89,7 @@ def test_clients_of_different_sizes_are_planned_one_after_another(values: dict[s
 def test_a_server_around_the_learner(values: dict[str, Any], server: str, at_once: bool) -> None:
     """One that changes the plan has its way; others don't stand between."""
     bench, clients = opened(values, {"name": "fednoil", "frac": 0.5}, name=server)
-    states = [bench.open(client, {}, turn) for client, turn in zip(clients, turns_of(clients), strict=True)]
-    plans = bench.learner.plans([bench.nets] * len(clients), clients, states, turns_of(clients), EPOCHS)
+    plans = bench.learner.plans(trainees_of(bench, clients), EPOCHS)
     assert share_memory(plans) is at_once
 
 
@@ -102,8 +100,7 @@ def test_a_plan_of_ones_own_is_asked(values: dict[str, Any]) -> None:
 
     bench, clients = opened(values, {"name": "fednoil", "frac": 0.5})
     own = Own(bench.learner.config, bench.learner.task)
-    states = [bench.open(client, {}, turn) for client, turn in zip(clients, turns_of(clients), strict=True)]
-    for (phase,) in own.plans([bench.nets] * len(clients), clients, states, turns_of(clients), EPOCHS):
+    for (phase,) in own.plans(trainees_of(bench, clients), EPOCHS):
         assert phase.tensors["x_index"].tolist() == [0.0]
 
 

@@ -25,7 +25,7 @@ from fednoil.executors.local import Workbench
 from fednoil.executors.sequential import Sequential
 from fednoil.executors.stack import Rows, StackedBench
 from fednoil.executors.touch import Touched, touched_by
-from fednoil.learners.base import Client, Learner, Phase, Wrapped, together
+from fednoil.learners.base import Client, Learner, Phase, Trainee, Wrapped, together
 from fednoil.servers.sampling import client_scores
 from fednoil.tensors import Tensors
 
@@ -249,11 +249,10 @@ def _planned(seats: Sequence[Seat], epochs: range) -> list[list[Phase]]:
         groups.setdefault(range(epochs.start, min(epochs.stop, seat.job.turn.epochs)), []).append(seat)
     plans: dict[int, list[Phase]] = {}
     for own, group in groups.items():
-        nets, clients, states = [s.bench.nets for s in group], [s.client for s in group], [s.state for s in group]
-        turns = [s.job.turn for s in group]
-        found = group[0].bench.learner.plans(nets, clients, states, turns, own) if own else [[] for _ in group]
-        for s, turn, phases in zip(group, turns, found, strict=True):
-            plans[s.place] = s.bench.ready(phases, turn, own)
+        trainees = [Trainee(s.bench.nets, s.client, s.state, s.job.turn) for s in group]
+        found = group[0].bench.learner.plans(trainees, own) if own else [[] for _ in group]
+        for s, phases in zip(group, found, strict=True):
+            plans[s.place] = s.bench.ready(phases, s.job.turn, own)
     return [plans[seat.place] for seat in seats]
 
 

@@ -26,7 +26,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -103,6 +103,15 @@ class Turn:
     round_idx: int
     epochs: int
     seed: Seed
+
+
+class Trainee(NamedTuple):
+    """A client in its turn: all that a plan of its epochs is made from."""
+
+    nets: Nets
+    client: Client
+    state: Tensors
+    turn: Turn
 
 
 @dataclass(frozen=True)
@@ -196,18 +205,10 @@ class Learner(ABC):
     def plan(self, nets: Nets, client: Client, state: Tensors, turn: Turn, epochs: range) -> list[Phase]:
         """The steps of the given epochs (numbered from 0), in order; only an adaptive learner may look at `nets`."""
 
-    def plans(
-        self,
-        nets: Sequence[Nets],
-        clients: Sequence[Client],
-        states: Sequence[Tensors],
-        turns: Sequence[Turn],
-        epochs: range,
-    ) -> list[list[Phase]]:
-        """`plan` for each of several clients of a round, each with its networks; a learner may plan them all in as many
-        operations as one, which counts on a GPU. An adaptive one is asked when all steps before are done."""
-        alone = zip(nets, clients, states, turns, strict=True)
-        return [self.plan(own, client, state, turn, epochs) for own, client, state, turn in alone]
+    def plans(self, trainees: Sequence[Trainee], epochs: range) -> list[list[Phase]]:
+        """`plan` for each of several clients of a round; a learner may plan them all in as many operations as one,
+        which counts on a GPU. An adaptive one is asked when all steps before are done."""
+        return [self.plan(*trainee, epochs) for trainee in trainees]
 
     def views(self, pool: Tensor, batch: Tensors) -> Tensors:
         """The images that `step` finds in its batch, by name; `batch` has any number of leading dimensions.
@@ -299,17 +300,10 @@ class Wrapped(Learner):
     def plan(self, nets: Nets, client: Client, state: Tensors, turn: Turn, epochs: range) -> list[Phase]:
         return self.inner.plan(nets, client, state, turn, epochs)
 
-    def plans(
-        self,
-        nets: Sequence[Nets],
-        clients: Sequence[Client],
-        states: Sequence[Tensors],
-        turns: Sequence[Turn],
-        epochs: range,
-    ) -> list[list[Phase]]:
+    def plans(self, trainees: Sequence[Trainee], epochs: range) -> list[list[Phase]]:
         if type(self).plan is not Wrapped.plan:
-            return super().plans(nets, clients, states, turns, epochs)
-        return self.inner.plans(nets, clients, states, turns, epochs)
+            return super().plans(trainees, epochs)
+        return self.inner.plans(trainees, epochs)
 
     def views(self, pool: Tensor, batch: Tensors) -> Tensors:
         return self.inner.views(pool, batch)

@@ -18,7 +18,19 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fednoil.augment import plain, weak, weak_plan
-from fednoil.learners.base import Client, Final, Learner, LearnerConfig, Nets, Phase, Role, Turn, chunks, together
+from fednoil.learners.base import (
+    Client,
+    Final,
+    Learner,
+    LearnerConfig,
+    Nets,
+    Phase,
+    Role,
+    Trainee,
+    Turn,
+    chunks,
+    together,
+)
 from fednoil.learners.dividemix_plan import Split, draw, fill, parts_of
 from fednoil.learners.mixture import low_component, normalise
 from fednoil.plugins import About
@@ -111,19 +123,13 @@ class DivideMix(Learner):
     def plan(self, nets: Nets, client: Client, state: Tensors, turn: Turn, epochs: range) -> list[Phase]:
         return self._plans([client], [state], [turn], epochs)[0]
 
-    def plans(
-        self,
-        nets: Sequence[Nets],
-        clients: Sequence[Client],
-        states: Sequence[Tensors],
-        turns: Sequence[Turn],
-        epochs: range,
-    ) -> list[list[Phase]]:
+    def plans(self, trainees: Sequence[Trainee], epochs: range) -> list[list[Phase]]:
         """All at once where they have equally wide tables, and in the warm-up equally many samples."""
+        _, clients, states, turns = zip(*trainees, strict=True)
         warmup = self.in_warmup(turns[0])
         widths = {len(c) if warmup else state["order"].shape[1] for c, state in zip(clients, states, strict=True)}
         if type(self).plan is not DivideMix.plan or len(widths) > 1:
-            return super().plans(nets, clients, states, turns, epochs)
+            return super().plans(trainees, epochs)
         return self._plans(clients, states, turns, epochs)
 
     def _plans(

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fednoil.augment import plain, strong, strong_plan, weak, weak_plan
-from fednoil.learners.base import Client, Final, Learner, LearnerConfig, Nets, Phase, Turn, chunks, together
+from fednoil.learners.base import Client, Final, Learner, LearnerConfig, Nets, Phase, Trainee, Turn, chunks, together
 from fednoil.learners.batches import shuffled_anew, side_by_side, weak_views
 from fednoil.learners.clean_share import clean_share
 from fednoil.learners.pseudo_labels import count_votes, decided, first_time, unlabelled_loss, widened
@@ -178,17 +178,11 @@ class FedNoil(Learner):
     def plan(self, nets: Nets, client: Client, state: Tensors, turn: Turn, epochs: range) -> list[Phase]:
         return self._plans([client], [state], [turn], epochs, self.labelled_size(state, turn.round_idx))[0]
 
-    def plans(
-        self,
-        nets: Sequence[Nets],
-        clients: Sequence[Client],
-        states: Sequence[Tensors],
-        turns: Sequence[Turn],
-        epochs: range,
-    ) -> list[list[Phase]]:
+    def plans(self, trainees: Sequence[Trainee], epochs: range) -> list[list[Phase]]:
         """All at once where the clients have equally many samples and labelled ones."""
         if type(self).plan is not FedNoil.plan:
-            return super().plans(nets, clients, states, turns, epochs)
+            return super().plans(trainees, epochs)
+        _, clients, states, turns = zip(*trainees, strict=True)
         sizes = [self.labelled_size(state, turn.round_idx) for state, turn in zip(states, turns, strict=True)]
         if len({(len(client), size) for client, size in zip(clients, sizes, strict=True)}) == 1:
             return self._plans(clients, states, turns, epochs, sizes[0])

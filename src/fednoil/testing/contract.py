@@ -16,7 +16,7 @@ from fednoil.executors.base import Job
 from fednoil.executors.local import Workbench
 from fednoil.executors.sequential import Sequential
 from fednoil.experiment import Experiment, make_executor
-from fednoil.learners.base import Client, Learner, Phase, Turn, acts
+from fednoil.learners.base import Client, Learner, Phase, Trainee, Turn, acts
 from fednoil.servers.base import Update
 from fednoil.tensors import Tensors
 from fednoil.testing.federation import ROUNDS, NotConforming
@@ -159,7 +159,8 @@ def _check_plans(bench: Workbench, clients: Sequence[Client], received: Tensors,
     for plans in (bench.learner.plans, partial(Learner.plans, bench.learner)):
         bench.load(received, {})
         states = [bench.open(client, {}, turn) for client, turn in zip(clients, turns, strict=True)]
-        found.append((plans([bench.nets] * len(clients), clients, states, turns, epochs), states))
+        trainees = list(map(Trainee, [bench.nets] * len(clients), clients, states, turns))
+        found.append((plans(trainees, epochs), states))
     (together, states), (alone, own_states) = found
     pairs = list(zip(states, own_states, strict=True))
     for phases, own in zip(together, alone, strict=True):
