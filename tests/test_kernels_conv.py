@@ -133,7 +133,7 @@ def test_the_front_end_takes_weights_in_pytorchs_layout_and_backward_only_views(
 @pytest.mark.parametrize("splits", [1, 3, 40])
 def test_sums_of_splits_keep_order_and_type(splits):
     part = torch.randn(splits, 3, 7, 11, device=DEVICE)
-    got = conv._sum(part, HALF)
+    got = conv.summed(part, HALF)
     assert got.dtype == HALF
     close(got, part.sum(0), 4e-3)  # half precision, rounded once
 

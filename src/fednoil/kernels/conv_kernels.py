@@ -40,7 +40,7 @@ def _pool_step(best, winner, value, POSITION: tl.constexpr):
 
 @triton.jit(do_not_specialize=["rows"])
 def forward_kernel(
-    x, w, bias, y, parts, x_stride, w_stride, rows,
+    x, w, bias, y, parts, x_stride, w_stride, bias_stride, rows,
     H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, OUT: tl.constexpr, HO: tl.constexpr, WO: tl.constexpr,
     KH: tl.constexpr, KW: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr, BIAS: tl.constexpr,
     STATISTICS: tl.constexpr,
@@ -73,7 +73,7 @@ def forward_kernel(
         weight = tl.load(w + (block * BK + k) * OUT + n, mask=(block * BK + k < DEPTH) & (n < OUT), other=0.0)
         acc = tl.dot(patch, weight, acc, input_precision=PRECISION)
     if BIAS:
-        acc += tl.load(bias + client * OUT + n, mask=n < OUT, other=0.0).to(tl.float32)
+        acc += tl.load(bias + client * bias_stride + n, mask=n < OUT, other=0.0).to(tl.float32)
     tl.store(y + m * OUT + n, acc.to(y.dtype.element_ty), mask=(m < rows) & (n < OUT))
     if STATISTICS:
         tile = tl.program_id(0) // TILES
@@ -88,7 +88,7 @@ def forward_kernel(
 
 @triton.jit(do_not_specialize=["rows"])
 def forward_pool_kernel(
-    x, w, bias, y, winner, x_stride, w_stride, rows,
+    x, w, bias, y, winner, x_stride, w_stride, bias_stride, rows,
     H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, OUT: tl.constexpr, HP: tl.constexpr, WP: tl.constexpr,
     KH: tl.constexpr, KW: tl.constexpr, PAD: tl.constexpr, BIAS: tl.constexpr,
     PRECISION: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
@@ -135,7 +135,7 @@ def forward_pool_kernel(
     best, won = _pool_step(best, won, acc2, 2)
     best, won = _pool_step(best, won, acc3, 3)
     if BIAS:  # the same for the whole window: after the maximum
-        best += tl.load(bias + client * OUT + n, mask=n < OUT, other=0.0).to(tl.float32)
+        best += tl.load(bias + client * bias_stride + n, mask=n < OUT, other=0.0).to(tl.float32)
     off = best <= 0  # not "> 0 is on": NaN stays visible, as in PyTorch
     inside = (m < rows) & (n < OUT)
     tl.store(y + m * OUT + n, tl.where(off, 0.0, best).to(y.dtype.element_ty), mask=inside)
