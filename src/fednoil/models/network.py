@@ -131,7 +131,8 @@ class Network:
 
     def inputs(self, images: Tensor) -> Tensor:
         """Normalised images."""
-        return torch.addcmul(self._bias, images.to(torch.float32), self._gain)
+        pixels = images.to(torch.float32) if images.is_floating_point() else images  # whole numbers need no copy
+        return torch.addcmul(self._bias, pixels, self._gain)
 
     def arithmetic(self) -> contextlib.AbstractContextManager[object]:
         """The context in which the module computes."""
