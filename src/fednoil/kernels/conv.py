@@ -152,18 +152,19 @@ class Conv(torch.autograd.Function):
             return passed, *[None] * 8
         x, weights, winner = ctx.saved_tensors
         shape, config, dy = ctx.shape.plain, ctx.config, dy.contiguous()
-        dx = dw = db = None
+        dx = part = bias_part = None
         if ctx.shape.pool:
-            dy, parts = _unpool(dy, winner, shape)
-            db = summed(parts, ctx.dtypes[1]) if ctx.needs_input_grad[2] else None
+            dy, bias_part = _unpool(dy, winner, shape)
         elif ctx.needs_input_grad[2]:
-            db = _bias_gradient(dy, ctx.dtypes[1], shape)
+            bias_part = _bias_gradient(dy, shape)
         if ctx.needs_input_grad[0]:
             chosen = config.input_gradient or input_gradient_config(shape, x.dtype)
             dx = _input_gradient(dy, weights, shape, chosen, passed)
         if ctx.needs_input_grad[1]:
             chosen = config.weight_gradient or weight_gradient_config(shape, x.dtype)
-            dw = _weight_gradient(contiguous_clients(x), dy, ctx.dtypes[0], shape, chosen)
+            part = _weight_gradient(contiguous_clients(x), dy, ctx.dtypes[0], shape, chosen)
+        bias_part = bias_part if ctx.needs_input_grad[2] else None
+        dw, db = summed((part, ctx.dtypes[0]), (bias_part, ctx.dtypes[1]))
         return dx, dw, db, *[None] * 6
 
     @staticmethod
@@ -268,6 +269,7 @@ def _input_gradient(dy: Tensor, w: Tensor, s: Shape, config: Config, passed: Ten
 
 
 def _weight_gradient(x: Tensor, dy: Tensor, dtype: torch.dtype, s: Shape, config: Config) -> Tensor:
+    """The gradient of the weights in parts [splits, K, kh, kw, C, O]: float32, or in dtype if it is one."""
     high, wide = s.result
     rows, depth = s.B * high * wide, s.KH * s.KW * s.C
     tiles = triton.cdiv(depth, config.rows) * triton.cdiv(s.outputs, config.cols)
@@ -277,26 +279,32 @@ def _weight_gradient(x: Tensor, dy: Tensor, dtype: torch.dtype, s: Shape, config
     part = dy.new_empty(sizes, dtype=torch.float32 if splits > 1 else dtype)
     options = {**s.constants(), **_launch(config, dy.dtype), "HO": high, "WO": wide, "STRIDE": s.stride}
     kernels.weight_gradient_kernel[(tiles, s.K, splits)](x, dy, part, x.stride(0), rows, share, **options)
-    return summed(part, dtype)
+    return part
 
 
-def _bias_gradient(dy: Tensor, dtype: torch.dtype, s: Shape) -> Tensor:
+def _bias_gradient(dy: Tensor, s: Shape) -> Tensor:
+    """The gradient of the bias in parts [splits, K, O]."""
     rows = s.B * s.result[0] * s.result[1]
     share, splits = shares(rows, BIAS_ROWS, BIAS_SPLITS)
     cols = block_size(s.outputs, 64)
     part = dy.new_empty((splits, s.K, s.outputs), dtype=torch.float32)
     grid = (triton.cdiv(s.outputs, cols), s.K, splits)
     kernels.bias_gradient_kernel[grid](dy, part, rows, share, OUT=s.outputs, BM=BIAS_ROWS, BN=cols)
-    return summed(part, dtype)
+    return part
 
 
-def summed(part: Tensor, dtype: torch.dtype) -> Tensor:
-    """The sum of contiguous part over its first dimension in fp32, then in dtype."""
-    if len(part) == 1:
-        return part.squeeze(0).to(dtype)
-    total = part.new_empty(part.shape[1:], dtype=dtype)
-    at_once = min(SUM_SPLITS, triton.next_power_of_2(len(part)))
-    block = SUM_NUMBERS // at_once
-    grid = (triton.cdiv(total.numel(), block),)
-    kernels.sum_kernel[grid](part, total, len(part), total.numel(), SPLITS=at_once, BLOCK=block)
-    return total
+def summed(*parts: tuple[Tensor | None, torch.dtype | None]) -> list[Tensor | None]:
+    """The sum of each contiguous part, two at most, over its first dimension: in fp32 and then in its dtype; one launch
+    for both."""
+    totals = [
+        None if p is None else p.squeeze(0).to(d) if len(p) == 1 else p.new_empty(p.shape[1:], dtype=d)
+        for p, d in parts
+    ]
+    jobs = [(p, t) for (p, _), t in zip(parts, totals, strict=True) if p is not None and t is not None and len(p) > 1]
+    if jobs:
+        at_once = [min(SUM_SPLITS, triton.next_power_of_2(len(part))) for part, _ in jobs]
+        blocks = [triton.cdiv(t.numel(), SUM_NUMBERS // n) for (_, t), n in zip(jobs, at_once, strict=True)]
+        args = [(part, total, len(part), total.numel()) for part, total in jobs]
+        sizes = {"SPLITS": at_once[0], "MORE_SPLITS": at_once[-1], "NUMBERS": SUM_NUMBERS}
+        kernels.sum_kernel[(sum(blocks),)](*args[0], *args[-1], **sizes)
+    return totals
