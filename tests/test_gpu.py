@@ -228,14 +228,14 @@ def waits(values: dict[str, Any], epochs: int) -> int:
     for _ in range(3):
         executor.train(jobs)
     torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("warn")
-    try:
-        with warnings.catch_warnings(record=True) as told:
-            warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")  # the switch itself warns, too
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
             executor.train(jobs)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    return sum("synchroniz" in str(warning.message) for warning in told)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    return sum("called a synchronizing" in str(warning.message) for warning in told)
 
 
 @pytest.mark.parametrize(

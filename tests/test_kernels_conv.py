@@ -133,9 +133,18 @@ def test_the_front_end_takes_weights_in_pytorchs_layout_and_backward_only_views(
 @pytest.mark.parametrize("splits", [1, 3, 40])
 def test_sums_of_splits_keep_order_and_type(splits):
     part = torch.randn(splits, 3, 7, 11, device=DEVICE)
-    got = conv._sum(part, HALF)
+    (got,) = conv.summed((part, HALF))
     assert got.dtype == HALF
     close(got, part.sum(0), 4e-3)  # half precision, rounded once
+
+
+@pytest.mark.parametrize("splits", [1, 40])
+def test_two_sums_at_once(splits):
+    part, other = torch.randn(3, 2, 700, device=DEVICE), torch.randn(splits, 5, 13, device=DEVICE)
+    got, more = conv.summed((part, HALF), (other, torch.float32))
+    close(got, part.sum(0), 4e-3)
+    close(more, other.sum(0), 1e-6)
+    assert conv.summed((None, None)) == [None]
 
 
 def test_unpooling_fills_every_pixel():

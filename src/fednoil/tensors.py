@@ -25,6 +25,14 @@ def message_bytes(tensors: Tensors, numbers: Numbers) -> int:
     return sum(t.numel() * t.element_size() for t in tensors.values()) + 8 * len(numbers)
 
 
+def joined(batches: Sequence[Tensor]) -> Tensor:
+    """Batches of images [B, C, H, W] as one.
+
+    They are joined as rows: a GPU takes one launch for tensors of up to four dimensions, of which `torch.vmap` is one.
+    """
+    return torch.cat([images.flatten(1) for images in batches]).unflatten(1, batches[0].shape[1:])
+
+
 def weighted_mean(messages: Sequence[Tensors], weights: Sequence[float]) -> Tensors:
     """Σ_k w_k θ_k / Σ_k w_k, summed in the order given; whole-number tensors take the largest.
 

@@ -36,8 +36,8 @@ class _Seeded(Cell):
 def usual_jobs(device: str, runs: int) -> int:
     """Runs side by side: one a core on a CPU, where a run uses one core best; four on a GPU.
 
-    Between steps a run keeps the host busy: four in processes of their own took 0.6 of the time of four one after
-    another on an H200 with 16 cores (Fashion-MNIST, the paper's CNN, an earlier and slower version).
+    Between steps a run keeps the host busy: four in processes of their own took 0.66 of the time of four one after
+    another on an H200 with 16 cores, 0.47 with the GPU's multi-process service (Fashion-MNIST, the paper's CNN).
     """
     from fednoil.experiment import pick_device
     from fednoil.reproduce.workers import cores

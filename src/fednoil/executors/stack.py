@@ -42,6 +42,8 @@ class Rows:
         learner = self.bench.learner
         self.changes_gradients = acts(learner, "gradients")
         self.follows_up = acts(learner, "after")
+        # The gradient of each client's loss is asked for as it is: a sum over clients would be launches of its own.
+        self.each = torch.ones(count, device=self.bench.device)
 
     def refresh(self, trains: Sequence[str]) -> None:
         """Bring the copies in half precision up to the parameters, which others than `step` may have changed."""
@@ -101,7 +103,7 @@ class Rows:
         own = (self.params, self.grads, self.momentum, self.others)
         losses = self._mapped(loss_of, leaves, *own, batch, state)
         flat = [leaf for parts in leaves.values() for leaf in parts]
-        found = torch.autograd.grad(losses.sum(), flat, allow_unused=True)
+        found = torch.autograd.grad(losses, flat, self.each, allow_unused=True)
         given = iter(torch.zeros_like(leaf) if g is None else g for leaf, g in zip(flat, found, strict=True))
         grads = {name: tuple(next(given) for _ in parts) for name, parts in leaves.items()}
         if self.changes_gradients or self.follows_up:

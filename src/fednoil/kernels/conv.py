@@ -66,14 +66,14 @@ def conv2d_nchw(
 
     w is PyTorch's [O, C, kh, kw], free of copies where it is a view of [kh, kw, C, O].
     """
-    return _to_nchw(conv2d(_to_nhwc(x), _to_packed(w), _of_one(bias), stride, padding, config))
+    return _to_nchw(conv2d(to_nhwc(x), _to_packed(w), _of_one(bias), stride, padding, config))
 
 
 def conv_pool_relu_nchw(
     x: Tensor, w: Tensor, bias: Tensor | None = None, padding: int = 0, config: Configs | None = None
 ) -> Tensor:
     """`conv_pool_relu` of one client: x [B, C, H, W] and w as in `conv2d_nchw`."""
-    return _to_nchw(conv_pool_relu(_to_nhwc(x), _to_packed(w), _of_one(bias), padding, config))
+    return _to_nchw(conv_pool_relu(to_nhwc(x), _to_packed(w), _of_one(bias), padding, config))
 
 
 def conv_norm_relu_nchw(
@@ -89,12 +89,12 @@ def conv_norm_relu_nchw(
     The norm reads its statistics off the convolution.
     """
     sizes = (conv.stride[0], int(conv.padding[0]), passes)
-    y, parts, same = conv2d_and_statistics(_to_nhwc(x), _to_packed(conv.weight), _of_one(conv.bias), *sizes)
+    y, parts, same = conv2d_and_statistics(to_nhwc(x), _to_packed(conv.weight), _of_one(conv.bias), *sizes)
     return batch_norm_act_nchw(_to_nchw(y), norm, residual, relu, parts), _to_nchw(same) if passes else x
 
 
 # With indices in place of (un)squeeze the backward pass would fill with zeros and copy.
-def _to_nhwc(x: Tensor) -> Tensor:
+def to_nhwc(x: Tensor) -> Tensor:
     return x.permute(0, 2, 3, 1).unsqueeze(0)
 
 
@@ -131,7 +131,7 @@ class Conv(torch.autograd.Function):
         ready = w.dtype == x.dtype and w[0].is_contiguous()
         weights = w.new_empty((shape.K, 0), dtype=x.dtype) if ready else _packed(w, x.dtype)
         chosen = config.forward or forward_config(shape, x.dtype)
-        found = _forward(_contiguous_clients(x), w if ready else weights, bias, shape, chosen, statistics)
+        found = _forward(contiguous_clients(x), w if ready else weights, bias, shape, chosen, statistics)
         return found[0], found[1], weights, found[2], x.view_as(x) if passes else x.new_empty((shape.K, 0))
 
     @staticmethod
@@ -152,37 +152,38 @@ class Conv(torch.autograd.Function):
             return passed, *[None] * 8
         x, weights, winner = ctx.saved_tensors
         shape, config, dy = ctx.shape.plain, ctx.config, dy.contiguous()
-        dx = dw = db = None
+        dx = part = bias_part = None
         if ctx.shape.pool:
-            dy, parts = _unpool(dy, winner, shape)
-            db = _sum(parts, ctx.dtypes[1]) if ctx.needs_input_grad[2] else None
+            dy, bias_part = _unpool(dy, winner, shape)
         elif ctx.needs_input_grad[2]:
-            db = _bias_gradient(dy, ctx.dtypes[1], shape)
+            bias_part = _bias_gradient(dy, shape)
         if ctx.needs_input_grad[0]:
             chosen = config.input_gradient or input_gradient_config(shape, x.dtype)
             dx = _input_gradient(dy, weights, shape, chosen, passed)
         if ctx.needs_input_grad[1]:
             chosen = config.weight_gradient or weight_gradient_config(shape, x.dtype)
-            dw = _weight_gradient(_contiguous_clients(x), dy, ctx.dtypes[0], shape, chosen)
+            part = _weight_gradient(contiguous_clients(x), dy, ctx.dtypes[0], shape, chosen)
+        bias_part = bias_part if ctx.needs_input_grad[2] else None
+        dw, db = summed((part, ctx.dtypes[0]), (bias_part, ctx.dtypes[1]))
         return dx, dw, db, *[None] * 6
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
         size = info.batch_size
-        folded = [_fold(t, d, size) for t, d in zip(inputs[:3], in_dims[:3], strict=True)]
+        folded = [fold(t, d, size) for t, d in zip(inputs[:3], in_dims[:3], strict=True)]
         outputs = Conv.apply(*folded, *inputs[3:])
         return tuple(t.unflatten(0, (size, t.shape[0] // size)) for t in outputs), (0,) * len(outputs)
 
 
-def _fold(t: Tensor | None, dim: int | None, size: int) -> Tensor | None:
+def fold(t: Tensor | None, dim: int | None, size: int) -> Tensor | None:
     """t with the vmapped dimension merged into its clients; an unbatched t is shared, as a view for one client."""
     if t is None:
         return None
     return (t.expand(size, *t.shape) if dim is None else t.movedim(dim, 0)).flatten(0, 1)
 
 
-def _contiguous_clients(x: Tensor) -> Tensor:
-    """x with contiguous images in each client; the step between clients is free, 0 when they share the images."""
+def contiguous_clients(x: Tensor) -> Tensor:
+    """x [K, ...] contiguous in each client; the step between clients is free, 0 where they share it."""
     return x if x[0].is_contiguous() else x.contiguous()
 
 
@@ -201,14 +202,14 @@ def _shape(x: Tensor, w: Tensor, bias: Tensor | None, stride: int, padding: int,
     return shape
 
 
-def _precision(dtype: torch.dtype) -> str:
+def precision(dtype: torch.dtype) -> str:
     return "tf32" if dtype != torch.float32 or torch.backends.cuda.matmul.allow_tf32 else "ieee"
 
 
 def _launch(config: Config, dtype: torch.dtype) -> dict[str, Any]:
     """The launch options that all GEMM kernels share."""
     tile = {"BM": config.rows, "BN": config.cols, "BK": config.depth}
-    return {**tile, "PRECISION": _precision(dtype), "num_warps": config.warps, "num_stages": config.stages}
+    return {**tile, "PRECISION": precision(dtype), "num_warps": config.warps, "num_stages": config.stages}
 
 
 def _packed(w: Tensor, dtype: torch.dtype) -> Tensor:
@@ -227,12 +228,13 @@ def _forward(
     parts = x.new_empty((s.K, 2, tiles, s.outputs) if statistics else (s.K, 0), dtype=torch.float32)
     grid = (tiles * triton.cdiv(s.outputs, config.cols), s.K)
     options = {**s.constants(), **_launch(config, x.dtype), "BIAS": bias is not None}
-    vector = w if bias is None else bias.contiguous()  # any pointer serves for one that is never read
+    vector = w if bias is None else contiguous_clients(bias)  # any pointer serves for one that is never read
+    strides = (x.stride(0), w.stride(0), vector.stride(0))
     if s.pool:
-        args = (x, w, vector, y, winner, x.stride(0), w.stride(0), rows)
+        args = (x, w, vector, y, winner, *strides, rows)
         kernels.forward_pool_kernel[grid](*args, HP=high, WP=wide, **options)
     else:
-        args = (x, w, vector, y, parts, x.stride(0), w.stride(0), rows)
+        args = (x, w, vector, y, parts, *strides, rows)
         options |= {"STRIDE": s.stride, "STATISTICS": statistics}
         kernels.forward_kernel[grid](*args, HO=high, WO=wide, **options)
     return y, winner, parts
@@ -267,6 +269,7 @@ def _input_gradient(dy: Tensor, w: Tensor, s: Shape, config: Config, passed: Ten
 
 
 def _weight_gradient(x: Tensor, dy: Tensor, dtype: torch.dtype, s: Shape, config: Config) -> Tensor:
+    """The gradient of the weights in parts [splits, K, kh, kw, C, O]: float32, or in dtype if it is one."""
     high, wide = s.result
     rows, depth = s.B * high * wide, s.KH * s.KW * s.C
     tiles = triton.cdiv(depth, config.rows) * triton.cdiv(s.outputs, config.cols)
@@ -276,26 +279,32 @@ def _weight_gradient(x: Tensor, dy: Tensor, dtype: torch.dtype, s: Shape, config
     part = dy.new_empty(sizes, dtype=torch.float32 if splits > 1 else dtype)
     options = {**s.constants(), **_launch(config, dy.dtype), "HO": high, "WO": wide, "STRIDE": s.stride}
     kernels.weight_gradient_kernel[(tiles, s.K, splits)](x, dy, part, x.stride(0), rows, share, **options)
-    return _sum(part, dtype)
+    return part
 
 
-def _bias_gradient(dy: Tensor, dtype: torch.dtype, s: Shape) -> Tensor:
+def _bias_gradient(dy: Tensor, s: Shape) -> Tensor:
+    """The gradient of the bias in parts [splits, K, O]."""
     rows = s.B * s.result[0] * s.result[1]
     share, splits = shares(rows, BIAS_ROWS, BIAS_SPLITS)
     cols = block_size(s.outputs, 64)
     part = dy.new_empty((splits, s.K, s.outputs), dtype=torch.float32)
     grid = (triton.cdiv(s.outputs, cols), s.K, splits)
     kernels.bias_gradient_kernel[grid](dy, part, rows, share, OUT=s.outputs, BM=BIAS_ROWS, BN=cols)
-    return _sum(part, dtype)
+    return part
 
 
-def _sum(part: Tensor, dtype: torch.dtype) -> Tensor:
-    """The sum of contiguous part over its first dimension in fp32, then in dtype."""
-    if len(part) == 1:
-        return part.squeeze(0).to(dtype)
-    total = part.new_empty(part.shape[1:], dtype=dtype)
-    at_once = min(SUM_SPLITS, triton.next_power_of_2(len(part)))
-    block = SUM_NUMBERS // at_once
-    grid = (triton.cdiv(total.numel(), block),)
-    kernels.sum_kernel[grid](part, total, len(part), total.numel(), SPLITS=at_once, BLOCK=block)
-    return total
+def summed(*parts: tuple[Tensor | None, torch.dtype | None]) -> list[Tensor | None]:
+    """The sum of each contiguous part, two at most, over its first dimension: in fp32 and then in its dtype; one launch
+    for both."""
+    totals = [
+        None if p is None else p.squeeze(0).to(d) if len(p) == 1 else p.new_empty(p.shape[1:], dtype=d)
+        for p, d in parts
+    ]
+    jobs = [(p, t) for (p, _), t in zip(parts, totals, strict=True) if p is not None and t is not None and len(p) > 1]
+    if jobs:
+        at_once = [min(SUM_SPLITS, triton.next_power_of_2(len(part))) for part, _ in jobs]
+        blocks = [triton.cdiv(t.numel(), SUM_NUMBERS // n) for (_, t), n in zip(jobs, at_once, strict=True)]
+        args = [(part, total, len(part), total.numel()) for part, total in jobs]
+        sizes = {"SPLITS": at_once[0], "MORE_SPLITS": at_once[-1], "NUMBERS": SUM_NUMBERS}
+        kernels.sum_kernel[(sum(blocks),)](*args[0], *args[-1], **sizes)
+    return totals

@@ -40,7 +40,7 @@ def _pool_step(best, winner, value, POSITION: tl.constexpr):
 
 @triton.jit(do_not_specialize=["rows"])
 def forward_kernel(
-    x, w, bias, y, parts, x_stride, w_stride, rows,
+    x, w, bias, y, parts, x_stride, w_stride, bias_stride, rows,
     H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, OUT: tl.constexpr, HO: tl.constexpr, WO: tl.constexpr,
     KH: tl.constexpr, KW: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr, BIAS: tl.constexpr,
     STATISTICS: tl.constexpr,
@@ -73,7 +73,7 @@ def forward_kernel(
         weight = tl.load(w + (block * BK + k) * OUT + n, mask=(block * BK + k < DEPTH) & (n < OUT), other=0.0)
         acc = tl.dot(patch, weight, acc, input_precision=PRECISION)
     if BIAS:
-        acc += tl.load(bias + client * OUT + n, mask=n < OUT, other=0.0).to(tl.float32)
+        acc += tl.load(bias + client * bias_stride + n, mask=n < OUT, other=0.0).to(tl.float32)
     tl.store(y + m * OUT + n, acc.to(y.dtype.element_ty), mask=(m < rows) & (n < OUT))
     if STATISTICS:
         tile = tl.program_id(0) // TILES
@@ -88,7 +88,7 @@ def forward_kernel(
 
 @triton.jit(do_not_specialize=["rows"])
 def forward_pool_kernel(
-    x, w, bias, y, winner, x_stride, w_stride, rows,
+    x, w, bias, y, winner, x_stride, w_stride, bias_stride, rows,
     H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, OUT: tl.constexpr, HP: tl.constexpr, WP: tl.constexpr,
     KH: tl.constexpr, KW: tl.constexpr, PAD: tl.constexpr, BIAS: tl.constexpr,
     PRECISION: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
@@ -135,7 +135,7 @@ def forward_pool_kernel(
     best, won = _pool_step(best, won, acc2, 2)
     best, won = _pool_step(best, won, acc3, 3)
     if BIAS:  # the same for the whole window: after the maximum
-        best += tl.load(bias + client * OUT + n, mask=n < OUT, other=0.0).to(tl.float32)
+        best += tl.load(bias + client * bias_stride + n, mask=n < OUT, other=0.0).to(tl.float32)
     off = best <= 0  # not "> 0 is on": NaN stays visible, as in PyTorch
     inside = (m < rows) & (n < OUT)
     tl.store(y + m * OUT + n, tl.where(off, 0.0, best).to(y.dtype.element_ty), mask=inside)
@@ -328,13 +328,32 @@ def bias_gradient_kernel(dy, part, rows, share, OUT: tl.constexpr, BM: tl.conste
     tl.store(part + n, tl.sum(acc, 0), mask=n < OUT)
 
 
-@triton.jit(do_not_specialize=["splits"])
-def sum_kernel(part, total, splits, size, SPLITS: tl.constexpr, BLOCK: tl.constexpr):
-    """total [size] = the sum of part [splits, size], SPLITS of them at a time to have enough loads under way."""
-    n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+@triton.jit
+def _sum_block(part, total, block, splits, size, SPLITS: tl.constexpr, BLOCK: tl.constexpr):
+    """A block of total [size] = the sum of part [splits, size], SPLITS at a time to have enough loads under way."""
+    n = block * BLOCK + tl.arange(0, BLOCK)
     acc = tl.zeros((SPLITS, BLOCK), tl.float32)
     for first in range(0, splits, SPLITS):
         split = (first + tl.arange(0, SPLITS))[:, None]
         ok = (split < splits) & (n < size)[None, :]
         acc += tl.load(part + split.to(tl.int64) * size + n[None, :], mask=ok, other=0.0)
     tl.store(total + n, tl.sum(acc, 0).to(total.dtype.element_ty), mask=n < size)
+
+
+@triton.jit(do_not_specialize=["splits", "more_splits"])
+def sum_kernel(
+    part, total, splits, size, more, more_total, more_splits, more_size,
+    SPLITS: tl.constexpr, MORE_SPLITS: tl.constexpr, NUMBERS: tl.constexpr,
+):  # fmt: skip
+    """total [size] = the sum of part [splits, size], and another such sum; grid (blocks of one, then of the other).
+
+    A block reads NUMBERS at a time.
+    """
+    BLOCK: tl.constexpr = NUMBERS // SPLITS
+    MORE_BLOCK: tl.constexpr = NUMBERS // MORE_SPLITS
+    block = tl.program_id(0)
+    blocks = (size + BLOCK - 1) // BLOCK
+    if block < blocks:
+        _sum_block(part, total, block, splits, size, SPLITS, BLOCK)
+    else:
+        _sum_block(more, more_total, block - blocks, more_splits, more_size, MORE_SPLITS, MORE_BLOCK)

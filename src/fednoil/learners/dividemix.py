@@ -35,7 +35,7 @@ from fednoil.learners.dividemix_plan import Split, draw, fill, parts_of
 from fednoil.learners.mixture import low_component, normalise
 from fednoil.plugins import About
 from fednoil.seeds import Seeds, permutations
-from fednoil.tensors import Tensors
+from fednoil.tensors import Tensors, joined
 
 _OTHER = {"a": "b", "b": "a"}
 _LOOK = 512  # samples of one pass of a look, at most: clients of different sizes have few that don't count
@@ -265,7 +265,7 @@ class DivideMix(Learner):
                 probs = probs[2:] + [torch.softmax(logits, 1) for logits in other.each(*guessed)]
                 targets += [sharpen(torch.stack(probs).mean(0), self.config.sharpen)] * 2
                 images += guessed
-        inputs, wanted, share = torch.cat(images).float(), torch.cat(targets), batch["share"]
+        inputs, wanted, share = joined(images).float(), torch.cat(targets), batch["share"]
         inputs = share * inputs + (1 - share) * inputs[batch["partner"]]
         wanted = share * wanted + (1 - share) * wanted[batch["partner"]]
         return mixmatch_loss(net(inputs), wanted, 2 * len(batch["labels"]), state["lambda"])

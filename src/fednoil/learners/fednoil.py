@@ -27,7 +27,7 @@ from fednoil.learners.clean_share import clean_share
 from fednoil.learners.pseudo_labels import count_votes, decided, first_time, unlabelled_loss, widened
 from fednoil.plugins import About
 from fednoil.seeds import Seeds, gumbel
-from fednoil.tensors import Tensors
+from fednoil.tensors import Tensors, joined
 
 _TINY = 1e-12
 _GRAIN = 8  # evened batches are a multiple of it, so that few shapes come up over the rounds
@@ -309,7 +309,7 @@ class FedNoil(Learner):
             labels, mask = decided(probs, self.config.xi)
             count_votes(state["votes"], batch["u_position"], labels, mask & batch["u_first"])
             labels = probs if self.config.soft else labels
-        logits = nets["model"](torch.cat([x, batch["u"].to(x.dtype)]))
+        logits = nets["model"](joined([x, batch["u"].to(x.dtype)]))
         labelled, unlabelled = logits.split([len(x), len(batch["u"])])
         return self.labelled_loss(labelled, batch) + batch["u_weight"] * unlabelled_loss(unlabelled, labels, mask)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from fednoil.models.layers import conv_pool_relu
+from fednoil.models.layers import conv_pool_relu, flat_linear
 
 
 class CNN(nn.Module):
@@ -25,4 +25,4 @@ class CNN(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = conv_pool_relu(conv_pool_relu(x, self.conv1), self.conv2)
-        return self.head(x.flatten(1))
+        return flat_linear(x, self.head)

@@ -55,6 +55,16 @@ def branch(x: Tensor, conv: nn.Conv2d, norm: Norm) -> tuple[Tensor, Tensor]:
     return norm_relu(conv(x), norm), x
 
 
+def flat_linear(x: Tensor, linear: nn.Linear) -> Tensor:
+    """linear(x.flatten(1)); stacked clients' channels-last features need not be put in the order of the weights."""
+    if _stacked.get() and kernels.usable(x):
+        from fednoil.kernels.linear import OUTPUTS, linear_nchw
+
+        if linear.out_features <= OUTPUTS:
+            return linear_nchw(kernels.computed(x), linear.weight, linear.bias)
+    return linear(x.flatten(1))
+
+
 _stacked: ContextVar[bool] = ContextVar("stacked", default=False)
 
 

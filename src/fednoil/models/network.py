@@ -16,7 +16,7 @@ from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
-from fednoil.tensors import Tensors
+from fednoil.tensors import Tensors, joined
 
 _CAST = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
@@ -131,7 +131,8 @@ class Network:
 
     def inputs(self, images: Tensor) -> Tensor:
         """Normalised images."""
-        return torch.addcmul(self._bias, images.to(torch.float32), self._gain)
+        pixels = images.to(torch.float32) if images.is_floating_point() else images  # whole numbers need no copy
+        return torch.addcmul(self._bias, pixels, self._gain)
 
     def arithmetic(self) -> contextlib.AbstractContextManager[object]:
         """The context in which the module computes."""
@@ -218,7 +219,7 @@ class Network:
 def _each(net: Callable[[Tensor], Tensor], network: Network, batches: Sequence[Tensor]) -> tuple[Tensor, ...]:
     if network.mixes and network.module.training:
         return tuple(net(images) for images in batches)
-    return net(torch.cat(list(batches))).split([len(images) for images in batches])
+    return net(joined(batches)).split([len(images) for images in batches])
 
 
 class Stack:
