@@ -129,7 +129,7 @@ def test_wrong_values(setting: str, parts: list[str]) -> None:
         ("learner.name=jocor learner.agreement=2", ["learner.agreement = 2"]),
         ("run.executor=cuda", ["run.executor = 'cuda'", "'auto' or 'sequential'"]),
         ("run.parallel=0", ["run.parallel = 0", "greater than or equal to 1"]),
-        ("run.precision=float16", ["run.precision = 'float16'", "'auto', 'float32' or 'bfloat16'"]),
+        ("run.precision=float16", ["run.precision = 'float16'", "'auto', 'float32', 'tf32' or 'bfloat16'"]),
         ("run.deterministic=perhaps", ["run.deterministic = 'perhaps'"]),
     ],
 )

@@ -304,6 +304,24 @@ def test_a_learner_that_cannot_be_captured_runs_eagerly_and_says_why(values: dic
         assert torch.allclose(state.server.tensors[key], tensor, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize(("precision", "least", "most"), [("float32", 0, 1e-5), ("tf32", 1e-5, 1e-2)])
+def test_precision_says_how_float32_is_multiplied(
+    values: dict[str, Any], precision: str, least: float, most: float
+) -> None:
+    """By PyTorch and by our own kernels alike."""
+    from fednoil.kernels.conv import conv2d_nchw
+
+    values["run"] |= {"precision": precision}
+    make_executor(make_experiment(load_config(values)), torch.device("cuda"))
+    torch.manual_seed(0)
+    x, w = torch.randn(8, 64, 16, 16, device="cuda"), torch.randn(64, 64, 3, 3, device="cuda")
+    a, exact = x.view(512, 256), F.conv2d(x.double(), w.double(), padding=1)
+    pairs = [(a @ a.T, a.double() @ a.double().T)]
+    pairs += [(conv(x, w, padding=1), exact) for conv in (F.conv2d, conv2d_nchw)]
+    for got, wanted in pairs:
+        assert least <= (got.double() - wanted).norm() / wanted.norm() < most
+
+
 @pytest.mark.parametrize("learner", ["fednoil", "dividemix"])
 def test_a_resumed_run_goes_on_as_if_never_stopped(values: dict[str, Any], learner: str, tmp_path: Path) -> None:
     values["learner"] = {"name": learner, "warmup": 1} if learner == "dividemix" else {"name": learner, "frac": 0.4}

@@ -102,6 +102,13 @@ def test_model_file_tells_all_that_predict_needs(reference: Path) -> None:
 LAYERS = ("conv1", "conv2", "head")
 
 
+def test_what_has_no_tf32_computes_in_float32(reference: Path, toml: Path, tmp_path: Path) -> None:
+    tf32 = ["--set", "run.precision=tf32", "--device", "cpu"]
+    assert fednoil("run", toml, *tf32, "--out", tmp_path / "r", "--quiet")[0] == 0
+    assert json.loads((tmp_path / "r/environment.json").read_text())["precision"] == "float32"
+    assert_same(load_file(reference / "model.safetensors"), load_file(tmp_path / "r/model.safetensors"))
+
+
 def test_noise_manifest_can_be_read_and_has_the_recorded_hash(reference: Path) -> None:
     summary = json.loads((reference / "summary.json").read_text())
     environment = json.loads((reference / "environment.json").read_text())

@@ -236,15 +236,21 @@ def pick_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def pick_precision(name: str, device: torch.device) -> torch.dtype:
-    """What convolutions and matrix products compute in."""
+def pick_precision(name: str, device: torch.device) -> str:
+    """What convolutions and matrix products compute in there: `float32`, `tf32` or `bfloat16`.
+
+    GPUs have learnt bfloat16 and TF32 together; what can't do TF32 computes in the float32 that it stands in for.
+    """
+    recent = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
     if name == "auto":
-        name = (
-            "bfloat16"
-            if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-            else "float32"
-        )
-    return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]
+        return "bfloat16" if recent else "float32"
+    return "float32" if name == "tf32" and not recent else name
+
+
+def multiply_in_tf32(wanted: bool) -> None:
+    """Whether products of float32 numbers on a GPU are TF32's, our own kernels' too; cuDNN's are by default."""
+    torch.backends.cudnn.allow_tf32 = wanted
+    torch.backends.cuda.matmul.allow_tf32 = wanted
 
 
 def be_deterministic(wanted: bool) -> None:
@@ -261,7 +267,8 @@ def be_deterministic(wanted: bool) -> None:
 def make_bench(experiment: Experiment, device: torch.device) -> Workbench:
     """A place for one client's work."""
     config = experiment.config
-    dtype = pick_precision(config.run.precision, device)
+    half = pick_precision(config.run.precision, device) == "bfloat16"
+    dtype = torch.bfloat16 if half else torch.float32
     return Workbench(experiment.learner, experiment.template, experiment.normalisation, config.train, device, dtype)
 
 
@@ -270,6 +277,7 @@ def make_executor(experiment: Experiment, device: torch.device) -> Executor:
     setting, config = experiment.setting, experiment.config
     if device.type == "cuda":
         be_deterministic(config.run.deterministic)
+        multiply_in_tf32(pick_precision(config.run.precision, device) == "tf32")
     pool = torch.tensor(setting.dataset.train.images, device=device)
 
     def clients_of(parts: Sequence[np.ndarray], labels: Sequence[np.ndarray]) -> dict[int, Client]:

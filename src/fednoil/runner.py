@@ -77,7 +77,7 @@ class Engine(Protocol):
         """Who does the clients' work; may write to `out`, which is the run's by now."""
         ...
 
-    def environment(self, device: torch.device, precision: torch.dtype) -> dict[str, Any]:
+    def environment(self, device: torch.device, precision: str) -> dict[str, Any]:
         """With what the run is made, for environment.json."""
         ...
 
@@ -94,7 +94,7 @@ class Simulation:
     def executor(self, experiment: Experiment, out: Path, device: torch.device) -> Executor:
         return make_executor(experiment, device)
 
-    def environment(self, device: torch.device, precision: torch.dtype) -> dict[str, Any]:
+    def environment(self, device: torch.device, precision: str) -> dict[str, Any]:
         return environment(device, precision)
 
 

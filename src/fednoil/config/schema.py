@@ -39,8 +39,10 @@ class RunConfig(Section):
     executor: Literal["auto", "sequential"] = Field(
         default="auto", description="auto: all clients at once on a GPU; sequential: the reference, one after another"
     )
-    precision: Literal["auto", "float32", "bfloat16"] = Field(
-        default="auto", description="of convolutions and matrix products; auto: bfloat16 on a GPU, float32 on a CPU"
+    precision: Literal["auto", "float32", "tf32", "bfloat16"] = Field(
+        default="auto",
+        description="of convolutions and matrix products; auto: bfloat16 on a GPU, float32 on a CPU; tf32: float32 "
+        "whose factors lose 13 bits, as a GPU multiplies them faster",
     )
     parallel: int = Field(default=32, ge=1, description="clients that train at once on a GPU, at most")
     deterministic: bool = Field(default=False, description="same bits on every run on the same GPU, at some cost")

@@ -61,7 +61,7 @@ class FlowerEngine:
         assert self.members is not None
         return FlowerExecutor(experiment, self.members, out, device)
 
-    def environment(self, device: torch.device, precision: torch.dtype) -> dict[str, Any]:
+    def environment(self, device: torch.device, precision: str) -> dict[str, Any]:
         """This process was started by Flower, with a secret among its arguments; the user's command is another's."""
         return environment(device, precision, self.command, ("flwr",))
 

@@ -34,7 +34,7 @@ def _command() -> list[str]:
 
 def environment(
     device: torch.device,
-    precision: torch.dtype,
+    precision: str,
     command: Sequence[str] | None = None,
     more_packages: Sequence[str] = (),
 ) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def environment(
         "platform": platform.platform(),
         "packages": {name: package_version(name) for name in (*_PACKAGES, *more_packages)},
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        "precision": str(precision).removeprefix("torch."),
+        "precision": precision,
         "cpus": os.cpu_count(),
         "threads": torch.get_num_threads(),
     }

@@ -131,7 +131,7 @@ def _command(run: Run) -> str:
     asked = run.environment.get("command") or []
     if asked[1:3] == ["federation", "run"]:  # which nodes took part no configuration says
         return shlex.join(asked)
-    precision = [f"run.precision={run.precision}"] if run.precision in ("float32", "bfloat16") else []
+    precision = [f"run.precision={run.precision}"] if run.precision in ("float32", "tf32", "bfloat16") else []
     args = None if run.federated else command_of(run.values, precision)
     if args is None:
         verb = "federation run" if run.federated else "run"
