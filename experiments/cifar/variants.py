@@ -121,6 +121,8 @@ GROUPS: dict[str, tuple[Variant, ...]] = {
             "the same on all labels, as FedAvg",
             ("schedule.warmup_rounds=5", "schedule.warmup_epochs=5", "learner.warmup=5"),
         ),
+        Variant("tf32", "bfloat16 rounds a ResNet18's gradients by a third of their length", ("run.precision=tf32",)),
+        Variant("float32", "and without any of that", ("run.precision=float32",)),
         Variant("step-0.5", "an averaged global model scores, teaches and begins", ("server.step=0.5",)),
     ),
     "references": (
