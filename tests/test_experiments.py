@@ -126,9 +126,48 @@ def test_a_run_taken_in_again_replaces_itself(modules: dict[str, ModuleType], tm
 def test_curves_as_pictures(modules: dict[str, ModuleType], tmp_path: Path) -> None:
     recorded, table = modules["recorded"], modules["table"]
     recorded.add(made_run(tmp_path / RUN, [60.0, 61.0], finished=False), tmp_path)
-    paths = table.chart("symmetric-high", recorded.load_rounds(tmp_path), tmp_path)
+    paths = table.chart("symmetric-high", recorded.load_rounds(tmp_path), {}, tmp_path)
     assert [path.suffix for path in paths] == [".png", ".svg"]
     assert "fedavg (to round 2)" in paths[1].read_text(encoding="utf-8")
+
+
+def test_a_run_that_diverged_is_told_from_one_that_was_stopped(
+    modules: dict[str, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded, table = modules["recorded"], modules["table"]
+    monkeypatch.setattr(table, "REPRODUCED", tmp_path / "none.parquet")
+    said = "client 17 in round 3 has loss nan"
+    lost = made_run(tmp_path / "a" / RUN, [60.3, 12.0], finished=False)
+    recorded.add(lost, tmp_path, said)
+    recorded.add(made_run(tmp_path / "a" / "iid--symmetric-high--fedprox", [70, 71], finished=False), tmp_path)
+    recorded.add(lost, tmp_path)  # taken in anew, with no more rounds: still lost
+    assert recorded.load_runs(tmp_path)[RUN]["diverged"] == said
+    parts = table.parts(tmp_path)
+    assert "**2 of 150** (diverged) | 12.00 | 60.30 (1) | – | 58.30* | – | 2.00 |" in parts["symmetric-high"]
+    assert "**2 of 150** | 71.00 | 71.00 (2) | – | 60.69* | – | 2.00 |" in parts["symmetric-high"]
+    assert "| Vanilla FedAvg | diverged after round 2 (best 60.30) | 58.30* |  |" in parts["overview"]
+    assert "| Vanilla FedProx | 71.00 at round 2 | 60.69* |  |" in parts["overview"]
+    paths = table.chart("symmetric-high", recorded.load_rounds(tmp_path), recorded.load_runs(tmp_path), tmp_path)
+    text = paths[1].read_text(encoding="utf-8")
+    assert "fedavg (diverged after round 2)" in text
+    assert "fedprox (to round 2)" in text
+    further = made_run(tmp_path / "b" / RUN, [60.3, 12.0, 11.0], finished=False)
+    recorded.add(further, tmp_path)  # it has gone on after all
+    assert "diverged" not in recorded.load_runs(tmp_path)[RUN]
+    whole = made_run(tmp_path / "c" / RUN, [60.3, 12.0], finished=True)
+    with pytest.raises(UserError, match="is finished: it can't have diverged"):
+        recorded.add(whole, tmp_path, said)
+
+
+def test_only_one_run_at_a_time_is_said_to_have_diverged(
+    modules: dict[str, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in (RUN, "iid--symmetric-high--fedprox"):
+        made_run(tmp_path / name, [60.0], finished=False)
+    monkeypatch.setattr(sys, "argv", ["recorded.py", "--diverged", "loss nan", str(tmp_path)])
+    with pytest.raises(SystemExit, match="2"):
+        modules["recorded"].main()
+    assert "--diverged is of one run, and there are 2" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -173,7 +212,7 @@ def test_all_columns_side_by_side(
     text = (BASELINES / "README.md").read_text(encoding="utf-8")
     assert "![Accuracy over rounds of Table 1's rows, pair-high" in table.fill(text, parts)
     assert parts["symmetric-high"] == "Not run yet."  # the other record alone makes no table
-    paths = table.chart("pair-high", recorded.load_rounds(tmp_path), tmp_path)
+    paths = table.chart("pair-high", recorded.load_rounds(tmp_path), {}, tmp_path)
     assert "krum+dividemix (to round 7)" in paths[1].read_text(encoding="utf-8")
     assert "fedavg (not run)" in paths[1].read_text(encoding="utf-8")
 
