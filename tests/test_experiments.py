@@ -14,6 +14,8 @@ from types import ModuleType
 from typing import Any
 
 import made_runs
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from fednoil.config import load_config, merge, preset, to_toml
@@ -50,6 +52,8 @@ def made_run(
         | {"clusters": [[0, 1], [2]], "update_norms": [[0.5, 1.25], [0.25, 0.75]], "selected": [0, 2]}
         for r, a in enumerate(accuracies, start=1)
     ]
+    labels = {"client": [0, 0, 1, 1, 2, 2], "given": [1, 9, 0, 4, 7, 7], "true": [1, 2, 3, 7, 0, 7]}
+    pq.write_table(pa.table(labels), folder / "noise.parquet")
     (folder / "rounds.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     if finished:
         (folder / "summary.json").write_text("{}")
@@ -121,6 +125,16 @@ def test_a_run_taken_in_again_replaces_itself(modules: dict[str, ModuleType], tm
     assert rounds[RUN][1]["test_loss"] == 1.5e13
     assert "label_precision" not in rounds[RUN][1]
     assert (runs[RUN]["finished"], runs["iid--symmetric-high--fedprox"]["finished"]) == (True, False)
+
+
+def test_clusters_are_told_by_the_noise_of_their_clients(modules: dict[str, ModuleType], tmp_path: Path) -> None:
+    """Client 0 has 9 for 2, seven classes off; both of client 1 are off by −3, which is 7; client 2 has 7 for 0."""
+    recorded, table = modules["recorded"], modules["table"]
+    recorded.add(made_run(tmp_path / "iid--pair-high--cfl+josrc", [60.0], finished=False), tmp_path)
+    lines = table.parts(tmp_path)["pair-high clusters"].splitlines()
+    assert lines[2:] == ["| `cfl+josrc` | 1 | 0: 50 %, 7; 1: 100 %, 7 |", "| `cfl+josrc` | 2 | 2: 50 %, 7 |"]
+    recorded.add(made_run(tmp_path / "iid--symmetric-high--cfl+josrc", [60.0], finished=False), tmp_path)
+    assert "clusters" not in recorded.load_runs(tmp_path)["iid--symmetric-high--cfl+josrc"]
 
 
 def test_curves_as_pictures(modules: dict[str, ModuleType], tmp_path: Path) -> None:

@@ -1,8 +1,9 @@
 """Why Jo-SRC diverges: its loss on one client's data, as published and without pushing views apart.
 
-    python experiments/baselines/divergence.py
+    python experiments/baselines/divergence.py                       # symmetric noise, 70 % wrong labels
+    python experiments/baselines/divergence.py --pair --share 0.3    # each class mistaken for the next one
 
-600 of the embedded images with 70 % wrong labels and a network of two hidden layers, which is fast on a CPU; 12,000
+600 of the embedded images with wrong labels and a network of two hidden layers, which is fast on a CPU; 12,000
 steps of the paper's optimiser, with the learner's own loss, schedule of the threshold and teacher. It prints for each
 tenth of the steps, but for those of the warm-up: the threshold, the shares of samples that are clean and that fit
 nowhere (unclean, and their views disagree), the distance of the latter's views in bits, and the greatest logit.
@@ -10,6 +11,7 @@ nowhere (unclean, and their views disagree), the distance of the latter's views 
 
 from __future__ import annotations
 
+import argparse
 import copy
 import statistics
 
@@ -30,15 +32,16 @@ from fednoil.learners.josrc import (
 )
 from fednoil.seeds import Seed, integers, permutations, uniform
 
-SAMPLES, NOISE, STEPS, BATCH, CLASSES = 600, 0.7, 12_000, 32, 10
+SAMPLES, STEPS, BATCH, CLASSES = 600, 12_000, 32, 10
 ROUNDS = 150  # the steps stand for so many rounds of the schedule
 
 
-def spoiled(labels: Tensor, seed: Seed) -> Tensor:
-    """Labels with a share NOISE of them moved to another class."""
+def spoiled(labels: Tensor, share: float, pair: bool, seed: Seed) -> Tensor:
+    """Labels with a share of them moved to another class, with `pair` to the next one."""
     keys = seed.keys(["whether", "whither"])
-    wrong = uniform(keys[0], len(labels)) < NOISE
-    return torch.where(wrong, (labels + integers(keys[1], len(labels), 1, CLASSES)) % CLASSES, labels)
+    wrong = uniform(keys[0], len(labels)) < share
+    offset = torch.ones_like(labels) if pair else integers(keys[1], len(labels), 1, CLASSES)
+    return torch.where(wrong, (labels + offset) % CLASSES, labels)
 
 
 def objective(
@@ -65,11 +68,11 @@ def objective(
     return loss, [threshold, *shares, away, logits[0].abs().max().item(), loss.item()]
 
 
-def train(push: float, seed: Seed) -> None:
+def train(push: float, share: float, pair: bool, seed: Seed) -> None:
     """Train, and print how it goes; `push` is the weight of pushing views apart, 1 as published."""
     dataset = load(load_config(preset("demo/fedavg")).data)
     pool = torch.tensor(dataset.train.images[:SAMPLES])
-    labels = spoiled(torch.tensor(dataset.train.labels[:SAMPLES]).long(), seed)
+    labels = spoiled(torch.tensor(dataset.train.labels[:SAMPLES]).long(), share, pair, seed)
     mean, std = 255 * dataset.mean[0], 255 * dataset.std[0]
     torch.manual_seed(seed.root)
     layers = [nn.Flatten(), nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 128), nn.ReLU(), nn.Linear(128, CLASSES)]
@@ -108,11 +111,15 @@ def told(rows: list[list[float]]) -> None:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pair", action="store_true", help="pair noise instead of symmetric")
+    parser.add_argument("--share", type=float, default=0.7, help="share of wrong labels")
+    args = parser.parse_args()
     torch.set_num_threads(1)
     for push, title in ((1.0, "as published"), (0.0, "without pushing views apart")):
         print(f"\n| {title}: threshold to | clean | outside | distance of their views, bits | greatest logit |")
         print("|---|---|---|---|---|")
-        train(push, Seed(0))
+        train(push, args.share, args.pair, Seed(0))
 
 
 if __name__ == "__main__":

@@ -17,6 +17,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow.parquet as pq
+
 from fednoil.config import load_config, read_toml
 from fednoil.errors import UserError
 from fednoil.records.folder import RunFolder
@@ -39,6 +42,7 @@ COLUMNS = {
     "longest_update": 2,
     "wall_s": 3,
 }
+CLASSES = 10
 HASHES = ("config_hash", "data_hash", "noise_hash")
 Rounds = list[dict[str, float]]
 
@@ -48,6 +52,16 @@ def kept(row: dict[str, Any]) -> dict[str, float]:
     if "clusters" in row:
         row = row | {"clusters": len(row["clusters"]), "longest_update": max(norm[1] for norm in row["update_norms"])}
     return {key: row[key] for key in ("round", *COLUMNS) if key in row}
+
+
+def clusters(folder: Path, members: list[list[int]]) -> list[list[dict[str, float]]]:
+    """Clusters of clients, each with its share of wrong labels in percent and by how many classes most are off."""
+    table = pq.read_table(folder / "noise.parquet", columns=["client", "given", "true"])
+    client, given, true = (np.asarray(table[name]) for name in table.column_names)
+    off = (given.astype(int) - true) % CLASSES
+    counts = {k: np.bincount(off[client == k], minlength=CLASSES) for group in members for k in group}
+    wrong = {k: round(100 * (1 - count[0] / count.sum()), 1) for k, count in counts.items()}
+    return [[{"client": k, "wrong": wrong[k], "off": int(counts[k][1:].argmax()) + 1} for k in g] for g in members]
 
 
 def written(number: float | None, digits: int) -> str:
@@ -90,7 +104,8 @@ def add(folder: Path, records: Path = RECORDS, diverged: str = "") -> None:
     name, planned = name_of(folder)
     environment = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
     rounds, runs = load_rounds(records), load_runs(records)
-    before, rounds[name] = len(rounds.get(name, [])), [kept(row) for row in RunFolder(folder).records()]
+    all_rounds = RunFolder(folder).records()
+    before, rounds[name] = len(rounds.get(name, [])), [kept(row) for row in all_rounds]
     if not rounds[name]:
         raise UserError(f"{folder} has no finished round yet")
     finished = (folder / "summary.json").is_file()
@@ -106,6 +121,9 @@ def add(folder: Path, records: Path = RECORDS, diverged: str = "") -> None:
         "device": environment["device"],
         "torch": environment["packages"]["torch"],
     }
+    split = all_rounds[-1].get("clusters", [])
+    if "--pair" in name and len(split) > 1:
+        runs[name]["clusters"] = clusters(folder, split)
     write(rounds, runs, records)
 
 

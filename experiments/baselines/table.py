@@ -138,6 +138,16 @@ def selections(noise: str, rounds: dict[str, Rounds]) -> str:
     return "\n".join(lines) if len(lines) > 2 else "Not run yet."
 
 
+def clusters(noise: str, runs: dict[str, dict[str, Any]]) -> str:
+    """Who is with whom at the end of a run that has split its clients: wrong labels, and how many classes off."""
+    lines = ["| preset | cluster | clients: wrong labels, classes off |", "|---|---|---|"]
+    for name in column(noise):
+        for number, members in enumerate(runs.get(name, {}).get("clusters", []), start=1):
+            told = "; ".join(f"{m['client']}: {m['wrong']:.0f} %, {m['off']}" for m in members)
+            lines.append(f"| `{name.rsplit('--', 1)[1]}` | {number} | {told} |")
+    return "\n".join(lines) if len(lines) > 2 else "None has been split."
+
+
 def draw(
     axes: Axes, title: str, methods: tuple[str, ...], noise: str, rounds: dict[str, Rounds], lost: set[str]
 ) -> None:
@@ -194,6 +204,7 @@ def parts(records: Path) -> dict[str, str]:
         picture = f"![Accuracy over rounds of Table 1's rows, {noise}, with the paper's values]({noise}.png)"
         found[noise] = f"{table(noise, rounds, runs)}\n\n{picture}"
         found[f"{noise} selections"] = selections(noise, rounds)
+    found["pair-high clusters"] = clusters("pair-high", runs)
     return found
 
 
