@@ -2,6 +2,7 @@
 
     python experiments/baselines/divergence.py                       # symmetric noise, 70 % wrong labels
     python experiments/baselines/divergence.py --pair --share 0.3    # each class mistaken for the next one
+    python experiments/baselines/divergence.py --scores --share 0.554    # no training: what labels score, see `scores`
 
 600 of the embedded images with wrong labels and a network of two hidden layers, which is fast on a CPU; 12,000
 steps of the paper's optimiser, with the learner's own loss, schedule of the threshold and teacher. It prints for each
@@ -110,11 +111,26 @@ def told(rows: list[list[float]]) -> None:
     print(f"| {threshold[-1]:.3f} | {shares} | {statistics.mean(away):.3g} | {max(top):.3g} |", flush=True)
 
 
+def scores(share: float) -> None:
+    """Print how a network that says the mean of all smoothed labels, a share of them wrong, scores its labels."""
+    learner = Josrc(JosrcConfig(), Task(CLASSES, (1, 28, 28), BATCH, 0.05, ROUNDS))
+    every = smooth(torch.arange(CLASSES), CLASSES, learner.smoothing)
+    said = (1 - share) * every[:1] + share * every[1:].mean(0, keepdim=True)
+    for label, title in ((0, "right"), (1, "wrong")):
+        score = clean_probability(said, every[label][None]).item()
+        after = [r for r in range(learner.config.warmup + 1, ROUNDS + 1) if learner.threshold(r) > score]
+        passed = f"round {after[0]}" if after else f"never, {learner.threshold(ROUNDS):.3f} in round {ROUNDS}"
+        print(f"{title}: says {said[0, label]:.2f}, scores {score:.3f}; threshold passes it: {passed}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pair", action="store_true", help="pair noise instead of symmetric")
     parser.add_argument("--share", type=float, default=0.7, help="share of wrong labels")
+    parser.add_argument("--scores", action="store_true", help="only say what labels score")
     args = parser.parse_args()
+    if args.scores:
+        return scores(args.share)
     torch.set_num_threads(1)
     for push, title in ((1.0, "as published"), (0.0, "without pushing views apart")):
         print(f"\n| {title}: threshold to | clean | outside | distance of their views, bits | greatest logit |")
