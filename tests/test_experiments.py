@@ -14,6 +14,8 @@ from types import ModuleType
 from typing import Any
 
 import made_runs
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from fednoil.config import load_config, merge, preset, to_toml
@@ -50,6 +52,8 @@ def made_run(
         | {"clusters": [[0, 1], [2]], "update_norms": [[0.5, 1.25], [0.25, 0.75]], "selected": [0, 2]}
         for r, a in enumerate(accuracies, start=1)
     ]
+    labels = {"client": [0, 0, 1, 1, 2, 2], "given": [1, 9, 0, 4, 7, 7], "true": [1, 2, 3, 7, 0, 7]}
+    pq.write_table(pa.table(labels), folder / "noise.parquet")
     (folder / "rounds.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     if finished:
         (folder / "summary.json").write_text("{}")
@@ -123,12 +127,61 @@ def test_a_run_taken_in_again_replaces_itself(modules: dict[str, ModuleType], tm
     assert (runs[RUN]["finished"], runs["iid--symmetric-high--fedprox"]["finished"]) == (True, False)
 
 
+def test_clusters_are_told_by_the_noise_of_their_clients(modules: dict[str, ModuleType], tmp_path: Path) -> None:
+    """Client 0 has 9 for 2, seven classes off; both of client 1 are off by −3, which is 7; client 2 has 7 for 0."""
+    recorded, table = modules["recorded"], modules["table"]
+    recorded.add(made_run(tmp_path / "iid--pair-high--cfl+josrc", [60.0], finished=False), tmp_path)
+    lines = table.parts(tmp_path)["pair-high clusters"].splitlines()
+    assert lines[2:] == ["| `cfl+josrc` | 1 | 0: 50 %, 7; 1: 100 %, 7 |", "| `cfl+josrc` | 2 | 2: 50 %, 7 |"]
+    recorded.add(made_run(tmp_path / "iid--symmetric-high--cfl+josrc", [60.0], finished=False), tmp_path)
+    assert "clusters" not in recorded.load_runs(tmp_path)["iid--symmetric-high--cfl+josrc"]
+
+
 def test_curves_as_pictures(modules: dict[str, ModuleType], tmp_path: Path) -> None:
     recorded, table = modules["recorded"], modules["table"]
     recorded.add(made_run(tmp_path / RUN, [60.0, 61.0], finished=False), tmp_path)
-    paths = table.chart("symmetric-high", recorded.load_rounds(tmp_path), tmp_path)
+    paths = table.chart("symmetric-high", recorded.load_rounds(tmp_path), {}, tmp_path)
     assert [path.suffix for path in paths] == [".png", ".svg"]
     assert "fedavg (to round 2)" in paths[1].read_text(encoding="utf-8")
+
+
+def test_a_run_that_diverged_is_told_from_one_that_was_stopped(
+    modules: dict[str, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded, table = modules["recorded"], modules["table"]
+    monkeypatch.setattr(table, "REPRODUCED", tmp_path / "none.parquet")
+    said = "client 17 in round 3 has loss nan"
+    lost = made_run(tmp_path / "a" / RUN, [60.3, 12.0], finished=False)
+    recorded.add(lost, tmp_path, said)
+    recorded.add(made_run(tmp_path / "a" / "iid--symmetric-high--fedprox", [70, 71], finished=False), tmp_path)
+    recorded.add(lost, tmp_path)  # taken in anew, with no more rounds: still lost
+    assert recorded.load_runs(tmp_path)[RUN]["diverged"] == said
+    parts = table.parts(tmp_path)
+    assert "**2 of 150** (diverged) | 12.00 | 60.30 (1) | – | 58.30* | – | 2.00 |" in parts["symmetric-high"]
+    assert "**2 of 150** | 71.00 | 71.00 (2) | – | 60.69* | – | 2.00 |" in parts["symmetric-high"]
+    assert "| Vanilla FedAvg | diverged after round 2 (best 60.30) | 58.30* |  |" in parts["overview"]
+    assert "| Vanilla FedProx | 71.00 at round 2 | 60.69* |  |" in parts["overview"]
+    paths = table.chart("symmetric-high", recorded.load_rounds(tmp_path), recorded.load_runs(tmp_path), tmp_path)
+    text = paths[1].read_text(encoding="utf-8")
+    assert "fedavg (diverged after round 2)" in text
+    assert "fedprox (to round 2)" in text
+    further = made_run(tmp_path / "b" / RUN, [60.3, 12.0, 11.0], finished=False)
+    recorded.add(further, tmp_path)  # it has gone on after all
+    assert "diverged" not in recorded.load_runs(tmp_path)[RUN]
+    whole = made_run(tmp_path / "c" / RUN, [60.3, 12.0], finished=True)
+    with pytest.raises(UserError, match="is finished: it can't have diverged"):
+        recorded.add(whole, tmp_path, said)
+
+
+def test_only_one_run_at_a_time_is_said_to_have_diverged(
+    modules: dict[str, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in (RUN, "iid--symmetric-high--fedprox"):
+        made_run(tmp_path / name, [60.0], finished=False)
+    monkeypatch.setattr(sys, "argv", ["recorded.py", "--diverged", "loss nan", str(tmp_path)])
+    with pytest.raises(SystemExit, match="2"):
+        modules["recorded"].main()
+    assert "--diverged is of one run, and there are 2" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -173,7 +226,7 @@ def test_all_columns_side_by_side(
     text = (BASELINES / "README.md").read_text(encoding="utf-8")
     assert "![Accuracy over rounds of Table 1's rows, pair-high" in table.fill(text, parts)
     assert parts["symmetric-high"] == "Not run yet."  # the other record alone makes no table
-    paths = table.chart("pair-high", recorded.load_rounds(tmp_path), tmp_path)
+    paths = table.chart("pair-high", recorded.load_rounds(tmp_path), {}, tmp_path)
     assert "krum+dividemix (to round 7)" in paths[1].read_text(encoding="utf-8")
     assert "fedavg (not run)" in paths[1].read_text(encoding="utf-8")
 

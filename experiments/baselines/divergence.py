@@ -1,8 +1,10 @@
 """Why Jo-SRC diverges: its loss on one client's data, as published and without pushing views apart.
 
-    python experiments/baselines/divergence.py
+    python experiments/baselines/divergence.py                       # symmetric noise, 70 % wrong labels
+    python experiments/baselines/divergence.py --pair --share 0.3    # each class mistaken for the next one
+    python experiments/baselines/divergence.py --scores --share 0.554    # no training: what labels score, see `scores`
 
-600 of the embedded images with 70 % wrong labels and a network of two hidden layers, which is fast on a CPU; 12,000
+600 of the embedded images with wrong labels and a network of two hidden layers, which is fast on a CPU; 12,000
 steps of the paper's optimiser, with the learner's own loss, schedule of the threshold and teacher. It prints for each
 tenth of the steps, but for those of the warm-up: the threshold, the shares of samples that are clean and that fit
 nowhere (unclean, and their views disagree), the distance of the latter's views in bits, and the greatest logit.
@@ -10,6 +12,7 @@ nowhere (unclean, and their views disagree), the distance of the latter's views 
 
 from __future__ import annotations
 
+import argparse
 import copy
 import statistics
 
@@ -30,15 +33,16 @@ from fednoil.learners.josrc import (
 )
 from fednoil.seeds import Seed, integers, permutations, uniform
 
-SAMPLES, NOISE, STEPS, BATCH, CLASSES = 600, 0.7, 12_000, 32, 10
+SAMPLES, STEPS, BATCH, CLASSES = 600, 12_000, 32, 10
 ROUNDS = 150  # the steps stand for so many rounds of the schedule
 
 
-def spoiled(labels: Tensor, seed: Seed) -> Tensor:
-    """Labels with a share NOISE of them moved to another class."""
+def spoiled(labels: Tensor, share: float, pair: bool, seed: Seed) -> Tensor:
+    """Labels with a share of them moved to another class, with `pair` to the next one."""
     keys = seed.keys(["whether", "whither"])
-    wrong = uniform(keys[0], len(labels)) < NOISE
-    return torch.where(wrong, (labels + integers(keys[1], len(labels), 1, CLASSES)) % CLASSES, labels)
+    wrong = uniform(keys[0], len(labels)) < share
+    offset = torch.ones_like(labels) if pair else integers(keys[1], len(labels), 1, CLASSES)
+    return torch.where(wrong, (labels + offset) % CLASSES, labels)
 
 
 def objective(
@@ -65,11 +69,11 @@ def objective(
     return loss, [threshold, *shares, away, logits[0].abs().max().item(), loss.item()]
 
 
-def train(push: float, seed: Seed) -> None:
+def train(push: float, share: float, pair: bool, seed: Seed) -> None:
     """Train, and print how it goes; `push` is the weight of pushing views apart, 1 as published."""
     dataset = load(load_config(preset("demo/fedavg")).data)
     pool = torch.tensor(dataset.train.images[:SAMPLES])
-    labels = spoiled(torch.tensor(dataset.train.labels[:SAMPLES]).long(), seed)
+    labels = spoiled(torch.tensor(dataset.train.labels[:SAMPLES]).long(), share, pair, seed)
     mean, std = 255 * dataset.mean[0], 255 * dataset.std[0]
     torch.manual_seed(seed.root)
     layers = [nn.Flatten(), nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 128), nn.ReLU(), nn.Linear(128, CLASSES)]
@@ -107,12 +111,31 @@ def told(rows: list[list[float]]) -> None:
     print(f"| {threshold[-1]:.3f} | {shares} | {statistics.mean(away):.3g} | {max(top):.3g} |", flush=True)
 
 
+def scores(share: float) -> None:
+    """Print how a network that says the mean of all smoothed labels, a share of them wrong, scores its labels."""
+    learner = Josrc(JosrcConfig(), Task(CLASSES, (1, 28, 28), BATCH, 0.05, ROUNDS))
+    every = smooth(torch.arange(CLASSES), CLASSES, learner.smoothing)
+    said = (1 - share) * every[:1] + share * every[1:].mean(0, keepdim=True)
+    for label, title in ((0, "right"), (1, "wrong")):
+        score = clean_probability(said, every[label][None]).item()
+        after = [r for r in range(learner.config.warmup + 1, ROUNDS + 1) if learner.threshold(r) > score]
+        passed = f"round {after[0]}" if after else f"never, {learner.threshold(ROUNDS):.3f} in round {ROUNDS}"
+        print(f"{title}: says {said[0, label]:.2f}, scores {score:.3f}; threshold passes it: {passed}")
+
+
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pair", action="store_true", help="pair noise instead of symmetric")
+    parser.add_argument("--share", type=float, default=0.7, help="share of wrong labels")
+    parser.add_argument("--scores", action="store_true", help="only say what labels score")
+    args = parser.parse_args()
+    if args.scores:
+        return scores(args.share)
     torch.set_num_threads(1)
     for push, title in ((1.0, "as published"), (0.0, "without pushing views apart")):
         print(f"\n| {title}: threshold to | clean | outside | distance of their views, bits | greatest logit |")
         print("|---|---|---|---|---|")
-        train(push, Seed(0))
+        train(push, args.share, args.pair, Seed(0))
 
 
 if __name__ == "__main__":

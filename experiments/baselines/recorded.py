@@ -1,18 +1,24 @@
 """What is kept of the runs: `records/rounds.csv`, a line for each round, and `records/runs.json`, what each run was.
 
     python experiments/baselines/recorded.py RUNS...    # take run folders in, or folders of them, or anew
+    python experiments/baselines/recorded.py --diverged "client 17 in round 129 has loss nan" RUN
 
-A run is known by its configuration, not by its folder's name, so those of `fednoil reproduce` do as well as those of
-`run.py`. Of a round only what the table, the curves and the text of README.md need is kept.
+A run folder doesn't tell why it has no more rounds. `--diverged` gives what the program said of a run that can't go on,
+in distinction to one that was stopped; it is kept until the run has another number of rounds. A run is known by its
+configuration, not by its folder's name, so those of `fednoil reproduce` do as well as those of `run.py`. Of a round
+only what the table, the curves and the text of README.md need is kept.
 """
 
 from __future__ import annotations
 
+import argparse
 import csv
 import json
-import sys
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
 
 from fednoil.config import load_config, read_toml
 from fednoil.errors import UserError
@@ -36,6 +42,7 @@ COLUMNS = {
     "longest_update": 2,
     "wall_s": 3,
 }
+CLASSES = 10
 HASHES = ("config_hash", "data_hash", "noise_hash")
 Rounds = list[dict[str, float]]
 
@@ -45,6 +52,16 @@ def kept(row: dict[str, Any]) -> dict[str, float]:
     if "clusters" in row:
         row = row | {"clusters": len(row["clusters"]), "longest_update": max(norm[1] for norm in row["update_norms"])}
     return {key: row[key] for key in ("round", *COLUMNS) if key in row}
+
+
+def clusters(folder: Path, members: list[list[int]]) -> list[list[dict[str, float]]]:
+    """Clusters of clients, each with its share of wrong labels in percent and by how many classes most are off."""
+    table = pq.read_table(folder / "noise.parquet", columns=["client", "given", "true"])
+    client, given, true = (np.asarray(table[name]) for name in table.column_names)
+    off = (given.astype(int) - true) % CLASSES
+    counts = {k: np.bincount(off[client == k], minlength=CLASSES) for group in members for k in group}
+    wrong = {k: round(100 * (1 - count[0] / count.sum()), 1) for k, count in counts.items()}
+    return [[{"client": k, "wrong": wrong[k], "off": int(counts[k][1:].argmax()) + 1} for k in g] for g in members]
 
 
 def written(number: float | None, digits: int) -> str:
@@ -65,7 +82,7 @@ def load_rounds(records: Path = RECORDS) -> dict[str, Rounds]:
 
 
 def load_runs(records: Path = RECORDS) -> dict[str, dict[str, Any]]:
-    """What each run was, by its name: planned rounds, whether it ended, hashes, versions."""
+    """What each run was, by its name: planned rounds, whether it ended, why it can't (`diverged`), hashes, versions."""
     path = records / "runs.json"
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
@@ -82,21 +99,36 @@ def name_of(folder: Path) -> tuple[str, int]:
     return f"{place.setting}--{place.noise}--{place.method}", config.train.rounds
 
 
-def add(folder: Path, records: Path = RECORDS) -> None:
-    """Take a run folder in, in place of what was there of it."""
+def add(folder: Path, records: Path = RECORDS, diverged: str = "") -> None:
+    """Take a run folder in, in place of what was there of it; `diverged` says why it can't go on."""
     name, planned = name_of(folder)
     environment = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
     rounds, runs = load_rounds(records), load_runs(records)
-    rounds[name] = [kept(row) for row in RunFolder(folder).records()]
+    all_rounds = RunFolder(folder).records()
+    before, rounds[name] = len(rounds.get(name, [])), [kept(row) for row in all_rounds]
     if not rounds[name]:
         raise UserError(f"{folder} has no finished round yet")
+    finished = (folder / "summary.json").is_file()
+    if diverged and finished:
+        raise UserError(f"{folder} is finished: it can't have diverged")
+    if not finished and before == len(rounds[name]):
+        diverged = diverged or runs[name].get("diverged", "")
     runs[name] = {
         "planned": planned,
-        "finished": (folder / "summary.json").is_file(),
+        "finished": finished,
+        **({"diverged": diverged} if diverged else {}),
         **{key: environment[key] for key in HASHES},
         "device": environment["device"],
         "torch": environment["packages"]["torch"],
     }
+    split = all_rounds[-1].get("clusters", [])
+    if "--pair" in name and len(split) > 1:
+        runs[name]["clusters"] = clusters(folder, split)
+    write(rounds, runs, records)
+
+
+def write(rounds: dict[str, Rounds], runs: dict[str, dict[str, Any]], records: Path) -> None:
+    """Both files, runs in the order of their names."""
     records.mkdir(parents=True, exist_ok=True)
     with (records / "rounds.csv").open("w", encoding="utf-8", newline="") as file:
         lines = csv.writer(file, lineterminator="\n")
@@ -110,15 +142,19 @@ def add(folder: Path, records: Path = RECORDS) -> None:
 
 
 def main() -> None:
-    if not sys.argv[1:]:
-        sys.exit(__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", nargs="+", type=Path, help="run folders, or folders of them")
+    parser.add_argument("--diverged", default="", metavar="TEXT", help="why the one run given can't go on")
+    args = parser.parse_args()
     try:
-        folders = list(find([Path(argument) for argument in sys.argv[1:]]))
+        folders = list(find(args.runs))
     except UserError as error:
-        sys.exit(f"recorded.py: {error}")
+        parser.error(str(error))
+    if args.diverged and len(folders) != 1:
+        parser.error(f"--diverged is of one run, and there are {len(folders)}")
     for folder in folders:
         try:
-            add(folder)
+            add(folder, diverged=args.diverged)
         except UserError as error:
             print(f"left out: {error}")
 

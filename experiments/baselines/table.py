@@ -1,8 +1,8 @@
 """The tables and the pictures of README.md, from `records/`: `python experiments/baselines/table.py`.
 
 A run that isn't finished, or was planned with fewer rounds than the paper's, is told as far as it got, without a
-difference to the paper; a row without a run says so. What `records/` lacks, FedNoiL for one, is taken from seed 0 in
-the record of `experiments/reproduce`.
+difference to the paper; one that diverged says so, and so does a row without a run. What `records/` lacks, FedNoiL for
+one, is taken from seed 0 in the record of `experiments/reproduce`.
 """
 
 from __future__ import annotations
@@ -62,6 +62,7 @@ def row(name: str, cell: Cell, rounds: Rounds | None, run: dict[str, Any] | None
     finished = run["finished"] and run["planned"] == paper_rounds(cell)
     done = f"{len(rounds)}" if finished else f"**{len(rounds)} of {paper_rounds(cell)}**"
     done += f" (planned {run['planned']})" if run["planned"] != paper_rounds(cell) else ""
+    done += " (diverged)" if "diverged" in run else ""
     settled = "yes" if converged(accuracy) else "no"
     seconds = statistics.median(r["wall_s"] for r in rounds)
     told = [done, f"{last:.2f}", f"{best:.2f} ({accuracy.index(best) + 1})", settled if finished else "–", str(cell)]
@@ -97,6 +98,8 @@ def brief(cell: Cell, rounds: Rounds, run: dict[str, Any]) -> str:
     if not rounds:
         return f"not run | {cell} | "
     accuracy = [r["test_accuracy"] for r in rounds]
+    if "diverged" in run:
+        return f"diverged after round {len(rounds)} (best {max(accuracy):.2f}) | {cell} | "
     if not run["finished"] or run["planned"] != paper_rounds(cell):
         return f"{accuracy[-1]:.2f} at round {len(rounds)} | {cell} | "
     ours = accuracy[-1] if converged(accuracy) else max(accuracy)
@@ -135,15 +138,34 @@ def selections(noise: str, rounds: dict[str, Rounds]) -> str:
     return "\n".join(lines) if len(lines) > 2 else "Not run yet."
 
 
-def draw(axes: Axes, title: str, methods: tuple[str, ...], noise: str, rounds: dict[str, Rounds]) -> None:
-    """Accuracy over rounds of some rows, with the paper's value as a diamond (open: starred) at the right edge."""
+def clusters(noise: str, runs: dict[str, dict[str, Any]]) -> str:
+    """Who is with whom at the end of a run that has split its clients: wrong labels, and how many classes off."""
+    lines = ["| preset | cluster | clients: wrong labels, classes off |", "|---|---|---|"]
+    for name in column(noise):
+        for number, members in enumerate(runs.get(name, {}).get("clusters", []), start=1):
+            told = "; ".join(f"{m['client']}: {m['wrong']:.0f} %, {m['off']}" for m in members)
+            lines.append(f"| `{name.rsplit('--', 1)[1]}` | {number} | {told} |")
+    return "\n".join(lines) if len(lines) > 2 else "None has been split."
+
+
+def draw(
+    axes: Axes, title: str, methods: tuple[str, ...], noise: str, rounds: dict[str, Rounds], lost: set[str]
+) -> None:
+    """Accuracy over rounds of some rows, with the paper's value as a diamond (open: starred) at the right edge.
+
+    A cross ends the curve of a run that is `lost`: it diverged.
+    """
     named, pooled = column(noise), "centralized" in methods[0]
     end = 300 if pooled else 150
     for method, (colour, style) in zip(methods, STYLES, strict=False):
         name = f"iid--{noise}--{method}"
         found, cell = rounds.get(name, []), named[name]
-        label = method if len(found) >= 150 else f"{method} (to round {len(found)})" if found else f"{method} (not run)"
-        axes.plot([r["round"] for r in found], [r["test_accuracy"] for r in found], style, color=colour, label=label)
+        reach = f" (to round {len(found)})" if found else " (not run)"
+        reach = f" (diverged after round {len(found)})" if name in lost else reach if len(found) < 150 else ""
+        numbers, accuracy = [r["round"] for r in found], [r["test_accuracy"] for r in found]
+        axes.plot(numbers, accuracy, style, color=colour, label=f"{method}{reach}")
+        if name in lost:
+            axes.plot(numbers[-1:], accuracy[-1:], "x", color=colour, ms=9, mew=2.5)
         face = colour if cell.converged else "white"
         axes.plot([end * 1.03], [cell.mean], "D", color=colour, mfc=face, ms=6, clip_on=False)
     axes.set(title=title, xlim=(0, end * 1.06), ylim=(0, 90), xlabel="epoch" if pooled else "round")
@@ -152,12 +174,13 @@ def draw(axes: Axes, title: str, methods: tuple[str, ...], noise: str, rounds: d
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), frameon=False, fontsize=9, handlelength=2.6)
 
 
-def chart(noise: str, rounds: dict[str, Rounds], folder: Path) -> list[Path]:
+def chart(noise: str, rounds: dict[str, Rounds], runs: dict[str, dict[str, Any]], folder: Path) -> list[Path]:
     """All rows of a column as PNG and SVG."""
+    lost = {name for name, run in runs.items() if "diverged" in run}
     figure, panels = plt.subplots(1, len(PANELS), figsize=(15, 5), sharey=True, layout="constrained")
     inside = {name: found for name, found in rounds.items() if name in column(noise)}
     for axes, (title, methods) in zip(panels, PANELS.items(), strict=True):
-        draw(axes, title, methods, noise, inside)
+        draw(axes, title, methods, noise, inside, lost)
     panels[0].set_ylabel("test accuracy, %")
     figure.suptitle(f"Fashion-MNIST, IID, {noise}, one seed; diamonds: the paper's values (open: not converged there)")
     paths = [folder / f"{noise}.{kind}" for kind in ("png", "svg")]
@@ -181,16 +204,17 @@ def parts(records: Path) -> dict[str, str]:
         picture = f"![Accuracy over rounds of Table 1's rows, {noise}, with the paper's values]({noise}.png)"
         found[noise] = f"{table(noise, rounds, runs)}\n\n{picture}"
         found[f"{noise} selections"] = selections(noise, rounds)
+    found["pair-high clusters"] = clusters("pair-high", runs)
     return found
 
 
 def main() -> None:
-    readme, rounds = HERE / "README.md", load_rounds()
+    readme, rounds, runs = HERE / "README.md", load_rounds(), load_runs()
     own = set(rounds)
-    with_reproduction(rounds, {})
+    with_reproduction(rounds, runs)
     for noise in NOISES:
         if own & column(noise).keys():
-            print(*chart(noise, rounds, HERE))
+            print(*chart(noise, rounds, runs, HERE))
     readme.write_text(fill(readme.read_text(encoding="utf-8"), parts(RECORDS)), encoding="utf-8")
 
 
