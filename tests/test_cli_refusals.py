@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import sys
@@ -303,3 +304,5 @@ def test_divergence_is_told_and_what_was_recorded_stays(tiny_npz: Path) -> None:
     assert err.count("\n") == 1
     assert set(tree(Path("r"))) >= {"config.toml", "environment.json", "noise.parquet"}
     assert not Path("r/.lock").exists()
+    noted = json.loads(Path("r/environment.json").read_text())["diverged"]
+    assert (noted["after_round"], f"fednoil: {noted['reason']}\n") == (0, err)

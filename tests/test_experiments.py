@@ -168,6 +168,12 @@ def test_a_run_that_diverged_is_told_from_one_that_was_stopped(
     further = made_run(tmp_path / "b" / RUN, [60.3, 12.0, 11.0], finished=False)
     recorded.add(further, tmp_path)  # it has gone on after all
     assert "diverged" not in recorded.load_runs(tmp_path)[RUN]
+    about = further / "environment.json"
+    for after in (2, 3):  # what a run says itself counts where it is of its last round
+        noted = {"at": "now", "after_round": after, "reason": said}
+        about.write_text(json.dumps(json.loads(about.read_text()) | {"diverged": noted}))
+        recorded.add(further, tmp_path)
+        assert recorded.load_runs(tmp_path)[RUN].get("diverged") == (said if after == 3 else None)
     whole = made_run(tmp_path / "c" / RUN, [60.3, 12.0], finished=True)
     with pytest.raises(UserError, match="is finished: it can't have diverged"):
         recorded.add(whole, tmp_path, said)

@@ -72,6 +72,17 @@ def test_the_paired_test(tmp_path: Path) -> None:
     assert paired(by_method["fedprox"], by_method["fedavg"]) is None
 
 
+def test_a_run_that_diverged_is_told_from_one_that_was_stopped(tmp_path: Path) -> None:
+    for name, method, after in (("stopped", "fedavg", 2), ("diverged", "fedprox", 3)):
+        run = made_run(tmp_path / name, method, [60, 50, 40], finished=False)
+        noted = {"at": "now", "after_round": after, "reason": "training diverged: …"}
+        (run / "environment.json").write_text(json.dumps({"device": "cpu", "diverged": noted}))
+    found = Results(*load_runs([tmp_path]))
+    told = {row.place.method: row.progress for row in found.rows}
+    assert told == {"fedavg": "at round 3 of 150", "fedprox": "diverged after round 3 of 150"}
+    assert any("seed 0: diverged after round 3 of 150; shown as far as it got" in line for line in found.warnings)
+
+
 def test_runs_of_another_precision_have_a_row_of_their_own(tmp_path: Path) -> None:
     """Two seeds in float32 and two in bfloat16 are two rows of two, told apart, and never tested against each other."""
     for seed in range(2):

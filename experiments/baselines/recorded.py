@@ -3,10 +3,10 @@
     python experiments/baselines/recorded.py RUNS...    # take run folders in, or folders of them, or anew
     python experiments/baselines/recorded.py --diverged "client 17 in round 129 has loss nan" RUN
 
-A run folder doesn't tell why it has no more rounds. `--diverged` gives what the program said of a run that can't go on,
-in distinction to one that was stopped; it is kept until the run has another number of rounds. A run is known by its
-configuration, not by its folder's name, so those of `fednoil reproduce` do as well as those of `run.py`. Of a round
-only what the table, the curves and the text of README.md need is kept.
+A run that can't go on says so in its environment.json, in distinction to one that was stopped; `--diverged` is for a
+folder of before it did so. It is kept until the run has another number of rounds. A run is known by its configuration,
+not by its folder's name, so those of `fednoil reproduce` do as well as those of `run.py`. Of a round only what the
+table, the curves and the text of README.md need is kept.
 """
 
 from __future__ import annotations
@@ -111,6 +111,9 @@ def add(folder: Path, records: Path = RECORDS, diverged: str = "") -> None:
     finished = (folder / "summary.json").is_file()
     if diverged and finished:
         raise UserError(f"{folder} is finished: it can't have diverged")
+    told = environment.get("diverged", {})
+    if not finished and told.get("after_round") == len(rounds[name]):
+        diverged = diverged or told["reason"]
     if not finished and before == len(rounds[name]):
         diverged = diverged or runs[name].get("diverged", "")
     runs[name] = {

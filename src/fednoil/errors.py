@@ -1,4 +1,4 @@
-"""The one exception a user is meant to see: bad input, told in one line."""
+"""The exceptions a user is meant to see: bad input, and training that failed, told in one line."""
 
 
 class UserError(Exception):
@@ -10,6 +10,10 @@ class UserError(Exception):
 
     def __init__(self, message: str) -> None:
         super().__init__(" ".join(str(message).split()))
+
+
+class Diverged(UserError):
+    """Training whose numbers are none any more; the same run can't go on."""
 
 
 def nearest(word: str, choices: "list[str] | tuple[str, ...]") -> str:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from fednoil import metrics
-from fednoil.errors import UserError
+from fednoil.errors import Diverged
 from fednoil.executors.base import Executor, Federation, Job
 from fednoil.experiment import Experiment
 from fednoil.servers.base import ServerState
@@ -57,7 +57,7 @@ def evaluate(
     score = metrics.mean_score([s for s, _ in counted], [weight for _, weight in counted])
     beside = {f"{m.name}_accuracy": s.accuracy for s, m in zip(scores, scored, strict=True) if m.weight == 0}
     if not math.isfinite(score.loss):
-        raise UserError(
+        raise Diverged(
             f"training diverged: the test loss is {score.loss} in round {round_idx}; "
             f"lower train.lr (now {config.train.lr}); the last checkpoint is kept"
         )

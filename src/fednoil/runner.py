@@ -15,7 +15,7 @@ import torch
 from fednoil import manifest, metrics, rounds
 from fednoil.config.loading import load_config, read_toml, to_toml
 from fednoil.config.schema import Config
-from fednoil.errors import UserError
+from fednoil.errors import Diverged, UserError
 from fednoil.executors.base import Executor, Federation, Progress
 from fednoil.experiment import (
     Experiment,
@@ -143,6 +143,9 @@ def run(
             watchers.append(events.round)
         try:
             state = _play_all(experiment, executor, state, records, folder, checkpoints, reporter.local, watchers)
+        except Diverged as error:
+            _note_divergence(folder, len(records), str(error))
+            raise
         finally:
             if events is not None:
                 events.close()
@@ -195,6 +198,13 @@ def _note_resumption(folder: RunFolder, after: int, present: dict[str, Any]) -> 
         known = {**present, "resumed": []}
     known["resumed"].append({"at": now(), "after_round": after, "precision": present["precision"]})
     folder.write_environment(known)
+
+
+def _note_divergence(folder: RunFolder, after: int, reason: str) -> None:
+    """Write in environment.json why there are no more rounds, in distinction to a run that was stopped."""
+    with contextlib.suppress(UserError, OSError, TypeError):  # what is to be told is that training diverged
+        known = read_json(folder.path / "environment.json")
+        folder.write_environment({**known, "diverged": {"at": now(), "after_round": after, "reason": reason}})
 
 
 def _has_manifest(setting: Setting) -> bool:

@@ -14,7 +14,7 @@ from typing import NoReturn
 import torch
 from torch import Tensor, nn
 
-from fednoil.errors import UserError
+from fednoil.errors import Diverged, UserError
 from fednoil.executors.base import Job, Look, Progress, Result
 from fednoil.executors.optimiser import RATE, Optimiser
 from fednoil.learners.base import Client, Learner, Phase, Turn, acts, chunks
@@ -189,7 +189,7 @@ class Workbench:
         if finite is None:
             finite = all(bool(torch.isfinite(net.params).all()) for net in self.nets.values())
         if not finite or not math.isfinite(loss):
-            raise UserError(
+            raise Diverged(
                 f"training diverged: client {job.client} in round {job.turn.round_idx} has loss {loss}; "
                 f"lower train.lr (now {self.optimiser.lr}); the last checkpoint is kept"
             )

@@ -40,6 +40,7 @@ class Environment(_Part):
     packages: dict[str, Any] = {}
     command: list[str] = []
     resumed: list[dict[str, Any]] = []
+    diverged: dict[str, Any] = {}
 
 
 class Confusion(_Part):

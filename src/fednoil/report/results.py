@@ -60,10 +60,13 @@ class Row:
 
     @property
     def progress(self) -> str:
-        """`at round 30 of 150`, or nothing if the row is finished."""
+        """`at round 30 of 150`, `diverged after round 30 of 150`, or nothing if the row is finished."""
+        if self.finished:
+            return ""
         least, most = (f(run.rounds for run in self.runs) for f in (min, max))
         reached = f"round {least}" if least == most else f"rounds {least} to {most}"
-        return "" if self.finished else f"at {reached} of {self.runs[0].values['train']['rounds']}"
+        how = "diverged after" if all(run.diverged for run in self.runs) else "at"
+        return f"{how} {reached} of {self.runs[0].values['train']['rounds']}"
 
     @property
     def starred(self) -> bool:
@@ -250,7 +253,8 @@ def _warnings(rows: Sequence[Row], groups: Sequence[tuple[Run, ...]]) -> list[st
         for run in (run for run in group if not run.finished):
             fate = "left out of the mean" if row.finished else "shown as far as it got, and compared with nothing"
             planned = run.values["train"]["rounds"]
-            found.append(f"{name}, seed {run.seed}: stopped after round {run.rounds} of {planned}; {fate}")
+            end = "diverged" if run.diverged else "stopped"
+            found.append(f"{name}, seed {run.seed}: {end} after round {run.rounds} of {planned}; {fate}")
         if row.starred:
             seeds = [str(run.seed) for run in row.runs if run.starred]
             found.append(f"{name}: not converged (seeds {', '.join(seeds)}); the best round is reported")

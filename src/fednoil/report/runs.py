@@ -96,6 +96,11 @@ class Run:
             return "float32"
         return " then ".join(found)
 
+    @property
+    def diverged(self) -> bool:
+        """Whether its training failed after the last round, in distinction to a run that was stopped."""
+        return not self.finished and self.environment.get("diverged", {}).get("after_round") == self.rounds
+
     @functools.cached_property
     def conduct(self) -> tuple[str, ...]:
         """How it was carried out, as far as that changes results: its precision, and what a federation adds."""

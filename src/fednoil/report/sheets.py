@@ -192,7 +192,9 @@ def _note(table: str, rows: Sequence[Row]) -> str:
             f"{', '.join(METRICS[m] for m in _METRICS[table][1:])}: mean ± deviation over rounds.".capitalize()
         )
     if any(not row.finished for row in rows):
-        notes.append("Rows that say “at round” are not finished: no difference, test or claim is made of them.")
+        notes.append(
+            "Rows that say “at round” or “diverged” are not finished: no difference, test or claim is made of them."
+        )
     read_otherwise = place.setting_changes and all(change.startswith(_READINGS) for change in place.setting_changes)
     if place.family == "paper" and read_otherwise:
         notes.append("A split or noise that no preset has: the paper's values stand beside, without a difference.")
