@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,6 +43,22 @@ def test_the_page_is_what_the_results_say(table: ModuleType) -> None:
     assert table.fill(text, table.parts()) == text
     with pytest.raises(ValueError, match="0 places for 'seen'"):
         table.fill("", {"seen": ""})
+
+
+def test_the_intervals_in_the_documentation_are_those_of_the_results(table: ModuleType) -> None:
+    text = " ".join((AUDIT.parents[1] / "docs" / "audit.md").read_text(encoding="utf-8").split())
+    results, small = (
+        [row for row in table.read(path) if row["method"] == "ours"] for path in (table.RESULTS, table.SMALL)
+    )
+    places = {
+        "on [Fashion-MNIST]": [row for row in results if row["setting"].startswith("fashion-mnist ")],
+        "on CIFAR-10": [row for row in results if row["setting"].startswith("cifar10 ")],
+        "of small IID runs": [row for row in small if " iid " in row["setting"]],
+        "of small non-IID ones": [row for row in small if " non-iid " in row["setting"]],
+    }
+    for place, rows in places.items():
+        held, clients = (sum(row[name] for row in rows) for name in ("in_interval", "clients"))
+        assert re.search(rf"for {held} of {clients}( clients)? {re.escape(place)}", text), (place, held, clients)
 
 
 def test_runs_are_added_and_replaced(table: ModuleType, tmp_path: Path) -> None:
