@@ -89,5 +89,10 @@ def test_seeds_and_datasets_have_tables_of_their_own(
     assert "| iid pair-low (80.0, 1) | 0.9900 |" in parts["seen"]
     assert "| 1: 0.9900 | 0.9600 | 0.9500 |" in parts["seen"]
     assert "| iid pair-low (80.0, 1) | 0.9800 |" in parts["untouched"]
+    names = ("right_on_right", "right_on_wrong", "repeated", "ours", "channel_known", "calibrated", "rate_known")
+    for setting in ("fashion-mnist iid pair-low", "cifar10 iid pair-low"):
+        known = {"setting": setting, "run_method": "FedNoiL(Logarithm)", "seed": 0} | dict.fromkeys(names, 1.5)
+        table.add(table.LIMITS, [known])
+    assert table.parts()["limits"].count("iid pair-low") == 1  # lines have no dataset, and the section is of one
     assert "(a) in 4 of 4 runs (at worst by +0.0200), (b) in 1 of 1 runs" in parts["all"]
     assert parts["cifar10"] == table.NOT_RUN
