@@ -20,6 +20,7 @@ from pyarrow import csv
 from fednoil.audit import files
 from fednoil.audit.cases import load_run
 from fednoil.audit.decisions import unguard
+from fednoil.errors import UserError
 
 COLUMNS = ["client", "item", "index", "given", "suggested", "p_wrong", "flagged", "rank"]
 
@@ -83,6 +84,11 @@ def test_options_that_do_not_go_together(trained: Path, tmp_path: Path) -> None:
     assert "--client 9" in refused("audit", run_folder, "--client", 9, "--out", out)
     assert "--method magic is unknown" in refused("audit", run_folder, "--method", "magic")
     assert "--resize is for --data" in refused("audit", run_folder, "--resize")
+    assert "--trust is for --data" in refused("audit", run_folder, "--trust", "a:b")
+    at_site = ("audit", "--data", "folder:x", "--model", "m")
+    assert "--data-dir d is for a RUN" in refused(*at_site, "--data-dir", "d")
+    assert "--device cuda is for a RUN" in refused(*at_site, "--device", "cuda")
+    assert "--device gpu is unknown" in refused(*at_site, "--device", "gpu")
     assert "is not a run folder" in refused("audit", tmp_path / "nothing")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("x")
@@ -122,6 +128,36 @@ def test_a_budget_leaves_the_folder_of_the_audit_alone(trained: Path, tmp_path: 
     assert status == 0
     assert [row["order"] for row in json.loads(told)] == ["none", "suspicious", "random"]
     assert fednoil("audit", tmp_path / "run")[0] == 0
+
+
+def test_a_budget_that_is_stopped_leaves_what_was_done(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fednoil.audit import budget
+
+    trained_once, played = budget._trained, []
+
+    def stopped(*args: Any) -> budget.Bought:
+        if len(played) == 2:
+            raise UserError("no memory left")
+        played.append(args)
+        return trained_once(*args)
+
+    monkeypatch.setattr(budget, "_trained", stopped)
+    assert fednoil("audit", trained / "run", "--budget", "50", "--out", tmp_path / "out")[0] == 2
+    with (tmp_path / "out" / "budget.csv").open() as file:
+        assert [row["order"] for row in plain.DictReader(file)] == ["none", "suspicious"]
+
+
+def test_a_budget_that_can_not_be_written_is_told_before_it_trains(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fednoil.audit import budget
+
+    monkeypatch.setattr(budget, "_trained", lambda *_: pytest.fail("trained in vain"))
+    (tmp_path / "file").touch()
+    said = refused("audit", trained / "run", "--budget", "50", "--out", tmp_path / "file" / "out")
+    assert "Not a directory" in said
 
 
 def test_an_unfinished_run_is_told(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,6 +45,22 @@ def test_the_page_is_what_the_results_say(table: ModuleType) -> None:
         table.fill("", {"seen": ""})
 
 
+def test_the_intervals_in_the_documentation_are_those_of_the_results(table: ModuleType) -> None:
+    text = " ".join((AUDIT.parents[1] / "docs" / "audit.md").read_text(encoding="utf-8").split())
+    results, small = (
+        [row for row in table.read(path) if row["method"] == "ours"] for path in (table.RESULTS, table.SMALL)
+    )
+    places = {
+        "on [Fashion-MNIST]": [row for row in results if row["setting"].startswith("fashion-mnist ")],
+        "on CIFAR-10": [row for row in results if row["setting"].startswith("cifar10 ")],
+        "of small IID runs": [row for row in small if " iid " in row["setting"]],
+        "of small non-IID ones": [row for row in small if " non-iid " in row["setting"]],
+    }
+    for place, rows in places.items():
+        held, clients = (sum(row[name] for row in rows) for name in ("in_interval", "clients"))
+        assert re.search(rf"for {held} of {clients}( clients)? {re.escape(place)}", text), (place, held, clients)
+
+
 def test_runs_are_added_and_replaced(table: ModuleType, tmp_path: Path) -> None:
     path = tmp_path / "results.csv"
     table.add(path, rows(table, "fashion-mnist iid pair-low", 0, 0.98, references=True))
@@ -72,5 +89,10 @@ def test_seeds_and_datasets_have_tables_of_their_own(
     assert "| iid pair-low (80.0, 1) | 0.9900 |" in parts["seen"]
     assert "| 1: 0.9900 | 0.9600 | 0.9500 |" in parts["seen"]
     assert "| iid pair-low (80.0, 1) | 0.9800 |" in parts["untouched"]
+    names = ("right_on_right", "right_on_wrong", "repeated", "ours", "channel_known", "calibrated", "rate_known")
+    for setting in ("fashion-mnist iid pair-low", "cifar10 iid pair-low"):
+        known = {"setting": setting, "run_method": "FedNoiL(Logarithm)", "seed": 0} | dict.fromkeys(names, 1.5)
+        table.add(table.LIMITS, [known])
+    assert table.parts()["limits"].count("iid pair-low") == 1  # lines have no dataset, and the section is of one
     assert "(a) in 4 of 4 runs (at worst by +0.0200), (b) in 1 of 1 runs" in parts["all"]
     assert parts["cifar10"] == table.NOT_RUN

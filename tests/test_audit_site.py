@@ -132,6 +132,8 @@ def test_other_bad_input(trained: Path, site: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "broken" / "bone").mkdir(parents=True)
     (tmp_path / "broken" / "bone" / "x.png").write_bytes(b"x")
+    (tmp_path / "patients" / "bone" / "anna").mkdir(parents=True)
+    (tmp_path / "patients" / "bone" / "scan.dcm").write_bytes(b"x")
     (tmp_path / "model.safetensors").write_bytes(b"no model")
     np.savez(tmp_path / "labels.npz", x_train=np.zeros((3, 8, 8), np.uint8), y_train=np.array([0, 1, 9]))
     pictures = np.zeros((3, 8, 8), np.uint8)
@@ -141,6 +143,8 @@ def test_other_bad_input(trained: Path, site: Path, tmp_path: Path) -> None:
     said = {
         (f"folder:{tmp_path / 'none'}", model): "is not a folder",
         (f"folder:{tmp_path / 'empty'}", model): "holds no labelled image",
+        (f"folder:{tmp_path / 'patients'}", model): "skipped: bone/anna is a folder in a class folder, and 1 more",
+        ("folder:", model): "--data 'folder:' must be folder:PATH",
         (f"folder:{tmp_path / 'broken'}", model): "none of its 1 images can be read",
         (f"npz:{tmp_path / 'none.npz'}", model): "is not a file",
         (f"npz:{tmp_path / 'short.npz'}", model): "lacks y_train",
@@ -153,6 +157,7 @@ def test_other_bad_input(trained: Path, site: Path, tmp_path: Path) -> None:
         (f"npz:{'x' * 5000}", model): "can't be read",
         (f"folder:{site}", tmp_path / "model.safetensors"): "is damaged or no safetensors file",
         (f"folder:{site}", tmp_path / "none"): "no such file",
+        (f"folder:{site}", trained / "run"): "is a folder; give a file, as model.safetensors",
     }
     for (data, file), wanted in said.items():
         assert wanted in refused("audit", "--data", data, "--model", file, "--out", out)

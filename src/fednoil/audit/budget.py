@@ -47,19 +47,21 @@ def percentages(text: str) -> list[float]:
 
 def simulate(
     experiment: Experiment, found: Sequence[Estimate], budgets: Sequence[float], device: torch.device, tell: Progress
-) -> list[Bought]:
+) -> Iterator[Bought]:
     """Train with nothing corrected, and for each budget with the most suspicious and with random labels looked at.
 
-    Whoever looks at a label puts it right, which needs true labels; everything else is as in the run.
+    Whoever looks at a label puts it right, which needs true labels; everything else is as in the run. Data
+    without them are refused at once; each training begins when its result is asked for.
     """
     if experiment.setting.truth.labels is None:
         raise UserError("--budget plays somebody who knows the true labels, and of this run's data they are unknown")
     plans = [("none", 0.0), *((order, b) for b in budgets for order in ("suspicious", "random"))]
-    results = []
-    for number, (order, percent) in enumerate(plans, start=1):
+
+    def played(number: int, order: str, percent: float) -> Bought:
         tell(f"{number} of {len(plans)}: {order}, {percent:g} %")
-        results.append(_trained(experiment, found, order, percent, device))
-    return results
+        return _trained(experiment, found, order, percent, device)
+
+    return (played(number, *plan) for number, plan in enumerate(plans, start=1))
 
 
 def write_csv(path: Path, results: Sequence[Bought]) -> None:

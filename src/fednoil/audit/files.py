@@ -70,6 +70,8 @@ def check_out(out: Path, force: bool) -> None:
 def check_outside(out: Path, data: str) -> None:
     """Refuse a folder inside a site's pictures, where it would be one more class of them."""
     form, _, path = data.partition(":")
+    if not path.strip():  # told when it is read
+        return
     try:
         top = Path(path).expanduser().resolve()
     except (OSError, RuntimeError):  # what is wrong with it is told when it is read

@@ -36,7 +36,7 @@ def audit(
     data_dir: Annotated[
         Path | None, typer.Option("--data-dir", help="Folder with datasets; else $FEDNOIL_DATA is searched.")
     ] = None,
-    device: Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")] = "auto",
+    device: Annotated[str, typer.Option("--device", help="auto, cpu or cuda; the latter for a RUN.")] = "auto",
     budget: Annotated[
         str | None,
         typer.Option(
@@ -50,7 +50,10 @@ def audit(
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary, or the budgets, as JSON.")] = False,
 ) -> None:
     """Find wrong labels: a list of suspicious samples, and an estimate of each client's noise."""
-    _check(run, client, data, model, resize, skip_unknown, method)
+    _check(run, client, data, model, method)
+    _check_source(
+        run, {"--resize": resize, "--skip-unknown": skip_unknown, "--trust": trust}, data_dir, _device(device)
+    )
     if budget is not None and (run is None or client is not None):
         raise UserError("--budget trains all clients of a RUN again; give RUN, and neither --data nor --client")
     from fednoil.audit.budget import percentages
@@ -116,10 +119,15 @@ def _budget(
 
     experiment, _ = load_run(run, data_dir)
     tell = (lambda _: None) if as_json else _tell
-    results = simulate(experiment, estimates(cases, method), budgets, pick_device(device), tell)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_csv(folder / _BUDGET, results)
-    written = [folder / _BUDGET, *draw_budget(results, folder / "budget-curve")]
+    trainings, results = simulate(experiment, estimates(cases, method), budgets, pick_device(device), tell), []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for result in trainings:
+            results.append(result)
+            write_csv(folder / _BUDGET, results)  # after each: whoever stops a long one has what was done
+        written = [folder / _BUDGET, *draw_budget(results, folder / "budget-curve")]
+    except OSError as error:
+        raise UserError(f"{error.filename or folder}: {error.strerror or error}") from error
     if as_json:
         print(json.dumps([asdict(result) for result in results]))
     else:
@@ -135,11 +143,9 @@ def _check(
     client: int | None,
     data: str | None,
     model: Path | None,
-    resize: bool,
-    skip_unknown: bool,
     method: str,
 ) -> None:
-    """Refuse options that don't go together."""
+    """Refuse an audit of nothing, or of two things."""
     if method not in ("channel", "cleanlab"):
         raise UserError(f"--method {method} is unknown; choose channel or cleanlab")
     if run is not None and (data is not None or model is not None):
@@ -151,10 +157,17 @@ def _check(
         raise UserError(f"give {missing}: a run folder, or a site's data and the model that looks at it")
     if run is None and client is not None:
         raise UserError("--client is for a RUN; --data is one client's")
-    if run is not None and (resize or skip_unknown):
-        raise UserError(
-            f"{'--resize' if resize else '--skip-unknown'} is for --data; a run's data are as it has used them"
-        )
+
+
+def _check_source(run: Path | None, of_site: dict[str, Any], data_dir: Path | None, device: str) -> None:
+    """Refuse options that would be left unread."""
+    given = [name for name, value in of_site.items() if value]
+    if run is not None and given:
+        raise UserError(f"{given[0]} is for --data; a run's data and code are as it has used them")
+    if run is None and data_dir is not None:
+        raise UserError(f"--data-dir {data_dir} is for a RUN, whose dataset may have a name; --data has its own path")
+    if run is None and device == "cuda":
+        raise UserError("--device cuda is for a RUN; images of --data are looked at on the CPU, leave it out")
 
 
 def _device(name: str) -> Literal["auto", "cpu", "cuda"]:

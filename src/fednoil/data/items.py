@@ -65,7 +65,10 @@ def read_items(name: str, shape: Shape, *, resize: bool) -> Items:
     except (OSError, RuntimeError) as error:  # no permission, too long a name, no such ~user
         raise UserError(f"--data {name} can't be read ({error})") from error
     if not raw.items:
-        raise UserError(f"{name} holds no labelled image; put images into <class>/ folders, or rows into the file")
+        lost = f"; skipped: {' '.join(raw.skipped[0])}" if raw.skipped else ""
+        lost += f", and {len(raw.skipped) - 1} more" if len(raw.skipped) > 1 else ""
+        what = "put images into <class>/ folders, or rows into the file"
+        raise UserError(f"{name} holds no labelled image; {what}{lost}")
     found = _decode(raw, shape, resize)
     wrong = [(item, size) for item, size in zip(raw.items, found, strict=True) if isinstance(size, tuple)]
     if wrong:
@@ -121,7 +124,8 @@ def _folder(root: Path, shape: Shape) -> Raw:
         for path in files:
             item = _item(path, root)
             if not is_picture(path):
-                skipped.append((item, "is not an image file"))
+                deeper = path.is_dir() and not path.is_symlink()
+                skipped.append((item, "is a folder in a class folder" if deeper else "is not an image file"))
             elif not _is_text(path.relative_to(root).as_posix()):
                 skipped.append((item, "has a name that is not UTF-8; rename it"))
             else:

@@ -132,6 +132,8 @@ def _check_trust(config: dict[str, Any], trusted: tuple[str, ...], path: Path) -
 
 
 def _metadata(path: Path) -> dict[str, Any]:
+    if path.is_dir():
+        raise UserError(f"{path} is a folder; give a file, as model.safetensors of a run's folder")
     if not path.is_file():
         raise UserError(f"cannot read {path}: no such file")
     try:
