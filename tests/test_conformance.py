@@ -39,6 +39,13 @@ def test_any_server_with_any_learner(server: str, learner: str) -> None:
     check_method({"name": server, **SERVER_KEYS.get(server, {})}, {"name": learner, **LEARNER_KEYS.get(learner, {})})
 
 
+@pytest.mark.parametrize("keys", [{"statistics": "measure"}, {"step": 0.5}, {"score_epsilon": 9.0}])
+def test_keys_of_all_servers_are_part_of_it(keys: dict[str, Any]) -> None:
+    """Statistics that clients measure cross as well, and the new model with them."""
+    for name in ("fedavg", "apfl", "krum"):
+        check_server(name, learners=["dividemix"], **keys)
+
+
 def test_the_tiny_federation_shows_what_it_should() -> None:
     """Clusters split, personal models are kept by clients that train again, and sizes differ."""
     config = federation.tiny_config({"name": "cfl", **SERVER_KEYS["cfl"]}, {"name": "erm"})
@@ -87,6 +94,7 @@ def test_clients_are_scored_with_what_they_receive(values: dict[str, Any], serve
         (split, *_) = record["splits"]
         assert split["round"] <= 2
         assert sorted(k for part in split["into"] for k in part) == split["from"]
+        assert 0 <= record["largest_cluster_accuracy"] <= 100
 
 
 # --- those that break the contract -----------------------------------------------------------------------------------

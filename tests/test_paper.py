@@ -83,6 +83,29 @@ def test_presets_say_what_the_paper_says(configs: dict[str, Config]) -> None:
             assert config.schedule.epochs == 30
 
 
+@pytest.mark.parametrize("server", ["fedavg", "centralized"])
+@pytest.mark.parametrize(
+    ("cell", "lambda_u", "penalty"),
+    [
+        ("cifar10/iid/symmetric-high", 25, False),
+        ("cifar10/non-iid/pair-low", 0, True),
+        ("cifar10/iid/clean", 0, False),
+        ("cifar100/iid/symmetric-high", 150, False),
+        ("cifar100/iid/clean", 25, False),
+        ("cifar100/iid/pair-high-shared", 0, True),
+        ("fashion-mnist/iid/symmetric-low", 25, False),
+    ],
+)
+def test_dividemix_as_its_authors_tune_it_has_presets_of_its_own(
+    server: str, cell: str, lambda_u: float, penalty: bool
+) -> None:
+    plain, tuned = (load_config(preset(f"paper/{cell}/{server}+dividemix{end}")) for end in ("", "-tuned"))
+    assert (tuned.learner.lambda_u, tuned.learner.entropy_penalty) == (lambda_u, penalty)  # pyright: ignore
+    assert (plain.learner.lambda_u, plain.learner.entropy_penalty) == (25, False)  # pyright: ignore
+    changed = tuned.learner.model_copy(update={"lambda_u": 25.0, "entropy_penalty": False})
+    assert tuned.model_copy(update={"learner": changed}) == plain
+
+
 def test_schedules_of_the_figures() -> None:
     base = preset("paper/cifar10/iid/symmetric-high/fednoil-cosine")
     assert len(paper.SCHEDULES) == 16
