@@ -69,7 +69,7 @@ class DivideMix(Learner):
         paper="Li et al., ICLR 2020",
         keeps="nothing",
         sends="2 models",
-        cost="2 in the warm-up, then 12 × the labelled share",
+        cost="2 in the warm-up, then 0.7 + 12 × the labelled share",
     )
 
     @property

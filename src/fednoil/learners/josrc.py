@@ -55,7 +55,7 @@ class Josrc(Learner):
         paper="Yao et al., CVPR 2021",
         keeps="nothing",
         sends="model",
-        cost="2.7",
+        cost="2 in the warm-up, then 2.7",
     )
 
     @property
