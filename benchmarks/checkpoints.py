@@ -6,6 +6,10 @@ and held against ten rounds of the paper's CIFAR-10 cell at its fewest local epo
 noise images, on a CPU they are counted as their bare optimiser steps, which is less than they take.
 
     python benchmarks/checkpoints.py [--device cpu] [--rounds 20] [--json benchmarks/results/checkpoints-cpu.json]
+
+How much is written where clients keep models of their own (APFL), nothing else:
+
+    python benchmarks/checkpoints.py --personal 100
 """
 
 from __future__ import annotations
@@ -26,10 +30,13 @@ import torch
 
 from fednoil import rounds, runner
 from fednoil.config import load_config, preset
+from fednoil.models.resnet import ResNet18
 from fednoil.records.checkpoint import Checkpoints
 from fednoil.records.folder import RunFolder
 from fednoil.runner import Silent
 from fednoil.schedules import DecayConfig
+from fednoil.servers.base import ServerState
+from fednoil.tensors import Tensors
 from floor import bare_step, check_device, device_name, noise_experiment, plain_resnet18
 from scaling import Case, Point, Size
 
@@ -122,12 +129,41 @@ def resnet18(device: str, repeats: int = 5) -> dict[str, Any]:
     }
 
 
+def personal(clients: int, folder: Path) -> list[tuple[str, int, float]]:
+    """Bytes and seconds of checkpoints of `clients` with a ResNet18 each: all, three tenths changed, none."""
+    model = ResNet18((3, 32, 32), 10).state_dict()
+
+    def fresh(name: str, step: int) -> Tensors:
+        return {f"{name}/{key}": tensor + step for key, tensor in model.items()}
+
+    trained = round(0.3 * clients)
+    keep = {k: fresh("own-model", k) for k in range(clients)}
+    first = rounds.RunState(1, ServerState(fresh("model", 0)), keep)
+    again = {k: fresh("own-model", k + 1) for k in range(trained)}
+    second = rounds.RunState(2, ServerState(fresh("model", 1)), {**keep, **again})
+    checkpoints, found = Checkpoints(folder, {}), []
+    for what, state in (("all", first), (f"{trained} that trained", second), ("none", replace(second, round_idx=3))):
+        before = {path: path.stat().st_size for path in folder.glob("*.safetensors")}
+        began = time.perf_counter()
+        checkpoints.save(state)
+        seconds = time.perf_counter() - began
+        written = {path: path.stat().st_size for path in folder.glob("*.safetensors") if path not in before}
+        found.append((what, sum(written.values()), seconds))
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--rounds", type=int, default=20, help="of the demo")
     parser.add_argument("--json", type=Path, help="write the numbers here")
+    parser.add_argument("--personal", type=int, metavar="CLIENTS", help="clients with a ResNet18 each")
     given = parser.parse_args()
+    if given.personal:
+        with tempfile.TemporaryDirectory() as folder:
+            for what, size, seconds in personal(given.personal, Path(folder)):
+                print(f"{given.personal} personal ResNet18s, changed: {what}: {size / 1e6:,.0f} MB in {seconds:.1f} s")
+        return
     check_device(given.device)
     rows = [demo(given.device, given.rounds), resnet18(given.device)]
     for row in rows:

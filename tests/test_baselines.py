@@ -12,11 +12,20 @@ from torch.nn import functional as F
 from fednoil import rounds
 from fednoil.config import load_config
 from fednoil.experiment import make_executor, make_experiment
-from fednoil.learners.base import Task, Turn
-from fednoil.learners.dividemix import DivideMix, DivideMixConfig, mixmatch_loss, negative_entropy, refine, sharpen
+from fednoil.learners import dividemix_plan
+from fednoil.learners.base import Client, Task, Turn
+from fednoil.learners.dividemix import (
+    DivideMix,
+    DivideMixConfig,
+    mixed,
+    mixmatch_loss,
+    negative_entropy,
+    refine,
+    sharpen,
+)
 from fednoil.learners.josrc import Josrc, JosrcConfig, clean_probability, double_entropy, joint_loss, smooth
 from fednoil.learners.mixture import low_component, normalise
-from fednoil.learners.small_loss import forget_rate, smallest
+from fednoil.learners.small_loss import forget_rate, kept, smallest
 from fednoil.learners.small_loss import joint_loss as jocor_loss
 from fednoil.seeds import Seed
 
@@ -111,6 +120,14 @@ def test_josrc_threshold(e: int, expected: float) -> None:
     assert josrc().threshold(e + 1) == pytest.approx(expected, abs=1e-6)
 
 
+def test_when_a_wrong_label_learnt_by_heart_no_longer_passes_as_clean() -> None:
+    """Its chance is .8094 at ε = .6, which the threshold passes after epoch 66 of 200, and .7050 at ε = .5: epoch 9."""
+    for epsilon, last in ((0.6, 66), (0.5, 9)):
+        label, wrong = (smooth(torch.tensor([y]), 10, epsilon) for y in (0, 1))
+        chance = clean_probability(wrong, label).item()
+        assert max(e for e in range(200) if chance >= josrc().threshold(e + 1)) == last
+
+
 # --- Co-teaching and JoCoR ---------------------------------------------------------------------------------------
 
 
@@ -127,6 +144,12 @@ def test_forget_rate_ramps_over_ten_rounds() -> None:
     rates = [forget_rate(r, 0.4, 10) for r in range(1, 13)]
     assert rates[:3] == pytest.approx([0, 0.0444, 0.0889], abs=1e-4)
     assert rates[9:] == pytest.approx([0.4] * 3)
+
+
+def test_a_whole_number_of_samples_is_kept_whole() -> None:
+    """(1 − .8) · 10 is 1.9999999999999996 in floating point."""
+    assert [kept(rate, 10) for rate in (0, 0.3, 0.45, 0.8, 0.9, 0.99)] == [10, 7, 5, 2, 1, 1]
+    assert kept(0.5, 32) == 16
 
 
 def test_jocor_loss_by_hand() -> None:
@@ -193,6 +216,26 @@ def test_dividemix_targets() -> None:
     four = torch.tensor([[0.6, 0.3, 0.1], [0.5, 0.4, 0.1], [0.2, 0.7, 0.1], [0.3, 0.5, 0.2]])
     guess = sharpen(four.mean(0, keepdim=True), 0.5)
     assert guess[0].tolist() == pytest.approx([0.398754, 0.562305, 0.038941], abs=1e-6)
+
+
+def test_dividemix_mixes_the_larger_share_of_each_with_its_partner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A draw of .3 becomes .7: inputs 1 and 3 are mixed to 1.6 and 2.4, and so are targets."""
+    share = torch.tensor(0.7)
+    assert mixed(torch.tensor([1.0, 3.0]), share, torch.tensor([1, 0])).tolist() == pytest.approx([1.6, 2.4])
+    targets = mixed(torch.eye(2), share, torch.tensor([1, 0]))
+    assert targets.flatten().tolist() == pytest.approx([0.7, 0.3, 0.3, 0.7])
+    client = Client(0, torch.zeros(20, 1, 8, 8), torch.arange(20), torch.zeros(20, dtype=torch.int64))
+    parts = dividemix_plan.parts_of([client], [Turn(1, 1, Seed(0))], 0)
+
+    class Three:
+        def beta(self, a: float, b: float, steps: int) -> np.ndarray:
+            assert (a, b) == (4, 4)
+            return np.full(steps, 0.3)
+
+    monkeypatch.setattr(Seed, "numpy", lambda self: Three())
+    for draws in dividemix_plan.draw(parts, 8, 4, 4.0, torch.device("cpu")):
+        assert draws.share.tolist() == pytest.approx([0.7] * 3)
+        assert draws.partner.sort(1).values.tolist() == [list(range(4 * 8))] * 3
 
 
 def test_dividemix_losses() -> None:

@@ -184,6 +184,16 @@ def test_a_profile_of_a_turn_tells_steps_stages_and_operations(
     assert lines[-2].startswith("10 joint steps")
 
 
+def test_a_checkpoint_of_personal_models_is_that_of_those_that_trained(
+    modules: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    narrow = modules["checkpoints"].ResNet18
+    monkeypatch.setattr(modules["checkpoints"], "ResNet18", lambda shape, classes: narrow(shape, classes, width=2))
+    (_, everything, _), (what, some, _), (_, nothing, _) = modules["checkpoints"].personal(10, tmp_path)
+    assert what == "3 that trained"
+    assert (some / everything, nothing) == (pytest.approx((3 + 1) / (10 + 1), rel=0.01), 0)
+
+
 @pytest.mark.parametrize("script", ["scaling", "learners", "checkpoints", "gpu_steps", "profiling"])
 def test_without_a_gpu_a_script_that_needs_one_says_so(
     modules: dict[str, ModuleType], script: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

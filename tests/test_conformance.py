@@ -19,24 +19,34 @@ from fednoil.learners.erm import Erm
 from fednoil.servers import SERVERS
 from fednoil.servers.base import Server, ServerState
 from fednoil.tensors import Tensors
-from fednoil.testing import NotConforming, check_learner, check_method, check_server, federation
-
-# So that three rounds see all that a method does: splits of clusters, training after the warm-up, pseudo-labels.
-SERVER_KEYS: dict[str, dict[str, Any]] = {"cfl": {"first_split": 0, "eps1": 1e9, "eps2": 0.0}}
-LEARNER_KEYS: dict[str, dict[str, Any]] = {
-    "dividemix": {"warmup": 1},
-    "josrc": {"warmup": 1},
-    "fednoil": {"frac": 0.5, "xi": 0.3},
-    "fednoil-plus": {"frac": 0.5, "xi": 0.3},
-    "coteaching": {"ramp": 2},
-    "jocor": {"ramp": 2},
-}
+from fednoil.testing import NotConforming, check_learner, check_method, check_server, checks, federation
+from fednoil.testing.checks import LEARNER_KEYS, SERVER_KEYS
 
 
 @pytest.mark.parametrize("server", SERVERS)
 @pytest.mark.parametrize("learner", LEARNERS)
 def test_any_server_with_any_learner(server: str, learner: str) -> None:
     check_method({"name": server, **SERVER_KEYS.get(server, {})}, {"name": learner, **LEARNER_KEYS.get(learner, {})})
+
+
+def test_methods_of_ones_own_meet_all_that_those_of_the_package_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clusters that split, and learners after their warm-up, whatever their defaults are."""
+    met: list[tuple[dict[str, Any], dict[str, Any]]] = []
+    monkeypatch.setattr(checks, "check_method", lambda server, learner: met.append((server, learner)))
+    check_learner("my_module:Mine", warmup=1)
+    check_server("my_module:Mine", trim=0.1)
+    servers, learners = [server for server, _ in met[: len(SERVERS)]], [learner for _, learner in met[len(SERVERS) :]]
+    assert servers == [{"name": name, **SERVER_KEYS.get(name, {})} for name in SERVERS]
+    assert learners == [{"name": name, **LEARNER_KEYS.get(name, {})} for name in LEARNERS]
+    assert met[0][1] == {"name": "my_module:Mine", "warmup": 1}
+    assert met[-1][0] == {"name": "my_module:Mine", "trim": 0.1}
+
+
+@pytest.mark.parametrize("keys", [{"statistics": "measure"}, {"step": 0.5}, {"score_epsilon": 9.0}])
+def test_keys_of_all_servers_are_part_of_it(keys: dict[str, Any]) -> None:
+    """Statistics that clients measure cross as well, and the new model with them."""
+    for name in ("fedavg", "apfl", "krum"):
+        check_server(name, learners=["dividemix"], **keys)
 
 
 def test_the_tiny_federation_shows_what_it_should() -> None:
@@ -87,6 +97,7 @@ def test_clients_are_scored_with_what_they_receive(values: dict[str, Any], serve
         (split, *_) = record["splits"]
         assert split["round"] <= 2
         assert sorted(k for part in split["into"] for k in part) == split["from"]
+        assert 0 <= record["largest_cluster_accuracy"] <= 100
 
 
 # --- those that break the contract -----------------------------------------------------------------------------------

@@ -8,10 +8,14 @@ import sys
 from importlib import resources
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
+from conftest import assert_same
 
 from fednoil import paper
 from fednoil.config import Config, load_config, merge, preset, preset_names
+from fednoil.experiment import make_experiment
 from fednoil.paper import Cell, cells, preset_of, schedule_changes
 from fednoil.schedules import Cosine, Logarithm
 
@@ -81,6 +85,46 @@ def test_presets_say_what_the_paper_says(configs: dict[str, Config]) -> None:
         elif federated:
             assert config.schedule.name == "constant"
             assert config.schedule.epochs == 30
+
+
+@pytest.mark.parametrize("server", ["fedavg", "centralized"])
+@pytest.mark.parametrize(
+    ("cell", "lambda_u", "penalty"),
+    [
+        ("cifar10/iid/symmetric-high", 25, False),
+        ("cifar10/non-iid/pair-low", 0, True),
+        ("cifar10/iid/clean", 0, False),
+        ("cifar100/iid/symmetric-high", 150, False),
+        ("cifar100/iid/clean", 25, False),
+        ("cifar100/iid/pair-high-shared", 0, True),
+        ("fashion-mnist/iid/symmetric-low", 25, False),
+    ],
+)
+def test_dividemix_as_its_authors_tune_it_has_presets_of_its_own(
+    server: str, cell: str, lambda_u: float, penalty: bool
+) -> None:
+    plain, tuned = (load_config(preset(f"paper/{cell}/{server}+dividemix{end}")) for end in ("", "-tuned"))
+    assert (tuned.learner.lambda_u, tuned.learner.entropy_penalty) == (lambda_u, penalty)  # pyright: ignore
+    assert (plain.learner.lambda_u, plain.learner.entropy_penalty) == (25, False)  # pyright: ignore
+    changed = tuned.learner.model_copy(update={"lambda_u": 25.0, "entropy_penalty": False})
+    assert tuned.model_copy(update={"learner": changed}) == plain
+
+
+def test_the_rows_of_one_seed_begin_alike() -> None:
+    """The same clients, wrong labels and first weights, but for a second network's; pooled under `centralized`."""
+    found = []
+    for method in dict.fromkeys(paper.METHODS.values()):
+        experiment = make_experiment(load_config(preset(f"small/non-iid/pair-high/{method}")))
+        setting, model = experiment.setting, experiment.initial_model()
+        first = {name.split("/", 1)[1]: t for name, t in model.items() if name.split("/")[0] in ("model", "a")}
+        found.append((np.concatenate(setting.parts), np.concatenate(setting.labels.given), first))
+        assert setting.num_clients == (1 if "centralized" in method else 10)
+        if "dividemix" in method:
+            assert not torch.equal(model["a/head.weight"], model["b/head.weight"])
+    for parts, given, first in found[1:]:
+        assert np.array_equal(parts, found[0][0])
+        assert np.array_equal(given, found[0][1])
+        assert_same(first, found[0][2])
 
 
 def test_schedules_of_the_figures() -> None:

@@ -73,8 +73,11 @@ def place(name: str, changes: dict | None = None) -> Place:
 
 @pytest.mark.parametrize("name", [n for n in preset_names() if n.split("/")[0] != "demo"][::17])
 def test_a_preset_is_its_own_place(name: str) -> None:
+    """DivideMix as its authors tune it is DivideMix where they don't."""
     found = place(name)
     family = ("paper", found.dataset) if found.family == "paper" else ("small",)
+    if load_config(preset(name)) == load_config(preset(name.removesuffix("-tuned"))):
+        name = name.removesuffix("-tuned")
     assert "/".join((*family, found.setting, found.noise, found.method)) == name
     assert (found.setting_changes, found.method_changes) == ((), ())
 

@@ -3,17 +3,21 @@
 The learners keep static shapes: full batches that wrap round, and masks. The loops below have lists of whatever size
 the data give, `continue` where there is nothing to learn from, torch.optim, and Python's own arithmetic for splits,
 targets and losses. Only the draws are shared: order, views, mixing shares and partners come from the learner's plan.
+Both executors are held against them: client after client, and the GPU's, whose joint steps are what a graph captures;
+here they run one by one, and tests/test_gpu.py compares the graphs with client after client.
 """
 
 from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from test_stack import stacked
 from torch import Tensor, nn
 
 from fednoil.augment import weak
@@ -21,7 +25,7 @@ from fednoil.config import load_config
 from fednoil.executors.base import Job, Result
 from fednoil.executors.sequential import Sequential
 from fednoil.experiment import Experiment, make_executor, make_experiment
-from fednoil.learners.base import Client, Phase, Turn
+from fednoil.learners.base import Client, Phase, Trainee, Turn
 
 CLASSES = 4
 
@@ -53,17 +57,31 @@ class Plain:
         self.sgd[name].step()
 
 
-def turn_of(values: dict[str, Any], round_idx: int, client: int = 1) -> tuple[Experiment, Client, list[Phase], Result]:
-    """One client's turn in `round_idx`, the phases that it was planned in, and what came out."""
+def turn_of(
+    values: dict[str, Any], round_idx: int, executor_name: str, client: int
+) -> tuple[Experiment, Client, list[Phase], Result]:
+    """One client's turn in `round_idx`, the phases that it was planned in, and what came out; stacked: among all."""
     experiment = make_experiment(load_config(values))
-    executor = make_executor(experiment, torch.device("cpu"))
-    assert isinstance(executor, Sequential)
-    phases: list[Phase] = []
-    plan = experiment.learner.plan
-    experiment.learner.plan = lambda *args: phases.extend(made := plan(*args)) or made  # type: ignore[method-assign]
+    alone, phases = make_executor(experiment, torch.device("cpu")), []
+    assert isinstance(alone, Sequential)
+    plan, plans = experiment.learner.plan, experiment.learner.plans
+
+    def noting(trainees: Sequence[Trainee], epochs: range) -> list[list[Phase]]:
+        found = plans(trainees, epochs)
+        phases.extend(*(own for one, own in zip(trainees, found, strict=True) if one.client.id == client))
+        return found
+
     turn = Turn(round_idx, experiment.schedule.epochs(round_idx), experiment.seed.child("round", round_idx))
-    (result,) = executor.train([Job(client, experiment.initial_model(), {}, turn)])
-    return experiment, executor.clients[client], phases, result
+    jobs = [Job(k, experiment.initial_model(), {}, turn) for k in range(experiment.setting.num_clients)]
+    if executor_name == "stacked":
+        experiment.learner.plans = noting  # type: ignore[method-assign]
+        executor = stacked(experiment, len(jobs))
+        result = next(r for r in executor.train(jobs) if r.client == client)
+        assert (executor.alone, executor.reason) == (None, None)
+    else:
+        experiment.learner.plan = lambda *args: phases.extend(made := plan(*args)) or made  # type: ignore[method-assign]
+        (result,) = alone.train([jobs[client]])
+    return experiment, alone.clients[client], phases, result
 
 
 def rows(phase: Phase) -> list[dict[str, Tensor]]:
@@ -162,11 +180,12 @@ def divided_epoch(plain: Plain, client: Client, phases: list[Phase], lambda_u: f
     return sizes
 
 
-def test_dividemix_is_its_plain_loop(values: dict[str, Any]) -> None:
+@pytest.mark.parametrize("executor", ["sequential", "stacked"])
+def test_dividemix_is_its_plain_loop(values: dict[str, Any], executor: str) -> None:
     """Two epochs in round 5: warm-up over after 2, λ(e) = 25 · (4 − 2)/16."""
     values |= {"model": {"name": "test_rounds:bn_model"}, "learner": {"name": "dividemix", "warmup": 2}}
     values["train"]["lr"] = 0.01
-    experiment, client, phases, result = turn_of(values, 5)
+    experiment, client, phases, result = turn_of(values, 5, executor, client=1)
     plain = Plain(experiment, experiment.initial_model(), ("a", "b"))
     training = [phase for phase in phases if phase.trains]
     assert [phase.kind for phase in phases if not phase.trains] == ["look", "divide"]  # once, between the two epochs
@@ -228,6 +247,7 @@ def josrc_epochs(plain: Plain, client: Client, phase: Phase, threshold: float, w
     return counts
 
 
+@pytest.mark.parametrize("executor", ["sequential", "stacked"])
 @pytest.mark.parametrize(
     ("round_idx", "keys", "threshold"),
     [
@@ -236,7 +256,7 @@ def josrc_epochs(plain: Plain, client: Client, phase: Phase, threshold: float, w
     ],
 )
 def test_josrc_is_its_plain_loop(
-    values: dict[str, Any], round_idx: int, keys: dict[str, Any], threshold: float
+    values: dict[str, Any], round_idx: int, keys: dict[str, Any], threshold: float, executor: str
 ) -> None:
     """In the warm-up, with batches that have no clean sample, and after it, with samples of all three sorts.
 
@@ -246,7 +266,7 @@ def test_josrc_is_its_plain_loop(
     values["server"] = {"name": "centralized"}  # it keeps the teacher, to be looked at
     values["train"] |= {"rounds": 20, "lr": 0.01, "batch_size": 4, "momentum": 0.9}
     values["schedule"]["epochs"] = 1
-    experiment, client, (phase,), result = turn_of(values, round_idx, client=0)
+    experiment, client, (phase,), result = turn_of(values, round_idx, executor, client=0)
     start = experiment.initial_model()
     start |= {name.replace("model/", "teacher/"): t for name, t in start.items()}
     plain = Plain(experiment, start, ("model", "teacher"))

@@ -20,7 +20,7 @@ from fednoil.seeds import Seed
 from fednoil.servers import SERVERS
 from fednoil.servers.apfl import ApflConfig, Personal
 from fednoil.servers.base import Server, Update
-from fednoil.servers.cfl import Cfl, CflConfig, bipartition, cosine_matrix
+from fednoil.servers.cfl import Cfl, CflConfig, bipartition, cosine_matrix, separation
 from fednoil.servers.coordinate import median, trimmed_mean
 from fednoil.servers.krum import krum_scores, tolerated
 from fednoil.servers.rfa import weiszfeld
@@ -59,6 +59,19 @@ def test_multikrum_oracle() -> None:
     assert mean["model/w"].tolist() == pytest.approx([0.5, 0.133333], abs=1e-6)
     assert mean["model/mean"].item() == pytest.approx(1000 * (1 + 2 + 5) / 3)
     assert mean["model/n"].item() == 4
+
+
+@pytest.mark.parametrize("name", ["krum", "multikrum"])
+def test_krum_never_parts_the_two_networks_of_a_client(name: str) -> None:
+    """Each network has a winner of its own; together, by both vectors, it is a third client, and whole."""
+    first, second = torch.tensor([[9.0, 2, 9, 5, 3, 8], [8, 4, 7, 3, 8, 0]])[..., None]
+    both = [
+        Update(k, {"a/w": a, "a/mean": torch.tensor([k]), "b/w": b, "b/mean": torch.tensor([k])}, {"samples": 1.0})
+        for k, (a, b) in enumerate(zip(first, second, strict=True))
+    ]
+    assert [int(krum_scores(net, 1).argmin()) for net in (first, second)] == [5, 2]
+    assert int(krum_scores(torch.cat([first, second], 1), 1).argmin()) == 3
+    assert_same(server(name, **({"keep": 1} if name == "multikrum" else {})).combine(both), both[3].tensors)
 
 
 def test_krum_scores_by_brute_force() -> None:
@@ -122,6 +135,7 @@ def test_weiszfeld_finds_the_point_of_least_distances() -> None:
 )
 def test_weiszfeld_oracle(iterations: int, expected: float) -> None:
     points, equal = torch.tensor([[0.0, 0], [1, 0], [0, 1], [10, 10]]), torch.ones(4)
+    assert weiszfeld(points, equal, 0, 1e-5, 0.0)[0].tolist() == pytest.approx([2.75] * 2)  # it starts at the mean
     z, weights = weiszfeld(points, equal, iterations, 1e-5, 0.0)
     assert z.tolist() == pytest.approx([expected] * 2, abs=2e-4 if iterations > 100 else 1e-6)
     assert float(weights.sum()) == pytest.approx(1)
@@ -140,6 +154,16 @@ def test_rfa_weighs_buffers_like_parameters_and_counts_samples() -> None:
 def test_equal_models_come_out_unchanged(name: str) -> None:
     same = torch.tensor([[1.5, -2.0]]).repeat(6, 1)
     assert server(name).combine(updates(same))["model/w"].tolist() == pytest.approx([1.5, -2.0])
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_the_update_of_one_client_comes_out_as_it_is(name: str) -> None:
+    """BatchNorm statistics and counters included; under CFL its cluster's model becomes it."""
+    cls = SERVERS[name]
+    method = cls(cls.Config(name=name), Task(2, (1, 1, 1), 1, 0.1, 1, parameters=frozenset({"w"}), sizes=(10,)))
+    (update,) = updates(torch.tensor([[1.5, -2.0]]), [10.0])
+    state = method.init({name: torch.zeros_like(tensor) for name, tensor in update.tensors.items()})
+    assert_same(method.exported(method.aggregate(state, 1, [update])), update.tensors)
 
 
 @pytest.mark.parametrize("name", ["krum", "multikrum", "median", "trimmed_mean", "rfa"])
@@ -185,12 +209,14 @@ def test_cfl_splits_the_oracle() -> None:
     (split,) = after.values["splits"]
     assert split["mean"] == pytest.approx(0.134629, abs=1e-6)
     assert split["longest"] == pytest.approx(2.109502, abs=1e-6)
+    assert split["across"] == pytest.approx(-0.930408, abs=1e-6)
     assert torch.equal(server.model_for(after, 0)["model/w"], server.model_for(after, 3)["model/w"])
     later = server.aggregate(after, 2, updates(DELTAS)[:2])
     assert server.model_for(later, 1)["model/w"].tolist() == pytest.approx([1.9, 0.2])
     assert_same(server.model_for(later, 2), server.model_for(after, 2))
     weights = [(s.name, s.weight) for s in server.scored(later, {})]
-    assert weights == [("cluster 0", 20.0), ("cluster 1", 20.0)]
+    assert weights == [("cluster 0", 20.0), ("cluster 1", 20.0), ("largest_cluster", 0.0)]
+    assert [s.name for s in server.scored(state, {})] == ["cluster 0"]
 
 
 def test_cfl_linkage_oracle() -> None:
@@ -200,6 +226,23 @@ def test_cfl_linkage_oracle() -> None:
     assert float(similarity[:3, 3].max()) == pytest.approx(0.777146, abs=1e-6)
     assert bipartition(similarity, "complete") == ([0, 1], [2, 3])
     assert float(similarity[:2, 2:].max()) == pytest.approx(0.857167, abs=1e-6)
+    assert separation(0.777146) == pytest.approx(0.333807, abs=1e-6)
+    assert separation(1 + 1e-12) == 0
+
+
+@pytest.mark.parametrize(("gamma", "clusters"), [(None, 2), (0.3, 2), (0.333, 2), (0.334, 1), (0.9, 1)])
+def test_cfl_splits_only_what_lies_apart(gamma: float | None, clusters: int) -> None:
+    """The four directions of the oracle: √((1 − .777146)/2) = .333807 must be more than γ_max."""
+    angles = torch.deg2rad(torch.tensor([0.0, 30, 61, 100]))
+    server = cfl(gamma=gamma, eps1=1e9, eps2=0.0)
+    state = server.init({"model/w": torch.zeros(2), "model/mean": torch.zeros(1), "model/n": torch.tensor(0)})
+    after = server.aggregate(state, 1, updates(torch.stack([angles.cos(), angles.sin()], 1)))
+    assert len(after.values["clusters"]) == clusters
+    assert len(after.values["splits"]) == clusters - 1
+    assert all(split["across"] == pytest.approx(0.777146, abs=1e-6) for split in after.values["splits"])
+    assert {name for name in after.tensors if name.startswith("update")} == (
+        {f"update {k}" for k in range(4)} if clusters == 1 else set()
+    )
 
 
 def test_single_linkage_is_the_best_cut() -> None:

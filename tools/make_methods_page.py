@@ -6,9 +6,11 @@ python tools/make_methods_page.py
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
+from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from fednoil.learners import LEARNERS
@@ -24,31 +26,46 @@ Any server goes with any learner: `fednoil run demo --set server.name=krum --set
 written by `tools/make_methods_page.py` from the methods' own files; `fednoil methods` prints the short form. Schedules
 are told in [FedNoiL in plain words](fednoil.md).
 
-Every server also has `server.sampling` (`uniform`, `score`, `score_mean`), `server.client_fraction` and
-`server.temperature`. `centralized` has nobody to choose from and refuses the first two.
-
 ## Combinations that are refused
 
-None. `tests/test_conformance.py` runs every server with every learner, clients sampled by score (but for `centralized`,
-which has one). A client is scored
-with what it receives: two networks as an ensemble, under `cfl` its own cluster's model, under `apfl` the common model.
+Of a server and a learner: none. `tests/test_conformance.py` runs every server with every learner, clients sampled by
+score (but for `centralized`, which has one). A client is scored with what it receives: two networks as an ensemble,
+under `cfl` its own cluster's model, under `apfl` the common model.
+
+Of a server and a key that all servers have, refused in one line before anything runs:
+
+| server | key | why |
+|---|---|---|
+| `centralized` | `server.sampling`, `server.client_fraction` | all clients are pooled: there is nobody to choose |
+| `cfl` | `server.step`, `server.statistics` | each cluster has a model of its own, in rounds of its own |
+
+In a [real federation](federation.md) `centralized` is refused, because data never leave their nodes, and so is
+`server.statistics = "measure"`, because nodes send no statistics of their own.
 """
 
 
 def keys_table(section: str, config: type[Section], common: type[Section]) -> list[str]:
     """The keys that a method adds, with default and meaning."""
-    own = {name: f for name, f in config.model_fields.items() if name not in common.model_fields}
+    return table_of(section, {n: f for n, f in config.model_fields.items() if n not in common.model_fields})
+
+
+def table_of(section: str, own: Mapping[str, FieldInfo]) -> list[str]:
     if not own:
         return []
     lines = ["", "| key | default | meaning |", "|---|---|---|"]
     for name, field in own.items():
         default = "–" if field.default is PydanticUndefined else f"`{field.default!r}`"
-        lines.append(f"| `{section}.{name}` | {default} | {field.description or ''} |")
+        choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
+        told = f" ({', '.join(f'`{choice}`' for choice in choices)})" if len(choices) > 1 else ""
+        lines.append(f"| `{section}.{name}` | {default} | {field.description}{told} |")
     return lines
 
 
 def chapter(title: str, section: str, table: dict[str, Any], common: type[Section]) -> list[str]:
     lines = ["", f"## {title}"]
+    shared = {name: field for name, field in common.model_fields.items() if name != "name"}
+    if shared:
+        lines += ["", f"Every {section} has these keys, and those below its name.", *table_of(section, shared)]
     for name, cls in table.items():
         about = cls.about
         text = inspect.getdoc(inspect.getmodule(cls)) or ""

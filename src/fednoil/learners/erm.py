@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -19,7 +20,7 @@ from fednoil.tensors import Tensors
 
 class ErmConfig(LearnerConfig):
     name: Literal["erm"] = "erm"
-    augment: Literal["weak", "none"] = "weak"
+    augment: Literal["weak", "none"] = Field(default="weak", description="views that are trained on")
 
 
 class Erm(Learner):

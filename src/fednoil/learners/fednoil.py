@@ -44,11 +44,13 @@ class FedNoilConfig(LearnerConfig):
     )
     balance: bool = Field(default=True, description="with auto: a small D^u weighs less, each sample as one of D^x")
     ssl: bool = Field(default=True, description="train on pseudo-labels of D^u")
-    teacher: Literal["global", "local"] = "global"
+    teacher: Literal["global", "local"] = Field(
+        default="global", description="who gives pseudo-labels: the received model, or the client's as it is now"
+    )
     views: int = Field(default=2, ge=1, description="weak views that pseudo-labels are made of")
     xi: float = Field(default=0.95, gt=0, le=1, description="least certainty of a pseudo-label that is used")
     lambda_u: float = Field(default=1.0, ge=0, description="weight of the unlabelled loss")
-    local_sampling: Literal["confidence", "uniform"] = "confidence"
+    local_sampling: Literal["confidence", "uniform"] = Field(default="confidence", description="how D^x is drawn")
     epoch: Literal["proportional", "max_cover", "whole"] = Field(
         default="proportional",
         description="steps: D^x once; max_cover: the larger set once; whole: as many as all samples fill",

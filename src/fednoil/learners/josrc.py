@@ -3,9 +3,9 @@
 A student learns from two views; samples that look clean keep their smoothed label, the others get the mean teacher's
 prediction where the views agree, and a nearly flat one where they don't. As published but for: the plain head of the
 study's models instead of an MLP; label smoothing 0.5 up to ten classes, because at 0.6 a wrong label that has been
-learnt by heart passes as clean; the paper's optimiser. In a federation the schedules follow the round, the teacher
-starts each turn as the received model, and the student alone is sent. A warm-up batch without a clean sample is
-skipped: neither weights nor momentum nor teacher move.
+learnt by heart passes as clean; the paper's optimiser; shifted views are filled by reflection, not with zeros. In a
+federation the schedules follow the round, the teacher starts each turn as the received model, and the student alone is
+sent. A warm-up batch without a clean sample is skipped: neither weights nor momentum nor teacher move.
 
 The published loss has no lower bound: it pushes the views of a sample that fits nowhere apart in KL divergence, which
 outgrows the cross-entropy with its flat target. Training may diverge once the threshold leaves many labels out; `alpha`
@@ -55,7 +55,7 @@ class Josrc(Learner):
         paper="Yao et al., CVPR 2021",
         keeps="nothing",
         sends="model",
-        cost="2.7",
+        cost="2 in the warm-up, then 2.7",
     )
 
     @property

@@ -22,7 +22,7 @@ from fednoil.tensors import Tensors
 
 
 class _SmallLossConfig(LearnerConfig):
-    augment: Literal["weak"] = "weak"
+    augment: Literal["weak"] = Field(default="weak", description="views that are trained on")
     forget: float = Field(default=0.5, ge=0, lt=1, description="share of a batch that is left out in the end")
     ramp: int = Field(default=10, ge=1, description="rounds until it is")
 
@@ -39,6 +39,11 @@ class JocorConfig(_SmallLossConfig):
 def forget_rate(round_idx: int, forget: float, ramp: int) -> float:
     """R of a round: 0 in the first, `forget` from round `ramp` on, linear between."""
     return forget * min(1.0, (round_idx - 1) / max(1, ramp - 1))
+
+
+def kept(rate: float, batch_size: int) -> int:
+    """floor((1 − R)·B) samples of a batch, at least one."""
+    return max(1, int((1 - rate) * batch_size + 1e-9))  # (1 − 0.8)·10 is a little less than 2 in floating point
 
 
 def smallest(losses: Tensor, count: Tensor) -> Tensor:
@@ -58,7 +63,7 @@ class _TwoNetworks(Erm):
 
     def init(self, nets: Nets, client: Client, keep: Tensors, turn: Turn) -> Tensors:
         rate = forget_rate(turn.round_idx, self.config.forget, self.config.ramp)
-        count = max(1, int((1 - rate) * self.task.batch_size))
+        count = kept(rate, self.task.batch_size)
         return {"count": torch.tensor(count, device=client.index.device)}
 
     def plan(self, nets: Nets, client: Client, state: Tensors, turn: Turn, epochs: range) -> list[Phase]:

@@ -24,7 +24,9 @@ class ServerConfig(Section):
     """The keys every server has; a method adds its own."""
 
     name: str = "fedavg"
-    sampling: Literal["uniform", "score", "score_mean"] = "uniform"
+    sampling: Literal["uniform", "score", "score_mean"] = Field(
+        default="uniform", description="how clients are drawn: all alike, or by the sum or mean of their confidences"
+    )
     client_fraction: float = Field(default=0.3, gt=0, le=1, description="share of clients trained in a round")
     temperature: float = Field(default=0.5, gt=0, description="τ of the confidences that make a score")
     score_epsilon: float | None = Field(

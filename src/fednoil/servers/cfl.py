@@ -5,13 +5,15 @@ still large, its members are split in two by the cosine similarity of their upda
 across the cut is least (single linkage; the authors' code uses complete linkage, `linkage`). With partial
 participation, which the method leaves open, a cluster is judged by the last update of each member that has trained
 since the cluster came to be; members that have not go with the larger part. Within a cluster models are averaged by
-number of samples. Scored is the mean over all clients, by their samples, of their cluster's model.
+number of samples. Scored is the mean over all clients, by their samples, of their cluster's model; once there are
+several, the accuracy of the one with most clients is told beside it (`largest_cluster_accuracy`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field, ValidationInfo, field_validator
@@ -28,7 +30,18 @@ class CflConfig(ServerConfig):
     eps2: float = Field(default=1.6, ge=0, description="and the longest single one is longer")
     first_split: int = Field(default=20, ge=0, description="no split up to this round")
     least: int = Field(default=3, ge=2, description="members that must have trained")
-    linkage: Literal["single", "complete"] = "single"
+    linkage: Literal["single", "complete"] = Field(
+        default="single", description="likeness of two groups: that of their most similar pair, or of their least"
+    )
+    gamma: float | None = Field(
+        default=None,
+        ge=0,
+        lt=1,
+        description="γ_max of the authors' check: split only where √((1 − largest similarity across)/2) is more; "
+        "none: wherever the lengths say so",
+    )
+
+    later: ClassVar[frozenset[str]] = ServerConfig.later | {"gamma"}
 
     @field_validator("step", "statistics")
     @classmethod
@@ -60,6 +73,11 @@ def cosine_matrix(updates: Tensor) -> Tensor:
     """Cosine similarity of the rows [n, d]: [n, n]."""
     unit = torch.nn.functional.normalize(updates.double(), dim=1)
     return unit @ unit.T
+
+
+def separation(across: float) -> float:
+    """√((1 − s)/2) of the largest cosine similarity s across a cut: how far apart its two sides are, 0..1."""
+    return math.sqrt(max(0.0, 1 - across) / 2)
 
 
 class Cfl(Server):
@@ -106,11 +124,12 @@ class Cfl(Server):
             trained = [k for k in clusters[c] if k in last]
             mean, longest = _norms([last[k] for k in trained])
             norms.append([mean, longest])
-            if mine and round_idx > self.config.first_split and self.must_split(len(trained), mean, longest):
-                parts = self._split(clusters[c], trained, last)
-                splits.append(
-                    {"round": round_idx, "from": clusters[c], "into": parts, "mean": mean, "longest": longest}
-                )
+            if not (mine and round_idx > self.config.first_split and self.must_split(len(trained), mean, longest)):
+                continue
+            parts, across = self._split(clusters[c], trained, last)
+            if self.config.gamma is None or separation(across) > self.config.gamma:
+                lengths = {"mean": mean, "longest": longest, "across": across}
+                splits.append({"round": round_idx, "from": clusters[c], "into": parts, **lengths})
                 clusters[c] = parts[0]
                 clusters.append(parts[1])
                 models.append(models[c])
@@ -122,19 +141,25 @@ class Cfl(Server):
     def must_split(self, trained: int, mean: float, longest: float) -> bool:
         return trained >= self.config.least and mean < self.config.eps1 and longest > self.config.eps2
 
-    def _split(self, members: list[int], trained: list[int], last: Mapping[int, Tensor]) -> list[list[int]]:
-        """Two lists of client ids; whoever hasn't trained goes with the larger part."""
-        places = bipartition(cosine_matrix(torch.stack([last[k] for k in trained])), self.config.linkage)
+    def _split(
+        self, members: list[int], trained: list[int], last: Mapping[int, Tensor]
+    ) -> tuple[list[list[int]], float]:
+        """Two lists of client ids, whoever hasn't trained with the larger part, and the largest similarity across."""
+        similarity = cosine_matrix(torch.stack([last[k] for k in trained]))
+        places = bipartition(similarity, self.config.linkage)
+        across = float(similarity[places[0]][:, places[1]].max())
         parts = [[trained[i] for i in group] for group in places]
         larger = max(parts, key=len)
         larger += [k for k in members if k not in trained]
-        return [sorted(part) for part in parts]
+        return [sorted(part) for part in parts], across
 
     def scored(self, state: ServerState, keep: Mapping[int, Tensors]) -> list[Scored]:
-        return [
+        clusters = [
             Scored(f"cluster {c}", float(sum(self.task.sizes[k] for k in members)), self.model_of(state, c))
             for c, members in enumerate(state.values["clusters"])
         ]
+        several = len(clusters) > 1
+        return [*clusters, Scored("largest_cluster", 0.0, self.exported(state))] if several else clusters
 
     def exported(self, state: ServerState) -> Tensors:
         """The largest cluster's model."""

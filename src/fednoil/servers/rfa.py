@@ -16,7 +16,7 @@ from fednoil.tensors import Tensors, weighted_mean
 
 class RfaConfig(ServerConfig):
     name: Literal["rfa"] = "rfa"
-    iterations: int = Field(default=4, ge=1)
+    iterations: int = Field(default=4, ge=1, description="steps of the algorithm, at most")
     nu: float = Field(default=1e-5, gt=0, description="least distance, so that no weight is infinite")
     tolerance: float = Field(default=1e-6, ge=0, description="stop when the objective changes by less, relatively")
 

@@ -44,12 +44,13 @@ class Circumstances:
 
 @dataclass
 class Trace:
-    """A run with everything that crossed: per round the jobs of the trained clients and their results."""
+    """A run with everything that crossed: per round the jobs of the trained clients, their results, and more."""
 
     state: rounds.RunState
     records: list[dict[str, Any]] = field(default_factory=list)
     jobs: list[list[Job]] = field(default_factory=list)
     results: list[list[Result]] = field(default_factory=list)
+    measured: list[list[Tensors]] = field(default_factory=list)  # statistics that clients sent after training
 
 
 def tiny_model(image_shape: tuple[int, int, int], num_classes: int) -> nn.Module:
@@ -114,6 +115,7 @@ class Recording:
         results = self.inner.train(jobs[::-1] if self.backwards else jobs, progress)
         self.trace.jobs.append(list(jobs))
         self.trace.results.append(sorted(results, key=lambda r: r.client))
+        self.trace.measured.append([])
         return results
 
     def test_logits(self, model: Tensors) -> Tensor:
@@ -123,7 +125,9 @@ class Recording:
         return self.inner.held_out(jobs)
 
     def statistics(self, jobs: Sequence[Job]) -> dict[int, Tensors]:
-        return self.inner.statistics(jobs)
+        found = self.inner.statistics(jobs)
+        self.trace.measured[-1] += found.values()
+        return found
 
 
 def play(config: Config, circumstances: Circumstances) -> Trace:
