@@ -12,7 +12,7 @@ from interpreting import DEVICE, _exact_reference, loops_of_the_interpreter  # n
 from torch import Tensor
 from torch.nn import functional as F
 
-from fednoil.kernels import conv, conv_tiles
+from fednoil.kernels import conv, conv_tiles, stacked
 from fednoil.kernels.conv_tiles import Config, Configs, Shape
 
 # The interpreter multiplies bfloat16 as if it were whole numbers.
@@ -133,7 +133,7 @@ def test_the_front_end_takes_weights_in_pytorchs_layout_and_backward_only_views(
 @pytest.mark.parametrize("splits", [1, 3, 40])
 def test_sums_of_splits_keep_order_and_type(splits):
     part = torch.randn(splits, 3, 7, 11, device=DEVICE)
-    (got,) = conv.summed((part, HALF))
+    (got,) = stacked.summed((part, HALF))
     assert got.dtype == HALF
     close(got, part.sum(0), 4e-3)  # half precision, rounded once
 
@@ -141,10 +141,10 @@ def test_sums_of_splits_keep_order_and_type(splits):
 @pytest.mark.parametrize("splits", [1, 40])
 def test_two_sums_at_once(splits):
     part, other = torch.randn(3, 2, 700, device=DEVICE), torch.randn(splits, 5, 13, device=DEVICE)
-    got, more = conv.summed((part, HALF), (other, torch.float32))
+    got, more = stacked.summed((part, HALF), (other, torch.float32))
     close(got, part.sum(0), 4e-3)
     close(more, other.sum(0), 1e-6)
-    assert conv.summed((None, None)) == [None]
+    assert stacked.summed((None, None)) == [None]
 
 
 def test_unpooling_fills_every_pixel():

@@ -14,7 +14,7 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from fednoil import kernels
-from fednoil.kernels import conv, linear
+from fednoil.kernels import linear, stacked
 from fednoil.models.cnn import CNN
 from fednoil.models.layers import Stacked
 
@@ -85,7 +85,7 @@ def test_features_and_their_gradient_are_never_copied() -> None:
 def test_stacked_networks_end_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "usable", lambda x: True)
     calls: list[object] = []
-    monkeypatch.setattr(linear, "summed", lambda *parts: calls.append(parts) or conv.summed(*parts))
+    monkeypatch.setattr(linear, "summed", lambda *parts: calls.append(parts) or stacked.summed(*parts))
     network = CNN((1, 8, 8), 10, width=4).to(DEVICE)
     rows = {name: torch.randn(2, *p.shape, device=DEVICE) / 4 for name, p in network.named_parameters()}
     images = torch.randn(2, 3, 1, 8, 8, device=DEVICE)

@@ -27,10 +27,10 @@ from fednoil.kernels.conv_tiles import (
     weight_gradient_config,
 )
 from fednoil.kernels.norm import Parts, batch_norm_act_nchw
+from fednoil.kernels.stacked import contiguous_clients, fold, precision, summed, to_nhwc
 
 BIAS_ROWS, BIAS_SPLITS = 64, 32
 UNPOOL_NUMBERS = 2048  # of a tile: two 16-byte loads of a thread in 16-bit numbers
-SUM_NUMBERS, SUM_SPLITS = 1024, 32  # of a tile, and the splits that it adds at a time at most
 
 
 def conv2d(
@@ -94,10 +94,6 @@ def conv_norm_relu_nchw(
 
 
 # With indices in place of (un)squeeze the backward pass would fill with zeros and copy.
-def to_nhwc(x: Tensor) -> Tensor:
-    return x.permute(0, 2, 3, 1).unsqueeze(0)
-
-
 def _to_nchw(y: Tensor) -> Tensor:
     return y.squeeze(0).permute(0, 3, 1, 2)
 
@@ -175,18 +171,6 @@ class Conv(torch.autograd.Function):
         return tuple(t.unflatten(0, (size, t.shape[0] // size)) for t in outputs), (0,) * len(outputs)
 
 
-def fold(t: Tensor | None, dim: int | None, size: int) -> Tensor | None:
-    """t with the vmapped dimension merged into its clients; an unbatched t is shared, as a view for one client."""
-    if t is None:
-        return None
-    return (t.expand(size, *t.shape) if dim is None else t.movedim(dim, 0)).flatten(0, 1)
-
-
-def contiguous_clients(x: Tensor) -> Tensor:
-    """x [K, ...] contiguous in each client; the step between clients is free, 0 where they share it."""
-    return x if x[0].is_contiguous() else x.contiguous()
-
-
 def _shape(x: Tensor, w: Tensor, bias: Tensor | None, stride: int, padding: int, pool: bool) -> Shape:
     if x.ndim != 5 or w.ndim != 5 or x.shape[0] != w.shape[0] or x.shape[4] != w.shape[3]:
         raise ValueError(f"images {tuple(x.shape)} and weights {tuple(w.shape)} do not fit [K,B,H,W,C], [K,kh,kw,C,O]")
@@ -200,10 +184,6 @@ def _shape(x: Tensor, w: Tensor, bias: Tensor | None, stride: int, padding: int,
     if B * max(H * W * C, high * wide * outputs) >= 2**31:  # offsets within a client are int32
         raise ValueError(f"{B} images {H}×{W}×{C} of one client are too many for one launch")
     return shape
-
-
-def precision(dtype: torch.dtype) -> str:
-    return "tf32" if dtype != torch.float32 or torch.backends.cuda.matmul.allow_tf32 else "ieee"
 
 
 def _launch(config: Config, dtype: torch.dtype) -> dict[str, Any]:
@@ -291,20 +271,3 @@ def _bias_gradient(dy: Tensor, s: Shape) -> Tensor:
     grid = (triton.cdiv(s.outputs, cols), s.K, splits)
     kernels.bias_gradient_kernel[grid](dy, part, rows, share, OUT=s.outputs, BM=BIAS_ROWS, BN=cols)
     return part
-
-
-def summed(*parts: tuple[Tensor | None, torch.dtype | None]) -> list[Tensor | None]:
-    """The sum of each contiguous part, two at most, over its first dimension: in fp32 and then in its dtype; one launch
-    for both."""
-    totals = [
-        None if p is None else p.squeeze(0).to(d) if len(p) == 1 else p.new_empty(p.shape[1:], dtype=d)
-        for p, d in parts
-    ]
-    jobs = [(p, t) for (p, _), t in zip(parts, totals, strict=True) if p is not None and t is not None and len(p) > 1]
-    if jobs:
-        at_once = [min(SUM_SPLITS, triton.next_power_of_2(len(part))) for part, _ in jobs]
-        blocks = [triton.cdiv(t.numel(), SUM_NUMBERS // n) for (_, t), n in zip(jobs, at_once, strict=True)]
-        args = [(part, total, len(part), total.numel()) for part, total in jobs]
-        sizes = {"SPLITS": at_once[0], "MORE_SPLITS": at_once[-1], "NUMBERS": SUM_NUMBERS}
-        kernels.sum_kernel[(sum(blocks),)](*args[0], *args[-1], **sizes)
-    return totals

@@ -326,34 +326,3 @@ def bias_gradient_kernel(dy, part, rows, share, OUT: tl.constexpr, BM: tl.conste
         acc += tl.load(dy + m * OUT + n[None, :], mask=(m < rows) & (n < OUT)[None, :], other=0.0).to(tl.float32)
     part += (tl.program_id(2) * tl.num_programs(1).to(tl.int64) + client) * OUT
     tl.store(part + n, tl.sum(acc, 0), mask=n < OUT)
-
-
-@triton.jit
-def _sum_block(part, total, block, splits, size, SPLITS: tl.constexpr, BLOCK: tl.constexpr):
-    """A block of total [size] = the sum of part [splits, size], SPLITS at a time to have enough loads under way."""
-    n = block * BLOCK + tl.arange(0, BLOCK)
-    acc = tl.zeros((SPLITS, BLOCK), tl.float32)
-    for first in range(0, splits, SPLITS):
-        split = (first + tl.arange(0, SPLITS))[:, None]
-        ok = (split < splits) & (n < size)[None, :]
-        acc += tl.load(part + split.to(tl.int64) * size + n[None, :], mask=ok, other=0.0)
-    tl.store(total + n, tl.sum(acc, 0).to(total.dtype.element_ty), mask=n < size)
-
-
-@triton.jit(do_not_specialize=["splits", "more_splits"])
-def sum_kernel(
-    part, total, splits, size, more, more_total, more_splits, more_size,
-    SPLITS: tl.constexpr, MORE_SPLITS: tl.constexpr, NUMBERS: tl.constexpr,
-):  # fmt: skip
-    """total [size] = the sum of part [splits, size], and another such sum; grid (blocks of one, then of the other).
-
-    A block reads NUMBERS at a time.
-    """
-    BLOCK: tl.constexpr = NUMBERS // SPLITS
-    MORE_BLOCK: tl.constexpr = NUMBERS // MORE_SPLITS
-    block = tl.program_id(0)
-    blocks = (size + BLOCK - 1) // BLOCK
-    if block < blocks:
-        _sum_block(part, total, block, splits, size, SPLITS, BLOCK)
-    else:
-        _sum_block(more, more_total, block - blocks, more_splits, more_size, MORE_SPLITS, MORE_BLOCK)

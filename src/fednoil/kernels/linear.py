@@ -18,8 +18,8 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fednoil.kernels.conv import contiguous_clients, fold, precision, summed, to_nhwc
 from fednoil.kernels.conv_tiles import PROCESSORS, block_size, shares
+from fednoil.kernels.stacked import contiguous_clients, fold, precision, summed, to_nhwc
 
 OUTPUTS = 64  # at most: those of a client are one tile
 _FEATURES = 64  # of a tile
