@@ -1,12 +1,10 @@
 """What is kept of the runs: `records/rounds.csv`, a line for each round, and `records/runs.json`, what each run was.
 
     python experiments/baselines/recorded.py RUNS...    # take run folders in, or folders of them, or anew
-    python experiments/baselines/recorded.py --diverged "client 17 in round 129 has loss nan" RUN
 
-A run that can't go on says so in its environment.json, in distinction to one that was stopped; `--diverged` is for a
-folder of before it did so. It is kept until the run has another number of rounds. A run is known by its configuration,
-not by its folder's name, so those of `fednoil reproduce` do as well as those of `run.py`. Of a round only what the
-table, the curves and the text of README.md need is kept.
+A run is known by its configuration, not by its folder's name, so those of `fednoil reproduce` do as well as those of
+`run.py`. Of a round only what the table, the curves and the text of README.md need is kept, and of a run that can't go
+on why, which its environment.json tells in distinction to one that was stopped.
 """
 
 from __future__ import annotations
@@ -99,27 +97,22 @@ def name_of(folder: Path) -> tuple[str, int]:
     return f"{place.setting}--{place.noise}--{place.method}", config.train.rounds
 
 
-def add(folder: Path, records: Path = RECORDS, diverged: str = "") -> None:
-    """Take a run folder in, in place of what was there of it; `diverged` says why it can't go on."""
+def add(folder: Path, records: Path = RECORDS) -> None:
+    """Take a run folder in, in place of what was there of it."""
     name, planned = name_of(folder)
     environment = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
     rounds, runs = load_rounds(records), load_runs(records)
     all_rounds = RunFolder(folder).records()
-    before, rounds[name] = len(rounds.get(name, [])), [kept(row) for row in all_rounds]
+    rounds[name] = [kept(row) for row in all_rounds]
     if not rounds[name]:
         raise UserError(f"{folder} has no finished round yet")
     finished = (folder / "summary.json").is_file()
-    if diverged and finished:
-        raise UserError(f"{folder} is finished: it can't have diverged")
     told = environment.get("diverged", {})
-    if not finished and told.get("after_round") == len(rounds[name]):
-        diverged = diverged or told["reason"]
-    if not finished and before == len(rounds[name]):
-        diverged = diverged or runs[name].get("diverged", "")
+    diverged = not finished and told.get("after_round") == len(rounds[name])
     runs[name] = {
         "planned": planned,
         "finished": finished,
-        **({"diverged": diverged} if diverged else {}),
+        **({"diverged": told["reason"]} if diverged else {}),
         **{key: environment[key] for key in HASHES},
         "device": environment["device"],
         "torch": environment["packages"]["torch"],
@@ -147,17 +140,14 @@ def write(rounds: dict[str, Rounds], runs: dict[str, dict[str, Any]], records: P
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", type=Path, help="run folders, or folders of them")
-    parser.add_argument("--diverged", default="", metavar="TEXT", help="why the one run given can't go on")
     args = parser.parse_args()
     try:
         folders = list(find(args.runs))
     except UserError as error:
         parser.error(str(error))
-    if args.diverged and len(folders) != 1:
-        parser.error(f"--diverged is of one run, and there are {len(folders)}")
     for folder in folders:
         try:
-            add(folder, diverged=args.diverged)
+            add(folder)
         except UserError as error:
             print(f"left out: {error}")
 
