@@ -60,7 +60,7 @@ def test_a_hard_class_is_drawn_as_often_as_an_easy_one() -> None:
     for keys, share in (({"balanced": True}, 0.5), ({}, 0.05)):
         method = learner(**keys)
         weight = method.judged(client, {"confidence": confidence})["weight"]
-        drawn, _ = method.split(weight[None], 20, Seeds((Seed(0),)), range(500))
+        drawn, _ = method.split(weight[None], labels[None], 20, Seeds((Seed(0),)), range(500))
         assert float((labels[drawn] == 1).float().mean()) == pytest.approx(share, abs=0.02)
 
 

@@ -7,12 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from made_fednoil import learner, make
 
 from fednoil import rounds
 from fednoil.executors.base import Job
 from fednoil.experiment import Experiment, make_executor
 from fednoil.learners.base import Client, Turn
+from fednoil.learners.batches import by_class
 from fednoil.seeds import Seed, Seeds
 from fednoil.servers.sampling import client_scores, draw_clients, shares
 
@@ -84,7 +87,7 @@ def test_scores_are_made_with_the_received_model(fednoil_values: dict[str, Any])
 def test_labels_are_drawn_by_confidence_without_replacement() -> None:
     """conf (.9, .6, .3, .2): q = (.45, .30, .15, .10); two draws in succession have these inclusion chances."""
     weight = torch.tensor([0.9, 0.6, 0.3, 0.2])
-    labelled, rest = learner().split(weight[None], 2, Seeds((Seed(0),)), range(100_000))
+    labelled, rest = learner().split(weight[None], torch.zeros(1, 4).long(), 2, Seeds((Seed(0),)), range(100_000))
     assert torch.equal(torch.cat([labelled, rest], 1).sort(1).values[0], torch.arange(4))
     q = [0.45, 0.30, 0.15, 0.10]
     for i in range(4):
@@ -97,18 +100,57 @@ def test_uniform_local_sampling_ignores_confidence() -> None:
     state = {"confidence": torch.cat([torch.full((50,), 0.999), torch.full((50,), 1e-6)])}
     client = Client(0, torch.empty(0), torch.arange(100), torch.arange(100) % 10)
     method = learner(local_sampling="uniform")
-    labelled, _ = method.split(method.judged(client, state)["weight"][None], 35, Seeds((Seed(0),)), range(2000))
+    labels = client.labels[None]
+    weight = method.judged(client, state)["weight"][None]
+    labelled, _ = method.split(weight, labels, 35, Seeds((Seed(0),)), range(2000))
     assert float((labelled < 50).float().mean()) == pytest.approx(0.5, abs=0.01)
-    labelled, _ = learner().split(learner().judged(client, state)["weight"][None], 35, Seeds((Seed(0),)), range(200))
+    weight = learner().judged(client, state)["weight"][None]
+    labelled, _ = learner().split(weight, labels, 35, Seeds((Seed(0),)), range(200))
     assert float((labelled < 50).float().mean()) == 1.0
 
 
 def test_zero_confidences_are_filled_uniformly() -> None:
     weight = torch.tensor([1.0, 0.0, 0.0, 0.0, 0.0])
-    labelled, _ = learner().split(weight[None], 3, Seeds((Seed(0),)), range(3000))
+    labelled, _ = learner().split(weight[None], torch.zeros(1, 5).long(), 3, Seeds((Seed(0),)), range(3000))
     assert bool((labelled == 0).any(1).all())
     counts = torch.bincount(labelled.flatten(), minlength=5)[1:]
     assert float(counts.float().std()) < 100
+
+
+def test_an_order_by_class_by_hand() -> None:
+    """Of four 0s and two 1s the 0s are due after 1/8, 3/8, 5/8, 7/8 of all, the 1s after 1/4 and 3/4."""
+    assert by_class(torch.tensor([0, 0, 0, 0, 1, 1]), 3).tolist() == [0, 4, 1, 2, 5, 3]
+    assert by_class(torch.tensor([[1, 0, 1, 0], [2, 2, 2, 0]]), 3).tolist() == [[0, 1, 2, 3], [0, 1, 3, 2]]
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=60), st.data())
+def test_any_beginning_of_an_order_by_class_has_classes_by_frequency(labels: list[int], data: st.DataObject) -> None:
+    given_labels = torch.tensor(labels)
+    order = by_class(given_labels, 5)
+    assert sorted(order.tolist()) == list(range(len(labels)))
+    size = data.draw(st.integers(0, len(labels)))
+    found = torch.bincount(given_labels[order[:size]], minlength=5)
+    wanted = torch.bincount(given_labels, minlength=5) * size / len(labels)
+    assert bool(((found - wanted).abs() < 3).all())
+    for one in range(5):  # within a class as they came
+        places = [place for place in order.tolist() if labels[place] == one]
+        assert places == sorted(places)
+
+
+def test_a_class_that_the_model_never_finds_is_drawn_by_class_alone() -> None:
+    """Of 100 samples 20 have a class that the model gives no chance. Drawn by confidence they are left out, and by class
+    a fifth of D^x, the likelier of them first."""
+    labels = (torch.arange(100) % 5)[None].expand(2, -1)
+    weight = torch.where(labels == 0, 1e-9, 0.8).clone()
+    weight[:, :50:5] *= 1000  # ten of the twenty
+    seeds = Seeds((Seed(0), Seed(1)))
+    drawn, _ = learner().split(weight, labels, 40, seeds, range(50))
+    assert not bool((labels.flatten()[drawn] == 0).any())
+    drawn, rest = learner(draw="class").split(weight, labels, 40, seeds, range(50))
+    assert bool(((labels.flatten()[drawn] == 0).sum(1) == 8).all())
+    assert bool((torch.cat([drawn, rest], 1).sort(1).values[:50] == torch.arange(100)).all())
+    lost = drawn[labels.flatten()[drawn] == 0] % 100
+    assert float((lost < 50).float().mean()) > 0.95
 
 
 def test_high_temperature_makes_sampling_uniform(fednoil_values: dict[str, Any]) -> None:

@@ -60,6 +60,7 @@ CASES: dict[str, dict[str, Any]] = {
             "mu": 2,
             "x_augment": "strong",
             "epoch": "whole",
+            "draw": "class",
         }
     },
     "fednoil-soft-local": {"learner": {"name": "fednoil", "frac": 0.4, "xi": 0.3, "teacher": "local", "soft": True}},

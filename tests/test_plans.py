@@ -26,6 +26,7 @@ READINGS: list[dict[str, Any]] = [
     {"name": "fednoil", "frac": 0.4, "ssl": False},
     {"name": "fednoil", "frac": 1.0},
     {"name": "fednoil-plus", "frac": 0.5, "mix": 0.7, "posterior": True, "balanced": True, "align": True},
+    {"name": "fednoil", "frac": 0.5, "draw": "class"},
 ]
 
 

@@ -22,7 +22,7 @@ from torch.nn import functional as F
 
 from fednoil.augment import plain, strong, strong_plan, weak, weak_plan
 from fednoil.learners.base import Client, Final, Learner, LearnerConfig, Nets, Phase, Trainee, Turn, chunks, together
-from fednoil.learners.batches import shuffled_anew, side_by_side, weak_views
+from fednoil.learners.batches import by_class, shuffled_anew, side_by_side, weak_views
 from fednoil.learners.clean_share import clean_share
 from fednoil.learners.pseudo_labels import count_votes, decided, first_time, unlabelled_loss, widened
 from fednoil.plugins import About
@@ -72,10 +72,13 @@ class FedNoilConfig(LearnerConfig):
     soft: bool = Field(default=False, description="train on the pseudo-labels' probabilities, not on the likeliest")
     warmup: int = Field(default=0, ge=0, description="first rounds in which D^x has every sample")
     ssl_start: int = Field(default=1, ge=1, description="first round that trains on pseudo-labels")
+    draw: Literal["client", "class"] = Field(
+        default="client", description="D^x is drawn of all samples; class: of each given class, by its frequency"
+    )
 
     later: ClassVar[frozenset[str]] = frozenset(
         ("ra_ops", "x_augment", "redraw", "mu", "ramp", "pseudo_temperature", "views_as", "soft", "warmup", "ssl_start")
-    )
+    ) | {"draw"}
 
 
 class FedNoil(Learner):
@@ -166,15 +169,18 @@ class FedNoil(Learner):
             return weight
         return weight * min(1.0, unlabelled / labelled)
 
-    def split(self, weight: Tensor, size: int, seeds: Seeds, epochs: range) -> tuple[Tensor, Tensor]:
+    def split(self, weight: Tensor, labels: Tensor, size: int, seeds: Seeds, epochs: range) -> tuple[Tensor, Tensor]:
         """D^x [K · E, size] and D^u [K · E, n − size] of K clients, drawn by weights [K, n] without replacement, anew
-        each epoch (Eq. 6); samples are numbered one client after another."""
+        each epoch (Eq. 6); samples are numbered one client after another. Labels [K, n] are the given ones."""
         names = epochs if self.config.redraw == "epoch" else [0] * len(epochs)
         clients, count = weight.shape
         noise = gumbel(seeds.child("draw").keys(names, weight.device), count).unflatten(0, (clients, -1))
         race = (weight.double() + _TINY).log()[:, None] + noise
         first = torch.arange(0, clients * count, count, device=weight.device)[:, None, None]
-        order = (race.argsort(dim=2, descending=True, stable=True) + first).flatten(0, 1)
+        order = race.argsort(dim=2, descending=True, stable=True)
+        if self.config.draw == "class":
+            order = order.gather(2, by_class(labels[:, None].expand_as(order).gather(2, order), self.task.num_classes))
+        order = (order + first).flatten(0, 1)
         return order[:, :size], order[:, size:]
 
     def plan(self, nets: Nets, client: Client, state: Tensors, turn: Turn, epochs: range) -> list[Phase]:
@@ -199,7 +205,8 @@ class FedNoil(Learner):
         everyone, count, round_idx = together(clients), len(clients[0]), turns[0].round_idx
         judged = side_by_side([self.judged(client, state) for client, state in zip(clients, states, strict=True)])
         seeds = Seeds(tuple(turn.seed for turn in turns))
-        labelled, unlabelled = self.split(judged["weight"].view(len(clients), -1), size, seeds, epochs)
+        weight, labels = (t.view(len(clients), -1) for t in (judged["weight"], everyone.labels))
+        labelled, unlabelled = self.split(weight, labels, size, seeds, epochs)
         drawn = torch.zeros_like(everyone.index)
         drawn.scatter_add_(0, labelled.flatten(), torch.ones_like(labelled).flatten())
         found = {"drawn": drawn}
