@@ -138,8 +138,8 @@ def test_any_beginning_of_an_order_by_class_has_classes_by_frequency(labels: lis
 
 
 def test_a_class_that_the_model_never_finds_is_drawn_by_class_alone() -> None:
-    """Of 100 samples 20 have a class that the model gives no chance. Drawn by confidence they are left out, and by class
-    a fifth of D^x, the likelier of them first."""
+    """Of 100 samples 20 have a class that the model gives no chance. Drawn by confidence they are left out, and by
+    class a fifth of D^x, the likelier of them first."""
     labels = (torch.arange(100) % 5)[None].expand(2, -1)
     weight = torch.where(labels == 0, 1e-9, 0.8).clone()
     weight[:, :50:5] *= 1000  # ten of the twenty
