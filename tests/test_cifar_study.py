@@ -20,7 +20,7 @@ from fednoil.executors.cuda import CudaGraphs
 from fednoil.experiment import make_executor, make_experiment
 
 STUDY = Path(__file__).resolve().parents[1] / "experiments" / "cifar"
-NAMES = ("study", "table", "variants")
+NAMES = ("study", "table", "pictures", "variants")
 CPU = torch.device("cpu")
 
 
@@ -219,7 +219,9 @@ def test_a_run_stops_in_time_goes_on_and_is_collected(
     ]
     assert results[0]["val_accuracy"] == curves[-1]["val_accuracy"]  # a quarter of three rounds is one
     groups = table.together(results, "small")
-    assert table.draw(groups, curves, "small", tmp_path / "small.png")
+    assert modules["pictures"].draw(groups, curves, "small", tmp_path / "small.png")
+    assert modules["pictures"].draw_final(groups, curves, "small", tmp_path / "final.png")
+    assert not modules["pictures"].draw_final([], curves, "small", tmp_path / "none.png")
     assert "`train.batch_size=8` | 1 | 3 | " in table.screening(groups, {})  # keys of --set are told
 
 
@@ -350,5 +352,5 @@ def test_levels_by_hand(modules: dict[str, ModuleType], tmp_path: Path) -> None:
     line = table.levels(rows, "small-").splitlines()[2]
     assert line == "| auto | 1–2 | 82.0 ± 2.8 (20.0 ± 0.0) | – | 70.0 (20.0) | – | – |"
     assert table.levels(rows, "") == "Not run yet."
-    assert table.draw_levels(rows, "small-", tmp_path / "levels.png")
-    assert not table.draw_levels(rows, "", tmp_path / "none.png")
+    assert modules["pictures"].draw_levels(rows, "small-", tmp_path / "levels.png")
+    assert not modules["pictures"].draw_levels(rows, "", tmp_path / "none.png")

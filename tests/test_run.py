@@ -13,6 +13,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from stopped_runs import LISTED, ROUNDS, lines, results, snapshot
 
+from fednoil.cli.reporters import closing
 from fednoil.config import load_config, read_toml
 from fednoil.manifest import read_manifest
 
@@ -24,6 +25,7 @@ ROUND_KEYS = {
     "train_batches",
     "selected",
     "noise_ratio",
+    "lost_classes",
     "bytes_down",
     "bytes_up",
     "wall_s",
@@ -73,6 +75,7 @@ def test_summary_follows_from_the_rounds(reference: Path) -> None:
     assert summary["last10_accuracy"] == pytest.approx(np.mean(accuracies))
     assert np.mean(summary["per_class_accuracy"]) == pytest.approx(accuracies[-1])
     assert len(summary["per_class_accuracy"]) == 4
+    assert records[-1]["lost_classes"] == summary["per_class_accuracy"].count(0)
     assert summary["converged"] is None
     assert (summary["rounds"], summary["train_batches"]) == (4, records[-1]["train_batches"])
     assert summary["bytes_up"] == sum(r["bytes_up"] for r in records)
@@ -146,3 +149,19 @@ def test_what_needs_the_truth_is_absent_without_it(toml: Path, tmp_path: Path) -
     assert all("noise_ratio" not in line for line in lines(tmp_path / "r"))
     assert "noise_ratio" not in (tmp_path / "r/summary.json").read_text()
     assert pq.read_table(tmp_path / "r/noise.parquet").column("true").null_count == 80
+
+
+@pytest.mark.parametrize(
+    ("per_class", "told"),
+    [
+        ([50.0, 0.0, 30.0], "no test image of class 1 is classified rightly"),
+        ([0.0, 12.5, 0.0, None], "no test image of the classes 0, 2 is classified rightly"),
+        ([50.0, 0.1, None], ""),
+        ([], ""),
+    ],
+)
+def test_a_run_that_lost_a_class_says_so(per_class: list[float | None], told: str) -> None:
+    summary = {"final_accuracy": 27.0, "best_accuracy": 30.0, "wall_s": 1.0, "per_class_accuracy": per_class}
+    first, *more = closing(summary, Path("runs/one")).splitlines()
+    assert first == "final accuracy 27.00 %, best 30.00 %, 1.0 s; results in runs/one"
+    assert [line.split(";")[0] for line in more] == ([told] if told else [])

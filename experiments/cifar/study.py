@@ -279,7 +279,11 @@ def main() -> None:
         elif args.command == "collect":
             collect(args.runs)
         else:
-            write_page(rows(RESULTS), rows(CURVES))
+            from pictures import draw_all  # with Matplotlib, which runs don't need
+
+            results, curves = rows(RESULTS), rows(CURVES)
+            write_page(results, curves)
+            print("drawn:", ", ".join(f"{name}.png" for name in draw_all(results, curves)))
     except UserError as error:
         sys.exit(f"study.py: {error}")
 

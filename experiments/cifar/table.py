@@ -1,4 +1,4 @@
-"""README.md's tables and curves, from results.csv and curves.csv; `study.py table` calls it."""
+"""README.md's tables, from results.csv and curves.csv; `study.py table` calls it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import itertools
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from variants import GROUPS, NO_SSL, PLACES, composed, reference
 
@@ -17,7 +16,6 @@ from fednoil.paper.tables import cells
 HERE = Path(__file__).resolve().parent
 RESULTS, CURVES = HERE / "results.csv", HERE / "curves.csv"
 Row = dict[str, str]
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 LEVELS = (0, 20, 40, 60, 80)
 SCREENED = "symmetric-high"  # the setting in which variants are compared
 TABLES = {"symmetric-high": False, "no-ssl": True}  # with semi-supervision, and without
@@ -124,15 +122,20 @@ def screening(groups: list[Group], agreed: Agreed, full: bool = False) -> str:
     return "\n".join(lines) if groups else "Not run yet."
 
 
-def printed(setting: str) -> str:
+def paper_values(setting: str) -> dict[str, float]:
     """The paper's numbers for a setting: FedNoiL with both schedules, and without semi-supervision."""
-    found = [
-        f"{cell.method} {cell.mean:.2f}"
+    return {
+        cell.method: cell.mean
         for cell in cells()
         if cell.method in ("FedNoiL(Cosine)", "FedNoiL(Logarithm)", "FedNoiL†")
         and (cell.metric, preset_of(cell).rpartition("/")[0]) == ("accuracy", PLACES[setting].folder)
-    ]
-    return f" (paper: {', '.join(dict.fromkeys(found))})" if found and not PLACES[setting].sets else ""
+    }
+
+
+def printed(setting: str) -> str:
+    """The same as words, where the setting is one of the paper's."""
+    found = [f"{method} {value:.2f}" for method, value in paper_values(setting).items()]
+    return f" (paper: {', '.join(found)})" if found and not PLACES[setting].sets else ""
 
 
 def line_of(row: Row) -> str:
@@ -183,9 +186,12 @@ def parts(results: list[Row], curves: list[Row]) -> dict[str, str]:
         if found[name] != "Not run yet.":
             seen = about if name == "levels" else "Validation agreement and test accuracy over rounds"
             found[name] += f"\n\n![{seen}]({name}.png)"
+    final = "\n\n".join(whole) or "Not run yet."
+    if together(results, SCREENED, full=True):
+        final = f"![Test accuracy over rounds, with the paper's values](full.png)\n\n{final}"
     return found | {
         "others": "\n\n".join(others) or "Not run yet.",
-        "full": "\n\n".join(whole) or "Not run yet.",
+        "full": final,
         "small-levels": levels(results, "small-"),
         "count": counted([row for row in results if not row["setting"].startswith("small")]),
     }
@@ -202,84 +208,7 @@ def counted(rows: list[Row]) -> str:
     )
 
 
-def _pyplot() -> Any:
-    """Matplotlib, which runs don't need."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    return plt
-
-
-def draw(groups: list[Group], curves: list[Row], title: str, path: Path) -> bool:
-    """Validation agreement and test accuracy over rounds, of the reference and the six best others; the mean over
-    seeds. Says whether there is anything to draw."""
-    if not groups:
-        return False
-    known = [group for group in groups if group.variant in ("published", "no-ssl")][:1]
-    shown = [*known, *(group for group in groups if group not in known)][: len(COLOURS)]
-    plt = _pyplot()
-    figure, axes = plt.subplots(1, 2, figsize=(12, 4.4), layout="constrained")
-    for axis, (name, label) in zip(
-        axes,
-        (("val_accuracy", "agreement with validation labels, %"), ("test_accuracy", "test accuracy, %")),
-        strict=True,
-    ):
-        for group, colour in zip(shown, COLOURS, strict=False):
-            by_round: dict[int, list[float]] = {}
-            runs = {row["run"] for row in group.rows}
-            for row in curves:
-                if row["run"] in runs and row[name]:
-                    by_round.setdefault(int(row["round"]), []).append(float(row[name]))
-            line = sorted((r, statistics.fmean(v)) for r, v in by_round.items())
-            axis.plot([r for r, _ in line], [v for _, v in line], color=colour, label=group.label, lw=1.6)
-        axis.set(xlabel="round", ylabel=label)
-        axis.xaxis.set_major_locator(plt.MaxNLocator(integer=True))
-        axis.grid(axis="y", alpha=0.25)
-        axis.spines[["top", "right"]].set_visible(False)
-    axes[1].legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    figure.suptitle(f"{title}: {shown[0].variant} and the best by validation of {len(groups)} lines", fontsize=11)
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
-    return True
-
-
-def draw_levels(results: list[Row], prefix: str, path: Path) -> bool:
-    """Final test accuracy over the share of wrong labels: FedAvg, FedNoiL and ours, the mean over seeds. Says whether
-    there is anything to draw."""
-    lines: dict[str, list[tuple[int, float]]] = {}
-    for variant in ("fedavg", "published", "auto", "plus"):
-        for level in LEVELS:
-            mine = [r for r in results if (r["setting"], line_of(r)) == (f"{prefix}noise-{level}", variant)]
-            whole = [float(r["final_test"]) for r in mine if r["rounds"] == r["planned"]]
-            if whole:
-                lines.setdefault(variant, []).append((level, statistics.fmean(whole)))
-    if not lines:
-        return False
-    plt = _pyplot()
-    figure, axis = plt.subplots(figsize=(6.4, 4.2), layout="constrained")
-    for (variant, line), colour, marker in zip(lines.items(), COLOURS, "so^D", strict=False):
-        axis.plot([x for x, _ in line], [y for _, y in line], color=colour, marker=marker, label=variant, lw=1.6)
-    axis.set(xlabel="wrong labels, %", ylabel="final test accuracy, %", xticks=LEVELS, ylim=(0, 100))
-    axis.grid(axis="y", alpha=0.25)
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.legend(frameon=False, loc="lower left")
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
-    return True
-
-
 def write_page(results: list[Row], curves: list[Row]) -> None:
-    """README.md with its tables as the records are, and a picture for each setting with runs."""
+    """README.md with its tables as the records are."""
     readme = HERE / "README.md"
     readme.write_text(fill(readme.read_text(encoding="utf-8"), parts(results, curves)), encoding="utf-8")
-    shown = {name: together(results, SCREENED, no_ssl=only, started=False) for name, only in TABLES.items()}
-    for name, groups in (shown | {"later": together(results, SCREENED, started=True)}).items():
-        path = HERE / f"{name}.png"
-        if draw(groups, curves, f"CIFAR-10 IID {SCREENED}", path):
-            print(path.name)
-    for prefix in ("", "small-"):
-        path = HERE / f"{prefix}levels.png"
-        if draw_levels(results, prefix, path):
-            print(path.name)

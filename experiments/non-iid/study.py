@@ -33,6 +33,8 @@ VARIANTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "xi-0.8": ("fednoil-logarithm", ("learner.xi=0.8",)),
     "score-mean": ("fednoil-logarithm", ("server.sampling=score_mean",)),
     "x-strong": ("fednoil-logarithm", ("learner.x_augment=strong",)),
+    "by-class": ("fednoil-logarithm", ("learner.draw=class",)),
+    "by-class+frac-0.5": ("fednoil-logarithm", ("learner.draw=class", "learner.frac=0.5")),
 }
 LAST = 10  # rounds that a figure is the mean of
 NAMES = ("setting", "variant", "seed")

@@ -111,6 +111,8 @@ def play(
         "test_accuracy": evaluation.accuracy if evaluation else None,
         "test_loss": evaluation.loss if evaluation else None,
     }
+    if evaluation and (known := [a for a in evaluation.per_class if a is not None]):
+        record["lost_classes"] = known.count(0.0)
     if federation is None:  # a federation's clients keep their losses to themselves
         record["train_loss"] = sum(r.loss for r in results) / len(results)
     record |= {"local_epochs": epochs, "train_batches": after.train_batches, "selected": chosen.clients}

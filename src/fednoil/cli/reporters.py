@@ -102,7 +102,12 @@ def headline(experiment: Experiment, done: list[dict[str, Any]]) -> list[str]:
 def closing(summary: dict[str, Any], folder: Path) -> str:
     known = summary["final_accuracy"] is not None
     accuracy = f"{summary['final_accuracy']:.2f} %, best {summary['best_accuracy']:.2f} %" if known else "not known"
-    return f"final accuracy {accuracy}, {summary['wall_s']:.1f} s; results in {folder}"
+    told = f"final accuracy {accuracy}, {summary['wall_s']:.1f} s; results in {folder}"
+    lost = [str(c) for c, right in enumerate(summary.get("per_class_accuracy") or ()) if right == 0]
+    if not known or not lost:
+        return told
+    which = f"class {lost[0]}" if len(lost) == 1 else f"the classes {', '.join(lost)}"
+    return f"{told}\nno test image of {which} is classified rightly; FedNoiL keeps all with --set learner.draw=class"
 
 
 def _figures(record: dict[str, Any]) -> str:

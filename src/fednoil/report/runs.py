@@ -33,6 +33,7 @@ CURVES = {
     "pseudo_accuracy": "accuracy of accepted pseudo-labels, %",
     "labelled_share": "share of samples in the labelled set, %",
     "shifted_accuracy": "accuracy against (y + 1) mod C, %",
+    "lost_classes": "classes without a right answer",
     "test_loss": "test loss",
     "train_loss": "training loss",
     "local_epochs": "local epochs",
