@@ -40,7 +40,7 @@ def add(path: Path, rows: list[Row]) -> None:
     rows = sorted([row for row in read(path) if _run(row) not in runs] + rows, key=_run)
     fields = list(dict.fromkeys(key for row in rows for key in row))
     with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, fields)
+        writer = csv.DictWriter(file, fields, lineterminator="\n")
         writer.writeheader()
         writer.writerows({k: round(v, 5) if isinstance(v, float) else v for k, v in row.items()} for row in rows)
 
@@ -87,7 +87,9 @@ def verdict(rows: list[Row]) -> str:
         if both:
             lead = min(ours - other for ours, other in both)
             ahead = sum(ours > other for ours, other in both)
-            said.append(f"({letter}) in {ahead} of {len(both)} runs (at worst by {lead:+.4f})")
+            said.append(
+                f"({letter}) in {ahead} of {len(both)} runs (at worst by {lead:+.{4 if abs(lead) >= 0.0001 else 5}f})"
+            )
     ours = [row for row in rows if row["method"] == NAMES[0]]
     errors = [_mean([row for row in same if row["method"] == NAMES[0]], "ratio_error") for same in _together(rows)]
     inside, clients = (sum(int(row[name]) for row in ours) for name in ("in_interval", "clients"))
