@@ -146,6 +146,24 @@ def test_a_wrong_name_gets_one_clear_line(modules: dict[str, ModuleType], name: 
         modules["variants"].composed(name)
 
 
+def test_a_run_is_stopped_after_a_round_and_goes_on(
+    modules: dict[str, ModuleType],
+    words: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = tmp_path / "runs" / "small--published--seed0--2"
+    run = ["run", "published", "--setting", "small", "--rounds", "2", *words]
+    for _ in range(2):  # and once more it has nothing to do
+        command(modules, monkeypatch, *run, "--until", "1")
+        assert "enough after round 1" in capsys.readouterr().out
+        assert len((folder / "rounds.jsonl").read_text().splitlines()) == 1
+    command(modules, monkeypatch, *run, "--until", "2")  # which is all of it
+    assert "lost_classes" in capsys.readouterr().out
+    assert (folder / "summary.json").is_file()
+
+
 def test_runs_need_no_matplotlib(tmp_path: Path) -> None:
     """Where runs are made it may be missing; only `study.py table` draws."""
     (tmp_path / "matplotlib.py").write_text("raise ImportError")

@@ -87,9 +87,8 @@ def verdict(rows: list[Row]) -> str:
         if both:
             lead = min(ours - other for ours, other in both)
             ahead = sum(ours > other for ours, other in both)
-            said.append(
-                f"({letter}) in {ahead} of {len(both)} runs (at worst by {lead:+.{4 if abs(lead) >= 0.0001 else 5}f})"
-            )
+            digits = 4 if abs(lead) >= 0.0001 else 5
+            said.append(f"({letter}) in {ahead} of {len(both)} runs (at worst by {lead:+.{digits}f})")
     ours = [row for row in rows if row["method"] == NAMES[0]]
     errors = [_mean([row for row in same if row["method"] == NAMES[0]], "ratio_error") for same in _together(rows)]
     inside, clients = (sum(int(row[name]) for row in ours) for name in ("in_interval", "clients"))

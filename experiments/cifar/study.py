@@ -37,7 +37,7 @@ from fednoil.errors import UserError
 from fednoil.records.folder import RunFolder
 from fednoil.runner import Silent, run
 
-FIGURES = ("val_accuracy", "test_accuracy", "label_precision", "pseudo_accuracy", "pseudo_accept")
+FIGURES = ("val_accuracy", "test_accuracy", "label_precision", "pseudo_accuracy", "pseudo_accept", "lost_classes")
 NAMES = ("setting", "variant", "seed", "rounds", "full")
 FIRST_JUDGED = 15  # round from which a run may be given up
 
@@ -46,25 +46,34 @@ class Lost(Exception):
     """The run is too far behind to be worth its time."""
 
 
+class Enough(BaseException):
+    """The run has as many rounds as were asked for now."""
+
+
 class TimeUp(BaseException):
     """The time of all runs is used up. No error: what tries another way after one must let it through."""
 
 
 class Watcher(Silent):
-    """Tells of a run's rounds, and stops it when it is lost against `rival`, another run's agreement by round."""
+    """Tells of a run's rounds, and stops it after round `until`, or when it is lost against `rival`, another run's
+    agreement by round."""
 
-    def __init__(self, name: str, rival: Callable[[], list[float]], lost: float | None) -> None:
-        self.name, self.rival, self.lost = name, rival, lost
+    def __init__(self, name: str, rival: Callable[[], list[float]], lost: float | None, until: int | None) -> None:
+        self.name, self.rival, self.lost, self.until = name, rival, lost, until
         self.agreed: list[float] = []
 
     def start(self, experiment: Any, done: list[dict[str, Any]]) -> None:
         self.agreed = [r["val_accuracy"] for r in done if "val_accuracy" in r]
         if done:
             print(f"  goes on after round {len(done)}", flush=True)
+        if self.until is not None and len(done) >= self.until:
+            raise Enough
 
     def round(self, record: dict[str, Any]) -> None:
         shown = [f"{name} {record[name]:.2f}" for name in FIGURES if name in record]
         print(f"  {self.name} round {record['round']}: {', '.join(shown)}, {record['wall_s']:.1f} s", flush=True)
+        if record["round"] == self.until:
+            raise Enough
         if "val_accuracy" in record:
             self.agreed.append(record["val_accuracy"])
         count = len(self.agreed)
@@ -145,12 +154,15 @@ def play_one(args: argparse.Namespace, setting: str, variant: Variant, config: C
     sets = (*sets_of(variant, PLACES[setting], args.rounds, args.full), *args.sets)
     print(f"{folder.name}: {' '.join(sets)}", flush=True)
     rival = args.out / folder_name(setting, reference(variant), seed, rounds, args.full)
-    watcher = Watcher(variant.name, lambda: [] if rival == folder else agreed(rival), args.lost)
+    until = args.until if args.until is not None and args.until < rounds else None
+    watcher = Watcher(variant.name, lambda: [] if rival == folder else agreed(rival), args.lost, until)
     try:
         run(config, folder, watcher, data_dir=args.data, resume=True)
     except Lost as error:
         (folder / "lost.txt").write_text(f"{error}\n")
         print(f"  given up: {error}")
+    except Enough:
+        print(f"  enough after round {args.until}; without --until it goes on")
 
 
 def agreed(folder: Path) -> list[float]:
@@ -259,6 +271,7 @@ def main() -> None:
     one.add_argument("--setting", action="append", choices=list(PLACES), help="default: symmetric-high")
     one.add_argument("--seeds", type=int, nargs="+", default=[0])
     one.add_argument("--rounds", type=int, help="default: the preset's")
+    one.add_argument("--until", type=int, metavar="ROUND", help="stop each run after this round; it can go on later")
     one.add_argument("--full", action="store_true", help="train on all samples: no validation, as the paper")
     one.add_argument("--set", dest="sets", action="append", default=[], metavar="KEY=VALUE", help="for all runs")
     one.add_argument("--out", type=Path, default=Path("runs/cifar"))
