@@ -43,6 +43,14 @@ PAIRS = [(server, "erm") for server in SERVERS] + [("apfl", "fednoil")]
 PAIRS += [("fedavg", learner) for learner in LEARNERS if learner != "erm"]
 
 
+def test_the_average_over_rounds_is_the_simulators(federated: Values, tmp_path: Path) -> None:
+    federated["server"]["average"] = 0.5
+    config = load_config(federated)
+    run(config, tmp_path / "simulated", Silent())
+    federate(config, tmp_path / "federated", LoopGrid(partitions(tmp_path / "state")))
+    assert_same_model(tmp_path / "simulated", tmp_path / "federated")
+
+
 @pytest.mark.parametrize(("server", "learner"), PAIRS)
 def test_a_federation_ends_with_the_simulators_weights(
     server: str, learner: str, federated: Values, tmp_path: Path

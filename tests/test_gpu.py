@@ -44,7 +44,7 @@ CASES: dict[str, dict[str, Any]] = {
     "group-norm": {"model": {"name": "test_gpu:gn_model"}, "learner": {"name": "fednoil", "frac": 0.4}},
     "measured-statistics": {
         "model": {"name": "test_rounds:bn_model"},
-        "server": {"statistics": "measure", "step": 0.5},
+        "server": {"statistics": "measure", "step": 0.5, "average": 0.5},
         "data": {"validation": 0.25},
     },
     "fedprox": {"server": {"name": "fedprox", "mu": 0.5}},

@@ -125,6 +125,7 @@ GROUPS: dict[str, tuple[Variant, ...]] = {
         Variant("tf32", "bfloat16 rounds a ResNet18's gradients by a third of their length", ("run.precision=tf32",)),
         Variant("float32", "and without any of that", ("run.precision=float32",)),
         Variant("step-0.5", "an averaged global model scores, teaches and begins", ("server.step=0.5",)),
+        Variant("average", "one that is kept apart: clients begin with the last", ("server.average=0.95",)),
     ),
     "references": (
         Variant("no-ssl", "the paper's FedNoiL† has 63.44 here", method=NO_SSL),

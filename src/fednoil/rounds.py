@@ -35,6 +35,12 @@ class RunState:
     train_batches: int = 0
     per_class: tuple[float | None, ...] = ()
     evidence: Tensors = field(default_factory=dict)  # all clients', as `fednoil.evidence` has it; never sent
+    average: Tensors = field(default_factory=dict)  # of the server's tensors over rounds, with `server.average`
+
+    @property
+    def final(self) -> ServerState:
+        """What is scored and kept: the server's state, or its average over rounds."""
+        return replace(self.server, tensors=self.average) if self.average else self.server
 
 
 @dataclass(frozen=True)
@@ -64,7 +70,8 @@ def placed(state: RunState, device: torch.device) -> RunState:
         return state
     server = replace(state.server, tensors=move(state.server.tensors))
     keep = {k: move(kept) for k, kept in state.keep.items()}
-    return replace(state, server=server, keep=keep, evidence=evidence.placed(state.evidence, device))
+    average = move(state.average)
+    return replace(state, server=server, keep=keep, average=average, evidence=evidence.placed(state.evidence, device))
 
 
 def play(
@@ -94,14 +101,14 @@ def play(
     if server.config.statistics == "measure" and federation is None:
         next_server, measured = _with_statistics(experiment, executor, next_server, jobs)
 
-    def next_job(client: int) -> Job:
-        return _job(experiment, RunState(round_idx, next_server, keep), client, 0)
+    after = RunState(round_idx, next_server, keep, average=_averaged(server.config.average, state, next_server))
 
-    evaluation = evaluate(experiment, executor, next_server, keep, round_idx, next_job)
-    after = RunState(
-        round_idx=round_idx,
-        server=next_server,
-        keep=keep,
+    def next_job(client: int) -> Job:
+        return _job(experiment, replace(after, server=after.final), client, 0)
+
+    evaluation = evaluate(experiment, executor, after.final, keep, round_idx, next_job)
+    after = replace(
+        after,
         evidence=_remembered(experiment, state.evidence, chosen.looks, results, epochs),
         train_batches=state.train_batches + sum(int(r.numbers["steps"]) for r in results),
         per_class=evaluation.per_class if evaluation else state.per_class,
@@ -147,6 +154,7 @@ def _happened(
 
 def audited(experiment: Experiment, federation: Federation, state: RunState) -> dict[str, float]:
     """After the last round: the nodes audit their labels with the final model, and tell their noise ratios, by name."""
+    state = replace(state, server=state.final)
     jobs = [_job(experiment, state, k, 0) for k in federation.members(state.round_idx)]
     found = federation.noise_ratios(jobs)
     return {federation.name(k): ratio for k, ratio in sorted(found.items())}
@@ -251,6 +259,19 @@ def _with_statistics(
         return state, []
     mean = weighted_mean(list(found.values()), [experiment.task.sizes[k] for k in found])
     return server.with_statistics(state, mean), list(found.values())
+
+
+def _averaged(share: float, before: RunState, server: ServerState) -> Tensors:
+    """The moving average of a server's tensors, in which all rounds before have this share, and less of it in the first
+    rounds, whose models are soon outdated. It begins anew where the server has other models than before."""
+    now = server.tensors
+    if not share:
+        return {}
+    past, r = before.average, before.round_idx + 1
+    if past.keys() != now.keys() or any(past[n].shape != t.shape for n, t in now.items()):
+        return now
+    weight = 1 - min(share, (1 + r) / (10 + r))
+    return {n: torch.lerp(past[n], t, weight) if t.is_floating_point() else t for n, t in now.items()}
 
 
 def _traffic(

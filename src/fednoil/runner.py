@@ -222,7 +222,7 @@ def _write_end(
     experiment: Experiment, folder: RunFolder, state: rounds.RunState, device: torch.device, summary: dict[str, Any]
 ) -> None:
     """The files that a finished run has; the summary, which says that it is, comes last."""
-    model = experiment.server.exported(state.server)
+    model = experiment.server.exported(state.final)
     accuracies = summary.get("final_accuracy"), summary.get("per_class_accuracy", ())
     save_model(folder.path / "model.safetensors", experiment, model, *accuracies)
     if not isinstance(experiment.setting, Sites):  # whose labels stay with them

@@ -167,10 +167,10 @@ def final_bundle(experiment: Experiment, state: RunState, device: torch.device) 
 
 
 def final_looks(experiment: Experiment, state: RunState, device: torch.device) -> dict[int, torch.Tensor]:
-    """What each client would receive in a next round makes of its samples: class probabilities [n, C], by client."""
+    """What each client's final model makes of its samples: class probabilities [n, C], by client."""
     bench, images, loaded, looks = make_bench(experiment, device), experiment.setting.dataset.train.images, None, {}
     for k, part in enumerate(experiment.setting.parts):
-        received = experiment.server.model_for(state.server, k)
+        received = experiment.server.model_for(state.final, k)
         if received is not loaded:
             bench.load(received, {})
             loaded = received

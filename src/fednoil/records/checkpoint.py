@@ -83,8 +83,8 @@ class Checkpoints:
     def save(self, state: RunState) -> None:
         """Save the state, which may change afterwards."""
         self.wait()
-        server = _groups(state.server.tensors)
-        parts = {f"server/{group}": tensors for group, tensors in server.items()}
+        sides = {"server": state.server.tensors, "average": state.average}
+        parts = {f"{side}/{group}": part for side, whole in sides.items() for group, part in _groups(whole).items()}
         parts |= {f"client/{client}": keep for client, keep in sorted(state.keep.items())}
         parts |= {_EVIDENCE: state.evidence} if state.evidence else {}
         found: dict[str, _Part | _Fresh] = {}
@@ -138,6 +138,7 @@ class Checkpoints:
         self._check(index)
         try:
             server: Tensors = {}
+            average: Tensors = {}
             keep: dict[int, Tensors] = {}
             evidence: Tensors = {}
             written = {}
@@ -149,6 +150,8 @@ class Checkpoints:
                     keep[int(which)] = tensors
                 elif name == _EVIDENCE:
                     evidence = tensors
+                elif side == "average":
+                    average |= tensors
                 else:
                     server |= tensors
             self._written, self.round_idx = written, _count(index["round"])
@@ -157,6 +160,7 @@ class Checkpoints:
                 server=ServerState(server, dict(index["server"]["values"])),
                 keep=keep,
                 evidence=evidence,
+                average=average,
                 train_batches=_count(index["train_batches"]),
                 per_class=tuple(index["per_class"]),
             )

@@ -40,7 +40,14 @@ class ServerConfig(Section):
         description="BatchNorm's: the clients' averaged; measure: by the same clients anew with the averaged model",
     )
 
-    later: ClassVar[frozenset[str]] = frozenset(("step", "statistics"))
+    average: float = Field(
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="share of the rounds before in the model that is scored and kept; clients begin with the last one",
+    )
+
+    later: ClassVar[frozenset[str]] = frozenset(("step", "statistics", "average"))
 
 
 @dataclass(frozen=True)

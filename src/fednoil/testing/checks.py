@@ -99,7 +99,7 @@ def _same(a: Trace, b: Trace) -> bool:
     if a.state.server.values != b.state.server.values or a.state.keep.keys() != b.state.keep.keys():
         return False
     kept = (_equal(a.state.keep[k], b.state.keep[k]) for k in a.state.keep)
-    remembered = _equal(a.state.evidence, b.state.evidence)
+    remembered = _equal(a.state.evidence, b.state.evidence) and _equal(a.state.average, b.state.average)
     return _equal(a.state.server.tensors, b.state.server.tensors) and remembered and all(kept)
 
 
