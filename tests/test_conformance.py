@@ -50,13 +50,16 @@ def test_keys_of_all_servers_are_part_of_it(keys: dict[str, Any]) -> None:
 
 
 def test_the_tiny_federation_shows_what_it_should() -> None:
-    """Clusters split, personal models are kept by clients that train again, and sizes differ."""
+    """Clusters split, personal models are kept by clients that train again, after a pause as well, and sizes differ."""
     config = federation.tiny_config({"name": "cfl", **SERVER_KEYS["cfl"]}, {"name": "erm"})
     trace = federation.play(config, federation.Circumstances(checkpoints=True))
     assert trace.state.server.values["splits"]
     assert len({len(part) for part in federation.tiny_setting(config).parts}) > 1
     trace = federation.play(federation.tiny_config({"name": "apfl"}, {"name": "erm"}), federation.Circumstances())
     assert any(job.keep for jobs in trace.jobs for job in jobs)
+    first, second, third = ({job.client for job in jobs} for jobs in trace.jobs)
+    (back,) = (first & third) - second
+    assert [bool(job.keep) for job in trace.jobs[2] if job.client == back] == [True]
 
 
 def scores_by_hand(experiment: Experiment, state: rounds.RunState, temperature: float) -> list[float]:

@@ -73,7 +73,7 @@ def tiny_config(server: dict[str, Any], learner: dict[str, Any]) -> Config:
             "learner": learner,
             "schedule": {"name": "constant", "epochs": 1},
             "train": {"rounds": ROUNDS, "batch_size": 8, "lr": 0.02, "pad": 1},
-            "run": {"device": "cpu"},
+            "run": {"device": "cpu", "seed": 1},  # with 1, unlike 0, a client trains, pauses and trains again
         }
     )
 
