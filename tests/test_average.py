@@ -41,21 +41,27 @@ def played(
 
 
 def test_the_average_by_hand() -> None:
-    """Round 2: the share of the past is 3/12; round 191 at least: 0.9; whole numbers are the last ones."""
+    """In round 2 the share of the past is 3/12, from round 80 on 0.9; whole numbers are the last ones, and a model
+    that is new begins with itself."""
     past: Tensors = {"w": torch.tensor([4.0]), "count": torch.tensor(3)}
-    now = ServerState({"w": torch.tensor([8.0]), "count": torch.tensor(5)})
-    for before, expected in ((1, 7.0), (199, 4.4)):
+    now: Tensors = {"w": torch.tensor([8.0]), "count": torch.tensor(5), "new": torch.tensor([2.0])}
+    for before, expected in ((1, 7.0), (39, 4.72), (79, 4.4), (199, 4.4)):
         found = rounds._averaged(0.9, RunState(before, ServerState(past), average=past), now)
         assert found["w"].item() == pytest.approx(expected)
-        assert found["count"].item() == 5
+        assert (found["count"].item(), found["new"].item()) == (5, 2.0)
 
 
-def test_it_begins_anew_where_models_come_or_change() -> None:
-    past: Tensors = {"w": torch.zeros(2)}
-    before = RunState(50, ServerState(past), average=past)
-    for tensors in ({"w": torch.ones(2), "x": torch.ones(1)}, {"w": torch.ones(3)}):
-        assert rounds._averaged(0.9, before, ServerState(tensors)) is tensors
-    assert rounds._averaged(0.0, before, ServerState(past)) == {}
+def test_clusters_have_an_average_each(values: dict[str, Any]) -> None:
+    """CFL remembers the clients' last updates beside its models, more of them every round."""
+    split = {"name": "cfl", "client_fraction": 1.0, "first_split": 1, "eps1": 1e9, "eps2": 0.0}
+    _, plain, _ = played(values, 4, **split)
+    _, states, _ = played(values, 4, **split, average=0.9)
+    assert len(states[-1].server.values["clusters"]) > 1
+    for r, state in enumerate(states[1:], start=1):
+        assert_same(state.server.tensors, plain[r].server.tensors)
+        assert set(state.average) == {n for n in state.server.tensors if n.startswith("cluster ")}
+    first = [n for n in states[1].average if n.startswith("cluster 0/") and n.endswith("weight")]
+    assert all(not torch.equal(states[-1].average[n], states[-1].server.tensors[n]) for n in first)
 
 
 def test_clients_train_as_without_it_and_the_average_is_scored(fednoil_values: dict[str, Any]) -> None:

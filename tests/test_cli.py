@@ -206,11 +206,12 @@ def test_plain_lines_elsewhere_than_on_a_terminal(tiny_npz: Path, monkeypatch: p
     args = sets(data__name=f"npz:{tiny_npz}", train__rounds=2)
     status, out, err = fednoil("run", *args)
     assert (status, err) == (0, "")
-    head, *rounds, end = out.splitlines()
+    head, *rounds, end, lost = out.splitlines()
     assert head.startswith("fedavg × erm on")
     assert [line.split("  ")[0] for line in rounds] == ["round 1/2", "round 2/2"]
     assert all("accuracy" in line and "  1 epoch  " in line and line.endswith(" s") for line in rounds)
     assert end.endswith("results in runs/demo-fedavg")
+    assert lost.startswith("no test image of ")
     assert "\x1b" not in out
 
 

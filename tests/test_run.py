@@ -164,4 +164,4 @@ def test_a_run_that_lost_a_class_says_so(per_class: list[float | None], told: st
     summary = {"final_accuracy": 27.0, "best_accuracy": 30.0, "wall_s": 1.0, "per_class_accuracy": per_class}
     first, *more = closing(summary, Path("runs/one")).splitlines()
     assert first == "final accuracy 27.00 %, best 30.00 %, 1.0 s; results in runs/one"
-    assert [line.split(";")[0] for line in more] == ([told] if told else [])
+    assert [line.split(" (")[0] for line in more] == ([told] if told else [])

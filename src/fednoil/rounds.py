@@ -35,7 +35,7 @@ class RunState:
     train_batches: int = 0
     per_class: tuple[float | None, ...] = ()
     evidence: Tensors = field(default_factory=dict)  # all clients', as `fednoil.evidence` has it; never sent
-    average: Tensors = field(default_factory=dict)  # of the server's tensors over rounds, with `server.average`
+    average: Tensors = field(default_factory=dict)  # of the server's models over rounds, with `server.average`
 
     @property
     def final(self) -> ServerState:
@@ -101,7 +101,9 @@ def play(
     if server.config.statistics == "measure" and federation is None:
         next_server, measured = _with_statistics(experiment, executor, next_server, jobs)
 
-    after = RunState(round_idx, next_server, keep, average=_averaged(server.config.average, state, next_server))
+    share = server.config.average
+    average = _averaged(share, state, server.models(next_server)) if share else {}
+    after = RunState(round_idx, next_server, keep, average=average)
 
     def next_job(client: int) -> Job:
         return _job(experiment, replace(after, server=after.final), client, 0)
@@ -261,17 +263,12 @@ def _with_statistics(
     return server.with_statistics(state, mean), list(found.values())
 
 
-def _averaged(share: float, before: RunState, server: ServerState) -> Tensors:
-    """The moving average of a server's tensors, in which all rounds before have this share, and less of it in the first
-    rounds, whose models are soon outdated. It begins anew where the server has other models than before."""
-    now = server.tensors
-    if not share:
-        return {}
+def _averaged(share: float, before: RunState, models: Tensors) -> Tensors:
+    """The moving average of a server's models, in which all rounds before have this share, and less of it in the first
+    rounds, whose models are soon outdated. A model that is new, as a cluster's, begins its own."""
     past, r = before.average, before.round_idx + 1
-    if past.keys() != now.keys() or any(past[n].shape != t.shape for n, t in now.items()):
-        return now
     weight = 1 - min(share, (1 + r) / (10 + r))
-    return {n: torch.lerp(past[n], t, weight) if t.is_floating_point() else t for n, t in now.items()}
+    return {n: torch.lerp(past[n], t, weight) if n in past and t.is_floating_point() else t for n, t in models.items()}
 
 
 def _traffic(

@@ -107,7 +107,7 @@ def closing(summary: dict[str, Any], folder: Path) -> str:
     if not known or not lost:
         return told
     which = f"class {lost[0]}" if len(lost) == 1 else f"the classes {', '.join(lost)}"
-    return f"{told}\nno test image of {which} is classified rightly; FedNoiL keeps all with --set learner.draw=class"
+    return f"{told}\nno test image of {which} is classified rightly (with FedNoiL try --set learner.draw=class)"
 
 
 def _figures(record: dict[str, Any]) -> str:

@@ -117,6 +117,10 @@ class Server:
         """The state with these BatchNorm statistics, named as in a message."""
         return ServerState({**state.tensors, **measured}, state.values)
 
+    def models(self, state: ServerState) -> Tensors:
+        """Of all that the server remembers the models, by which it is scored (`average`)."""
+        return state.tensors
+
     def flat(self, tensors: Tensors) -> Tensor:
         """All trainable parameters of a message as one vector, networks one after another; no BatchNorm statistics."""
         names = sorted(name for name in tensors if name.split("/", 1)[1] in self.task.parameters)

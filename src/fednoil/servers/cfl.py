@@ -96,6 +96,9 @@ class Cfl(Server):
         values = {"clusters": [clients], "splits": [], "norms": []}
         return ServerState({f"cluster 0/{name}": t for name, t in model.items()}, values)
 
+    def models(self, state: ServerState) -> Tensors:
+        return {name: t for name, t in state.tensors.items() if name.startswith("cluster ")}
+
     def model_of(self, state: ServerState, cluster: int) -> Tensors:
         prefix = f"cluster {cluster}/"
         return {name.removeprefix(prefix): t for name, t in state.tensors.items() if name.startswith(prefix)}
