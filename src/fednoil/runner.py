@@ -309,6 +309,7 @@ def _uninterrupted() -> Iterator[None]:
     pending: list[int] = []
     names = ("SIGINT", "SIGTERM", "SIGALRM")  # Windows has no alarm
     handlers = {s: signal.getsignal(s) for s in signal.Signals if s.name in names}
+    handlers = {s: handler for s, handler in handlers.items() if handler is not signal.SIG_IGN}
     for number in handlers:
         signal.signal(number, lambda n, _frame: pending.append(n))
     try:
