@@ -279,6 +279,25 @@ def test_a_tied_process_leaves_ctrl_c_to_its_parent(toml: Path, tmp_path: Path) 
     assert json.loads((out / "checkpoint/checkpoint.json").read_text())["round"] == len(lines(out))
 
 
+def test_a_run_that_ends_leaves_a_gpu_no_work(toml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However it ends; and a GPU that has failed doesn't hide why."""
+    asked: list[str] = []
+
+    def failed(device: torch.device) -> None:
+        asked.append(str(device))
+        raise RuntimeError("CUDA error")
+
+    monkeypatch.setattr(torch.cuda, "synchronize", failed)
+    runner._settle(torch.device("cuda"))
+    runner._settle(torch.device("cpu"))
+    assert asked == ["cuda"]
+    monkeypatch.setattr(runner, "_settle", lambda device: asked.append(str(device)))
+    monkeypatch.setattr("fednoil.rounds.play", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        runner.run(load_config(read_toml(toml)), tmp_path / "r", runner.Silent())
+    assert asked == ["cuda", "cpu"]
+
+
 @pytest.mark.parametrize("stays_full", [True, False])
 def test_a_disk_full_at_any_write_loses_nothing(stays_full: bool, reference: Path, toml: Path, tmp_path: Path) -> None:
     real, expected = os.fsync, results(reference)

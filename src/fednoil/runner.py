@@ -147,6 +147,7 @@ def run(
             _note_divergence(folder, len(records), str(error))
             raise
         finally:
+            _settle(device)
             if events is not None:
                 events.close()
         summary = metrics.summarise(records, state.per_class) | hashes
@@ -298,6 +299,13 @@ def _same_config(folder: RunFolder, config: Config) -> None:
         f"{folder.path} is a run of another configuration: {'; '.join(changed[:3])}{more}; "
         "resume it unchanged, choose another --out, or --force to start over"
     )
+
+
+def _settle(device: torch.device) -> None:
+    """Wait for a GPU's work: under NVIDIA's multi-process service a process that ends before may take others along."""
+    if device.type == "cuda":
+        with contextlib.suppress(RuntimeError):  # what failed there is told already
+            torch.cuda.synchronize(device)
 
 
 @contextlib.contextmanager
