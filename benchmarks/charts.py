@@ -21,6 +21,8 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from fednoil.pages.marked import fill
 
+matplotlib.rcParams["svg.hashsalt"] = "fednoil"  # the same numbers give the same file
+
 HERE = Path(__file__).resolve().parent
 TITLES = {
     "clients": "clients per round",
@@ -155,8 +157,11 @@ def steps_table(results: Results | None) -> str:
     for row in results["rows"]:
         at_once = f"all at once, {row['clients']} client{'s' if row['clients'] > 1 else ''}"
         table.setdefault(STYLES.get(row["style"], at_once), {})[row["model"]] = row
+    turns = {row["style"].split()[0]: row["epochs"] for row in results["rows"] if "epochs" in row}
+    after = turns.get("sequential", turns["stacked"])
+    after = f", client after client of {after}" if after != turns["stacked"] else ""
     lines = [
-        f"{results['device']}, PyTorch {results['torch']}.",
+        f"{results['device']}, PyTorch {results['torch']}; turns of {turns['stacked']} epochs{after}.",
         "",
         "| ms of a client's step | " + " | ".join(models.values()) + " | GiB: " + ", ".join(models.values()) + " |",
         "|---|---|---|---|",

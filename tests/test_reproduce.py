@@ -24,7 +24,7 @@ from fednoil.report.runs import load_run
 from fednoil.reproduce.cluster import run_on_ray
 from fednoil.reproduce.estimate import estimate, kind_of, work_of
 from fednoil.reproduce.plan import GOALS, Cell, Wanted, make_plan, parse_seeds
-from fednoil.reproduce.workers import Outcome, run_in_processes
+from fednoil.reproduce.workers import Outcome, _reason, run_in_processes
 
 TINY = ["train.rounds=2", "partition.samples_per_client=40", "model.width=2", "schedule.t_max=1", "schedule.t_min=1"]
 SMALL = ["--scale", "small", *(part for change in TINY for part in ("--set", change))]
@@ -216,6 +216,32 @@ def test_cells_in_processes_go_on_past_a_failure(tmp_path: Path) -> None:
     assert [cell.is_done(tmp_path) for cell in plan] == [False, True]
     assert (taken / "letter.txt").read_text() == "mine"
     assert not list(tmp_path.glob("*.toml"))
+
+
+WORD = "AcceleratorError: CUDA error: an illegal memory access was encountered"
+CUDA_ERROR = f"""Traceback (most recent call last):
+  File "rounds.py", line 7, in play
+    results = executor.train(jobs)
+torch.{WORD}
+CUDA kernel errors might be asynchronously reported at some other API call.
+
+Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.
+"""
+
+
+@pytest.mark.parametrize(
+    ("status", "errors", "reason"),
+    [
+        (0, "a warning\n", ""),
+        (1, CUDA_ERROR, f"torch.{WORD}"),
+        (1, f"{CUDA_ERROR}\nDuring handling\n\n{CUDA_ERROR.replace('torch.', 'last.')}", f"last.{WORD}"),
+        (1, "Traceback (most recent call last):\n  cut off\n", "ended with status 1"),
+        (2, f"{CUDA_ERROR}fednoil: no such data\n\n", "no such data"),
+        (-9, "", "killed by signal 9; out of memory?"),
+    ],
+)
+def test_the_reason_is_what_a_process_said_went_wrong(status: int, errors: str, reason: str) -> None:
+    assert _reason(status, errors.splitlines(keepends=True)) == reason
 
 
 def test_what_a_users_own_code_prints_fails_no_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -263,6 +263,41 @@ def test_stopping_saves_the_last_whole_round(
     assert results(out) == results(reference)
 
 
+def test_a_tied_process_leaves_ctrl_c_to_its_parent(toml: Path, tmp_path: Path) -> None:
+    """A terminal's Ctrl-C reaches both, and the parent asks with SIGTERM: one stop, not two."""
+    out = tmp_path / "r"
+    with spawn("-c", SLOW, "run", str(toml), "--out", str(out), "--json", "--tied", stdin=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["round"] == 1
+        process.send_signal(signal.SIGINT)
+        assert json.loads(process.stdout.readline())["round"] == 2
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert err.startswith("fednoil: stopped; ")
+    assert json.loads((out / "checkpoint/checkpoint.json").read_text())["round"] == len(lines(out))
+
+
+def test_a_run_that_ends_leaves_a_gpu_no_work(toml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However it ends; and a GPU that has failed doesn't hide why."""
+    asked: list[str] = []
+
+    def failed(device: torch.device) -> None:
+        asked.append(str(device))
+        raise RuntimeError("CUDA error")
+
+    monkeypatch.setattr(torch.cuda, "synchronize", failed)
+    runner._settle(torch.device("cuda"))
+    runner._settle(torch.device("cpu"))
+    assert asked == ["cuda"]
+    monkeypatch.setattr(runner, "_settle", lambda device: asked.append(str(device)))
+    monkeypatch.setattr("fednoil.rounds.play", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        runner.run(load_config(read_toml(toml)), tmp_path / "r", runner.Silent())
+    assert asked == ["cuda", "cpu"]
+
+
 @pytest.mark.parametrize("stays_full", [True, False])
 def test_a_disk_full_at_any_write_loses_nothing(stays_full: bool, reference: Path, toml: Path, tmp_path: Path) -> None:
     real, expected = os.fsync, results(reference)
@@ -339,3 +374,28 @@ def test_a_signal_waits_until_a_round_is_recorded(number: signal.Signals) -> Non
     finally:
         signal.signal(number, before)
     assert recorded == ["whole"]
+
+
+def test_an_ignored_signal_takes_no_other_ones_place() -> None:
+    """A tied process ignores Ctrl-C; one that comes while a round is recorded must not hide the SIGTERM behind it."""
+
+    class Called(Exception):
+        pass
+
+    def call(*_: object) -> None:
+        raise Called
+
+    def record() -> None:
+        with runner._uninterrupted():
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGTERM)
+
+    before = {signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN)}
+    before[signal.SIGTERM] = signal.signal(signal.SIGTERM, call)
+    try:
+        with pytest.raises(Called):
+            record()
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

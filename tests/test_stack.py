@@ -63,9 +63,9 @@ def test_stacked_clients_learn_as_alone(values: dict[str, Any], case: str) -> No
     values["run"]["executor"] = "sequential"
     experiment = make_experiment(load_config(values))
     clients = list(range(experiment.setting.num_clients))
-    wanted = trained(experiment, make_executor(experiment, CPU), clients, 3)
+    wanted = trained(experiment, make_executor(experiment, CPU), clients, 5)  # FedNoiL has one step an epoch here
     executor = stacked(experiment, 3)
-    got = trained(experiment, executor, clients, 3)
+    got = trained(experiment, executor, clients, 5)
     assert executor.alone is None
     assert executor.reason is None
     for client, result in wanted.items():

@@ -147,6 +147,7 @@ def run(
             _note_divergence(folder, len(records), str(error))
             raise
         finally:
+            _settle(device)
             if events is not None:
                 events.close()
         summary = metrics.summarise(records, state.per_class) | hashes
@@ -300,6 +301,13 @@ def _same_config(folder: RunFolder, config: Config) -> None:
     )
 
 
+def _settle(device: torch.device) -> None:
+    """Wait for a GPU's work: under NVIDIA's multi-process service a process that ends before may take others along."""
+    if device.type == "cuda":
+        with contextlib.suppress(RuntimeError):  # what failed there is told already
+            torch.cuda.synchronize(device)
+
+
 @contextlib.contextmanager
 def _uninterrupted() -> Iterator[None]:
     """Let a Ctrl-C, or an alarm, wait until a record and its checkpoint are whole."""
@@ -309,6 +317,7 @@ def _uninterrupted() -> Iterator[None]:
     pending: list[int] = []
     names = ("SIGINT", "SIGTERM", "SIGALRM")  # Windows has no alarm
     handlers = {s: signal.getsignal(s) for s in signal.Signals if s.name in names}
+    handlers = {s: handler for s, handler in handlers.items() if handler is not signal.SIG_IGN}
     for number in handlers:
         signal.signal(number, lambda n, _frame: pending.append(n))
     try:

@@ -23,6 +23,9 @@ def stop_with_standard_input() -> None:
 
     Linux can signal the death of a parent, but means the thread that started a process.
     """
+    # A terminal sends Ctrl-C to both, and the parent passes it on as SIGTERM: together they could stop a run before its
+    # last checkpoint was begun.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     number = sys.stdin.fileno()
 
     def watch() -> None:

@@ -177,9 +177,13 @@ def _round(line: str) -> dict[str, Any] | None:
 
 
 def _reason(status: int, errors: Sequence[str]) -> str:
+    """Why a process failed, in one line: our own, or a traceback's error without the advice that CUDA's end in."""
     if status == 0:
         return ""
     last = next((line.strip() for line in reversed(errors) if line.strip()), "")
+    traceback = next((n for n in range(len(errors), 0, -1) if errors[n - 1].startswith("Traceback ")), 0)
+    if traceback and not last.startswith("fednoil: "):
+        last = next((line.strip() for line in errors[traceback:] if line.strip() and not line[0].isspace()), "")
     if status < 0:
         return f"killed by signal {-status}" + (f": {last}" if last else "; out of memory?" if status == -9 else "")
     return last.removeprefix("fednoil: ") or f"ended with status {status}"
