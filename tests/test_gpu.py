@@ -145,7 +145,7 @@ def played(values: dict[str, Any], device: str, executor: str, count: int) -> tu
 def test_executors_agree(values: dict[str, Any], case: str) -> None:
     for section, keys in CASES[case].items():
         values[section] = {**values.get(section, {}), **keys} if section != "model" else keys
-    values["schedule"] = {"name": "constant", "epochs": 2}
+    values["schedule"] = {"name": "constant", "epochs": 3}  # at least six steps a client, FedNoiL's
     reference, log = played(values, "cpu", "auto", 2)
     for executor in ("sequential", "auto"):
         got, records = played(values, "cuda", executor, 2)
@@ -323,12 +323,16 @@ def test_precision_says_how_float32_is_multiplied(
         assert least <= (got.double() - wanted).norm() / wanted.norm() < most
 
 
+@pytest.mark.parametrize("deterministic", [True, False])
 @pytest.mark.parametrize("learner", ["fednoil", "dividemix"])
-def test_a_resumed_run_goes_on_as_if_never_stopped(values: dict[str, Any], learner: str, tmp_path: Path) -> None:
+def test_a_resumed_run_goes_on_as_if_never_stopped(
+    values: dict[str, Any], learner: str, deterministic: bool, tmp_path: Path
+) -> None:
+    """Bit for bit with `run.deterministic`, and otherwise within what the order of sums changes."""
     values["learner"] = {"name": learner, "warmup": 1} if learner == "dividemix" else {"name": learner, "frac": 0.4}
-    values["run"] |= {"device": "cuda", "deterministic": True}
+    values["run"] |= {"device": "cuda", "deterministic": deterministic, "precision": "float32"}
     config = load_config(values)
-    summary = run(config, tmp_path / "whole", Silent())
+    run(config, tmp_path / "whole", Silent())
 
     class Stop(Silent):
         def round(self, record: dict[str, Any]) -> None:
@@ -337,7 +341,10 @@ def test_a_resumed_run_goes_on_as_if_never_stopped(values: dict[str, Any], learn
 
     with pytest.raises(KeyboardInterrupt):
         run(config, tmp_path / "stopped", Stop())
-    resumed = run(config, tmp_path / "stopped", Silent(), resume=True)
-    assert resumed["final_accuracy"] == summary["final_accuracy"]
+    run(config, tmp_path / "stopped", Silent(), resume=True)
     whole, other = (load_file(tmp_path / n / "model.safetensors") for n in ("whole", "stopped"))
-    assert all(torch.equal(whole[name], other[name]) for name in whole)
+    for name, tensor in whole.items():
+        if deterministic:
+            assert torch.equal(tensor, other[name]), name
+        else:
+            assert torch.allclose(tensor, other[name], rtol=1e-3, atol=1e-5), name
