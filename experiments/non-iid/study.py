@@ -38,7 +38,7 @@ VARIANTS: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 LAST = 10  # rounds that a figure is the mean of
 NAMES = ("setting", "variant", "seed")
-FIGURES = ("test_accuracy", "label_precision", "label_recall", "pseudo_accuracy", "pseudo_accept")
+FIGURES = ("test_accuracy", "label_precision", "label_recall", "pseudo_accuracy", "pseudo_accept", "lost_classes")
 
 
 def play(setting: str, names: list[str], seeds: list[int], out: Path) -> None:
@@ -53,14 +53,20 @@ def play(setting: str, names: list[str], seeds: list[int], out: Path) -> None:
 
 
 def collect(runs: Path) -> None:
-    """Figures of every finished run below `runs`, and the page's table of them."""
-    rows = []
+    """Figures of every finished run below `runs`, in place of what was there of it, and the page's table of all."""
+    results = HERE / "results.csv"
+    found = {}
+    if results.is_file():
+        with results.open(newline="", encoding="utf-8") as file:
+            found = {tuple(row[name] for name in NAMES): row for row in csv.DictReader(file)}
     for path in sorted(runs.glob("*--*--*/summary.json")):
         last = RunFolder(path.parent).records()[-LAST:]
         known = {key: [r[key] for r in last if key in r] for key in FIGURES}  # no guess, no share of right ones
         figures = {key: f"{fmean(values):.2f}" for key, values in known.items() if values}
-        rows.append({**dict(zip(NAMES, path.parent.name.split("--"), strict=True)), **figures})
-    with (HERE / "results.csv").open("w", newline="", encoding="utf-8") as file:
+        name = tuple(path.parent.name.split("--"))
+        found[name] = {**dict(zip(NAMES, name, strict=True)), **figures}
+    rows = [found[name] for name in sorted(found)]
+    with results.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, [*NAMES, *FIGURES], restval="", lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
@@ -75,8 +81,8 @@ def table(rows: list[dict[str, str]]) -> str:
     at = {(row["variant"], row["seed"]): row for row in rows}
     lines = [
         f"| variant | changes | {' | '.join(f'seed {seed}' for seed in seeds)} | against published |"
-        " precision of D^x | recall | pseudo-labels right | D^u that has one |",
-        "|---" * (7 + len(seeds)) + "|",
+        " precision of D^x | recall | pseudo-labels right | D^u that has one | classes lost |",
+        "|---" * (8 + len(seeds)) + "|",
     ]
     for name in (n for n in VARIANTS if any(row["variant"] == n for row in rows)):
         mine = [at.get((name, seed), {}) for seed in seeds]
