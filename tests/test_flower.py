@@ -15,6 +15,7 @@ import torch
 
 pytest.importorskip("flwr")
 
+from conftest import assert_same
 from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
 from loop_grid import LoopGrid, federate, partitions
 
@@ -242,6 +243,25 @@ def test_too_few_updates_leave_the_model_as_it_is(federated: Values, tmp_path: P
     assert "kept" not in second
     # Round 2 scored the model that round 1 started from, so all scores are those of round 1.
     assert second["scores"] == first["scores"]
+
+
+def test_a_round_without_enough_updates_is_not_averaged(federated: Values, tmp_path: Path) -> None:
+    """Of three rounds the second alone has a new model: the first one's, which nobody has trained, is no part of it."""
+    federated["federation"]["min_replies"] = 4
+    federated["server"] |= {"client_fraction": 1.0, "average": 0.9}
+    federated["train"]["rounds"] = 3
+
+    def spoil(node: int, order: Message, reply: Message) -> Message | None:
+        silent = order.metadata.message_type == "train" and order.metadata.group_id in ("1", "3")
+        return None if silent and node == 900 else reply
+
+    out = tmp_path / "run"
+    records = federate(load_config(federated), out, LoopGrid(partitions(tmp_path / "state"), spoil))
+    assert [bool(record.get("kept")) for record in records] == [True, False, True]
+    first, second, third = (record["test_loss"] for record in records)
+    assert first != second == third
+    (average,), (server,) = ((out / "checkpoint").glob(f"{side}-*.safetensors") for side in ("average", "server"))
+    assert_same(read_tensors(average), read_tensors(server))
 
 
 def test_nobody_answers(federated: Values, tmp_path: Path) -> None:

@@ -162,6 +162,8 @@ def test_what_needs_the_truth_is_absent_without_it(toml: Path, tmp_path: Path) -
 )
 def test_a_run_that_lost_a_class_says_so(per_class: list[float | None], told: str) -> None:
     summary = {"final_accuracy": 27.0, "best_accuracy": 30.0, "wall_s": 1.0, "per_class_accuracy": per_class}
-    first, *more = closing(summary, Path("runs/one")).splitlines()
+    first, *more = closing(summary, Path("runs/one"), "client").splitlines()
     assert first == "final accuracy 27.00 %, best 30.00 %, 1.0 s; results in runs/one"
-    assert [line.split(" (")[0] for line in more] == ([told] if told else [])
+    assert more == ([f"{told}; --set learner.draw=class may help"] if told else [])
+    for draw in ("class", None):  # it is drawn so already, or isn't FedNoiL
+        assert closing(summary, Path("runs/one"), draw).splitlines()[1:] == ([told] if told else [])

@@ -80,7 +80,7 @@ def play(
     """Play one round; returns the next state and the round's record.
 
     In a federation some clients may be missing, or not answer. The round goes on with those who did; with fewer usable
-    updates than `federation.min_replies`, or a mean that isn't finite, the model stays as it is.
+    updates than `federation.min_replies`, or a mean that isn't finite, the model, and its average, stay as they are.
     """
     began = time.perf_counter()
     server, round_idx = experiment.server, state.round_idx + 1
@@ -102,7 +102,7 @@ def play(
         next_server, measured = _with_statistics(experiment, executor, next_server, jobs)
 
     share = server.config.average
-    average = _averaged(share, state, server.models(next_server)) if share else {}
+    average = _averaged(share, state, server.models(next_server)) if share and enough else state.average
     after = RunState(round_idx, next_server, keep, average=average)
 
     def next_job(client: int) -> Job:

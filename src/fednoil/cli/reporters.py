@@ -26,9 +26,10 @@ class Plain(Silent):
     def __init__(self, console: Console) -> None:
         self.console = console
         self.rounds = 0
+        self.draw: str | None = None
 
     def start(self, experiment: Experiment, done: list[dict[str, Any]]) -> None:
-        self.rounds = experiment.config.train.rounds
+        self.rounds, self.draw = experiment.config.train.rounds, _draw(experiment)
         for line in headline(experiment, done):
             self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
@@ -37,7 +38,7 @@ class Plain(Silent):
         self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def finish(self, summary: dict[str, Any], folder: Path) -> None:
-        self.console.print(closing(summary, folder), markup=False, highlight=False, soft_wrap=True)
+        self.console.print(closing(summary, folder, self.draw), markup=False, highlight=False, soft_wrap=True)
 
 
 class Bars(Silent):
@@ -55,8 +56,10 @@ class Bars(Silent):
         )
         self._rounds: TaskID | None = None
         self._local: TaskID | None = None
+        self.draw: str | None = None
 
     def start(self, experiment: Experiment, done: list[dict[str, Any]]) -> None:
+        self.draw = _draw(experiment)
         for line in headline(experiment, done):
             self.console.print(line, markup=False, highlight=False)
         total = experiment.config.train.rounds
@@ -80,7 +83,7 @@ class Bars(Silent):
 
     def finish(self, summary: dict[str, Any], folder: Path) -> None:
         self.close()
-        self.console.print(closing(summary, folder), markup=False, highlight=False)
+        self.console.print(closing(summary, folder, self.draw), markup=False, highlight=False)
 
     def close(self) -> None:
         self.progress.stop()
@@ -99,7 +102,13 @@ def headline(experiment: Experiment, done: list[dict[str, Any]]) -> list[str]:
     return [first, f"going on after round {len(done)}"] if done else [first]
 
 
-def closing(summary: dict[str, Any], folder: Path) -> str:
+def _draw(experiment: Experiment) -> str | None:
+    """FedNoiL's `learner.draw`; other learners have none."""
+    return getattr(experiment.config.learner, "draw", None)
+
+
+def closing(summary: dict[str, Any], folder: Path, draw: str | None = None) -> str:
+    """How a run ended; classes without a right answer are told, and what may help, unless it is `draw`n so already."""
     known = summary["final_accuracy"] is not None
     accuracy = f"{summary['final_accuracy']:.2f} %, best {summary['best_accuracy']:.2f} %" if known else "not known"
     told = f"final accuracy {accuracy}, {summary['wall_s']:.1f} s; results in {folder}"
@@ -107,7 +116,8 @@ def closing(summary: dict[str, Any], folder: Path) -> str:
     if not known or not lost:
         return told
     which = f"class {lost[0]}" if len(lost) == 1 else f"the classes {', '.join(lost)}"
-    return f"{told}\nno test image of {which} is classified rightly (with FedNoiL try --set learner.draw=class)"
+    advice = "; --set learner.draw=class may help" if draw == "client" else ""
+    return f"{told}\nno test image of {which} is classified rightly{advice}"
 
 
 def _figures(record: dict[str, Any]) -> str:
