@@ -6,8 +6,8 @@ import csv
 import importlib
 import importlib.util
 import json
-import shutil
 import re
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path

@@ -57,12 +57,13 @@ def shuffled_anew(members: Tensor, seeds: Seeds, epochs: range, steps: int, size
     return members.gather(1, orders)[:, : steps * size].reshape(rows * steps, size)
 
 
-def by_class(labels: Tensor, num_classes: int) -> Tensor:
-    """An order [..., n] of places in labels [..., n] whose beginnings, of any length, have each class by its frequency:
-    the first of every class, the next ones, and so on; within a class, and where two are due at once, as they came."""
-    counts = labels.new_zeros(*labels.shape[:-1], num_classes).scatter_add(-1, labels, torch.ones_like(labels))
+def by_class(labels: Tensor, begin: Tensor) -> Tensor:
+    """An order [..., n] of places in labels [..., n] whose beginnings, of any length, have each class by its frequency;
+    within a class as they came. `begin` [..., C], in (0, 1), says how soon the first of each class is due: drawn at
+    random, a class of one label is in the first tenth of every tenth order."""
+    counts = labels.new_zeros(begin.shape).scatter_add(-1, labels, torch.ones_like(labels))
     grouped = labels.argsort(dim=-1, stable=True)
     of = labels.gather(-1, grouped)
     place = torch.arange(labels.shape[-1], device=labels.device) - (counts.cumsum(-1) - counts).gather(-1, of)
-    due = (place + 0.5).double() / counts.gather(-1, of)
+    due = (place + begin.gather(-1, of)) / counts.gather(-1, of)
     return torch.empty_like(due).scatter_(-1, grouped, due).argsort(dim=-1, stable=True)

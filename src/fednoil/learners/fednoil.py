@@ -26,7 +26,7 @@ from fednoil.learners.batches import by_class, shuffled_anew, side_by_side, weak
 from fednoil.learners.clean_share import clean_share
 from fednoil.learners.pseudo_labels import count_votes, decided, first_time, unlabelled_loss, widened
 from fednoil.plugins import About
-from fednoil.seeds import Seeds, gumbel
+from fednoil.seeds import Seeds, gumbel, open_uniform
 from fednoil.tensors import Tensors, joined
 
 _TINY = 1e-12
@@ -77,8 +77,20 @@ class FedNoilConfig(LearnerConfig):
     )
 
     later: ClassVar[frozenset[str]] = frozenset(
-        ("ra_ops", "x_augment", "redraw", "mu", "ramp", "pseudo_temperature", "views_as", "soft", "warmup", "ssl_start")
-    ) | {"draw"}
+        [
+            "ra_ops",
+            "x_augment",
+            "redraw",
+            "mu",
+            "ramp",
+            "pseudo_temperature",
+            "views_as",
+            "soft",
+            "warmup",
+            "ssl_start",
+            "draw",
+        ]
+    )
 
 
 class FedNoil(Learner):
@@ -179,7 +191,9 @@ class FedNoil(Learner):
         first = torch.arange(0, clients * count, count, device=weight.device)[:, None, None]
         order = race.argsort(dim=2, descending=True, stable=True)
         if self.config.draw == "class":
-            order = order.gather(2, by_class(labels[:, None].expand_as(order).gather(2, order), self.task.num_classes))
+            begin = open_uniform(seeds.child("class").keys(names, weight.device), self.task.num_classes)
+            drawn = labels[:, None].expand_as(order).gather(2, order)
+            order = order.gather(2, by_class(drawn, begin.unflatten(0, (clients, -1))))
         order = (order + first).flatten(0, 1)
         return order[:, :size], order[:, size:]
 
