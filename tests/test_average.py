@@ -85,6 +85,8 @@ def test_clients_train_as_without_it_and_the_average_is_scored(fednoil_values: d
     assert records[-1]["test_loss"] != plainly[-1]["test_loss"]
     assert records[-1]["train_loss"] == plainly[-1]["train_loss"]
     assert records[-1]["val_accuracy"] is not None
+    assert [r["last_accuracy"] for r in records] == [r["test_accuracy"] for r in plainly]
+    assert not any("last_accuracy" in r for r in plainly)
     assert plain[-1].average == {}
     looks = [final_looks(experiment, state, CPU)[0] for state in (states[-1], plain[-1])]
     assert not torch.equal(*looks)

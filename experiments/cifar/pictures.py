@@ -19,7 +19,9 @@ def draw_all(results: list[Row], curves: list[Row]) -> list[str]:
     found = [name for name, groups in shown.items() if draw(groups, curves, title, HERE / f"{name}.png")]
     if draw_final(together(results, SCREENED, full=True), curves, title, HERE / "full.png"):
         found.append("full")
-    return found + [f"{p}levels" for p in ("", "small-") if draw_levels(results, p, HERE / f"{p}levels.png")]
+    return found + [
+        f"{p}levels" for p in ("", "fashion-", "small-") if draw_levels(results, p, HERE / f"{p}levels.png")
+    ]
 
 
 def _pyplot() -> Any:

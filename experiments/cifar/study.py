@@ -37,7 +37,10 @@ from fednoil.errors import UserError
 from fednoil.records.folder import RunFolder
 from fednoil.runner import Silent, run
 
-FIGURES = ("val_accuracy", "test_accuracy", "label_precision", "pseudo_accuracy", "pseudo_accept", "lost_classes")
+FIGURES = (
+    *("val_accuracy", "test_accuracy", "last_accuracy", "label_precision", "pseudo_accuracy", "pseudo_accept"),
+    "lost_classes",
+)
 NAMES = ("setting", "variant", "seed", "rounds", "full")
 FIRST_JUDGED = 15  # round from which a run may be given up
 
@@ -185,11 +188,12 @@ def collect(runs: Path) -> None:
         for record in records:
             figures = {name: f"{record[name]:.2f}" for name in FIGURES if name in record}
             curves.append({"run": row["run"], "round": str(record["round"]), **figures})
-    write(RESULTS, results.values(), ["run", *NAMES, "planned", "given_up", *FIGURES, "final_test", "seconds", *MADE])
+    write(RESULTS, results.values(), ["run", *NAMES, "planned", "given_up", *FIGURES, *FINAL, "seconds", *MADE])
     write(CURVES, curves, ["run", "round", *FIGURES])
     print(f"{len(results)} runs in {RESULTS.name}")
 
 
+FINAL = ("final_test", "final_last")
 MADE = ("device", "precision", "config_hash", "sets")
 
 
@@ -211,6 +215,7 @@ def result(folder: Path, records: list[dict[str, Any]]) -> dict[str, str]:
         "given_up": lost.read_text().strip() if lost.is_file() else "",
         **means,
         "final_test": f"{records[-1]['test_accuracy']:.2f}",
+        **({"final_last": f"{records[-1]['last_accuracy']:.2f}"} if "last_accuracy" in records[-1] else {}),
         "seconds": f"{sum(r['wall_s'] for r in records):.1f}",
         **known,
         "config_hash": str(environment.get("config_hash", ""))[:12],

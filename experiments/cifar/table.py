@@ -23,11 +23,17 @@ TABLES = {"symmetric-high": False, "no-ssl": True}  # with semi-supervision, and
 
 def mean(rows: list[Row], name: str) -> str:
     """Mean over seeds, with the standard deviation where there is more than one; – where it is not known."""
-    values = [float(row[name]) for row in rows if row[name]]
+    values = [float(row[name]) for row in rows if row.get(name)]
     if not values:
         return "–"
     spread = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
     return f"{statistics.fmean(values):.1f}{spread}"
+
+
+def averaged(rows: list[Row], name: str, last: str) -> str:
+    """The mean of a figure, and in brackets that of the last model where the averaged one was scored."""
+    before = mean(rows, last)
+    return mean(rows, name) if before == "–" else f"{mean(rows, name)} (last model {before})"
 
 
 @dataclass(frozen=True)
@@ -111,7 +117,10 @@ def screening(groups: list[Group], agreed: Agreed, full: bool = False) -> str:
         rounds += " (given up)" if any(row["given_up"] for row in rows) else ""
         sets = " ".join(f"`{one}`" for one in group.sets.split()) or "–"
         judged = [] if full else [mean(rows, "val_accuracy"), gain(group, groups, agreed)]
-        figures = [mean(rows, name) for name in ("test_accuracy", "final_test", "label_precision")]
+        figures = [
+            averaged(rows, *names) for names in (("test_accuracy", "last_accuracy"), ("final_test", "final_last"))
+        ]
+        figures.append(mean(rows, "label_precision"))
         used = (
             "–"
             if mean(rows, "pseudo_accept") == "–"
@@ -192,8 +201,8 @@ def parts(results: list[Row], curves: list[Row]) -> dict[str, str]:
     return found | {
         "others": "\n\n".join(others) or "Not run yet.",
         "full": final,
-        "small-levels": levels(results, "small-"),
-        "count": counted([row for row in results if not row["setting"].startswith("small")]),
+        **{f"{prefix}levels": levels(results, prefix) for prefix in ("fashion-", "small-")},
+        "count": counted([row for row in results if not row["setting"].startswith(("fashion", "small"))]),
     }
 
 

@@ -150,6 +150,8 @@ VARIANTS = {variant.name: variant for group in GROUPS.values() for variant in gr
 _CIFAR = "paper/cifar10/iid/symmetric-high"
 _SMALL = "small/iid/symmetric-high"
 _SMALL_HELD = ("partition.samples_per_client=240", "data.validation=0.25")
+_FASHION = "paper/fashion-mnist/iid/symmetric-high"
+_FASHION_HELD = ("partition.samples_per_client=1200", "data.validation=0.5")
 _LEVELS = {f"noise-{level}": (f"noise.ratios=[{level / 100}]",) for level in (20, 40, 60, 80)}
 _LEVELS = {"noise-0": ("noise.kind=none",), **_LEVELS}
 PLACES: dict[str, Place] = {
@@ -162,6 +164,8 @@ PLACES: dict[str, Place] = {
         "paper/cifar100/iid/symmetric-high", held=("partition.samples_per_client=2000", "data.validation=0.5")
     ),
     **{level: Place(_CIFAR, sets) for level, sets in _LEVELS.items()},
+    "fashion": Place(_FASHION, held=_FASHION_HELD),
+    **{f"fashion-{level}": Place(_FASHION, sets, _FASHION_HELD) for level, sets in _LEVELS.items()},
     "small": Place(_SMALL, held=_SMALL_HELD),
     **{f"small-{level}": Place(_SMALL, sets, _SMALL_HELD) for level, sets in _LEVELS.items()},
 }

@@ -109,6 +109,10 @@ def play(
         return _job(experiment, replace(after, server=after.final), client, 0)
 
     evaluation = evaluate(experiment, executor, after.final, keep, round_idx, next_job)
+    last: dict[str, float] = {}
+    if average and evaluation and federation is None:  # a federation's clients are asked once
+        begun = evaluate(experiment, executor, next_server, keep, round_idx, next_job)
+        last = {"last_accuracy": begun.accuracy} if begun else {}
     after = replace(
         after,
         evidence=_remembered(experiment, state.evidence, chosen.looks, results, epochs),
@@ -122,6 +126,7 @@ def play(
     }
     if evaluation and (known := [a for a in evaluation.per_class if a is not None]):
         record["lost_classes"] = known.count(0.0)
+    record |= last
     if federation is None:  # a federation's clients keep their losses to themselves
         record["train_loss"] = sum(r.loss for r in results) / len(results)
     record |= {"local_epochs": epochs, "train_batches": after.train_batches, "selected": chosen.clients}

@@ -34,6 +34,7 @@ CURVES = {
     "labelled_share": "share of samples in the labelled set, %",
     "shifted_accuracy": "accuracy against (y + 1) mod C, %",
     "lost_classes": "classes without a right answer",
+    "last_accuracy": "test accuracy of the last model, not the averaged one, %",
     "test_loss": "test loss",
     "train_loss": "training loss",
     "local_epochs": "local epochs",
