@@ -19,7 +19,7 @@ from made_audit import at_site
 from PIL import Image
 
 from fednoil.audit import cases, files
-from fednoil.records.model_file import load_model
+from fednoil.records.model_file import LoadedModel, load_model
 
 COLUMNS = ["client", "item", "index", "given", "suggested", "p_wrong", "flagged", "rank"]
 
@@ -162,6 +162,31 @@ def test_other_bad_input(trained: Path, site: Path, tmp_path: Path) -> None:
     for (data, file), wanted in said.items():
         assert wanted in refused("audit", "--data", data, "--model", file, "--out", out)
     assert not out.exists()
+
+
+def test_the_device_is_a_gpu_where_there_is_one(
+    trained: Path, site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Asked of a pretended GPU, whose work the CPU does."""
+    asked = []
+
+    def load(path: Path, trusted: tuple[str, ...], device: torch.device) -> LoadedModel:
+        asked.append(device.type)
+        return load_model(path, trusted)
+
+    monkeypatch.setattr(cases, "load_model", load)
+    for number, (gpu, options) in enumerate(
+        [(False, ()), (True, ()), (True, ("--device", "cuda")), (True, ("--device", "cpu"))]
+    ):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda gpu=gpu: gpu)
+        at_site(trained, site, tmp_path / str(number), *options)
+    assert asked == ["cpu", "cuda", "cuda", "cpu"]
+    first, *others = [(tmp_path / f"{n}/audit/labels.csv").read_bytes() for n in range(4)]
+    assert others == [first] * 3
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    model = trained / "run" / "model.safetensors"
+    error = refused("audit", "--data", f"folder:{site}", "--model", model, "--out", tmp_path / "x", "--device", "cuda")
+    assert "--device = 'cuda', but PyTorch sees no CUDA GPU here" in error
 
 
 def test_the_model_remembers_its_accuracy_of_each_class(trained: Path, site: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import conftest
 import pytest
 from conftest import fednoil
+from made_runs import made_run
 from rich.console import Console
 
 from fednoil import __version__, runner
@@ -168,6 +169,38 @@ def test_compare(finished: Path) -> None:
     status, out, err = fednoil("compare", finished, finished)
     assert (status, err) == (0, "")
     assert out.count(f"{summary['final_accuracy']:.2f}") >= 2
+
+
+def test_compare_tells_runs_apart_that_have_one_name() -> None:
+    """`learner.draw` among the runs of its method, `train.lr` among all of the setting; the seed has a column."""
+    made_run(Path("a"), "fednoil-logarithm")
+    made_run(Path("b"), "fednoil-logarithm", changes={"learner": {"draw": "class"}})
+    made_run(Path("c"), "fednoil-logarithm", seed=1, changes={"learner": {"draw": "class"}})
+    made_run(Path("d"), "fedavg", changes={"train": {"lr": 0.5}})
+    rows = json.loads(fednoil("compare", "--json", "a", "b", "c", "d")[1])
+    default = f"train.lr={load_config({}).train.lr}"
+    assert [row["keys"] for row in rows] == [
+        ["learner.draw=client", default],
+        ["learner.draw=class", default],
+        ["learner.draw=class", default],
+        ["train.lr=0.5"],
+    ]
+    out = fednoil("compare", "a", "b")[1]
+    assert [line.split()[2] for line in out.splitlines()[-2:]] == ["(logarithm)"] * 2
+    assert [line.split()[3] for line in out.splitlines()[-2:]] == ["learner.draw=client", "learner.draw=class"]
+    assert "differs in" not in fednoil("compare", "b", "c")[1]
+
+
+def test_compare_needs_no_code_of_the_users_own() -> None:
+    """Runs travel: their code stays where it is. A key that one run alone has is told of it."""
+    for name, more in (("a", ""), ("b", "strength = 2")):
+        config = made_run(Path(name), "fedavg") / "config.toml"
+        text = config.read_text().replace('name = "erm"', f'name = "elsewhere:Mine"\n{more}')
+        config.write_text(text.replace('name = "cnn"', 'name = "elsewhere:Net"'))
+    rows = json.loads(fednoil("compare", "--json", "a", "b")[1])
+    assert [row["keys"] for row in rows] == [[], ["learner.strength=2"]]
+    config.write_text("[learner]\ndrawn = 1\n")
+    assert "fednoil: b: unknown key 'learner.drawn'" in refused("compare", "a", "b")
 
 
 def test_compare_of_an_unfinished_run_and_of_damaged_ones(finished: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,45 @@ def test_what_all_seeds_would_fail_by_is_told_once_and_leaves_nothing(tiny_npz: 
     status, _, err = fednoil("run", "--resume", "--seeds", "0,1", "--out", "nowhere")
     assert (status, "nowhere holds no run" in err) == (2, True)
     assert sorted(str(path) for path in Path().rglob("*")) == before
+
+
+OWN = """
+from fednoil.learners.erm import Erm, ErmConfig
+
+
+class Config(ErmConfig):
+    strength: float = 1.0
+
+    def lost_class_advice(self):
+        return f"more than {self.strength} may help"
+
+
+class Mine(Erm):
+    Config = Config
+"""
+
+
+@pytest.mark.parametrize(
+    ("learner", "advice"),
+    [("fednoil", "--set learner.draw=class may help"), ("advising:Mine", "more than 1.0 may help")],
+)
+def test_a_seed_that_lost_classes_says_so_with_its_learners_advice(
+    tiny_npz: Path, monkeypatch: pytest.MonkeyPatch, learner: str, advice: str
+) -> None:
+    """At such a learning rate a network stays as it began, which names few classes."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    Path("advising.py").write_text(OWN)
+    options = sets(data__name=f"npz:{tiny_npz}", learner__name=learner, train__lr=1e-30)
+    status, out, _ = fednoil("run", *options, "--seeds", "0,1", "--out", "all", "--jobs", 1)
+    assert status == 0
+    for number, line in enumerate(out.splitlines()[:2]):
+        per_class = json.loads(Path(f"all/seed-{number}/summary.json").read_text())["per_class_accuracy"]
+        lost = ", ".join(str(c) for c, right in enumerate(per_class) if right == 0)
+        assert len(lost) > 1
+        assert line.startswith(f"[{number + 1}/2] seed {number}: ")
+        assert line.endswith(f" s; no test image of the classes {lost} is classified rightly; {advice}")
+    status, out, _ = fednoil("run", *options, "--out", "one")
+    assert out.splitlines()[-1].endswith(f" is classified rightly; {advice}")
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,7 @@ def test_a_federation_ends_with_the_simulators_weights(
         assert ours["failed"] == {}
         if server != "apfl":  # whose clients' own models are on the nodes
             assert ours["test_accuracy"] == theirs["test_accuracy"]
+        assert "mean_alpha" not in ours
     assert describe(tmp_path / "federated")["finished"]
 
 

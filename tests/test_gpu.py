@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fednoil import rounds
+from fednoil.audit.cases import of_data
 from fednoil.config import load_config
 from fednoil.executors import capture, cuda, local
 from fednoil.executors.capture import Streams
@@ -348,3 +349,11 @@ def test_a_resumed_run_goes_on_as_if_never_stopped(
             assert torch.equal(tensor, other[name]), name
         else:
             assert torch.allclose(tensor, other[name], rtol=1e-3, atol=1e-5), name
+
+
+def test_an_audit_of_a_sites_data_looks_as_on_a_cpu(trained: Path) -> None:
+    """Class probabilities on the host, within what TF32 rounds."""
+    data, model = f"folder:{trained / 'photos'}", trained / "run" / "model.safetensors"
+    (there,), (here,) = (of_data(data, model, device=torch.device(name)).clients for name in ("cuda", "cpu"))
+    assert there.bundle["probabilities"].device.type == "cpu"
+    assert torch.allclose(there.bundle["probabilities"], here.bundle["probabilities"], atol=5e-3)

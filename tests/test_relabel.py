@@ -8,6 +8,8 @@ import io
 import json
 import os
 import shutil
+import subprocess
+import sys
 import unicodedata
 from collections import Counter
 from pathlib import Path
@@ -307,3 +309,50 @@ def test_a_dry_run_writes_nothing(photos: Path, tmp_path: Path) -> None:
     status, text, _ = fednoil("relabel", "--data", f"folder:{photos}", *args)
     assert (status, text.splitlines()[-1].split(": ")[1]) == (0, "1 changed, 0 kept, 0 dropped, 13 not decided")
     assert not (tmp_path / "o").exists()
+
+
+WRITER = """
+import sys, time
+from pathlib import Path
+from fednoil.audit.relabel import _whole
+
+with _whole(Path(sys.argv[1])) as place:
+    place.mkdir()
+    (place / "half.png").touch()
+    print(flush=True)
+    time.sleep(600)
+"""
+
+
+def test_what_a_killed_process_left_goes_and_what_a_running_one_writes_stays(photos: Path, tmp_path: Path) -> None:
+    def hidden() -> list[Path]:
+        return sorted(path for path in tmp_path.iterdir() if path.name.startswith("."))
+
+    def relabelled() -> None:
+        assert fednoil("relabel", "--data", f"folder:{photos}", "--decisions", decisions, "--out", out)[0] == 0
+        assert shades(out)["train/dög/1-2.png"] == 0
+        shutil.rmtree(out)
+
+    out, decisions = tmp_path / "o", write_csv(tmp_path / "d.csv", GOOD)
+    others = [tmp_path / ".relabel-password", tmp_path / ".relabel-12345678"]
+    others[0].mkdir()
+    (others[0] / "mine.txt").touch()
+    picture(tmp_path / "linked" / "o.png", 7)
+    others[1].symlink_to(tmp_path / "linked")
+    with subprocess.Popen([sys.executable, "-c", WRITER, out], stdout=subprocess.PIPE) as writer:
+        try:
+            assert writer.stdout is not None
+            writer.stdout.readline()
+            (place,) = set(hidden()) - set(others)
+            relabelled()
+            assert (place / "o" / "half.png").is_file()
+        finally:
+            writer.kill()
+    assert place.is_dir()
+    elsewhere = ("--out", tmp_path / "p")
+    assert fednoil("relabel", "--data", f"folder:{photos}", "--decisions", decisions, *elsewhere)[0] == 0
+    assert place.is_dir()  # a copy to another place
+    relabelled()
+    assert hidden() == sorted(others)
+    assert (others[0] / "mine.txt").is_file()
+    assert (others[1] / "o.png").is_file()

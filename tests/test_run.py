@@ -162,8 +162,20 @@ def test_what_needs_the_truth_is_absent_without_it(toml: Path, tmp_path: Path) -
 )
 def test_a_run_that_lost_a_class_says_so(per_class: list[float | None], told: str) -> None:
     summary = {"final_accuracy": 27.0, "best_accuracy": 30.0, "wall_s": 1.0, "per_class_accuracy": per_class}
-    first, *more = closing(summary, Path("runs/one"), "client").splitlines()
+    first, *more = closing(summary, Path("runs/one"), "this may help").splitlines()
     assert first == "final accuracy 27.00 %, best 30.00 %, 1.0 s; results in runs/one"
-    assert more == ([f"{told}; --set learner.draw=class may help"] if told else [])
-    for draw in ("class", None):  # it is drawn so already, or isn't FedNoiL
-        assert closing(summary, Path("runs/one"), draw).splitlines()[1:] == ([told] if told else [])
+    assert more == ([f"{told}; this may help"] if told else [])
+    assert closing(summary, Path("runs/one")).splitlines()[1:] == ([told] if told else [])
+
+
+@pytest.mark.parametrize(
+    ("learner", "advice"),
+    [
+        ({"name": "fednoil"}, "--set learner.draw=class may help"),
+        ({"name": "fednoil-plus"}, "--set learner.draw=class may help"),
+        ({"name": "fednoil", "draw": "class"}, ""),
+        ({"name": "erm"}, ""),
+    ],
+)
+def test_the_learner_knows_what_may_help(learner: dict[str, str], advice: str) -> None:
+    assert load_config({"learner": learner}).learner.lost_class_advice() == advice

@@ -358,6 +358,10 @@ def test_apfl_common_model_is_fedavgs(values: dict[str, Any], learner: str) -> N
     kept = apfl.keep[record["selected"][0]]
     assert 0 <= float(kept["alpha"]) <= 1
     assert any(name.startswith("own-") for name in kept)
+    alphas = [float(kept["alpha"]) for kept in apfl.keep.values()]
+    assert record["mean_alpha"] == pytest.approx(sum(alphas) / len(alphas))
+    assert len(set(alphas)) > 1
+    assert "mean_alpha" not in plain_record
 
 
 def test_apfl_counts_pseudo_labels_once(values: dict[str, Any]) -> None:
@@ -380,4 +384,5 @@ def test_apfls_mixed_model_without_a_personal_share_is_fedavgs(values: dict[str,
         for _ in range(2):
             state, records[name] = rounds.play(experiment, executor, state)
     assert records["apfl"]["test_accuracy"] == pytest.approx(records["fedavg"]["test_accuracy"])
+    assert records["apfl"]["mean_alpha"] == 0
     assert records["apfl"]["test_loss"] == pytest.approx(records["fedavg"]["test_loss"], rel=1e-6)

@@ -227,10 +227,10 @@ def assemble(config: Config, setting: Setting) -> Experiment:
     return Experiment(config, setting, task, server, learner, config.schedule.build(), template, seed)
 
 
-def pick_device(name: str) -> torch.device:
-    """`auto` takes a GPU where there is one."""
+def pick_device(name: str, key: str = "run.device") -> torch.device:
+    """`auto` takes a GPU where there is one; a refusal names the `key`."""
     if name == "cuda" and not torch.cuda.is_available():
-        raise UserError("run.device = 'cuda', but PyTorch sees no CUDA GPU here; use 'cpu' or 'auto'")
+        raise UserError(f"{key} = 'cuda', but PyTorch sees no CUDA GPU here; use 'cpu' or 'auto'")
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     return torch.device(name)

@@ -133,7 +133,7 @@ def play(
     if evaluation and evaluation.shifted is not None and experiment.config.noise.kind in ("pair", "manifest"):
         record["shifted_accuracy"] = evaluation.shifted  # a manifest may hold pair noise
     record |= validate(experiment, executor, next_job) | (evaluation.beside if evaluation else {})
-    record |= server.notes(next_server) | _figures(experiment, chosen, results, epochs)
+    record |= server.notes(next_server, keep) | _figures(experiment, chosen, results, epochs)
     if federation:
         record |= _happened(federation, chosen, results, enough, list(there))
     else:

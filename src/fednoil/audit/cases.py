@@ -97,10 +97,16 @@ def of_run(path: Path, client: int | None, data_dir: Path | None, device: torch.
 
 
 def of_data(
-    name: str, model_file: Path, *, resize: bool = False, skip_unknown: bool = False, trusted: tuple[str, ...] = ()
+    name: str,
+    model_file: Path,
+    *,
+    resize: bool = False,
+    skip_unknown: bool = False,
+    trusted: tuple[str, ...] = (),
+    device: torch.device | None = None,
 ) -> Cases:
-    """The labelled images of one site, with the final model alone."""
-    model = load_model(model_file, trusted)
+    """The labelled images of one site, with the final model alone, which looks at them on `device`, else on the CPU."""
+    model = load_model(model_file, trusted, device)
     found = read_items(name, model.image_shape, resize=resize)
     numbers = _numbers(name, found, model.class_names, skip_unknown)
     kept = np.flatnonzero(numbers >= 0)

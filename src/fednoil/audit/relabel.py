@@ -22,6 +22,8 @@ from fednoil.audit.decisions import Decision, read_decisions
 from fednoil.errors import UserError, nearest
 from fednoil.records.model_file import class_names
 
+_PLACE = ".relabel-"  # how the name begins under which a copy is written
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -145,10 +147,16 @@ def _check_left(source: Source, labels: np.ndarray) -> None:
 
 @contextlib.contextmanager
 def _whole(out: Path) -> Iterator[Path]:
-    """A place to write beside `out`; it becomes `out` in one step at the end, and goes if that isn't reached."""
+    """A place to write beside `out`; it becomes `out` in one step at the end, and goes if that isn't reached.
+
+    Only a process that is killed leaves it; the next one with the same `out` removes it.
+    """
     place: Path | None = None
+    lock: int | None = None
     try:
-        place = Path(tempfile.mkdtemp(prefix=".relabel-", dir=out.parent))
+        _clear(out)
+        place = Path(tempfile.mkdtemp(prefix=_PLACE, dir=out.parent))
+        lock = _locked(place)
         yield place / out.name
         if os.path.lexists(out):
             raise UserError(f"--out {out} has come into being meanwhile; choose another, nothing is overwritten")
@@ -163,3 +171,36 @@ def _whole(out: Path) -> Iterator[Path]:
     finally:
         if place is not None:
             shutil.rmtree(place, ignore_errors=True)
+        if lock is not None:
+            os.close(lock)
+
+
+def _clear(out: Path) -> None:
+    """Remove the places of copies to `out` whose processes are dead: nobody has them locked."""
+    for place in out.parent.glob(f"{_PLACE}{'?' * 8}"):  # as tempfile names them
+        with contextlib.suppress(OSError):  # it is another's, or gone by now
+            ours = all(part.name.startswith(out.name) for part in place.iterdir())
+            lock = _locked(place) if ours else None
+            if lock is not None:
+                shutil.rmtree(place, ignore_errors=True)
+                os.close(lock)
+
+
+def _locked(folder: Path) -> int | None:
+    """A folder's lock, which goes with this descriptor or with the process; None on a system without locks.
+
+    Where another process has it, that is a `BlockingIOError`.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        return None
+    lock = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(lock)
+        if isinstance(error, BlockingIOError):
+            raise
+        return None
+    return lock

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fednoil.errors import UserError
 
 if TYPE_CHECKING:
+    import torch
+
     from fednoil.audit.cases import Cases
 
 
@@ -36,7 +38,7 @@ def audit(
     data_dir: Annotated[
         Path | None, typer.Option("--data-dir", help="Folder with datasets; else $FEDNOIL_DATA is searched.")
     ] = None,
-    device: Annotated[str, typer.Option("--device", help="auto, cpu or cuda; the latter for a RUN.")] = "auto",
+    device: Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")] = "auto",
     budget: Annotated[
         str | None,
         typer.Option(
@@ -51,9 +53,8 @@ def audit(
 ) -> None:
     """Find wrong labels: a list of suspicious samples, and an estimate of each client's noise."""
     _check(run, client, data, model, method)
-    _check_source(
-        run, {"--resize": resize, "--skip-unknown": skip_unknown, "--trust": trust}, data_dir, _device(device)
-    )
+    _check_source(run, {"--resize": resize, "--skip-unknown": skip_unknown, "--trust": trust}, data_dir)
+    place = _device(device)
     if budget is not None and (run is None or client is not None):
         raise UserError("--budget trains all clients of a RUN again; give RUN, and neither --data nor --client")
     from fednoil.audit.budget import percentages
@@ -61,7 +62,6 @@ def audit(
     budgets = percentages(budget) if budget is not None else []
     from fednoil.audit import files, run_audit
     from fednoil.audit.cases import of_data, of_run
-    from fednoil.experiment import pick_device
 
     folder = out or (Path("audit") if run is None else run / ("budget" if budgets else "audit"))
     if budgets:
@@ -71,14 +71,15 @@ def audit(
     if data is not None:
         files.check_outside(folder, data)
     if run is not None:
-        cases = of_run(run, client, data_dir, pick_device(_device(device)))
+        cases = of_run(run, client, data_dir, place)
     else:
         assert data is not None
         assert model is not None
-        cases = of_data(data, model, resize=resize, skip_unknown=skip_unknown, trusted=tuple(trust or ()))
+        trusted = tuple(trust or ())
+        cases = of_data(data, model, resize=resize, skip_unknown=skip_unknown, trusted=trusted, device=place)
     if budgets:
         assert run is not None
-        return _budget(run, cases, budgets, method, folder, data_dir, _device(device), as_json)
+        return _budget(run, cases, budgets, method, folder, data_dir, place, as_json)
     try:
         summary = run_audit(cases, folder, method)
     except OSError as error:
@@ -104,7 +105,7 @@ def _budget(
     method: str,
     folder: Path,
     data_dir: Path | None,
-    device: str,
+    device: torch.device,
     as_json: bool,
 ) -> None:
     """Write budget.csv and the figure: accuracy over the share of labels that somebody looks at."""
@@ -114,12 +115,11 @@ def _budget(
     from fednoil.audit import estimates
     from fednoil.audit.budget import simulate, write_csv
     from fednoil.audit.cases import load_run
-    from fednoil.experiment import pick_device
     from fednoil.figures import draw_budget
 
     experiment, _ = load_run(run, data_dir)
     tell = (lambda _: None) if as_json else _tell
-    trainings, results = simulate(experiment, estimates(cases, method), budgets, pick_device(device), tell), []
+    trainings, results = simulate(experiment, estimates(cases, method), budgets, device, tell), []
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for result in trainings:
@@ -159,21 +159,22 @@ def _check(
         raise UserError("--client is for a RUN; --data is one client's")
 
 
-def _check_source(run: Path | None, of_site: dict[str, Any], data_dir: Path | None, device: str) -> None:
+def _check_source(run: Path | None, of_site: dict[str, Any], data_dir: Path | None) -> None:
     """Refuse options that would be left unread."""
     given = [name for name, value in of_site.items() if value]
     if run is not None and given:
         raise UserError(f"{given[0]} is for --data; a run's data and code are as it has used them")
     if run is None and data_dir is not None:
         raise UserError(f"--data-dir {data_dir} is for a RUN, whose dataset may have a name; --data has its own path")
-    if run is None and device == "cuda":
-        raise UserError("--device cuda is for a RUN; images of --data are looked at on the CPU, leave it out")
 
 
-def _device(name: str) -> Literal["auto", "cpu", "cuda"]:
+def _device(name: str) -> torch.device:
+    """What `--device` asks for."""
+    from fednoil.experiment import pick_device
+
     if name not in ("auto", "cpu", "cuda"):
         raise UserError(f"--device {name} is unknown; choose auto, cpu or cuda")
-    return name  # pyright: ignore[reportReturnType]
+    return pick_device(name, "--device")
 
 
 def _show(summary: dict[str, Any], folder: Path, as_json: bool) -> None:

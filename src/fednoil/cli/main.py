@@ -19,6 +19,7 @@ from rich.console import Console
 from fednoil import __version__
 from fednoil.cli import federation
 from fednoil.cli.audit import audit
+from fednoil.cli.compare import compare
 from fednoil.cli.methods import methods
 from fednoil.cli.relabel import relabel
 from fednoil.cli.report import report
@@ -153,39 +154,7 @@ def data(data_dir: DataDir = None, as_json: Json = False) -> None:
     show(rows, columns, "Datasets", as_json)
 
 
-@app.command()
-def compare(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders.")], as_json: Json = False
-) -> None:
-    """Show runs side by side."""
-    from fednoil.cli.tables import show
-    from fednoil.records.compare import describe, short_names
-
-    rows = [describe(path) for path in runs]
-    columns = {
-        "run": "run",
-        "method": "method",
-        "setting": "setting",
-        "seed": "seed",
-        "rounds": "rounds",
-        "final_accuracy": "final",
-        "best_accuracy": "best",
-        "last10_accuracy": "last 10",
-        "converged": "conv.",
-        "train_batches": "batches",
-        "wall_s": "s",
-    }
-    if not as_json:
-        names = short_names(runs)
-        for row, name in zip(rows, names, strict=True):
-            row["run"] = name if row["finished"] else f"{name} (unfinished)"
-    # What all runs have in common goes into the title, so that the rest fits a terminal.
-    common = {k: rows[0][k] for k in ("setting", "seed", "rounds") if len({row[k] for row in rows}) == 1}
-    shared = [str(value) if key == "setting" else f"{key} {value}" for key, value in common.items()]
-    title = "Test accuracy in percent" + "".join(f", {part}" for part in shared)
-    show(rows, {k: v for k, v in columns.items() if k not in common}, title, as_json)
-
-
+app.command()(compare)
 app.command()(report)
 app.command()(reproduce)
 app.command()(audit)

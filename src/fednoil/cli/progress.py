@@ -17,6 +17,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from fednoil.cli.reporters import lost_classes
 from fednoil.records.folder import RunFolder
 from fednoil.report.places import paper_name
 from fednoil.reproduce.plan import Cell
@@ -56,7 +57,8 @@ class Lines:
         if outcome.reason:
             return f"failed: {outcome.reason}"
         summary = RunFolder(self.out / outcome.cell.folder).summary()
-        return f"{summary['final_accuracy']:.2f} % in {outcome.seconds:.0f} s"
+        lost = lost_classes(summary, outcome.cell.config.learner.lost_class_advice())
+        return "; ".join(filter(None, [f"{summary['final_accuracy']:.2f} % in {outcome.seconds:.0f} s", lost]))
 
 
 class Bars(Lines):

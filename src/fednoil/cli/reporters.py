@@ -26,10 +26,11 @@ class Plain(Silent):
     def __init__(self, console: Console) -> None:
         self.console = console
         self.rounds = 0
-        self.draw: str | None = None
+        self.advice = ""
 
     def start(self, experiment: Experiment, done: list[dict[str, Any]]) -> None:
-        self.rounds, self.draw = experiment.config.train.rounds, _draw(experiment)
+        self.rounds = experiment.config.train.rounds
+        self.advice = experiment.config.learner.lost_class_advice()
         for line in headline(experiment, done):
             self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
@@ -38,7 +39,7 @@ class Plain(Silent):
         self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def finish(self, summary: dict[str, Any], folder: Path) -> None:
-        self.console.print(closing(summary, folder, self.draw), markup=False, highlight=False, soft_wrap=True)
+        self.console.print(closing(summary, folder, self.advice), markup=False, highlight=False, soft_wrap=True)
 
 
 class Bars(Silent):
@@ -56,10 +57,10 @@ class Bars(Silent):
         )
         self._rounds: TaskID | None = None
         self._local: TaskID | None = None
-        self.draw: str | None = None
+        self.advice = ""
 
     def start(self, experiment: Experiment, done: list[dict[str, Any]]) -> None:
-        self.draw = _draw(experiment)
+        self.advice = experiment.config.learner.lost_class_advice()
         for line in headline(experiment, done):
             self.console.print(line, markup=False, highlight=False)
         total = experiment.config.train.rounds
@@ -83,7 +84,7 @@ class Bars(Silent):
 
     def finish(self, summary: dict[str, Any], folder: Path) -> None:
         self.close()
-        self.console.print(closing(summary, folder, self.draw), markup=False, highlight=False)
+        self.console.print(closing(summary, folder, self.advice), markup=False, highlight=False)
 
     def close(self) -> None:
         self.progress.stop()
@@ -102,22 +103,21 @@ def headline(experiment: Experiment, done: list[dict[str, Any]]) -> list[str]:
     return [first, f"going on after round {len(done)}"] if done else [first]
 
 
-def _draw(experiment: Experiment) -> str | None:
-    """FedNoiL's `learner.draw`; other learners have none."""
-    return getattr(experiment.config.learner, "draw", None)
-
-
-def closing(summary: dict[str, Any], folder: Path, draw: str | None = None) -> str:
-    """How a run ended; classes without a right answer are told, and what may help, unless it is `draw`n so already."""
+def closing(summary: dict[str, Any], folder: Path, advice: str = "") -> str:
+    """How a run ended; a second line tells the classes that it has lost."""
     known = summary["final_accuracy"] is not None
     accuracy = f"{summary['final_accuracy']:.2f} %, best {summary['best_accuracy']:.2f} %" if known else "not known"
     told = f"final accuracy {accuracy}, {summary['wall_s']:.1f} s; results in {folder}"
+    return "\n".join(filter(None, [told, lost_classes(summary, advice) if known else ""]))
+
+
+def lost_classes(summary: dict[str, Any], advice: str) -> str:
+    """Which classes have no right answer at a run's end, and the learner's advice; "" where none is lost."""
     lost = [str(c) for c, right in enumerate(summary.get("per_class_accuracy") or ()) if right == 0]
-    if not known or not lost:
-        return told
+    if not lost:
+        return ""
     which = f"class {lost[0]}" if len(lost) == 1 else f"the classes {', '.join(lost)}"
-    advice = "; --set learner.draw=class may help" if draw == "client" else ""
-    return f"{told}\nno test image of {which} is classified rightly{advice}"
+    return "; ".join(filter(None, [f"no test image of {which} is classified rightly", advice]))
 
 
 def _figures(record: dict[str, Any]) -> str:

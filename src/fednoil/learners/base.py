@@ -60,6 +60,10 @@ class LearnerConfig(Section):
 
     name: str = "erm"
 
+    def lost_class_advice(self) -> str:
+        """What may help where a run ended without a right answer for some class, in a few words; "": nothing known."""
+        return ""
+
 
 @dataclass(frozen=True)
 class Task:

@@ -92,6 +92,9 @@ class FedNoilConfig(LearnerConfig):
         ]
     )
 
+    def lost_class_advice(self) -> str:
+        return "--set learner.draw=class may help" if self.draw == "client" else ""
+
 
 class FedNoil(Learner):
     Config = FedNoilConfig

@@ -41,8 +41,8 @@ class LoadedModel:
     per_class: tuple[float | None, ...] = ()  # and on each class's images there, None where it had none
 
     def probabilities(self, images: torch.Tensor) -> torch.Tensor:
-        """Class probabilities for uint8 images [N, C, H, W]: float32 [N, classes]."""
-        return torch.softmax(self.bench.logits(self.tensors, images), dim=1)
+        """Class probabilities for uint8 images [N, C, H, W], on the host as these are: float32 [N, classes]."""
+        return torch.softmax(self.bench.logits(self.tensors, images.to(self.bench.device)), dim=1).cpu()
 
 
 def save_model(
@@ -77,8 +77,9 @@ def save_model(
     write_tensors(path, tensors, {_KEY: json.dumps(about)})
 
 
-def load_model(path: Path, trusted: tuple[str, ...] = ()) -> LoadedModel:
-    """Read a model file. Code is imported only for import paths named in `trusted`, never on the file's word."""
+def load_model(path: Path, trusted: tuple[str, ...] = (), device: torch.device | None = None) -> LoadedModel:
+    """Read a model file, to run on `device`, else on the CPU. Code is imported only for import paths named in
+    `trusted`, never on the file's word."""
     about = _metadata(path)
     try:
         _check_trust(about["config"], trusted, path)
@@ -103,7 +104,7 @@ def load_model(path: Path, trusted: tuple[str, ...] = ()) -> LoadedModel:
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise UserError(f"{path}: its metadata is damaged: {error!r}") from None
     try:
-        bench = _bench(load_config(values), image_shape, class_names, normalisation)
+        bench = _bench(load_config(values), image_shape, class_names, normalisation, device or torch.device("cpu"))
     except UserError as error:
         raise UserError(f"{path}: its metadata is damaged or of another version: {error}") from None
     tensors = read_tensors(path)
@@ -152,13 +153,14 @@ def _bench(
     image_shape: tuple[int, int, int],
     class_names: tuple[str, ...],
     normalisation: tuple[tuple[float, ...], tuple[float, ...]],
+    device: torch.device,
 ) -> Workbench:
     train = config.train
     task = Task(len(class_names), image_shape, train.batch_size, train.lr, train.rounds)
     learner = learner_class(config.learner.name)(config.learner, task)
     learner = server_class(config.server.name)(config.server, task).wrap(learner)
     template = models.build(config.model, image_shape, len(class_names), Seed(0))
-    return Workbench(learner, template, normalisation, train, torch.device("cpu"))
+    return Workbench(learner, template, normalisation, train, device)
 
 
 def _check_shapes(path: Path, bench: Workbench, tensors: Tensors) -> None:

@@ -25,7 +25,7 @@ from fednoil.schedules import DecayConfig
 
 Values = dict[str, Any]
 
-_SETTING_SECTIONS = ("data", "partition", "noise", "model", "train")
+SETTING_SECTIONS = ("data", "partition", "noise", "model", "train")
 METHOD_SECTIONS = ("server", "learner", "schedule")
 _MOST_CHANGES = {"paper": 6, "small": 3}  # of a setting; more, and it is a setting of its own
 # The paper's name of a method where several rows have one preset: the row of Table 1.
@@ -135,7 +135,7 @@ def command_of(full: Values, conduct: Sequence[str] = ()) -> list[str] | None:
     parts = ("paper", place.dataset) if place.family == "paper" else ("small",)
     name = "/".join((*parts, place.setting, place.noise, method))
     base = load_config(preset(name)).model_dump(mode="json")
-    sections = (*_SETTING_SECTIONS, *METHOD_SECTIONS)
+    sections = (*SETTING_SECTIONS, *METHOD_SECTIONS)
     for section in sections:  # another name drops the preset's other keys
         if base[section].get("name") != full[section].get("name"):
             base[section] = {}
@@ -166,9 +166,9 @@ def _nearest_method(
         same_schedule = values["schedule"]["name"] == full["schedule"]["name"]
         found.append((len(changes) + (0 if same_schedule else 3), method, changes, values))
     if not found:
-        return method_name(full), _own_keys(full), _differences(full, candidates["fedavg"], _SETTING_SECTIONS)
+        return method_name(full), _own_keys(full), _differences(full, candidates["fedavg"], SETTING_SECTIONS)
     _, method, changes, values = min(found, key=lambda row: row[0])
-    return method, changes, _differences(full, values, _SETTING_SECTIONS)
+    return method, changes, _differences(full, values, SETTING_SECTIONS)
 
 
 @functools.cache
@@ -206,6 +206,17 @@ def set_arguments(values: Values, sections: tuple[str, ...]) -> tuple[str, ...]:
     )
 
 
+def differing(configs: Sequence[Values], sections: tuple[str, ...]) -> set[str]:
+    """The `section.key` in which not all of the configurations are alike."""
+    keys = [set(set_arguments(values, sections)) for values in configs]
+    return {key.split("=")[0] for key in set.union(*keys) - set.intersection(*keys)}
+
+
+def picked(values: Values, sections: tuple[str, ...], names: set[str]) -> tuple[str, ...]:
+    """The `section.key=value` whose keys are among `names`."""
+    return tuple(key for key in set_arguments(values, sections) if key.split("=")[0] in names)
+
+
 def _of_sites(full: Values, roster: Roster | None) -> Place:
     """Sites with data of their own: partition and noise of the configuration say nothing of them."""
     founders = roster.founders if roster else {}
@@ -222,7 +233,7 @@ def _digest(value: Any) -> str:
 
 def _own(full: Values) -> Place:
     """A setting in words; a short hash tells settings apart that the words don't."""
-    digest = _digest([full[s] for s in _SETTING_SECTIONS])
+    digest = _digest([full[s] for s in SETTING_SECTIONS])
     name = setting_name(full).split(" ")
     data, words = " ".join(name[:-2]), name[-2:]
     clients = f"{full['partition']['clients']} clients, {full['train']['rounds']} rounds, #{digest[:4]}"

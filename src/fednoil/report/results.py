@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from scipy.special import stdtr
 
-from fednoil.report.places import METHOD_SECTIONS, Place, key_of, set_arguments
+from fednoil.report.places import METHOD_SECTIONS, Place, differing, key_of, picked
 from fednoil.report.runs import Run
 
 METRICS = {"accuracy": "accuracy", "noise_ratio": "noise ratio", "precision": "precision", "recall": "recall"}
@@ -185,19 +185,14 @@ def _told_apart(rows: list[Row]) -> list[Row]:
     telling: dict[Any, set[str]] = {}
     for _, same in _grouped(rows, lambda row: (row.place.where, row.title)):
         if len(same) > 1:
-            keys = [set(_method_keys(row)) for row in same]
-            names = {key.split("=")[0] for key in set.union(*keys) - set.intersection(*keys)}
+            names = differing([row.runs[0].values for row in same], METHOD_SECTIONS)
             telling.setdefault(_same_line(same[0].runs[0]), set()).update(names)
     return [
-        replace(row, apart=tuple(key for key in _method_keys(row) if key.split("=")[0] in names))
+        replace(row, apart=picked(row.runs[0].values, METHOD_SECTIONS, names))
         if (names := telling.get(_same_line(row.runs[0])))
         else row
         for row in rows
     ]
-
-
-def _method_keys(row: Row) -> tuple[str, ...]:
-    return set_arguments(row.runs[0].values, METHOD_SECTIONS)
 
 
 def paired(a: Row, b: Row) -> Paired | None:

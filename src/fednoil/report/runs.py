@@ -162,10 +162,7 @@ def load_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
 def load_run(path: Path) -> Run:
     """Read one run folder."""
     folder = RunFolder(path)
-    try:
-        values = completed(read_toml(path / "config.toml"))
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
+    values = read_config(path)
     records = folder.records()
     if not records:
         raise UserError(f"{path} has no finished round yet")
@@ -189,6 +186,14 @@ def load_run(path: Path) -> Run:
     matrix = confusion.get("given_predicted")
     federated, place = "nodes" in records[-1], place_of(values, roster)
     return Run(path, place, values, finished, summary, curves, clients, matrix, environment, federated)
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The configuration of the run in a folder, with all keys."""
+    try:
+        return completed(read_toml(path / "config.toml"))
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
 
 
 def completed(raw: dict[str, Any]) -> dict[str, Any]:

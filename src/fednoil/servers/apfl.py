@@ -3,15 +3,16 @@
 Only w is sent and averaged, and it learns exactly as without APFL. The personal model learns on the mixed output
 α·v(x) + (1 − α)·w(x), with w held fixed; α moves once a round, by the gradient at the first batch. A client's v starts
 as the w of its first turn. Outputs are mixed rather than parameters, as in the authors' code, which is robust with
-BatchNorm. Scored is the mean over the clients that have trained of their mixed models; w's accuracy is told beside it.
-With a noisy-label learner both branches run the learner's own loss on the same views.
+BatchNorm. Scored is the mean over the clients that have trained of their mixed models; w's accuracy is told beside it,
+and the mean of these clients' α (`mean_alpha`). With a noisy-label learner both branches run the learner's own loss on
+the same views.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import torch
 from pydantic import Field
@@ -156,6 +157,16 @@ class Apfl(Server):
         return {**received, **keep} if "alpha" in keep else received
 
     def scored(self, state: ServerState, keep: Mapping[int, Tensors]) -> list[Scored]:
-        trained = {k: kept for k, kept in sorted(keep.items()) if "alpha" in kept}
+        trained = _trained(keep)
         clients = [Scored(f"client {k}", 1.0, {**state.tensors, **kept}) for k, kept in trained.items()]
         return [*clients, Scored("global", 0.0 if clients else 1.0, state.tensors)]
+
+    def notes(self, state: ServerState, keep: Mapping[int, Tensors]) -> dict[str, Any]:
+        """The mean α of the clients that have trained; a federation's keep theirs to themselves."""
+        alphas = [kept["alpha"] for kept in _trained(keep).values()]
+        return {"mean_alpha": float(torch.stack(alphas).mean())} if alphas else {}
+
+
+def _trained(keep: Mapping[int, Tensors]) -> dict[int, Tensors]:
+    """What the clients that have a personal model keep, by client."""
+    return {k: kept for k, kept in sorted(keep.items()) if "alpha" in kept}

@@ -138,6 +138,6 @@ class Server:
         """The one model that goes into the model file."""
         return state.tensors
 
-    def notes(self, state: ServerState) -> dict[str, Any]:
-        """What the record of a round should tell of this server."""
+    def notes(self, state: ServerState, keep: Mapping[int, Tensors]) -> dict[str, Any]:
+        """What the record of a round should tell of this server; `keep` is the clients' own state."""
         return {}

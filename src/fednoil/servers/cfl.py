@@ -169,7 +169,7 @@ class Cfl(Server):
         clusters = state.values["clusters"]
         return self.model_of(state, max(range(len(clusters)), key=lambda c: len(clusters[c])))
 
-    def notes(self, state: ServerState) -> dict[str, Any]:
+    def notes(self, state: ServerState, keep: Mapping[int, Tensors]) -> dict[str, Any]:
         """Who is with whom, all splits so far, and the lengths of each cluster's mean and longest update."""
         values = state.values
         return {"clusters": values["clusters"], "splits": values["splits"], "update_norms": values["norms"]}
