@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -131,3 +132,36 @@ def test_a_site_s_shards_need_no_test_images(tmp_path: Path, form: str) -> None:
     assert made.column("label").to_pylist() == [1, 0, 1]
     assert made.column("id").to_pylist() == ["a", "b", "c"]
     assert pq.read_table(source / "train-0.parquet").equals(table)
+
+
+def test_a_run_s_picture_whose_name_is_no_text_is_audited_and_moved(tmp_path: Path) -> None:
+    """Training reads it, so the audit of the run tells of it too; decisions find it under the name that was shown."""
+    names = ("bone", "lung", "heart", "skin")
+    photos = write_folder(tmp_path / "photos", tiny_arrays(), names)
+    odd = photos / "train" / "bone" / os.fsdecode(b"\xff.png")
+    try:
+        next((photos / "train" / "bone").iterdir()).rename(odd)
+    except OSError:
+        pytest.skip("this file system has text for names")
+    small = ("partition.clients=2", "partition.min_size=2", "train.rounds=1", "model.width=2", "noise.kind=auto")
+    sets = [word for key in (f"data.name=folder:{photos}", *small) for word in ("--set", key)]
+    sets += [
+        "--set",
+        "partition.samples_per_client=40",
+        "--set",
+        "schedule.epochs=1",
+        "--set",
+        "schedule.name=constant",
+    ]
+    status, _, err = fednoil("run", "demo", *sets, "--out", tmp_path / "run", "--quiet")
+    assert status == 0, err
+    status, _, err = fednoil("audit", tmp_path / "run", "--json")
+    assert status == 0, err
+    rows = pq.read_table(tmp_path / "run" / "audit" / "labels.parquet").to_pylist()
+    row = next(row for row in rows if row["item"] == r"train/bone/\xff.png")
+    decisions, copy = tmp_path / "decisions.csv", tmp_path / "copy"
+    head = "client,item,index,given,decision,label\n"
+    decisions.write_text(f"{head}{row['client']},{row['item']},{row['index']},bone,change,skin\n")
+    status, _, err = fednoil("relabel", "--data", f"folder:{photos}", "--decisions", decisions, "--out", copy)
+    assert status == 0, err
+    assert (copy / "train" / "skin" / odd.name).read_bytes() == odd.read_bytes()

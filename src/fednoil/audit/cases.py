@@ -205,7 +205,7 @@ def item_names(data: str, count: int) -> list[str]:
     if not data.startswith("folder:"):
         return [str(row) for row in range(count)]
     files = locate(data, None)
-    return [path.relative_to(files.where).as_posix() for path in files.paths[:count]]
+    return [readable(path.relative_to(files.where).as_posix()) for path in files.paths[:count]]
 
 
 def _numbers(name: str, found: Items, known: tuple[str, ...], skip_unknown: bool) -> np.ndarray:

@@ -18,7 +18,7 @@ from fednoil.config.loading import read_toml
 from fednoil.data import arrays, folder, parquet
 from fednoil.data.dataset import Dataset
 from fednoil.data.decoded import name_classes
-from fednoil.data.items import read_arrays
+from fednoil.data.items import read_arrays, readable
 from fednoil.data.sources import MINI
 from fednoil.errors import UserError
 from fednoil.files import naming
@@ -86,7 +86,7 @@ class FolderSource(Source):
         self.classes = tuple(dict.fromkeys(_composed(path.name) for path in folders))
         number = {name: i for i, name in enumerate(self.classes)}
         self.labels = np.array([number[_composed(path.parent.name)] for path in self.paths], np.int64)
-        self._rows = {_composed(path.as_posix()): row for row, path in enumerate(self.paths)}
+        self._rows = {_composed(readable(path.as_posix())): row for row, path in enumerate(self.paths)}
 
     @property
     def train(self) -> np.ndarray:
