@@ -134,6 +134,44 @@ def test_a_site_s_shards_need_no_test_images(tmp_path: Path, form: str) -> None:
     assert pq.read_table(source / "train-0.parquet").equals(table)
 
 
+def test_the_last_picture_of_a_site_s_class_can_go(site: Path, tmp_path: Path) -> None:
+    """A site may lack classes; data with test images, which are trained on alone, may not, and no data may be empty."""
+    for path in sorted((site / "train" / "lung").iterdir())[1:]:
+        path.unlink()
+    (last,) = (site / "train" / "lung").iterdir()
+    decisions, copy = (
+        decide(tmp_path / "decisions.csv", f",train/lung/{last.name},,lung,change,bone"),
+        tmp_path / "copy",
+    )
+    words = ("relabel", "--data", f"folder:{site}", "--decisions", decisions, "--out", copy)
+    assert "class 'lung' would have no training image left" in refused(*words)
+    shutil.rmtree(site / "test")
+    status, _, err = fednoil(*words)
+    assert status == 0, err
+    assert (copy / "train" / "bone" / last.name).read_bytes() == last.read_bytes()
+    assert not (copy / "train" / "lung").exists()
+    everything = [f",{p.relative_to(site)},,{p.parent.name},drop," for p in site.rglob("*.png")]
+    decide(decisions, *everything)
+    assert "every sample would be dropped" in refused(*words[:-1], tmp_path / "none")
+
+
+@pytest.mark.parametrize("form", ["npz", "parquet"])
+def test_the_last_row_of_a_site_s_class_can_go(tmp_path: Path, form: str) -> None:
+    """Here the only row of class 1 is dropped."""
+    source, copy, labels = tmp_path / f"site.{form}", tmp_path / f"copy.{form}", np.array([0, 1, 2])
+    buffer = io.BytesIO()
+    Image.fromarray(np.zeros((8, 8), np.uint8)).save(buffer, "PNG")
+    if form == "npz":
+        np.savez(source, x_train=np.zeros((3, 8, 8), np.uint8), y_train=labels)
+    else:
+        pq.write_table(pa.table({"image": [buffer.getvalue()] * 3, "label": labels}), source)
+    decisions = decide(tmp_path / "decisions.csv", ",1,1,1,drop,")
+    status, _, err = fednoil("relabel", "--data", f"{form}:{source}", "--decisions", decisions, "--out", copy)
+    assert status == 0, err
+    made = np.load(copy)["y_train"].tolist() if form == "npz" else pq.read_table(copy).column("label").to_pylist()
+    assert made == [0, 2]
+
+
 def test_a_run_s_picture_whose_name_is_no_text_is_audited_and_moved(tmp_path: Path) -> None:
     """Training reads it, so the audit of the run tells of it too; decisions find it under the name that was shown."""
     names = ("bone", "lung", "heart", "skin")

@@ -35,6 +35,7 @@ class Source(ABC):
     places: tuple[Path, ...] = ()  # folders that the copy must not lie in
     named: bool = True  # or classes are numbers
     hint: str = ""  # how a class of the folder {} is added to the data
+    alone: bool = True  # has test images, so that it is trained on alone; a site among several may lack classes
 
     @property
     def train(self) -> np.ndarray:
@@ -71,7 +72,8 @@ class FolderSource(Source):
     def __init__(self, root: Path) -> None:
         self._root = root
         split = [root / name for name in ("train", "test") if (root / name).is_dir()]
-        if len(split) < 2:
+        self.alone = len(split) == 2
+        if not self.alone:
             self.hint = "; an empty folder '{}' beside the others makes it one"
         tops = split if root / "train" in split else [root]
         found = [folder.labelled(top) for top in tops]
@@ -136,7 +138,8 @@ class NpzSource(Source):
         if not path.is_file():
             raise UserError(f"npz:{path} is not a file; give an .npz with x_train and y_train")
         values = arrays.load_arrays(path, f"npz:{path}")
-        if {"x_test", "y_test"} & values.keys():
+        self.alone = bool({"x_test", "y_test"} & values.keys())
+        if self.alone:
             decoded = arrays.find(path).read()
             self.classes, self.labels = decoded.class_names, decoded.train.labels
         else:  # a site's, which is audited and not trained on alone
@@ -176,7 +179,8 @@ class ParquetSource(Source):
 
     def __init__(self, root: Path) -> None:
         self._root, self.places = root, (root,) if root.is_dir() else ()
-        if parquet.shards(root, "test"):
+        self.alone = bool(parquet.shards(root, "test"))
+        if self.alone:
             parquet.find(root)
         self.shards, names = parquet.read_labels(parquet.training_files(root))
         self.labels = np.concatenate([shard.labels for shard in self.shards]).astype(np.int64)
