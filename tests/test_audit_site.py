@@ -126,6 +126,39 @@ def test_images_of_another_size_are_refused_or_scaled(trained: Path, site: Path,
     assert summary["overall"]["samples"] == 80
 
 
+def test_people_see_pictures_as_they_lie(trained: Path, site: Path) -> None:
+    """In colour and in proportion, though this model sees 8×8 pixels in grey: the first is 200×100 pixels of red."""
+    paths = sorted((site / "train").rglob("*.png"))
+    model = trained / "run" / "model.safetensors"
+    assert cases.of_data(f"folder:{site}", model).images(3).shape == (8, 8, 1)
+    red = Image.new("RGB", (200, 100), (250, 0, 0))
+    red.save(paths[0].with_suffix(".jpg"), quality=95)
+    paths[0].unlink()
+    found = cases.of_data(f"folder:{site}", model, resize=True)
+    case = found.clients[0]
+    first = next(n for n, item in enumerate(case.items) if item.endswith(".jpg"))
+    shown = found.images(int(case.index[first]))
+    assert shown.shape == (96, 96, 3)
+    assert np.abs(shown[24:72].astype(int) - (250, 0, 0)).max() < 12
+    assert (shown[:23].max(), shown[73:].max()) == (0, 0)
+    assert case.notices == ("1 image was scaled to 8×8 pixels", "1 image was made grey for the model")
+    for path in paths[1:]:
+        red.save(path)
+    assert cases.of_data(f"folder:{site}", model, resize=True).images(3).shape == (48, 96, 3)
+
+
+def test_a_large_jpeg_is_shown_whole(trained: Path, site: Path) -> None:
+    """Though it is decoded small: its upper half is black, its lower half white."""
+    pixels = np.zeros((1600, 1600), np.uint8)
+    pixels[800:] = 255
+    for path in (site / "train").rglob("*.png"):
+        path.unlink()
+    Image.fromarray(pixels).save(site / "train" / "bone" / "large.jpg")
+    shown = cases.of_data(f"folder:{site}", trained / "run" / "model.safetensors", resize=True).images(0)
+    assert shown.shape == (96, 96, 3)
+    assert (shown[:40].max() < 10, shown[56:].min() > 245) == (True, True)
+
+
 def test_other_bad_input(trained: Path, site: Path, tmp_path: Path) -> None:
     """Each is one line, and nothing is written."""
     model, out = trained / "run" / "model.safetensors", tmp_path / "out"

@@ -58,7 +58,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Cases:
-    """All clients of an audit; `images` gives a row of the data as uint8 [H, W, C]."""
+    """All clients of an audit; `images` gives a row of the data to look at, uint8 [H, W, C]."""
 
     data: str
     class_names: tuple[str, ...]
@@ -130,8 +130,8 @@ def of_data(
         notices=found.notices,
         duplicates=duplicates(items, images),
     )
-    place = {int(row): n for n, row in enumerate(case.index)}
-    return Cases(readable(name), model.class_names, [case], lambda row: images[place[row]].transpose(1, 2, 0))
+    place = {int(row): n for n, row in enumerate(found.index)}
+    return Cases(readable(name), model.class_names, [case], lambda row: found.shown(place[row]))
 
 
 def load_run(path: Path, data_dir: Path | None = None) -> tuple[Experiment, RunState]:
