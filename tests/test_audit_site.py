@@ -72,6 +72,8 @@ def test_unreadable_images_are_listed_and_skipped(trained: Path, site: Path, tmp
     (site / "train" / "bone" / "notes.txt").write_text("x")
     Image.fromarray(np.zeros((8, 8), np.uint16)).save(site / "train" / "lung" / "deep.png")
     (site / "train" / "stray.png").write_bytes(b"")
+    (site / "train" / "skin" / "gone.png").symlink_to(tmp_path / "nowhere")
+    (site / "train" / "skin" / "more").mkdir()
     summary, told = at_site(trained, site, tmp_path)
     skipped = dict(summary["clients"][0]["skipped"])
     assert skipped.keys() == {
@@ -79,12 +81,17 @@ def test_unreadable_images_are_listed_and_skipped(trained: Path, site: Path, tmp
         "train/bone/notes.txt",
         "train/lung/deep.png",
         "train/stray.png",
+        "train/skin/gone.png",
+        "train/skin/more",
     }
+    assert skipped["train/bone/notes.txt"].startswith("is not an image file (.png, ")
+    assert "link to nothing" in skipped["train/skin/gone.png"]
+    assert skipped["train/skin/more"] == "is a folder in a class folder"
     assert "can't be read as an image" in skipped["train/bone/broken.png"]
     assert "8 bits" in skipped["train/lung/deep.png"]
-    assert summary["overall"]["skipped"] == 4
+    assert summary["overall"]["skipped"] == 6
     assert summary["overall"]["samples"] == 80
-    assert "and 3 more" in told
+    assert "and 5 more" in told
 
 
 def test_duplicates_are_told_and_kept(trained: Path, site: Path, tmp_path: Path) -> None:

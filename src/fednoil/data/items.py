@@ -18,7 +18,7 @@ from PIL import Image, ImageOps
 from fednoil.data import parquet
 from fednoil.data.arrays import load_arrays, names_of
 from fednoil.data.decoded import channels_first
-from fednoil.data.folder import is_picture, name_of, visible
+from fednoil.data.folder import SUFFIXES, is_picture, name_of, visible
 from fednoil.data.images import Encoded, as_mode, open_picture
 from fednoil.errors import UserError
 
@@ -159,8 +159,7 @@ def _folder(root: Path, shape: Shape) -> Raw:
         for path in files:
             item = _item(path, root)
             if not is_picture(path):
-                deeper = path.is_dir() and not path.is_symlink()
-                skipped.append((item, "is a folder in a class folder" if deeper else "is not an image file"))
+                skipped.append((item, _no_picture(path)))
             elif not _is_text(path.relative_to(root).as_posix()):
                 skipped.append((item, "has a name that is not UTF-8; rename it"))
             else:
@@ -237,6 +236,15 @@ def _opened(picture: Picture) -> Image.Image:
     if isinstance(picture, np.ndarray):
         return Image.fromarray(picture[0] if len(picture) == 1 else picture.transpose(1, 2, 0))
     return open_picture(picture)
+
+
+def _no_picture(path: Path) -> str:
+    """Why something in a class folder is no picture."""
+    if path.is_dir():
+        return "is a folder in a class folder"
+    if path.suffix.lower() in SUFFIXES:
+        return "is a link to nothing, or no file"
+    return f"is not an image file ({', '.join(SUFFIXES)})"
 
 
 def _item(path: Path, root: Path) -> str:
