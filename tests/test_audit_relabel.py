@@ -16,6 +16,8 @@ from conftest import fednoil, refused, tiny_arrays, write_folder
 from made_audit import at_site
 from PIL import Image
 
+from fednoil.data.items import read_items
+
 COLUMNS = ["client", "item", "index", "given", "suggested", "p_wrong", "flagged", "rank"]
 
 
@@ -170,6 +172,21 @@ def test_the_last_row_of_a_site_s_class_can_go(tmp_path: Path, form: str) -> Non
     assert status == 0, err
     made = np.load(copy)["y_train"].tolist() if form == "npz" else pq.read_table(copy).column("label").to_pylist()
     assert made == [0, 2]
+
+
+def test_classes_may_be_called_train_and_test(tmp_path: Path) -> None:
+    """Vehicles and exams: `train` with pictures and no folders in it is a class like any other."""
+    photos, copy = tmp_path / "photos", tmp_path / "copy"
+    for name in ("car", "test", "train"):
+        (photos / name).mkdir(parents=True)
+        Image.new("L", (8, 8)).save(photos / name / f"{name}.png")
+    found = read_items(f"folder:{photos}", (1, 8, 8), resize=False)
+    assert found.class_names == ("car", "test", "train")
+    assert found.items == ("car/car.png", "test/test.png", "train/train.png")
+    decisions = decide(tmp_path / "decisions.csv", ",train/train.png,2,train,accept,car", ",test/test.png,1,test,drop,")
+    status, _, err = fednoil("relabel", "--data", f"folder:{photos}", "--decisions", decisions, "--out", copy)
+    assert status == 0, err
+    assert {path.relative_to(copy).as_posix() for path in copy.rglob("*.png")} == {"car/car.png", "car/train.png"}
 
 
 def test_a_run_s_picture_whose_name_is_no_text_is_audited_and_moved(tmp_path: Path) -> None:

@@ -71,11 +71,11 @@ class FolderSource(Source):
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        split = [root / name for name in ("train", "test") if (root / name).is_dir()]
-        self.alone = len(split) == 2
+        inside = root.is_dir() and folder.classes_in(root) != root
+        tops = [root / name for name in ("train", "test") if (root / name).is_dir()] if inside else [root]
+        self.alone = len(tops) == 2
         if not self.alone:
             self.hint = "; an empty folder '{}' beside the others makes it one"
-        tops = split if root / "train" in split else [root]
         found = [folder.labelled(top) for top in tops]
         self.paths, folders, self._others = (
             [path.relative_to(root) for part in parts for path in part] for parts in zip(*found, strict=True)

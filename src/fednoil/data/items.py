@@ -18,7 +18,7 @@ from PIL import Image, ImageOps
 from fednoil.data import parquet
 from fednoil.data.arrays import load_arrays, names_of
 from fednoil.data.decoded import channels_first
-from fednoil.data.folder import SUFFIXES, is_picture, name_of, visible
+from fednoil.data.folder import SUFFIXES, classes_in, is_picture, name_of, visible
 from fednoil.data.images import Encoded, as_mode, open_picture
 from fednoil.errors import UserError
 
@@ -139,10 +139,10 @@ def _box(sizes: set[tuple[int, int]]) -> tuple[int, int]:
 
 
 def _folder(root: Path, shape: Shape) -> Raw:
-    """<class>/<image files> in `root`, or in its folder `train` where there is one."""
+    """<class>/<image files> in `root`, or in its folder `train`."""
     if not root.is_dir():
         raise UserError(f"folder:{root} is not a folder; expected <class>/<image files> in it")
-    top = root / "train" if (root / "train").is_dir() else root
+    top = classes_in(root)
     items, labels, pictures, skipped, notices = [], [], [], [], []
     names: list[str] = []
     for folder in visible(top):
