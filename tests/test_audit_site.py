@@ -70,6 +70,8 @@ def test_a_sites_arrays(trained: Path, tmp_path: Path, form: str) -> None:
 def test_unreadable_images_are_listed_and_skipped(trained: Path, site: Path, tmp_path: Path) -> None:
     (site / "train" / "bone" / "broken.png").write_bytes(b"no picture")
     (site / "train" / "bone" / "notes.txt").write_text("x")
+    cut = next((site / "train" / "skin").iterdir())
+    cut.write_bytes(cut.read_bytes()[:-40])
     Image.fromarray(np.zeros((8, 8), np.uint16)).save(site / "train" / "lung" / "deep.png")
     (site / "train" / "stray.png").write_bytes(b"")
     (site / "train" / "skin" / "gone.png").symlink_to(tmp_path / "nowhere")
@@ -83,15 +85,17 @@ def test_unreadable_images_are_listed_and_skipped(trained: Path, site: Path, tmp
         "train/stray.png",
         "train/skin/gone.png",
         "train/skin/more",
+        f"train/skin/{cut.name}",
     }
+    assert "truncated" in skipped[f"train/skin/{cut.name}"]
     assert skipped["train/bone/notes.txt"].startswith("is not an image file (.png, ")
     assert "link to nothing" in skipped["train/skin/gone.png"]
     assert skipped["train/skin/more"] == "is a folder in a class folder"
     assert "can't be read as an image" in skipped["train/bone/broken.png"]
     assert "8 bits" in skipped["train/lung/deep.png"]
-    assert summary["overall"]["skipped"] == 6
-    assert summary["overall"]["samples"] == 80
-    assert "and 5 more" in told
+    assert summary["overall"]["skipped"] == 7
+    assert summary["overall"]["samples"] == 79
+    assert "and 6 more" in told
 
 
 def test_duplicates_are_told_and_kept(trained: Path, site: Path, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from fednoil.data import parquet
 from fednoil.data.arrays import load_arrays, names_of
 from fednoil.data.decoded import channels_first
 from fednoil.data.folder import SUFFIXES, classes_in, is_picture, name_of, visible
-from fednoil.data.images import Encoded, as_mode, open_picture
+from fednoil.data.images import Encoded, as_mode, open_picture, why_unreadable
 from fednoil.errors import UserError
 
 Shape = tuple[int, int, int]
@@ -221,7 +221,7 @@ def _seen(picture: Picture, shape: Shape, resize: bool) -> _Seen | str:
     except UserError as error:
         return str(error)
     except Exception as error:  # decoders raise OSError, SyntaxError, ValueError, struct.error and more
-        return f"can't be read as an image ({type(error).__name__})"
+        return why_unreadable(error)
     size = image.size
     if size != (width, height):
         if not resize:
