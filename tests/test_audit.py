@@ -20,7 +20,9 @@ from pyarrow import csv
 from fednoil.audit import files
 from fednoil.audit.cases import load_run
 from fednoil.audit.decisions import unguard
+from fednoil.config import load_config
 from fednoil.errors import UserError
+from fednoil.runner import Silent, run
 
 COLUMNS = ["client", "item", "index", "given", "suggested", "p_wrong", "flagged", "rank"]
 
@@ -168,6 +170,19 @@ def test_an_unfinished_run_is_told(trained: Path, tmp_path: Path, monkeypatch: p
     status, told, _ = fednoil("audit", trained / "run", "--out", tmp_path / "audit")
     assert status == 0
     assert "the run is unfinished: this rests on round 2 of 6" in told
+
+
+def test_samples_held_out_are_told_and_clean_labels_need_no_budget(values: dict[str, Any], tmp_path: Path) -> None:
+    """A quarter of each client's samples is not trained on, so that no round has looked at them."""
+    values["data"]["validation"], values["noise"] = 0.25, {"kind": "none"}
+    run(load_config(values), tmp_path / "run", Silent())
+    status, told, err = fednoil("audit", tmp_path / "run", "--json")
+    assert status == 0, err
+    for entry in json.loads(told)["clients"]:
+        held = round(entry["samples"] / 3)
+        assert f"{held} samples held out by data.validation are not audited" in entry["notices"]
+    assert "this run has none by its noise.kind" in refused("audit", tmp_path / "run", "--budget", "10")
+    assert not (tmp_path / "run" / "budget").exists()
 
 
 def test_a_model_that_has_diverged_is_refused(trained: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

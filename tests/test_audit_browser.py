@@ -149,6 +149,12 @@ def test_import_gives_exported_decisions_back(browser: Any, page_file: Path, tmp
     (tmp_path / "d.csv").write_text("a;b\n1;2\n")
     second.page.set_input_files("#file", tmp_path / "d.csv")
     second.wait_for("#alert:has-text('no column client')", 1)
+    head, one, *rest = (tmp_path / "a.csv").read_text(encoding="utf-8").splitlines(keepends=True)
+    (tmp_path / "e.csv").write_text("".join([head, one, '0,a"b.png,7,cat,accept,cat\n', *rest]), encoding="utf-8")
+    third = Page(browser, page_file)
+    third.page.set_input_files("#file", tmp_path / "e.csv")
+    third.wait_for("#alert:has-text('Nothing was read')", 1)  # and not the lines up to there alone
+    assert set(third.states(60)) == {""}
     assert second.states(60) == first.states(60)
     assert second.errors == []
 

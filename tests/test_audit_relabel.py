@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -14,6 +15,8 @@ import pytest
 from conftest import fednoil, refused, tiny_arrays, write_folder
 from made_audit import at_site
 from PIL import Image
+
+from fednoil.data.items import read_items
 
 COLUMNS = ["client", "item", "index", "given", "suggested", "p_wrong", "flagged", "rank"]
 
@@ -131,3 +134,89 @@ def test_a_site_s_shards_need_no_test_images(tmp_path: Path, form: str) -> None:
     assert made.column("label").to_pylist() == [1, 0, 1]
     assert made.column("id").to_pylist() == ["a", "b", "c"]
     assert pq.read_table(source / "train-0.parquet").equals(table)
+
+
+def test_the_last_picture_of_a_site_s_class_can_go(site: Path, tmp_path: Path) -> None:
+    """A site may lack classes; data with test images, which are trained on alone, may not, and no data may be empty."""
+    for path in sorted((site / "train" / "lung").iterdir())[1:]:
+        path.unlink()
+    (last,) = (site / "train" / "lung").iterdir()
+    decisions, copy = (
+        decide(tmp_path / "decisions.csv", f",train/lung/{last.name},,lung,change,bone"),
+        tmp_path / "copy",
+    )
+    words = ("relabel", "--data", f"folder:{site}", "--decisions", decisions, "--out", copy)
+    assert "class 'lung' would have no training image left" in refused(*words)
+    shutil.rmtree(site / "test")
+    status, _, err = fednoil(*words)
+    assert status == 0, err
+    assert (copy / "train" / "bone" / last.name).read_bytes() == last.read_bytes()
+    assert not (copy / "train" / "lung").exists()
+    everything = [f",{p.relative_to(site)},,{p.parent.name},drop," for p in site.rglob("*.png")]
+    decide(decisions, *everything)
+    assert "every sample would be dropped" in refused(*words[:-1], tmp_path / "none")
+
+
+@pytest.mark.parametrize("form", ["npz", "parquet"])
+def test_the_last_row_of_a_site_s_class_can_go(tmp_path: Path, form: str) -> None:
+    """Here the only row of class 1 is dropped."""
+    source, copy, labels = tmp_path / f"site.{form}", tmp_path / f"copy.{form}", np.array([0, 1, 2])
+    buffer = io.BytesIO()
+    Image.fromarray(np.zeros((8, 8), np.uint8)).save(buffer, "PNG")
+    if form == "npz":
+        np.savez(source, x_train=np.zeros((3, 8, 8), np.uint8), y_train=labels)
+    else:
+        pq.write_table(pa.table({"image": [buffer.getvalue()] * 3, "label": labels}), source)
+    decisions = decide(tmp_path / "decisions.csv", ",1,1,1,drop,")
+    status, _, err = fednoil("relabel", "--data", f"{form}:{source}", "--decisions", decisions, "--out", copy)
+    assert status == 0, err
+    made = np.load(copy)["y_train"].tolist() if form == "npz" else pq.read_table(copy).column("label").to_pylist()
+    assert made == [0, 2]
+
+
+def test_classes_may_be_called_train_and_test(tmp_path: Path) -> None:
+    """Vehicles and exams: `train` with pictures and no folders in it is a class like any other."""
+    photos, copy = tmp_path / "photos", tmp_path / "copy"
+    for name in ("car", "test", "train"):
+        (photos / name).mkdir(parents=True)
+        Image.new("L", (8, 8)).save(photos / name / f"{name}.png")
+    found = read_items(f"folder:{photos}", (1, 8, 8), resize=False)
+    assert found.class_names == ("car", "test", "train")
+    assert found.items == ("car/car.png", "test/test.png", "train/train.png")
+    decisions = decide(tmp_path / "decisions.csv", ",train/train.png,2,train,accept,car", ",test/test.png,1,test,drop,")
+    status, _, err = fednoil("relabel", "--data", f"folder:{photos}", "--decisions", decisions, "--out", copy)
+    assert status == 0, err
+    assert {path.relative_to(copy).as_posix() for path in copy.rglob("*.png")} == {"car/car.png", "car/train.png"}
+
+
+def test_a_run_s_picture_whose_name_is_no_text_is_audited_and_moved(tmp_path: Path) -> None:
+    """Training reads it, so the audit of the run tells of it too; decisions find it under the name that was shown."""
+    names = ("bone", "lung", "heart", "skin")
+    photos = write_folder(tmp_path / "photos", tiny_arrays(), names)
+    odd = photos / "train" / "bone" / os.fsdecode(b"\xff.png")
+    try:
+        next((photos / "train" / "bone").iterdir()).rename(odd)
+    except OSError:
+        pytest.skip("this file system has text for names")
+    small = ("partition.clients=2", "partition.min_size=2", "train.rounds=1", "model.width=2", "noise.kind=auto")
+    sets = [word for key in (f"data.name=folder:{photos}", *small) for word in ("--set", key)]
+    sets += [
+        "--set",
+        "partition.samples_per_client=40",
+        "--set",
+        "schedule.epochs=1",
+        "--set",
+        "schedule.name=constant",
+    ]
+    status, _, err = fednoil("run", "demo", *sets, "--out", tmp_path / "run", "--quiet")
+    assert status == 0, err
+    status, _, err = fednoil("audit", tmp_path / "run", "--json")
+    assert status == 0, err
+    rows = pq.read_table(tmp_path / "run" / "audit" / "labels.parquet").to_pylist()
+    row = next(row for row in rows if row["item"] == r"train/bone/\xff.png")
+    decisions, copy = tmp_path / "decisions.csv", tmp_path / "copy"
+    head = "client,item,index,given,decision,label\n"
+    decisions.write_text(f"{head}{row['client']},{row['item']},{row['index']},bone,change,skin\n")
+    status, _, err = fednoil("relabel", "--data", f"folder:{photos}", "--decisions", decisions, "--out", copy)
+    assert status == 0, err
+    assert (copy / "train" / "skin" / odd.name).read_bytes() == odd.read_bytes()

@@ -70,8 +70,12 @@ def test_a_sites_arrays(trained: Path, tmp_path: Path, form: str) -> None:
 def test_unreadable_images_are_listed_and_skipped(trained: Path, site: Path, tmp_path: Path) -> None:
     (site / "train" / "bone" / "broken.png").write_bytes(b"no picture")
     (site / "train" / "bone" / "notes.txt").write_text("x")
+    cut = next((site / "train" / "skin").iterdir())
+    cut.write_bytes(cut.read_bytes()[:-40])
     Image.fromarray(np.zeros((8, 8), np.uint16)).save(site / "train" / "lung" / "deep.png")
     (site / "train" / "stray.png").write_bytes(b"")
+    (site / "train" / "skin" / "gone.png").symlink_to(tmp_path / "nowhere")
+    (site / "train" / "skin" / "more").mkdir()
     summary, told = at_site(trained, site, tmp_path)
     skipped = dict(summary["clients"][0]["skipped"])
     assert skipped.keys() == {
@@ -79,12 +83,19 @@ def test_unreadable_images_are_listed_and_skipped(trained: Path, site: Path, tmp
         "train/bone/notes.txt",
         "train/lung/deep.png",
         "train/stray.png",
+        "train/skin/gone.png",
+        "train/skin/more",
+        f"train/skin/{cut.name}",
     }
+    assert "truncated" in skipped[f"train/skin/{cut.name}"]
+    assert skipped["train/bone/notes.txt"].startswith("is not an image file (.png, ")
+    assert "link to nothing" in skipped["train/skin/gone.png"]
+    assert skipped["train/skin/more"] == "is a folder in a class folder"
     assert "can't be read as an image" in skipped["train/bone/broken.png"]
     assert "8 bits" in skipped["train/lung/deep.png"]
-    assert summary["overall"]["skipped"] == 4
-    assert summary["overall"]["samples"] == 80
-    assert "and 3 more" in told
+    assert summary["overall"]["skipped"] == 7
+    assert summary["overall"]["samples"] == 79
+    assert "and 6 more" in told
 
 
 def test_duplicates_are_told_and_kept(trained: Path, site: Path, tmp_path: Path) -> None:
@@ -124,6 +135,39 @@ def test_images_of_another_size_are_refused_or_scaled(trained: Path, site: Path,
     summary, told = at_site(trained, site, tmp_path, "--resize")
     assert "2 images were scaled to 8×8 pixels" in told
     assert summary["overall"]["samples"] == 80
+
+
+def test_people_see_pictures_as_they_lie(trained: Path, site: Path) -> None:
+    """In colour and in proportion, though this model sees 8×8 pixels in grey: the first is 200×100 pixels of red."""
+    paths = sorted((site / "train").rglob("*.png"))
+    model = trained / "run" / "model.safetensors"
+    assert cases.of_data(f"folder:{site}", model).images(3).shape == (8, 8, 1)
+    red = Image.new("RGB", (200, 100), (250, 0, 0))
+    red.save(paths[0].with_suffix(".jpg"), quality=95)
+    paths[0].unlink()
+    found = cases.of_data(f"folder:{site}", model, resize=True)
+    case = found.clients[0]
+    first = next(n for n, item in enumerate(case.items) if item.endswith(".jpg"))
+    shown = found.images(int(case.index[first]))
+    assert shown.shape == (96, 96, 3)
+    assert np.abs(shown[24:72].astype(int) - (250, 0, 0)).max() < 12
+    assert (shown[:23].max(), shown[73:].max()) == (0, 0)
+    assert case.notices == ("1 image was scaled to 8×8 pixels", "1 image was made grey for the model")
+    for path in paths[1:]:
+        red.save(path)
+    assert cases.of_data(f"folder:{site}", model, resize=True).images(3).shape == (48, 96, 3)
+
+
+def test_a_large_jpeg_is_shown_whole(trained: Path, site: Path) -> None:
+    """Though it is decoded small: its upper half is black, its lower half white."""
+    pixels = np.zeros((1600, 1600), np.uint8)
+    pixels[800:] = 255
+    for path in (site / "train").rglob("*.png"):
+        path.unlink()
+    Image.fromarray(pixels).save(site / "train" / "bone" / "large.jpg")
+    shown = cases.of_data(f"folder:{site}", trained / "run" / "model.safetensors", resize=True).images(0)
+    assert shown.shape == (96, 96, 3)
+    assert (shown[:40].max() < 10, shown[56:].min() > 245) == (True, True)
 
 
 def test_other_bad_input(trained: Path, site: Path, tmp_path: Path) -> None:

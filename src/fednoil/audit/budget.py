@@ -51,10 +51,15 @@ def simulate(
     """Train with nothing corrected, and for each budget with the most suspicious and with random labels looked at.
 
     Whoever looks at a label puts it right, which needs true labels; everything else is as in the run. Data
-    without them are refused at once; each training begins when its result is asked for.
+    without them, or without a wrong one, are refused at once; each training begins when its result is asked for.
     """
-    if experiment.setting.truth.labels is None:
+    true = experiment.setting.truth.labels
+    if true is None:
         raise UserError("--budget plays somebody who knows the true labels, and of this run's data they are unknown")
+    if all(np.array_equal(*labels) for labels in zip(experiment.setting.labels.given, true, strict=True)):
+        raise UserError(
+            "--budget puts wrong labels right, and this run has none by its noise.kind; nothing would change"
+        )
     plans = [("none", 0.0), *((order, b) for b in budgets for order in ("suspicious", "random"))]
 
     def played(number: int, order: str, percent: float) -> Bought:

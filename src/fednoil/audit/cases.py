@@ -58,7 +58,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Cases:
-    """All clients of an audit; `images` gives a row of the data as uint8 [H, W, C]."""
+    """All clients of an audit; `images` gives a row of the data to look at, uint8 [H, W, C]."""
 
     data: str
     class_names: tuple[str, ...]
@@ -74,7 +74,7 @@ def of_run(path: Path, client: int | None, data_dir: Path | None, device: torch.
         raise UserError(f"--client {client}: {path} has the clients 0 to {setting.num_clients - 1}")
     bundle = final_bundle(experiment, state, device)
     items = item_names(dataset.name, len(dataset.train))
-    notices, accuracy = _unfinished(experiment, state), known_accuracy(state)
+    unfinished, accuracy = _unfinished(experiment, state), known_accuracy(state)
     cases = []
     for k in range(setting.num_clients) if client is None else [client]:
         index = setting.parts[k]
@@ -89,7 +89,7 @@ def of_run(path: Path, client: int | None, data_dir: Path | None, device: torch.
                 None if setting.truth.labels is None else setting.truth.labels[k],
                 accuracy,
                 state.per_class,
-                notices=notices,
+                notices=(*unfinished, *_held_out(experiment, k)),
                 duplicates=duplicates(names, [dataset.train.images[row] for row in index]),
             )
         )
@@ -130,8 +130,8 @@ def of_data(
         notices=found.notices,
         duplicates=duplicates(items, images),
     )
-    place = {int(row): n for n, row in enumerate(case.index)}
-    return Cases(readable(name), model.class_names, [case], lambda row: images[place[row]].transpose(1, 2, 0))
+    place = {int(row): n for n, row in enumerate(found.index)}
+    return Cases(readable(name), model.class_names, [case], lambda row: found.shown(place[row]))
 
 
 def load_run(path: Path, data_dir: Path | None = None) -> tuple[Experiment, RunState]:
@@ -155,6 +155,15 @@ def load_run(path: Path, data_dir: Path | None = None) -> tuple[Experiment, RunS
 def _unfinished(experiment: Experiment, state: RunState) -> tuple[str, ...]:
     played, planned = state.round_idx, experiment.config.train.rounds
     return () if played >= planned else (f"the run is unfinished: this rests on round {played} of {planned}",)
+
+
+def _held_out(experiment: Experiment, client: int) -> tuple[str, ...]:
+    held = experiment.setting.validation
+    if held is None:
+        return ()
+    count = len(held.parts[client])
+    what = "samples held out by data.validation are" if count > 1 else "sample held out by data.validation is"
+    return (f"{count} {what} not audited",)
 
 
 def known_accuracy(state: RunState) -> float | None:
@@ -205,7 +214,7 @@ def item_names(data: str, count: int) -> list[str]:
     if not data.startswith("folder:"):
         return [str(row) for row in range(count)]
     files = locate(data, None)
-    return [path.relative_to(files.where).as_posix() for path in files.paths[:count]]
+    return [readable(path.relative_to(files.where).as_posix()) for path in files.paths[:count]]
 
 
 def _numbers(name: str, found: Items, known: tuple[str, ...], skip_unknown: bool) -> np.ndarray:

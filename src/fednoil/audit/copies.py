@@ -18,7 +18,7 @@ from fednoil.config.loading import read_toml
 from fednoil.data import arrays, folder, parquet
 from fednoil.data.dataset import Dataset
 from fednoil.data.decoded import name_classes
-from fednoil.data.items import read_arrays
+from fednoil.data.items import read_arrays, readable
 from fednoil.data.sources import MINI
 from fednoil.errors import UserError
 from fednoil.files import naming
@@ -35,6 +35,7 @@ class Source(ABC):
     places: tuple[Path, ...] = ()  # folders that the copy must not lie in
     named: bool = True  # or classes are numbers
     hint: str = ""  # how a class of the folder {} is added to the data
+    alone: bool = True  # has test images, so that it is trained on alone; a site among several may lack classes
 
     @property
     def train(self) -> np.ndarray:
@@ -70,10 +71,11 @@ class FolderSource(Source):
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        split = [root / name for name in ("train", "test") if (root / name).is_dir()]
-        if len(split) < 2:
+        inside = root.is_dir() and folder.classes_in(root) != root
+        tops = [root / name for name in ("train", "test") if (root / name).is_dir()] if inside else [root]
+        self.alone = len(tops) == 2
+        if not self.alone:
             self.hint = "; an empty folder '{}' beside the others makes it one"
-        tops = split if root / "train" in split else [root]
         found = [folder.labelled(top) for top in tops]
         self.paths, folders, self._others = (
             [path.relative_to(root) for part in parts for path in part] for parts in zip(*found, strict=True)
@@ -86,7 +88,7 @@ class FolderSource(Source):
         self.classes = tuple(dict.fromkeys(_composed(path.name) for path in folders))
         number = {name: i for i, name in enumerate(self.classes)}
         self.labels = np.array([number[_composed(path.parent.name)] for path in self.paths], np.int64)
-        self._rows = {_composed(path.as_posix()): row for row, path in enumerate(self.paths)}
+        self._rows = {_composed(readable(path.as_posix())): row for row, path in enumerate(self.paths)}
 
     @property
     def train(self) -> np.ndarray:
@@ -136,7 +138,8 @@ class NpzSource(Source):
         if not path.is_file():
             raise UserError(f"npz:{path} is not a file; give an .npz with x_train and y_train")
         values = arrays.load_arrays(path, f"npz:{path}")
-        if {"x_test", "y_test"} & values.keys():
+        self.alone = bool({"x_test", "y_test"} & values.keys())
+        if self.alone:
             decoded = arrays.find(path).read()
             self.classes, self.labels = decoded.class_names, decoded.train.labels
         else:  # a site's, which is audited and not trained on alone
@@ -176,7 +179,8 @@ class ParquetSource(Source):
 
     def __init__(self, root: Path) -> None:
         self._root, self.places = root, (root,) if root.is_dir() else ()
-        if parquet.shards(root, "test"):
+        self.alone = bool(parquet.shards(root, "test"))
+        if self.alone:
             parquet.find(root)
         self.shards, names = parquet.read_labels(parquet.training_files(root))
         self.labels = np.concatenate([shard.labels for shard in self.shards]).astype(np.int64)

@@ -132,13 +132,15 @@ def _check(decision: Decision, has: str, before: Decision | None, number: dict[s
 
 
 def _check_left(source: Source, labels: np.ndarray) -> None:
-    """Every class, and every client of a manifest, that had a training sample still has one."""
+    """Some sample is left, one of every class that had any if the data are trained on alone, and of every client."""
     train = source.train
     had, has = np.unique(source.labels[train]), np.unique(labels[train])
     gone = np.setdiff1d(had, has)
-    if len(gone):
+    if len(gone) and source.alone:
         name = source.classes[gone[0]]
         raise UserError(f"class '{name}' would have no training image left; keep one of its samples as it is")
+    if has.max() < 0:
+        raise UserError("every sample would be dropped; keep one")
     if source.clients is not None:
         empty = np.setdiff1d(source.clients, source.clients[labels >= 0])
         if len(empty):

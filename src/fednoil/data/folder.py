@@ -46,6 +46,12 @@ def labelled(top: Path) -> tuple[list[Path], list[Path], list[Path]]:
     return pictures, folders, [path for path in (*visible(top), *files) if path not in known]
 
 
+def classes_in(root: Path) -> Path:
+    """Where a site's class folders lie: in `train` if that holds folders, else in `root`; a class may be called so."""
+    top = root / "train"
+    return top if top.is_dir() and any(path.is_dir() for path in visible(top)) else root
+
+
 def is_picture(path: Path) -> bool:
     """Whether it is a file called like a picture."""
     return path.is_file() and path.suffix.lower() in SUFFIXES

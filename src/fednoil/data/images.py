@@ -64,9 +64,14 @@ def _stack(arrays: list[np.ndarray], channels: int, size: tuple[int, int]) -> np
     return stacked
 
 
+def why_unreadable(error: Exception) -> str:
+    """Why a picture can't be decoded, by what Pillow has raised."""
+    known = "" if isinstance(error, Image.UnidentifiedImageError) else f" ({str(error) or type(error).__name__})"
+    return f"can't be read as an image{known}"
+
+
 def _unreadable(picture: Encoded, error: Exception) -> UserError:
-    detail = "" if isinstance(error, Image.UnidentifiedImageError) else f" ({error})"
-    return UserError(f"{picture.where} can't be read as an image{detail}; replace or remove it")
+    return UserError(f"{picture.where} {why_unreadable(error)}; replace or remove it")
 
 
 def as_mode(image: Image.Image, mode: str, where: str) -> Image.Image:

@@ -13,17 +13,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageOps
 
 from fednoil.data import parquet
 from fednoil.data.arrays import load_arrays, names_of
 from fednoil.data.decoded import channels_first
-from fednoil.data.folder import is_picture, name_of, visible
-from fednoil.data.images import Encoded, as_mode, open_picture
+from fednoil.data.folder import SUFFIXES, classes_in, is_picture, name_of, visible
+from fednoil.data.images import Encoded, as_mode, open_picture, why_unreadable
 from fednoil.errors import UserError
 
 Shape = tuple[int, int, int]
+Picture = Encoded | np.ndarray
 _BATCH = 256
+_LONGEST = 96  # pixels of a picture for people
+_GREY = ("1", "L", "LA")
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,7 @@ class Raw:
 
     items: list[str]
     labels: np.ndarray
-    pictures: Sequence[Encoded | np.ndarray]
+    pictures: Sequence[Picture]
     class_names: tuple[str, ...] | None
     skipped: list[tuple[str, str]]  # item, reason
     notices: list[str]
@@ -42,7 +45,8 @@ class Raw:
 class Items:
     """Labelled images in a model's size: uint8 [n, C, H, W], with `index` [n], their rows in the source.
 
-    `labels` [n] number `class_names`, which is None where the source has no names.
+    `labels` [n] number `class_names`, which is None where the source has no names. `pictures` are the images as they
+    lie; `box` is the width and height to show them in, None where they are as the model sees them.
     """
 
     items: tuple[str, ...]
@@ -52,6 +56,26 @@ class Items:
     class_names: tuple[str, ...] | None
     skipped: tuple[tuple[str, str], ...]
     notices: tuple[str, ...]
+    pictures: Sequence[Picture]
+    box: tuple[int, int] | None
+
+    def shown(self, row: int) -> np.ndarray:
+        """An image for people to look at, uint8 [H, W, C], in its own colours and proportions."""
+        if self.box is None:
+            return self.images[row].transpose(1, 2, 0)
+        with _opened(self.pictures[row]) as image:
+            image.draft(None, self.box)  # of a large JPEG, no more than is needed
+            return np.asarray(ImageOps.pad(as_mode(image, "RGB", "it"), self.box))
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """A picture that can be read: width and height, whether it is stored in colour, and its pixels [C, H, W] as the
+    model sees it; None if it would have to be scaled for that."""
+
+    size: tuple[int, int]
+    colour: bool
+    pixels: np.ndarray | None
 
 
 def read_items(name: str, shape: Shape, *, resize: bool) -> Items:
@@ -70,44 +94,55 @@ def read_items(name: str, shape: Shape, *, resize: bool) -> Items:
         what = "put images into <class>/ folders, or rows into the file"
         raise UserError(f"{name} holds no labelled image; {what}{lost}")
     found = _decode(raw, shape, resize)
-    wrong = [(item, size) for item, size in zip(raw.items, found, strict=True) if isinstance(size, tuple)]
+    wrong = [(n, one.size) for n, one in enumerate(found) if isinstance(one, _Seen) and one.pixels is None]
     if wrong:
-        (item, (width, height)), count = wrong[0], len(wrong)
+        (first, (width, height)), count = wrong[0], len(wrong)
         others = f" and {count - 1} more are not" if count > 1 else " is not"
         raise UserError(
-            f"{name}: {item} ({width}×{height} pixels){others} of the model's size, {shape[2]}×{shape[1]}; "
+            f"{name}: {raw.items[first]} ({width}×{height} pixels){others} of the model's size, {shape[2]}×{shape[1]}; "
             "add --resize to scale them"
         )
-    kept = [row for row, image in enumerate(found) if isinstance(image, np.ndarray)]
-    lost = [(raw.items[row], str(why)) for row, why in enumerate(found) if isinstance(why, str)]
-    if not kept:
+    seen = {row: one for row, one in enumerate(found) if isinstance(one, _Seen)}
+    lost = [(raw.items[row], why) for row, why in enumerate(found) if isinstance(why, str)]
+    if not seen:
         raise UserError(f"{name}: none of its {len(found)} images can be read; the first: {lost[0][0]}: {lost[0][1]}")
-    images = np.stack([np.asarray(found[row]) for row in kept])
-    scaled = sum(_size_of(raw.pictures[row]) != (shape[2], shape[1]) for row in kept) if resize else 0
-    notices = [
-        *raw.notices,
-        *(
-            [f"{scaled} image{'s were' if scaled > 1 else ' was'} scaled to {shape[2]}×{shape[1]} pixels"]
-            if scaled
-            else []
-        ),
-    ]
+    altered = _altered(list(seen.values()), shape)
+    kept = list(seen)
     return Items(
         tuple(raw.items[row] for row in kept),
         np.array(kept, np.int64),
         raw.labels[kept],
-        images,
+        np.stack([np.asarray(one.pixels) for one in seen.values()]),
         raw.class_names,
         (*raw.skipped, *lost),
-        tuple(notices),
+        (*raw.notices, *altered),
+        [raw.pictures[row] for row in kept],
+        _box({one.size for one in seen.values()}) if altered else None,
     )
 
 
+def _altered(seen: Sequence[_Seen], shape: Shape) -> list[str]:
+    """What was done to pictures before the model looked at them."""
+    channels, height, width = shape
+    scaled = sum(one.size != (width, height) for one in seen)
+    greyed = sum(one.colour for one in seen) if channels == 1 else 0
+    done = ((scaled, f"scaled to {width}×{height} pixels"), (greyed, "made grey for the model"))
+    return [f"{count} image{'s were' if count > 1 else ' was'} {what}" for count, what in done if count]
+
+
+def _box(sizes: set[tuple[int, int]]) -> tuple[int, int]:
+    """Width and height that pictures are shown in: their own if they share them, else a square, small either way."""
+    longest = max(max(size) for size in sizes)
+    width, height = next(iter(sizes)) if len(sizes) == 1 else (longest, longest)
+    scale = min(1.0, _LONGEST / longest)
+    return max(1, round(width * scale)), max(1, round(height * scale))
+
+
 def _folder(root: Path, shape: Shape) -> Raw:
-    """<class>/<image files> in `root`, or in its folder `train` where there is one."""
+    """<class>/<image files> in `root`, or in its folder `train`."""
     if not root.is_dir():
         raise UserError(f"folder:{root} is not a folder; expected <class>/<image files> in it")
-    top = root / "train" if (root / "train").is_dir() else root
+    top = classes_in(root)
     items, labels, pictures, skipped, notices = [], [], [], [], []
     names: list[str] = []
     for folder in visible(top):
@@ -124,8 +159,7 @@ def _folder(root: Path, shape: Shape) -> Raw:
         for path in files:
             item = _item(path, root)
             if not is_picture(path):
-                deeper = path.is_dir() and not path.is_symlink()
-                skipped.append((item, "is a folder in a class folder" if deeper else "is not an image file"))
+                skipped.append((item, _no_picture(path)))
             elif not _is_text(path.relative_to(root).as_posix()):
                 skipped.append((item, "has a name that is not UTF-8; rename it"))
             else:
@@ -171,40 +205,46 @@ def _parquet(path: Path, shape: Shape) -> Raw:
     return Raw(items, labels.astype(np.int64), pictures, next(iter(stored), None), [], [])
 
 
-def _decode(raw: Raw, shape: Shape, resize: bool) -> list[np.ndarray | tuple[int, int] | str]:
-    """For each picture its pixels [C, H, W], or its size where that is wrong, or why it can't be read."""
+def _decode(raw: Raw, shape: Shape, resize: bool) -> list[_Seen | str]:
+    """Each picture as the model sees it, or why it can't be read."""
     batches = [raw.pictures[i : i + _BATCH] for i in range(0, len(raw.pictures), _BATCH)]
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        return [one for many in pool.map(lambda b: [_pixels(p, shape, resize) for p in b], batches) for one in many]
+        return [one for many in pool.map(lambda b: [_seen(p, shape, resize) for p in b], batches) for one in many]
 
 
-def _pixels(picture: Encoded | np.ndarray, shape: Shape, resize: bool) -> np.ndarray | tuple[int, int] | str:
+def _seen(picture: Picture, shape: Shape, resize: bool) -> _Seen | str:
     channels, height, width = shape
     try:
-        if isinstance(picture, np.ndarray):
-            image = Image.fromarray(picture[0] if len(picture) == 1 else picture.transpose(1, 2, 0))
-            image = as_mode(image, "L" if channels == 1 else "RGB", "it")
-        else:
-            with open_picture(picture) as file:
-                image = as_mode(file, "L" if channels == 1 else "RGB", "it")
+        with _opened(picture) as file:
+            colour = file.mode not in _GREY
+            image = as_mode(file, "L" if channels == 1 else "RGB", "it")
     except UserError as error:
         return str(error)
     except Exception as error:  # decoders raise OSError, SyntaxError, ValueError, struct.error and more
-        return f"can't be read as an image ({type(error).__name__})"
-    if image.size != (width, height):
+        return why_unreadable(error)
+    size = image.size
+    if size != (width, height):
         if not resize:
-            return image.size
+            return _Seen(size, colour, None)
         image = image.resize((width, height), Image.Resampling.BILINEAR)
     pixels = np.asarray(image, np.uint8)
-    return pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
+    return _Seen(size, colour, pixels[None] if channels == 1 else pixels.transpose(2, 0, 1))
 
 
-def _size_of(picture: Encoded | np.ndarray) -> tuple[int, int]:
-    """Width and height of a picture that can be read."""
+def _opened(picture: Picture) -> Image.Image:
+    """Pillow's image, not decoded yet where it is a file."""
     if isinstance(picture, np.ndarray):
-        return picture.shape[2], picture.shape[1]
-    with open_picture(picture) as image:
-        return image.size
+        return Image.fromarray(picture[0] if len(picture) == 1 else picture.transpose(1, 2, 0))
+    return open_picture(picture)
+
+
+def _no_picture(path: Path) -> str:
+    """Why something in a class folder is no picture."""
+    if path.is_dir():
+        return "is a folder in a class folder"
+    if path.suffix.lower() in SUFFIXES:
+        return "is a link to nothing, or no file"
+    return f"is not an image file ({', '.join(SUFFIXES)})"
 
 
 def _item(path: Path, root: Path) -> str:

@@ -106,7 +106,9 @@ const Decisions = (() => {
     const rows = [[]];
     const pattern = /("(?:[^"]|"")*"|[^",\r\n]*)(,|\r\n|\n|\r|$)/gy;
     text = text.replace(/^\ufeff/, "");
-    for (let match; pattern.lastIndex < text.length && (match = pattern.exec(text));) {
+    while (pattern.lastIndex < text.length) {
+      const match = pattern.exec(text);
+      if (!match) return null;  // a quote too many: nobody can tell which cells follow
       const raw = match[1].startsWith('"') ? match[1].slice(1, -1).replaceAll('""', '"') : match[1];
       rows.at(-1).push(/^'+[=+\-@\t\r]/.test(raw) ? raw.slice(1) : raw);
       if (match[2] !== "," && pattern.lastIndex < text.length) rows.push([]);
@@ -115,7 +117,9 @@ const Decisions = (() => {
     return rows;
   }
   function fromCsv(text) {
-    const [head, ...lines] = parse(text);
+    const table = parse(text);
+    if (!table) return { error: "This file can’t be read as CSV: a quote (\") is out of place. Nothing was read; export it again." };
+    const [head, ...lines] = table;
     const missing = COLUMNS.filter((column) => !head.includes(column));
     if (missing.length) return { error: `This is no file of decisions: it has no column ${missing[0]}.` };
     const at = Object.fromEntries(COLUMNS.map((column) => [column, head.indexOf(column)]));
