@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
+from typing import NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -68,7 +69,8 @@ class Network:
         self._bias = -torch.tensor(mean, device=device).view(1, -1, 1, 1) * 255.0 / scale
         trained = {n: p for n, p in module.named_parameters() if p.requires_grad}
         # What autocast would cast comes first, in one piece that can change its dtype at once.
-        cast = {f"{name}.weight" for name, m in module.named_modules() if isinstance(m, _CAST)} & trained.keys()
+        layers = {name for name, m in module.named_modules() if isinstance(m, _CAST)}  # '': the module itself
+        cast = {f"{name}.weight".removeprefix(".") for name in layers} & trained.keys()
         self.trained = {n: p.shape for n, p in sorted(trained.items(), key=lambda item: item[0] not in cast)}
         self.cast = sum(trained[name].numel() for name in cast)  # how long that piece is
         # Everything else the module holds: buffers, and parameters that the user has frozen.
@@ -267,6 +269,11 @@ class Member:
         self.weights = weights
         self.params, self.grads, self.momentum, self.others = params, grads, momentum, others
         self.train, self.eval = self.network.train, self.network.eval
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(
+            f"inside a step a network has no '{name}': it can be called and has params, grads, momentum and others"
+        )
 
     def __call__(self, images: Tensor) -> Tensor:
         network = self.network
