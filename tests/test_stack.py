@@ -19,7 +19,7 @@ from fednoil.executors.local import Workbench
 from fednoil.executors.sequential import Sequential
 from fednoil.experiment import Experiment, make_executor, make_experiment
 from fednoil.learners import LEARNERS
-from fednoil.learners.base import Client, Final, Nets, Role, Turn
+from fednoil.learners.base import Client, Final, Nets, Phase, Role, Turn
 from fednoil.learners.erm import Erm
 from fednoil.servers import SERVERS
 from fednoil.tensors import Tensors
@@ -153,6 +153,20 @@ class WritesItsBatch(Erm):
         return F.cross_entropy(batch["logits"], batch["labels"])
 
 
+class Fills(Erm):
+    """Makes a table at its first step, for all others; it trains in two phases."""
+
+    table: Tensor | None = None
+
+    def plan(self, nets: Nets, client: Client, state: Tensors, turn: Turn, epochs: range) -> list[Phase]:
+        return 2 * super().plan(nets, client, state, turn, epochs)
+
+    def step(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> Tensor:
+        if self.table is None:
+            self.table = torch.linspace(1, 2, 4)
+        return (self.table[batch["labels"]] * F.cross_entropy(nets["model"](batch["images"]), batch["labels"])).mean()
+
+
 class WholeClients(Erm):
     """A confidence that looks at a client as a whole."""
 
@@ -187,14 +201,14 @@ class AsksSomeMore(Erm):
         return Final(evidence=dict(state))
 
 
-@pytest.mark.parametrize("name", ["ReadsMomentum", "ReadsParameters", "WritesItsBatch"])
+@pytest.mark.parametrize("name", ["ReadsMomentum", "ReadsParameters", "WritesItsBatch", "Fills"])
 def test_what_a_step_may_do_means_the_same(values: dict[str, Any], name: str) -> None:
     values["learner"] = {"name": f"test_stack:{name}"}
     experiment = make_experiment(load_config(values))
     wanted = trained(experiment, make_executor(experiment, CPU), [0, 1, 2], 2)
-    executor = stacked(experiment, 3)
+    executor = stacked(experiment := make_experiment(load_config(values)), 3)
     got = trained(experiment, executor, [0, 1, 2], 2)
-    assert executor.reason is None
+    assert executor.alone is executor.reason is None
     for client, result in wanted.items():
         close(got[client].tensors, result.tensors)
         assert got[client].loss == pytest.approx(result.loss, rel=1e-4)

@@ -154,6 +154,7 @@ class CudaGraphs:
                     )
                 for run in self._runs(self._evened(ready)):
                     self._play(run)
+                before = attributes(learner)  # a step may have filled what all others find
         self.graphs.join()
         return seats
 

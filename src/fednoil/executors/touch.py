@@ -36,10 +36,14 @@ def touched_by(phase: Phase, stacked: StackedBench, place: int, client: Client, 
     images = bench.learner.views(client.pool, row)
     batch, names = _Recorder({**row, **images}), {*row, *images}
     generator, learners = _generator_state(bench.device), _layers(bench.learner)
-    held, own = attributes(bench.learner), [dict(vars(learner)) for learner in learners]
-    with Unchanged(stacked, slice(place, place + 1)):
-        bench.optimise(phase, batch, client.pool, recorded, torch.zeros((), device=bench.device))
-    if attributes(bench.learner) != held:
+    own = [dict(vars(learner)) for learner in learners]
+    for _ in range(2):  # the first step may fill what all others find
+        held = attributes(bench.learner)
+        with Unchanged(stacked, slice(place, place + 1)):
+            bench.optimise(phase, batch, client.pool, recorded, torch.zeros((), device=bench.device))
+        if attributes(bench.learner) == held:
+            break
+    else:
         for learner, values in zip(learners, own, strict=True):
             vars(learner).clear()
             vars(learner).update(values)
