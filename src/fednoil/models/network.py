@@ -35,6 +35,11 @@ def channels_last(images: Tensor) -> Tensor:
     return images.as_strided(images.shape, (channels * height * width, 1, channels * width, channels))
 
 
+def mixes(module: nn.Module) -> bool:
+    """Whether it has layers by which samples see each other, or share random numbers."""
+    return any(isinstance(m, (_BatchNorm, _DropoutNd)) for m in module.modules())
+
+
 def shortening(grads: Tensor, norm: float) -> Tensor:
     """What gradients [..., P] are multiplied with so that none is longer than `norm`: [..., 1]."""
     return (norm / (torch.linalg.vector_norm(grads, dim=-1, keepdim=True) + 1e-6)).clamp(max=1.0)
@@ -59,7 +64,7 @@ class Network:
         self.module = module.to(device)
         self.device, self.dtype = device, dtype
         # Whether it matters to a sample in training which others are with it (or how many: they share random numbers).
-        self.mixes = any(isinstance(m, (_BatchNorm, _DropoutNd)) for m in module.modules())
+        self.mixes = bool(getattr(module, "mixes_samples", False)) or mixes(module)
         # Convolutions like this layout: the CNN's steps take 0.6 to 0.8 of the time on a CPU, forward passes half. Here
         # a module has to ask for it; on a GPU it is enough that the module can read it (one that calls `view` can't).
         wish = "reads_channels_last" if device.type == "cuda" else "channels_last"
