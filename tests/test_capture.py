@@ -22,6 +22,7 @@ class Device:
         self.recording: set[tuple[int, int]] = set()
         self.holders: Counter[tuple[int, int]] = Counter()
         self.handles = 0
+        self.work: list[Callable[[], None]] = []  # what the graph that is being captured will do
 
     def handle(self) -> tuple[int, int]:
         self.handles += 1
@@ -43,10 +44,11 @@ class Device:
 
 
 class Graph:
-    """A graph that records nothing, but does what its capture does to the device."""
+    """A graph of the work that is told to the device, which does to it what a capture does."""
 
     def __init__(self, device: Device) -> None:
         self.device, self.pool, self.whole = device, (0, 0), False
+        self.work: list[Callable[[], None]] = []
 
     def capture_begin(self, pool: tuple[int, int] | None = None, capture_error_mode: str = "global") -> None:
         self.pool = pool or self.device.handle()
@@ -57,7 +59,7 @@ class Graph:
         if self.pool in self.device.recording:
             raise RuntimeError("already recording to mempool_id")
         self.device.recording.add(self.pool)
-        self.device.stream = "capturing"
+        self.device.stream, self.device.work = "capturing", self.work
 
     def capture_end(self) -> None:
         before, self.device.stream = self.device.stream, "free"
@@ -68,6 +70,8 @@ class Graph:
 
     def replay(self) -> None:
         assert self.whole
+        for work in self.work:
+            work()
 
     def reset(self) -> None:
         if self.whole:
@@ -119,6 +123,49 @@ def test_the_graphs_of_a_seat_share_memory(device: Device) -> None:
     for seat, kind in ((0, "a"), (1, "a"), (0, "b")):
         graphs.play(portion(seat, kind))
     assert sorted(device.holders.values()) == [1, 2]
+
+
+def test_the_graph_that_was_unused_for_longest_is_forgotten(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(capture, "_GRAPHS", 2)
+    graphs = Graphs(torch.device("cuda"), 1)
+    for kind in "abac":
+        graphs.play(portion(0, kind))
+    assert [key[2] for key in graphs.captured] == ["a", "c"]
+
+
+class Adds:
+    """Two clients whose step adds its batch to their parameter, their state and their loss, unless they are frozen."""
+
+    def __init__(self, device: Device) -> None:
+        self.device, self.first, self.count = device, 0, 2
+        self.params = torch.zeros(2, 1)
+        rest = {"grads": self.params.clone(), "momentum": self.params.clone(), "half": None, "others": {}}
+        self.stacked = SimpleNamespace(stacks={"model": SimpleNamespace(params=self.params, **rest)})
+
+    def step(self, kind: str, trains: Any, row: Any, pool: Any, state: Any, total: Any, active: Any) -> None:
+        def work() -> None:
+            added = row["x"] if active is None else torch.where(active, row["x"], 0.0)
+            for tensor in (self.params[:, 0], state["sum"], total):
+                tensor.add_(added)
+
+        if self.device.stream == "capturing":
+            self.device.work.append(work)
+        else:
+            work()
+
+
+def test_a_graph_does_what_the_steps_do(device: Device) -> None:
+    """Eight steps that add 1 + … + 8 to each client; then ten times that, the second client only in its first three
+    steps; then twice that, the other way round, with the graph of the second time."""
+    rows: Any = Adds(device)
+    graphs, total = Graphs(torch.device("cuda"), 2), torch.zeros(2)
+    x, state = torch.arange(1.0, 9.0).expand(2, 8), {"sum": torch.tensor([0.5, 0.25])}
+    few = torch.arange(8) < torch.tensor([[8], [3]])
+    for factor, active, wanted in ((1, None, [36, 36]), (10, few, [396, 96]), (2, few.flip(0), [408, 168])):
+        graphs.play(Portion(rows, "", (), {"x": factor * x}, torch.ones(1), state, total, active, 8))
+        assert total.tolist() == rows.params[:, 0].tolist() == wanted
+        assert (state["sum"] - torch.tensor([0.5, 0.25])).tolist() == wanted
+    assert len(graphs) == 2  # one of them knows of frozen clients
 
 
 @pytest.mark.parametrize("error", [NotCapturable, KeyboardInterrupt])

@@ -142,6 +142,22 @@ def played(values: dict[str, Any], device: str, executor: str, count: int) -> tu
     return cpu(state.server.tensors), records
 
 
+@pytest.mark.parametrize("case", ["batch-norm-non-iid", "falling-rates-non-iid", "dividemix-non-iid"])
+def test_nothing_of_a_frozen_client_changes(values: dict[str, Any], case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All stay to the end, where else there would be graphs of fewer."""
+    monkeypatch.setattr(cuda, "_busy", lambda counts, step: len(counts))
+    frozen, play = [], capture.Graphs.play
+
+    def noted(graphs: capture.Graphs, portion: capture.Portion) -> None:
+        frozen.append(portion.active is not None)
+        play(graphs, portion)
+
+    monkeypatch.setattr(capture.Graphs, "play", noted)
+    values["server"] |= {"client_fraction": 1.0}
+    test_executors_agree(values, case)
+    assert any(frozen)
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_executors_agree(values: dict[str, Any], case: str) -> None:
     for section, keys in CASES[case].items():

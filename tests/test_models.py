@@ -178,8 +178,31 @@ def test_a_cnn_has_nothing_to_normalise() -> None:
         build(ModelConfig(norm="group"), (1, 28, 28), 10, Seed(0))
 
 
+class Centred(nn.Linear):
+    """Batch statistics that are no layer of PyTorch's."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.flatten(1)
+        return super().forward(x - x.mean(0) if self.training else x)
+
+
+def centred(image_shape: tuple[int, int, int], num_classes: int, width: int) -> nn.Module:
+    return Centred(image_shape[1] * image_shape[2], num_classes)
+
+
+def dropping(image_shape: tuple[int, int, int], num_classes: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, num_classes))
+
+
 @pytest.mark.parametrize(
-    ("model", "training", "passes"), [("cnn", True, 1), ("resnet18", True, 2), ("resnet18", False, 1)]
+    ("model", "training", "passes"),
+    [
+        ("cnn", True, 1),
+        ("resnet18", True, 2),
+        ("resnet18", False, 1),
+        ("test_models:centred", True, 2),
+        ("test_models:centred", False, 1),
+    ],
 )
 def test_several_batches_in_one_pass_where_none_sees_the_other(model: str, training: bool, passes: int) -> None:
     """Logits and BatchNorm's statistics are those of one batch after the other."""
@@ -196,3 +219,20 @@ def test_several_batches_in_one_pass_where_none_sees_the_other(model: str, train
         torch.testing.assert_close(one, other)
     for name, tensor in apart.others.items():
         torch.testing.assert_close(together.others[name], tensor)
+
+
+@pytest.mark.parametrize(
+    ("config", "mixes"),
+    [
+        (ModelConfig(width=4), False),
+        (ModelConfig(name="resnet18", width=4, norm="group"), False),
+        (ModelConfig(name="resnet18", width=4), True),
+        (ModelConfig(name="test_models:centred", width=4), True),
+        (ModelConfig(name="test_models:dropping"), True),
+    ],
+)
+def test_whether_samples_see_each_other_is_found_without_a_trace(config: ModelConfig, mixes: bool) -> None:
+    generator = torch.get_rng_state()
+    module = build(config, (1, 8, 8), 3, Seed(0))
+    assert torch.equal(torch.get_rng_state(), generator)
+    assert Network(module, (0.5,), (0.25,), CPU).mixes is mixes

@@ -22,6 +22,8 @@ from torch import Tensor
 
 from fednoil import runner
 from fednoil.config import load_config, read_toml
+from fednoil.errors import UserError
+from fednoil.executors.sequential import Sequential
 from fednoil.learners.base import Client, Final, LearnerConfig, Nets, Turn
 from fednoil.learners.erm import Erm
 from fednoil.records.folder import RunFolder
@@ -277,6 +279,30 @@ def test_a_tied_process_leaves_ctrl_c_to_its_parent(toml: Path, tmp_path: Path) 
     assert process.returncode == 128 + signal.SIGTERM
     assert err.startswith("fednoil: stopped; ")
     assert json.loads((out / "checkpoint/checkpoint.json").read_text())["round"] == len(lines(out))
+
+
+def test_a_full_gpu_is_told_with_what_to_lower_and_resumed(
+    reference: Path, toml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the third round; the second, the last whole one, is kept."""
+    train, turns = Sequential.train, []
+
+    def full(executor: Sequential, *args: Any) -> Any:
+        turns.append(args)
+        if len(turns) == 3:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nSee documentation.")
+        return train(executor, *args)
+
+    config, out = load_config(read_toml(toml)), tmp_path / "full"
+    with monkeypatch.context() as patch:
+        patch.setattr(Sequential, "train", full)
+        with pytest.raises(
+            UserError, match=r"memory is full \(CUDA out of memory.*GiB\.\); lower run.parallel.* 32 at"
+        ):
+            runner.run(config, out, Silent())
+    assert len(lines(out)) == 2
+    resume(out, "--set", "run.parallel=1")
+    assert results(out)["rounds.jsonl"] == results(reference)["rounds.jsonl"]
 
 
 def test_a_run_that_ends_leaves_a_gpu_no_work(toml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

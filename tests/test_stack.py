@@ -19,7 +19,7 @@ from fednoil.executors.local import Workbench
 from fednoil.executors.sequential import Sequential
 from fednoil.experiment import Experiment, make_executor, make_experiment
 from fednoil.learners import LEARNERS
-from fednoil.learners.base import Client, Final, Nets, Turn
+from fednoil.learners.base import Client, Final, Nets, Phase, Role, Turn
 from fednoil.learners.erm import Erm
 from fednoil.servers import SERVERS
 from fednoil.tensors import Tensors
@@ -100,10 +100,17 @@ def half_model(image_shape: tuple[int, int, int], num_classes: int) -> nn.Module
     return OwnLinear(image_shape[0] * image_shape[1] * image_shape[2], num_classes)
 
 
-@pytest.mark.parametrize("server", ["fedavg", "fedprox"])
-def test_half_precision_means_the_same_too(values: dict[str, Any], server: str) -> None:
-    """Weights are cast once and their copies kept up to date, with hooks (fedprox) and without."""
-    values |= {"server": {"name": server}, "model": {"name": "test_stack:half_model"}}
+class Moves(Erm):
+    """Changes parameters after the optimiser."""
+
+    def after(self, nets: Nets, batch: Tensors, state: Tensors, kind: str) -> None:
+        nets["model"].params.mul_(0.9)
+
+
+@pytest.mark.parametrize(("server", "learner"), [("fedavg", "erm"), ("fedprox", "erm"), ("fedavg", "test_stack:Moves")])
+def test_half_precision_means_the_same_too(values: dict[str, Any], server: str, learner: str) -> None:
+    """Weights are cast once and their copies kept up to date, with hooks and without."""
+    values |= {"server": {"name": server}, "learner": {"name": learner}, "model": {"name": "test_stack:half_model"}}
     experiment = make_experiment(load_config(values))
 
     def bench() -> Workbench:
@@ -117,6 +124,7 @@ def test_half_precision_means_the_same_too(values: dict[str, Any], server: str) 
     assert executor.reason is None
     stack = executor.bench.stacks["model"]
     assert stack.half is not None
+    assert stack.half.shape == (3, 64 * 4)  # the weights and not the bias
     assert torch.equal(stack.half, stack.params[:, : stack.half.shape[1]].bfloat16())
     for client, result in wanted.items():
         for name, tensor in result.tensors.items():
@@ -145,28 +153,18 @@ class WritesItsBatch(Erm):
         return F.cross_entropy(batch["logits"], batch["labels"])
 
 
-class KeepsOnItself(Erm):
-    """Breaks the contract: the weight is one client's, the learner is everybody's."""
+class Fills(Erm):
+    """Makes a table at its first step, for all others; it trains in two phases."""
 
-    def init(self, nets: Nets, client: Client, keep: Tensors, turn: Turn) -> Tensors:
-        self.weight = 1.0 + client.id
-        return {}
+    table: Tensor | None = None
 
-    def step(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> Tensor:
-        return self.weight * super().step(nets, pool, batch, state, kind)
-
-
-class Draws(Erm):
-    """Breaks the contract: random numbers inside a step."""
+    def plan(self, nets: Nets, client: Client, state: Tensors, turn: Turn, epochs: range) -> list[Phase]:
+        return 2 * super().plan(nets, client, state, turn, epochs)
 
     def step(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> Tensor:
-        return F.cross_entropy(F.dropout(nets["model"](batch["images"])), batch["labels"])
-
-
-class AddsToState(Erm):
-    def step(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> Tensor:
-        state["seen"] = batch["labels"].clone()
-        return super().step(nets, pool, batch, state, kind)
+        if self.table is None:
+            self.table = torch.linspace(1, 2, 4)
+        return (self.table[batch["labels"]] * F.cross_entropy(nets["model"](batch["images"]), batch["labels"])).mean()
 
 
 class WholeClients(Erm):
@@ -203,14 +201,14 @@ class AsksSomeMore(Erm):
         return Final(evidence=dict(state))
 
 
-@pytest.mark.parametrize("name", ["ReadsMomentum", "ReadsParameters", "WritesItsBatch"])
+@pytest.mark.parametrize("name", ["ReadsMomentum", "ReadsParameters", "WritesItsBatch", "Fills"])
 def test_what_a_step_may_do_means_the_same(values: dict[str, Any], name: str) -> None:
     values["learner"] = {"name": f"test_stack:{name}"}
     experiment = make_experiment(load_config(values))
     wanted = trained(experiment, make_executor(experiment, CPU), [0, 1, 2], 2)
-    executor = stacked(experiment, 3)
+    executor = stacked(experiment := make_experiment(load_config(values)), 3)
     got = trained(experiment, executor, [0, 1, 2], 2)
-    assert executor.reason is None
+    assert executor.alone is executor.reason is None
     for client, result in wanted.items():
         close(got[client].tensors, result.tensors)
         assert got[client].loss == pytest.approx(result.loss, rel=1e-4)
@@ -232,20 +230,6 @@ def test_clients_that_are_asked_different_things_get_their_own_answers(values: d
         assert ("numbers" in result.evidence) == (client > 0)
 
 
-@pytest.mark.parametrize(
-    ("name", "why"), [("KeepsOnItself", "the learner itself"), ("Draws", "random numbers"), ("AddsToState", "adds")]
-)
-def test_what_a_step_must_not_do_costs_speed_and_nothing_else(values: dict[str, Any], name: str, why: str) -> None:
-    values["learner"] = {"name": f"test_stack:{name}"}
-    experiment = make_experiment(load_config(values))
-    wanted = trained(experiment, make_executor(experiment, CPU), [0, 1, 2], 2)
-    executor = stacked(experiment, 3)
-    with pytest.warns(UserWarning, match=why):
-        got = trained(experiment, executor, [0, 1, 2], 2)
-    for client, result in wanted.items():
-        close(got[client].tensors, result.tensors)
-
-
 @pytest.mark.parametrize("name", ["erm", "test_stack:WholeClients"])
 def test_scores_are_those_of_client_after_client(values: dict[str, Any], name: str) -> None:
     values["learner"] = {"name": name}
@@ -262,3 +246,53 @@ def test_scores_are_those_of_client_after_client(values: dict[str, Any], name: s
         )  # a learner's own confidences have none behind them
         if look.probabilities is not None and got[client].probabilities is not None:
             close({"probabilities": got[client].probabilities}, {"probabilities": look.probabilities})
+
+
+@pytest.mark.parametrize("own", ["received", "keep"])
+def test_scores_are_those_of_each_client_s_own_networks(values: dict[str, Any], own: str) -> None:
+    """Of what it received, as in clusters, or of what it has kept of a network that doesn't cross."""
+    values["learner"] = {"name": "erm" if own == "received" else "test_stack:Keeps"}
+    experiment = make_experiment(load_config(values))
+    state = rounds.start(experiment)
+    jobs = [rounds._job(experiment, state, k, 1) for k in range(4)]
+    other = {name: 2 * tensor for name, tensor in jobs[0].received.items()}
+    jobs[2] = replace(jobs[2], **{own: other if own == "received" else _renamed(other)})
+    wanted = make_executor(experiment, CPU).scores(jobs, "score", 0.5)
+    same = make_executor(experiment, CPU).scores([replace(jobs[2], received=jobs[0].received, keep={})], "score", 0.5)
+    assert wanted[2].score != pytest.approx(same[2].score, rel=1e-3)
+    got = stacked(experiment, 4).scores(jobs, "score", 0.5)
+    assert {k: look.score for k, look in got.items()} == pytest.approx({k: w.score for k, w in wanted.items()})
+
+
+class Keeps(AsksSomeMore):
+    """Predicts, and surveys, with a network that stays with the client."""
+
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        return (Role("model"), Role("own", shared=False, kept=True))
+
+    def predict(self, nets: Nets, images: Tensor, own: Tensors) -> Tensor:
+        return nets["own"](images)
+
+
+class SurveysWhole(AsksSomeMore, WholeClients):
+    """Its survey has the confidences that look at a client as a whole."""
+
+
+@pytest.mark.parametrize("name", ["Keeps", "SurveysWhole"])
+def test_surveys_that_are_a_client_s_own_are_not_put_together(values: dict[str, Any], name: str) -> None:
+    values["learner"] = {"name": f"test_stack:{name}"}
+    experiment = make_experiment(load_config(values))
+    state = rounds.start(experiment)
+    jobs = [rounds._job(experiment, state, k, 2) for k in range(4)]
+    if name == "Keeps":
+        own = [_renamed({n: (1 + job.client) * t for n, t in job.received.items()}) for job in jobs]
+        jobs = [replace(job, keep=keep) for job, keep in zip(jobs, own, strict=True)]
+    wanted = make_executor(experiment, CPU).train(jobs)
+    for got, result in zip(stacked(experiment, 4).train(jobs), wanted, strict=True):
+        close(got.tensors, result.tensors)
+        close(got.evidence, result.evidence)
+
+
+def _renamed(tensors: Tensors) -> Tensors:
+    return {name.replace("model/", "own/"): tensor for name, tensor in tensors.items()}

@@ -14,10 +14,11 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fednoil.config import load_config
+from fednoil.executors import cuda
 from fednoil.executors.capture import Portion
 from fednoil.executors.cuda import CudaGraphs, _portions
 from fednoil.experiment import Experiment, make_executor, make_experiment
-from fednoil.learners import dividemix
+from fednoil.learners import dividemix, fednoil
 from fednoil.learners.base import Client, Final, Nets, Phase, Turn
 from fednoil.learners.erm import Erm
 from fednoil.tensors import Tensors
@@ -64,19 +65,83 @@ def test_clients_of_different_sizes_run_as_one(
     assert sum(result.numbers["steps"] for result in wanted.values()) <= done < 6 * sum(steps for _, steps, _ in played)
 
 
-def test_batch_norm_sees_no_samples_that_were_added(values: dict[str, Any]) -> None:
-    values |= {
-        "partition": {"kind": "dirichlet", "clients": 4, "min_size": 8},
-        "model": {"name": "test_rounds:bn_model"},
-    }
+@pytest.mark.parametrize("model", ["test_rounds:bn_model", "test_gpu:gn_model"])
+def test_batch_norm_sees_no_samples_that_were_added(
+    values: dict[str, Any], model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients whose samples don't see each other get some more and run as one."""
+    monkeypatch.setattr(fednoil, "_GRAIN", 1)
+    values |= {"partition": {"kind": "dirichlet", "clients": 4, "min_size": 8}, "model": {"name": model}}
     values["learner"] = {"name": "fednoil", "frac": 0.4}
     values["run"]["executor"] = "sequential"
     experiment = make_experiment(load_config(values))
     executor = stacked(experiment, 4)
-    assert executor.mixes
+    played = counted(executor, monkeypatch)
     wanted = trained(experiment, make_executor(experiment, CPU), [0, 1, 2, 3], 2)
     for client, result in trained(experiment, executor, [0, 1, 2, 3], 2).items():
         close(result.tensors, wanted[client].tensors)
+    assert executor.mixes == ("bn" in model)
+    assert max(count for count, _, _ in played) == (1 if executor.mixes else 4)
+
+
+class Counts(Erm):
+    """Writes into its state while it trains and while it observes; a network in training then moves its statistics."""
+
+    def init(self, nets: Nets, client: Client, keep: Tensors, turn: Turn) -> Tensors:
+        return {"trained": torch.zeros(()), "observed": torch.zeros(())}
+
+    def plan(self, nets: Nets, client: Client, state: Tensors, turn: Turn, epochs: range) -> list[Phase]:
+        (phase,) = super().plan(nets, client, state, turn, epochs)
+        return [phase, Phase(phase.tensors, "watch", ()), phase]
+
+    def step(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> Tensor:
+        state["trained"].add_(1)
+        return super().step(nets, pool, batch, state, kind)
+
+    def observe(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> None:
+        nets["model"](batch["images"])
+        state["observed"].add_(1)
+
+    def final(self, nets: Nets, client: Client, state: Tensors, turn: Turn) -> Final:
+        return Final(evidence=dict(state))
+
+
+def test_nothing_of_a_frozen_client_changes(values: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """All stay to the end: who is through keeps weights, momentum, statistics, state and loss."""
+    values |= {
+        "partition": {"kind": "dirichlet", "clients": 4, "min_size": 8},
+        "model": {"name": "test_rounds:bn_model"},
+        "learner": {"name": "test_stack_portions:Counts"},
+    }
+    values["train"] |= {"keep_momentum": True, "lr_turn": "linear"}
+    experiment = make_experiment(load_config(values))
+    wanted = trained(experiment, make_executor(experiment, CPU), [0, 1, 2, 3], 2)
+    monkeypatch.setattr(cuda, "_busy", lambda counts, step: len(counts))
+    executor = stacked(experiment, 4)
+    played = counted(executor, monkeypatch)
+    got = trained(experiment, executor, [0, 1, 2, 3], 2)
+    assert {count for count, _, _ in played} == {4}
+    assert {frozen for _, _, frozen in played} == {False, True}
+    for client, result in wanted.items():
+        close(got[client].tensors, result.tensors)
+        close(got[client].keep, result.keep)
+        close(got[client].evidence, result.evidence)
+        assert result.evidence["trained"] == 2 * result.evidence["observed"] == result.numbers["steps"]
+        assert got[client].loss == pytest.approx(result.loss, rel=1e-4)
+
+
+def test_shapes_that_come_again_are_played_eight_steps_at_a_time(
+    values: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """20 samples in batches of 8, five epochs: 15 steps, first one by one, then eight and what is left."""
+    experiment = make_experiment(load_config(values))
+    executor = stacked(experiment, 2)
+    played = counted(executor, monkeypatch)
+    trained(experiment, executor, [0, 1], 5)
+    assert [steps for _, steps, _ in played] == [1] * 15
+    played.clear()
+    trained(experiment, executor, [2, 3], 5)
+    assert [steps for _, steps, _ in played] == [8] + [1] * 7
 
 
 @given(

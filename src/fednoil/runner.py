@@ -146,6 +146,8 @@ def run(
         except Diverged as error:
             _note_divergence(folder, len(records), str(error))
             raise
+        except torch.OutOfMemoryError as error:
+            raise UserError(_too_much(config, error)) from error
         finally:
             _settle(device)
             if events is not None:
@@ -298,6 +300,15 @@ def _same_config(folder: RunFolder, config: Config) -> None:
     raise UserError(
         f"{folder.path} is a run of another configuration: {'; '.join(changed[:3])}{more}; "
         "resume it unchanged, choose another --out, or --force to start over"
+    )
+
+
+def _too_much(config: Config, error: Exception) -> str:
+    """What to do about a GPU whose memory is full."""
+    most = config.run.parallel
+    return (
+        f"the GPU's memory is full ({str(error).splitlines()[0]}); lower run.parallel, how many clients train at once "
+        f"(now {most} at most), and go on with --resume"
     )
 
 

@@ -7,7 +7,7 @@ same steps run one by one.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -100,7 +100,8 @@ class Graphs:
     def play(self, portion: Portion) -> None:
         """The steps of a portion: by a graph, or one by one where there are none."""
         if not self.used:
-            portion.run(portion.steps)
+            with _explained():
+                portion.run(portion.steps)
             return
         key = portion.signature
         if key not in self.captured:
@@ -121,16 +122,12 @@ class Graphs:
         """Capture steps on the current stream; networks and state are left as they were."""
         portion, rows, total = portion.copy(), portion.rows, portion.total
         before, graph = total.clone(), torch.cuda.CUDAGraph()
-        try:
+        with _explained():
             with Unchanged(rows.stacked, slice(rows.first, rows.first + rows.count)):
                 portion.run(1)  # libraries choose and allocate
                 total.copy_(before)
             torch.cuda.synchronize()
             self._record(graph, portion)
-        except torch.cuda.OutOfMemoryError:
-            raise
-        except Exception as error:  # the step has run eagerly before, so it is the capture that fails
-            raise NotCapturable(_why(error)) from error
         return Captured(graph, portion)
 
     def _record(self, graph: torch.cuda.CUDAGraph, portion: Portion) -> None:
@@ -196,13 +193,24 @@ def _end_for_good(spoilt: torch.cuda.CUDAGraph, pool: Any) -> None:
     spoilt.reset()
 
 
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    """Errors of steps told as why they can't be captured; they have run eagerly before, so it is not the step's own."""
+    try:
+        yield
+    except torch.cuda.OutOfMemoryError:
+        raise
+    except Exception as error:
+        raise NotCapturable(_why(error)) from error
+
+
 def _why(error: Exception) -> str:
     """In a learner's terms, what PyTorch has to say about a step that it can't map or capture."""
     text = (str(error) or type(error).__name__).splitlines()[0]
     low = text.lower()
     if any(word in low for word in ("dynamic", "data-dependent", "nonzero", "boolean mask")):
         return f"its step has shapes or branches that depend on values ({text})"
-    if ".item()" in low or "captur" in low:
+    if any(word in low for word in (".item()", "data pointer", "captur")):
         return f"its step waits for a value on the host ({text})"
     return f"its step can't be captured ({text})"
 

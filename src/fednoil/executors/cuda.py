@@ -24,8 +24,8 @@ from fednoil.executors.capture import Graphs, NotCapturable, Portion, Signature
 from fednoil.executors.local import Workbench
 from fednoil.executors.sequential import Sequential
 from fednoil.executors.stack import Rows, StackedBench
-from fednoil.executors.touch import Touched, touched_by
-from fednoil.learners.base import Client, Learner, Phase, Trainee, Wrapped, together
+from fednoil.executors.touch import Touched, attributes, touched_by
+from fednoil.learners.base import Client, Phase, Trainee, together
 from fednoil.servers.sampling import client_scores
 from fednoil.tensors import Tensors
 
@@ -135,7 +135,7 @@ class CudaGraphs:
 
     def _trained(self, jobs: Sequence[Job]) -> list[Seat]:
         learner = self.bench.benches[0].learner
-        before = _attributes(learner)
+        before = attributes(learner)
         self.losses.zero_()
         seats, found = [], surveys(self.eager.bench, self.clients, jobs)
         for place, job in enumerate(jobs):
@@ -148,12 +148,13 @@ class CudaGraphs:
             plans = _planned(seats, epochs)
             for number in range(max(map(len, plans))):
                 ready = [(seat, plan[number]) for seat, plan in zip(seats, plans, strict=True) if number < len(plan)]
-                if _attributes(learner) != before:
+                if attributes(learner) != before:
                     raise NotCapturable(
                         "its init or plan changes the learner itself; what it keeps belongs in the state"
                     )
                 for run in self._runs(self._evened(ready)):
                     self._play(run)
+                before = attributes(learner)  # a step may have filled what all others find
         self.graphs.join()
         return seats
 
@@ -234,12 +235,6 @@ class CudaGraphs:
             for name, kept in state.items():
                 own = [seat.state[name] for seat in seats]
                 torch._foreach_copy_(own, kept.unbind(0))  # pyright: ignore[reportPrivateImportUsage]
-
-
-def _attributes(learner: Learner) -> dict[str, int]:
-    """What a learner and those inside it hold, told by identity."""
-    found = {f"{type(learner).__name__}.{name}": id(value) for name, value in vars(learner).items()}
-    return found | _attributes(learner.inner) if isinstance(learner, Wrapped) else found
 
 
 def _planned(seats: Sequence[Seat], epochs: range) -> list[list[Phase]]:

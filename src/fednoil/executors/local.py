@@ -106,7 +106,8 @@ class Workbench:
 
     def begin(self, client: Client, job: Job, found: Tensors | None = None) -> Tensors:
         """Load the networks and let the learner look at its data; returns the turn's state (`found`: its survey)."""
-        keep = {name: tensor.to(self.device) for name, tensor in job.keep.items()}
+        # Copies: a turn that fails is begun again, or ends the run, and then what was kept must be as it was.
+        keep = {name: tensor.to(self.device, copy=True) for name, tensor in job.keep.items()}
         self.load(job.received, keep)
         return self.open(client, keep, job.turn, found)
 

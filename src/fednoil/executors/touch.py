@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fednoil.executors.capture import NotCapturable
 from fednoil.executors.stack import StackedBench, Unchanged
-from fednoil.learners.base import Client, Phase
+from fednoil.learners.base import Client, Learner, Phase, Wrapped
 from fednoil.tensors import Tensors
 
 
@@ -35,9 +35,19 @@ def touched_by(phase: Phase, stacked: StackedBench, place: int, client: Client, 
     row = {name: tensor[0] for name, tensor in phase.tensors.items()}
     images = bench.learner.views(client.pool, row)
     batch, names = _Recorder({**row, **images}), {*row, *images}
-    generator = _generator_state(bench.device)
-    with Unchanged(stacked, slice(place, place + 1)):
-        bench.optimise(phase, batch, client.pool, recorded, torch.zeros((), device=bench.device))
+    generator, learners = _generator_state(bench.device), _layers(bench.learner)
+    own = [dict(vars(learner)) for learner in learners]
+    for _ in range(2):  # the first step may fill what all others find
+        held = attributes(bench.learner)
+        with Unchanged(stacked, slice(place, place + 1)):
+            bench.optimise(phase, batch, client.pool, recorded, torch.zeros((), device=bench.device))
+        if attributes(bench.learner) == held:
+            break
+    else:
+        for learner, values in zip(learners, own, strict=True):
+            vars(learner).clear()
+            vars(learner).update(values)
+        raise NotCapturable("its step changes the learner itself; what changes from step to step belongs in the state")
     if dict.keys(recorded) != copies.keys() or any(dict.get(recorded, n) is not c for n, c in copies.items()):
         raise NotCapturable("its step replaces or adds tensors of the state; it must change them in place")
     if not torch.equal(generator, _generator_state(bench.device)):
@@ -47,6 +57,23 @@ def touched_by(phase: Phase, stacked: StackedBench, place: int, client: Client, 
         tuple(n for n in recorded.names if n in state),
         sum(t.numel() for t in images.values()),
     )
+
+
+def attributes(learner: Learner) -> dict[str, tuple[int, ...]]:
+    """What a learner and those inside it hold, such that it differs if that is replaced, written to or longer."""
+    return {
+        f"{depth}.{name}": (id(value), getattr(value, "_version", 0), len(value) if isinstance(value, _GROWS) else 0)
+        for depth, one in enumerate(_layers(learner))
+        for name, value in vars(one).items()
+    }
+
+
+_GROWS = (list, dict, set)
+
+
+def _layers(learner: Learner) -> list[Learner]:
+    """The learner and those inside it."""
+    return [learner, *_layers(learner.inner)] if isinstance(learner, Wrapped) else [learner]
 
 
 class _Recorder(dict[str, Tensor]):

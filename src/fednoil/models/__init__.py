@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import math
 from collections.abc import Callable
 from typing import ClassVar, Literal
 
@@ -11,7 +14,7 @@ from torch import nn
 
 from fednoil.errors import UserError, nearest
 from fednoil.models.cnn import CNN
-from fednoil.models.network import Network, channels_last
+from fednoil.models.network import Network, channels_last, mixes
 from fednoil.models.resnet import ResNet18
 from fednoil.plugins import import_object
 from fednoil.section import Section
@@ -67,6 +70,7 @@ def build(config: ModelConfig, image_shape: tuple[int, int, int], num_classes: i
         )
     _check_output(config.name, module, image_shape, num_classes)
     module.reads_channels_last = _reads_channels_last(module, image_shape)  # pyright: ignore[reportArgumentType]
+    module.mixes_samples = _mixes_samples(module, image_shape)  # pyright: ignore[reportArgumentType]
     return module
 
 
@@ -113,3 +117,14 @@ def _reads_channels_last(module: nn.Module, image_shape: tuple[int, ...]) -> boo
     finally:
         module.train(was_training)
     return True
+
+
+def _mixes_samples(module: nn.Module, image_shape: tuple[int, int, int]) -> bool:
+    """Whether a sample's logits in training depend on which others are with it, or on random numbers they share."""
+    if mixes(module):
+        return True
+    module = copy.deepcopy(module).train()
+    images = torch.linspace(-1, 1, 4 * math.prod(image_shape)).view(4, *image_shape)
+    with torch.no_grad(), torch.random.fork_rng(devices=[]), contextlib.suppress(Exception):
+        return not torch.allclose(module(images)[:2], module(images[:2]), 1e-3, 1e-4)
+    return True  # what is wrong with it in training is told there

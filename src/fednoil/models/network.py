@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
+from typing import NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +33,11 @@ def channels_last(images: Tensor) -> Tensor:
     _, channels, height, width = images.shape
     # With one channel both layouts are the same in memory, and only the strides tell a convolution which is meant.
     return images.as_strided(images.shape, (channels * height * width, 1, channels * width, channels))
+
+
+def mixes(module: nn.Module) -> bool:
+    """Whether it has layers by which samples see each other, or share random numbers."""
+    return any(isinstance(m, (_BatchNorm, _DropoutNd)) for m in module.modules())
 
 
 def shortening(grads: Tensor, norm: float) -> Tensor:
@@ -58,7 +64,7 @@ class Network:
         self.module = module.to(device)
         self.device, self.dtype = device, dtype
         # Whether it matters to a sample in training which others are with it (or how many: they share random numbers).
-        self.mixes = any(isinstance(m, (_BatchNorm, _DropoutNd)) for m in module.modules())
+        self.mixes = bool(getattr(module, "mixes_samples", False)) or mixes(module)
         # Convolutions like this layout: the CNN's steps take 0.6 to 0.8 of the time on a CPU, forward passes half. Here
         # a module has to ask for it; on a GPU it is enough that the module can read it (one that calls `view` can't).
         wish = "reads_channels_last" if device.type == "cuda" else "channels_last"
@@ -68,7 +74,8 @@ class Network:
         self._bias = -torch.tensor(mean, device=device).view(1, -1, 1, 1) * 255.0 / scale
         trained = {n: p for n, p in module.named_parameters() if p.requires_grad}
         # What autocast would cast comes first, in one piece that can change its dtype at once.
-        cast = {f"{name}.weight" for name, m in module.named_modules() if isinstance(m, _CAST)} & trained.keys()
+        layers = {name for name, m in module.named_modules() if isinstance(m, _CAST)}  # '': the module itself
+        cast = {f"{name}.weight".removeprefix(".") for name in layers} & trained.keys()
         self.trained = {n: p.shape for n, p in sorted(trained.items(), key=lambda item: item[0] not in cast)}
         self.cast = sum(trained[name].numel() for name in cast)  # how long that piece is
         # Everything else the module holds: buffers, and parameters that the user has frozen.
@@ -267,6 +274,11 @@ class Member:
         self.weights = weights
         self.params, self.grads, self.momentum, self.others = params, grads, momentum, others
         self.train, self.eval = self.network.train, self.network.eval
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(
+            f"inside a step a network has no '{name}': it can be called and has params, grads, momentum and others"
+        )
 
     def __call__(self, images: Tensor) -> Tensor:
         network = self.network
