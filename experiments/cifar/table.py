@@ -165,8 +165,9 @@ def levels(results: list[Row], prefix: str) -> str:
             whole = [r for r in mine if r["rounds"] == r["planned"]]
             seeds |= {len(whole)} if whole else set()
             cells.append(f"{mean(whole, 'final_test')} ({mean(whole, 'val_accuracy')})" if whole else "–")
-        many = "–".join(dict.fromkeys(str(n) for n in (min(seeds), max(seeds)))) if seeds else "0"
-        lines.append(f"| {variant} | {many} | {' | '.join(cells)} |")
+        if seeds:
+            many = "–".join(dict.fromkeys(str(n) for n in (min(seeds), max(seeds))))
+            lines.append(f"| {variant} | {many} | {' | '.join(cells)} |")
     return "\n".join(lines) if len(lines) > 2 else "Not run yet."
 
 
