@@ -285,3 +285,20 @@ def test_a_terminal_without_unicode_is_no_error(tiny_npz: Path) -> None:
     done = process("run", *args, stdout=subprocess.PIPE, env=environment)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("fedavg \\xd7 erm on")
+
+
+def test_what_makes_a_run_slower_is_told_in_one_line(tmp_path: Path) -> None:
+    """Other warnings keep the place in the code that gave them."""
+    (tmp_path / "own.py").write_text(
+        "import warnings\nfrom torch import nn\nfrom fednoil.errors import Slower\n\n\n"
+        "def model(image_shape, num_classes):\n"
+        "    warnings.warn('it goes\\nslowly', Slower)\n    warnings.warn('something else')\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(784, num_classes))\n"
+    )
+    values = {**TINY, "model.name": "own:model", "train.rounds": 1}
+    del values["model.width"]
+    given = [part for key, value in values.items() for part in ("--set", f"{key}={value}")]
+    command = [sys.executable, "-m", "fednoil", "run", "demo/fedavg", "--quiet", "--out", "run", *given]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert done.stderr.splitlines()[0] == "fednoil: it goes slowly"
+    assert re.search(r"own\.py:8: UserWarning: something else", done.stderr)

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from fednoil import rounds
 from fednoil.config import load_config
-from fednoil.errors import Diverged
+from fednoil.errors import Diverged, Slower
 from fednoil.executors.capture import Portion
 from fednoil.experiment import Experiment, make_executor, make_experiment
 from fednoil.learners.base import Client, Final, Nets, Phase, Turn
@@ -126,7 +126,7 @@ def test_what_no_graph_can_do_runs_client_after_client(
     """The same learner inside another (fedprox) is found out too."""
     wanted = trained(experiment := made(values, name, server), make_executor(experiment, CPU), [0, 1, 2], 2)
     executor = stacked(experiment := made(values, name, server), 3)
-    with pytest.warns(UserWarning, match=f"clients run one after another, not as CUDA graphs: .*{why}") as told:
+    with pytest.warns(Slower, match=f"clients run one after another, not as CUDA graphs: .*{why}") as told:
         got = trained(experiment, executor, [0, 1, 2], 2)
     assert len(told) == 1
     for client, result in wanted.items():
@@ -154,7 +154,7 @@ def test_what_cannot_be_stacked_runs_each_client_alone(values: dict[str, Any], n
         widths.append(portion.rows.count)
 
     executor.graphs.play = noted  # type: ignore[method-assign]
-    with pytest.warns(UserWarning, match=f"each client runs in CUDA graphs of its own: its step .*{why}") as told:
+    with pytest.warns(Slower, match=f"each client runs in CUDA graphs of its own: its step .*{why}") as told:
         got = trained(experiment, executor, [0, 1, 2, 3], 2)
     assert len(told) == 1
     assert set(widths) == {1}

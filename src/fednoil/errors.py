@@ -1,4 +1,4 @@
-"""The exceptions a user is meant to see: bad input, and training that failed, told in one line."""
+"""What a user is meant to see in one line: bad input, training that failed, and what makes a run slower."""
 
 
 class UserError(Exception):
@@ -14,6 +14,10 @@ class UserError(Exception):
 
 class Diverged(UserError):
     """Training whose numbers are none any more; the same run can't go on."""
+
+
+class Slower(UserWarning):
+    """Something that costs a run speed and nothing else; told once."""
 
 
 def nearest(word: str, choices: "list[str] | tuple[str, ...]") -> str:

@@ -9,6 +9,8 @@ import io
 import os
 import signal
 import sys
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -26,7 +28,7 @@ from fednoil.cli.report import report
 from fednoil.cli.reproduce import reproduce
 from fednoil.cli.resolving import resolve
 from fednoil.cli.stopping import Stopped, stop_with_standard_input
-from fednoil.errors import UserError
+from fednoil.errors import Slower, UserError
 
 typer.core.HAS_RICH = False  # help is plain text, in which typer would else escape "[default: …]" for rich
 app = typer.Typer(
@@ -196,9 +198,24 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a name that the terminal can't show stops nothing
+    warnings.formatwarning = _in_one_line
     status = _run_app()
     gc.freeze()  # else the end looks for garbage among all modules, for a fourth of the time of `import torch`
     sys.exit(status)
+
+
+def _in_one_line(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    line: str | None = None,
+    usual: Callable[..., str] = warnings.formatwarning,
+) -> str:
+    """Our own warnings as the command speaks; others with the place in the code that gave them, as Python does."""
+    if issubclass(category, Slower):
+        return f"fednoil: {' '.join(str(message).split())}\n"
+    return usual(message, category, filename, lineno, line)
 
 
 def _on_signal(number: int, _frame: object) -> None:

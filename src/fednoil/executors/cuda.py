@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.modules.dropout import _DropoutNd
 
+from fednoil.errors import Slower
 from fednoil.executors.asking import own_networks, surveys, usual
 from fednoil.executors.base import HeldOut, Job, Look, Progress, Result
 from fednoil.executors.capture import Graphs, NotCapturable, Portion, Signature
@@ -76,7 +77,7 @@ class CudaGraphs:
     def _give_up(self, reason: str) -> None:
         """Run eagerly from now on, and say once why."""
         self.reason = reason
-        warnings.warn(f"clients run one after another, not as CUDA graphs: {reason}", stacklevel=3)
+        warnings.warn(f"clients run one after another, not as CUDA graphs: {reason}", Slower, stacklevel=3)
         self.graphs.clear()
 
     def scores(self, jobs: Sequence[Job], sampling: str, temperature: float) -> dict[int, Look]:
@@ -120,7 +121,7 @@ class CudaGraphs:
                 continue
             if self.alone and not self.told:
                 self.told = True
-                warnings.warn(f"each client runs in CUDA graphs of its own: {self.alone}", stacklevel=2)
+                warnings.warn(f"each client runs in CUDA graphs of its own: {self.alone}", Slower, stacklevel=2)
             if progress:
                 progress(len(results) / len(jobs))
         return results
