@@ -135,6 +135,7 @@ GROUPS: dict[str, tuple[Variant, ...]] = {
     "robust": (
         Variant("auto", "each client estimates its share of clean labels", ("learner.frac=auto",)),
         Variant("plus", "our own defaults", method="fednoil-plus"),
+        Variant("mixup", "mixup on D^x of the published size", ("learner.frac=0.35",), "fednoil-plus"),
         Variant("plus-mean", "clients drawn by mean confidence", ("server.sampling=score_mean",), "fednoil-plus"),
         # What the defaults were chosen from, each with all its keys so that it stays what it is.
         _plus("plus-start", "given labels as evidence, balanced draws"),
