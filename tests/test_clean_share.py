@@ -9,25 +9,53 @@ import pytest
 import torch
 from made_fednoil import learner, make
 
+from fednoil import rounds
+from fednoil.augment import strong
 from fednoil.experiment import make_executor
-from fednoil.learners.base import Turn
-from fednoil.learners.clean_share import clean_share
-from fednoil.seeds import Seed
+from fednoil.learners.base import Client, Turn
+from fednoil.learners.clean_share import calibrated_share, clean_share
+from fednoil.seeds import Seed, Seeds
+from fednoil.testing import check_learner
 
 CPU = torch.device("cpu")
+
+
+def samples(share: float, n: int, spread: float = 0.1) -> tuple[torch.Tensor, torch.Tensor]:
+    """Probabilities [n, 10] of a calibrated model, the less sure the larger `spread`, and given labels [n] of which
+    `share` are right."""
+    rng = np.random.default_rng(0)
+    probs = rng.dirichlet([spread] * 10, size=n)
+    true = np.array([rng.choice(10, p=p) for p in probs])
+    wrong = (true + rng.integers(1, 10, size=n)) % 10
+    return torch.tensor(probs), torch.tensor(np.where(rng.random(n) < share, true, wrong))
+
+
+def client_of(labels: torch.Tensor) -> Client:
+    return Client(0, torch.zeros(1, 1, 28, 28, dtype=torch.uint8), torch.zeros_like(labels), labels)
 
 
 @pytest.mark.parametrize("share", [0.2, 0.35, 0.5, 0.9])
 def test_clean_share_is_found_with_a_calibrated_model(share: float) -> None:
     """Labels drawn from the very model that the estimate assumes."""
-    rng = np.random.default_rng(0)
-    n, classes = 20_000, 10
-    probs = rng.dirichlet([0.1] * classes, size=n)
-    true = np.array([rng.choice(classes, p=p) for p in probs])
-    wrong = (true + rng.integers(1, classes, size=n)) % classes
-    given_labels = np.where(rng.random(n) < share, true, wrong)
-    g = torch.tensor(probs[np.arange(n), given_labels])
-    assert clean_share(g, classes) == pytest.approx(share, abs=0.02)
+    probs, labels = samples(share, 20_000)
+    assert clean_share(probs.gather(1, labels[:, None])[:, 0], 10) == pytest.approx(share, abs=0.02)
+    assert calibrated_share(probs, labels) == pytest.approx(share, abs=0.02)
+
+
+@pytest.mark.parametrize("share", [0.2, 0.6, 1.0])
+def test_an_overconfident_model_is_seen_through(share: float) -> None:
+    """Logits three times as large: right labels that the model is sure are wrong look wrong to the plain estimate."""
+    probs, labels = samples(share, 2_000, spread=0.5)
+    sure = torch.softmax(probs.log() * 3, dim=1)
+    assert clean_share(sure.gather(1, labels[:, None])[:, 0], 10) < 0.85 * share
+    assert calibrated_share(sure, labels) == pytest.approx(share, abs=0.05)
+
+
+def test_few_labels_and_none_of_a_model_say_little() -> None:
+    assert calibrated_share(torch.full((4, 10), 0.1), torch.arange(4)) == pytest.approx(0.5, abs=1e-3)
+    one_hot = torch.eye(10)[:3]
+    assert 0.6 < calibrated_share(one_hot, torch.arange(3)) < 0.95
+    assert 0.05 < calibrated_share(one_hot, torch.arange(3) + 5) < 0.4
 
 
 def test_clean_share_of_an_untrained_model_is_one_half() -> None:
@@ -41,11 +69,14 @@ def test_clean_share_is_sure_of_clean_and_of_hopeless_labels() -> None:
 
 
 def test_auto_leaves_room_and_balances_only_auto() -> None:
-    sure = {"confidence": torch.cat([torch.full((60,), 0.999), torch.full((40,), 0.001)])}
-    exact = learner(explore=0.0).labelled_size(sure, 1)
+    sure, client = (
+        {"confidence": torch.cat([torch.full((60,), 0.999), torch.full((40,), 0.001)])},
+        client_of(torch.zeros(100).long()),
+    )
+    exact = learner(explore=0.0).labelled_size(client, sure, 1)
     assert exact == pytest.approx(60, abs=2)
-    assert learner(explore=0.5).labelled_size(sure, 1) == pytest.approx(80, abs=2)
-    assert learner(frac=0.35, explore=0.5).labelled_size(sure, 1) == 35
+    assert learner(explore=0.5).labelled_size(client, sure, 1) == pytest.approx(80, abs=2)
+    assert learner(frac=0.35, explore=0.5).labelled_size(client, sure, 1) == 35
     assert learner().unlabelled_weight(80, 20, 1) == 0.25
     assert learner().unlabelled_weight(20, 80, 1) == 1.0
     assert learner(balance=False).unlabelled_weight(80, 20, 1) == 1.0
@@ -74,3 +105,102 @@ def test_the_weight_reaches_the_loss(fednoil_values: dict[str, Any]) -> None:
     low, high, balanced = losses
     assert high > low
     assert balanced == pytest.approx(low + (high - low) * (20 - size) / size, abs=1e-5)
+
+
+def learnt_by_heart(aside: float) -> float:
+    """The share of clean labels that a client finds with 1,000 labels, four of five wrong. The model is right about
+    every image but those whose labels it was trained on: there it says what was given."""
+    method, labels = learner(aside=aside), torch.arange(1000) % 10
+    true = torch.where(torch.arange(1000) // 10 % 5 == 0, labels, (labels + 1 + torch.arange(1000) // 50 % 9) % 10)
+    said = labels.clone()
+    spared = method.set_aside(1000, CPU)
+    said[spared] = true[spared]
+    probs = torch.full((1000, 10), 0.01).scatter_(1, said[:, None], 0.91)
+    state = {"confidence": probs[torch.arange(1000), labels], "probabilities": probs}
+    return method.clean_share(client_of(labels), state)
+
+
+def test_labels_learnt_by_heart_look_clean_unless_some_were_set_aside() -> None:
+    assert learnt_by_heart(0.0) > 0.97
+    assert learnt_by_heart(0.1) == pytest.approx(0.2, abs=0.06)
+    assert learnt_by_heart(0.3) == pytest.approx(0.2, abs=0.04)
+
+
+@pytest.mark.parametrize("draw", ["client", "class"])
+def test_what_is_set_aside_is_never_drawn(draw: str) -> None:
+    """Not even where its labels are the likeliest, and its classes are others than the rest's; all of it is in D^u."""
+    method = learner(aside=0.2, draw=draw)
+    aside = method.set_aside(50, CPU)
+    assert aside.tolist() == list(range(2, 50, 5))
+    weight, labels = torch.full((2, 50), 1e-9), torch.zeros(2, 50).long()
+    weight[:, aside], labels[:, aside] = 1.0, 1
+    drawn, rest = method.split(weight, labels, 40, Seeds((Seed(0), Seed(1))), range(20))
+    assert not bool(torch.isin(drawn % 50, aside).any())
+    assert bool((rest.view(2, 20, 10).sort(2).values == torch.stack([aside, aside + 50])[:, None]).all())
+
+
+def test_sizes_are_of_what_is_not_set_aside() -> None:
+    labels = torch.arange(100) % 10
+    right = torch.full((100, 10), 0.001).scatter_(1, labels[:, None], 0.991)
+    state = {"confidence": right[torch.arange(100), labels], "probabilities": right}
+    assert learner(aside=0.2).labelled_size(client_of(labels), state, 1) == pytest.approx(77, abs=1)
+    assert learner(aside=0.2, warmup=1).labelled_size(client_of(labels), state, 1) == 80
+    assert learner(aside=0.2, frac=0.35).labelled_size(client_of(labels), state, 1) == 35
+    assert learner(aside=0.2).set_aside(4, CPU).tolist() == []  # too few: the estimate is of all labels
+
+
+def test_whole_rounds_spare_the_same_labels(fednoil_values: dict[str, Any]) -> None:
+    """Round after round and in every epoch, so that no turn learns them by heart."""
+    experiment = make(fednoil_values, frac="auto", aside=0.25)
+    executor, state = make_executor(experiment, CPU), rounds.start(experiment)
+    for _ in range(3):
+        state, _ = rounds.play(experiment, executor, state)
+    drawn = state.evidence["drawn"].view(4, 20)
+    aside = experiment.learner.set_aside(20, CPU)  # type: ignore[attr-defined]
+    assert len(aside) == 5
+    assert int(drawn[:, aside].sum()) == 0
+    assert int(drawn.sum()) > 0
+
+
+def test_strong_views_decide_where_the_survey_has_them() -> None:
+    """Plain views of labels learnt by heart say what was given, strong ones what is seen."""
+    labels = torch.arange(400) % 10
+    seen = torch.where(torch.arange(400) // 10 % 2 == 0, labels, (labels + 1 + torch.arange(400) // 40) % 10)
+    plain, strongly = (torch.full((400, 10), 0.01).scatter_(1, said[:, None], 0.91) for said in (labels, seen))
+    state = {"confidence": plain[torch.arange(400), labels], "probabilities": plain}
+    method, client = learner(estimate="strong"), client_of(labels)
+    assert method.clean_share(client, state) > 0.97
+    right = float((seen == labels).float().mean())
+    assert method.clean_share(client, {**state, "strongly": strongly}) == pytest.approx(right, abs=0.05)
+
+
+def test_strong_views_are_asked_for_anew_each_turn_and_by_auto_alone(fednoil_values: dict[str, Any]) -> None:
+    experiment = make(fednoil_values, frac="auto", estimate="strong", ssl=False)
+    client = make_executor(experiment, CPU).clients[0]
+    asked = [experiment.learner.asks(client, Turn(1, 1, Seed(seed)))["strong"] for seed in (0, 0, 1)]
+    assert torch.equal(asked[0], asked[1])
+    assert not torch.equal(asked[0], asked[2])
+    assert len(asked[0]) == len(client)
+    fixed = make(fednoil_values, frac=0.35)
+    assert fixed.learner.asks(client, Turn(1, 1, Seed(0))) == {}
+
+
+def test_an_estimate_by_strong_views_is_that_of_these_views(fednoil_values: dict[str, Any]) -> None:
+    experiment = make(fednoil_values, frac="auto", estimate="strong", ssl=False)
+    executor = make_executor(experiment, CPU)
+    bench, client, method, turn = executor.bench, executor.clients[0], experiment.learner, Turn(1, 1, Seed(0))
+    bench.load(experiment.initial_model(), {})
+    state = bench.open(client, {}, turn)
+    images = strong(client.pool, client.index, method.asks(client, turn)["strong"])
+    with torch.no_grad():
+        bench.nets["model"].eval()
+        wanted = torch.softmax(bench.nets["model"](images), dim=1)
+    assert torch.allclose(state["strongly"], wanted, atol=1e-6)
+    share = calibrated_share(wanted, client.labels)
+    assert method.labelled_size(client, state, 1) == int((share + 0.2 * (1 - share)) * len(client) + 0.5)
+
+
+@pytest.mark.parametrize("keys", [{"aside": 0.3, "posterior": True}, {"estimate": "strong"}], ids=str)
+def test_other_estimates_keep_the_contract(keys: dict[str, Any]) -> None:
+    """Through checkpoints and in any order of clients: nothing has to be remembered for them."""
+    check_learner("fednoil-plus", servers=["fedavg", "apfl"], xi=0.3, **keys)

@@ -41,8 +41,9 @@ CPU = torch.device("cpu")
     ],
 )
 def test_epoch_shapes(n: int, frac: float, labelled: int, proportional: Any, max_cover: Any) -> None:
+    client = Client(0, torch.zeros(1, 1, 28, 28, dtype=torch.uint8), torch.zeros(n).long(), torch.arange(n) % 10)
     state = {"confidence": torch.rand(n)}
-    assert learner(frac=frac).labelled_size(state, 1) == labelled
+    assert learner(frac=frac).labelled_size(client, state, 1) == labelled
     assert learner(frac=frac).epoch_shape(labelled, n - labelled, True) == proportional
     assert learner(frac=frac, epoch="max_cover").epoch_shape(labelled, n - labelled, True) == max_cover
     assert learner(frac=frac).epoch_shape(labelled, n - labelled, False) == (-(-labelled // 32), 32, 0)
@@ -63,7 +64,7 @@ def test_plan_covers_both_sets(n: int, frac: float, epoch: str, uniform: bool) -
         "taught": F.one_hot(torch.arange(n) % 7, 10) * (1 - 0.5 * (torch.arange(n) % 2))[:, None],
     }
     (phase,) = method.plan({}, client, state, Turn(1, 3, Seed(n)), range(3))
-    size = method.labelled_size(state, 1)
+    size = method.labelled_size(client, state, 1)
     assert int(state["drawn"].sum()) == 3 * size
     labels = phase.tensors["x_labels"]
     assert torch.equal(labels, (phase.tensors["x_index"] - 300) % 10)
@@ -250,6 +251,7 @@ def test_no_share_is_over_a_hundred_percent(fednoil_values: dict[str, Any], keys
     [
         {},
         {"frac": "auto"},
+        {"frac": "auto", "aside": 0.2, "estimate": "strong"},
         {"frac": 1.0},
         {"ssl": False},
         {"teacher": "local", "xi": 0.3},
@@ -308,6 +310,8 @@ def test_everything_labelled_and_uniform_clients_is_fedavg_by_another_order(fedn
         ({"lambda_u": -1}, "learner.lambda_u = -1"),
         ({"teacher": "ema"}, "learner.teacher = 'ema'"),
         ({"explore": 1.0}, "learner.explore = 1.0"),
+        ({"aside": 1.0}, "learner.aside = 1.0"),
+        ({"estimate": "weak"}, "learner.estimate = 'weak'"),
         ({"fraction": 0.3}, "did you mean 'frac'"),
     ],
 )

@@ -52,6 +52,14 @@ def test_the_average_over_rounds_is_the_simulators(federated: Values, tmp_path: 
     assert_same_model(tmp_path / "simulated", tmp_path / "federated")
 
 
+def test_labels_are_set_aside_and_seen_strongly_as_by_the_simulator(federated: Values, tmp_path: Path) -> None:
+    federated["learner"] = {"name": "fednoil", "aside": 0.25, "estimate": "strong"}
+    config = load_config(federated)
+    run(config, tmp_path / "simulated", Silent())
+    federate(config, tmp_path / "federated", LoopGrid(partitions(tmp_path / "state")))
+    assert_same_model(tmp_path / "simulated", tmp_path / "federated")
+
+
 @pytest.mark.parametrize(("server", "learner"), PAIRS)
 def test_a_federation_ends_with_the_simulators_weights(
     server: str, learner: str, federated: Values, tmp_path: Path

@@ -51,6 +51,7 @@ CASES: dict[str, dict[str, Any]] = {
     "fedprox": {"server": {"name": "fedprox", "mu": 0.5}},
     "fednoil": {"learner": {"name": "fednoil", "frac": 0.4, "xi": 0.3}, "server": {"sampling": "score"}},
     "fednoil-auto": {"learner": {"name": "fednoil", "xi": 0.3}},
+    "fednoil-aside": {"learner": {"name": "fednoil", "xi": 0.3, "aside": 0.25, "estimate": "strong"}},
     "fednoil-local": {"learner": {"name": "fednoil", "frac": 0.4, "xi": 0.3, "teacher": "local"}},
     "fednoil-readings": {
         "learner": {

@@ -134,6 +134,17 @@ GROUPS: dict[str, tuple[Variant, ...]] = {
     ),
     "robust": (
         Variant("auto", "each client estimates its share of clean labels", ("learner.frac=auto",)),
+        Variant(
+            "aside",
+            "by a fifth of its labels that is never trained on: what is learnt by heart looks clean",
+            ("learner.frac=auto", "learner.aside=0.2"),
+        ),
+        Variant("aside-0.1", "by a tenth", ("learner.frac=auto", "learner.aside=0.1")),
+        Variant(
+            "auto-strong",
+            "by strong views, of which labels that are learnt by heart look as wrong as others",
+            ("learner.frac=auto", "learner.estimate=strong"),
+        ),
         Variant("plus", "our own defaults", method="fednoil-plus"),
         Variant("mixup", "mixup on D^x of the published size", ("learner.frac=0.35",), "fednoil-plus"),
         Variant("plus-mean", "clients drawn by mean confidence", ("server.sampling=score_mean",), "fednoil-plus"),

@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from fednoil.augment import plain, strong, strong_plan, weak, weak_plan
 from fednoil.learners.base import Client, Final, Learner, LearnerConfig, Nets, Phase, Trainee, Turn, chunks, together
 from fednoil.learners.batches import by_class, shuffled_anew, side_by_side, weak_views
-from fednoil.learners.clean_share import clean_share
+from fednoil.learners.clean_share import calibrated_share, clean_share
 from fednoil.learners.pseudo_labels import count_votes, decided, first_time, unlabelled_loss, widened
 from fednoil.plugins import About
 from fednoil.seeds import Seeds, gumbel, open_uniform
@@ -41,6 +41,16 @@ class FedNoilConfig(LearnerConfig):
     )
     explore: float = Field(
         default=0.2, ge=0, lt=1, description="with auto: share of the labels thought wrong that D^x has room for"
+    )
+    aside: float = Field(
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="with auto: share of the labels kept out of D^x; they alone tell how many are clean",
+    )
+    estimate: Literal["plain", "strong"] = Field(
+        default="plain",
+        description="with auto: views by which the clean share is estimated; strong ones tell what is learnt by heart",
     )
     balance: bool = Field(default=True, description="with auto: a small D^u weighs less, each sample as one of D^x")
     ssl: bool = Field(default=True, description="train on pseudo-labels of D^u")
@@ -89,6 +99,8 @@ class FedNoilConfig(LearnerConfig):
             "warmup",
             "ssl_start",
             "draw",
+            "aside",
+            "estimate",
         ]
     )
 
@@ -115,10 +127,14 @@ class FedNoil(Learner):
         return self.uses_unlabelled and round_idx >= self.config.ssl_start
 
     def asks(self, client: Client, turn: Turn) -> Tensors:
-        if self.config.teacher != "global" or not self.trains_on_unlabelled(turn.round_idx):
-            return {}
-        keys = turn.seed.child("teacher").keys(range(self.config.views), client.index.device)
-        return {"weak": weak_plan(keys, len(client), self.task.pad).transpose(0, 1)}
+        asked: Tensors = {}
+        if self.config.teacher == "global" and self.trains_on_unlabelled(turn.round_idx):
+            keys = turn.seed.child("teacher").keys(range(self.config.views), client.index.device)
+            asked["weak"] = weak_plan(keys, len(client), self.task.pad).transpose(0, 1)
+        if self.config.frac == "auto" and self.config.estimate == "strong":
+            one_epoch, everything = range(1), torch.arange(len(client), device=client.index.device)
+            asked["strong"] = self._strong_views(Seeds((turn.seed.child("estimate"),)), one_epoch, everything)
+        return asked
 
     def survey(self, nets: Nets, client: Client, asked: Tensors) -> Tensors:
         confidence, probabilities = self.look(nets, client, self.config.temperature)
@@ -127,7 +143,15 @@ class FedNoil(Learner):
             found["probabilities"] = probabilities
         if "weak" in asked:
             found["taught"] = self.taught(nets, client, asked["weak"])
+        if "strong" in asked:
+            found["strongly"] = self.strongly(nets, client, asked["strong"])
         return found
+
+    @torch.no_grad()
+    def strongly(self, nets: Nets, client: Client, plans: Tensor) -> Tensor:
+        """The class probabilities of one strong view of each sample, which tells labels learnt by heart: [n, C]."""
+        views = (strong(client.pool, client.index[rows], plans[rows]) for rows in chunks(len(client), client.pool))
+        return torch.cat([torch.softmax(nets["model"](images).float(), dim=1) for images in views])
 
     @torch.no_grad()
     def taught(self, nets: Nets, client: Client, plans: Tensor) -> Tensor:
@@ -161,19 +185,35 @@ class FedNoil(Learner):
             state["votes"] = torch.zeros(shape, dtype=torch.int64, device=client.labels.device)
         return state
 
-    def labelled_size(self, state: Tensors, round_idx: int) -> int:
-        """|D^x| = round(frac · n), at least one; everything during the warm-up.
+    def set_aside(self, count: int, device: torch.device) -> Tensor:
+        """Positions of the labels that never get into D^x, spread evenly over a client's samples."""
+        share = self.config.aside if self.config.frac == "auto" else 0.0
+        numbers = torch.arange(int(share * count), device=device)
+        return ((numbers + 0.5) / share).long() if share else numbers
+
+    def clean_share(self, client: Client, state: Tensors) -> float:
+        """The client's estimate of its share of clean labels: by strong views if the survey has them, and by those
+        labels alone that are set aside, if some are. Either way what was learnt by heart doesn't count."""
+        aside = self.set_aside(len(client), client.labels.device)
+        chosen = aside if len(aside) else slice(None)
+        probabilities = state.get("strongly", state.get("probabilities") if len(aside) else None)
+        if probabilities is None:
+            return clean_share(state["confidence"][chosen], self.task.num_classes)
+        return calibrated_share(probabilities[chosen], client.labels[chosen])
+
+    def labelled_size(self, client: Client, state: Tensors, round_idx: int) -> int:
+        """|D^x| = round(frac · n), at least one; everything during the warm-up. n is without what is set aside.
 
         `auto` leaves room for some of the labels thought wrong: a sample that θ finds hard and whose label is right
         after all gets a chance to say so. Without it, θ is taught its own mistakes with ever more certainty.
         """
-        confidence, frac = state["confidence"], self.config.frac
+        count, frac = len(client) - len(self.set_aside(len(client), client.labels.device)), self.config.frac
         if round_idx <= self.config.warmup:
-            return len(confidence)
+            return count
         if frac == "auto":
-            share = clean_share(confidence, self.task.num_classes)
+            share = self.clean_share(client, state)
             frac = share + self.config.explore * (1 - share)
-        return min(len(confidence), max(1, int(float(frac) * len(confidence) + 0.5)))
+        return min(count, max(1, int(float(frac) * count + 0.5)))
 
     def unlabelled_weight(self, labelled: int, unlabelled: int, round_idx: int) -> float:
         """λ_u, as published; with `auto` times at most |D^u|/|D^x|, lest the last few hard samples outweigh all
@@ -186,7 +226,8 @@ class FedNoil(Learner):
 
     def split(self, weight: Tensor, labels: Tensor, size: int, seeds: Seeds, epochs: range) -> tuple[Tensor, Tensor]:
         """D^x [K · E, size] and D^u [K · E, n − size] of K clients, drawn by weights [K, n] without replacement, anew
-        each epoch (Eq. 6); samples are numbered one client after another. Labels [K, n] are the given ones."""
+        each epoch (Eq. 6); samples are numbered one client after another. Labels [K, n] are the given ones; what is set
+        aside comes last."""
         names = epochs if self.config.redraw == "epoch" else [0] * len(epochs)
         clients, count = weight.shape
         noise = gumbel(seeds.child("draw").keys(names, weight.device), count).unflatten(0, (clients, -1))
@@ -197,18 +238,25 @@ class FedNoil(Learner):
             begin = open_uniform(seeds.child("class").keys(names, weight.device), self.task.num_classes)
             drawn = labels[:, None].expand_as(order).gather(2, order)
             order = order.gather(2, by_class(drawn, begin.unflatten(0, (clients, -1))))
+        aside = self.set_aside(count, weight.device)
+        if len(aside):
+            last = torch.zeros_like(weight[0], dtype=torch.bool).index_fill_(0, aside, True)
+            order = order.gather(2, last[order].byte().argsort(dim=2, stable=True))
         order = (order + first).flatten(0, 1)
         return order[:, :size], order[:, size:]
 
     def plan(self, nets: Nets, client: Client, state: Tensors, turn: Turn, epochs: range) -> list[Phase]:
-        return self._plans([client], [state], [turn], epochs, self.labelled_size(state, turn.round_idx))[0]
+        return self._plans([client], [state], [turn], epochs, self.labelled_size(client, state, turn.round_idx))[0]
 
     def plans(self, trainees: Sequence[Trainee], epochs: range) -> list[list[Phase]]:
         """All at once where the clients have equally many samples and labelled ones."""
         if type(self).plan is not FedNoil.plan:
             return super().plans(trainees, epochs)
         _, clients, states, turns = zip(*trainees, strict=True)
-        sizes = [self.labelled_size(state, turn.round_idx) for state, turn in zip(states, turns, strict=True)]
+        sizes = [
+            self.labelled_size(client, state, turn.round_idx)
+            for client, state, turn in zip(clients, states, turns, strict=True)
+        ]
         if len({(len(client), size) for client, size in zip(clients, sizes, strict=True)}) == 1:
             return self._plans(clients, states, turns, epochs, sizes[0])
         alone = zip(clients, states, turns, sizes, strict=True)

@@ -21,7 +21,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fednoil.learners.base import Client
-from fednoil.learners.clean_share import clean_share
 from fednoil.learners.fednoil import FedNoil, FedNoilConfig
 from fednoil.plugins import About
 from fednoil.seeds import Seeds, permutations
@@ -52,7 +51,7 @@ class FedNoilPlus(FedNoil):
         if self.config.balanced:
             judged["weight"] = balanced(judged["weight"], client.labels, self.task.num_classes)
         if "taught" in judged:
-            share = clean_share(state["confidence"], self.task.num_classes) if self.config.posterior else None
+            share = self.clean_share(client, state) if self.config.posterior else None
             each = judged["taught"].unbind(1) if judged["taught"].dim() == 3 else [judged["taught"]]
             each = [self._corrected(probs, client.labels, share) for probs in each]
             judged["taught"] = torch.stack(each, 1) if judged["taught"].dim() == 3 else each[0]
