@@ -251,6 +251,13 @@ def test_json_is_one_object_a_round_and_quiet_is_quiet(tiny_npz: Path) -> None:
     assert fednoil(*args, "--json", "--resume", "--out", "r") == (0, "", "")
 
 
+def test_a_run_says_that_it_has_no_noise_and_that_it_is_done(tiny_npz: Path) -> None:
+    args = ["run", *sets(data__name=f"npz:{tiny_npz}", noise__kind="none"), "--out", "r"]
+    head = fednoil(*args)[1].splitlines()[0]
+    assert ", no noise, " in head
+    assert fednoil(*args, "--resume")[1].splitlines()[:2] == [head, "all rounds are done already"]
+
+
 def test_plain_lines_elsewhere_than_on_a_terminal(tiny_npz: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "20")  # a log is not folded, however narrow it is shown
     args = sets(data__name=f"npz:{tiny_npz}", train__rounds=2)
