@@ -191,6 +191,23 @@ def test_compare_tells_runs_apart_that_have_one_name() -> None:
     assert "differs in" not in fednoil("compare", "b", "c")[1]
 
 
+@pytest.mark.parametrize("columns", [40, 60, 80, 100, 120, 200])
+def test_compare_cuts_no_number_and_leaves_no_text_out(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    """Long names of runs left no room for others: 30 rounds were shown as 3, and methods not at all."""
+    names = [f"iid--symmetric-high--fednoil-logarithm--{n}--a-longer-name" for n in "ab"]
+    made_run(Path(names[0]), "fednoil-logarithm", changes={"learner": {"draw": "class"}})
+    made_run(Path(names[1]), "fednoil-logarithm", seed=1, where=("paper", "fashion-mnist", "non-iid", "symmetric-high"))
+    rows = json.loads(fednoil("compare", "--json", *names)[1])
+    monkeypatch.setenv("COLUMNS", str(columns))
+    out = fednoil("compare", *names)[1]
+    for row in rows:
+        numbers = [f"{row['final_accuracy']:.2f}", f"{row['best_accuracy']:.2f}", str(row["train_batches"])]
+        assert any(set(numbers) <= set(line.split()) for line in out.splitlines()), out
+    for text in ("(logarithm)", "symmetric-high", "learner.draw=class"):
+        assert text in out
+    assert max(map(len, out.splitlines())) <= max(columns, 80)
+
+
 def test_compare_needs_no_code_of_the_users_own() -> None:
     """Runs travel: their code stays where it is. A key that one run alone has is told of it."""
     for name, more in (("a", ""), ("b", "strength = 2")):
@@ -232,6 +249,13 @@ def test_json_is_one_object_a_round_and_quiet_is_quiet(tiny_npz: Path) -> None:
     assert [json.loads(line)["round"] for line in out.splitlines()] == [1, 2, 3]
     assert fednoil(*args, "--quiet", "--out", "q") == (0, "", "")
     assert fednoil(*args, "--json", "--resume", "--out", "r") == (0, "", "")
+
+
+def test_a_run_says_that_it_has_no_noise_and_that_it_is_done(tiny_npz: Path) -> None:
+    args = ["run", *sets(data__name=f"npz:{tiny_npz}", noise__kind="none"), "--out", "r"]
+    head = fednoil(*args)[1].splitlines()[0]
+    assert ", no noise, " in head
+    assert fednoil(*args, "--resume")[1].splitlines()[:2] == [head, "all rounds are done already"]
 
 
 def test_plain_lines_elsewhere_than_on_a_terminal(tiny_npz: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,6 +64,8 @@ def test_wrong_usage(args: str, parts: list[str]) -> None:
         ("train.lr=inf", ["train.lr = inf", "finite"]),
         ("train.lr=fast\nand\nloose", ["train.lr = 'fast", "valid number"]),
         ("train.lr=", ["train.lr = ''"]),
+        ("noise.ratios=0.5", ["noise.ratios = 0.5", "must be a list: [0.5]"]),
+        ("noise.ratios=0.5,0.7", ["noise.ratios = '0.5,0.7'", "must be a list: [0.5,0.7]"]),
         ("train.rounds=0", ["train.rounds = 0", "greater than or equal to 1"]),
         ("train.rounds=1.5", ["train.rounds = 1.5", "integer"]),
         ("train.rounds=[1]", ["train.rounds = [1]", "integer"]),

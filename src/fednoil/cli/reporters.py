@@ -96,11 +96,15 @@ def headline(experiment: Experiment, done: list[dict[str, Any]]) -> list[str]:
     sizes = [len(p) for p in setting.parts]
     spread = f"{sizes[0]} samples each" if min(sizes) == max(sizes) else f"{min(sizes)} to {max(sizes)} samples"
     clients = f"{len(sizes)} clients, {spread}" if len(sizes) > 1 else f"1 client, {sizes[0]} samples"
+    noise = "no" if config.noise.kind == "none" else config.noise.kind
     first = (
         f"{config.server.name} × {config.learner.name} on {setting.dataset.name}: {clients}, "
-        f"{config.noise.kind} noise, seed {config.run.seed}"
+        f"{noise} noise, seed {config.run.seed}"
     )
-    return [first, f"going on after round {len(done)}"] if done else [first]
+    if not done:
+        return [first]
+    whole = len(done) == config.train.rounds
+    return [first, "all rounds are done already" if whole else f"going on after round {len(done)}"]
 
 
 def closing(summary: dict[str, Any], folder: Path, advice: str = "") -> str:

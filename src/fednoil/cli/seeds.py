@@ -83,7 +83,8 @@ def run_seeds(
         told = "; ".join(f"{outcome.cell.title}: {outcome.reason}" for outcome in failed)
         Console(stderr=True).print(f"fednoil: {len(failed)} of {len(cells)} runs failed: {told}", soft_wrap=True)
         raise typer.Exit(1)
-    console.print(_mean([read_json(out / cell.folder / "summary.json") for cell in cells]), highlight=False)
+    told = _mean([read_json(out / cell.folder / "summary.json") for cell in cells])
+    console.print(f"{told}; results in {out}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _checked(cells: list[Cell], out: Path, data_dir: Path | None, resume: bool, force: bool) -> list[Cell]:

@@ -3,31 +3,58 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from textwrap import wrap
 from typing import Any
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+LEAST = 18  # characters of a column of texts
+
 
 def show(rows: list[dict[str, Any]], columns: dict[str, str], title: str, as_json: bool) -> None:
-    """Print rows as a table (`columns`: key -> heading), or all of them as JSON."""
+    """Print rows as a table (`columns`: key -> heading), or all of them as JSON.
+
+    Numbers are never cut. Texts are folded; where they would be narrower than `LEAST`, they stand below each other.
+    """
     if as_json:
         print(json.dumps(rows, indent=2, ensure_ascii=False))
         return
     console = Console()
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    first, *others = columns
     numeric = {key for key in columns if rows and all(isinstance(row.get(key), int | float) for row in rows)}
-    for key, heading in columns.items():
-        number, first = key in numeric, key == next(iter(columns))
-        table.add_column(heading, justify="right" if number else "left", overflow="fold", no_wrap=number or first)
+    widths = {key: max(map(cell_len, [columns[key], *(cell(row.get(key)) for row in rows)])) for key in columns}
+    texts = [key for key in others if key not in numeric and widths[key] > LEAST]
+    least = {**widths, **dict.fromkeys(texts, LEAST)}
+    whole = _needed(least.values()) <= console.width
+    if not whole:
+        least[first] = min(LEAST, widths[first])
+    below = texts if _needed(least.values()) > console.width else []
+    beside = [key for key in others if key not in below]
+    console.width = max(console.width, _needed([least[key] for key in (first, *beside)]))
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    for key in (first, *beside):
+        table.add_column(
+            columns[key],
+            justify="right" if key in numeric else "left",
+            overflow="fold",
+            no_wrap=key in numeric or (whole and key == first),
+            min_width=least[key],
+        )
     for row in rows:
+        told = [cell(row.get(first)), *(f"{columns[key]}: {cell(row[key])}" for key in below if row.get(key))]
         # As text: a file's or class's name in brackets is no markup.
-        table.add_row(*(Text(cell(row.get(key))) for key in columns))
+        table.add_row(Text("\n".join(told)), *(Text(cell(row.get(key))) for key in beside))
     console.print(table)
+
+
+def _needed(widths: Collection[int]) -> int:
+    """The width of a table whose columns have these: two blanks lie between them, and one after the last."""
+    return sum(widths) + 2 * len(widths) - 1
 
 
 def show_list(groups: Mapping[str, Sequence[tuple[str, Sequence[str]]]]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from fednoil.config.schema import Config
 from fednoil.data import is_own
@@ -164,6 +165,13 @@ def _one_line(error: ValidationError, section: str, model: type[BaseModel]) -> s
     # A key that takes one of several kinds has an error for each; the kinds' names in between are pydantic's own.
     places = [names[0], *(part for part in names[1:] if part.isdigit())]
     same = [e for e in errors if e["loc"][0] == first["loc"][0] and repr(e["input"]) == repr(first["input"])]
-    said = [str(e["msg"]).removeprefix("Value error, ").replace("Input should be", "must be") for e in same]
+    said = [_said(e) for e in same]
     key, message = ".".join([section, *places]), " or ".join(dict.fromkeys(said))
     return f"{key} = {first['input']!r}: {message}"
+
+
+def _said(error: ErrorDetails) -> str:
+    """What would be right, in pydantic's words but for lists, which it calls tuples."""
+    if error["type"] == "tuple_type":
+        return f"must be a list: [{error['input']}]"
+    return str(error["msg"]).removeprefix("Value error, ").replace("Input should be", "must be")
