@@ -27,6 +27,7 @@ READINGS: list[dict[str, Any]] = [
     {"name": "fednoil", "frac": 1.0},
     {"name": "fednoil-plus", "frac": 0.5, "mix": 0.7, "posterior": True, "balanced": True, "align": True},
     {"name": "fednoil", "frac": 0.5, "draw": "class"},
+    {"name": "fednoil", "frac": 0.5, "draw": "floor"},
 ]
 
 

@@ -22,7 +22,7 @@ from torch.nn import functional as F
 
 from fednoil.augment import plain, strong, strong_plan, weak, weak_plan
 from fednoil.learners.base import Client, Final, Learner, LearnerConfig, Nets, Phase, Trainee, Turn, chunks, together
-from fednoil.learners.batches import by_class, shuffled_anew, side_by_side, weak_views
+from fednoil.learners.batches import by_class, led_by, shuffled_anew, side_by_side, weak_views
 from fednoil.learners.clean_share import clean_share
 from fednoil.learners.pseudo_labels import count_votes, decided, first_time, unlabelled_loss, widened
 from fednoil.plugins import About
@@ -30,6 +30,7 @@ from fednoil.seeds import Seeds, gumbel, open_uniform
 from fednoil.tensors import Tensors, joined
 
 _TINY = 1e-12
+_FLOOR = 0.5  # of a class's share of D^x, with draw = "floor"
 _GRAIN = 8  # evened batches are a multiple of it, so that few shapes come up over the rounds
 
 
@@ -72,8 +73,10 @@ class FedNoilConfig(LearnerConfig):
     soft: bool = Field(default=False, description="train on the pseudo-labels' probabilities, not on the likeliest")
     warmup: int = Field(default=0, ge=0, description="first rounds in which D^x has every sample")
     ssl_start: int = Field(default=1, ge=1, description="first round that trains on pseudo-labels")
-    draw: Literal["client", "class"] = Field(
-        default="client", description="D^x is drawn of all samples; class: of each given class, by its frequency"
+    draw: Literal["client", "class", "floor"] = Field(
+        default="client",
+        description="D^x is drawn of all samples; class: of each given class, by its frequency; floor: of all samples, "
+        "but no class less than half as often as class draws it",
     )
 
     later: ClassVar[frozenset[str]] = frozenset(
@@ -93,7 +96,7 @@ class FedNoilConfig(LearnerConfig):
     )
 
     def lost_class_advice(self) -> str:
-        return "--set learner.draw=class may help" if self.draw == "client" else ""
+        return "--set learner.draw=class may help" if self.draw != "class" else ""
 
 
 class FedNoil(Learner):
@@ -193,10 +196,12 @@ class FedNoil(Learner):
         race = (weight.double() + _TINY).log()[:, None] + noise
         first = torch.arange(0, clients * count, count, device=weight.device)[:, None, None]
         order = race.argsort(dim=2, descending=True, stable=True)
-        if self.config.draw == "class":
+        if self.config.draw != "client":
             begin = open_uniform(seeds.child("class").keys(names, weight.device), self.task.num_classes)
             drawn = labels[:, None].expand_as(order).gather(2, order)
-            order = order.gather(2, by_class(drawn, begin.unflatten(0, (clients, -1))))
+            fair = by_class(drawn, begin.unflatten(0, (clients, -1)))
+            lead = count if self.config.draw == "class" else int(_FLOOR * size + 0.5)
+            order = order.gather(2, led_by(fair[..., :lead], count))
         order = (order + first).flatten(0, 1)
         return order[:, :size], order[:, size:]
 
