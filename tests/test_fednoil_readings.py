@@ -14,7 +14,8 @@ from fednoil.config import load_config
 from fednoil.errors import UserError
 from fednoil.experiment import Experiment, make_executor, make_experiment
 from fednoil.learners.base import Client, Phase, Task, Turn
-from fednoil.learners.fednoil import FedNoil, FedNoilConfig
+from fednoil.learners.fednoil import FedNoil
+from fednoil.learners.fednoil_config import FedNoilConfig
 from fednoil.seeds import Seed
 
 CPU = torch.device("cpu")

@@ -15,7 +15,7 @@ from fednoil import rounds
 from fednoil.executors.base import Job
 from fednoil.experiment import Experiment, make_executor
 from fednoil.learners.base import Client, Turn
-from fednoil.learners.batches import by_class
+from fednoil.learners.batches import by_class, led_by
 from fednoil.seeds import Seed, Seeds
 from fednoil.servers.sampling import client_scores, draw_clients, shares
 
@@ -150,21 +150,49 @@ def test_a_rare_class_is_drawn_as_often_as_others_over_epochs() -> None:
     assert float((often - 10 / 29).abs().max()) < 0.04
 
 
-def test_a_class_that_the_model_never_finds_is_drawn_by_class_alone() -> None:
-    """Of 100 samples 20 have a class that the model gives no chance. Drawn by confidence they are left out, and by
-    class a fifth of D^x, the likelier of them first."""
+@pytest.mark.parametrize(("draw", "share"), [("class", 8), ("floor", 4)])
+def test_a_class_that_the_model_never_finds_is_drawn_all_the_same(draw: str, share: int) -> None:
+    """Of 100 samples 20 have a class that the model gives no chance. Drawn by confidence they are left out, by class
+    they are a fifth of D^x, and with a floor half of that, the likelier of them first."""
     labels = (torch.arange(100) % 5)[None].expand(2, -1)
     weight = torch.where(labels == 0, 1e-9, 0.8).clone()
     weight[:, :50:5] *= 1000  # ten of the twenty
     seeds = Seeds((Seed(0), Seed(1)))
     drawn, _ = learner().split(weight, labels, 40, seeds, range(50))
     assert not bool((labels.flatten()[drawn] == 0).any())
-    drawn, rest = learner(draw="class").split(weight, labels, 40, seeds, range(50))
+    drawn, rest = learner(draw=draw).split(weight, labels, 40, seeds, range(50))
     counts = (labels.flatten()[drawn] == 0).sum(1)
-    assert 7 <= int(counts.min()) <= int(counts.max()) <= 9
+    assert share - 1 <= int(counts.min()) <= int(counts.max()) <= share + 1
     assert bool((torch.cat([drawn, rest], 1).sort(1).values[:50] == torch.arange(100)).all())
     lost = drawn[labels.flatten()[drawn] == 0] % 100
     assert float((lost < 50).float().mean()) > 0.95
+
+
+def test_an_order_that_is_led_by_some_places() -> None:
+    assert led_by(torch.tensor([4, 1]), 6).tolist() == [4, 1, 0, 2, 3, 5]
+    assert led_by(torch.tensor([[2], [0]]), 3).tolist() == [[2, 0, 1], [0, 1, 2]]
+    assert led_by(torch.tensor([2, 0, 1]), 3).tolist() == [2, 0, 1]
+
+
+def test_a_floor_by_hand() -> None:
+    """Of four 0s and two 1s that the model gives no chance four are drawn, half of them by class. The first 1 is due
+    at b/2 and is among the first two if that is before the second 0, (1 + a)/4: with a and b in (0, 1) in 3 of 4 D^x.
+    The second 1 is due after 1/2, two 0s before that, so no D^x has it."""
+    labels, weight = torch.tensor([[0, 0, 0, 0, 1, 1]]), torch.tensor([[1.0, 1.0, 1.0, 1.0, 0.0, 0.0]])
+    drawn, _ = learner(draw="floor").split(weight, labels, 4, Seeds((Seed(0),)), range(10_000))
+    often = torch.bincount((drawn >= 4).sum(1), minlength=3) / 10_000
+    assert often.tolist() == pytest.approx([0.25, 0.75, 0.0], abs=0.02)
+
+
+def test_a_floor_that_is_met_changes_nothing() -> None:
+    """Every class has the same chances, so that each D^x has more than half of its share as it is: 20 of 200 each."""
+    labels, seeds = (torch.arange(1000) % 5)[None], Seeds((Seed(0),))
+    weight = torch.where(torch.arange(1000) < 500, 0.9, 0.1)[None]
+    as_published, _ = learner().split(weight, labels, 200, seeds, range(50))
+    drawn, _ = learner(draw="floor").split(weight, labels, 200, seeds, range(50))
+    assert torch.equal(drawn.sort(1).values, as_published.sort(1).values)
+    by_frequency, _ = learner(draw="class").split(weight, labels, 200, seeds, range(50))
+    assert not torch.equal(by_frequency.sort(1).values, as_published.sort(1).values)
 
 
 def test_high_temperature_makes_sampling_uniform(fednoil_values: dict[str, Any]) -> None:

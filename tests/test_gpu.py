@@ -65,6 +65,7 @@ CASES: dict[str, dict[str, Any]] = {
             "draw": "class",
         }
     },
+    "fednoil-floor": {"learner": {"name": "fednoil", "frac": 0.4, "xi": 0.3, "draw": "floor"}},
     "fednoil-soft-local": {"learner": {"name": "fednoil", "frac": 0.4, "xi": 0.3, "teacher": "local", "soft": True}},
     "fednoil-plus": {"learner": {"name": "fednoil-plus", "frac": 0.4, "xi": 0.3, "mix": 1.0, "align": True}},
     "fednoil-max-cover": {"learner": {"name": "fednoil", "frac": 0.4, "epoch": "max_cover"}},

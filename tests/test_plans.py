@@ -28,6 +28,7 @@ READINGS: list[dict[str, Any]] = [
     {"name": "fednoil-plus", "frac": 0.5, "mix": 0.7, "posterior": True, "balanced": True, "align": True},
     {"name": "fednoil", "frac": 0.5, "draw": "class"},
     {"name": "fednoil", "aside": 0.25, "draw": "class", "warmup": 3},
+    {"name": "fednoil", "frac": 0.5, "draw": "floor"},
 ]
 
 

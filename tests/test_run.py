@@ -173,6 +173,7 @@ def test_a_run_that_lost_a_class_says_so(per_class: list[float | None], told: st
     [
         ({"name": "fednoil"}, "--set learner.draw=class may help"),
         ({"name": "fednoil-plus"}, "--set learner.draw=class may help"),
+        ({"name": "fednoil", "draw": "floor"}, "--set learner.draw=class may help"),
         ({"name": "fednoil", "draw": "class"}, ""),
         ({"name": "erm"}, ""),
     ],

@@ -94,6 +94,7 @@ GROUPS: dict[str, tuple[Variant, ...]] = {
         ),
         Variant("redraw-round", "Algorithm 1 may draw D^x once, before the epochs", ("learner.redraw=round",)),
         Variant("by-class", "no class is lost that a young model never names", ("learner.draw=class",)),
+        Variant("floor", "nor filled with classes that a client doesn't hold", ("learner.draw=floor",)),
         Variant("frac-0.25", "fewer labels, surer ones", ("learner.frac=0.25",)),
         Variant("frac-0.5", "more labels, less sure", ("learner.frac=0.5",)),
         Variant("xi-0.8", "a young model is rarely 0.95 sure", ("learner.xi=0.8",)),

@@ -34,6 +34,7 @@ VARIANTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "score-mean": ("fednoil-logarithm", ("server.sampling=score_mean",)),
     "x-strong": ("fednoil-logarithm", ("learner.x_augment=strong",)),
     "by-class": ("fednoil-logarithm", ("learner.draw=class",)),
+    "floor": ("fednoil-logarithm", ("learner.draw=floor",)),
     "by-class+frac-0.5": ("fednoil-logarithm", ("learner.draw=class", "learner.frac=0.5")),
 }
 LAST = 10  # rounds that a figure is the mean of

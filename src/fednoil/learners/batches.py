@@ -67,3 +67,10 @@ def by_class(labels: Tensor, begin: Tensor) -> Tensor:
     place = torch.arange(labels.shape[-1], device=labels.device) - (counts.cumsum(-1) - counts).gather(-1, of)
     due = (place + begin.gather(-1, of)) / counts.gather(-1, of)
     return torch.empty_like(due).scatter_(-1, grouped, due).argsort(dim=-1, stable=True)
+
+
+def led_by(first: Tensor, count: int) -> Tensor:
+    """An order [..., n] of n = `count` places: those in `first` [..., k], in its order, then the rest as they came."""
+    place = torch.arange(count, device=first.device)
+    rank = (place + count).repeat(*first.shape[:-1], 1)
+    return rank.scatter_(-1, first, place[: first.shape[-1]].expand_as(first)).argsort(dim=-1)

@@ -21,7 +21,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fednoil.learners.base import Client
-from fednoil.learners.fednoil import FedNoil, FedNoilConfig
+from fednoil.learners.fednoil import FedNoil
+from fednoil.learners.fednoil_config import FedNoilConfig
 from fednoil.plugins import About
 from fednoil.seeds import Seeds, permutations
 from fednoil.tensors import Tensors
