@@ -27,10 +27,10 @@ def test_agreement_by_chance_worked_out() -> None:
     [
         (0.95, 90.0, 0.3, None),
         (0.95, None, 0.3, None),
-        (0.95, 80.0, 0.1, "mistaken on about 20 % of images, more than labels seem wrong"),
-        (0.85, 90.0, 0.1, "mistaken on about 15 % of images, more than labels seem wrong"),
-        (0.95, 60.0, 0.6, "mistaken on about 40 % of images: flags and noise ratios are unreliable"),
-        (0.55, None, 0.6, "mistaken on about 45 % of images: flags"),
+        (0.95, 80.0, 0.1, "is mistaken on about 20 % of test images, more than labels seem wrong"),
+        (0.85, 90.0, 0.1, "expects to be mistaken on about 15 % of these images, more than labels seem wrong"),
+        (0.95, 60.0, 0.6, "is mistaken on about 40 % of test images: flags and noise ratios are unreliable"),
+        (0.55, None, 0.6, "expects to be mistaken on about 45 % of these images: flags"),
     ],
 )
 def test_a_weak_model_is_told(said: float, accuracy: float | None, ratio: float, told: str | None) -> None:

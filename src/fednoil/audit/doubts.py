@@ -17,7 +17,9 @@ def doubts(probabilities: np.ndarray, given: np.ndarray, ratio: float, accuracy:
     What it expects itself counts, or what a test set has shown if that is worse: networks are surer than right.
     """
     mistakes = mistaken(probabilities, accuracy)
-    how = f"the model is mistaken on about {100 * mistakes:.0f} % of images"
+    how = f"the model is mistaken on about {100 * mistakes:.0f} % of test images"
+    if accuracy is None or mistakes > 1 - accuracy / 100:
+        how = f"the model expects to be mistaken on about {100 * mistakes:.0f} % of these images"
     found = []
     if by_chance(probabilities.argmax(1), given, probabilities.shape[1]):
         found.append(
