@@ -92,9 +92,10 @@ class Case:
 
     def shape(self) -> tuple[int, int]:
         """Steps of a round, and images in each."""
-        learner, samples = self.experiment.learner, len(self.experiment.setting.parts[0])
+        learner, client = self.experiment.learner, self.executor.clients[0]
         assert isinstance(learner, FedNoil)
-        labelled = learner.labelled_size({"confidence": torch.zeros(samples)}, 1)
+        samples = len(client)
+        labelled = learner.labelled_size(client, {"confidence": torch.zeros(samples)}, 1)
         steps, batch_x, batch_u = learner.epoch_shape(labelled, samples - labelled, True)
         return steps * self.experiment.schedule.epochs(1) * len(self.experiment.setting.parts), batch_x + batch_u
 
