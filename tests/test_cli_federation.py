@@ -292,3 +292,15 @@ def test_what_is_tried_over_several_machines_is_what_is_documented() -> None:
         *("fednoil", "flwr", "flower-supernode", "fednoil"),
     ]
     assert sum(any(place in command for place in module.PLACES) for command in commands) == 8  # all but `flwr`'s
+
+
+def test_a_process_that_has_just_begun_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a moment it has no command line that could tell whose it is."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+        process = Process("a", other.pid, 1)
+        assert not process.alive()
+        monkeypatch.setattr(Path, "read_bytes", lambda _: b"")
+        assert process.alive()
+        assert other.stdin is not None
+        other.stdin.close()
+        other.kill()

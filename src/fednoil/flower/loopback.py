@@ -45,7 +45,8 @@ class Process:
             stat = Path(f"/proc/{self.pid}/stat")
             if not line.exists():
                 return not Path("/proc/self").exists()  # a system without /proc has no better answer
-            return b"flower-" in line.read_bytes() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+            command, state = line.read_bytes(), stat.read_text().rpartition(")")[2].split()[0]
+            return state != "Z" and (not command or b"flower-" in command)  # it has none in the moment that it begins
         except OSError:
             return False
 
