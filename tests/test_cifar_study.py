@@ -172,6 +172,17 @@ def test_runs_need_no_matplotlib(tmp_path: Path) -> None:
     assert "settings: symmetric-high" in done.stdout
 
 
+def test_a_list_whose_reader_leaves_ends_quietly() -> None:
+    """As in `study.py list | head -3`; the reader is gone long before the first line is written."""
+    command = [sys.executable, str(STUDY / "study.py"), "list"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == 1
+
+
 def test_strong_views_of_labelled_samples_have_their_operations(modules: dict[str, ModuleType]) -> None:
     assert modules["variants"].composed("no-ssl+x-strong+ra-always").method == "fednoil-no-ssl"
 

@@ -126,7 +126,7 @@ def test_labels_learnt_by_heart_look_clean_unless_some_were_set_aside() -> None:
     assert learnt_by_heart(0.3) == pytest.approx(0.2, abs=0.04)
 
 
-@pytest.mark.parametrize("draw", ["client", "class"])
+@pytest.mark.parametrize("draw", ["client", "class", "floor"])
 def test_what_is_set_aside_is_never_drawn(draw: str) -> None:
     """Not even where its labels are the likeliest, and its classes are others than the rest's; all of it is in D^u."""
     method = learner(aside=0.2, draw=draw)
@@ -137,6 +137,19 @@ def test_what_is_set_aside_is_never_drawn(draw: str) -> None:
     drawn, rest = method.split(weight, labels, 40, Seeds((Seed(0), Seed(1))), range(20))
     assert not bool(torch.isin(drawn % 50, aside).any())
     assert bool((rest.view(2, 20, 10).sort(2).values == torch.stack([aside, aside + 50])[:, None]).all())
+
+
+@pytest.mark.parametrize(("draw", "share"), [("class", 5.0), ("floor", 2.5)])
+def test_a_class_has_its_share_of_what_is_not_set_aside(draw: str, share: float) -> None:
+    """Of 50 labels 10 are set aside, all of class 1 and the likeliest. Of the 40 that can be drawn 10 are of class 1
+    and hardly likely: it has a quarter of D^x, 5 of 20, and with a floor half of that."""
+    method = learner(aside=0.2, draw=draw)
+    aside, rare = method.set_aside(50, CPU), torch.arange(0, 50, 5)
+    weight, labels = torch.ones(1, 50), torch.zeros(1, 50).long()
+    weight[:, aside], weight[:, rare] = 1e9, 1e-9
+    labels[:, aside], labels[:, rare] = 1, 1
+    drawn, _ = method.split(weight, labels, 20, Seeds((Seed(0),)), range(2000))
+    assert float(torch.isin(drawn, rare).sum(1).double().mean()) == pytest.approx(share, abs=0.05)
 
 
 def test_sizes_are_of_what_is_not_set_aside() -> None:

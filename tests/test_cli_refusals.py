@@ -234,7 +234,9 @@ def test_wrong_pictures() -> None:
     bad.write_text("no picture")
     assert str(bad) in refused("run", *sets(data__name="folder:pets"))
     bad.unlink()
-    assert "partition.clients = 4" in refused("run", *sets(data__name="folder:pets"))
+    too_many = refused("run", *sets(data__name="folder:pets"))
+    assert "partition.clients = 4 is more than the 2 training samples" in too_many
+    assert "so use at most 2" in too_many
     Path("pets/test/dog/1.png").unlink()
     Path("pets/train/dog/1.png").unlink()
     assert "dog" in refused("run", *sets(data__name="folder:pets"))

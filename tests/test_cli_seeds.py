@@ -6,8 +6,12 @@ import json
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from conftest import tiny_arrays
 from test_cli import fednoil, sets
+
+from fednoil.cli.reporters import closing
 
 
 @pytest.fixture(autouse=True)
@@ -112,6 +116,24 @@ def test_a_seed_that_lost_classes_says_so_with_its_learners_advice(
         assert line.endswith(f" s; no test image of the classes {lost} is classified rightly; {advice}")
     status, out, _ = fednoil("run", *options, "--out", "one")
     assert out.splitlines()[-1].endswith(f" is classified rightly; {advice}")
+
+
+def test_lost_classes_are_told_by_name(tmp_path: Path) -> None:
+    """Of a class that has only a number, that; and numbers alone where the model is gone."""
+    arrays = {**tiny_arrays(), "class_names": np.array(["T-shirt", "bag", "2", "coat"])}
+    np.savez(tmp_path / "named.npz", allow_pickle=False, **arrays)
+    options = sets(data__name=f"npz:{tmp_path / 'named.npz'}", train__lr=1e-30)
+    _, out, _ = fednoil("run", *options, "--seeds", "0", "--out", "all", "--jobs", 1)
+    summary = json.loads(Path("all/seed-0/summary.json").read_text())
+    lost = [c for c, right in enumerate(summary["per_class_accuracy"]) if right == 0]
+    assert len(lost) > 1
+    names = ", ".join(["'T-shirt'", "'bag'", "2", "'coat'"][c] for c in lost)
+    told = f"no test image of the classes {names} is classified rightly"
+    assert out.splitlines()[0].endswith(f" s; {told}")
+    assert fednoil("run", *options, "--out", "one")[1].splitlines()[-1] == told
+    Path("one/model.safetensors").unlink()
+    numbers = ", ".join(map(str, lost))
+    assert closing(summary, Path("one")).splitlines()[1] == told.replace(names, numbers)
 
 
 @pytest.mark.parametrize(

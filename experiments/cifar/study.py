@@ -21,6 +21,7 @@ import contextlib
 import csv
 import gc
 import json
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -290,6 +291,7 @@ def main() -> None:
     try:
         if args.command == "list":
             show()
+            sys.stdout.flush()  # here, where a reader that left is still noticed
         elif args.command == "run":
             args.setting = args.setting or ["symmetric-high"]
             torch.set_num_threads(args.threads)
@@ -304,6 +306,9 @@ def main() -> None:
             print("drawn:", ", ".join(f"{name}.png" for name in draw_all(results, curves)))
     except UserError as error:
         sys.exit(f"study.py: {error}")
+    except BrokenPipeError:  # as `list | head` leaves: nobody reads what is still in the buffer
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -79,23 +79,29 @@ def _pool_size(available: int, config: PartitionConfig) -> int:
     if available < config.clients:
         raise UserError(
             f"partition.clients = {config.clients} is more than the {available} training samples: "
-            "each client needs at least one"
+            f"each client needs at least one, so use at most {available}"
         )
-    total = available
-    if config.samples_per_client is not None:
-        total = config.clients * config.samples_per_client
-    if total > available:
-        raise UserError(
-            f"partition.samples_per_client = {config.samples_per_client} needs {total} training samples for "
-            f"{config.clients} clients but there are {available}: use at most {available // config.clients}"
-        )
+    total, each = available, config.samples_per_client
+    if each is not None:
+        total = config.clients * each
+        if total > available:
+            raise UserError(
+                f"partition.samples_per_client = {each} needs {total} training samples for {config.clients} clients "
+                f"but there are {available}: use at most {available // config.clients}{_or_clients(available // each)}"
+            )
     if config.kind in ("dirichlet", "quantity") and config.clients * config.min_size > total:
+        most = total // config.min_size if each is None else 0  # with a size each, fewer clients are dealt fewer
         raise UserError(
             f"partition.min_size = {config.min_size} needs {config.clients * config.min_size} samples for "
             f"partition.clients = {config.clients} but {total} are dealt: "
-            f"use at most {total // config.clients}"
+            f"use at most {total // config.clients}{_or_clients(most)}"
         )
     return total
+
+
+def _or_clients(most: int) -> str:
+    """The other way out of a split that needs too many samples, if there is one."""
+    return f", or partition.clients of at most {most}" if most else ""
 
 
 def _pool(labels: np.ndarray, num_classes: int, total: int, rng: np.random.Generator) -> list[np.ndarray]:

@@ -56,8 +56,9 @@ class Lines:
     def _result(self, outcome: Outcome) -> str:
         if outcome.reason:
             return f"failed: {outcome.reason}"
-        summary = RunFolder(self.out / outcome.cell.folder).summary()
-        lost = lost_classes(summary, outcome.cell.config.learner.lost_class_advice())
+        folder = self.out / outcome.cell.folder
+        summary = RunFolder(folder).summary()
+        lost = lost_classes(summary, folder, outcome.cell.config.learner.lost_class_advice())
         return "; ".join(filter(None, [f"{summary['final_accuracy']:.2f} % in {outcome.seconds:.0f} s", lost]))
 
 

@@ -9,7 +9,9 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from fednoil.errors import UserError
 from fednoil.experiment import Experiment
+from fednoil.records.model_file import class_names
 from fednoil.runner import Silent
 
 
@@ -112,16 +114,27 @@ def closing(summary: dict[str, Any], folder: Path, advice: str = "") -> str:
     known = summary["final_accuracy"] is not None
     accuracy = f"{summary['final_accuracy']:.2f} %, best {summary['best_accuracy']:.2f} %" if known else "not known"
     told = f"final accuracy {accuracy}, {summary['wall_s']:.1f} s; results in {folder}"
-    return "\n".join(filter(None, [told, lost_classes(summary, advice) if known else ""]))
+    return "\n".join(filter(None, [told, lost_classes(summary, folder, advice) if known else ""]))
 
 
-def lost_classes(summary: dict[str, Any], advice: str) -> str:
-    """Which classes have no right answer at a run's end, and the learner's advice; "" where none is lost."""
-    lost = [str(c) for c, right in enumerate(summary.get("per_class_accuracy") or ()) if right == 0]
-    if not lost:
+def lost_classes(summary: dict[str, Any], folder: Path, advice: str) -> str:
+    """Which classes have no right answer at a run's end, by name where they have one, and the learner's advice; ""
+    where none is lost."""
+    numbers = [c for c, right in enumerate(summary.get("per_class_accuracy") or ()) if right == 0]
+    if not numbers:
         return ""
+    names = _class_names(folder)
+    lost = [f"'{names[c]}'" if names.get(c, str(c)) != str(c) else str(c) for c in numbers]
     which = f"class {lost[0]}" if len(lost) == 1 else f"the classes {', '.join(lost)}"
     return "; ".join(filter(None, [f"no test image of {which} is classified rightly", advice]))
+
+
+def _class_names(folder: Path) -> dict[int, str]:
+    """The names of a run's classes by number, as its model has them; none where that isn't there any more."""
+    try:
+        return dict(enumerate(class_names(folder / "model.safetensors")))
+    except UserError:
+        return {}
 
 
 def _figures(record: dict[str, Any]) -> str:

@@ -159,16 +159,16 @@ class FedNoil(Learner):
         race = (weight.double() + _TINY).log()[:, None] + noise
         first = torch.arange(0, clients * count, count, device=weight.device)[:, None, None]
         order = race.argsort(dim=2, descending=True, stable=True)
-        if self.config.draw != "client":
-            begin = open_uniform(seeds.child("class").keys(names, weight.device), self.task.num_classes)
-            drawn = labels[:, None].expand_as(order).gather(2, order)
-            fair = by_class(drawn, begin.unflatten(0, (clients, -1)))
-            lead = count if self.config.draw == "class" else int(_FLOOR * size + 0.5)
-            order = order.gather(2, led_by(fair[..., :lead], count))
         aside = self.set_aside(count, weight.device)
-        if len(aside):
+        if len(aside):  # before the classes' shares are counted, which are those of what can be drawn
             last = torch.zeros_like(weight[0], dtype=torch.bool).index_fill_(0, aside, True)
             order = order.gather(2, last[order].byte().argsort(dim=2, stable=True))
+        if self.config.draw != "client":
+            begin = open_uniform(seeds.child("class").keys(names, weight.device), self.task.num_classes)
+            drawable = order[..., : count - len(aside)]
+            fair = by_class(labels[:, None].expand_as(order).gather(2, drawable), begin.unflatten(0, (clients, -1)))
+            lead = count if self.config.draw == "class" else int(_FLOOR * size + 0.5)
+            order = order.gather(2, led_by(fair[..., :lead], count))
         order = (order + first).flatten(0, 1)
         return order[:, :size], order[:, size:]
 
