@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from conftest import fednoil
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -375,3 +377,21 @@ def test_an_audit_of_a_sites_data_looks_as_on_a_cpu(trained: Path) -> None:
     (there,), (here,) = (of_data(data, model, device=torch.device(name)).clients for name in ("cuda", "cpu"))
     assert there.bundle["probabilities"].device.type == "cpu"
     assert torch.allclose(there.bundle["probabilities"], here.bundle["probabilities"], atol=5e-3)
+
+
+def test_images_are_classified_as_on_a_cpu(trained: Path) -> None:
+    """By the command; within rounding, as TF32 is off in these tests."""
+    model, photos = trained / "run" / "model.safetensors", sorted((trained / "photos" / "test").rglob("*.png"))
+    there, here = (
+        torch.tensor([list(row["probabilities"].values()) for row in json.loads(predicted(model, photos, device))])
+        for device in ("cuda", "cpu")
+    )
+    assert len(there) == len(photos) > 0
+    assert torch.allclose(there, here, atol=1e-4)
+    assert torch.equal(there.argmax(1), here.argmax(1))
+
+
+def predicted(model: Path, photos: list[Path], device: str) -> str:
+    status, out, err = fednoil("predict", model, *photos, "--json", "--device", device)
+    assert (status, err) == (0, "")
+    return out

@@ -26,7 +26,7 @@ from fednoil.cli.methods import methods
 from fednoil.cli.relabel import relabel
 from fednoil.cli.report import report
 from fednoil.cli.reproduce import reproduce
-from fednoil.cli.resolving import resolve
+from fednoil.cli.resolving import asked_device, resolve
 from fednoil.cli.stopping import Stopped, stop_with_standard_input
 from fednoil.errors import Slower, UserError
 
@@ -171,13 +171,15 @@ def predict(
     trust: Annotated[
         list[str] | None, typer.Option("--trust", metavar="MODULE:NAME", help="Code of your own the model needs.")
     ] = None,
+    device: Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")] = "auto",
     as_json: Json = False,
 ) -> None:
     """Classify images with a trained model."""
     from fednoil.cli.tables import show
     from fednoil.predict import predict_files
 
-    rows = predict_files(model, images, resize=resize, trusted=tuple(trust or ()))
+    place = asked_device(device)
+    rows = predict_files(model, images, resize=resize, trusted=tuple(trust or ()), device=place)
     show(rows, {"image": "image", "class": "class", "probability": "probability"}, "Predictions", as_json)
 
 
