@@ -130,6 +130,16 @@ def test_the_device_is_a_gpu_where_there_is_one(
     assert "--device = 'cuda', but PyTorch sees no CUDA GPU here" in error
 
 
+def test_a_full_gpu_is_told(model: Path, images: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nSee documentation.")
+
+    monkeypatch.setattr(predict, "load_model", full)
+    line = refused("predict", model, *images)
+    assert "memory is full (CUDA out of memory. Tried to allocate 2.00 GiB.); wait" in line
+    assert "--device cpu" in line
+
+
 def test_another_size_is_refused_and_resized_on_request(model: Path, tmp_path: Path) -> None:
     path = tmp_path / "large.png"
     Image.new("L", (30, 20), 240).save(path)

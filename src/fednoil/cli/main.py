@@ -28,7 +28,7 @@ from fednoil.cli.report import report
 from fednoil.cli.reproduce import reproduce
 from fednoil.cli.resolving import asked_device, resolve
 from fednoil.cli.stopping import Stopped, stop_with_standard_input
-from fednoil.errors import Slower, UserError
+from fednoil.errors import Slower, UserError, full_gpu, gpu_is_full
 
 typer.core.HAS_RICH = False  # help is plain text, in which typer would else escape "[default: …]" for rich
 app = typer.Typer(
@@ -244,6 +244,8 @@ def _run_app() -> int:
         hint = "; free some space and go on with --resume" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
         return _fail(f"{error.filename or 'writing'}: {error.strerror}{hint}")
     except Exception as error:
+        if gpu_is_full(error):  # of commands that only look; a run says itself how it goes on
+            return _fail(full_gpu(error, "wait until other programs have left it, or use --device cpu"))
         # Wrong usage comes as the command-line library's own exceptions, of which only the shape is public.
         if not hasattr(error, "format_message"):
             raise
