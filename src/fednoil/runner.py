@@ -17,6 +17,7 @@ from fednoil.config.loading import load_config, read_toml, to_toml
 from fednoil.config.schema import Config
 from fednoil.errors import Diverged, UserError, full_gpu, gpu_is_full
 from fednoil.executors.base import Executor, Federation, Progress
+from fednoil.executors.cuda import CudaGraphs
 from fednoil.experiment import (
     Experiment,
     Setting,
@@ -138,13 +139,16 @@ def run(
             state = rounds.placed(state, device)
             executor = engine.executor(experiment, out, device)
             reporter.start(experiment, records)
-            watchers = [reporter.round]
+            watchers: list[Callable[[dict[str, Any]], None]] = [reporter.round]
+            if isinstance(executor, CudaGraphs):
+                watchers.append(_slower_noted(folder, executor))
             if events is not None:
                 events.start(records)
                 watchers.append(events.round)
             state = _play_all(experiment, executor, state, records, folder, checkpoints, reporter.local, watchers)
         except Diverged as error:
-            _note_divergence(folder, len(records), str(error))
+            # Why there are no more rounds, in distinction to a run that was stopped.
+            _note(folder, diverged={"at": now(), "after_round": len(records), "reason": str(error)})
             raise
         finally:
             _settle(device)
@@ -201,11 +205,24 @@ def _note_resumption(folder: RunFolder, after: int, present: dict[str, Any]) -> 
     folder.write_environment(known)
 
 
-def _note_divergence(folder: RunFolder, after: int, reason: str) -> None:
-    """Write in environment.json why there are no more rounds, in distinction to a run that was stopped."""
-    with contextlib.suppress(UserError, OSError, TypeError):  # what is to be told is that training diverged
+def _slower_noted(folder: RunFolder, executor: CudaGraphs) -> Callable[[dict[str, Any]], None]:
+    """A watcher that writes down once what makes the run slower, for whoever compares times."""
+    noted: str | None = None
+
+    def watch(record: dict[str, Any]) -> None:
+        nonlocal noted
+        if executor.slower != noted:
+            noted = executor.slower
+            _note(folder, slower={"round": record["round"], "reason": noted})
+
+    return watch
+
+
+def _note(folder: RunFolder, **more: dict[str, Any]) -> None:
+    """Add to environment.json; if that fails, what goes on in the run itself is still what is to be told."""
+    with contextlib.suppress(UserError, OSError, TypeError):
         known = read_json(folder.path / "environment.json")
-        folder.write_environment({**known, "diverged": {"at": now(), "after_round": after, "reason": reason}})
+        folder.write_environment({**known, **more})
 
 
 def _has_manifest(setting: Setting) -> bool:
