@@ -185,3 +185,16 @@ def test_a_capture_that_fails_leaves_no_trace(device: Device, error: type[BaseEx
         assert (device.stream, device.generator, device.recording) == ("free", "free", set())
     graphs.play(portion(0, "third"))
     assert sum(device.holders.values()) == len(graphs) == 2
+
+
+def test_a_full_gpu_is_no_fault_of_the_step(device: Device) -> None:
+    """Else the run would go on eagerly, with a reason that is none."""
+    graphs = Graphs(torch.device("cuda"), 1)
+
+    def step(*_: object) -> None:
+        if device.stream == "capturing":
+            raise RuntimeError("CUDA error: out of memory")
+
+    with pytest.raises(RuntimeError, match="out of memory"):
+        graphs.play(portion(0, step=step))
+    assert (device.stream, device.generator, device.recording) == ("free", "free", set())

@@ -21,8 +21,10 @@ from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from fednoil import predict
 from fednoil.errors import UserError
 from fednoil.predict import predict_files
+from fednoil.records.model_file import LoadedModel, load_model
 
 CLASSES = ["black", "dark [/x]", "light", "white"]
 
@@ -104,6 +106,38 @@ def test_order_and_company_of_images_change_nothing(model: Path, images: list[Pa
     assert predict_files(model, images[::-1]) == together[::-1]
     for path, row in zip(images, together, strict=True):
         assert predict_files(model, [path])[0]["probability"] == pytest.approx(row["probability"], abs=1e-5)
+
+
+def test_the_device_is_a_gpu_where_there_is_one(
+    model: Path, images: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Asked of a pretended GPU, whose work the CPU does."""
+    asked, said = [], set()
+
+    def load(path: Path, trusted: tuple[str, ...], device: torch.device) -> LoadedModel:
+        asked.append(device.type)
+        return load_model(path, trusted)
+
+    monkeypatch.setattr(predict, "load_model", load)
+    for gpu, options in [(False, ()), (True, ()), (True, ("--device", "cuda")), (True, ("--device", "cpu"))]:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda gpu=gpu: gpu)
+        said.add(fednoil("predict", model, *images, "--json", *options))
+    assert asked == ["cpu", "cuda", "cuda", "cpu"]
+    ((status, _, err),) = said
+    assert (status, err) == (0, "")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    error = refused("predict", model, *images, "--device", "cuda")
+    assert "--device = 'cuda', but PyTorch sees no CUDA GPU here" in error
+
+
+def test_a_full_gpu_is_told(model: Path, images: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nSee documentation.")
+
+    monkeypatch.setattr(predict, "load_model", full)
+    line = refused("predict", model, *images)
+    assert "memory is full (CUDA out of memory. Tried to allocate 2.00 GiB.); wait" in line
+    assert "--device cpu" in line
 
 
 def test_another_size_is_refused_and_resized_on_request(model: Path, tmp_path: Path) -> None:

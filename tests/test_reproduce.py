@@ -160,6 +160,18 @@ def test_an_estimate_from_earlier_runs(tmp_path: Path) -> None:
     assert estimate(cells, [past], 2, 1, None).seconds == pytest.approx(12.0 + 3.0)  # and a process's start
 
 
+@pytest.mark.parametrize("error", ["CUDA error: out of memory", "CUDA error: misaligned address"])
+def test_a_full_gpu_leaves_a_plan_without_an_estimate(monkeypatch: pytest.MonkeyPatch, error: str) -> None:
+    """The runs themselves say what would help; another error is told as it is."""
+    cells = cells_of("table3", "small", seeds=1, noises=["pair-high"], methods=["fednoil-logarithm"])
+    monkeypatch.setattr("fednoil.reproduce.estimate._speed", lambda *_: (_ for _ in ()).throw(RuntimeError(error)))
+    if "out of memory" in error:
+        assert estimate(cells, [], 1, 1, None).seconds is None
+    else:
+        with pytest.raises(RuntimeError, match="misaligned"):
+            estimate(cells, [], 1, 1, None)
+
+
 def test_work_is_samples_times_epochs() -> None:
     config = load_config(preset("paper/fashion-mnist/iid/symmetric-high/fedavg"))
     assert work_of(config) == 150 * 30 * 6 * 600

@@ -305,6 +305,40 @@ def test_a_full_gpu_is_told_with_what_to_lower_and_resumed(
     assert results(out)["rounds.jsonl"] == results(reference)["rounds.jsonl"]
 
 
+@pytest.mark.parametrize("stage", ["make_executor", "predicted_labels"])
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nSee documentation."),
+        RuntimeError("CUDA error: out of memory\nCompile with `TORCH_USE_CUDA_DSA`."),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    ],
+    ids=["allocator", "CUDA", "library"],
+)
+def test_a_gpu_that_is_full_before_or_after_the_rounds_is_told_too(
+    reference: Path, toml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str, error: RuntimeError
+) -> None:
+    """Where the data, networks and streams are put there, and where the last model looks at all samples."""
+    out = tmp_path / "full"
+    with monkeypatch.context() as patch:
+        patch.setattr(runner, stage, lambda *_: (_ for _ in ()).throw(error))
+        line = refused("run", toml, "--out", out, "--quiet")
+    assert f"memory is full ({str(error).splitlines()[0]}); lower run.parallel" in line
+    assert all(word in line for word in ("32 at most", "--device cpu", "--resume", "train.batch_size"))
+    assert not (out / ".lock").exists()
+    resume(out, "--set", "run.parallel=1")
+    assert results(out)["rounds.jsonl"] == results(reference)["rounds.jsonl"]
+
+
+def test_another_error_of_a_gpu_is_no_matter_of_memory(
+    toml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = RuntimeError("CUDA error: an illegal memory access was encountered")
+    monkeypatch.setattr(runner, "make_executor", lambda *_: (_ for _ in ()).throw(error))
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        runner.run(load_config(read_toml(toml)), tmp_path / "r", Silent())
+
+
 def test_a_run_that_ends_leaves_a_gpu_no_work(toml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However it ends; and a GPU that has failed doesn't hide why."""
     asked: list[str] = []
@@ -321,7 +355,10 @@ def test_a_run_that_ends_leaves_a_gpu_no_work(toml: Path, tmp_path: Path, monkey
     monkeypatch.setattr("fednoil.rounds.play", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         runner.run(load_config(read_toml(toml)), tmp_path / "r", runner.Silent())
-    assert asked == ["cuda", "cpu"]
+    monkeypatch.setattr(runner, "make_executor", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        runner.run(load_config(read_toml(toml)), tmp_path / "s", runner.Silent())
+    assert asked == ["cuda", "cpu", "cpu"]
 
 
 @pytest.mark.parametrize("stays_full", [True, False])

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import warnings
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,11 +15,12 @@ from test_stack import CPU, close, stacked, trained
 from torch import Tensor
 from torch.nn import functional as F
 
-from fednoil import rounds
+from fednoil import rounds, runner
 from fednoil.config import load_config
 from fednoil.errors import Diverged, Slower
 from fednoil.executors.capture import Portion
-from fednoil.experiment import Experiment, make_executor, make_experiment
+from fednoil.executors.cuda import CudaGraphs
+from fednoil.experiment import Experiment, make_bench, make_executor, make_experiment
 from fednoil.learners.base import Client, Final, Nets, Phase, Turn
 from fednoil.learners.erm import Erm
 from fednoil.tensors import Tensors
@@ -244,3 +248,19 @@ def test_clients_with_fewer_phases_sit_out(values: dict[str, Any]) -> None:
     wanted = trained(experiment, make_executor(experiment, CPU), [0, 1, 2], 2)
     for client, result in trained(experiment, stacked(experiment, 3), [0, 1, 2], 2).items():
         close(result.tensors, wanted[client].tensors)
+
+
+def test_what_makes_a_run_slower_is_in_its_folder(
+    values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def executor(experiment: Experiment, device: torch.device) -> CudaGraphs:
+        plain: Any = make_executor(experiment, device)
+        return CudaGraphs(lambda: make_bench(experiment, device), plain.clients, plain.test_images, 2)
+
+    monkeypatch.setattr(runner, "make_executor", executor)
+    for name, slower in (("Draws", True), ("erm", False)):
+        values["learner"] = {"name": f"test_stack_fallback:{name}" if slower else name}
+        with pytest.warns(Slower) if slower else contextlib.nullcontext() as told:
+            runner.run(load_config(values), tmp_path / name, runner.Silent())
+        noted = json.loads((tmp_path / name / "environment.json").read_text()).get("slower")
+        assert noted == ({"round": 1, "reason": str(told[-1].message)} if told else None)

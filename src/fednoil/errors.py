@@ -1,5 +1,7 @@
 """What a user is meant to see in one line: bad input, training that failed, and what makes a run slower."""
 
+import re
+
 
 class UserError(Exception):
     """Bad input or a bad environment.
@@ -18,6 +20,21 @@ class Diverged(UserError):
 
 class Slower(UserWarning):
     """Something that costs a run speed and nothing else; told once."""
+
+
+def gpu_is_full(error: BaseException) -> bool:
+    """Whether an error says that a GPU has no memory left.
+
+    PyTorch has a class of its own only for what its allocator is refused, and not for a context, a stream, a graph or a
+    library's workspace.
+    """
+    said = r"CUDA.*out of memory|CU(BLAS|DNN)_STATUS_ALLOC_FAILED"
+    return isinstance(error, RuntimeError) and re.search(said, str(error)) is not None
+
+
+def full_gpu(error: BaseException, advice: str) -> str:
+    """A GPU whose memory is full, in one line with what to do about it."""
+    return f"the GPU's memory is full ({str(error).splitlines()[0]}); {advice}"
 
 
 def nearest(word: str, choices: "list[str] | tuple[str, ...]") -> str:

@@ -16,10 +16,16 @@ from fednoil.records.model_file import LoadedModel, load_model
 
 
 def predict_files(
-    model_file: Path, images: Sequence[Path], *, resize: bool = False, trusted: tuple[str, ...] = ()
+    model_file: Path,
+    images: Sequence[Path],
+    *,
+    resize: bool = False,
+    trusted: tuple[str, ...] = (),
+    device: torch.device | None = None,
 ) -> list[dict[str, Any]]:
-    """One row per image: path, predicted class, its probability, and all probabilities."""
-    model = load_model(model_file, trusted)
+    """One row per image: path, predicted class, its probability, and all probabilities, found on `device`, else on the
+    CPU."""
+    model = load_model(model_file, trusted, device)
     pixels = torch.from_numpy(np.stack([read_image(path, model, resize) for path in images]))
     rows = []
     for path, probs in zip(images, model.probabilities(pixels), strict=True):

@@ -15,8 +15,9 @@ import torch
 from fednoil import manifest, metrics, rounds
 from fednoil.config.loading import load_config, read_toml, to_toml
 from fednoil.config.schema import Config
-from fednoil.errors import Diverged, UserError
+from fednoil.errors import Diverged, UserError, full_gpu, gpu_is_full
 from fednoil.executors.base import Executor, Federation, Progress
+from fednoil.executors.cuda import CudaGraphs
 from fednoil.experiment import (
     Experiment,
     Setting,
@@ -119,7 +120,7 @@ def run(
     experiment = engine.experiment(config, out, going_on=resume and folder.is_run())
     if config.model.start is not None and not folder.is_run():
         rounds.start(experiment)
-    with folder.locked():
+    with folder.locked(), _full_gpu_told(config):
         check(folder, config, resume=resume, force=force)  # again: another process may have been here meanwhile
         hashes = hashes_of(experiment)
         # A federation's nodes drop what the last checkpoint can't ask for any more: there it has to be on disk in time.
@@ -134,20 +135,21 @@ def run(
             return summary
         made_with = engine.environment(device, pick_precision(config.run.precision, device)) | hashes
         state, records = _begin(experiment, folder, checkpoints, made_with)
-        state = rounds.placed(state, device)
-        executor = engine.executor(experiment, out, device)
-        reporter.start(experiment, records)
-        watchers = [reporter.round]
-        if events is not None:
-            events.start(records)
-            watchers.append(events.round)
         try:
+            state = rounds.placed(state, device)
+            executor = engine.executor(experiment, out, device)
+            reporter.start(experiment, records)
+            watchers: list[Callable[[dict[str, Any]], None]] = [reporter.round]
+            if isinstance(executor, CudaGraphs):
+                watchers.append(_slower_noted(folder, executor))
+            if events is not None:
+                events.start(records)
+                watchers.append(events.round)
             state = _play_all(experiment, executor, state, records, folder, checkpoints, reporter.local, watchers)
         except Diverged as error:
-            _note_divergence(folder, len(records), str(error))
+            # Why there are no more rounds, in distinction to a run that was stopped.
+            _note(folder, diverged={"at": now(), "after_round": len(records), "reason": str(error)})
             raise
-        except torch.OutOfMemoryError as error:
-            raise UserError(_too_much(config, error)) from error
         finally:
             _settle(device)
             if events is not None:
@@ -203,11 +205,24 @@ def _note_resumption(folder: RunFolder, after: int, present: dict[str, Any]) -> 
     folder.write_environment(known)
 
 
-def _note_divergence(folder: RunFolder, after: int, reason: str) -> None:
-    """Write in environment.json why there are no more rounds, in distinction to a run that was stopped."""
-    with contextlib.suppress(UserError, OSError, TypeError):  # what is to be told is that training diverged
+def _slower_noted(folder: RunFolder, executor: CudaGraphs) -> Callable[[dict[str, Any]], None]:
+    """A watcher that writes down once what makes the run slower, for whoever compares times."""
+    noted: str | None = None
+
+    def watch(record: dict[str, Any]) -> None:
+        nonlocal noted
+        if executor.slower != noted:
+            noted = executor.slower
+            _note(folder, slower={"round": record["round"], "reason": noted})
+
+    return watch
+
+
+def _note(folder: RunFolder, **more: dict[str, Any]) -> None:
+    """Add to environment.json; if that fails, what goes on in the run itself is still what is to be told."""
+    with contextlib.suppress(UserError, OSError, TypeError):
         known = read_json(folder.path / "environment.json")
-        folder.write_environment({**known, "diverged": {"at": now(), "after_round": after, "reason": reason}})
+        folder.write_environment({**known, **more})
 
 
 def _has_manifest(setting: Setting) -> bool:
@@ -303,13 +318,19 @@ def _same_config(folder: RunFolder, config: Config) -> None:
     )
 
 
-def _too_much(config: Config, error: Exception) -> str:
-    """What to do about a GPU whose memory is full."""
-    most = config.run.parallel
-    return (
-        f"the GPU's memory is full ({str(error).splitlines()[0]}); lower run.parallel, how many clients train at once "
-        f"(now {most} at most), and go on with --resume"
-    )
+@contextlib.contextmanager
+def _full_gpu_told(config: Config) -> Iterator[None]:
+    """Say what to do about a GPU whose memory is full, be it by data, networks, graphs, steps or the last test."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not gpu_is_full(error):
+            raise
+        advice = (
+            f"lower run.parallel, how many clients train at once (now {config.run.parallel} at most), or use --device "
+            "cpu, and go on with --resume; a smaller train.batch_size helps too, but is another run"
+        )
+        raise UserError(full_gpu(error, advice)) from error
 
 
 def _settle(device: torch.device) -> None:

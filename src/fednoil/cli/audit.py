@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fednoil.cli.resolving import asked_device
 from fednoil.errors import UserError
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def audit(
     """Find wrong labels: a list of suspicious samples, and an estimate of each client's noise."""
     _check(run, client, data, model, method)
     _check_source(run, {"--resize": resize, "--skip-unknown": skip_unknown, "--trust": trust}, data_dir)
-    place = _device(device)
+    place = asked_device(device)
     if budget is not None and (run is None or client is not None):
         raise UserError("--budget trains all clients of a RUN again; give RUN, and neither --data nor --client")
     from fednoil.audit.budget import percentages
@@ -166,15 +167,6 @@ def _check_source(run: Path | None, of_site: dict[str, Any], data_dir: Path | No
         raise UserError(f"{given[0]} is for --data; a run's data and code are as it has used them")
     if run is None and data_dir is not None:
         raise UserError(f"--data-dir {data_dir} is for a RUN, whose dataset may have a name; --data has its own path")
-
-
-def _device(name: str) -> torch.device:
-    """What `--device` asks for."""
-    from fednoil.experiment import pick_device
-
-    if name not in ("auto", "cpu", "cuda"):
-        raise UserError(f"--device {name} is unknown; choose auto, cpu or cuda")
-    return pick_device(name, "--device")
 
 
 def _show(summary: dict[str, Any], folder: Path, as_json: bool) -> None:

@@ -26,9 +26,9 @@ from fednoil.cli.methods import methods
 from fednoil.cli.relabel import relabel
 from fednoil.cli.report import report
 from fednoil.cli.reproduce import reproduce
-from fednoil.cli.resolving import resolve
+from fednoil.cli.resolving import asked_device, resolve
 from fednoil.cli.stopping import Stopped, stop_with_standard_input
-from fednoil.errors import Slower, UserError
+from fednoil.errors import Slower, UserError, full_gpu, gpu_is_full
 
 typer.core.HAS_RICH = False  # help is plain text, in which typer would else escape "[default: …]" for rich
 app = typer.Typer(
@@ -171,13 +171,15 @@ def predict(
     trust: Annotated[
         list[str] | None, typer.Option("--trust", metavar="MODULE:NAME", help="Code of your own the model needs.")
     ] = None,
+    device: Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")] = "auto",
     as_json: Json = False,
 ) -> None:
     """Classify images with a trained model."""
     from fednoil.cli.tables import show
     from fednoil.predict import predict_files
 
-    rows = predict_files(model, images, resize=resize, trusted=tuple(trust or ()))
+    place = asked_device(device)
+    rows = predict_files(model, images, resize=resize, trusted=tuple(trust or ()), device=place)
     show(rows, {"image": "image", "class": "class", "probability": "probability"}, "Predictions", as_json)
 
 
@@ -242,6 +244,8 @@ def _run_app() -> int:
         hint = "; free some space and go on with --resume" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
         return _fail(f"{error.filename or 'writing'}: {error.strerror}{hint}")
     except Exception as error:
+        if gpu_is_full(error):  # of commands that only look; a run says itself how it goes on
+            return _fail(full_gpu(error, "wait until other programs have left it, or use --device cpu"))
         # Wrong usage comes as the command-line library's own exceptions, of which only the shape is public.
         if not hasattr(error, "format_message"):
             raise

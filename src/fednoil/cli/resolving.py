@@ -1,11 +1,14 @@
-"""From the arguments of a command that runs something to a configuration and a folder."""
+"""From the arguments of a command that runs something to a configuration, a folder and a device."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fednoil.errors import UserError
+
+if TYPE_CHECKING:
+    import torch
 
 
 def resolve(
@@ -40,6 +43,15 @@ def resolve(
         of_seed = "" if config.run.seed == 0 else f"-seed{config.run.seed}"
         out = Path("runs") / f"{name}{'-seeds' if seeds else of_seed}"
     return config, out
+
+
+def asked_device(name: str) -> torch.device:
+    """What `--device` asks for, of a command without a configuration."""
+    from fednoil.experiment import pick_device
+
+    if name not in ("auto", "cpu", "cuda"):
+        raise UserError(f"--device {name} is unknown; choose auto, cpu or cuda")
+    return pick_device(name, "--device")
 
 
 def _own_config(out: Path, seeds: bool) -> Path:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fednoil.errors import gpu_is_full
 from fednoil.executors.stack import Rows, Unchanged
 from fednoil.tensors import Tensors
 
@@ -198,9 +199,9 @@ def _explained() -> Iterator[None]:
     """Errors of steps told as why they can't be captured; they have run eagerly before, so it is not the step's own."""
     try:
         yield
-    except torch.cuda.OutOfMemoryError:
-        raise
     except Exception as error:
+        if gpu_is_full(error):
+            raise
         raise NotCapturable(_why(error)) from error
 
 

@@ -68,7 +68,7 @@ class CudaGraphs:
         self.seen: set[Signature] = set()
         self.reason: str | None = None  # why steps are not captured
         self.alone: str | None = None  # why clients are not stacked
-        self.told = False
+        self.slower: str | None = None  # what was told of either
         # Whether the samples of a batch see each other.
         self.mixes = any(net.mixes for net in self.bench.benches[0].nets.values())
         if any(isinstance(m, _DropoutNd) and m.p > 0 for m in self.bench.benches[0].modules()):
@@ -77,8 +77,12 @@ class CudaGraphs:
     def _give_up(self, reason: str) -> None:
         """Run eagerly from now on, and say once why."""
         self.reason = reason
-        warnings.warn(f"clients run one after another, not as CUDA graphs: {reason}", Slower, stacklevel=3)
+        self._tell(f"clients run one after another, not as CUDA graphs: {reason}")
         self.graphs.clear()
+
+    def _tell(self, slower: str) -> None:
+        self.slower = slower
+        warnings.warn(slower, Slower, stacklevel=3)
 
     def scores(self, jobs: Sequence[Job], sampling: str, temperature: float) -> dict[int, Look]:
         """Clients that received the same model and keep none are asked in one pass over all their samples."""
@@ -119,9 +123,8 @@ class CudaGraphs:
                 else:
                     self._give_up(str(error))
                 continue
-            if self.alone and not self.told:
-                self.told = True
-                warnings.warn(f"each client runs in CUDA graphs of its own: {self.alone}", Slower, stacklevel=2)
+            if self.alone and self.slower is None:
+                self._tell(f"each client runs in CUDA graphs of its own: {self.alone}")
             if progress:
                 progress(len(results) / len(jobs))
         return results

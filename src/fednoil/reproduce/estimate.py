@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from fednoil.config import Config, load_config, merge
-from fednoil.errors import UserError
+from fednoil.errors import UserError, gpu_is_full
 from fednoil.executors.base import Job
 from fednoil.experiment import Experiment, make_executor, make_experiment, pick_device
 from fednoil.learners.base import Turn
@@ -48,7 +48,7 @@ def estimate(cells: Sequence[Cell], past: Iterable[Run], jobs: int, threads: int
     measured = _measure({kind_of(cell.config): cell for cell in reversed(cells)}, speeds, threads, data_dir)
     speeds = {kind: speed for kind, speed in {**measured, **speeds}.items() if kind in kinds}
     if not speeds:
-        return Estimate(None, "no data at hand to measure with")
+        return Estimate(None, "no data or no memory at hand to measure with")
     usual = statistics.mean(speeds.values())
     seconds = sum(work_of(cell.config) * speeds.get(kind_of(cell.config), usual) for cell in cells)
     seconds += _START * len(cells) if jobs > 1 else 0.0
@@ -100,6 +100,9 @@ def _measure(
                 found[kind] = _speed(cell.config, data_dir)
             except UserError:
                 continue  # the cell itself will say what is wrong with it
+            except RuntimeError as error:
+                if not gpu_is_full(error):
+                    raise
     finally:
         torch.set_num_threads(before)
     return found
