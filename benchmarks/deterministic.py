@@ -1,10 +1,10 @@
 """What `run.deterministic` costs: some clients' turn with it against the same turn without.
 
 The ways alternate in one process, each on an executor of its own, whose first turns warm up: there graphs are captured.
-Times are the shortest. The third way leaves out what PyTorch adds to deterministic algorithms by default: it fills all
-new memory with known values, for programs that read what they haven't written. A run on a CPU is the same to the bit
-anyway and doesn't set any of this; there the script only shows what PyTorch's switch would cost. cuBLAS takes the
-workspace that deterministic runs need in all three ways, because a process decides on it once.
+Times are the shortest. The third way has what PyTorch adds to deterministic algorithms by default and a run leaves out:
+it fills all new memory with known values, for programs that read what they haven't written. A run on a CPU is the same
+to the bit anyway and doesn't set any of this; there the script only shows what PyTorch's switch would cost. cuBLAS
+takes the workspace that deterministic runs need in all three ways, because a process decides on it once.
 
     python benchmarks/deterministic.py [--learners fednoil dividemix] [--turns 9] [--epochs 3] [--width 12]
         [--clients 1] [--preset NAME] [--device cpu]
@@ -22,7 +22,7 @@ from floor import check_device, device_name
 from learners import CASES, jobs_of, seconds, settings
 
 # way -> whether algorithms are deterministic, whether new memory is filled
-WAYS = {"without": (False, True), "with": (True, True), "with, new memory as it is": (True, False)}
+WAYS = {"without": (False, True), "with": (True, False), "with, and new memory filled": (True, True)}
 WARM_UP = 3  # the shapes of steps come, come again and are captured eight at a time, and are all known
 
 

@@ -134,6 +134,8 @@ def test_lost_classes_are_told_by_name(tmp_path: Path) -> None:
     Path("one/model.safetensors").unlink()
     numbers = ", ".join(map(str, lost))
     assert closing(summary, Path("one")).splitlines()[1] == told.replace(names, numbers)
+    many = closing({**summary, "per_class_accuracy": [0.0] * 12}, Path("one")).splitlines()[1]
+    assert "the classes 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more is" in many
 
 
 @pytest.mark.parametrize(

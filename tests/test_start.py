@@ -48,3 +48,4 @@ def test_deterministic_until_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> 
     for wanted in (True, False):
         be_deterministic(wanted)
         assert torch.are_deterministic_algorithms_enabled() is torch.backends.cudnn.deterministic is wanted
+        assert torch.utils.deterministic.fill_uninitialized_memory is not wanted  # which takes time and changes nothing

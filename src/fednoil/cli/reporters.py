@@ -117,6 +117,9 @@ def closing(summary: dict[str, Any], folder: Path, advice: str = "") -> str:
     return "\n".join(filter(None, [told, lost_classes(summary, folder, advice) if known else ""]))
 
 
+_NAMED = 10  # classes in one line
+
+
 def lost_classes(summary: dict[str, Any], folder: Path, advice: str) -> str:
     """Which classes have no right answer at a run's end, by name where they have one, and the learner's advice; ""
     where none is lost."""
@@ -125,7 +128,8 @@ def lost_classes(summary: dict[str, Any], folder: Path, advice: str) -> str:
         return ""
     names = _class_names(folder)
     lost = [f"'{names[c]}'" if names.get(c, str(c)) != str(c) else str(c) for c in numbers]
-    which = f"class {lost[0]}" if len(lost) == 1 else f"the classes {', '.join(lost)}"
+    more = f" and {len(lost) - _NAMED} more" if len(lost) > _NAMED else ""
+    which = f"class {lost[0]}" if len(lost) == 1 else f"the classes {', '.join(lost[:_NAMED])}{more}"
     return "; ".join(filter(None, [f"no test image of {which} is classified rightly", advice]))
 
 
