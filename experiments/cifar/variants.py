@@ -142,6 +142,11 @@ GROUPS: dict[str, tuple[Variant, ...]] = {
         ),
         Variant("aside-0.1", "by a tenth", ("learner.frac=auto", "learner.aside=0.1")),
         Variant(
+            "explore-0",
+            "no room for labels thought wrong: with 65 % of them, a fifth of these are a quarter of D^x",
+            ("learner.frac=auto", "learner.explore=0"),
+        ),
+        Variant(
             "auto-strong",
             "by strong views, of which labels that are learnt by heart look as wrong as others",
             ("learner.frac=auto", "learner.estimate=strong"),
