@@ -53,7 +53,9 @@ class Group:
     @property
     def label(self) -> str:
         """Variant, rounds and seeds, for a legend."""
-        return f"{self.variant}, {self.planned} rounds ({len(self.rows)} seed{'s' if len(self.rows) > 1 else ''})"
+        longest = max((row["rounds"] for row in self.rows), key=int)
+        rounds = self.planned if longest == self.planned else f"{longest} of {self.planned}"
+        return f"{self.variant}, {rounds} rounds ({len(self.rows)} seed{'s' if len(self.rows) > 1 else ''})"
 
     @property
     def start(self) -> str:
@@ -190,19 +192,16 @@ def parts(results: list[Row], curves: list[Row]) -> dict[str, str]:
         for name, only in TABLES.items()
     }
     found["later"] = screening(together(results, SCREENED, started=True), agreed)
-    found["levels"] = levels(results, "")
-    about = "Final test accuracy over the share of wrong labels"
     for name in found:
         if found[name] != "Not run yet.":
-            seen = about if name == "levels" else "Validation agreement and test accuracy over rounds"
-            found[name] += f"\n\n![{seen}]({name}.png)"
+            found[name] += f"\n\n![Validation agreement and test accuracy over rounds]({name}.png)"
     final = "\n\n".join(whole) or "Not run yet."
     if together(results, SCREENED, full=True):
         final = f"![Test accuracy over rounds, with the paper's values](full.png)\n\n{final}"
     return found | {
         "others": "\n\n".join(others) or "Not run yet.",
         "full": final,
-        **{f"{prefix}levels": levels(results, prefix) for prefix in ("fashion-", "small-")},
+        **{f"{prefix}levels": levels(results, prefix) for prefix in ("", "fashion-", "small-")},
         "count": counted([row for row in results if not row["setting"].startswith(("fashion", "small"))]),
     }
 

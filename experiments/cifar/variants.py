@@ -1,6 +1,6 @@
 """What is tried, as data: variants with their `--set`s and the reason for each, and the settings they are tried in.
 
-Names joined by `+` are tried together: `lr-cosine+wd-5e-4`.
+Names joined by `+` are tried together, `lr-cosine+wd-5e-4`; of two that set the same key the last one counts.
 """
 
 from __future__ import annotations
@@ -35,11 +35,15 @@ class Place:
     held: tuple[str, ...] = ("partition.samples_per_client=1000", "data.validation=0.5")
 
 
+# `fednoil-plus` as it was when its defaults were chosen. Variants are begun with it, so that they stay what they are.
+_BEFORE = ("learner.explore=0.2", "learner.aside=0.0", "server.average=0.0")
+
+
 def _plus(name: str, why: str, sets: tuple[str, ...] = (), **keys: str) -> Variant:
     """`fednoil-plus` with every ingredient set: evidence and balance on, the others off, but for `keys`."""
     ingredients = {"posterior": "true", "balanced": "true", "mix": "0.0", "align": "false", **keys}
     own = tuple(f"learner.{key}={value}" for key, value in ingredients.items())
-    return Variant(name, why, (*own, *sets), "fednoil-plus")
+    return Variant(name, why, (*_BEFORE, *own, *sets), "fednoil-plus")
 
 
 GROUPS: dict[str, tuple[Variant, ...]] = {
@@ -151,9 +155,10 @@ GROUPS: dict[str, tuple[Variant, ...]] = {
             "by strong views, of which labels that are learnt by heart look as wrong as others",
             ("learner.frac=auto", "learner.estimate=strong"),
         ),
-        Variant("plus", "our own defaults", method="fednoil-plus"),
-        Variant("mixup", "mixup on D^x of the published size", ("learner.frac=0.35",), "fednoil-plus"),
-        Variant("plus-mean", "clients drawn by mean confidence", ("server.sampling=score_mean",), "fednoil-plus"),
+        Variant("plus-now", "our own defaults: plus+aside-0.1+explore-0+average", method="fednoil-plus"),
+        Variant("plus", "what they were chosen from: auto with mixup", _BEFORE, "fednoil-plus"),
+        Variant("mixup", "mixup on D^x of the published size", (*_BEFORE, "learner.frac=0.35"), "fednoil-plus"),
+        Variant("plus-mean", "drawn by mean confidence", (*_BEFORE, "server.sampling=score_mean"), "fednoil-plus"),
         # What the defaults were chosen from, each with all its keys so that it stays what it is.
         _plus("plus-start", "given labels as evidence, balanced draws"),
         _plus("plus-no-posterior", "without the given label's say", posterior="false"),
@@ -199,7 +204,7 @@ def composed(name: str) -> Variant:
     methods = {part.method for part in parts} - {PUBLISHED}
     if len(methods) > 1:
         raise UserError(f"variant '{name}': {' and '.join(sorted(methods))} are two methods; choose one")
-    sets = tuple(one for part in parts for one in part.sets)
+    sets = tuple({one.split("=")[0]: one for part in parts for one in part.sets}.values())  # the last one counts
     idle = {f"learner.{key}" for key in UNLABELLED if key != "ra_prob" or "learner.x_augment=strong" not in sets}
     for part in parts if NO_SSL in methods else ():
         if part.sets and {one.split("=")[0] for one in part.sets} <= idle:

@@ -103,7 +103,7 @@ METHODS: dict[str, Values] = {
     "fednoil-cosine": _fednoil(_COSINE),
     "fednoil-logarithm": _fednoil(_LOGARITHM),
     "fednoil-auto": _fednoil(_LOGARITHM, learner={"frac": "auto"}),
-    "fednoil-plus": _fednoil(_LOGARITHM, learner={"name": "fednoil-plus"}),
+    "fednoil-plus": _fednoil(_LOGARITHM, server={"average": 0.95}, learner={"name": "fednoil-plus"}),
     "fednoil-uniform-clients": _fednoil(_LOGARITHM, server={"sampling": "uniform"}),
     "fednoil-uniform-local": _fednoil(_LOGARITHM, learner={"local_sampling": "uniform"}),
     "fednoil-no-ssl": _fednoil(_LOGARITHM, learner={"ssl": False}),

@@ -1,5 +1,7 @@
 """FedNoiL with ingredients of our own, each a key that can be switched on or off: what may help and stays simple.
 
+D^x is as large as a client has clean labels (`frac = "auto"`), which a tenth of its labels tells that is never trained
+on (`aside`), without room for more (`explore`): so it doesn't grow with the wrong labels that are learnt by heart.
 `mix` mixes the images and labels of D^x in pairs (mixup, Zhang et al., ICLR 2018), which makes wrong labels harder to
 learn by heart. What FedNoiL leaves out of D^x is not a random rest but what the global model contradicts, and it
 trains on exactly the model's opinion of it. `posterior` lets the given label have its say in the pseudo-label: with a
@@ -7,7 +9,7 @@ client's share of clean labels c, estimated as for `frac = "auto"`, each class's
 chance that such a sample would have been labelled so, c for the given class and (1 − c)/(C − 1) for others.
 `balanced` draws D^x so that a class which the model finds hard is not drawn less for it. `align` moves pseudo-labels
 towards the frequency of classes among the given labels (distribution alignment, Berthelot et al., ICLR 2020). The
-averaged global model that may go with it is the server's (`server.step`).
+averaged global model that goes with it in the presets is the server's (`server.average`).
 """
 
 from __future__ import annotations
@@ -30,17 +32,24 @@ from fednoil.tensors import Tensors
 
 class FedNoilPlusConfig(FedNoilConfig):
     name: Literal["fednoil-plus"] = "fednoil-plus"  # pyright: ignore[reportIncompatibleVariableOverride]
+    explore: float = Field(default=0.0, ge=0, lt=1, description=FedNoilConfig.model_fields["explore"].description)
+    aside: float = Field(default=0.1, ge=0, lt=1, description=FedNoilConfig.model_fields["aside"].description)
     posterior: bool = Field(default=False, description="the given label has its say in a pseudo-label")
     balanced: bool = Field(default=False, description="D^x has each given class by its frequency, hard or not")
     mix: float = Field(default=1.0, ge=0, description="α of the Beta that mixes pairs of D^x; 0: none are mixed")
     align: bool = Field(default=False, description="pseudo-labels have classes as often as given labels")
+
+    def at_rest(self) -> frozenset[str]:
+        """Nothing was set aside before there was the key, whatever is by default."""
+        rest = super().at_rest() - {"aside"}
+        return rest if self.aside else rest | {"aside"}
 
 
 class FedNoilPlus(FedNoil):
     Config = FedNoilPlusConfig
     config: FedNoilPlusConfig
     about = About(
-        title="FedNoiL with mixup, given labels as evidence, balanced draws",
+        title="FedNoiL with mixup, and a D^x of the size that labels set aside tell",
         paper="this package",
         keeps="nothing",
         sends="model",
