@@ -255,5 +255,6 @@ def test_the_page_on_clients_with_different_classes_is_what_its_results_say(tmp_
     shutil.rmtree(tmp_path / "iid--plus--0")
     study.collect(tmp_path)  # what is recorded stays
     lines = (tmp_path / "README.md").read_text().splitlines()
-    assert "| plus | `fednoil-plus` | 52.0 | +2.0 | – | – | – | – | – |" in lines
+    keys = "`fednoil-plus`, `learner.explore=0.2`, `learner.aside=0.0`, `server.average=0.0`"
+    assert f"| plus | {keys} | 52.0 | +2.0 | – | – | – | – | – |" in lines
     assert not any("seed 1" in line for line in lines)

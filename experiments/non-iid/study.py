@@ -28,7 +28,7 @@ VARIANTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "frac-0.5": ("fednoil-logarithm", ("learner.frac=0.5",)),
     "frac-0.65": ("fednoil-logarithm", ("learner.frac=0.65",)),
     "frac-0.8": ("fednoil-logarithm", ("learner.frac=0.8",)),
-    "plus": ("fednoil-plus", ()),
+    "plus": ("fednoil-plus", ("learner.explore=0.2", "learner.aside=0.0", "server.average=0.0")),  # its first defaults
     "no-ssl": ("fednoil-no-ssl", ()),
     "xi-0.8": ("fednoil-logarithm", ("learner.xi=0.8",)),
     "score-mean": ("fednoil-logarithm", ("server.sampling=score_mean",)),
@@ -90,7 +90,8 @@ def table(rows: list[dict[str, str]]) -> str:
         pairs = [(m, at.get(("published", s), {})) for m, s in zip(mine, seeds, strict=True)]
         gains = [float(m["test_accuracy"]) - float(p["test_accuracy"]) for m, p in pairs if m and p]
         method, sets = VARIANTS[name]
-        changes = ", ".join(f"`{one}`" for one in sets) or f"`{method}`"
+        own = (method,) if not sets or method != "fednoil-logarithm" else ()
+        changes = ", ".join(f"`{one}`" for one in (*own, *sets))
         cells = [f"{float(m['test_accuracy']):.1f}" if m else "–" for m in mine]
         means = [[float(m[key]) for m in mine if m.get(key)] for key in FIGURES[1:]]
         cells += [f"{round(fmean(gains), 1) or 0.0:+.1f}" if gains and name != "published" else "–"]
