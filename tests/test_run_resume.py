@@ -310,10 +310,13 @@ def test_a_full_gpu_is_told_with_what_to_lower_and_resumed(
     "error",
     [
         torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nSee documentation."),
+        torch.OutOfMemoryError(
+            "Allocation on device 0 would exceed allowed memory. (out of memory)\nRequested: 2.00 GiB"
+        ),
         RuntimeError("CUDA error: out of memory\nCompile with `TORCH_USE_CUDA_DSA`."),
         RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
     ],
-    ids=["allocator", "CUDA", "library"],
+    ids=["allocator", "asynchronous allocator", "CUDA", "library"],
 )
 def test_a_gpu_that_is_full_before_or_after_the_rounds_is_told_too(
     reference: Path, toml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str, error: RuntimeError

@@ -26,9 +26,9 @@ def gpu_is_full(error: BaseException) -> bool:
     """Whether an error says that a GPU has no memory left.
 
     PyTorch has a class of its own only for what its allocator is refused, and not for a context, a stream, a graph or a
-    library's workspace.
+    library's workspace. Its asynchronous allocator (`backend:cudaMallocAsync`) doesn't name CUDA in its first line.
     """
-    said = r"CUDA.*out of memory|CU(BLAS|DNN)_STATUS_ALLOC_FAILED"
+    said = r"(CUDA|Allocation on device).*out of memory|CU(BLAS|DNN)_STATUS_ALLOC_FAILED"
     return isinstance(error, RuntimeError) and re.search(said, str(error)) is not None
 
 

@@ -260,8 +260,8 @@ def be_deterministic(wanted: bool) -> None:
     if wanted != torch.are_deterministic_algorithms_enabled():
         # Imports PyTorch's compiler: two thirds of the time of `import torch`.
         torch.use_deterministic_algorithms(wanted)
-        # PyTorch would fill all new memory, for programs that read what they haven't written: 15 to 22 % of a turn.
-        torch.utils.deterministic.fill_uninitialized_memory = not wanted
+        # PyTorch would fill all new memory, for programs that read what they haven't written: 15 to 22 % more time.
+        torch.utils.deterministic.fill_uninitialized_memory = not wanted  # pyright: ignore[reportAttributeAccessIssue]
     torch.backends.cudnn.deterministic = wanted
 
 

@@ -129,8 +129,8 @@ class FedNoil(Learner):
     def labelled_size(self, client: Client, state: Tensors, round_idx: int) -> int:
         """|D^x| = round(frac · n), at least one; everything during the warm-up. n is without what is set aside.
 
-        `auto` leaves room for some of the labels thought wrong: a sample that θ finds hard and whose label is right
-        after all gets a chance to say so. Without it, θ is taught its own mistakes with ever more certainty.
+        `auto` leaves room for `explore` of the labels thought wrong: a sample that θ finds hard and whose label is
+        right after all gets a chance to say so. That pays in short runs; in long ones it lets too many wrong labels in.
         """
         count, frac = len(client) - len(self.set_aside(len(client), client.labels.device)), self.config.frac
         if round_idx <= self.config.warmup:

@@ -1,7 +1,8 @@
 """FedNoiL with ingredients of our own, each a key that can be switched on or off: what may help and stays simple.
 
-D^x is as large as a client has clean labels (`frac = "auto"`), which a tenth of its labels tells that is never trained
-on (`aside`), without room for more (`explore`): so it doesn't grow with the wrong labels that are learnt by heart.
+D^x has as many samples as a client has clean labels (`frac = "auto"`). A tenth of the labels, never trained on, tells
+how many these are (`aside`), and there is no room for more (`explore`): so D^x doesn't grow with the wrong labels that
+are learnt by heart.
 `mix` mixes the images and labels of D^x in pairs (mixup, Zhang et al., ICLR 2018), which makes wrong labels harder to
 learn by heart. What FedNoiL leaves out of D^x is not a random rest but what the global model contradicts, and it
 trains on exactly the model's opinion of it. `posterior` lets the given label have its say in the pseudo-label: with a
