@@ -12,6 +12,7 @@ from made_fednoil import learner, make
 from fednoil import rounds
 from fednoil.augment import strong
 from fednoil.experiment import make_executor
+from fednoil.learners import fednoil_plus
 from fednoil.learners.base import Client, Turn
 from fednoil.learners.clean_share import calibrated_share, clean_share
 from fednoil.seeds import Seed, Seeds
@@ -214,6 +215,7 @@ def test_an_estimate_by_strong_views_is_that_of_these_views(fednoil_values: dict
 
 
 @pytest.mark.parametrize("keys", [{"aside": 0.3, "posterior": True}, {"estimate": "strong"}], ids=str)
-def test_other_estimates_keep_the_contract(keys: dict[str, Any]) -> None:
+def test_other_estimates_keep_the_contract(keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Through checkpoints and in any order of clients: nothing has to be remembered for them."""
+    monkeypatch.setattr(fednoil_plus, "_FEW", 1)
     check_learner("fednoil-plus", servers=["fedavg", "apfl"], xi=0.3, **keys)

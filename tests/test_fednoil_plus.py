@@ -13,6 +13,7 @@ from fednoil import rounds
 from fednoil.config import load_config
 from fednoil.errors import UserError
 from fednoil.experiment import Experiment, make_executor, make_experiment
+from fednoil.learners import fednoil_plus
 from fednoil.learners.base import Client, Task, Turn
 from fednoil.learners.fednoil_plus import FedNoilPlus, FedNoilPlusConfig, aligned, balanced, posterior
 from fednoil.seeds import Seed, Seeds
@@ -124,11 +125,18 @@ def test_a_run_from_before_its_defaults_changed_is_still_known() -> None:
     assert len({known, *(load_config({"learner": other}).hash() for other in others)}) == 4
 
 
+def test_a_client_with_few_labels_keeps_none_of_them_out() -> None:
+    assert [len(learner(aside=0.1).set_aside(count, CPU)) for count in (20, 299, 300, 600)] == [0, 0, 30, 60]
+
+
 INGREDIENTS = [{"posterior": True}, {"balanced": True}, {"mix": 1.0}, {"align": True}, {"explore": 0.0}, {"aside": 0.2}]
 
 
 @pytest.mark.parametrize("keys", INGREDIENTS, ids=str)
-def test_each_ingredient_changes_the_training(values: dict[str, Any], keys: dict[str, Any]) -> None:
+def test_each_ingredient_changes_the_training(
+    values: dict[str, Any], keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fednoil_plus, "_FEW", 1)
     one, again, none = (end(made(values, **{**OFF, **use})) for use in (keys, keys, {}))
     assert_same(one, again)
     assert any(not torch.equal(one[name], none[name]) for name in one)

@@ -2,7 +2,8 @@
 
 D^x has as many samples as a client has clean labels (`frac = "auto"`). A tenth of the labels, never trained on, tells
 how many these are (`aside`), and there is no room for more (`explore`): so D^x doesn't grow with the wrong labels that
-are learnt by heart.
+are learnt by heart. A client with few labels needs them all, and estimates by all.
+
 `mix` mixes the images and labels of D^x in pairs (mixup, Zhang et al., ICLR 2018), which makes wrong labels harder to
 learn by heart. What FedNoiL leaves out of D^x is not a random rest but what the global model contradicts, and it
 trains on exactly the model's opinion of it. `posterior` lets the given label have its say in the pseudo-label: with a
@@ -30,11 +31,18 @@ from fednoil.plugins import About
 from fednoil.seeds import Seeds, permutations
 from fednoil.tensors import Tensors
 
+_FEW = 30  # labels tell a share within 9 points, one standard deviation, at best
+
 
 class FedNoilPlusConfig(FedNoilConfig):
     name: Literal["fednoil-plus"] = "fednoil-plus"  # pyright: ignore[reportIncompatibleVariableOverride]
     explore: float = Field(default=0.0, ge=0, lt=1, description=FedNoilConfig.model_fields["explore"].description)
-    aside: float = Field(default=0.1, ge=0, lt=1, description=FedNoilConfig.model_fields["aside"].description)
+    aside: float = Field(
+        default=0.1,
+        ge=0,
+        lt=1,
+        description=f"{FedNoilConfig.model_fields['aside'].description}; fewer than {_FEW} aren't kept out",
+    )
     posterior: bool = Field(default=False, description="the given label has its say in a pseudo-label")
     balanced: bool = Field(default=False, description="D^x has each given class by its frequency, hard or not")
     mix: float = Field(default=1.0, ge=0, description="α of the Beta that mixes pairs of D^x; 0: none are mixed")
@@ -56,6 +64,10 @@ class FedNoilPlus(FedNoil):
         sends="model",
         cost="about 1 an epoch, and 3 passes over the data a round",
     )
+
+    def set_aside(self, count: int, device: torch.device) -> Tensor:
+        aside = super().set_aside(count, device)
+        return aside if len(aside) >= _FEW else aside[:0]
 
     def judged(self, client: Client, state: Tensors) -> Tensors:
         judged = super().judged(client, state)
