@@ -69,7 +69,7 @@ def draw_levels(results: list[Row], prefix: str, path: Path) -> bool:
     """Final test accuracy over the share of wrong labels: FedAvg, FedNoiL and ours, the mean over seeds. Says whether
     there is anything to draw."""
     lines: dict[str, list[tuple[int, float]]] = {}
-    for variant in ("fedavg", "published", "auto", "plus", "plus+aside-0.1+explore-0"):
+    for variant in ("fedavg", "published", "auto", "plus", "plus+aside-0.1+explore-0", "plus-now"):
         for level in LEVELS:
             mine = [r for r in results if (r["setting"], line_of(r)) == (f"{prefix}noise-{level}", variant)]
             whole = [float(r["final_test"]) for r in mine if r["rounds"] == r["planned"]]
@@ -79,7 +79,7 @@ def draw_levels(results: list[Row], prefix: str, path: Path) -> bool:
         return False
     plt = _pyplot()
     figure, axis = plt.subplots(figsize=(6.4, 4.2), layout="constrained")
-    for (variant, line), colour, marker in zip(lines.items(), COLOURS, "so^Dv", strict=False):
+    for (variant, line), colour, marker in zip(lines.items(), COLOURS, "so^DvP", strict=False):
         axis.plot([x for x, _ in line], [y for _, y in line], color=colour, marker=marker, label=variant, lw=1.6)
     axis.set(xlabel="wrong labels, %", ylabel="final test accuracy, %", xticks=LEVELS, ylim=(0, 100))
     axis.grid(axis="y", alpha=0.25)
