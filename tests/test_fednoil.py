@@ -19,8 +19,8 @@ from fednoil.errors import UserError
 from fednoil.executors.base import Job
 from fednoil.experiment import make_executor, make_experiment
 from fednoil.learners.base import Client, Turn
-from fednoil.learners.fednoil import FedNoil, FedNoilConfig
-from fednoil.learners.pseudo_labels import decided, unlabelled_loss
+from fednoil.learners.fednoil import FedNoilConfig
+from fednoil.learners.pseudo_labels import decided, taught_now, unlabelled_loss
 from fednoil.seeds import Seed
 
 CPU = torch.device("cpu")
@@ -146,11 +146,10 @@ def test_pseudo_labels_are_the_mean_over_views(fednoil_values: dict[str, Any], t
     experiment = make(fednoil_values, views=3, pseudo_temperature=temperature)
     executor = make_executor(experiment, CPU)
     bench, client, method = executor.bench, executor.clients[0], experiment.learner
-    assert isinstance(method, FedNoil)
     bench.load(experiment.initial_model(), {})
     bench.nets["model"].eval()
     plans = weak_plan(Seed(1).keys(range(3)), 20)
-    taught = method.taught(bench.nets, client, plans.transpose(0, 1))
+    taught = method.survey(bench.nets, client, {"weak": plans.transpose(0, 1)})["taught"]
     with torch.no_grad():
         logits = [bench.nets["model"](weak(client.pool, client.index, plan)) for plan in plans]
     assert torch.allclose(taught, sum(torch.softmax(z / temperature, 1) for z in logits) / 3, atol=1e-6)
@@ -210,8 +209,7 @@ def test_local_teacher_speaks_in_eval_mode(fednoil_values: dict[str, Any]) -> No
     assert net.training
     before = net[1].running_mean.clone()
     batch = {name: tensor[0] for name, tensor in phase.tensors.items()}
-    assert isinstance(method, FedNoil)
-    method._local_teacher(bench.nets, method.views(client.pool, batch)["u_taught"])
+    taught_now(bench.nets["model"], method.views(client.pool, batch)["u_taught"], 1.0)
     assert torch.equal(net[1].running_mean, before)
     assert net.training
 

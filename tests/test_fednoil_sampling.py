@@ -15,7 +15,7 @@ from fednoil import rounds
 from fednoil.executors.base import Job
 from fednoil.experiment import Experiment, make_executor
 from fednoil.learners.base import Client, Turn
-from fednoil.learners.batches import by_class, led_by
+from fednoil.learners.labelled_set import by_class, led_by
 from fednoil.seeds import Seed, Seeds
 from fednoil.servers.sampling import client_scores, draw_clients, shares
 

@@ -20,6 +20,7 @@ from fednoil.config import load_config
 from fednoil.errors import Diverged, Slower
 from fednoil.executors.capture import Portion
 from fednoil.executors.cuda import CudaGraphs
+from fednoil.executors.sequential import Sequential
 from fednoil.experiment import Experiment, make_bench, make_executor, make_experiment
 from fednoil.learners.base import Client, Final, Nets, Phase, Turn
 from fednoil.learners.erm import Erm
@@ -264,3 +265,12 @@ def test_what_makes_a_run_slower_is_in_its_folder(
             runner.run(load_config(values), tmp_path / name, runner.Silent())
         noted = json.loads((tmp_path / name / "environment.json").read_text()).get("slower")
         assert noted == ({"round": 1, "reason": str(told[-1].message)} if told else None)
+
+
+def test_any_executor_can_say_what_makes_it_slower(
+    values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Sequential, "slower", "the clients are busy")
+    runner.run(load_config(values), tmp_path / "r", runner.Silent())
+    noted = json.loads((tmp_path / "r" / "environment.json").read_text())["slower"]
+    assert noted == {"round": 1, "reason": "the clients are busy"}

@@ -18,7 +18,7 @@ from fednoil.executors import cuda
 from fednoil.executors.capture import Portion
 from fednoil.executors.cuda import CudaGraphs, _portions
 from fednoil.experiment import Experiment, make_executor, make_experiment
-from fednoil.learners import dividemix, fednoil
+from fednoil.learners import dividemix, pseudo_labels
 from fednoil.learners.base import Client, Final, Nets, Phase, Turn
 from fednoil.learners.erm import Erm
 from fednoil.tensors import Tensors
@@ -70,7 +70,7 @@ def test_batch_norm_sees_no_samples_that_were_added(
     values: dict[str, Any], model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Clients whose samples don't see each other get some more and run as one."""
-    monkeypatch.setattr(fednoil, "_GRAIN", 1)
+    monkeypatch.setattr(pseudo_labels, "_GRAIN", 1)
     values |= {"partition": {"kind": "dirichlet", "clients": 4, "min_size": 8}, "model": {"name": model}}
     values["learner"] = {"name": "fednoil", "frac": 0.4}
     values["run"]["executor"] = "sequential"

@@ -12,15 +12,12 @@ from typing import Any, Protocol
 
 import torch
 
-from fednoil import manifest, metrics, rounds
-from fednoil.config.loading import load_config, read_toml, to_toml
+from fednoil import metrics, rounds
 from fednoil.config.schema import Config
 from fednoil.errors import Diverged, UserError, full_gpu, gpu_is_full
 from fednoil.executors.base import Executor, Federation, Progress
-from fednoil.executors.cuda import CudaGraphs
 from fednoil.experiment import (
     Experiment,
-    Setting,
     Sites,
     make_executor,
     make_experiment,
@@ -28,10 +25,10 @@ from fednoil.experiment import (
     pick_precision,
     predicted_labels,
 )
+from fednoil.records.beginning import begin, check, has_manifest
 from fednoil.records.checkpoint import Checkpoints
-from fednoil.records.environment import environment, now
+from fednoil.records.environment import environment, note, now, slower_noted
 from fednoil.records.events import EventFiles
-from fednoil.records.files import read_json
 from fednoil.records.folder import CHECKPOINT, RunFolder
 from fednoil.records.model_file import save_model
 
@@ -128,27 +125,25 @@ def run(
         checkpoints = Checkpoints(out / CHECKPOINT, hashes, behind=behind)
         if force:
             folder.clear()
-        if resume and folder.is_finished(with_noise=_has_manifest(experiment.setting)):
+        if resume and folder.is_finished(with_noise=has_manifest(experiment.setting)):
             summary, records = folder.summary(), folder.keep_rounds(checkpoints.load().round_idx)
             reporter.start(experiment, records)
             reporter.finish(summary, out)
             return summary
         made_with = engine.environment(device, pick_precision(config.run.precision, device)) | hashes
-        state, records = _begin(experiment, folder, checkpoints, made_with)
+        state, records = begin(experiment, folder, checkpoints, made_with)
         try:
             state = rounds.placed(state, device)
             executor = engine.executor(experiment, out, device)
             reporter.start(experiment, records)
-            watchers: list[Callable[[dict[str, Any]], None]] = [reporter.round]
-            if isinstance(executor, CudaGraphs):
-                watchers.append(_slower_noted(folder, executor))
+            watchers = [reporter.round, slower_noted(folder, executor)]
             if events is not None:
                 events.start(records)
                 watchers.append(events.round)
             state = _play_all(experiment, executor, state, records, folder, checkpoints, reporter.local, watchers)
         except Diverged as error:
             # Why there are no more rounds, in distinction to a run that was stopped.
-            _note(folder, diverged={"at": now(), "after_round": len(records), "reason": str(error)})
+            note(folder, diverged={"at": now(), "after_round": len(records), "reason": str(error)})
             raise
         finally:
             _settle(device)
@@ -169,71 +164,6 @@ def hashes_of(experiment: Experiment) -> dict[str, str]:
         "data_hash": experiment.setting.dataset.hash,
         "noise_hash": experiment.setting.manifest_hash(),
     }
-
-
-def _begin(
-    experiment: Experiment,
-    folder: RunFolder,
-    checkpoints: Checkpoints,
-    made_with: dict[str, Any],
-) -> tuple[rounds.RunState, list[dict[str, Any]]]:
-    """The state to go on from, with the records up to it; a new run's first files are written here."""
-    folder.sweep()
-    if checkpoints.exists():
-        state = checkpoints.load()
-        records = folder.keep_rounds(state.round_idx)
-        _note_resumption(folder, state.round_idx, made_with)
-        if not (folder.path / "noise.parquet").is_file() and _has_manifest(experiment.setting):
-            _write_noise(folder, experiment.setting)
-        return state, records
-    folder.rounds_file.unlink(missing_ok=True)
-    folder.write_config(to_toml(experiment.config))
-    folder.write_environment(made_with)
-    if _has_manifest(experiment.setting):
-        _write_noise(folder, experiment.setting)
-    return rounds.start(experiment), []
-
-
-def _note_resumption(folder: RunFolder, after: int, present: dict[str, Any]) -> None:
-    """Add a line to environment.json; a lost or damaged one says less and stops nobody."""
-    try:
-        past = read_json(folder.path / "environment.json")
-        known = {**past, "resumed": list(past.get("resumed", []))}
-    except (UserError, TypeError, AttributeError):
-        known = {**present, "resumed": []}
-    known["resumed"].append({"at": now(), "after_round": after, "precision": present["precision"]})
-    folder.write_environment(known)
-
-
-def _slower_noted(folder: RunFolder, executor: CudaGraphs) -> Callable[[dict[str, Any]], None]:
-    """A watcher that writes down once what makes the run slower, for whoever compares times."""
-    noted: str | None = None
-
-    def watch(record: dict[str, Any]) -> None:
-        nonlocal noted
-        if executor.slower != noted:
-            noted = executor.slower
-            _note(folder, slower={"round": record["round"], "reason": noted})
-
-    return watch
-
-
-def _note(folder: RunFolder, **more: dict[str, Any]) -> None:
-    """Add to environment.json; if that fails, what goes on in the run itself is still what is to be told."""
-    with contextlib.suppress(UserError, OSError, TypeError):
-        known = read_json(folder.path / "environment.json")
-        folder.write_environment({**known, **more})
-
-
-def _has_manifest(setting: Setting) -> bool:
-    """Whether split and labels are known here; sites keep theirs."""
-    return not isinstance(setting, Sites)
-
-
-def _write_noise(folder: RunFolder, setting: Setting) -> None:
-    dataset = setting.dataset
-    path = folder.path / "noise.parquet"
-    manifest.write_manifest(path, setting.parts, setting.labels, setting.truth, dataset.hash, dataset.num_classes)
 
 
 def _write_end(
@@ -285,37 +215,6 @@ def _play_all(
                 checkpoints.wait()
         raise
     return state
-
-
-def check(folder: RunFolder, config: Config, *, resume: bool, force: bool) -> None:
-    """Refuse a folder that must not be written, before anything is; changes nothing."""
-    folder.check(resume=resume, force=force)
-    if resume and folder.is_run():
-        _same_config(folder, config)
-
-
-def _same_config(folder: RunFolder, config: Config) -> None:
-    """Refuse to resume a run with another configuration, and say what differs."""
-    path = folder.path / "config.toml"
-    values = read_toml(path)
-    try:
-        before = load_config(values)
-    except UserError as error:
-        raise UserError(f"{path} is not a run's configuration: {error}") from None
-    if before.hash() == config.hash():
-        return
-    old, new = before.model_dump(mode="json"), config.model_dump(mode="json")
-    changed = [
-        f"{section}.{key} is {old[section].get(key)!r} there and {new[section].get(key)!r} now"
-        for section in new
-        for key in {**old[section], **new[section]}
-        if old[section].get(key) != new[section].get(key) and (section != "run" or key == "seed")
-    ]
-    more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
-    raise UserError(
-        f"{folder.path} is a run of another configuration: {'; '.join(changed[:3])}{more}; "
-        "resume it unchanged, choose another --out, or --force to start over"
-    )
 
 
 @contextlib.contextmanager

@@ -13,11 +13,11 @@ from rich.console import Console
 from fednoil.cli.stopping import Stopped
 from fednoil.config import Config
 from fednoil.errors import UserError
+from fednoil.records.beginning import check
 from fednoil.records.files import read_json
 from fednoil.records.folder import RunFolder
 from fednoil.report.places import place_of
 from fednoil.reproduce.plan import Cell, parse_seeds
-from fednoil.runner import check
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,11 @@ Progress = Callable[[float], None]  # share of the work done, 0 to 1
 class Executor(Protocol):
     """Does what a round asks of clients: score their data, train on it, and test models."""
 
+    @property
+    def slower(self) -> str | None:
+        """What makes the work slower than it could be, once that is known; None: nothing."""
+        ...
+
     def scores(self, jobs: Sequence[Job], sampling: str, temperature: float) -> dict[int, Look]:
         """How clean each client finds its labels with the model it received, by client."""
         ...
@@ -97,6 +102,8 @@ class Federation(ABC):
 
     `scores` and `train` return what came back in time and was sound; whoever is missing is in the next account.
     """
+
+    slower: str | None = None
 
     @abstractmethod
     def members(self, round_idx: int) -> list[int]:

@@ -17,6 +17,8 @@ from fednoil.tensors import Tensors
 class Sequential:
     """Runs every job on one workbench."""
 
+    slower: str | None = None
+
     def __init__(
         self,
         bench: Workbench,

@@ -55,22 +55,3 @@ def shuffled_anew(members: Tensor, seeds: Seeds, epochs: range, steps: int, size
     keys = seeds.keys_of([(e, c) for e in epochs for c in range(cycles)], members.device)
     orders = permutations(keys.view(rows, cycles), count).view(rows, cycles * count)
     return members.gather(1, orders)[:, : steps * size].reshape(rows * steps, size)
-
-
-def by_class(labels: Tensor, begin: Tensor) -> Tensor:
-    """An order [..., n] of places in labels [..., n] whose beginnings, of any length, have each class by its frequency;
-    within a class as they came. `begin` [..., C], in (0, 1), says how soon the first of each class is due: drawn at
-    random, a class of one label is in the first tenth of every tenth order."""
-    counts = labels.new_zeros(begin.shape).scatter_add(-1, labels, torch.ones_like(labels))
-    grouped = labels.argsort(dim=-1, stable=True)
-    of = labels.gather(-1, grouped)
-    place = torch.arange(labels.shape[-1], device=labels.device) - (counts.cumsum(-1) - counts).gather(-1, of)
-    due = (place + begin.gather(-1, of)) / counts.gather(-1, of)
-    return torch.empty_like(due).scatter_(-1, grouped, due).argsort(dim=-1, stable=True)
-
-
-def led_by(first: Tensor, count: int) -> Tensor:
-    """An order [..., n] of n = `count` places: those in `first` [..., k], in its order, then the rest as they came."""
-    place = torch.arange(count, device=first.device)
-    rank = (place + count).repeat(*first.shape[:-1], 1)
-    return rank.scatter_(-1, first, place[: first.shape[-1]].expand_as(first)).argsort(dim=-1)

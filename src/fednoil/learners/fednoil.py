@@ -19,18 +19,17 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fednoil.augment import plain, strong, strong_plan, weak, weak_plan
+from fednoil.learners import pseudo_labels
 from fednoil.learners.base import Client, Final, Learner, Nets, Phase, Trainee, Turn, chunks, together
-from fednoil.learners.batches import by_class, led_by, shuffled_anew, side_by_side, weak_views
+from fednoil.learners.batches import shuffled_anew, side_by_side, weak_views
 from fednoil.learners.clean_share import calibrated_share, clean_share
 from fednoil.learners.fednoil_config import FedNoilConfig
-from fednoil.learners.pseudo_labels import count_votes, decided, first_time, unlabelled_loss, widened
+from fednoil.learners.labelled_set import drawn_order
 from fednoil.plugins import About
-from fednoil.seeds import Seeds, gumbel, open_uniform
+from fednoil.seeds import Seeds
 from fednoil.tensors import Tensors, joined
 
-_TINY = 1e-12
 _FLOOR = 0.5  # of a class's share of D^x, with draw = "floor"
-_GRAIN = 8  # evened batches are a multiple of it, so that few shapes come up over the rounds
 
 
 class FedNoil(Learner):
@@ -67,7 +66,8 @@ class FedNoil(Learner):
         if probabilities is not None:
             found["probabilities"] = probabilities
         if "weak" in asked:
-            found["taught"] = self.taught(nets, client, asked["weak"])
+            temperature, mean = self.config.pseudo_temperature, self.config.views_as == "mean"
+            found["taught"] = pseudo_labels.taught(nets["model"], client, asked["weak"], temperature, mean=mean)
         if "strong" in asked:
             found["strongly"] = self.strongly(nets, client, asked["strong"])
         return found
@@ -78,26 +78,9 @@ class FedNoil(Learner):
         views = (strong(client.pool, client.index[rows], plans[rows]) for rows in chunks(len(client), client.pool))
         return torch.cat([torch.softmax(nets["model"](images).float(), dim=1) for images in views])
 
-    @torch.no_grad()
-    def taught(self, nets: Nets, client: Client, plans: Tensor) -> Tensor:
-        """The mean softmax over weak views [n, views, 3] of each sample, of which pseudo-labels are made: [n, C], or
-        where the views take turns that of each of them: [n, views, C]."""
-        views, found = plans.shape[1], []
-        for rows in chunks(len(client), client.pool, views):
-            index = client.index[rows].expand(views, -1)
-            images = weak(client.pool, index, plans[rows].transpose(0, 1)).flatten(0, 1)
-            probs = self._softmax(nets["model"](images)).unflatten(0, index.shape)
-            found.append(probs.mean(0) if self.config.views_as == "mean" else probs.transpose(0, 1))
-        return torch.cat(found)
-
-    def _softmax(self, logits: Tensor) -> Tensor:
-        """The probabilities of a pseudo-label (Eq. 7–8)."""
-        temperature = self.config.pseudo_temperature
-        return torch.softmax(logits.float() if temperature == 1 else logits.float() / temperature, dim=1)
-
     def judged(self, client: Client, state: Tensors) -> Tensors:
         """What a plan needs to know of each sample: its `weight` in the draw of D^x and, with a global teacher, the
-        probabilities of its pseudo-label, `taught` (see there)."""
+        probabilities of its pseudo-label, `taught` (as `pseudo_labels.taught` has them)."""
         weight = state["confidence"]
         if self.config.local_sampling == "uniform":
             weight = torch.ones_like(weight)
@@ -154,22 +137,9 @@ class FedNoil(Learner):
         each epoch (Eq. 6); samples are numbered one client after another. Labels [K, n] are the given ones; what is set
         aside comes last."""
         names = epochs if self.config.redraw == "epoch" else [0] * len(epochs)
-        clients, count = weight.shape
-        noise = gumbel(seeds.child("draw").keys(names, weight.device), count).unflatten(0, (clients, -1))
-        race = (weight.double() + _TINY).log()[:, None] + noise
-        first = torch.arange(0, clients * count, count, device=weight.device)[:, None, None]
-        order = race.argsort(dim=2, descending=True, stable=True)
-        aside = self.set_aside(count, weight.device)
-        if len(aside):  # before the classes' shares are counted, which are those of what can be drawn
-            last = torch.zeros_like(weight[0], dtype=torch.bool).index_fill_(0, aside, True)
-            order = order.gather(2, last[order].byte().argsort(dim=2, stable=True))
-        if self.config.draw != "client":
-            begin = open_uniform(seeds.child("class").keys(names, weight.device), self.task.num_classes)
-            drawable = order[..., : count - len(aside)]
-            fair = by_class(labels[:, None].expand_as(order).gather(2, drawable), begin.unflatten(0, (clients, -1)))
-            lead = count if self.config.draw == "class" else int(_FLOOR * size + 0.5)
-            order = order.gather(2, led_by(fair[..., :lead], count))
-        order = (order + first).flatten(0, 1)
+        lead = {"client": 0, "class": weight.shape[1], "floor": int(_FLOOR * size + 0.5)}[self.config.draw]
+        aside = self.set_aside(weight.shape[1], weight.device)
+        order = drawn_order(weight, labels, seeds, names, aside, lead, self.task.num_classes)
         return order[:, :size], order[:, size:]
 
     def plan(self, nets: Nets, client: Client, state: Tensors, turn: Turn, epochs: range) -> list[Phase]:
@@ -239,14 +209,15 @@ class FedNoil(Learner):
         if self.config.teacher == "local":
             keys, views = seeds.child("weak u").keys(epochs, u.device), self.config.views
             plans = weak_plan(keys, u.numel() // len(keys) * views, self.task.pad).view(*u.shape, views, -1)
-            return batch | {"u_position": u % count, "u_first": first_time(u, len(keys)), "u_weak": plans}, {}
+            first = pseudo_labels.first_time(u, len(keys))
+            return batch | {"u_position": u % count, "u_first": first, "u_weak": plans}, {}
         taught = judged["taught"]
-        labels, accepted = decided(taught, self.config.xi)
+        labels, accepted = pseudo_labels.decided(taught, self.config.xi)
         batch["u_labels"] = self._of(taught if self.config.soft else labels, u, epochs, clients)
         batch["u_mask"] = self._of(accepted, u, epochs, clients)
         votes = torch.zeros(len(client), self.task.num_classes, dtype=torch.int64, device=u.device)
         found = (self._of(table, unlabelled, epochs, clients).flatten() for table in (labels, accepted))
-        count_votes(votes, unlabelled.flatten(), *found)
+        pseudo_labels.count_votes(votes, unlabelled.flatten(), *found)
         return batch, {"votes": votes}
 
     def _of(self, table: Tensor, rows: Tensor, epochs: range, clients: int) -> Tensor:
@@ -293,11 +264,7 @@ class FedNoil(Learner):
         """By samples of D^u that are masked, up to half as many as there are."""
         if self.config.teacher == "local" or any("u_index" not in batch for batch in batches):
             return None
-        sizes = [batch["u_index"].shape[1] for batch in batches]
-        widest = -(-max(sizes) // _GRAIN) * _GRAIN
-        if widest * len(sizes) > 1.5 * sum(sizes):
-            return None
-        return [widened(batch, widest) for batch in batches]
+        return pseudo_labels.alike(batches)
 
     def step(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> Tensor:
         x = self.labelled_inputs(batch)
@@ -306,13 +273,14 @@ class FedNoil(Learner):
         if self.config.teacher == "global":
             labels, mask = batch["u_labels"], batch["u_mask"]
         else:
-            probs = self._local_teacher(nets, batch["u_taught"])
-            labels, mask = decided(probs, self.config.xi)
-            count_votes(state["votes"], batch["u_position"], labels, mask & batch["u_first"])
+            probs = pseudo_labels.taught_now(nets["model"], batch["u_taught"], self.config.pseudo_temperature)
+            labels, mask = pseudo_labels.decided(probs, self.config.xi)
+            pseudo_labels.count_votes(state["votes"], batch["u_position"], labels, mask & batch["u_first"])
             labels = probs if self.config.soft else labels
         logits = nets["model"](joined([x, batch["u"].to(x.dtype)]))
         labelled, unlabelled = logits.split([len(x), len(batch["u"])])
-        return self.labelled_loss(labelled, batch) + batch["u_weight"] * unlabelled_loss(unlabelled, labels, mask)
+        loss = self.labelled_loss(labelled, batch)
+        return loss + batch["u_weight"] * pseudo_labels.unlabelled_loss(unlabelled, labels, mask)
 
     def labelled_inputs(self, batch: Tensors) -> Tensor:
         """The images of D^x as the network sees them."""
@@ -321,14 +289,6 @@ class FedNoil(Learner):
     def labelled_loss(self, logits: Tensor, batch: Tensors) -> Tensor:
         """L_x of the logits of D^x [B, C]."""
         return F.cross_entropy(logits, batch["x_labels"])
-
-    @torch.no_grad()
-    def _local_teacher(self, nets: Nets, views: Tensor) -> Tensor:
-        """What the local model as it is now says of `views` [views, B, C, H, W] (FixMatch's own way): [B, C]."""
-        nets["model"].eval()
-        probs = [self._softmax(nets["model"](view)) for view in views]
-        nets["model"].train()
-        return torch.stack(probs).mean(0)
 
     def final(self, nets: Nets, client: Client, state: Tensors, turn: Turn) -> Final:
         evidence = {name: state[name] for name in ("probabilities", "drawn", "votes") if name in state}

@@ -1,12 +1,47 @@
-"""Pseudo-labels: which are certain enough, the loss on them, and how often each sample was trained with which."""
+"""Pseudo-labels: what a model says of weak views, what of that is certain enough, the loss on it, and how often each
+sample was trained with which."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from fednoil.augment import weak
+from fednoil.learners.base import Client, chunks
+from fednoil.models.network import Network
 from fednoil.tensors import Tensors
+
+_GRAIN = 8  # batches made alike are a multiple of it, so that few shapes come up over the rounds
+
+
+@torch.no_grad()
+def taught(net: Network, client: Client, plans: Tensor, temperature: float, *, mean: bool) -> Tensor:
+    """The mean softmax over weak views [n, views, 3] of each sample, of which pseudo-labels are made: [n, C], or
+    where the views take turns (not `mean`) that of each of them: [n, views, C]."""
+    views, found = plans.shape[1], []
+    for rows in chunks(len(client), client.pool, views):
+        index = client.index[rows].expand(views, -1)
+        images = weak(client.pool, index, plans[rows].transpose(0, 1)).flatten(0, 1)
+        probs = _softmax(net(images), temperature).unflatten(0, index.shape)
+        found.append(probs.mean(0) if mean else probs.transpose(0, 1))
+    return torch.cat(found)
+
+
+@torch.no_grad()
+def taught_now(net: Network, views: Tensor, temperature: float) -> Tensor:
+    """What a network in training says of `views` [views, B, C, H, W] as it is now (FixMatch's own way): [B, C]."""
+    net.eval()
+    probs = [_softmax(net(view), temperature) for view in views]
+    net.train()
+    return torch.stack(probs).mean(0)
+
+
+def _softmax(logits: Tensor, temperature: float) -> Tensor:
+    """The probabilities of a pseudo-label (Eq. 7–8)."""
+    return torch.softmax(logits.float() if temperature == 1 else logits.float() / temperature, dim=1)
 
 
 def unlabelled_loss(logits: Tensor, pseudo: Tensor, mask: Tensor) -> Tensor:
@@ -17,7 +52,17 @@ def unlabelled_loss(logits: Tensor, pseudo: Tensor, mask: Tensor) -> Tensor:
     return (F.cross_entropy(logits, pseudo, reduction="none") * mask).mean()
 
 
-def widened(batch: Tensors, size: int) -> Tensors:
+def alike(batches: Sequence[Tensors]) -> Sequence[Tensors] | None:
+    """Plans whose unlabelled batches have one size; None where more than half as many samples would have to be added
+    as there are."""
+    sizes = [batch["u_index"].shape[1] for batch in batches]
+    widest = -(-max(sizes) // _GRAIN) * _GRAIN
+    if widest * len(sizes) > 1.5 * sum(sizes):
+        return None
+    return [_widened(batch, widest) for batch in batches]
+
+
+def _widened(batch: Tensors, size: int) -> Tensors:
     """A plan whose unlabelled batches have `size` samples: more of the same, which the mask leaves out of L_u."""
     own, more = batch["u_index"].shape[1], size - batch["u_index"].shape[1]
     wide = {}

@@ -1,17 +1,23 @@
-"""Where and with what a run was made."""
+"""Where and with what a run was made, and what else is noted of it in environment.json."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from fednoil.errors import UserError
+from fednoil.executors.base import Executor
+from fednoil.records.files import read_json
+from fednoil.records.folder import RunFolder
 
 _PACKAGES = ("fednoil", "torch", "numpy", "pydantic", "pyarrow", "pillow", "safetensors")
 
@@ -51,3 +57,34 @@ def environment(
         "cpus": os.cpu_count(),
         "threads": torch.get_num_threads(),
     }
+
+
+def note_resumption(folder: RunFolder, after: int, present: dict[str, Any]) -> None:
+    """Add a line to environment.json; a lost or damaged one says less and stops nobody."""
+    try:
+        past = read_json(folder.path / "environment.json")
+        known = {**past, "resumed": list(past.get("resumed", []))}
+    except (UserError, TypeError, AttributeError):
+        known = {**present, "resumed": []}
+    known["resumed"].append({"at": now(), "after_round": after, "precision": present["precision"]})
+    folder.write_environment(known)
+
+
+def slower_noted(folder: RunFolder, executor: Executor) -> Callable[[dict[str, Any]], None]:
+    """A watcher that writes down once what makes the run slower, for whoever compares times."""
+    noted: str | None = None
+
+    def watch(record: dict[str, Any]) -> None:
+        nonlocal noted
+        if executor.slower != noted:
+            noted = executor.slower
+            note(folder, slower={"round": record["round"], "reason": noted})
+
+    return watch
+
+
+def note(folder: RunFolder, **more: dict[str, Any]) -> None:
+    """Add to environment.json; if that fails, what goes on in the run itself is still what is to be told."""
+    with contextlib.suppress(UserError, OSError, TypeError):
+        known = read_json(folder.path / "environment.json")
+        folder.write_environment({**known, **more})

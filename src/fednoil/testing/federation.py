@@ -108,6 +108,10 @@ class Recording:
     def __init__(self, inner: Executor, backwards: bool, trace: Trace) -> None:
         self.inner, self.backwards, self.trace = inner, backwards, trace
 
+    @property
+    def slower(self) -> str | None:
+        return self.inner.slower
+
     def scores(self, jobs: Sequence[Job], sampling: str, temperature: float) -> dict[int, Look]:
         return self.inner.scores(jobs[::-1] if self.backwards else jobs, sampling, temperature)
 

@@ -1,0 +1,79 @@
+"""How a run begins in its folder: whether it may, and anew or where it was stopped."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fednoil import manifest, rounds
+from fednoil.config.loading import load_config, read_toml, to_toml
+from fednoil.config.schema import Config
+from fednoil.errors import UserError
+from fednoil.experiment import Experiment, Setting, Sites
+from fednoil.records.checkpoint import Checkpoints
+from fednoil.records.environment import note_resumption
+from fednoil.records.folder import RunFolder
+
+
+def check(folder: RunFolder, config: Config, *, resume: bool, force: bool) -> None:
+    """Refuse a folder that must not be written, before anything is; changes nothing."""
+    folder.check(resume=resume, force=force)
+    if resume and folder.is_run():
+        _same_config(folder, config)
+
+
+def _same_config(folder: RunFolder, config: Config) -> None:
+    """Refuse to resume a run with another configuration, and say what differs."""
+    path = folder.path / "config.toml"
+    values = read_toml(path)
+    try:
+        before = load_config(values)
+    except UserError as error:
+        raise UserError(f"{path} is not a run's configuration: {error}") from None
+    if before.hash() == config.hash():
+        return
+    old, new = before.model_dump(mode="json"), config.model_dump(mode="json")
+    changed = [
+        f"{section}.{key} is {old[section].get(key)!r} there and {new[section].get(key)!r} now"
+        for section in new
+        for key in {**old[section], **new[section]}
+        if old[section].get(key) != new[section].get(key) and (section != "run" or key == "seed")
+    ]
+    more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
+    raise UserError(
+        f"{folder.path} is a run of another configuration: {'; '.join(changed[:3])}{more}; "
+        "resume it unchanged, choose another --out, or --force to start over"
+    )
+
+
+def begin(
+    experiment: Experiment,
+    folder: RunFolder,
+    checkpoints: Checkpoints,
+    made_with: dict[str, Any],
+) -> tuple[rounds.RunState, list[dict[str, Any]]]:
+    """The state to go on from, with the records up to it; a new run's first files are written here."""
+    folder.sweep()
+    if checkpoints.exists():
+        state = checkpoints.load()
+        records = folder.keep_rounds(state.round_idx)
+        note_resumption(folder, state.round_idx, made_with)
+        if not (folder.path / "noise.parquet").is_file() and has_manifest(experiment.setting):
+            _write_noise(folder, experiment.setting)
+        return state, records
+    folder.rounds_file.unlink(missing_ok=True)
+    folder.write_config(to_toml(experiment.config))
+    folder.write_environment(made_with)
+    if has_manifest(experiment.setting):
+        _write_noise(folder, experiment.setting)
+    return rounds.start(experiment), []
+
+
+def has_manifest(setting: Setting) -> bool:
+    """Whether split and labels are known here; sites keep theirs."""
+    return not isinstance(setting, Sites)
+
+
+def _write_noise(folder: RunFolder, setting: Setting) -> None:
+    dataset = setting.dataset
+    path = folder.path / "noise.parquet"
+    manifest.write_manifest(path, setting.parts, setting.labels, setting.truth, dataset.hash, dataset.num_classes)
