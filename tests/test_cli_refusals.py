@@ -44,7 +44,8 @@ from test_cli import _own_folder, refused, sets, tree  # noqa: F401
         ("predict", ["MODEL"]),
         ("predict m.safetensors", ["IMAGE"]),
         ("predict m.safetensors a.png", ["m.safetensors", "no such file"]),
-        ("predict m.safetensors a.png --device gpu", ["--device gpu is unknown", "auto, cpu or cuda"]),
+        ("predict m.safetensors a.png --device gpu", ["--device 'gpu' is unknown", "auto, cpu or cuda"]),
+        ("predict m.safetensors a.png --device=", ["--device '' is unknown", "auto, cpu or cuda"]),
         ("presets --jsno", ["--jsno"]),
     ],
 )
