@@ -89,7 +89,7 @@ def test_options_that_do_not_go_together(trained: Path, tmp_path: Path) -> None:
     assert "--trust is for --data" in refused("audit", run_folder, "--trust", "a:b")
     at_site = ("audit", "--data", "folder:x", "--model", "m")
     assert "--data-dir d is for a RUN" in refused(*at_site, "--data-dir", "d")
-    assert "--device gpu is unknown; choose auto, cpu or cuda" in refused(*at_site, "--device", "gpu")
+    assert "--device 'gpu' is unknown; choose auto, cpu or cuda" in refused(*at_site, "--device", "gpu")
     assert "is not a run folder" in refused("audit", tmp_path / "nothing")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("x")

@@ -238,7 +238,7 @@ def test_compare_of_an_unfinished_run_and_of_damaged_ones(finished: Path) -> Non
 
 
 def test_version() -> None:
-    assert fednoil("version") == (0, f"{__version__}\n", "")
+    assert fednoil("version") == fednoil("--version") == (0, f"{__version__}\n", "")
 
 
 def test_json_is_one_object_a_round_and_quiet_is_quiet(tiny_npz: Path) -> None:

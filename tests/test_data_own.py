@@ -165,11 +165,20 @@ def test_bad_folder(tmp_path: Path, spoil: Any, message: str) -> None:
         folder(root)
 
 
+def test_a_folder_too_deep_is_told_with_the_one_above(tmp_path: Path) -> None:
+    root = pictures(tmp_path / "d")
+    for split in ("train", "test"):
+        with pytest.raises(UserError, match=rf"{split} has no folder 'train'; .*; did you mean folder:{root}\?"):
+            folder(root / split)
+    with pytest.raises(UserError, match=r"<image files>$"):
+        folder(root / "train/b")
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
         ("folder:", "has no path; write folder:PATH"),
-        ("folder:/no/such", "has no folder 'train'"),
+        ("folder:/no/such", "folder:/no/such is not a folder"),
         ("npz:/no/such.npz", "is not a file"),
         ("parquet:/no/such", "is not a folder"),
         ("npz:" + "a" * 5000, "can't be read .*File name too long"),
@@ -244,10 +253,18 @@ def test_bad_npz(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
         npz(tmp_path / "a.npz", **changes)
 
 
-@pytest.mark.parametrize("data", [b"", b"text", pickle.dumps([1]), b"PK\x03\x04broken"])
-def test_not_an_npz(tmp_path: Path, data: bytes) -> None:
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", r"a\.npz is no \.npz file"),
+        (b"text", r"a\.npz is no \.npz file"),
+        (pickle.dumps([1]), r"a\.npz is no \.npz file"),
+        (b"PK\x03\x04broken", r"can't be read as an \.npz"),
+    ],
+)
+def test_not_an_npz(tmp_path: Path, data: bytes, message: str) -> None:
     (tmp_path / "a.npz").write_bytes(data)
-    with pytest.raises(UserError, match=r"can't be read as an \.npz"):
+    with pytest.raises(UserError, match=message):
         load(DataConfig(name=f"npz:{tmp_path / 'a.npz'}"))
 
 

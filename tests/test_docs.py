@@ -172,7 +172,8 @@ def options() -> dict[str, set[str]]:
 
 def wrong_commands(text: str, _path: Path) -> list[str]:
     wrong = []
-    everywhere = set().union(*options().values())
+    of_none = {"--help", *(option for param in get_command(app).params for option in param.opts)}
+    everywhere = of_none.union(*options().values())
     for line in code_lines(text):
         if line.startswith("--"):
             wrong += [f"option {o}" for o in re.findall(r"^--[a-z-]+", line) if o not in everywhere]
@@ -181,7 +182,7 @@ def wrong_commands(text: str, _path: Path) -> list[str]:
             continue
         words = re.split(r"&&|[;#]", match[1])[0].split()
         if words[0] not in options():
-            if words[0] != "--help":
+            if words[0] not in of_none:
                 wrong.append(f"command fednoil {words[0]}")
             continue
         if " ".join(words[:2]) in options():

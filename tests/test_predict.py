@@ -183,7 +183,9 @@ def cut_short(path: Path) -> None:
 def test_what_is_no_picture_is_told_by_name(model: Path, grey: Path, tmp_path: Path, write: Callable) -> None:
     path = tmp_path / "bad.png"
     write(path)
-    assert str(path) in refused("predict", model, grey, path)
+    line = refused("predict", model, grey, path)
+    assert str(path) in line
+    assert not path.is_dir() or f"{path} is a folder; give the image files" in line
 
 
 @given(st.data())
@@ -208,7 +210,9 @@ def test_what_is_no_model_file_is_told(model: Path, grey: Path, tmp_path: Path) 
     assert str(tmp_path) in refused("predict", tmp_path, grey)
     for content in (b"", b"hello", model.read_bytes()[:-5], model.read_bytes()[:50], b"\xff" * 64):
         bad.write_bytes(content)
-        assert str(bad) in refused("predict", bad, grey)
+        line = refused("predict", bad, grey)
+        assert f"{bad} is damaged or no safetensors file; give a model that fednoil has written" in line
+        assert "header" not in line
     save_file({"w": torch.zeros(1)}, bad)
     assert "is not a model that fednoil has written" in refused("predict", bad, grey)
 

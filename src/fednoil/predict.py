@@ -46,6 +46,8 @@ def read_image(path: Path, model: LoadedModel, resize: bool) -> np.ndarray:
     """An image as uint8 [channels, height, width] in the model's size."""
     channels, height, width = model.image_shape
     try:
+        if path.is_dir():
+            raise UserError(f"{path} is a folder; give the image files in it")
         with Image.open(path) as file:
             image = as_mode(file, "L" if channels == 1 else "RGB", str(path))
     except UserError:

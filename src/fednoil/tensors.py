@@ -64,5 +64,5 @@ def read_tensors(path: Path) -> Tensors:
         return load_file(path)
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from None
-    except (safetensors.SafetensorError, ValueError) as error:
-        raise UserError(f"{path} is damaged or no safetensors file: {error}") from None
+    except (safetensors.SafetensorError, ValueError):
+        raise UserError(f"{path} is damaged or no safetensors file") from None

@@ -47,6 +47,21 @@ DataDir = Annotated[
 ]
 
 
+def _show_version(asked: bool) -> None:
+    if asked:
+        print(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    asked: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """What is understood before any command."""
+
+
 @app.command()
 def run(
     source: Annotated[

@@ -50,7 +50,7 @@ def asked_device(name: str) -> torch.device:
     from fednoil.experiment import pick_device
 
     if name not in ("auto", "cpu", "cuda"):
-        raise UserError(f"--device {name} is unknown; choose auto, cpu or cuda")
+        raise UserError(f"--device '{name}' is unknown; choose auto, cpu or cuda")
     return pick_device(name, "--device")
 
 

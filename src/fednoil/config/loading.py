@@ -14,15 +14,16 @@ from pydantic_core import ErrorDetails
 from fednoil.config.schema import Config
 from fednoil.data import is_own
 from fednoil.errors import UserError, nearest
-from fednoil.learners import learner_class
+from fednoil.learners import LEARNERS, learner_class
 from fednoil.plugins import config_for
 from fednoil.schedules import ConstantConfig, DecayConfig
-from fednoil.servers import server_class
+from fednoil.servers import SERVERS, server_class
 from fednoil.servers.base import ServerConfig
 
 Values = dict[str, Any]  # section -> key -> value
 
 _METHODS = {"server": "fedavg", "learner": "erm", "schedule": "constant"}  # sections of methods: default name
+_SCHEDULES = {"constant": ConstantConfig, "cosine": DecayConfig, "logarithm": DecayConfig}
 _NAMED = {**_METHODS, "model": "cnn"}  # sections whose other keys belong to what `name` says
 
 
@@ -144,12 +145,21 @@ def _section_model(section: str, keys: Values) -> type[BaseModel]:
         return config_for(server_class(name).Config, name)
     if section == "learner":
         return config_for(learner_class(name).Config, name)
-    schedules = {"constant": ConstantConfig, "cosine": DecayConfig, "logarithm": DecayConfig}
-    if name not in schedules:
+    if name not in _SCHEDULES:
         raise UserError(
-            f"schedule.name = '{name}' is unknown; choose {', '.join(schedules)}{nearest(name, list(schedules))}"
+            f"schedule.name = '{name}' is unknown; choose {', '.join(_SCHEDULES)}{nearest(name, list(_SCHEDULES))}"
         )
-    return schedules[name]
+    return _SCHEDULES[name]
+
+
+def _owners(section: str, key: str) -> list[str]:
+    """The methods of a section that have `key`."""
+    configs: dict[str, dict[str, type[BaseModel]]] = {
+        "server": {name: cls.Config for name, cls in SERVERS.items()},
+        "learner": {name: cls.Config for name, cls in LEARNERS.items()},
+        "schedule": {**_SCHEDULES},
+    }
+    return [name for name, config in configs.get(section, {}).items() if key in config.model_fields]
 
 
 def _one_line(error: ValidationError, section: str, model: type[BaseModel]) -> str:
@@ -158,20 +168,31 @@ def _one_line(error: ValidationError, section: str, model: type[BaseModel]) -> s
     first = errors[0]
     names = [str(part) for part in first["loc"]]
     if first["type"] == "extra_forbidden":
-        known = list(model.model_fields)
-        return f"unknown key '{section}.{names[-1]}'; known in {section}: {', '.join(known)}{nearest(names[-1], known)}"
+        key, known = names[-1], list(model.model_fields)
+        owners = _owners(section, key)
+        told = f"; it is a key of {', '.join(owners)}" if owners else nearest(key, known)
+        return f"unknown key '{section}.{key}'; known in {section}: {', '.join(known)}{told}"
     if not names:
         return str(first["msg"]).removeprefix("Value error, ")
     # A key that takes one of several kinds has an error for each; the kinds' names in between are pydantic's own.
-    places = [names[0], *(part for part in names[1:] if part.isdigit())]
+    places = [part + 1 for part in first["loc"] if isinstance(part, int)]
     same = [e for e in errors if e["loc"][0] == first["loc"][0] and repr(e["input"]) == repr(first["input"])]
-    said = [_said(e) for e in same]
-    key, message = ".".join([section, *places]), " or ".join(dict.fromkeys(said))
-    return f"{key} = {first['input']!r}: {message}"
+    message = " or ".join(dict.fromkeys(_said(e) for e in same))
+    of_list = "".join(f"value {place} of " for place in places)
+    return f"{of_list}{section}.{names[0]} = {first['input']!r}: {message}"
 
 
 def _said(error: ErrorDetails) -> str:
-    """What would be right, in pydantic's words but for lists, which it calls tuples."""
-    if error["type"] == "tuple_type":
+    """What would be right, in pydantic's words unless they are a programmer's."""
+    kind = error["type"]
+    if kind == "tuple_type":
         return f"must be a list: [{error['input']}]"
+    if kind == "too_short":
+        return f"must have {error.get('ctx', {})['min_length']} or more values"
+    if kind in ("bool_parsing", "bool_type"):
+        return "must be true or false"
+    if kind in ("int_parsing", "int_type", "int_from_float"):
+        return "must be a whole number"
+    if kind in ("float_parsing", "float_type"):
+        return "must be a number"
     return str(error["msg"]).removeprefix("Value error, ").replace("Input should be", "must be")

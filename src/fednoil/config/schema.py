@@ -27,7 +27,7 @@ from fednoil.servers.fedavg import FedAvgConfig
 class TrainConfig(Optimiser):
     """Rounds, the clients' optimiser (the paper's values) and weak augmentation, for all methods alike."""
 
-    batch_size: int = Field(default=32, ge=2)
+    batch_size: int = Field(default=32, ge=2, le=65536)
     pad: int = Field(default=4, ge=0, description="largest shift of a weakly augmented image, in pixels")
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from fednoil.data.decoded import Decoded, Files, assemble, channels_first
 from fednoil.errors import UserError
 
+_STARTS = (b"PK", b"\x93NUMPY")  # of a zip, as an .npz is one, and of a single array
 KEYS = ("x_train", "y_train", "x_test", "y_test")
 _UNREADABLE = (
     *(OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error),
@@ -52,6 +53,9 @@ def load_arrays(source: Path | IO[bytes], where: str) -> dict[str, np.ndarray]:
     try:
         # Opened here, because numpy leaves the file open when it is not a whole zip.
         with source.open("rb") if isinstance(source, Path) else nullcontext(source) as file:
+            if not file.read(6).startswith(_STARTS):
+                raise UserError(f"{where} is no .npz file; save one with numpy.savez")
+            file.seek(0)
             loaded = np.load(file, allow_pickle=False)
             if isinstance(loaded, np.ndarray):
                 raise UserError(f"{where} is a single array; save it with numpy.savez({', '.join(KEYS)})")

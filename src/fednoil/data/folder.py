@@ -19,9 +19,13 @@ Classes = dict[str, list[Path]]
 
 def find(root: Path) -> Files:
     """Every picture under `root`, grouped by class, in sorted order."""
+    if not root.is_dir():
+        raise UserError(f"folder:{root} is not a folder; expected train/<class>/<image files> and test/… in it")
     for split in ("train", "test"):
         if not (root / split).is_dir():
-            raise UserError(f"folder:{root} has no folder '{split}'; expected {split}/<class>/<image files>")
+            above = root.name in ("train", "test") and (root.parent / "train").is_dir()
+            hint = f"; did you mean folder:{root.parent}?" if above else ""
+            raise UserError(f"folder:{root} has no folder '{split}'; expected {split}/<class>/<image files>{hint}")
     train, test = _classes(root / "train"), _classes(root / "test")
     unknown = [name for name in test if name not in train]
     if unknown:

@@ -29,7 +29,7 @@ class ModelConfig(Section):
     """`name` is one of the built-in models or the user's own `package.module:factory`."""
 
     name: str = "cnn"
-    width: int | None = Field(default=None, ge=1, description="channels of the first layer; none: 32 or 64")
+    width: int | None = Field(default=None, ge=1, le=4096, description="channels of the first layer; none: 32 or 64")
     norm: Literal["batch", "group"] | None = Field(
         default=None,
         description="normalisation in resnet18; none: BatchNorm; group: GroupNorm, which keeps no statistics",

@@ -141,8 +141,13 @@ def _metadata(path: Path) -> dict[str, Any]:
         with safetensors.safe_open(path, framework="pt") as file:
             raw = (file.metadata() or {}).get(_KEY)
         about = json.loads(raw) if raw else None
-    except (safetensors.SafetensorError, ValueError, OSError, RecursionError) as error:
-        raise UserError(f"{path} is damaged or no safetensors file: {error}") from None
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from None
+    except (safetensors.SafetensorError, ValueError, RecursionError):
+        raise UserError(
+            f"{path} is damaged or no safetensors file; give a model that fednoil has written, as model.safetensors "
+            "of a run's folder"
+        ) from None
     if not isinstance(about, dict) or about.get("format") != FORMAT:
         raise UserError(f"{path} is not a model that fednoil has written (format {FORMAT})")
     return about
