@@ -10,6 +10,7 @@ from typing import Any
 import typer
 from rich.console import Console
 
+from fednoil.cli.resolving import how_to_go_on
 from fednoil.cli.stopping import Stopped
 from fednoil.config import Config
 from fednoil.errors import UserError
@@ -76,7 +77,7 @@ def run_seeds(
             else:
                 outcomes = run_in_processes(waiting, out, data_dir, view, side_by_side)
     except Stopped as stop:
-        stop.hint = f"go on with: fednoil run --resume --seeds {seeds} --out {out}"
+        stop.hint = how_to_go_on(out, seeds)
         raise
     failed = [outcome for outcome in outcomes if outcome.reason]
     if failed:
