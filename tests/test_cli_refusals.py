@@ -16,6 +16,9 @@ from conftest import fednoil, tiny_arrays
 from PIL import Image
 from test_cli import _own_folder, refused, sets, tree  # noqa: F401
 
+from fednoil import rounds
+from fednoil.errors import Diverged
+
 
 @pytest.mark.parametrize(
     ("args", "parts"),
@@ -305,9 +308,26 @@ def test_divergence_is_told_and_what_was_recorded_stays(tiny_npz: Path) -> None:
     status, out, err = fednoil("run", *args, "--quiet", "--out", "r")
     assert (status, out) == (2, "")
     assert err.startswith("fednoil: training diverged")
-    assert "lower train.lr (now 1e+30)" in err
+    assert err.endswith("; lower train.lr (now 1e+30) in a run of its own: another --out, or --force\n")
     assert err.count("\n") == 1
     assert set(tree(Path("r"))) >= {"config.toml", "environment.json", "noise.parquet"}
     assert not Path("r/.lock").exists()
     noted = json.loads(Path("r/environment.json").read_text())["diverged"]
     assert (noted["after_round"], f"fednoil: {noted['reason']}\n") == (0, err)
+
+
+def test_divergence_after_a_round_says_that_its_checkpoint_is_kept(
+    tiny_npz: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play = rounds.play
+
+    def played(experiment: Any, executor: Any, state: rounds.RunState, progress: Any) -> Any:
+        if state.round_idx == 1:
+            raise Diverged("training diverged: lower train.lr (now 0.1)")
+        return play(experiment, executor, state, progress)
+
+    monkeypatch.setattr(rounds, "play", played)
+    status, _, err = fednoil("run", *sets(data__name=f"npz:{tiny_npz}"), "--quiet", "--out", "r")
+    assert status == 2
+    assert err.endswith("in a run of its own: another --out, or --force; the last checkpoint is kept\n")
+    assert Path("r/checkpoint/checkpoint.json").is_file()

@@ -85,6 +85,16 @@ def test_how_to_go_on_is_told_only_where_that_works(
     assert (status, "holds no run" in err) == ((0, False) if at else (2, True))
 
 
+@pytest.mark.parametrize("quiet", [False, True])
+def test_why_seeds_failed_is_told_once_and_with_the_status_of_a_run(tiny_npz: Path, quiet: bool) -> None:
+    options = sets(data__name=f"npz:{tiny_npz}", train__lr=1e30)
+    more = ("-q",) if quiet else ()
+    status, out, err = fednoil("run", *options, "--seeds", "0..1", "--out", "all", "--jobs", 1, *more)
+    assert (status, err.count("\n"), (out + err).count("training diverged")) == (2, 1, 2)
+    assert err.startswith("fednoil: 2 of 2 runs failed: seed 0")
+    assert ("training diverged" in err) == quiet
+
+
 def test_what_all_seeds_would_fail_by_is_told_once_and_leaves_nothing(tiny_npz: Path) -> None:
     options = sets(data__name=f"npz:{tiny_npz}")
     fednoil("run", *options, "--out", "alone", "-q")

@@ -142,9 +142,11 @@ def run(
                 watchers.append(events.round)
             state = _play_all(experiment, executor, state, records, folder, checkpoints, reporter.local, watchers)
         except Diverged as error:
+            kept = "; the last checkpoint is kept" if checkpoints.exists() else ""
+            told = f"{error} in a run of its own: another --out, or --force{kept}"
             # Why there are no more rounds, in distinction to a run that was stopped.
-            note(folder, diverged={"at": now(), "after_round": len(records), "reason": str(error)})
-            raise
+            note(folder, diverged={"at": now(), "after_round": len(records), "reason": told})
+            raise Diverged(told) from error
         finally:
             _settle(device)
             if events is not None:
