@@ -303,6 +303,15 @@ def test_results_cannot_go_where_they_cannot_be(tiny_npz: Path) -> None:
     refused("run", *args, "--out", "x" * 999)
 
 
+@pytest.mark.parametrize("command", ["audit", "compare"])
+def test_a_folder_of_runs_is_told_with_the_runs_in_it(command: str) -> None:
+    for seed in range(7):
+        Path(f"runs/seed-{seed}").mkdir(parents=True)
+        Path(f"runs/seed-{seed}/config.toml").touch()
+    told = "runs is not a run folder but holds seed-0, seed-1, seed-2, seed-3, seed-4 and 2 more; give the runs"
+    assert f"{told} themselves, as runs/seed-0" in refused(command, "runs")
+
+
 def test_divergence_is_told_and_what_was_recorded_stays(tiny_npz: Path) -> None:
     args = sets(data__name=f"npz:{tiny_npz}", train__lr=1e30)
     status, out, err = fednoil("run", *args, "--quiet", "--out", "r")
