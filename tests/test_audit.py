@@ -67,6 +67,18 @@ def test_given_labels_are_those_of_the_run(trained: Path, tmp_path: Path) -> Non
     assert state.evidence["looks"].tolist() == [6, 6, 6, 6]
 
 
+def test_one_clients_audit_leaves_that_of_all_alone(trained: Path, tmp_path: Path) -> None:
+    run_folder = tmp_path / "run"
+    shutil.copytree(trained / "run", run_folder)
+    assert fednoil("audit", run_folder)[0] == 0
+    before = (run_folder / "audit" / "labels.csv").read_bytes()
+    assert "--client 9: " in refused("audit", run_folder, "--client", 9)
+    for force in ((), ("--force",)):
+        status, told, _ = fednoil("audit", run_folder, "--client", 2, *force)
+        assert (status, f"wrote {run_folder / 'audit-client-2'}; " in told) == (0, True)
+    assert (run_folder / "audit" / "labels.csv").read_bytes() == before
+
+
 def test_true_labels_change_nothing_but_the_measures(trained: Path, tmp_path: Path) -> None:
     from fednoil.audit import cases, run_audit
 

@@ -16,6 +16,9 @@ from conftest import fednoil, tiny_arrays
 from PIL import Image
 from test_cli import _own_folder, refused, sets, tree  # noqa: F401
 
+from fednoil import rounds
+from fednoil.errors import Diverged
+
 
 @pytest.mark.parametrize(
     ("args", "parts"),
@@ -307,14 +310,40 @@ def test_results_cannot_go_where_they_cannot_be(tiny_npz: Path) -> None:
     refused("run", *args, "--out", "x" * 999)
 
 
+@pytest.mark.parametrize("command", ["audit", "compare"])
+def test_a_folder_of_runs_is_told_with_the_runs_in_it(command: str) -> None:
+    for seed in range(7):
+        Path(f"runs/seed-{seed}").mkdir(parents=True)
+        Path(f"runs/seed-{seed}/config.toml").touch()
+    told = "runs is not a run folder but holds seed-0, seed-1, seed-2, seed-3, seed-4 and 2 more; give the runs"
+    assert f"{told} themselves, as runs/seed-0" in refused(command, "runs")
+
+
 def test_divergence_is_told_and_what_was_recorded_stays(tiny_npz: Path) -> None:
     args = sets(data__name=f"npz:{tiny_npz}", train__lr=1e30)
     status, out, err = fednoil("run", *args, "--quiet", "--out", "r")
     assert (status, out) == (2, "")
     assert err.startswith("fednoil: training diverged")
-    assert "lower train.lr (now 1e+30)" in err
+    assert err.endswith("; lower train.lr (now 1e+30) in a run of its own: another --out, or --force\n")
     assert err.count("\n") == 1
     assert set(tree(Path("r"))) >= {"config.toml", "environment.json", "noise.parquet"}
     assert not Path("r/.lock").exists()
     noted = json.loads(Path("r/environment.json").read_text())["diverged"]
     assert (noted["after_round"], f"fednoil: {noted['reason']}\n") == (0, err)
+
+
+def test_divergence_after_a_round_says_that_its_checkpoint_is_kept(
+    tiny_npz: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play = rounds.play
+
+    def played(experiment: Any, executor: Any, state: rounds.RunState, progress: Any) -> Any:
+        if state.round_idx == 1:
+            raise Diverged("training diverged: lower train.lr (now 0.1)")
+        return play(experiment, executor, state, progress)
+
+    monkeypatch.setattr(rounds, "play", played)
+    status, _, err = fednoil("run", *sets(data__name=f"npz:{tiny_npz}"), "--quiet", "--out", "r")
+    assert status == 2
+    assert err.endswith("in a run of its own: another --out, or --force; the last checkpoint is kept\n")
+    assert Path("r/checkpoint/checkpoint.json").is_file()

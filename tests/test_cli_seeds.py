@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from conftest import tiny_arrays
 from test_cli import fednoil, sets
 
+from fednoil import runner
 from fednoil.cli.reporters import closing
+from fednoil.cli.stopping import Stopped
+from fednoil.experiment import Experiment
 
 
 @pytest.fixture(autouse=True)
@@ -56,6 +61,38 @@ def test_seeds_know_what_they_are_and_have_a_folder_of_their_own(tiny_npz: Path)
     assert "[1/1] seed 1" in out  # with the tiny data of seed 0, not as the demo that is meant without a name
     first, second = ((Path("runs/demo-fedavg-seeds") / f"seed-{n}" / "config.toml").read_text() for n in (0, 1))
     assert second == first.replace("seed = 0", "seed = 1")
+
+
+@pytest.mark.parametrize(("seeds", "at"), [((), 0), (("--seeds", "0..1"), 0), (("--seeds", "0..1"), 1)])
+def test_how_to_go_on_is_told_only_where_that_works(
+    tiny_npz: Path, monkeypatch: pytest.MonkeyPatch, seeds: tuple[str, ...], at: int
+) -> None:
+    """Stopped when seed `at` is about to write its config.toml, which says what goes on."""
+    begin = runner.begin
+
+    def stopped(experiment: Experiment, *rest: Any) -> Any:
+        if experiment.config.run.seed == at:
+            raise Stopped(signal.SIGINT)
+        return begin(experiment, *rest)
+
+    monkeypatch.setattr(runner, "begin", stopped)
+    jobs = ("--jobs", 1) if seeds else ()
+    told = fednoil("run", *sets(data__name=f"npz:{tiny_npz}"), *seeds, *jobs, "--out", "all", "-q")
+    hint = "; go on with: fednoil run --resume --seeds 0..1 --out all" if at else ""
+    assert told == (130, "", f"fednoil: interrupted{hint}\n")
+    monkeypatch.setattr(runner, "begin", begin)
+    status, _, err = fednoil("run", "--resume", *seeds, *jobs, "--out", "all", "-q")
+    assert (status, "holds no run" in err) == ((0, False) if at else (2, True))
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_why_seeds_failed_is_told_once_and_with_the_status_of_a_run(tiny_npz: Path, quiet: bool) -> None:
+    options = sets(data__name=f"npz:{tiny_npz}", train__lr=1e30)
+    more = ("-q",) if quiet else ()
+    status, out, err = fednoil("run", *options, "--seeds", "0..1", "--out", "all", "--jobs", 1, *more)
+    assert (status, err.count("\n"), (out + err).count("training diverged")) == (2, 1, 2)
+    assert err.startswith("fednoil: 2 of 2 runs failed: seed 0")
+    assert ("training diverged" in err) == quiet
 
 
 def test_what_all_seeds_would_fail_by_is_told_once_and_leaves_nothing(tiny_npz: Path) -> None:

@@ -1,4 +1,4 @@
-"""Every command of the README is run, cut down to one round on tiny data where it trains."""
+"""Every command of the README is run, in order, cut down to one round on tiny data where it trains."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             if args[1].startswith("paper/") and args[1].split("/")[1] not in have:
                 continue
             fewer = ["--set", "partition.samples_per_client=20"] if args[1].startswith("paper/") else []
-            args = [*args, *small, *fewer, "--force"]
+            args = [*args, *small, *fewer]
         if args[0] == "reproduce":
             args = [*args, "--dry-run"]  # tests/test_reproduce.py runs one
         status, _, err = fednoil(*args)

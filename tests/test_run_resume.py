@@ -80,6 +80,14 @@ def test_resume_from_what_a_killed_run_leaves(change: Callable[[Path], None], re
     assert set(snapshot(stopped)) == LISTED
 
 
+def test_a_run_without_a_checkpoint_says_that_it_begins_anew(stopped: Path) -> None:
+    forget_checkpoint(stopped)
+    told = f"{stopped} has no checkpoint yet (run.checkpoint_every): it begins anew, at round 1"
+    status, out, err = fednoil("run", "--resume", "--out", stopped)
+    assert (status, out.splitlines()[0], err) == (0, told, "")
+    assert told not in fednoil("run", "--resume", "--out", stopped)[1]
+
+
 def test_resume_when_killed_before_the_first_file(reference: Path, toml: Path, tmp_path: Path) -> None:
     add(".lock")(tmp_path)
     add("config.toml.part", "[da")(tmp_path)

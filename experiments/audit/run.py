@@ -36,18 +36,14 @@ from fednoil.evidence import add_looks, start
 from fednoil.experiment import make_experiment, pick_device
 from fednoil.report.places import place_of
 from fednoil.reproduce.plan import parse_seeds
-from fednoil.runner import run
+from fednoil.runner import Silent, run
 from fednoil.tensors import cpu
 
 REFERENCES = "references"
 
 
-class Lines:
+class Lines(Silent):
     """A line a round; needs nothing that a machine with a GPU may lack."""
-
-    def start(self, *_: Any) -> None: ...
-
-    def local(self, share: float) -> None: ...
 
     def round(self, record: dict[str, Any]) -> None:
         print(f"round {record['round']}: {record['test_accuracy']:.2f} %, {record['wall_s']:.1f} s", flush=True)

@@ -59,7 +59,7 @@ def evaluate(
     if not math.isfinite(score.loss):
         raise Diverged(
             f"training diverged: the test loss is {score.loss} in round {round_idx}; "
-            f"lower train.lr (now {config.train.lr}); the last checkpoint is kept"
+            f"lower train.lr (now {config.train.lr})"
         )
     return Evaluation(score.accuracy, score.loss, score.per_class, score.shifted, beside)
 

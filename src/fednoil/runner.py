@@ -36,6 +36,8 @@ from fednoil.records.model_file import save_model
 class Reporter(Protocol):
     """Whoever wants to know how a run goes."""
 
+    def say(self, line: str) -> None: ...
+
     def start(self, experiment: Experiment, done: list[dict[str, Any]]) -> None: ...
 
     def local(self, share: float) -> None: ...
@@ -47,6 +49,9 @@ class Reporter(Protocol):
 
 class Silent:
     """A reporter that says nothing (`--quiet`), and the base of those that say less than everything."""
+
+    def say(self, line: str) -> None:
+        pass
 
     def start(self, experiment: Experiment, done: list[dict[str, Any]]) -> None:
         pass
@@ -130,6 +135,8 @@ def run(
             reporter.start(experiment, records)
             reporter.finish(summary, out)
             return summary
+        if resume and folder.is_run() and not checkpoints.exists():
+            reporter.say(f"{out} has no checkpoint yet (run.checkpoint_every): it begins anew, at round 1")
         made_with = engine.environment(device, pick_precision(config.run.precision, device)) | hashes
         state, records = begin(experiment, folder, checkpoints, made_with)
         try:
@@ -142,9 +149,11 @@ def run(
                 watchers.append(events.round)
             state = _play_all(experiment, executor, state, records, folder, checkpoints, reporter.local, watchers)
         except Diverged as error:
+            kept = "; the last checkpoint is kept" if checkpoints.exists() else ""
+            told = f"{error} in a run of its own: another --out, or --force{kept}"
             # Why there are no more rounds, in distinction to a run that was stopped.
-            note(folder, diverged={"at": now(), "after_round": len(records), "reason": str(error)})
-            raise
+            note(folder, diverged={"at": now(), "after_round": len(records), "reason": told})
+            raise Diverged(told) from error
         finally:
             _settle(device)
             if events is not None:

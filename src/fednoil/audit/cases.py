@@ -136,9 +136,7 @@ def of_data(
 
 def load_run(path: Path, data_dir: Path | None = None) -> tuple[Experiment, RunState]:
     """A run's experiment and the state of its last checkpoint."""
-    folder = RunFolder(path)
-    if not folder.is_run():
-        raise UserError(f"{path} is not a run folder; give one that `fednoil run` has written, or --data and --model")
+    RunFolder(path).check_is_run("; give one that `fednoil run` has written, or --data and --model")
     config = load_config(read_toml(path / "config.toml"))
     if config.data.name == SITES:
         raise UserError(

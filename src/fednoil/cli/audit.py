@@ -20,7 +20,10 @@ def audit(
     run: Annotated[Path | None, typer.Argument(metavar="[RUN]", help="A run folder; else --data and --model.")] = None,
     client: Annotated[int | None, typer.Option("--client", metavar="K", help="Of a run, this client alone.")] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", help="Folder for the results; else RUN/audit, ./audit, or RUN/budget.")
+        Path | None,
+        typer.Option(
+            "--out", help="Folder for the results; else RUN/audit, RUN/audit-client-K, ./audit, or RUN/budget."
+        ),
     ] = None,
     data: Annotated[
         str | None, typer.Option("--data", metavar="SOURCE", help="folder:PATH, npz:FILE or parquet:PATH of one site.")
@@ -64,7 +67,9 @@ def audit(
     from fednoil.audit import files, run_audit
     from fednoil.audit.cases import of_data, of_run
 
-    folder = out or (Path("audit") if run is None else run / ("budget" if budgets else "audit"))
+    # One client's audit doesn't take the place of that of all.
+    usual = "budget" if budgets else "audit" if client is None else f"audit-client-{client}"
+    folder = out or (Path("audit") if run is None else run / usual)
     if budgets:
         _check_budget(folder, force)
     else:

@@ -26,7 +26,7 @@ from fednoil.cli.methods import methods
 from fednoil.cli.relabel import relabel
 from fednoil.cli.report import report
 from fednoil.cli.reproduce import reproduce
-from fednoil.cli.resolving import asked_device, resolve
+from fednoil.cli.resolving import asked_device, how_to_go_on, resolve
 from fednoil.cli.stopping import Stopped, stop_with_standard_input
 from fednoil.errors import Slower, UserError, full_gpu, gpu_is_full
 
@@ -117,7 +117,7 @@ def run(
     try:
         run_experiment(config, folder, reporter, data_dir=data_dir, resume=resume, force=force)
     except Stopped as stop:
-        stop.hint = f"go on with: fednoil run --resume --out {folder}"
+        stop.hint = how_to_go_on(folder)
         raise
     finally:
         reporter.close()

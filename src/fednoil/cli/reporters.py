@@ -30,18 +30,20 @@ class Plain(Silent):
         self.rounds = 0
         self.advice = ""
 
+    def say(self, line: str) -> None:
+        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
     def start(self, experiment: Experiment, done: list[dict[str, Any]]) -> None:
         self.rounds = experiment.config.train.rounds
         self.advice = experiment.config.learner.lost_class_advice()
         for line in headline(experiment, done):
-            self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+            self.say(line)
 
     def round(self, record: dict[str, Any]) -> None:
-        line = f"round {record['round']}/{self.rounds}  {_figures(record)}  {record['wall_s']:.1f} s"
-        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+        self.say(f"round {record['round']}/{self.rounds}  {_figures(record)}  {record['wall_s']:.1f} s")
 
     def finish(self, summary: dict[str, Any], folder: Path) -> None:
-        self.console.print(closing(summary, folder, self.advice), markup=False, highlight=False, soft_wrap=True)
+        self.say(closing(summary, folder, self.advice))
 
 
 class Bars(Silent):
@@ -61,10 +63,13 @@ class Bars(Silent):
         self._local: TaskID | None = None
         self.advice = ""
 
+    def say(self, line: str) -> None:
+        self.console.print(line, markup=False, highlight=False)
+
     def start(self, experiment: Experiment, done: list[dict[str, Any]]) -> None:
         self.advice = experiment.config.learner.lost_class_advice()
         for line in headline(experiment, done):
-            self.console.print(line, markup=False, highlight=False)
+            self.say(line)
         total = experiment.config.train.rounds
         self._rounds = self.progress.add_task("rounds", total=total, completed=len(done), note="")
         self._local = self.progress.add_task("clients' work", total=100, note="")
@@ -86,7 +91,7 @@ class Bars(Silent):
 
     def finish(self, summary: dict[str, Any], folder: Path) -> None:
         self.close()
-        self.console.print(closing(summary, folder, self.advice), markup=False, highlight=False)
+        self.say(closing(summary, folder, self.advice))
 
     def close(self) -> None:
         self.progress.stop()

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import typer
 from rich.console import Console
 
+from fednoil.cli.resolving import how_to_go_on
 from fednoil.cli.stopping import Stopped
 from fednoil.config import Config
 from fednoil.errors import UserError
@@ -76,13 +76,13 @@ def run_seeds(
             else:
                 outcomes = run_in_processes(waiting, out, data_dir, view, side_by_side)
     except Stopped as stop:
-        stop.hint = f"go on with: fednoil run --resume --seeds {seeds} --out {out}"
+        stop.hint = how_to_go_on(out, seeds)
         raise
     failed = [outcome for outcome in outcomes if outcome.reason]
     if failed:
-        told = "; ".join(f"{outcome.cell.title}: {outcome.reason}" for outcome in failed)
-        Console(stderr=True).print(f"fednoil: {len(failed)} of {len(cells)} runs failed: {told}", soft_wrap=True)
-        raise typer.Exit(1)
+        # Why, each has said when it ended, unless --quiet.
+        told = [f"{outcome.cell.title}: {outcome.reason}" if quiet else outcome.cell.title for outcome in failed]
+        raise UserError(f"{len(failed)} of {len(cells)} runs failed: {'; '.join(told)}")
     told = _mean([read_json(out / cell.folder / "summary.json") for cell in cells])
     console.print(f"{told}; results in {out}", markup=False, highlight=False, soft_wrap=True)
 

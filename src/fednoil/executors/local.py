@@ -192,7 +192,7 @@ class Workbench:
         if not finite or not math.isfinite(loss):
             raise Diverged(
                 f"training diverged: client {job.client} in round {job.turn.round_idx} has loss {loss}; "
-                f"lower train.lr (now {self.optimiser.lr}); the last checkpoint is kept"
+                f"lower train.lr (now {self.optimiser.lr})"
             )
         final = self.learner.final(self.nets, client, state, job.turn)
         keep, sent = dict(final.keep), {}

@@ -80,17 +80,17 @@ def check_simulated_only(config: Config) -> None:
         )
 
 
-class Lines:
+class Lines(runner.Silent):
     """One line a round in the log of the ServerApp, which `flwr run --stream` shows."""
+
+    def say(self, line: str) -> None:
+        log.info("%s", line)
 
     def start(self, experiment: Experiment, done: list[dict[str, Any]]) -> None:
         config, setting = experiment.config, experiment.setting
         log.info("%s × %s: %d clients", config.server.name, config.learner.name, setting.num_clients)
         if done:
             log.info("going on after round %d", len(done))
-
-    def local(self, share: float) -> None:
-        pass
 
     def round(self, record: dict[str, Any]) -> None:
         accuracy = record["test_accuracy"]

@@ -15,8 +15,7 @@ from fednoil.records.folder import Roster, RunFolder
 def describe(path: Path) -> dict[str, Any]:
     """One row of a comparison; an unfinished run is summarised as far as it got."""
     folder = RunFolder(path)
-    if not folder.is_run():
-        raise UserError(f"{path} is not a run folder (no config.toml)")
+    folder.check_is_run(" (no config.toml)")
     values = read_toml(path / "config.toml")
     finished = (path / "summary.json").is_file()
     summary = folder.summary() if finished else _so_far(folder)

@@ -30,6 +30,7 @@ ROSTER = "roster.json"  # a federation's alone
 CHECKPOINT = "checkpoint"
 INDEX = "checkpoint.json"
 _LOCK = ".lock"
+_NAMED = 5  # runs in one line
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,19 @@ class RunFolder:
 
     def is_run(self) -> bool:
         return (self.path / "config.toml").is_file()
+
+    def check_is_run(self, advice: str) -> None:
+        """Refuse a folder that is no run, with the runs in it, as `run --seeds` leaves them, or else `advice`."""
+        if self.is_run():
+            return
+        inside = sorted(path.parent.name for path in self.path.glob("*/config.toml"))
+        if not inside:
+            raise UserError(f"{self.path} is not a run folder{advice}")
+        more = f" and {len(inside) - _NAMED} more" if len(inside) > _NAMED else ""
+        holds = f"{', '.join(inside[:_NAMED])}{more}"
+        raise UserError(
+            f"{self.path} is not a run folder but holds {holds}; give the runs themselves, as {self.path / inside[0]}"
+        )
 
     def is_finished(self, *, with_noise: bool = True) -> bool:
         wanted = [name for name in FILES if with_noise or name != "noise.parquet"]
