@@ -18,8 +18,8 @@ from fednoil.config import load_config, preset
 from fednoil.errors import UserError
 from fednoil.executors.base import Job
 from fednoil.experiment import make_executor, make_experiment
-from fednoil.learners.base import Client, Turn
-from fednoil.learners.fednoil import FedNoilConfig
+from fednoil.learners.base import Client, Task, Turn
+from fednoil.learners.fednoil import FedNoil, FedNoilConfig
 from fednoil.learners.pseudo_labels import decided, taught_now, unlabelled_loss
 from fednoil.seeds import Seed
 
@@ -27,6 +27,17 @@ CPU = torch.device("cpu")
 
 
 # --- epochs ----------------------------------------------------------------------------------------------------
+
+
+def test_a_list_of_shares_goes_by_groups_of_clients() -> None:
+    """Six clients and three shares: clients 0 and 1 have the first, 2 and 3 the second, 4 and 5 the third."""
+    fednoil = FedNoil(FedNoilConfig(frac=(0.5, 0.3, 0.1)), Task(10, (1, 28, 28), 32, 0.05, 150, sizes=(100,) * 6))
+    pool, labels = torch.zeros(1, 1, 28, 28, dtype=torch.uint8), torch.arange(100) % 10
+    clients = [Client(k, pool, torch.zeros(100).long(), labels) for k in range(6)]
+    found = [fednoil.labelled_size(client, {"confidence": torch.rand(100)}, 1) for client in clients]
+    assert found == [50, 50, 30, 30, 10, 10]
+    with pytest.raises(UserError, match=r"learner.frac = \[0.5, 0.3, 0.1\]: 3 shares for 2 clients"):
+        FedNoil(FedNoilConfig(frac=(0.5, 0.3, 0.1)), Task(10, (1, 28, 28), 32, 0.05, 150, sizes=(100,) * 2))
 
 
 @pytest.mark.parametrize(

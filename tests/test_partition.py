@@ -143,9 +143,20 @@ def test_small_beta_is_more_skewed_than_large() -> None:
     assert shares[100.0] < 0.16
 
 
-def test_full_clients_get_nothing_of_later_classes() -> None:
+@pytest.mark.parametrize("beta", [0.1, 0.5, 1.0])
+def test_every_class_is_spread_alike_whatever_its_number(beta: float) -> None:
+    """Over many draws each class reaches as many clients as any other, within four standard errors."""
+    labels, draws = balanced(10, 240), 200
+    config = PartitionConfig(kind="dirichlet", clients=20, beta=beta, min_size=1)
+    parts = (partition(labels, 10, config, Seed(seed)) for seed in range(draws))
+    holders = np.array([(class_counts(labels, part, 10) > 0).sum(0) for part in parts])  # [draws, classes]
+    error = np.sqrt(holders.var(0) / draws)
+    assert (np.abs(holders.mean(0) - holders.mean()) < 4 * error + 1e-9).all()
+
+
+def test_with_a_cap_full_clients_get_nothing_of_later_classes() -> None:
     labels = balanced(20, 50)
-    config = PartitionConfig(kind="dirichlet", clients=4, beta=0.3, min_size=1)
+    config = PartitionConfig(kind="dirichlet", clients=4, beta=0.3, min_size=1, cap=True)
     counts = class_counts(labels, partition(labels, 20, config, Seed(5)), 20)
     held = np.cumsum(counts, axis=1)
     # With C = 20 classes of 50 and 4 clients the even share is 250.

@@ -42,7 +42,7 @@ def test_clients_of_different_sizes_run_as_one(
     values: dict[str, Any], learner: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """None of them alone but the last, and fewer as they are through."""
-    partition = {"kind": "dirichlet", "clients": 6, "samples_per_client": 60, "min_size": 16}
+    partition = {"kind": "dirichlet", "clients": 6, "samples_per_client": 60, "min_size": 16, "cap": True}
     values |= {"data": {"name": "fashion-mnist-mini"}, "partition": partition, "learner": learner}
     values["run"]["executor"] = "sequential"
     experiment = make_experiment(load_config(values))
@@ -163,7 +163,7 @@ def test_portions_cover_every_step_of_every_client(counts: list[int], start: int
 
 def unequal_dividemix(values: dict[str, Any]) -> Experiment:
     """Four clients of different sizes that divide from the first epoch on."""
-    partition = {"kind": "dirichlet", "clients": 4, "samples_per_client": 60, "min_size": 16}
+    partition = {"kind": "dirichlet", "clients": 4, "samples_per_client": 60, "min_size": 16, "cap": True}
     values |= {"data": {"name": "fashion-mnist-mini"}, "partition": partition}
     values["learner"] = {"name": "dividemix", "warmup": 0}
     return make_experiment(load_config(values))

@@ -34,6 +34,10 @@ class PartitionConfig(Section):
     samples_per_client: Annotated[int, Field(ge=1)] | None = None
     # Beyond 1e6 every draw is an even split, and near the largest float numpy's draw is all zeros.
     beta: Annotated[float, Field(gt=0, le=1e6)] = 0.5
+    cap: bool = Field(
+        default=False,
+        description="dirichlet: a client that holds its even share gets nothing of later classes, as in FedLab",
+    )
     min_size: Annotated[int, Field(ge=1)] = 32
 
 
@@ -147,14 +151,16 @@ def _class_counts(sizes: np.ndarray, config: PartitionConfig, rng: np.random.Gen
     """How many samples of each class, of `sizes` [C], each client gets: int64 [C, clients]."""
     counts = np.zeros((len(sizes), config.clients), dtype=np.int64)
     for label, size in enumerate(sizes):
-        # A client that holds its even share gets nothing of later classes. Drawing for the others alone has
-        # the same law as zeroing its entry and renormalising, and can't leave a sum of zero.
-        hungry = np.flatnonzero(counts.sum(0) < sizes.sum() / config.clients)
         if not size:
             continue
-        shares = rng.dirichlet(np.full(len(hungry), config.beta))
+        takers = np.arange(config.clients)
+        if config.cap:
+            # Drawing for the clients below the cap alone has the same law as zeroing the others' entries and
+            # renormalising, and can't leave a sum of zero.
+            takers = np.flatnonzero(counts.sum(0) < sizes.sum() / config.clients)
+        shares = rng.dirichlet(np.full(len(takers), config.beta))
         cuts = np.floor(np.cumsum(shares[:-1]) * size).astype(np.int64)
-        counts[label, hungry] = np.diff(cuts, prepend=0, append=size)
+        counts[label, takers] = np.diff(cuts, prepend=0, append=size)
     return counts
 
 

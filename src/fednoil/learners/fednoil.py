@@ -19,8 +19,21 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fednoil.augment import plain, strong, strong_plan, weak, weak_plan
+from fednoil.errors import UserError
 from fednoil.learners import pseudo_labels
-from fednoil.learners.base import Client, Final, Learner, Nets, Phase, Trainee, Turn, chunks, together
+from fednoil.learners.base import (
+    Client,
+    Final,
+    Learner,
+    LearnerConfig,
+    Nets,
+    Phase,
+    Task,
+    Trainee,
+    Turn,
+    chunks,
+    together,
+)
 from fednoil.learners.batches import shuffled_anew, side_by_side, weak_views
 from fednoil.learners.clean_share import calibrated_share, clean_share
 from fednoil.learners.fednoil_config import FedNoilConfig
@@ -42,6 +55,15 @@ class FedNoil(Learner):
         sends="model",
         cost="about 1 an epoch, and 3 passes over the data a round",
     )
+
+    def __init__(self, config: LearnerConfig, task: Task) -> None:
+        super().__init__(config, task)
+        frac = self.config.frac
+        if isinstance(frac, tuple) and len(frac) > len(task.sizes):
+            raise UserError(
+                f"learner.frac = {list(frac)}: {len(frac)} shares for {len(task.sizes)} clients; give one share, or at "
+                "most one for each client"
+            )
 
     @property
     def uses_unlabelled(self) -> bool:
@@ -121,6 +143,8 @@ class FedNoil(Learner):
         if frac == "auto":
             share = self.clean_share(client, state)
             frac = share + self.config.explore * (1 - share)
+        elif isinstance(frac, tuple):
+            frac = frac[client.id * len(frac) // len(self.task.sizes)]
         return min(count, max(1, int(float(frac) * count + 0.5)))
 
     def unlabelled_weight(self, labelled: int, unlabelled: int, round_idx: int) -> float:

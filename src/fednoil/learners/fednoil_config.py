@@ -8,12 +8,16 @@ from pydantic import Field
 
 from fednoil.learners.base import LearnerConfig
 
+Share = Annotated[float, Field(gt=0, le=1)]
+
 
 class FedNoilConfig(LearnerConfig):
     name: Literal["fednoil"] = "fednoil"
     temperature: float = Field(default=0.5, gt=0, description="τ of the confidences that draw D^x")
-    frac: Annotated[float, Field(gt=0, le=1)] | Literal["auto"] = Field(
-        default="auto", description="share of a client's samples in D^x; auto: each client estimates it"
+    frac: Share | Literal["auto"] | Annotated[tuple[Share, ...], Field(min_length=1)] = Field(
+        default="auto",
+        description="share of a client's samples in D^x; auto: each client estimates it; a list: one share for each "
+        "of so many equal groups of clients",
     )
     explore: float = Field(
         default=0.2, ge=0, lt=1, description="with auto: share of the labels thought wrong that D^x has room for"
