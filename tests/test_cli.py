@@ -203,7 +203,7 @@ def test_compare_cuts_no_number_and_leaves_no_text_out(monkeypatch: pytest.Monke
     for row in rows:
         numbers = [f"{row['final_accuracy']:.2f}", f"{row['best_accuracy']:.2f}", str(row["train_batches"])]
         assert any(set(numbers) <= set(line.split()) for line in out.splitlines()), out
-    for text in ("(logarithm)", "symmetric-high", "learner.draw=class"):
+    for text in ("(logarithm)", "symmetric-0.5..0.8", "learner.draw=class"):
         assert text in out
     assert max(map(len, out.splitlines())) <= max(columns, 80)
 

@@ -128,7 +128,8 @@ def test_every_preset_loads_and_survives_its_own_record() -> None:
 def test_presets_are_the_papers() -> None:
     config = load_config(preset("paper/fashion-mnist/non-iid/pair-low/fedprox"))
     assert (config.train.rounds, config.partition.clients, config.partition.samples_per_client) == (150, 20, 600)
-    assert (config.partition.kind, config.noise.kind, config.noise.mode) == ("dirichlet", "pair", "low")
+    assert (config.partition.kind, config.noise.kind) == ("dirichlet", "pair")
+    assert config.noise.ratios == (0.3, 0.4, 0.5, 0.6)
     assert (config.train.lr, config.train.momentum, config.train.weight_decay) == (0.05, 0.5, 1e-4)
     assert (config.train.batch_size, config.server.client_fraction) == (32, 0.3)
     assert config.schedule.build().epochs(150) == 30

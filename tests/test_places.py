@@ -107,3 +107,15 @@ def test_own_data_and_own_methods_have_a_place_in_words() -> None:
     assert own.dataset == "npz:mine of 2024.npz"
     assert place("paper/cifar10/iid/clean/fedavg", {"server": {"name": "median"}}).method == "median"
     assert command_of(load_config(preset("demo")).model_dump(mode="json")) is None
+
+
+def test_a_run_of_an_earlier_version_has_the_place_of_its_preset(tmp_path: Path) -> None:
+    """Its noise ratios were given as `noise.mode`."""
+    config = made_run(tmp_path / "a", where=("paper", "cifar10", "iid", "pair-low")) / "config.toml"
+    text = config.read_text()
+    assert "ratios = [0.3, 0.4, 0.5, 0.6]\n" in text
+    old = text.replace('mode = "high"\n', "").replace("ratios = [0.3, 0.4, 0.5, 0.6]\n", 'mode = "low"\n')
+    config.write_text(old)
+    (run,) = load_runs([tmp_path])[0]
+    assert run.place.title == "cifar10 iid pair-low"
+    assert run.values["noise"]["ratios"] == [0.3, 0.4, 0.5, 0.6]

@@ -42,13 +42,20 @@ SETTINGS: dict[str, Values] = {
     "imbalanced": {"partition": {"kind": "quantity", "clients": 20, "beta": 20.0}},
 }
 
+# The paper's four groups of clients: the noise ratio of each, by kind and mode.
+RATIOS: dict[str, list[float]] = {
+    "symmetric-high": [0.5, 0.6, 0.7, 0.8],
+    "symmetric-low": [0.3, 0.4, 0.5, 0.6],
+    "pair-high": [0.3, 0.5, 0.6, 0.8],
+    "pair-low": [0.3, 0.4, 0.5, 0.6],
+}
+
 NOISES: dict[str, Values] = {
-    "symmetric-high": {"noise": {"kind": "symmetric", "mode": "high"}},
-    "symmetric-low": {"noise": {"kind": "symmetric", "mode": "low"}},
-    "pair-high": {"noise": {"kind": "pair", "mode": "high", "pair_map": "per_client"}},
-    "pair-low": {"noise": {"kind": "pair", "mode": "low", "pair_map": "per_client"}},
-    "pair-high-shared": {"noise": {"kind": "pair", "mode": "high", "pair_map": "shared"}},
-    "pair-low-shared": {"noise": {"kind": "pair", "mode": "low", "pair_map": "shared"}},
+    **{name: {"noise": {"kind": name.split("-")[0], "ratios": ratios}} for name, ratios in RATIOS.items()},
+    **{
+        f"{name}-shared": {"noise": {"kind": "pair", "ratios": RATIOS[name], "pair_map": "shared"}}
+        for name in ("pair-high", "pair-low")
+    },
     "clean": {"noise": {"kind": "none"}},
 }
 
@@ -112,7 +119,7 @@ METHODS: dict[str, Values] = {
 _DEMO_SETTING: Values = {
     "data": {"name": "fashion-mnist-mini"},
     "partition": {"kind": "iid", "clients": 20},
-    "noise": {"kind": "symmetric", "mode": "high"},
+    "noise": {"kind": "symmetric", "ratios": RATIOS["symmetric-high"]},
     "model": {"name": "cnn", "width": 12},
     "train": {"rounds": 20, "pad": 2},
 }

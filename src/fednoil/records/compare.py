@@ -10,13 +10,14 @@ from fednoil.config.loading import read_toml
 from fednoil.data import SITES
 from fednoil.errors import UserError
 from fednoil.records.folder import Roster, RunFolder
+from fednoil.records.older import in_todays_keys
 
 
 def describe(path: Path) -> dict[str, Any]:
     """One row of a comparison; an unfinished run is summarised as far as it got."""
     folder = RunFolder(path)
     folder.check_is_run(" (no config.toml)")
-    values = read_toml(path / "config.toml")
+    values = in_todays_keys(read_toml(path / "config.toml"))
     finished = (path / "summary.json").is_file()
     summary = folder.summary() if finished else _so_far(folder)
     return {
@@ -56,9 +57,10 @@ def setting_name(values: dict[str, Any], roster: Roster | None = None) -> str:
     noise = values.get("noise", {})
     kind = noise.get("kind", "none")
     if kind in ("symmetric", "pair"):
-        kind += "-custom" if noise.get("ratios") else f"-{noise.get('mode', 'high')}"
-        if noise.get("kind") == "pair":
-            kind += f"-{noise.get('pair_map', 'per_client')}"
+        ratios = noise.get("ratios") or (0.0,)
+        kind += f"-{min(ratios):g}" + (f"..{max(ratios):g}" if min(ratios) < max(ratios) else "")
+        if noise.get("kind") == "pair" and noise.get("pair_map", "per_client") != "per_client":
+            kind += f"-{noise['pair_map']}"
     data, partition = values.get("data", {}).get("name", "?"), values.get("partition", {}).get("kind", "iid")
     return f"{data} {partition} {kind}"
 

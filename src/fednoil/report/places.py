@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fednoil.config import load_config, merge, preset
-from fednoil.config.presets import DATASETS, METHODS, NOISES, SETTINGS
+from fednoil.config.presets import DATASETS, METHODS, NOISES, RATIOS, SETTINGS
 from fednoil.config.small import shrink_schedule
 from fednoil.data import SITES
 from fednoil.paper import METHODS as PAPER_METHODS
@@ -147,10 +147,10 @@ def command_of(full: Values, conduct: Sequence[str] = ()) -> list[str] | None:
 def _noise_name(noise: Values) -> str | None:
     if noise["kind"] == "none":
         return "clean"
-    name = f"{noise['kind']}-{noise['mode']}"
-    if noise["kind"] == "pair" and noise["pair_map"] != "per_client":
+    name = next((n for n, r in RATIOS.items() if n.startswith(noise["kind"]) and r == noise["ratios"]), None)
+    if name is not None and noise["kind"] == "pair" and noise["pair_map"] != "per_client":
         name += f"-{noise['pair_map']}"
-    return name if name in NOISES and not noise["ratios"] else None
+    return name if name in NOISES else None
 
 
 def _nearest_method(

@@ -20,6 +20,7 @@ from fednoil.errors import UserError
 from fednoil.manifest import label_counts
 from fednoil.records.files import read_json
 from fednoil.records.folder import CONFUSION, Roster, RunFolder
+from fednoil.records.older import in_todays_keys
 from fednoil.report.checks import Confusion, Environment, Summary, check, check_rounds
 from fednoil.report.places import Place, method_key, place_of
 
@@ -198,6 +199,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 def completed(raw: dict[str, Any]) -> dict[str, Any]:
     """A run's configuration with all keys. Code of a user's own that it names is not imported: runs travel."""
+    raw = in_todays_keys(raw)
     own = {s: raw[s] for s in ("server", "learner") if ":" in str(raw.get(s, {}).get("name", ""))}
     values = load_config({**raw, **{section: {} for section in own}}).model_dump(mode="json")
     return values | {section: {**values[section], **keys} for section, keys in own.items()}

@@ -1,0 +1,31 @@
+"""Configurations as earlier versions recorded them, in today's keys: to be shown, never to go on with a run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Values = dict[str, Any]  # section -> key -> value
+
+# Keys that are gone, with the value at which they did nothing that is not done today. A key that had another value
+# stays, so that a report shows it.
+_GONE: dict[str, Values] = {}
+_RATIOS = {  # what `noise.mode` meant
+    ("symmetric", "high"): [0.5, 0.6, 0.7, 0.8],
+    ("symmetric", "low"): [0.3, 0.4, 0.5, 0.6],
+    ("pair", "high"): [0.3, 0.5, 0.6, 0.8],
+    ("pair", "low"): [0.3, 0.4, 0.5, 0.6],
+}
+
+
+def in_todays_keys(recorded: Values) -> Values:
+    """The same configuration without keys that are gone; what has all of today's keys comes back as it is."""
+    values = {section: dict(keys) for section, keys in recorded.items()}
+    for section, keys in _GONE.items():
+        for key, rest in keys.items():
+            if values.get(section, {}).get(key, rest) == rest:
+                values.get(section, {}).pop(key, None)
+    noise = values.get("noise", {})
+    mode = noise.pop("mode", "high")
+    if (noise.get("kind"), mode) in _RATIOS and not noise.get("ratios"):
+        noise["ratios"] = _RATIOS[noise["kind"], mode]
+    return values
