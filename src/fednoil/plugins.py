@@ -7,8 +7,9 @@ import inspect
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Generic, TypeVar
 
 from pydantic import create_model
 
@@ -47,27 +48,64 @@ def import_object(path: str, key: str) -> object:
         raise UserError(f"{key} = '{path}': {module_name} has no '{attribute}'") from None
 
 
-def config_for(config: type[Section], name: str) -> type[Section]:
-    """The class that validates a method's section: for the user's own, `name` is its import path, not a fixed word."""
-    if ":" not in name:
-        return config
-    return create_model(config.__name__, __base__=config, name=(str, name))
+@dataclass(frozen=True)
+class Axis(Generic[T]):
+    """One choice that makes an experiment: a literal table of classes, or the user's own `package.module:Class`.
+
+    Each class has a `Config`, the keys that `section` takes when its `key` names that class. A section with two axes
+    (a kind of noise and its levels) takes the keys of both.
+    """
+
+    section: str
+    base: type[T]
+    table: Mapping[str, type[T]]
+    default: str
+    key: str = "name"
+
+    @property
+    def path(self) -> str:
+        """How the configuration calls the choice, for example `learner.name`."""
+        return f"{self.section}.{self.key}"
+
+    def find(self, name: str) -> type[T]:
+        """The class called `name`, or the user's own."""
+        if name in self.table:
+            return self.table[name]
+        if ":" not in name:
+            raise UserError(
+                f"{self.path} = '{name}' is unknown; choose {', '.join(self.table)} or your own package.module:Class"
+                + nearest(name, list(self.table))
+            )
+        found = import_object(name, self.path)
+        if not (isinstance(found, type) and issubclass(found, self.base)):
+            base = f"{self.base.__module__}.{self.base.__name__}"
+            raise UserError(f"{self.path} = '{name}' is not a class derived from {base}")
+        _check_methods(found, self.base, f"{self.path} = '{name}'")
+        return found
+
+    def config(self, name: str) -> type[Section]:
+        """The class that validates the section's keys; for the user's own, `key` holds its import path."""
+        config: type[Section] = self.find(name).Config  # pyright: ignore[reportAttributeAccessIssue]
+        return _renamed(config, self.key, name) if ":" in name else config
+
+    def owners(self, key: str) -> list[str]:
+        """The classes of the table that have a key."""
+        return [name for name in self.table if key in self.config(name).model_fields]
 
 
-def find_class(name: str, table: Mapping[str, type[T]], base: type[T], key: str) -> type[T]:
-    """The class called `name` in `table`, or the user's own at `package.module:Class`."""
-    if name in table:
-        return table[name]
-    if ":" not in name:
-        known = ", ".join(table)
-        raise UserError(
-            f"{key} = '{name}' is unknown; choose {known} or your own package.module:Class" + nearest(name, list(table))
-        )
-    found = import_object(name, key)
-    if not (isinstance(found, type) and issubclass(found, base)):
-        raise UserError(f"{key} = '{name}' is not a class derived from {base.__module__}.{base.__name__}")
-    _check_methods(found, base, f"{key} = '{name}'")
-    return found
+@cache
+def _renamed(config: type[Section], key: str, name: str) -> type[Section]:
+    """A configuration whose `key` is an import path and not one fixed word; the same class each time."""
+    field: dict[str, Any] = {key: (str, name)}
+    return create_model(config.__name__, __base__=config, **field)
+
+
+@cache
+def merged(configs: tuple[type[Section], ...]) -> type[Section]:
+    """One class with the keys of several: the model of a section that more than one axis share."""
+    if len(configs) == 1:
+        return configs[0]
+    return create_model("".join(config.__name__ for config in configs), __base__=configs)
 
 
 def _check_methods(found: type, base: type, said: str) -> None:

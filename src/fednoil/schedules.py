@@ -12,11 +12,14 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from fednoil.plugins import Axis
 from fednoil.section import Section
 
 
 class Schedule(ABC):
     """Local epochs by round."""
+
+    Config: ClassVar[type[ScheduleConfig]]
 
     @abstractmethod
     def epochs(self, round_idx: int) -> int:
@@ -98,19 +101,24 @@ def _check_round(round_idx: int) -> None:
         raise ValueError(f"rounds count from 1, not {round_idx}")
 
 
-class _ScheduleConfig(Section):
+class ScheduleConfig(Section):
     """The keys every schedule has."""
+
+    name: str = "constant"
 
     warmup_rounds: int = Field(default=0, ge=0, description="rounds before the schedule begins")
     warmup_epochs: int = Field(default=1, ge=1, description="local epochs in each of them")
 
     later: ClassVar[frozenset[str]] = frozenset(("warmup_rounds", "warmup_epochs"))
 
+    def build(self) -> Schedule:
+        raise NotImplementedError
+
     def _warmed(self, schedule: Schedule) -> Schedule:
         return Warmed(schedule, self.warmup_rounds, self.warmup_epochs) if self.warmup_rounds else schedule
 
 
-class ConstantConfig(_ScheduleConfig):
+class ConstantConfig(ScheduleConfig):
     name: Literal["constant"] = "constant"
     epochs: int = Field(default=30, ge=1)
     extra_rounds: int = Field(default=0, ge=0, description="one more epoch in each of the first so many rounds")
@@ -119,8 +127,8 @@ class ConstantConfig(_ScheduleConfig):
         return self._warmed(Constant(self.epochs, self.extra_rounds))
 
 
-class DecayConfig(_ScheduleConfig):
-    name: Literal["cosine", "logarithm"]
+class DecayConfig(ScheduleConfig):
+    name: Literal["cosine", "logarithm"] = "cosine"
     t_max: int = Field(default=100, ge=1)
     t_min: int = Field(default=20, ge=1)
     r_min: int = Field(default=80, ge=2)
@@ -136,4 +144,8 @@ class DecayConfig(_ScheduleConfig):
         return self._warmed(kind(self.t_max, self.t_min, self.r_min))
 
 
-ScheduleConfig = ConstantConfig | DecayConfig
+Constant.Config = ConstantConfig
+Cosine.Config = Logarithm.Config = DecayConfig
+
+SCHEDULES: dict[str, type[Schedule]] = {"constant": Constant, "cosine": Cosine, "logarithm": Logarithm}
+AXIS = Axis("schedule", Schedule, SCHEDULES, default="constant")

@@ -11,20 +11,15 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from fednoil.config.axes import AXES, named, owners, section_model
 from fednoil.config.schema import Config
 from fednoil.data import is_own
 from fednoil.errors import UserError, nearest
-from fednoil.learners import LEARNERS, learner_class
-from fednoil.plugins import config_for
-from fednoil.schedules import ConstantConfig, DecayConfig
-from fednoil.servers import SERVERS, server_class
 from fednoil.servers.base import ServerConfig
 
 Values = dict[str, Any]  # section -> key -> value
 
-_METHODS = {"server": "fedavg", "learner": "erm", "schedule": "constant"}  # sections of methods: default name
-_SCHEDULES = {"constant": ConstantConfig, "cosine": DecayConfig, "logarithm": DecayConfig}
-_NAMED = {**_METHODS, "model": "cnn"}  # sections whose other keys belong to what `name` says
+_NAMED = {**{section: axes[0].default for section, axes in AXES.items()}, "model": "cnn"}  # by `name`
 
 
 def parse_set(assignments: Iterable[str]) -> Values:
@@ -117,9 +112,7 @@ def load_config(values: Values) -> Config:
     for section in sections:
         if section not in values:
             continue
-        keys = values[section]
-        if section in _METHODS:
-            keys = {"name": _METHODS[section], **keys}
+        keys = {**values[section], **named(section, values[section])}
         model = _section_model(section, keys)
         try:
             parsed[section] = model.model_validate(keys)
@@ -132,34 +125,13 @@ def load_config(values: Values) -> Config:
 
 
 def _section_model(section: str, keys: Values) -> type[BaseModel]:
-    """The class that validates a section; a method's section is validated by the method it names."""
-    if section not in _METHODS:
-        model = Config.model_fields[section].annotation
-        assert isinstance(model, type)
-        assert issubclass(model, BaseModel)
-        return model
-    name = keys["name"]
-    if not isinstance(name, str):
-        raise UserError(f"{section}.name = {name!r}: must be a name")
-    if section == "server":
-        return config_for(server_class(name).Config, name)
-    if section == "learner":
-        return config_for(learner_class(name).Config, name)
-    if name not in _SCHEDULES:
-        raise UserError(
-            f"schedule.name = '{name}' is unknown; choose {', '.join(_SCHEDULES)}{nearest(name, list(_SCHEDULES))}"
-        )
-    return _SCHEDULES[name]
-
-
-def _owners(section: str, key: str) -> list[str]:
-    """The methods of a section that have `key`."""
-    configs: dict[str, dict[str, type[BaseModel]]] = {
-        "server": {name: cls.Config for name, cls in SERVERS.items()},
-        "learner": {name: cls.Config for name, cls in LEARNERS.items()},
-        "schedule": {**_SCHEDULES},
-    }
-    return [name for name, config in configs.get(section, {}).items() if key in config.model_fields]
+    """The class that validates a section; where an axis is chosen there, it is that of the choice."""
+    if section in AXES:
+        return section_model(section, keys)
+    model = Config.model_fields[section].annotation
+    assert isinstance(model, type)
+    assert issubclass(model, BaseModel)
+    return model
 
 
 def _one_line(error: ValidationError, section: str, model: type[BaseModel]) -> str:
@@ -169,8 +141,8 @@ def _one_line(error: ValidationError, section: str, model: type[BaseModel]) -> s
     names = [str(part) for part in first["loc"]]
     if first["type"] == "extra_forbidden":
         key, known = names[-1], list(model.model_fields)
-        owners = _owners(section, key)
-        told = f"; it is a key of {', '.join(owners)}" if owners else nearest(key, known)
+        elsewhere = owners(section, key)
+        told = f"; it is a key of {', '.join(elsewhere)}" if elsewhere else nearest(key, known)
         return f"unknown key '{section}.{key}'; known in {section}: {', '.join(known)}{told}"
     if not names:
         return str(first["msg"]).removeprefix("Value error, ")

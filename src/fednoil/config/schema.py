@@ -6,20 +6,18 @@ import hashlib
 import json
 from typing import Any, Literal
 
-from pydantic import Field, SerializeAsAny, field_validator, model_validator
+from pydantic import Field, SerializeAsAny, ValidationInfo, field_validator, model_validator
 
+from fednoil.config.axes import AXES, validated
 from fednoil.data import DataConfig, is_own
 from fednoil.executors.optimiser import Optimiser
-from fednoil.learners import learner_class
 from fednoil.learners.base import LearnerConfig
 from fednoil.learners.erm import ErmConfig
 from fednoil.models import ModelConfig
 from fednoil.noise import NoiseConfig
 from fednoil.partition import PartitionConfig
-from fednoil.plugins import config_for
 from fednoil.schedules import ConstantConfig, ScheduleConfig
 from fednoil.section import Section
-from fednoil.servers import server_class
 from fednoil.servers.base import ServerConfig
 from fednoil.servers.fedavg import FedAvgConfig
 
@@ -83,20 +81,15 @@ class Config(Section):
     model: ModelConfig = ModelConfig()
     server: SerializeAsAny[ServerConfig] = FedAvgConfig()
     learner: SerializeAsAny[LearnerConfig] = ErmConfig()
-    schedule: ScheduleConfig = ConstantConfig()
+    schedule: SerializeAsAny[ScheduleConfig] = ConstantConfig()
     train: TrainConfig = TrainConfig()
     run: RunConfig = RunConfig()
     federation: FederationConfig = FederationConfig()
 
-    @field_validator("server", mode="before")
+    @field_validator(*AXES, mode="before")
     @classmethod
-    def _server(cls, value: Any) -> Any:
-        return _method(value, "fedavg", lambda name: server_class(name).Config)
-
-    @field_validator("learner", mode="before")
-    @classmethod
-    def _learner(cls, value: Any) -> Any:
-        return _method(value, "erm", lambda name: learner_class(name).Config)
+    def _by_name(cls, value: Any, info: ValidationInfo) -> Any:
+        return validated(str(info.field_name), value)
 
     @model_validator(mode="after")
     def _resolve_noise(self) -> Config:
@@ -114,13 +107,3 @@ class Config(Section):
             for key in getattr(self, section).at_rest():
                 keys.pop(key, None)
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
-
-
-def _method(value: Any, default: str, config_of: Any) -> Any:
-    """Validate a method's section with the config class of the method it names."""
-    if not isinstance(value, dict):
-        return value
-    name = value.get("name", default)
-    if not isinstance(name, str):
-        return value
-    return config_for(config_of(name), name).model_validate({**value, "name": name})

@@ -9,7 +9,7 @@ from fednoil.learners.fednoil import FedNoil
 from fednoil.learners.fednoil_plus import FedNoilPlus
 from fednoil.learners.josrc import Josrc
 from fednoil.learners.small_loss import Coteaching, Jocor
-from fednoil.plugins import find_class
+from fednoil.plugins import Axis
 
 LEARNERS: dict[str, type[Learner]] = {
     "erm": Erm,
@@ -22,6 +22,9 @@ LEARNERS: dict[str, type[Learner]] = {
 }
 
 
+AXIS = Axis("learner", Learner, LEARNERS, default="erm")
+
+
 def learner_class(name: str) -> type[Learner]:
     """The learner called `name`, or the user's own at `package.module:Class`."""
-    return find_class(name, LEARNERS, Learner, "learner.name")
+    return AXIS.find(name)

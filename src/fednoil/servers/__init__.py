@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fednoil.plugins import find_class
+from fednoil.plugins import Axis
 from fednoil.servers.apfl import Apfl
 from fednoil.servers.base import Server
 from fednoil.servers.centralized import Centralized
@@ -27,6 +27,9 @@ SERVERS: dict[str, type[Server]] = {
 }
 
 
+AXIS = Axis("server", Server, SERVERS, default="fedavg")
+
+
 def server_class(name: str) -> type[Server]:
     """The server called `name`, or the user's own at `package.module:Class`."""
-    return find_class(name, SERVERS, Server, "server.name")
+    return AXIS.find(name)

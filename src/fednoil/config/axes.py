@@ -1,0 +1,45 @@
+"""The choices that make an experiment: which section's keys depend on what it names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fednoil import learners, schedules, servers
+from fednoil.errors import UserError
+from fednoil.plugins import Axis, merged
+from fednoil.section import Section
+
+AXES: dict[str, tuple[Axis[Any], ...]] = {
+    "server": (servers.AXIS,),
+    "learner": (learners.AXIS,),
+    "schedule": (schedules.AXIS,),
+}
+
+
+def named(section: str, keys: dict[str, Any]) -> dict[str, str]:
+    """What a section chooses on each of its axes, by key; without a word of its own, the default."""
+    names: dict[str, str] = {}
+    for axis in AXES.get(section, ()):
+        name = keys.get(axis.key, axis.default)
+        if not isinstance(name, str):
+            raise UserError(f"{axis.path} = {name!r}: must be a name")
+        names[axis.key] = name
+    return names
+
+
+def section_model(section: str, keys: dict[str, Any]) -> type[Section]:
+    """The class that validates a section, by what its keys name."""
+    names = named(section, keys)
+    return merged(tuple(axis.config(names[axis.key]) for axis in AXES[section]))
+
+
+def validated(section: str, value: Any) -> Any:
+    """A section's keys as a value of the class that they name; what is a value already stays as it is."""
+    if not isinstance(value, dict):
+        return value
+    return section_model(section, value).model_validate({**value, **named(section, value)})
+
+
+def owners(section: str, key: str) -> list[str]:
+    """What can be named in a section that has `key`."""
+    return [name for axis in AXES.get(section, ()) for name in axis.owners(key)]
