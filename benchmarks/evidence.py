@@ -20,6 +20,7 @@ import torch
 from fednoil import rounds
 from fednoil.config import load_config, preset
 from fednoil.experiment import make_executor, make_experiment, pick_device
+from fednoil.rounds import loop
 
 LIMIT = 1.0  # percent
 
@@ -34,7 +35,7 @@ def main() -> int:
     experiment = make_experiment(load_config(preset(options.preset)))
     executor, state = make_executor(experiment, device), rounds.placed(rounds.start(experiment), device)
     spent: list[float] = []
-    plain: Any = rounds._remembered
+    plain: Any = loop._remembered
 
     def wait() -> None:
         if device.type == "cuda":
@@ -43,7 +44,7 @@ def main() -> int:
     def noting(*args: Any) -> Any:
         wait()
         began = time.perf_counter()
-        looks = args[2]
+        looks = args[2].chosen.looks
         if looks:  # as much again as the softmax at τ = 1 that the scores don't need
             torch.softmax(torch.cat(list(looks.values())), dim=1)
         after = plain(*args)
@@ -51,7 +52,7 @@ def main() -> int:
         spent.append(time.perf_counter() - began)
         return after
 
-    rounds._remembered = noting  # type: ignore[assignment]
+    loop._remembered = noting  # type: ignore[assignment]
     shares = []
     for number in range(options.rounds + 1):
         began = time.perf_counter()

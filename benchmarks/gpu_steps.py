@@ -31,7 +31,7 @@ def per_step(model: str, samples: int, clients: int, epochs: int, **run: Any) ->
     state = rounds.placed(rounds.start(experiment), device)
 
     def turn(count: int) -> float:
-        jobs = [rounds._job(experiment, state, k, count) for k in range(clients)]
+        jobs = [rounds.make_job(experiment, state, k, count) for k in range(clients)]
         torch.cuda.synchronize()
         began = time.perf_counter()
         results = executor.train(jobs)

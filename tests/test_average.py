@@ -16,6 +16,7 @@ from fednoil.audit.cases import final_looks
 from fednoil.config import load_config
 from fednoil.experiment import Experiment, make_executor, make_experiment
 from fednoil.rounds import RunState
+from fednoil.rounds.state import averaged
 from fednoil.runner import Silent, run
 from fednoil.servers.base import ServerState
 from fednoil.tensors import Tensors
@@ -46,7 +47,7 @@ def test_the_average_by_hand() -> None:
     past: Tensors = {"w": torch.tensor([4.0]), "count": torch.tensor(3)}
     now: Tensors = {"w": torch.tensor([8.0]), "count": torch.tensor(5), "new": torch.tensor([2.0])}
     for before, expected in ((1, 7.0), (39, 4.72), (79, 4.4), (199, 4.4)):
-        found = rounds._averaged(0.9, RunState(before, ServerState(past), average=past), now)
+        found = averaged(0.9, RunState(before, ServerState(past), average=past), now)
         assert found["w"].item() == pytest.approx(expected)
         assert (found["count"].item(), found["new"].item()) == (5, 2.0)
 

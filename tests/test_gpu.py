@@ -255,7 +255,7 @@ def waits(values: dict[str, Any], epochs: int) -> int:
     experiment = make_experiment(load_config(values))
     executor, state = make_executor(experiment, torch.device("cuda")), rounds.start(experiment)
     state = rounds.placed(state, torch.device("cuda"))
-    jobs = [rounds._job(experiment, state, k, epochs) for k in range(2)]
+    jobs = [rounds.make_job(experiment, state, k, epochs) for k in range(2)]
     for _ in range(3):
         executor.train(jobs)
     torch.cuda.synchronize()

@@ -138,9 +138,9 @@ def test_kept_momentum_goes_on_where_it_stopped(values: dict[str, Any]) -> None:
     first, _ = rounds.play(experiment, executor, start)
     kept = first.keep[3]["momentum of model"]
     assert kept.abs().sum() > 0
-    job = rounds._job(experiment, first, 3, 2)
+    job = rounds.make_job(experiment, first, 3, 2)
     with_it = executor.train([job])[0]
-    forgetful = rounds._job(experiment, rounds.RunState(1, first.server), 3, 2)
+    forgetful = rounds.make_job(experiment, rounds.RunState(1, first.server), 3, 2)
     without = executor.train([forgetful])[0]
     assert any(not torch.equal(with_it.tensors[n], without.tensors[n]) for n in without.tensors)
     assert_same({"m": executor.bench.nets["model"].momentum}, {"m": without.keep["momentum of model"]})

@@ -37,7 +37,7 @@ def stacked(experiment: Experiment, parallel: int) -> CudaGraphs:
 
 def trained(experiment: Experiment, executor: Any, clients: list[int], epochs: int) -> dict[int, Any]:
     state = rounds.start(experiment)
-    jobs = [rounds._job(experiment, state, k, epochs) for k in clients]
+    jobs = [rounds.make_job(experiment, state, k, epochs) for k in clients]
     return {r.client: r for r in executor.train(jobs)}
 
 
@@ -81,7 +81,7 @@ def test_a_plan_sees_the_networks_of_its_own_client(values: dict[str, Any]) -> N
     values |= {"server": {"name": "apfl"}, "learner": {"name": "erm"}}
     experiment = make_experiment(load_config(values))
     state = rounds.start(experiment)
-    jobs = [rounds._job(experiment, state, client, 2) for client in range(experiment.setting.num_clients)]
+    jobs = [rounds.make_job(experiment, state, client, 2) for client in range(experiment.setting.num_clients)]
     first = make_executor(experiment, CPU).train(jobs)
     jobs = [replace(job, keep=result.keep) for job, result in zip(jobs, first, strict=True)]
     wanted = make_executor(experiment, CPU).train(jobs)
@@ -235,7 +235,7 @@ def test_scores_are_those_of_client_after_client(values: dict[str, Any], name: s
     values["learner"] = {"name": name}
     experiment = make_experiment(load_config(values))
     state = rounds.start(experiment)
-    jobs = [rounds._job(experiment, state, k, 1) for k in range(4)]
+    jobs = [rounds.make_job(experiment, state, k, 1) for k in range(4)]
     assert all(job.received is jobs[0].received for job in jobs)
     wanted = make_executor(experiment, CPU).scores(jobs, "score", 0.5)
     got = stacked(experiment, 2).scores(jobs, "score", 0.5)
@@ -254,7 +254,7 @@ def test_scores_are_those_of_each_client_s_own_networks(values: dict[str, Any], 
     values["learner"] = {"name": "erm" if own == "received" else "test_stack:Keeps"}
     experiment = make_experiment(load_config(values))
     state = rounds.start(experiment)
-    jobs = [rounds._job(experiment, state, k, 1) for k in range(4)]
+    jobs = [rounds.make_job(experiment, state, k, 1) for k in range(4)]
     other = {name: 2 * tensor for name, tensor in jobs[0].received.items()}
     jobs[2] = replace(jobs[2], **{own: other if own == "received" else _renamed(other)})
     wanted = make_executor(experiment, CPU).scores(jobs, "score", 0.5)
@@ -284,7 +284,7 @@ def test_surveys_that_are_a_client_s_own_are_not_put_together(values: dict[str, 
     values["learner"] = {"name": f"test_stack:{name}"}
     experiment = make_experiment(load_config(values))
     state = rounds.start(experiment)
-    jobs = [rounds._job(experiment, state, k, 2) for k in range(4)]
+    jobs = [rounds.make_job(experiment, state, k, 2) for k in range(4)]
     if name == "Keeps":
         own = [_renamed({n: (1 + job.client) * t for n, t in job.received.items()}) for job in jobs]
         jobs = [replace(job, keep=keep) for job, keep in zip(jobs, own, strict=True)]

@@ -224,7 +224,7 @@ def test_a_turn_leaves_what_was_kept_before_it_alone(values: dict[str, Any]) -> 
     """It may be begun again, as here after a step that can't be stacked, or be stopped and end in a checkpoint."""
     experiment = made(values, "CountsTurns")
     state = rounds.start(experiment)
-    jobs = [rounds._job(experiment, state, k, 2) for k in (0, 1)]
+    jobs = [rounds.make_job(experiment, state, k, 2) for k in (0, 1)]
     jobs = [replace(job, keep={"steps": torch.tensor(10.0)}) for job in jobs]
     for executor in (make_executor(experiment, CPU), stacked(experiment, 2)):
         with warnings.catch_warnings():

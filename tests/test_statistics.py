@@ -81,7 +81,7 @@ def test_measuring_costs_a_message_each_way(values: dict[str, Any]) -> None:
 def test_both_executors_measure_alike(values: dict[str, Any]) -> None:
     experiment = made(values, statistics="measure")
     state = rounds.start(experiment)
-    jobs = [rounds._job(experiment, state, k, 1) for k in range(4)]
+    jobs = [rounds.make_job(experiment, state, k, 1) for k in range(4)]
     wanted, got = (executor.statistics(jobs) for executor in (make_executor(experiment, CPU), stacked(experiment, 2)))
     assert wanted.keys() == got.keys() == {0, 1, 2, 3}
     for client, tensors in wanted.items():

@@ -97,7 +97,7 @@ def test_both_executors_agree(values: dict[str, Any]) -> None:
     state = rounds.start(experiment)
 
     def job_of(client: int) -> Any:
-        return rounds._job(experiment, state, client, 0)
+        return rounds.make_job(experiment, state, client, 0)
 
     reference = make_executor(experiment, CPU)
     found = validate(experiment, reference, job_of)

@@ -1,4 +1,4 @@
-"""How good a round's model is: on the test set, on what a federation's clients hold out, on validation samples.
+"""How good a round's model is: on the test set, and on validation samples.
 
 Validation samples are part of the clients' own data, kept out of training (`data.validation`). They have given labels
 only, so their accuracy is agreement with labels of which many are wrong: far below the accuracy, but higher for a
@@ -16,7 +16,7 @@ import torch
 
 from fednoil import metrics
 from fednoil.errors import Diverged
-from fednoil.executors.base import Executor, Federation, Job
+from fednoil.executors.base import Executor, Job
 from fednoil.experiment import Experiment
 from fednoil.servers.base import ServerState
 from fednoil.tensors import Tensors
@@ -26,12 +26,16 @@ JobOf = Callable[[int], Job]  # what a client would be given next
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A round's accuracy in percent and loss, accuracy by class where it is known, and what is told beside them."""
+    """A round's accuracy in percent and loss, accuracy by class where it is known, and what is reported beside them.
+
+    Where the model is an average over rounds, `last` is the accuracy of the last round's own.
+    """
 
     accuracy: float
     loss: float
     per_class: tuple[float | None, ...] = ()
     shifted: float | None = None
+    last: float | None = None
     beside: dict[str, Any] = field(default_factory=dict)
 
 
@@ -41,15 +45,8 @@ def evaluate(
     server_state: ServerState,
     keep: Mapping[int, Tensors],
     round_idx: int,
-    job_of: JobOf,
-) -> Evaluation | None:
-    """Score the models on the test set, or where there is none on what the clients hold out; None: not known."""
-    config = experiment.config
-    if isinstance(executor, Federation):
-        if round_idx % config.federation.evaluate_every and round_idx != config.train.rounds:
-            return None
-        if not len(experiment.setting.dataset.test):
-            return _held_out(executor, round_idx, job_of)
+) -> Evaluation:
+    """Score the models on the test set."""
     labels = torch.from_numpy(experiment.setting.dataset.test.labels).long()
     scored = experiment.server.scored(server_state, keep)
     scores = [metrics.score_logits(executor.test_logits(s.tensors), labels) for s in scored]
@@ -59,22 +56,9 @@ def evaluate(
     if not math.isfinite(score.loss):
         raise Diverged(
             f"training diverged: the test loss is {score.loss} in round {round_idx}; "
-            f"lower train.lr (now {config.train.lr})"
+            f"lower train.lr (now {experiment.config.train.lr})"
         )
-    return Evaluation(score.accuracy, score.loss, score.per_class, score.shifted, beside)
-
-
-def _held_out(federation: Federation, round_idx: int, job_of: JobOf) -> Evaluation | None:
-    """The mean over what the clients hold out, by its size, each client with the model that is its own."""
-    found = federation.held_out([job_of(k) for k in federation.members(round_idx)])
-    if not found:
-        return None
-    by_name = {
-        federation.name(k): {"accuracy": 100.0 * h.right / h.samples, "samples": h.samples, "loss": h.loss}
-        for k, h in sorted(found.items())
-    }
-    accuracy, loss = metrics.mean_held_out(list(found.values()))
-    return Evaluation(accuracy, loss, beside={"held_out": by_name})
+    return Evaluation(score.accuracy, score.loss, score.per_class, score.shifted, beside=beside)
 
 
 def validate(experiment: Experiment, executor: Executor, job_of: JobOf) -> dict[str, float]:

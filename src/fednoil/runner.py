@@ -15,7 +15,7 @@ import torch
 from fednoil import metrics, rounds
 from fednoil.config.schema import Config
 from fednoil.errors import Diverged, UserError, full_gpu, gpu_is_full
-from fednoil.executors.base import Executor, Federation, Progress
+from fednoil.executors.base import Executor, Progress
 from fednoil.experiment import (
     Experiment,
     Sites,
@@ -159,8 +159,7 @@ def run(
             if events is not None:
                 events.close()
         summary = metrics.summarise(records, state.per_class) | hashes
-        if isinstance(executor, Federation) and config.federation.audit:
-            summary["noise_ratios"] = rounds.audited(experiment, executor, state)
+        summary |= rounds.policy_of(experiment, executor).finish(state)
         _write_end(experiment, folder, state, device, summary)
     reporter.finish(summary, out)
     return summary

@@ -37,6 +37,7 @@ from fednoil.flower.messages import (
     unpack,
     update_form,
 )
+from fednoil.rounds import FederationPolicy
 from fednoil.tensors import Tensors
 
 log = logging.getLogger("flwr.fednoil")
@@ -49,6 +50,7 @@ class FlowerExecutor(Federation):
     """Runs jobs on the nodes of a Flower federation."""
 
     def __init__(self, experiment: Experiment, members: Members, out: Path, device: torch.device) -> None:
+        self.policy = FederationPolicy(experiment, self)
         self.crew = members
         self.crew.save(out)
         self._config = to_toml(experiment.config)

@@ -1,0 +1,37 @@
+"""What a record says of the selection of clients and labels; most of it only where true labels are known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fednoil import metrics
+from fednoil.experiment import Experiment
+from fednoil.noise import noise_ratios
+from fednoil.rounds.played import Played
+
+
+def selection_figures(experiment: Experiment, played: Played) -> dict[str, Any]:
+    """Noise and ranking of the clients, and the quality of the labels that were trained on."""
+    setting, chosen, epochs = experiment.setting, played.chosen, played.epochs
+    ratios = noise_ratios(setting.labels, setting.truth)
+    figures: dict[str, Any] = {}
+    if ratios is not None and chosen.clients:
+        figures["noise_ratio"] = metrics.selected_noise(ratios, chosen.clients)
+    if chosen.scores is not None:
+        if chosen.candidates == list(range(setting.num_clients)):  # of a federation it may be others, as many
+            figures["client_scores"] = chosen.scores
+        if chosen.candidates:
+            figures |= metrics.client_ranking(chosen.shares, None if ratios is None else ratios[chosen.candidates])
+    with_draws = [r for r in played.results if "drawn" in r.evidence]
+    if with_draws:
+        sizes = [float(r.evidence["drawn"].sum()) / (epochs * len(r.evidence["drawn"])) for r in with_draws]
+        figures["labelled_share"] = 100.0 * sum(sizes) / len(sizes)
+    if setting.truth.labels is not None:
+        rows = []
+        for r in with_draws:
+            drawn, votes = (r.evidence[n].cpu().numpy() if n in r.evidence else None for n in ("drawn", "votes"))
+            assert drawn is not None
+            given, true = setting.labels.given[r.client], setting.truth.labels[r.client]
+            rows.append(metrics.selection(drawn, votes, given, true, epochs))
+        figures |= metrics.mean_of(rows)
+    return figures

@@ -1,0 +1,117 @@
+"""One round: select, train, aggregate, average, evaluate, record."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from fednoil import evidence
+from fednoil.evaluation import Evaluation, validate
+from fednoil.executors.base import Executor, Job, Progress
+from fednoil.experiment import Experiment
+from fednoil.rounds.figures import selection_figures
+from fednoil.rounds.played import Played
+from fednoil.rounds.policy import policy_of
+from fednoil.rounds.selection import select
+from fednoil.rounds.state import RunState, averaged, evaluation_job, make_job
+from fednoil.servers.base import ServerState
+from fednoil.tensors import Tensors, weighted_mean
+
+
+def play(
+    experiment: Experiment, executor: Executor, state: RunState, progress: Progress | None = None
+) -> tuple[RunState, dict[str, Any]]:
+    """Play one round; returns the next state and the round's record."""
+    began = time.perf_counter()
+    policy, round_idx = policy_of(experiment, executor), state.round_idx + 1
+    epochs = experiment.schedule.epochs(round_idx)
+    everyone = {k: make_job(experiment, state, k, epochs) for k in policy.members(round_idx)}
+    chosen = select(experiment, policy, everyone, round_idx)
+    jobs = [everyone[k] for k in chosen.clients]
+    results = sorted(executor.train(jobs, progress), key=lambda r: r.client)
+    server = policy.aggregate(state, results)
+    played = Played(epochs, everyone, chosen, results, kept=server is None)
+    if server and experiment.server.config.statistics == "measure":
+        server, measured = _with_statistics(experiment, executor, server, jobs)
+        played = replace(played, measured=measured)
+    after = _after(experiment, state, server, played)
+    evaluation = policy.evaluate(after)
+    after = replace(after, per_class=evaluation.per_class if evaluation else state.per_class)
+    record = _record(experiment, after, played, evaluation)
+    record |= validate(experiment, executor, lambda client: evaluation_job(experiment, after, client))
+    record |= policy.report(played)
+    return after, record | {"wall_s": round(time.perf_counter() - began, 4)}
+
+
+def _after(experiment: Experiment, state: RunState, server: ServerState | None, played: Played) -> RunState:
+    """The state after a round, in which `server` is the server's new state, or None if it keeps the old one."""
+    share, average = experiment.server.config.average, state.average
+    if server and share:
+        average = averaged(share, state, experiment.server.models(server))
+    return RunState(
+        state.round_idx + 1,
+        server or state.server,
+        keep={**state.keep, **{r.client: r.keep for r in played.results if r.keep}},
+        train_batches=state.train_batches + sum(int(r.numbers["steps"]) for r in played.results),
+        evidence=_remembered(experiment, state.evidence, played),
+        average=average,
+    )
+
+
+def _record(experiment: Experiment, after: RunState, played: Played, evaluation: Evaluation | None) -> dict[str, Any]:
+    """What is known of a round wherever its clients are."""
+    record: dict[str, Any] = {
+        "round": after.round_idx,
+        "test_accuracy": evaluation.accuracy if evaluation else None,
+        "test_loss": evaluation.loss if evaluation else None,
+    }
+    if evaluation and (known := [a for a in evaluation.per_class if a is not None]):
+        record["lost_classes"] = known.count(0.0)
+    if evaluation and evaluation.last is not None:
+        record["last_accuracy"] = evaluation.last
+    record |= {
+        "local_epochs": played.epochs,
+        "train_batches": after.train_batches,
+        "selected": played.chosen.clients,
+    }
+    if evaluation and evaluation.shifted is not None and experiment.config.noise.kind in ("pair", "manifest"):
+        record["shifted_accuracy"] = evaluation.shifted  # a manifest may hold pair noise
+    record |= evaluation.beside if evaluation else {}
+    return record | experiment.server.notes(after.server, after.keep) | selection_figures(experiment, played)
+
+
+def _remembered(experiment: Experiment, before: Tensors, played: Played) -> Tensors:
+    """The clients' evidence after a round: of all that were scored, else of those whose learner looked when it began.
+
+    In a federation both are empty here, because the nodes keep theirs.
+    """
+    sizes, results = experiment.task.sizes, played.results
+    looks = played.chosen.looks or {
+        r.client: r.evidence["probabilities"] for r in results if "probabilities" in r.evidence
+    }
+    drawn = {r.client: r.evidence["drawn"] for r in results if "drawn" in r.evidence}
+    if not looks and not drawn:
+        return before
+    if not before:
+        device = next(iter((looks or drawn).values())).device
+        given = [torch.from_numpy(labels).to(device) for labels in experiment.setting.labels.given]
+        before = evidence.start(given, experiment.task.num_classes)
+    after = evidence.add_looks(before, sizes, looks) if looks else before
+    return evidence.add_draws(after, sizes, drawn, played.epochs)
+
+
+def _with_statistics(
+    experiment: Experiment, executor: Executor, state: ServerState, jobs: list[Job]
+) -> tuple[ServerState, list[Tensors]]:
+    """The averaged model with the BatchNorm statistics that the clients of the round have measured with it, averaged
+    by their numbers of samples; and what each of them found."""
+    server = experiment.server
+    asked = [replace(job, received=server.model_for(state, job.client)) for job in jobs]
+    found = {k: tensors for k, tensors in executor.statistics(asked).items() if tensors}
+    if not found:
+        return state, []
+    mean = weighted_mean(list(found.values()), [experiment.task.sizes[k] for k in found])
+    return server.with_statistics(state, mean), list(found.values())

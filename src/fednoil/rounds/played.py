@@ -1,0 +1,41 @@
+"""What has happened in a round so far, as values: who was asked, who was drawn, what came back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from fednoil.executors.base import Job, Result
+from fednoil.tensors import Tensors
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The clients of a round, whom they were drawn from and by which shares p_k, and where clients gave scores these
+    and the class probabilities [n, C] behind them, as far as they are known here."""
+
+    clients: list[int]
+    candidates: list[int]
+    shares: list[float]
+    scores: list[float] | None
+    looks: dict[int, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Played:
+    """A round after training: the jobs of `everyone` who could be asked, who was chosen, the results of those who
+    trained, in the order of their ids, and whether the server's model stays as it was."""
+
+    epochs: int
+    everyone: Mapping[int, Job]
+    chosen: Selection
+    results: Sequence[Result]
+    kept: bool
+    measured: Sequence[Tensors] = ()  # BatchNorm statistics that clients sent after training
+
+    @property
+    def jobs(self) -> list[Job]:
+        """Those of the clients that were chosen."""
+        return [self.everyone[k] for k in self.chosen.clients]

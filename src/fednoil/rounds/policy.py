@@ -1,0 +1,172 @@
+"""What a round may expect of its clients, which depends on where they are.
+
+An executor whose clients may be missing or fail brings a policy of its own (`OwnPolicy`); with any other one `play`
+takes `Policy`, that of a simulation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+
+from fednoil import metrics
+from fednoil.evaluation import Evaluation, evaluate
+from fednoil.executors.base import Executor, Federation, Job, Look, Result
+from fednoil.experiment import Experiment
+from fednoil.rounds.played import Played
+from fednoil.rounds.state import RunState, evaluation_job
+from fednoil.seeds import open_uniform
+from fednoil.servers.base import ServerState, Update
+from fednoil.servers.sampling import private_score
+from fednoil.tensors import message_bytes
+
+
+class Policy:
+    """A simulation's: all clients are there and answer, and the server tests its model in every round."""
+
+    def __init__(self, experiment: Experiment, executor: Executor) -> None:
+        self.experiment = experiment
+        self.executor = executor
+
+    def members(self, round_idx: int) -> Sequence[int]:
+        """The clients that can be asked in this round, in the order of their ids."""
+        return range(self.experiment.setting.num_clients)
+
+    def scores(self, jobs: Sequence[Job]) -> dict[int, Look]:
+        """The scores that the server gets from those who answer, with the noise that `server.score_epsilon` adds."""
+        config = self.experiment.server.config
+        found = self.executor.scores(jobs, config.sampling, config.temperature)
+        if config.score_epsilon is None:
+            return found
+        seeds = {job.client: job.turn.seed for job in jobs}
+        scale = self.experiment.task.rounds / config.score_epsilon
+        noised: dict[int, Look] = {}
+        for client, look in found.items():
+            u = float(open_uniform(torch.tensor(seeds[client].child("score noise").key()), 1)[0])
+            size = self.experiment.task.sizes[client]
+            noised[client] = replace(look, score=private_score(look.score, size, config.sampling, scale, u))
+        return noised
+
+    def aggregate(self, state: RunState, results: Sequence[Result]) -> ServerState | None:
+        """The server's next state; None: the updates can't be used, and the model stays as it is."""
+        updates = [Update(r.client, r.tensors, r.numbers) for r in results]
+        return self.experiment.server.aggregate(state.server, state.round_idx + 1, updates)
+
+    def evaluate(self, after: RunState) -> Evaluation | None:
+        """How good the model is after a round; None: not known. Beside an average over rounds also the last model."""
+        found = evaluate(self.experiment, self.executor, after.final, after.keep, after.round_idx)
+        if not after.average:
+            return found
+        last = evaluate(self.experiment, self.executor, after.server, after.keep, after.round_idx)
+        return replace(found, last=last.accuracy)
+
+    def report(self, played: Played) -> dict[str, Any]:
+        """The part of the record that depends on where the clients are: the mean training loss, and bytes."""
+        loss = sum(r.loss for r in played.results) / len(played.results)
+        down, up = (0, 0) if self.experiment.server.pools else _traffic(played)
+        return {"train_loss": loss, "bytes_down": down, "bytes_up": up}
+
+    def finish(self, state: RunState) -> dict[str, Any]:
+        """After the last round: what the clients add to the run's summary."""
+        return {}
+
+
+class FederationPolicy(Policy):
+    """Clients on machines of their own: some are missing or don't answer, and the round goes on with those who do.
+
+    With fewer usable updates than `federation.min_replies`, or a mean that isn't finite, the model stays as it is. The
+    clients add the noise to their scores and keep their training losses. They are named, not numbered, in the record.
+    """
+
+    def __init__(self, experiment: Experiment, federation: Federation) -> None:
+        super().__init__(experiment, federation)
+        self.federation = federation
+
+    def members(self, round_idx: int) -> Sequence[int]:
+        return self.federation.members(round_idx)
+
+    def scores(self, jobs: Sequence[Job]) -> dict[int, Look]:
+        config = self.experiment.server.config
+        return self.federation.scores(jobs, config.sampling, config.temperature)
+
+    def aggregate(self, state: RunState, results: Sequence[Result]) -> ServerState | None:
+        if len(results) < self.experiment.config.federation.min_replies:
+            return None
+        found = super().aggregate(state, results)
+        # Finite updates can have a mean that isn't.
+        finite = found is not None and all(bool(t.isfinite().all()) for t in found.tensors.values())
+        return found if finite else None
+
+    def evaluate(self, after: RunState) -> Evaluation | None:
+        """In every `federation.evaluate_every`-th round and the last; without a test set on what the clients hold out,
+        each client with the model that is its own."""
+        config, round_idx = self.experiment.config, after.round_idx
+        if round_idx % config.federation.evaluate_every and round_idx != config.train.rounds:
+            return None
+        if len(self.experiment.setting.dataset.test):
+            return evaluate(self.experiment, self.executor, after.final, after.keep, round_idx)
+        members = self.federation.members(round_idx)
+        found = self.federation.held_out([evaluation_job(self.experiment, after, k) for k in members])
+        if not found:
+            return None
+        by_name = {
+            self.federation.name(k): {"accuracy": 100.0 * h.right / h.samples, "samples": h.samples, "loss": h.loss}
+            for k, h in sorted(found.items())
+        }
+        accuracy, loss = metrics.mean_held_out(list(found.values()))
+        return Evaluation(accuracy, loss, beside={"held_out": by_name})
+
+    def report(self, played: Played) -> dict[str, Any]:
+        """Who was there, what they answered, who failed or was refused and why, and bytes on the wire."""
+        name, chosen, account = self.federation.name, played.chosen, self.federation.account()
+        found: dict[str, Any] = {"nodes": [name(k) for k in played.everyone]}
+        if chosen.scores is not None:
+            found["scores"] = {name(k): s for k, s in zip(chosen.candidates, chosen.scores, strict=True)}
+        found["trained"] = [name(r.client) for r in played.results]
+        found["failed"] = {name(k): why for k, why in sorted(account.failed.items())}
+        found["refused"] = account.refused
+        if played.kept:
+            found["kept"] = True
+        return found | {"bytes_down": account.bytes_down, "bytes_up": account.bytes_up}
+
+    def finish(self, state: RunState) -> dict[str, Any]:
+        """With `federation.audit` the clients audit their labels with the final model, and send their noise ratios."""
+        if not self.experiment.config.federation.audit:
+            return {}
+        jobs = [evaluation_job(self.experiment, state, k) for k in self.federation.members(state.round_idx)]
+        found = self.federation.noise_ratios(jobs)
+        return {"noise_ratios": {self.federation.name(k): ratio for k, ratio in sorted(found.items())}}
+
+
+@runtime_checkable
+class OwnPolicy(Protocol):
+    """An executor that brings its policy."""
+
+    @property
+    def policy(self) -> Policy: ...
+
+
+def policy_of(experiment: Experiment, executor: Executor) -> Policy:
+    """The executor's own policy, or that of a simulation."""
+    return executor.policy if isinstance(executor, OwnPolicy) else Policy(experiment, executor)
+
+
+def _traffic(played: Played) -> tuple[int, int]:
+    """Bytes down and up of one round; where statistics are `measured` the new model goes to its clients once more.
+
+    Scoring sends the model to every client and one number back, and the selected ones have it already when they
+    are told to train; without scoring only the selected clients receive it. Each reply is the update.
+    """
+    orders = {"round": 0.0, "epochs": 0.0}
+    jobs, results, measured = played.jobs, played.results, played.measured
+    up = sum(message_bytes(r.tensors, r.numbers) for r in results)
+    up += sum(message_bytes(tensors, {}) for tensors in measured)
+    down = sum(message_bytes(r.tensors, {}) for r in results) if measured else 0
+    if played.chosen.scores is None:
+        return down + sum(message_bytes(job.received, orders) for job in jobs), up
+    everyone = played.everyone.values()
+    down += sum(message_bytes(job.received, {"round": 0.0}) for job in everyone)
+    return down + len(jobs) * message_bytes({}, orders), up + len(everyone) * message_bytes({}, {"score": 0.0})

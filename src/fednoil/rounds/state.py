@@ -1,0 +1,75 @@
+"""Everything a run remembers between rounds, and what of it a client is given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from fednoil import evidence
+from fednoil.executors.base import Job
+from fednoil.experiment import Experiment
+from fednoil.learners.base import Turn
+from fednoil.servers.base import ServerState
+from fednoil.tensors import Tensors
+
+
+@dataclass(frozen=True)
+class RunState:
+    """Everything a run remembers between rounds; a checkpoint is this value."""
+
+    round_idx: int
+    server: ServerState
+    keep: dict[int, Tensors] = field(default_factory=dict)
+    train_batches: int = 0
+    per_class: tuple[float | None, ...] = ()
+    evidence: Tensors = field(default_factory=dict)  # all clients', as `fednoil.evidence` has it; never sent
+    average: Tensors = field(default_factory=dict)  # of the server's models over rounds, with `server.average`
+
+    @property
+    def final(self) -> ServerState:
+        """What is scored and kept: the server's state, or its average over rounds."""
+        return replace(self.server, tensors=self.average) if self.average else self.server
+
+
+def start(experiment: Experiment) -> RunState:
+    """The state before round 1."""
+    return RunState(0, experiment.server.init(experiment.first_model()))
+
+
+def placed(state: RunState, device: torch.device) -> RunState:
+    """The same state with its tensors on `device`, where updates will be."""
+
+    def move(tensors: Tensors) -> Tensors:
+        return {name: tensor.to(device) for name, tensor in tensors.items()}
+
+    if device.type == "cpu":
+        return state
+    server = replace(state.server, tensors=move(state.server.tensors))
+    keep = {k: move(kept) for k, kept in state.keep.items()}
+    average = move(state.average)
+    return replace(state, server=server, keep=keep, average=average, evidence=evidence.placed(state.evidence, device))
+
+
+def make_job(experiment: Experiment, state: RunState, client: int, epochs: int) -> Job:
+    """What a client is given in the round after `state`."""
+    round_idx = state.round_idx + 1
+    return Job(
+        client=client,
+        received=experiment.server.model_for(state.server, client),
+        keep=state.keep.get(client, {}),
+        turn=Turn(round_idx, epochs, experiment.seed.child("round", round_idx, "client", client)),
+    )
+
+
+def evaluation_job(experiment: Experiment, state: RunState, client: int) -> Job:
+    """What a client is given to evaluate: the model that is scored and kept, and no training."""
+    return make_job(experiment, replace(state, server=state.final), client, 0)
+
+
+def averaged(share: float, before: RunState, models: Tensors) -> Tensors:
+    """The moving average of a server's models, in which all rounds before have this share, and less of it in the first
+    rounds, whose models are soon outdated. A model that is new, as a cluster's, begins its own."""
+    past, r = before.average, before.round_idx + 1
+    weight = 1 - min(share, (1 + r) / (10 + r))
+    return {n: torch.lerp(past[n], t, weight) if n in past and t.is_floating_point() else t for n, t in models.items()}
