@@ -31,7 +31,7 @@ STAGES = [
     ["rounds"],
     ["records"],
     ["predict", "runner", "testing"],
-    ["audit"],
+    ["audit", "batch"],
     ["flower"],
     ["report"],
     ["figures"],

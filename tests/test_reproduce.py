@@ -13,18 +13,17 @@ from types import SimpleNamespace
 
 import pytest
 from conftest import fednoil, refused
-from made_runs import made_run
 
+from fednoil.batch.cell import Cell, parse_seeds
+from fednoil.batch.cluster import run_on_ray
+from fednoil.batch.duration import expected, kind_of, work_of
+from fednoil.batch.workers import Outcome, _reason, run_in_processes
 from fednoil.config import load_config, parse_set, preset
 from fednoil.config.loading import merge
 from fednoil.errors import UserError
 from fednoil.records.folder import RunFolder
 from fednoil.report.places import command_of, values_of
-from fednoil.report.runs import load_run
-from fednoil.reproduce.cluster import run_on_ray
-from fednoil.reproduce.estimate import estimate, kind_of, work_of
-from fednoil.reproduce.plan import GOALS, Cell, Wanted, make_plan, parse_seeds
-from fednoil.reproduce.workers import Outcome, _reason, run_in_processes
+from fednoil.reproduce.plan import GOALS, Wanted, make_plan
 
 TINY = ["train.rounds=2", "partition.samples_per_client=40", "model.width=2", "schedule.t_max=1", "schedule.t_min=1"]
 SMALL = ["--scale", "small", *(part for change in TINY for part in ("--set", change))]
@@ -133,7 +132,7 @@ def test_what_would_fail_later_is_refused_first(tmp_path: Path, monkeypatch: pyt
     def measured(*_: object) -> None:
         raise AssertionError("measured")
 
-    monkeypatch.setattr("fednoil.reproduce.estimate.estimate", measured)
+    monkeypatch.setattr("fednoil.batch.duration.expected", measured)
     (tmp_path / "file").touch()
     clean = ("reproduce", "clean", *SMALL[:2], "--method", "fedavg", "--seeds", "0")
     assert "choose another folder" in refused(*clean, "--out", tmp_path / "file/x")
@@ -150,26 +149,26 @@ def test_what_would_fail_later_is_refused_first(tmp_path: Path, monkeypatch: pyt
 # ---- its time
 
 
-def test_an_estimate_from_earlier_runs(tmp_path: Path) -> None:
-    """A made run takes 8 × 1.5 s; a plan of two such cells, one at a time, takes twice that."""
+def test_an_estimate_from_earlier_runs() -> None:
+    """A run took 12 s; a plan of two such cells, one at a time, takes twice that."""
     cells = cells_of("table3", "small", seeds=2, noises=["pair-high"], methods=["fednoil-logarithm"])
-    past = load_run(made_run(tmp_path / "a", where=("small", "", "iid", "pair-high")))
-    found = estimate(cells, [past], 1, 1, None)
+    past = (cells[0].config, 12.0)
+    found = expected(cells, [past], 1, 1, None)
     assert found.seconds == pytest.approx(2 * 12.0)
     assert found.source == "1 kind of run from earlier ones"
-    assert estimate(cells, [past], 2, 1, None).seconds == pytest.approx(12.0 + 3.0)  # and a process's start
+    assert expected(cells, [past], 2, 1, None).seconds == pytest.approx(12.0 + 3.0)  # and a process's start
 
 
 @pytest.mark.parametrize("error", ["CUDA error: out of memory", "CUDA error: misaligned address"])
 def test_a_full_gpu_leaves_a_plan_without_an_estimate(monkeypatch: pytest.MonkeyPatch, error: str) -> None:
     """The runs themselves say what would help; another error is told as it is."""
     cells = cells_of("table3", "small", seeds=1, noises=["pair-high"], methods=["fednoil-logarithm"])
-    monkeypatch.setattr("fednoil.reproduce.estimate._speed", lambda *_: (_ for _ in ()).throw(RuntimeError(error)))
+    monkeypatch.setattr("fednoil.batch.duration._speed", lambda *_: (_ for _ in ()).throw(RuntimeError(error)))
     if "out of memory" in error:
-        assert estimate(cells, [], 1, 1, None).seconds is None
+        assert expected(cells, [], 1, 1, None).seconds is None
     else:
         with pytest.raises(RuntimeError, match="misaligned"):
-            estimate(cells, [], 1, 1, None)
+            expected(cells, [], 1, 1, None)
 
 
 def test_work_is_samples_times_epochs() -> None:
@@ -266,7 +265,7 @@ def test_what_a_users_own_code_prints_fails_no_cell(tmp_path: Path, monkeypatch:
             [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
 
-    monkeypatch.setattr("fednoil.reproduce.workers._Processes._start", start)
+    monkeypatch.setattr("fednoil.batch.workers._Processes._start", start)
     (cell,) = make_plan("clean", Wanted("small", methods=["fedavg"]))
     seen: list[dict] = []
     view = SimpleNamespace(started=lambda _: None, round=lambda _, record: seen.append(record), ended=lambda _: None)

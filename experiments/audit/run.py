@@ -30,12 +30,12 @@ import torch
 from references import file_of, references
 
 from fednoil.audit.cases import final_looks, known_accuracy, load_run
+from fednoil.batch.cell import parse_seeds
 from fednoil.config import load_config, preset
 from fednoil.config.loading import merge, parse_set, read_toml
 from fednoil.evidence import add_looks, start
 from fednoil.experiment import make_experiment, pick_device
 from fednoil.report.places import place_of
-from fednoil.reproduce.plan import parse_seeds
 from fednoil.runner import Silent, run
 from fednoil.tensors import cpu
 

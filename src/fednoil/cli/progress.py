@@ -17,11 +17,10 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from fednoil.batch.cell import Cell
+from fednoil.batch.workers import Outcome
 from fednoil.cli.reporters import lost_classes
 from fednoil.records.folder import RunFolder
-from fednoil.report.places import paper_name
-from fednoil.reproduce.plan import Cell
-from fednoil.reproduce.workers import Outcome
 
 
 class Lines:
@@ -81,8 +80,7 @@ class Bars(Lines):
         self.progress.stop()
 
     def started(self, cell: Cell) -> None:
-        name = f"{paper_name(cell.place.method)}, {cell.place.noise}, seed {cell.config.run.seed}"
-        self._tasks[cell] = self.progress.add_task(name, total=cell.config.train.rounds, note="")
+        self._tasks[cell] = self.progress.add_task(cell.short, total=cell.config.train.rounds, note="")
 
     def round(self, cell: Cell, record: dict[str, Any]) -> None:
         note = f"{record['test_accuracy']:.1f} %"

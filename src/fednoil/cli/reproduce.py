@@ -54,9 +54,10 @@ def reproduce(
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan, or how it ended, as JSON.")] = False,
 ) -> None:
     """Run a table or figure of the paper; run again to go on where it was stopped."""
+    from fednoil.batch.cell import parse_seeds
     from fednoil.cli.progress import Bars, Lines
     from fednoil.config import parse_set
-    from fednoil.reproduce.plan import DEFAULT_SEEDS, Wanted, make_plan, parse_seeds
+    from fednoil.reproduce.plan import DEFAULT_SEEDS, Wanted, make_plan
 
     sections = parse_set(changes or [])
     if device is not None:
@@ -101,8 +102,8 @@ def _usual_jobs(cells: Sequence[Any]) -> int:
 
 def _check_first(goal: str, cells: Sequence[Any], out: Path, data_dir: Path | None, ray: str | None) -> None:
     """Refuse what would fail later, before anything is measured or run; make the folder."""
+    from fednoil.batch.cluster import import_ray
     from fednoil.figures import require_matplotlib
-    from fednoil.reproduce.cluster import import_ray
     from fednoil.reproduce.plan import GOALS
 
     if goal != "all" and not goal.startswith("table") and GOALS[goal].figure:
@@ -139,8 +140,8 @@ def _check_data(names: Iterable[str], data_dir: Path | None) -> None:
 def _run(
     cells: Sequence[Any], out: Path, data_dir: Path | None, view: Any, jobs: int, ray: str | None, total: int
 ) -> list[Any]:
-    from fednoil.reproduce.cluster import run_on_ray
-    from fednoil.reproduce.workers import run_here, run_in_processes
+    from fednoil.batch.cluster import run_on_ray
+    from fednoil.batch.workers import run_here, run_in_processes
 
     try:
         if ray is not None:
@@ -164,21 +165,21 @@ def _describe(
     measure: bool,
 ) -> dict[str, Any]:
     """The plan as plain values; to `measure` its time takes some."""
-    from fednoil.report.runs import load_run
-    from fednoil.reproduce.estimate import Estimate, estimate
-    from fednoil.reproduce.workers import cores
+    from fednoil.batch.duration import Duration, expected
+    from fednoil.batch.workers import cores
+    from fednoil.records.files import read_json
 
     done = [cell for cell in cells if cell not in set(open_cells)]
     past = []
     for cell in done:
         try:
-            past.append(load_run(out / cell.folder))
-        except UserError:
+            past.append((cell.config, float(read_json(out / cell.folder / "summary.json")["wall_s"])))
+        except (UserError, KeyError, TypeError, ValueError):
             continue
     if measure:
-        guess = estimate(open_cells, past, jobs, max(1, cores() // jobs), data_dir)
+        guess = expected(open_cells, past, jobs, max(1, cores() // jobs), data_dir)
     else:
-        guess = Estimate(None, "not asked for")
+        guess = Duration(None, "not asked for")
     return {
         "goal": goal,
         "cells": [{"title": c.title, "folder": c.folder, "done": c not in set(open_cells)} for c in cells],

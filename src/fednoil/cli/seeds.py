@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import statistics
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from fednoil.batch.cell import Cell, parse_seeds
 from fednoil.cli.resolving import how_to_go_on
 from fednoil.cli.stopping import Stopped
 from fednoil.config import Config
@@ -16,21 +16,6 @@ from fednoil.errors import UserError
 from fednoil.records.beginning import check
 from fednoil.records.files import read_json
 from fednoil.records.folder import RunFolder
-from fednoil.report.places import place_of
-from fednoil.reproduce.plan import Cell, parse_seeds
-
-
-@dataclass(frozen=True)
-class _Seeded(Cell):
-    """A run that is told from its neighbours by its seed alone."""
-
-    @property
-    def title(self) -> str:
-        return f"seed {self.config.run.seed}"
-
-    @property
-    def folder(self) -> str:
-        return f"seed-{self.config.run.seed}"
 
 
 def usual_jobs(device: str, runs: int) -> int:
@@ -39,8 +24,8 @@ def usual_jobs(device: str, runs: int) -> int:
     Between steps a run keeps the host busy: four in processes of their own took 0.66 of the time of four one after
     another on an H200 with 16 cores, 0.47 with the GPU's multi-process service (Fashion-MNIST, the paper's CNN).
     """
+    from fednoil.batch.workers import cores
     from fednoil.experiment import pick_device
-    from fednoil.reproduce.workers import cores
 
     most = min(cores(), 8) if pick_device(device).type == "cpu" else min(cores() // 2, 4)
     return max(1, min(most, runs))
@@ -57,8 +42,8 @@ def run_seeds(
     quiet: bool,
 ) -> None:
     """Run the experiment once for each seed under `out`/seed-N, and tell the mean."""
+    from fednoil.batch.workers import run_here, run_in_processes
     from fednoil.cli.progress import Bars, Lines
-    from fednoil.reproduce.workers import run_here, run_in_processes
 
     cells = [_seeded(config, number) for number in parse_seeds(seeds)]
     waiting = _checked(cells, out, data_dir, resume, force)
@@ -112,7 +97,7 @@ def _clear(folder: RunFolder) -> None:
 
 def _seeded(config: Config, seed: int) -> Cell:
     changed = config.model_copy(update={"run": config.run.model_copy(update={"seed": seed})})
-    return _Seeded(changed, place_of(changed.model_dump(mode="json")))
+    return Cell(changed, f"seed {seed}", f"seed-{seed}", f"seed {seed}")
 
 
 def _mean(summaries: list[dict[str, Any]]) -> str:

@@ -10,15 +10,14 @@ import itertools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
+from fednoil.batch.cell import Cell
 from fednoil.config import Config, load_config, merge
 from fednoil.config.presets import DATASETS, METHODS, NOISES, SETTINGS
 from fednoil.errors import UserError, nearest
 from fednoil.paper import METHODS as PAPER_METHODS
-from fednoil.records.files import read_json
-from fednoil.report.places import Place, place_of, schedule_methods, values_of
+from fednoil.report.places import Place, paper_name, place_of, schedule_methods, values_of
 
 SCALES = ("paper", "small")
 DEFAULT_SEEDS = {"paper": "0..4", "small": "0..2"}  # the paper's five; three keep a small table under ten minutes
@@ -86,33 +85,27 @@ class Wanted:
 
 
 @dataclass(frozen=True, eq=False)
-class Cell:
-    """One run to make."""
+class PlacedCell(Cell):
+    """A cell of a table or figure, and where it belongs."""
 
-    config: Config
     place: Place
 
-    @property
-    def title(self) -> str:
-        return f"{self.place.title}, {self.place.method_title}, seed {self.config.run.seed}"
 
-    @property
-    def folder(self) -> str:
-        place = self.place
-        words = (place.family, place.dataset, place.setting, place.noise, place.method)
-        name = re.sub(r"[^\w+-]+", "-", "-".join(w for w in words if w)).strip("-")
-        return f"{name}-seed{self.config.run.seed}-{self.config.hash()[:8]}"
-
-    def is_done(self, out: Path) -> bool:
-        """Whether `out` holds this cell's finished run."""
-        try:
-            summary = read_json(out / self.folder / "summary.json")
-            return summary["config_hash"] == self.config.hash()
-        except (UserError, TypeError, KeyError):
-            return False
+def placed(config: Config, place: Place) -> PlacedCell:
+    """The cell that makes this run; its folder's name tells it from every other configuration."""
+    seed = config.run.seed
+    words = (place.family, place.dataset, place.setting, place.noise, place.method)
+    name = re.sub(r"[^\w+-]+", "-", "-".join(w for w in words if w)).strip("-")
+    return PlacedCell(
+        config,
+        f"{place.title}, {place.method_title}, seed {seed}",
+        f"{name}-seed{seed}-{config.hash()[:8]}",
+        f"{paper_name(place.method)}, {place.noise}, seed {seed}",
+        place,
+    )
 
 
-def make_plan(goal: str, wanted: Wanted) -> list[Cell]:
+def make_plan(goal: str, wanted: Wanted) -> list[PlacedCell]:
     """The cells of a goal, or of all of them, each once: the most telling first, all of a seed before the next."""
     if goal != "all" and goal not in GOALS:
         raise UserError(
@@ -145,8 +138,8 @@ def _filters(wanted: Wanted) -> dict[str, tuple[Sequence[str], list[str]]]:
     }
 
 
-def _cells(goal: str, wanted: Wanted) -> list[Cell]:
-    cells: dict[str, Cell] = {}
+def _cells(goal: str, wanted: Wanted) -> list[PlacedCell]:
+    cells: dict[str, PlacedCell] = {}
     for name in GOALS if goal == "all" else [goal]:
         spec, some = GOALS[name], goal == "all"
         for values in _grid(
@@ -157,7 +150,7 @@ def _cells(goal: str, wanted: Wanted) -> list[Cell]:
             _chosen(wanted.methods, spec.methods, some) if spec.methods else [],
         ):
             config = load_config(values)
-            cells.setdefault(config.hash(), Cell(config, place_of(config.model_dump(mode="json"))))
+            cells.setdefault(config.hash(), placed(config, place_of(config.model_dump(mode="json"))))
     return list(cells.values())
 
 
@@ -170,7 +163,7 @@ def _empty(goal: str, wanted: Wanted) -> str:
     return f"nothing to run: no table or figure of '{goal}' has {told}; leave it out or name another"
 
 
-def _urgency(cell: Cell) -> tuple[int, int, int]:
+def _urgency(cell: PlacedCell) -> tuple[int, int, int]:
     """Place in the plan: seeds, then datasets, small ones first, then FedNoiL before what it is compared with."""
     place, datasets = cell.place, list(DATASETS)
     dataset = datasets.index(place.dataset) if place.dataset in datasets else 0
@@ -199,15 +192,3 @@ def _check(option: str, given: Sequence[str], known: list[str]) -> None:
     for name in given:
         if name not in known:
             raise UserError(f"{option} {name}: choose {', '.join(known)}{nearest(name, known)}")
-
-
-def parse_seeds(text: str) -> list[int]:
-    """`0..4`, `3`, `0,2,5` or a mixture."""
-    seeds: list[int] = []
-    for part in text.split(","):
-        match = re.fullmatch(r"\s*(\d+)(?:\.\.(\d+))?\s*", part)
-        first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, -1)
-        if last < first or last - first > 10_000:
-            raise UserError(f"--seeds {text}: write numbers from 0 up, such as 0..4 or 0,2,5")
-        seeds += range(first, last + 1)
-    return list(dict.fromkeys(seeds))

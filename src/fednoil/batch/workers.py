@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from fednoil.batch.cell import Cell
 from fednoil.config import to_toml
 from fednoil.errors import UserError
 from fednoil.experiment import Experiment
 from fednoil.files import write_bytes
-from fednoil.reproduce.plan import Cell
 from fednoil.runner import Silent, run
 
 _GRACE = 60.0  # seconds that a process has to write its checkpoint when it is stopped

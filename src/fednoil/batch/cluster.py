@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from fednoil.batch.cell import Cell
+from fednoil.batch.workers import Outcome, View
 from fednoil.config import load_config
 from fednoil.errors import UserError
 from fednoil.files import write_bytes
-from fednoil.reproduce.plan import Cell
-from fednoil.reproduce.workers import Outcome, View
 from fednoil.runner import Silent, run
 
 

@@ -15,40 +15,40 @@ from typing import Any
 
 import torch
 
+from fednoil.batch.cell import Cell
 from fednoil.config import Config, load_config, merge
 from fednoil.errors import UserError, gpu_is_full
 from fednoil.executors.base import Job
 from fednoil.experiment import Experiment, make_executor, make_experiment, pick_device
 from fednoil.learners.base import Turn
-from fednoil.report.runs import Run
-from fednoil.reproduce.plan import Cell
 from fednoil.servers.sampling import number_selected
 
 Kind = tuple[str, ...]
+Past = tuple[Config, float]  # a finished run: its configuration and seconds
 _SAMPLES = 300  # of a client, in a measurement
 _START = 3.0  # seconds until a process of its own has loaded what it needs
 _PATIENCE = 20.0  # seconds of measuring; kinds that are left take the mean of the others
 
 
 @dataclass(frozen=True)
-class Estimate:
+class Duration:
     """Seconds for all cells together, and where that comes from; None where nothing could be measured."""
 
     seconds: float | None
     source: str
 
 
-def estimate(cells: Sequence[Cell], past: Iterable[Run], jobs: int, threads: int, data_dir: Path | None) -> Estimate:
+def expected(cells: Sequence[Cell], past: Iterable[Past], jobs: int, threads: int, data_dir: Path | None) -> Duration:
     """The time that `cells` will take with `jobs` at a time, each with `threads` CPU threads."""
     if not cells:
-        return Estimate(0.0, "nothing to run")
+        return Duration(0.0, "nothing to run")
     speeds = _known(past)
     kinds = dict.fromkeys(kind_of(cell.config) for cell in cells)
     known = sum(kind in speeds for kind in kinds)
     measured = _measure({kind_of(cell.config): cell for cell in reversed(cells)}, speeds, threads, data_dir)
     speeds = {kind: speed for kind, speed in {**measured, **speeds}.items() if kind in kinds}
     if not speeds:
-        return Estimate(None, "no data or no memory at hand to measure with")
+        return Duration(None, "no data or no memory at hand to measure with")
     usual = statistics.mean(speeds.values())
     seconds = sum(work_of(cell.config) * speeds.get(kind_of(cell.config), usual) for cell in cells)
     seconds += _START * len(cells) if jobs > 1 else 0.0
@@ -56,7 +56,7 @@ def estimate(cells: Sequence[Cell], past: Iterable[Run], jobs: int, threads: int
     source = [f"{known} kind{'s' * (known != 1)} of run from earlier ones"] if known else []
     source += [f"{len(measured)} measured for a moment, so to a factor of two"] if measured else []
     source += [f"{guessed} guessed from the others"] if guessed else []
-    return Estimate(seconds / max(1, min(jobs, len(cells))), "; ".join(source))
+    return Duration(seconds / max(1, min(jobs, len(cells))), "; ".join(source))
 
 
 def kind_of(config: Config) -> Kind:
@@ -73,15 +73,11 @@ def work_of(config: Config) -> float:
     return float(config.schedule.build().total(config.train.rounds) * selected * samples)
 
 
-def _known(past: Iterable[Run]) -> dict[Kind, float]:
+def _known(past: Iterable[Past]) -> dict[Kind, float]:
     """Seconds a unit of finished runs, by kind: their median."""
     found: dict[Kind, list[float]] = {}
-    for run in past:
-        if run.finished:
-            config = load_config(
-                {s: {k: v for k, v in keys.items() if v is not None} for s, keys in run.values.items()}
-            )
-            found.setdefault(kind_of(config), []).append(run.summary["wall_s"] / work_of(config))
+    for config, seconds in past:
+        found.setdefault(kind_of(config), []).append(seconds / work_of(config))
     return {kind: statistics.median(speeds) for kind, speeds in found.items()}
 
 

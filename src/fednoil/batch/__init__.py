@@ -1,0 +1,1 @@
+"""Many configurations as one plan: in this process, in several, or on a Ray cluster."""
