@@ -1,0 +1,173 @@
+"""Do presets still give the same results to the bit? Plays short runs on a CPU with one thread and prints a table.
+
+    python tools/same_results.py                                        # the table, as CSV
+    python tools/same_results.py --against tools/same_results.csv       # what differs from it
+    python tools/same_results.py --only 'small/iid/*' --against tools/same_results.csv
+
+A case is a preset made short by `--set`s. Its row has the SHA-256 of the final model's tensors (whatever their names)
+and the test accuracy of each round, read from the run folder that the command `fednoil run` leaves. Bits depend on the
+processor and on PyTorch's version: on another machine make a table of an earlier commit first, with `PYTHONPATH` at its
+`src`, and compare with that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import fnmatch
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+import safetensors.torch
+
+METHODS = (
+    *("fedavg", "fedprox", "fedavg+dividemix", "fedavg+josrc", "apfl+dividemix", "apfl+josrc", "krum+dividemix"),
+    *("krum+josrc", "cfl+dividemix", "cfl+josrc", "fedavg+dividemix-tuned", "centralized+dividemix"),
+    *("centralized+josrc", "centralized+dividemix-tuned", "fednoil-cosine", "fednoil-logarithm", "fednoil-auto"),
+    *("fednoil-plus", "fednoil-uniform-clients", "fednoil-uniform-local", "fednoil-no-ssl"),
+)
+SETTINGS = ("iid", "non-iid", "100-clients", "imbalanced")
+NOISES = ("symmetric-high", "symmetric-low", "pair-high", "pair-low", "pair-high-shared", "pair-low-shared", "clean")
+SERVERS = ("apfl", "cfl", "krum", "multikrum", "median", "trimmed_mean", "rfa")  # with the plain learner
+LEARNERS = ("coteaching", "jocor")  # in no preset
+
+DECAYING = ("schedule.t_max=4", "schedule.t_min=2")
+CONSTANT = ("schedule.epochs=3",)
+PSEUDO_LABELS = ("learner.xi=0.2",)  # else a model of two rounds is never certain enough for one
+SMALL = ("partition.samples_per_client=60",)
+
+
+@dataclass(frozen=True)
+class Row:
+    """What a case gave. `accuracies` are those of its rounds, in percent."""
+
+    case: str
+    model_sha256: str
+    accuracies: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A preset and the keys that make it short."""
+
+    preset: str
+    sets: tuple[str, ...]
+    name: str
+    note: str = ""  # why it may differ
+
+
+def cases() -> list[Case]:
+    """All cases, the demos first."""
+    demos = [
+        Case("demo", ("train.rounds=2", *DECAYING, *PSEUDO_LABELS), "demo"),
+        Case("demo/fednoil", ("train.rounds=2", *DECAYING, "run.seed=1"), "demo/fednoil"),
+        Case("demo/fedavg", ("train.rounds=2", "schedule.extra_rounds=1", *CONSTANT), "demo/fedavg"),
+    ]
+    plain = ("train.rounds=3", "schedule.extra_rounds=0", *CONSTANT, *SMALL)
+    servers = [Case("demo/fedavg", (*plain, f"server.name={name}"), f"demo/fedavg server={name}") for name in SERVERS]
+    learners = [Case("demo/fedavg", (*plain, f"learner.name={n}"), f"demo/fedavg learner={n}") for n in LEARNERS]
+    split = ("server.name=cfl", "server.first_split=1", "server.eps1=100", "server.eps2=0")
+    others = [
+        Case("demo/fedavg", (*plain, *split), "demo/fedavg server=cfl, split"),
+        Case("demo/fedavg", (*plain, "data.validation=0.2"), "demo/fedavg validation=0.2"),
+        _small("iid", "pair-high", "fedavg+dividemix-tuned"),  # whose keys are the defaults with symmetric noise
+        _small("imbalanced", "symmetric-high", "fednoil-uniform-clients"),
+    ]
+    methods = [_small("iid", "symmetric-high", method) for method in METHODS]
+    grid = [_small(s, n, m) for s in SETTINGS for n in NOISES for m in ("fedavg", "fednoil-logarithm")]
+    return list({case.name: case for case in (*demos, *servers, *learners, *others, *methods, *grid)}.values())
+
+
+def _small(setting: str, noise: str, method: str) -> Case:
+    name = f"small/{setting}/{noise}/{method}"
+    sets = ["train.rounds=2", *SMALL]
+    if "dividemix" in method or "josrc" in method:
+        sets[0] = "train.rounds=4"  # two of them are their warm-up
+    if not method.startswith("centralized"):
+        sets += DECAYING if method.startswith("fednoil") else CONSTANT
+    if method.startswith("fednoil") and method != "fednoil-no-ssl":
+        sets += PSEUDO_LABELS
+    if setting == "imbalanced":
+        sets.append("run.seed=2")  # whose first clients differ between the draw by score and the uniform one
+    return Case(name, tuple(sets), name, "Dirichlet without a cap" if setting == "non-iid" else "")
+
+
+def play(case: Case) -> Row:
+    """Run the case in a process and a folder of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "run"
+        sets = [word for pair in ("run.device=cpu", *case.sets) for word in ("--set", pair)]
+        done = subprocess.run(
+            [sys.executable, "-m", "fednoil", "run", case.preset, *sets, "--out", str(out), "--quiet"],
+            env={**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            last = done.stderr.strip().splitlines()[-1:] or [f"exit status {done.returncode}"]
+            return Row(case.name, "", f"failed: {last[0]}", case.note)
+        rounds = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
+        accuracies = " ".join(repr(record["test_accuracy"]) for record in rounds)
+        return Row(case.name, _digest(out / "model.safetensors"), accuracies, case.note)
+
+
+def _digest(path: Path) -> str:
+    tensors = safetensors.torch.load_file(path).values()
+    each = [hashlib.sha256(f"{t.dtype} {tuple(t.shape)}".encode() + t.numpy().tobytes()).digest() for t in tensors]
+    return hashlib.sha256(b"".join(sorted(each))).hexdigest()
+
+
+def differences(rows: list[Row], before: dict[str, Row]) -> Iterator[str]:
+    """A line for each row that isn't as before, with the reason where one is known."""
+    for row in rows:
+        old = before.get(row.case)
+        if old is None:
+            yield f"{row.case}: not in the table"
+        elif (old.model_sha256, old.accuracies) != (row.model_sha256, row.accuracies):
+            what = "accuracies" if old.accuracies != row.accuracies else "model, with the same accuracies"
+            reason = f" (expected: {old.note})" if old.note else ""
+            yield f"{row.case}: {what}: {old.accuracies} -> {row.accuracies}{reason}"
+
+
+def read(path: Path) -> dict[str, Row]:
+    """A table by case; lines that begin with # are comments."""
+    with path.open(newline="") as file:
+        rows = csv.DictReader(line for line in file if not line.startswith("#"))
+        return {row["case"]: Row(**row) for row in rows}
+
+
+def main() -> int:
+    """Play the cases; print the table, or what differs."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--against", type=Path, help="table to compare with")
+    parser.add_argument("--only", default="*", help="pattern of the cases to play")
+    parser.add_argument("--jobs", type=int, default=1, help="runs side by side")
+    parser.add_argument("--comment", default="", help="first line of the table, such as the commit")
+    options = parser.parse_args()
+    chosen = [case for case in cases() if fnmatch.fnmatch(case.name, options.only)]
+    with ThreadPoolExecutor(options.jobs) as pool:
+        rows = list(pool.map(play, chosen))
+    if options.against is None:
+        if options.comment:
+            print(f"# {options.comment}")
+        table = csv.DictWriter(sys.stdout, [field.name for field in fields(Row)], lineterminator="\n")
+        table.writeheader()
+        table.writerows(asdict(row) for row in rows)
+        return 0
+    lines = list(differences(rows, read(options.against)))
+    print("\n".join([*lines, f"{len(rows)} cases, {len(lines)} differ"]))
+    return int(any("(expected: " not in line for line in lines))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
