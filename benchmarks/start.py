@@ -83,7 +83,7 @@ def timed_run(options: argparse.Namespace, folder: Path) -> None:
     from fednoil import runner
 
     importlib.import_module("fednoil.cli.main")  # what `fednoil run` imports besides
-    importlib.import_module("fednoil.cli.reporters")
+    importlib.import_module("fednoil.reporters")
     from fednoil.config import load_config, preset
 
     over("import fednoil")

@@ -31,11 +31,13 @@ STAGES = [
     ["rounds"],
     ["records"],
     ["predict", "runner", "testing"],
+    ["reporters"],
     ["audit", "batch"],
     ["flower"],
     ["report"],
     ["figures"],
     ["reproduce"],
+    ["api"],
     ["cli"],
     ["__main__"],
 ]

@@ -14,7 +14,7 @@ from conftest import assert_same
 from fednoil import rounds, runner
 from fednoil.config import load_config
 from fednoil.experiment import make_executor, make_experiment
-from fednoil.records import checkpoint
+from fednoil.records import checkpoint, store
 from fednoil.records.checkpoint import Checkpoints
 from fednoil.rounds import RunState
 from fednoil.runner import Silent, Simulation, run
@@ -180,7 +180,7 @@ def test_a_run_that_saves_behind_resumes_as_one_that_does_not(
     config = load_config(values)
     wanted = run(config, tmp_path / "plain", Silent())
     monkeypatch.setattr(
-        runner, "Checkpoints", lambda folder, hashes, behind: Checkpoints(folder, hashes, behind=not behind)
+        store, "Checkpoints", lambda folder, hashes, behind: Checkpoints(folder, hashes, behind=not behind)
     )
 
     class Stop(Silent):
@@ -214,7 +214,7 @@ def test_what_failed_behind_the_run_is_tried_again_at_its_end(
 
     monkeypatch.setattr(checkpoint, "write_bytes", full_once)
     monkeypatch.setattr(
-        runner, "Checkpoints", lambda folder, hashes, behind: Checkpoints(folder, hashes, behind=not behind)
+        store, "Checkpoints", lambda folder, hashes, behind: Checkpoints(folder, hashes, behind=not behind)
     )
     with pytest.raises(KeyboardInterrupt if stopped else OSError):
         run(load_config(values), tmp_path / "run", Stop())
@@ -236,7 +236,7 @@ def test_only_a_simulation_saves_behind_the_run(
     class Elsewhere:
         experiment = Simulation().experiment
 
-    monkeypatch.setattr(runner, "Checkpoints", noted)
+    monkeypatch.setattr(store, "Checkpoints", noted)
     monkeypatch.setattr(runner, "pick_device", lambda name: torch.device("cuda"))
     engine: Any = Simulation() if simulated else Elsewhere()
     with pytest.raises(KeyboardInterrupt):

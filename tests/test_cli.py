@@ -18,9 +18,9 @@ from made_runs import made_run
 from rich.console import Console
 
 from fednoil import __version__, runner
-from fednoil.cli.reporters import Bars
 from fednoil.config import load_config, preset_names
 from fednoil.learners import LEARNERS
+from fednoil.reporters import Bars
 from fednoil.servers import SERVERS
 
 COMMANDS = ["run", "presets", "methods", "data", "compare", "predict", "version"]

@@ -13,10 +13,10 @@ import pytest
 from conftest import tiny_arrays
 from test_cli import fednoil, sets
 
-from fednoil import runner
-from fednoil.cli.reporters import closing
 from fednoil.cli.stopping import Stopped
 from fednoil.experiment import Experiment
+from fednoil.records import store
+from fednoil.reporters import closing
 
 
 @pytest.fixture(autouse=True)
@@ -68,19 +68,19 @@ def test_how_to_go_on_is_told_only_where_that_works(
     tiny_npz: Path, monkeypatch: pytest.MonkeyPatch, seeds: tuple[str, ...], at: int
 ) -> None:
     """Stopped when seed `at` is about to write its config.toml, which says what goes on."""
-    begin = runner.begin
+    begin = store.begin
 
     def stopped(experiment: Experiment, *rest: Any) -> Any:
         if experiment.config.run.seed == at:
             raise Stopped(signal.SIGINT)
         return begin(experiment, *rest)
 
-    monkeypatch.setattr(runner, "begin", stopped)
+    monkeypatch.setattr(store, "begin", stopped)
     jobs = ("--jobs", 1) if seeds else ()
     told = fednoil("run", *sets(data__name=f"npz:{tiny_npz}"), *seeds, *jobs, "--out", "all", "-q")
     hint = "; go on with: fednoil run --resume --seeds 0..1 --out all" if at else ""
     assert told == (130, "", f"fednoil: interrupted{hint}\n")
-    monkeypatch.setattr(runner, "begin", begin)
+    monkeypatch.setattr(store, "begin", begin)
     status, _, err = fednoil("run", "--resume", *seeds, *jobs, "--out", "all", "-q")
     assert (status, "holds no run" in err) == ((0, False) if at else (2, True))
 

@@ -160,7 +160,7 @@ def test_records_are_on_disk_before_the_checkpoint_that_needs_them(
 
 DRIVER = """
 import os, signal, stat, sys
-import fednoil.runner, fednoil.cli.reporters  # once; each run is a fork of this process, made before any thread
+import fednoil.runner, fednoil.reporters  # once; each run is a fork of this process, made before any thread
 from fednoil.cli import main
 
 def run(args, moment):
@@ -313,7 +313,7 @@ def test_a_full_gpu_is_told_with_what_to_lower_and_resumed(
     assert results(out)["rounds.jsonl"] == results(reference)["rounds.jsonl"]
 
 
-@pytest.mark.parametrize("stage", ["make_executor", "predicted_labels"])
+@pytest.mark.parametrize("stage", ["fednoil.runner.make_executor", "fednoil.records.store.predicted_labels"])
 @pytest.mark.parametrize(
     "error",
     [
@@ -332,7 +332,7 @@ def test_a_gpu_that_is_full_before_or_after_the_rounds_is_told_too(
     """Where the data, networks and streams are put there, and where the last model looks at all samples."""
     out = tmp_path / "full"
     with monkeypatch.context() as patch:
-        patch.setattr(runner, stage, lambda *_: (_ for _ in ()).throw(error))
+        patch.setattr(stage, lambda *_: (_ for _ in ()).throw(error))
         line = refused("run", toml, "--out", out, "--quiet")
     assert f"memory is full ({str(error).splitlines()[0]}); lower run.parallel" in line
     assert all(word in line for word in ("32 at most", "--device cpu", "--resume", "train.batch_size"))

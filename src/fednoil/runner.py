@@ -1,4 +1,4 @@
-"""A recorded run: the round loop, its folder, its checkpoints, and what happens when it is stopped."""
+"""A run from start to end: the round loop, where it is kept, and what happens when it is stopped."""
 
 from __future__ import annotations
 
@@ -16,21 +16,9 @@ from fednoil import metrics, rounds
 from fednoil.config.schema import Config
 from fednoil.errors import Diverged, UserError, full_gpu, gpu_is_full
 from fednoil.executors.base import Executor, Progress
-from fednoil.experiment import (
-    Experiment,
-    Sites,
-    make_executor,
-    make_experiment,
-    pick_device,
-    pick_precision,
-    predicted_labels,
-)
-from fednoil.records.beginning import begin, check, has_manifest
-from fednoil.records.checkpoint import Checkpoints
-from fednoil.records.environment import environment, note, now, slower_noted
-from fednoil.records.events import EventFiles
-from fednoil.records.folder import CHECKPOINT, RunFolder
-from fednoil.records.model_file import save_model
+from fednoil.experiment import Experiment, make_executor, make_experiment, pick_device, pick_precision
+from fednoil.records.environment import environment, now
+from fednoil.records.store import InFolder, Store, hashes_of
 
 
 class Reporter(Protocol):
@@ -44,7 +32,7 @@ class Reporter(Protocol):
 
     def round(self, record: dict[str, Any]) -> None: ...
 
-    def finish(self, summary: dict[str, Any], folder: Path) -> None: ...
+    def finish(self, summary: dict[str, Any], folder: Path | None) -> None: ...
 
 
 class Silent:
@@ -62,7 +50,7 @@ class Silent:
     def round(self, record: dict[str, Any]) -> None:
         pass
 
-    def finish(self, summary: dict[str, Any], folder: Path) -> None:
+    def finish(self, summary: dict[str, Any], folder: Path | None) -> None:
         pass
 
     def close(self) -> None:
@@ -72,11 +60,11 @@ class Silent:
 class Engine(Protocol):
     """Where a run takes place: in this process, or in a federation."""
 
-    def experiment(self, config: Config, out: Path, *, going_on: bool) -> Experiment:
+    def experiment(self, config: Config, out: Path | None, *, going_on: bool) -> Experiment:
         """The experiment, `going_on` where `out` holds the beginning of it; writes nothing."""
         ...
 
-    def executor(self, experiment: Experiment, out: Path, device: torch.device) -> Executor:
+    def executor(self, experiment: Experiment, out: Path | None, device: torch.device) -> Executor:
         """Who does the clients' work; may write to `out`, which is the run's by now."""
         ...
 
@@ -91,10 +79,10 @@ class Simulation:
 
     data_dir: Path | None = None
 
-    def experiment(self, config: Config, out: Path, *, going_on: bool) -> Experiment:
+    def experiment(self, config: Config, out: Path | None, *, going_on: bool) -> Experiment:
         return make_experiment(config, self.data_dir)
 
-    def executor(self, experiment: Experiment, out: Path, device: torch.device) -> Executor:
+    def executor(self, experiment: Experiment, out: Path | None, device: torch.device) -> Executor:
         return make_executor(experiment, device)
 
     def environment(self, device: torch.device, precision: str) -> dict[str, Any]:
@@ -113,116 +101,79 @@ def run(
 ) -> dict[str, Any]:
     """Run an experiment to its end, simulated unless another engine is given, and record it under `out`; returns the
     summary."""
-    engine = engine or Simulation(data_dir)
-    folder = RunFolder(out)
-    check(folder, config, resume=resume, force=force)
+    store = InFolder(out, resume=resume, force=force)
+    carry_out(config, store, reporter, engine or Simulation(data_dir))
+    assert store.summary is not None
+    return store.summary
+
+
+def carry_out(config: Config, store: Store, reporter: Reporter, engine: Engine) -> None:
+    """Run an experiment to its end; the store has it then, or as far as it got if it was stopped."""
+    store.check(config)
     device = pick_device(config.run.device)
-    events = EventFiles(folder) if config.run.tensorboard else None
     # Nothing is created before the whole configuration and the data have proved good.
-    experiment = engine.experiment(config, out, going_on=resume and folder.is_run())
-    if config.model.start is not None and not folder.is_run():
+    experiment = engine.experiment(config, store.path, going_on=store.going_on)
+    if config.model.start is not None and not store.going_on:
         rounds.start(experiment)
-    with folder.locked(), _full_gpu_told(config):
-        check(folder, config, resume=resume, force=force)  # again: another process may have been here meanwhile
+    with store.held(config), _full_gpu_told(config):
         hashes = hashes_of(experiment)
         # A federation's nodes drop what the last checkpoint can't ask for any more: there it has to be on disk in time.
         behind = device.type == "cuda" and isinstance(engine, Simulation)
-        checkpoints = Checkpoints(out / CHECKPOINT, hashes, behind=behind)
-        if force:
-            folder.clear()
-        if resume and folder.is_finished(with_noise=has_manifest(experiment.setting)):
-            summary, records = folder.summary(), folder.keep_rounds(checkpoints.load().round_idx)
-            reporter.start(experiment, records)
-            reporter.finish(summary, out)
-            return summary
-        if resume and folder.is_run() and not checkpoints.exists():
-            reporter.say(f"{out} has no checkpoint yet (run.checkpoint_every): it begins anew, at round 1")
-        made_with = engine.environment(device, pick_precision(config.run.precision, device)) | hashes
-        state, records = begin(experiment, folder, checkpoints, made_with)
-        try:
-            state = rounds.placed(state, device)
-            executor = engine.executor(experiment, out, device)
-            reporter.start(experiment, records)
-            watchers = [reporter.round, slower_noted(folder, executor)]
-            if events is not None:
-                events.start(records)
-                watchers.append(events.round)
-            state = _play_all(experiment, executor, state, records, folder, checkpoints, reporter.local, watchers)
-        except Diverged as error:
-            kept = "; the last checkpoint is kept" if checkpoints.exists() else ""
-            told = f"{error} in a run of its own: another --out, or --force{kept}"
-            # Why there are no more rounds, in distinction to a run that was stopped.
-            note(folder, diverged={"at": now(), "after_round": len(records), "reason": told})
-            raise Diverged(told) from error
-        finally:
-            _settle(device)
-            if events is not None:
-                events.close()
-        summary = metrics.summarise(records, state.per_class) | hashes
-        summary |= rounds.policy_of(experiment, executor).finish(state)
-        _write_end(experiment, folder, state, device, summary)
-    reporter.finish(summary, out)
-    return summary
+        if store.finished(experiment, hashes, behind=behind):
+            reporter.start(experiment, store.records)
+        else:
+            if store.going_on and not store.kept():
+                reporter.say(f"{store.path} has no checkpoint yet (run.checkpoint_every): it begins anew, at round 1")
+            made_with = engine.environment(device, pick_precision(config.run.precision, device)) | hashes
+            store.begin(made_with)
+            _play(experiment, store, reporter, engine, device)
+    assert store.summary is not None
+    reporter.finish(store.summary, store.path)
 
 
-def hashes_of(experiment: Experiment) -> dict[str, str]:
-    """What a checkpoint belongs to: configuration, data, and who has which labels."""
-    return {
-        "config_hash": experiment.config.hash(),
-        "data_hash": experiment.setting.dataset.hash,
-        "noise_hash": experiment.setting.manifest_hash(),
-    }
-
-
-def _write_end(
-    experiment: Experiment, folder: RunFolder, state: rounds.RunState, device: torch.device, summary: dict[str, Any]
-) -> None:
-    """The files that a finished run has; the summary, which says that it is, comes last."""
-    model = experiment.server.exported(state.final)
-    accuracies = summary.get("final_accuracy"), summary.get("per_class_accuracy", ())
-    save_model(folder.path / "model.safetensors", experiment, model, *accuracies)
-    if not isinstance(experiment.setting, Sites):  # whose labels stay with them
-        predicted, given = predicted_labels(experiment, device, model), experiment.setting.labels.given
-        folder.write_confusion(metrics.agreement(predicted, given, experiment.task.num_classes))
-    folder.write_summary(summary)
+def _play(experiment: Experiment, store: Store, reporter: Reporter, engine: Engine, device: torch.device) -> None:
+    """Play the rounds that are left and finish the run."""
+    assert store.state is not None
+    try:
+        store.state = rounds.placed(store.state, device)
+        executor = engine.executor(experiment, store.path, device)
+        reporter.start(experiment, store.records)
+        _play_all(experiment, executor, store, reporter.local, [reporter.round, *store.watchers(executor)])
+    except Diverged as error:
+        kept = "; the last checkpoint is kept" if store.kept() else ""
+        told = f"{error} in a run of its own: another --out, or --force{kept}" if store.path else str(error)
+        # Why there are no more rounds, in distinction to a run that was stopped.
+        store.note(diverged={"at": now(), "after_round": len(store.records), "reason": told})
+        raise Diverged(told) from error
+    finally:
+        _settle(device)
+        store.close()
+    summary = metrics.summarise(store.records, store.state.per_class) | hashes_of(experiment)
+    summary |= rounds.policy_of(experiment, executor).finish(store.state)
+    store.end(summary, device)
 
 
 def _play_all(
     experiment: Experiment,
     executor: Executor,
-    state: rounds.RunState,
-    records: list[dict[str, Any]],
-    folder: RunFolder,
-    checkpoints: Checkpoints,
+    store: Store,
     progress: Progress,
     watchers: Sequence[Callable[[dict[str, Any]], None]],
-) -> rounds.RunState:
-    """Play the remaining rounds; whatever stops them, the last whole round is checkpointed first."""
-    config = experiment.config
+) -> None:
+    """Play the remaining rounds; whatever stops them, the last whole round is kept first."""
     try:
-        while state.round_idx < config.train.rounds:
-            after, record = rounds.play(experiment, executor, state, progress)
+        while store.state is not None and store.state.round_idx < experiment.config.train.rounds:
+            after, record = rounds.play(experiment, executor, store.state, progress)
             with _uninterrupted():
-                folder.append_round(record)
-                records.append(record)
-                state = after
-                if state.round_idx % config.run.checkpoint_every == 0 or state.round_idx == config.train.rounds:
-                    folder.flush_rounds()
-                    checkpoints.save(state)
+                store.add(record, after)
             for watch in watchers:
                 watch(record)
         with _uninterrupted():
-            checkpoints.wait()
+            store.settle()
     except BaseException:
-        with _uninterrupted(), contextlib.suppress(OSError):
-            with contextlib.suppress(OSError):  # what could not be written behind the run is tried once more
-                checkpoints.wait()
-            if state.round_idx > checkpoints.round_idx:
-                folder.flush_rounds()
-                checkpoints.save(state)
-                checkpoints.wait()
+        with _uninterrupted():
+            store.rescue()
         raise
-    return state
 
 
 @contextlib.contextmanager

@@ -26,8 +26,8 @@ from fednoil.learners.base import Client, chunks
 from fednoil.records.checkpoint import Checkpoints
 from fednoil.records.folder import CHECKPOINT, RunFolder
 from fednoil.records.model_file import LoadedModel, load_model
+from fednoil.records.store import hashes_of
 from fednoil.rounds import RunState
-from fednoil.runner import hashes_of
 from fednoil.tensors import Tensors, cpu
 
 

@@ -91,7 +91,7 @@ def run(
     """Run an experiment and record it in a folder."""
     if tied:
         stop_with_standard_input()
-    from fednoil.cli.reporters import Bars, JsonLines, Plain
+    from fednoil.reporters import Bars, JsonLines, Plain
     from fednoil.runner import Silent
     from fednoil.runner import run as run_experiment
 

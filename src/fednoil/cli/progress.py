@@ -19,8 +19,8 @@ from rich.progress import (
 
 from fednoil.batch.cell import Cell
 from fednoil.batch.workers import Outcome
-from fednoil.cli.reporters import lost_classes
 from fednoil.records.folder import RunFolder
+from fednoil.reporters import lost_classes, names_in
 
 
 class Lines:
@@ -57,7 +57,7 @@ class Lines:
             return f"failed: {outcome.reason}"
         folder = self.out / outcome.cell.folder
         summary = RunFolder(folder).summary()
-        lost = lost_classes(summary, folder, outcome.cell.config.learner.lost_class_advice())
+        lost = lost_classes(summary, names_in(folder), outcome.cell.config.learner.lost_class_advice())
         return "; ".join(filter(None, [f"{summary['final_accuracy']:.2f} % in {outcome.seconds:.0f} s", lost]))
 
 

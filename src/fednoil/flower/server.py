@@ -40,13 +40,13 @@ class FlowerEngine:
         self.command = command
         self.members: Members | None = None
 
-    def experiment(self, config: Config, out: Path, *, going_on: bool) -> Experiment:
+    def experiment(self, config: Config, out: Path | None, *, going_on: bool) -> Experiment:
         """Gather the nodes; the experiment knows of them what they have told, or all if they share a dataset."""
         check_simulated_only(config)
         whole = None if config.data.name == SITES else make_experiment(config)
         partitions = None if whole is None else whole.setting.num_clients
         members = Members(Wire(self.grid, config.federation.timeout), config, partitions)
-        if going_on and (out / ROSTER).is_file():
+        if going_on and out is not None and (out / ROSTER).is_file():
             members.load(out)
         self.members = members
         members.gather()
@@ -57,8 +57,9 @@ class FlowerEngine:
         check_update_privacy(experiment)
         return experiment
 
-    def executor(self, experiment: Experiment, out: Path, device: torch.device) -> Executor:
+    def executor(self, experiment: Experiment, out: Path | None, device: torch.device) -> Executor:
         assert self.members is not None
+        assert out is not None
         return FlowerExecutor(experiment, self.members, out, device)
 
     def environment(self, device: torch.device, precision: str) -> dict[str, Any]:
@@ -99,7 +100,7 @@ class Lines(runner.Silent):
         parts += ["model kept: too few updates, or no finite mean of them"] if record.get("kept") else []
         log.info("%s  %.1f s", "  ".join(parts), record["wall_s"])
 
-    def finish(self, summary: dict[str, Any], folder: Path) -> None:
+    def finish(self, summary: dict[str, Any], folder: Path | None) -> None:
         log.info("finished; results in %s", folder)
 
 

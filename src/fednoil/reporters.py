@@ -1,8 +1,10 @@
-"""How a run is shown: bars on a terminal, plain lines elsewhere, or JSON for programs."""
+"""How a run is shown: bars on a terminal, a line that changes in a notebook, lines elsewhere, JSON for programs."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,22 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from fednoil.errors import UserError
 from fednoil.experiment import Experiment
 from fednoil.records.model_file import class_names
-from fednoil.runner import Silent
+from fednoil.runner import Reporter, Silent
+
+
+def reporter_for(progress: bool | Reporter | None) -> Reporter:
+    """Whoever shows a run that Python code has started: None shows it where somebody is watching, on a terminal and in
+    a notebook; True everywhere."""
+    if not isinstance(progress, bool | None):
+        return progress
+    console = Console()
+    if progress is False:
+        return Silent()
+    if console.is_jupyter:
+        return Notebook()
+    if console.is_terminal:
+        return Bars(console)
+    return Plain(console) if progress else Silent()
 
 
 class JsonLines(Silent):
@@ -29,6 +46,7 @@ class Plain(Silent):
         self.console = console
         self.rounds = 0
         self.advice = ""
+        self.names: tuple[str, ...] = ()
 
     def say(self, line: str) -> None:
         self.console.print(line, markup=False, highlight=False, soft_wrap=True)
@@ -36,14 +54,15 @@ class Plain(Silent):
     def start(self, experiment: Experiment, done: list[dict[str, Any]]) -> None:
         self.rounds = experiment.config.train.rounds
         self.advice = experiment.config.learner.lost_class_advice()
+        self.names = experiment.setting.dataset.class_names
         for line in headline(experiment, done):
             self.say(line)
 
     def round(self, record: dict[str, Any]) -> None:
         self.say(f"round {record['round']}/{self.rounds}  {_figures(record)}  {record['wall_s']:.1f} s")
 
-    def finish(self, summary: dict[str, Any], folder: Path) -> None:
-        self.say(closing(summary, folder, self.advice))
+    def finish(self, summary: dict[str, Any], folder: Path | None) -> None:
+        self.say(closing(summary, folder, self.names, self.advice))
 
 
 class Bars(Silent):
@@ -62,12 +81,14 @@ class Bars(Silent):
         self._rounds: TaskID | None = None
         self._local: TaskID | None = None
         self.advice = ""
+        self.names: tuple[str, ...] = ()
 
     def say(self, line: str) -> None:
         self.console.print(line, markup=False, highlight=False)
 
     def start(self, experiment: Experiment, done: list[dict[str, Any]]) -> None:
         self.advice = experiment.config.learner.lost_class_advice()
+        self.names = experiment.setting.dataset.class_names
         for line in headline(experiment, done):
             self.say(line)
         total = experiment.config.train.rounds
@@ -89,12 +110,53 @@ class Bars(Silent):
         accuracy = record["test_accuracy"]
         return _figures(record) if self.console.width >= 130 or accuracy is None else f"{accuracy:.1f} %"
 
-    def finish(self, summary: dict[str, Any], folder: Path) -> None:
+    def finish(self, summary: dict[str, Any], folder: Path | None) -> None:
         self.close()
-        self.say(closing(summary, folder, self.advice))
+        self.say(closing(summary, folder, self.names, self.advice))
 
     def close(self) -> None:
         self.progress.stop()
+
+
+class Notebook(Plain):
+    """One line in a notebook's output that changes as the run goes on."""
+
+    def __init__(self) -> None:
+        super().__init__(Console())
+        from IPython.display import display  # pyright: ignore[reportMissingImports]
+
+        self._lines: list[str] = []
+        self._last, self._share = "", 0.0
+        self._display = display(_Text(""), display_id=True)
+
+    def say(self, line: str) -> None:
+        self._lines += line.splitlines()
+        self._show()
+
+    def local(self, share: float) -> None:
+        if share - self._share >= 0.05 or share < self._share:
+            self._share = share
+            self._show(f"{self._last}  next round: {100 * share:.0f} %")
+
+    def round(self, record: dict[str, Any]) -> None:
+        self._last = f"round {record['round']}/{self.rounds}  {_figures(record)}"
+        self._show(self._last)
+
+    def _show(self, more: str = "") -> None:
+        self._display.update(_Text("\n".join([*self._lines, *filter(None, [more])])))
+
+
+class _Text:
+    """Plain text as a notebook shows it."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def _repr_html_(self) -> str:
+        return f"<pre style='margin:0'>{escape(self.text)}</pre>"
 
 
 def headline(experiment: Experiment, done: list[dict[str, Any]]) -> list[str]:
@@ -114,36 +176,37 @@ def headline(experiment: Experiment, done: list[dict[str, Any]]) -> list[str]:
     return [first, "all rounds are done already" if whole else f"going on after round {len(done)}"]
 
 
-def closing(summary: dict[str, Any], folder: Path, advice: str = "") -> str:
-    """How a run ended; a second line tells the classes that it has lost."""
+def closing(summary: dict[str, Any], folder: Path | None, names: Sequence[str] = (), advice: str = "") -> str:
+    """How a run ended; a second line lists the classes that it has lost."""
     known = summary["final_accuracy"] is not None
     accuracy = f"{summary['final_accuracy']:.2f} %, best {summary['best_accuracy']:.2f} %" if known else "not known"
-    told = f"final accuracy {accuracy}, {summary['wall_s']:.1f} s; results in {folder}"
-    return "\n".join(filter(None, [told, lost_classes(summary, folder, advice) if known else ""]))
+    where = "" if folder is None else f"; results in {folder}"
+    told = f"final accuracy {accuracy}, {summary['wall_s']:.1f} s{where}"
+    return "\n".join(filter(None, [told, lost_classes(summary, names, advice) if known else ""]))
 
 
 _NAMED = 10  # classes in one line
 
 
-def lost_classes(summary: dict[str, Any], folder: Path, advice: str) -> str:
+def lost_classes(summary: dict[str, Any], names: Sequence[str], advice: str) -> str:
     """Which classes have no right answer at a run's end, by name where they have one, and the learner's advice; ""
     where none is lost."""
     numbers = [c for c, right in enumerate(summary.get("per_class_accuracy") or ()) if right == 0]
     if not numbers:
         return ""
-    names = _class_names(folder)
-    lost = [f"'{names[c]}'" if names.get(c, str(c)) != str(c) else str(c) for c in numbers]
+    named = dict(enumerate(names))
+    lost = [f"'{named[c]}'" if named.get(c, str(c)) != str(c) else str(c) for c in numbers]
     more = f" and {len(lost) - _NAMED} more" if len(lost) > _NAMED else ""
     which = f"class {lost[0]}" if len(lost) == 1 else f"the classes {', '.join(lost[:_NAMED])}{more}"
     return "; ".join(filter(None, [f"no test image of {which} is classified rightly", advice]))
 
 
-def _class_names(folder: Path) -> dict[int, str]:
-    """The names of a run's classes by number, as its model has them; none where that isn't there any more."""
+def names_in(folder: Path) -> tuple[str, ...]:
+    """The names of a recorded run's classes, as its model has them; none where that isn't there any more."""
     try:
-        return dict(enumerate(class_names(folder / "model.safetensors")))
+        return class_names(folder / "model.safetensors")
     except UserError:
-        return {}
+        return ()
 
 
 def _figures(record: dict[str, Any]) -> str:

@@ -1,0 +1,215 @@
+"""Where a run is kept while it is played: in this process's memory, or in a folder as well.
+
+A store holds the run as far as it got: the experiment, the state after the last whole round and the records of all
+rounds. `InFolder` writes the same to disk, so that a run that was stopped, by whatever, goes on from there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fednoil import metrics, rounds
+from fednoil.config.schema import Config
+from fednoil.errors import UserError
+from fednoil.executors.base import Executor
+from fednoil.experiment import Experiment, predicted_labels
+from fednoil.records.beginning import begin, check, has_manifest
+from fednoil.records.checkpoint import Checkpoints
+from fednoil.records.environment import note, slower_noted
+from fednoil.records.events import EventFiles
+from fednoil.records.folder import CHECKPOINT, RunFolder
+from fednoil.records.model_file import save_model
+
+Record = dict[str, Any]
+Watcher = Callable[[Record], None]
+
+
+class Store:
+    """A run in memory; nothing is written."""
+
+    def __init__(self) -> None:
+        self.experiment: Experiment | None = None
+        self.state: rounds.RunState | None = None
+        self.records: list[Record] = []
+        self.summary: dict[str, Any] | None = None  # of a finished run
+        self.made_with: dict[str, Any] = {}
+
+    @property
+    def path(self) -> Path | None:
+        """The run's folder."""
+        return None
+
+    @property
+    def going_on(self) -> bool:
+        """Whether it holds the beginning of the run."""
+        return False
+
+    def check(self, config: Config) -> None:
+        """Refuse what can't be kept here, before anything is loaded or made; changes nothing."""
+        if config.run.tensorboard:
+            raise UserError("run.tensorboard = true writes files, and a run without out= writes none; give a folder")
+
+    @contextlib.contextmanager
+    def held(self, config: Config) -> Iterator[None]:
+        """Keep others out until the run has ended."""
+        yield
+
+    def finished(self, experiment: Experiment, hashes: dict[str, str], *, behind: bool) -> bool:
+        """Whether the whole run is here already, and needs no more than to be read; called first of all."""
+        self.experiment = experiment
+        return False
+
+    def begin(self, made_with: dict[str, Any]) -> None:
+        """Set the state and the records to go on from."""
+        assert self.experiment is not None
+        self.made_with = made_with
+        self.state, self.records = rounds.start(self.experiment), []
+
+    def watchers(self, executor: Executor) -> list[Watcher]:
+        """Who else is given each round's record."""
+        return []
+
+    def add(self, record: Record, state: rounds.RunState) -> None:
+        """Keep a round that was played."""
+        self.records.append(record)
+        self.state = state
+
+    def settle(self) -> None:
+        """Wait until everything that was kept is safe."""
+
+    def rescue(self) -> None:
+        """Save the last whole round of a run that is stopped."""
+
+    def note(self, **more: dict[str, Any]) -> None:
+        """Add to what is known of how the run was made."""
+        self.made_with |= more
+
+    def kept(self) -> bool:
+        """Whether a run that fails leaves a checkpoint."""
+        return False
+
+    def end(self, summary: dict[str, Any], device: torch.device) -> None:
+        """Keep the summary of the finished run, whose last model is on `device`."""
+        self.summary = summary
+
+    def close(self) -> None:
+        """Let go of files, however the run has ended."""
+
+
+class InFolder(Store):
+    """A run in memory and in a folder, written so that it can go on after a crash at any moment."""
+
+    def __init__(self, path: Path, *, resume: bool = False, force: bool = False) -> None:
+        super().__init__()
+        self.folder = RunFolder(path)
+        self._resume, self._force = resume, force
+        self._events: EventFiles | None = None
+        self._checkpoints: Checkpoints | None = None
+
+    @property
+    def path(self) -> Path:
+        return self.folder.path
+
+    @property
+    def going_on(self) -> bool:
+        return self._resume and self.folder.is_run()
+
+    @property
+    def checkpoints(self) -> Checkpoints:
+        assert self._checkpoints is not None
+        return self._checkpoints
+
+    def check(self, config: Config) -> None:
+        check(self.folder, config, resume=self._resume, force=self._force)
+        self._events = EventFiles(self.folder) if config.run.tensorboard else None
+
+    @contextlib.contextmanager
+    def held(self, config: Config) -> Iterator[None]:
+        with self.folder.locked():
+            # Again: another process may have been here meanwhile.
+            check(self.folder, config, resume=self._resume, force=self._force)
+            yield
+
+    def finished(self, experiment: Experiment, hashes: dict[str, str], *, behind: bool) -> bool:
+        self.experiment = experiment
+        self._checkpoints = Checkpoints(self.path / CHECKPOINT, hashes, behind=behind)
+        if self._force:
+            self.folder.clear()
+        if not (self._resume and self.folder.is_finished(with_noise=has_manifest(experiment.setting))):
+            return False
+        self.summary, self.state = self.folder.summary(), self.checkpoints.load()
+        self.records = self.folder.keep_rounds(self.state.round_idx)
+        return True
+
+    def begin(self, made_with: dict[str, Any]) -> None:
+        assert self.experiment is not None
+        self.made_with = made_with
+        self.state, self.records = begin(self.experiment, self.folder, self.checkpoints, made_with)
+
+    def watchers(self, executor: Executor) -> list[Watcher]:
+        found = [slower_noted(self.folder, executor)]
+        if self._events is not None:
+            self._events.start(self.records)
+            found.append(self._events.round)
+        return found
+
+    def add(self, record: Record, state: rounds.RunState) -> None:
+        assert self.experiment is not None
+        self.folder.append_round(record)
+        super().add(record, state)
+        config = self.experiment.config
+        if state.round_idx % config.run.checkpoint_every == 0 or state.round_idx == config.train.rounds:
+            self._save()
+
+    def _save(self) -> None:
+        assert self.state is not None
+        self.folder.flush_rounds()
+        self.checkpoints.save(self.state)
+
+    def settle(self) -> None:
+        self.checkpoints.wait()
+
+    def rescue(self) -> None:
+        with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # what could not be written behind the run is tried once more
+                self.checkpoints.wait()
+            if self.state is not None and self.state.round_idx > self.checkpoints.round_idx:
+                self._save()
+                self.checkpoints.wait()
+
+    def note(self, **more: dict[str, Any]) -> None:
+        note(self.folder, **more)
+
+    def kept(self) -> bool:
+        return self.checkpoints.exists()
+
+    def end(self, summary: dict[str, Any], device: torch.device) -> None:
+        """The files that a finished run has; the summary, which says that it is, comes last."""
+        assert self.experiment is not None
+        assert self.state is not None
+        experiment, model = self.experiment, self.experiment.server.exported(self.state.final)
+        accuracies = summary.get("final_accuracy"), summary.get("per_class_accuracy", ())
+        save_model(self.path / "model.safetensors", experiment, model, *accuracies)
+        if has_manifest(experiment.setting):  # sites keep their labels
+            predicted, given = predicted_labels(experiment, device, model), experiment.setting.labels.given
+            self.folder.write_confusion(metrics.agreement(predicted, given, experiment.task.num_classes))
+        self.folder.write_summary(summary)
+        super().end(summary, device)
+
+    def close(self) -> None:
+        if self._events is not None:
+            self._events.close()
+
+
+def hashes_of(experiment: Experiment) -> dict[str, str]:
+    """What a checkpoint belongs to: configuration, data, and who has which labels."""
+    return {
+        "config_hash": experiment.config.hash(),
+        "data_hash": experiment.setting.dataset.hash,
+        "noise_hash": experiment.setting.manifest_hash(),
+    }
