@@ -68,8 +68,8 @@ bench-gpu: ## the same on a GPU; PY names the Python to use
 	$(PY) benchmarks/checkpoints.py --device cuda --json benchmarks/results/checkpoints-cuda.json
 	$(PY) benchmarks/charts.py
 
-results: setup ## add the runs in RUNS to experiments/reproduce and write its tables and figures
-	$(PY) experiments/reproduce/build.py $(RUNS)
+results: setup ## add the runs in RUNS to experiments/paper and write its tables
+	$(PY) experiments/paper/build.py $(RUNS)
 
 clean: ## remove the environment and caches; runs/ stays
 	rm -rf $(VENV) .triton benchmarks/.peers .pytest_cache .ruff_cache .hypothesis

@@ -16,7 +16,7 @@ import tomllib
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 from urllib.parse import unquote
 
 import pytest
@@ -25,10 +25,8 @@ from typer.main import get_command
 import fednoil
 from fednoil.cli.main import app
 from fednoil.config import Config, load_config, preset_names
+from fednoil.config.axes import AXES
 from fednoil.errors import UserError
-from fednoil.learners import LEARNERS
-from fednoil.schedules import ScheduleConfig
-from fednoil.servers import SERVERS
 
 ROOT = Path(__file__).resolve().parents[1]
 DECISIONS = sorted((ROOT / "docs/decisions").glob("*.md"))
@@ -170,10 +168,17 @@ def options() -> dict[str, set[str]]:
     }
 
 
+@cache
+def script_options() -> set[str]:
+    """The long options of the scripts beside the package."""
+    scripts = [path for folder in ("tools", "benchmarks", "experiments") for path in (ROOT / folder).rglob("*.py")]
+    return {option for path in scripts for option in re.findall(r"\"(--[a-z-]+)\"", path.read_text(encoding="utf-8"))}
+
+
 def wrong_commands(text: str, _path: Path) -> list[str]:
     wrong = []
     of_none = {"--help", *(option for param in get_command(app).params for option in param.opts)}
-    everywhere = of_none.union(*options().values())
+    everywhere = of_none.union(*options().values(), script_options())
     for line in code_lines(text):
         if line.startswith("--"):
             wrong += [f"option {o}" for o in re.findall(r"^--[a-z-]+", line) if o not in everywhere]
@@ -198,11 +203,10 @@ def wrong_commands(text: str, _path: Path) -> list[str]:
 
 @cache
 def keys() -> dict[str, set[str]]:
-    """The keys of every section, those of all methods together."""
+    """The keys of every section, those of all its plugins together."""
     found = {name: set(getattr(f.annotation, "model_fields", {})) for name, f in Config.model_fields.items()}
-    found["server"] |= {key for cls in SERVERS.values() for key in cls.Config.model_fields}
-    found["learner"] |= {key for cls in LEARNERS.values() for key in cls.Config.model_fields}
-    found["schedule"] |= {key for cls in get_args(ScheduleConfig) for key in cls.model_fields}
+    for section, axes in AXES.items():
+        found[section] |= {key for axis in axes for name in axis.table for key in axis.config(name).model_fields}
     return found
 
 

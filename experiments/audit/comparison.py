@@ -39,6 +39,8 @@ def compare(path: Path) -> list[dict[str, Any]]:
         per_client(*pair) for pair in ((estimate.estimate, mean), (estimate.estimate, final), (peer.estimate, final))
     ]
     rows = [_measured(name, spans, wrong, parts) for name, parts in zip(NAMES, found, strict=False)]
+    blind = [estimate.estimate(mean[s], given[s], np.random.default_rng(0)) for s in spans]
+    rows.append(_measured(NAMES[5], spans, wrong, blind))
     references = path.parent / "references" / str(data["references"])
     if references.is_file():
         with np.load(references) as other:

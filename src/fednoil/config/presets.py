@@ -19,7 +19,7 @@ DATASETS: dict[str, Values] = {
         "data": {"name": "fashion-mnist"},
         "partition": {"samples_per_client": 600},
         "model": {"name": "cnn", "width": 32},
-        "train": {"rounds": 150, "pad": 2},  # the paper gives no shift; see experiments/fashion-mnist
+        "train": {"rounds": 150, "pad": 2},  # the paper gives no shift; see experiments/paper
     },
     "cifar10": {
         "data": {"name": "cifar10"},

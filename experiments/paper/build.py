@@ -1,0 +1,238 @@
+"""From run folders to the committed results: the record, the tables of this page and of the project's, the picture.
+
+    python experiments/paper/build.py [RUNS ...]
+
+Given runs are added to `results.parquet`, in place of earlier ones with the same configuration and seed. Recorded runs
+stay as they were written: their configurations are never rewritten with today's keys. `results.csv` has a line for
+each run, for readers and for `git diff`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import math
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from scipy.stats import ttest_ind_from_stats
+
+from fednoil.config.presets import NOISES, SETTINGS
+from fednoil.pages.marked import fill
+from fednoil.paper import METHODS, Cell
+from fednoil.report.record import read_record, write_record
+from fednoil.report.results import Results, Row
+from fednoil.report.runs import Run, load_runs
+from fednoil.report.sheets import paper_value
+from fednoil.report.text import markdown_claims
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+RECORD = HERE / "results.parquet"
+PAPERS_SEEDS = 5  # of the paper's means and deviations
+CHANCE = 0.05
+PAD_4 = ("train.pad=4",)
+LOGARITHM = "fednoil-logarithm"
+
+
+def collect(given: Sequence[Path], record: Path = RECORD) -> pa.Table:
+    """The record with the given runs added, each configuration and seed once."""
+    tables, runs = [], []
+    if given:
+        with tempfile.TemporaryDirectory() as folder:
+            write_record(load_runs(given)[0], path := Path(folder) / "new.parquet")
+            tables, runs = [pq.read_table(path)], read_record(path)
+    if record.is_file():
+        tables.append(pq.read_table(record))
+        runs += read_record(record)
+    chosen = {id(run) for run in Results(runs).runs}
+    rows = [row for table in tables for row in table.to_pylist()]
+    kept = [row for row, run in zip(rows, runs, strict=True) if id(run) in chosen]
+    return pa.Table.from_pylist(sorted(kept, key=lambda row: (row["name"], row["config"])), tables[0].schema)
+
+
+def csv_text(runs: Sequence[Run]) -> str:
+    """One line a run: what it was and what came out."""
+    text = io.StringIO()
+    names = ["setting", "method", "seed", "rounds", "finished", "final", "best", "last10", "converged"]
+    names += ["noise_ratio", "label_precision", "label_recall", "batches", "seconds", "computed_in", "device"]
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*names, "version", "config_hash"])
+    for run in sorted(runs, key=lambda run: (run.place.title, run.place.method_title, run.conduct, run.seed)):
+        s = run.summary
+        start = [run.place.title, run.place.method_title, run.seed, run.rounds, run.finished]
+        accuracies = [f"{s[key]:.2f}" for key in ("final_accuracy", "best_accuracy", "last10_accuracy")]
+        means = [_mean(run, key) for key in ("noise_ratio", "label_precision", "label_recall")]
+        about = [s["train_batches"], f"{s['wall_s']:.1f}", ", ".join(run.conduct), run.environment.get("device", "")]
+        hashed = s.get("config_hash", "")[:12]
+        writer.writerow([*start, *accuracies, s["converged"], *means, *about, version(run), hashed])
+    return text.getvalue()
+
+
+def _mean(run: Run, key: str) -> str:
+    """The mean over rounds, or nothing where no round has the figure."""
+    curve = run.curves.get(key)
+    return "" if curve is None or not np.isfinite(curve).any() else f"{np.nanmean(curve):.2f}"
+
+
+def version(run: Run) -> str:
+    """The package's version that made a run; empty for runs from before it was recorded."""
+    return run.environment.get("packages", {}).get("fednoil") or ""
+
+
+def within_chance(row: Row, paper: Cell) -> bool | None:
+    """Whether Welch's test on means and deviations can't tell ours from the paper's; None where one has no spread."""
+    ours = row.figure("accuracy")
+    assert ours is not None  # every run has an accuracy
+    if ours.std is None or ours.starred or paper.std is None:
+        return None
+    test = ttest_ind_from_stats(ours.mean, ours.std, len(row.runs), paper.mean, paper.std, PAPERS_SEEDS, False)
+    return not float(test.pvalue) < CHANCE
+
+
+def cell(row: Row | None, paper: Cell | None) -> str:
+    """`84.46 ± 0.62 (5; paper 82.46 ± 0.54)`; ≈: no more than chance between them."""
+    if row is None:
+        return "–"
+    figure = row.figure("accuracy")
+    assert figure is not None
+    beside = [str(len(row.runs)), *([row.progress] if row.progress else [])]
+    beside += [f"last {row.last_round()}"] if figure.starred else []
+    fallen = not figure.starred and row.finished and any(run.fallen for run in row.runs)
+    beside += [f"best {row.best_round()}"] if fallen or not row.finished else []
+    chance = paper is not None and row.finished and within_chance(row, paper)
+    beside += [f"paper {'≈ ' if chance else ''}{paper}"] if paper else []
+    return f"{figure if row.finished else row.last_round()} ({'; '.join(beside)})"
+
+
+class Cells:
+    """The rows of one dataset by setting, noise, method and changes."""
+
+    def __init__(self, results: Results, dataset: str) -> None:
+        self.rows = {}
+        for row in results.rows:
+            place = row.place
+            if place.family == "paper" and place.dataset == dataset and not place.method_changes:
+                self.rows[place.setting, place.noise, place.method, place.setting_changes] = row
+
+    def columns(self) -> list[tuple[str, str]]:
+        """Settings and noises that were run, in the paper's order."""
+        found = {key[:2] for key in self.rows}
+        return [(s, n) for s in SETTINGS for n in NOISES if (s, n) in found and not n.endswith("-shared")]
+
+    def line(self, title: str, method: str, changes: tuple[str, ...] = ()) -> str | None:
+        """A line of the table; None where nothing was run."""
+        found = [self.rows.get((*spot, method, changes)) for spot in self.columns()]
+        if not any(found):
+            return None
+        return f"| {' | '.join([title, *(cell(row, _paper(row)) for row in found)])} |"
+
+
+def _paper(row: Row | None) -> Cell | None:
+    """The paper's value for this place, wherever it prints one."""
+    if row is None:
+        return None
+    tables = ("2",) if row.place.setting in ("100-clients", "imbalanced") else ("1", "3", "4")
+    return next((found for table in tables if (found := paper_value(table, row.place, "accuracy"))), None)
+
+
+def table(results: Results, dataset: str) -> str:
+    """All methods in all settings that were run, ours beside the paper's."""
+    cells = Cells(results, dataset)
+    head = ["", *(f"{setting} {noise}" for setting, noise in cells.columns())]
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    titles = {ours: paper for paper, ours in reversed(METHODS.items())} | {LOGARITHM: "FedNoiL(Logarithm)"}
+    for method in dict.fromkeys(METHODS.values()):
+        lines += [line] if (line := cells.line(titles[method], method)) else []
+    lines += [line] if (line := cells.line("FedNoiL(Logarithm), 4-pixel shifts", LOGARITHM, PAD_4)) else []
+    return "\n".join(lines)
+
+
+def headline(results: Results) -> str:
+    """FedNoiL(Logarithm) and FedAvg on Fashion-MNIST, next to the paper's FedNoiL."""
+    cells = Cells(results, "fashion-mnist")
+    head = ["Fashion-MNIST", "FedAvg: last (best) round", "FedNoiL", "FedNoiL, 4-pixel shifts", "paper's FedNoiL"]
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    for setting, noise in cells.columns():
+        ours = cells.rows.get((setting, noise, LOGARITHM, ()))
+        average = cells.rows.get((setting, noise, "fedavg", ()))
+        shifted = cells.rows.get((setting, noise, LOGARITHM, PAD_4))
+        if ours is None:
+            continue
+        plain = "–" if average is None else f"{average.last_round()} ({average.best_round()})"
+        paper = _paper(ours)
+        chance = "≈ " if paper and within_chance(ours, paper) else ""
+        known = [plain, _short(ours), "–" if shifted is None else _short(shifted), f"{chance}{paper or '–'}"]
+        lines.append(f"| {' | '.join([f'{setting}, {noise}', *known])} |")
+    return "\n".join(lines)
+
+
+def _short(row: Row) -> str:
+    return f"{row.figure('accuracy')} (n = {len(row.runs)})"
+
+
+def about(results: Results) -> str:
+    """How many runs, where, by which versions."""
+    runs = results.runs
+    devices = sorted({str(run.environment.get("device", "not recorded")) for run in runs})
+    versions = sorted({version(run) or "not recorded (before 0.2)" for run in runs})
+    conducts = sorted({", ".join(run.conduct) for run in runs})
+    hours = sum(run.summary["wall_s"] for run in runs) / 3600
+    return (
+        f"{len(runs)} runs, {hours:.1f} hours of computing. Device: {', '.join(devices)}. "
+        f"Computed in: {', '.join(conducts)}. Version of fednoil: {', '.join(versions)}."
+    )
+
+
+def parts(results: Results) -> dict[str, str]:
+    """What stands between `<!-- NAME -->` and `<!-- end -->` on the pages."""
+    papers = results.some(lambda row: not row.place.setting_changes and not row.place.noise.endswith("-shared"))
+    return {
+        "about": about(results),
+        "results": table(results, "fashion-mnist"),
+        "headline": headline(results),
+        "claims": markdown_claims(papers),
+    }
+
+
+def draw(results: Results, path: Path) -> None:
+    """Accuracy over rounds of a few methods, mean over seeds, one panel a noise."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    cells = Cells(results, "fashion-mnist")
+    shown = {LOGARITHM: "FedNoiL(Logarithm)", "fedavg": "FedAvg", "fedavg+dividemix": "FedAvg+DivideMix"}
+    spots = [spot for spot in cells.columns() if all((*spot, method, ()) in cells.rows for method in shown)]
+    figure, axes = pyplot.subplots(1, len(spots), figsize=(4 * len(spots), 3), sharey=True, squeeze=False)
+    for axis, spot in zip(axes[0], spots, strict=True):
+        for (method, title), style in zip(shown.items(), ("-", "--", "-."), strict=True):
+            runs = cells.rows[*spot, method, ()].runs
+            axis.plot(np.mean([run.curves["test_accuracy"] for run in runs], axis=0), style, label=title, linewidth=1.2)
+        axis.set(title=" ".join(spot), xlabel="round")
+    axes[0][0].set(ylabel="test accuracy, %", ylim=(40, math.inf if not spots else 92))
+    axes[0][-1].legend(fontsize=8)
+    figure.tight_layout()
+    figure.savefig(path, dpi=90, metadata={"Software": ""})
+    pyplot.close(figure)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", nargs="*", type=Path, help="run folders, or folders of them, to add to the record")
+    pq.write_table(collect(parser.parse_args().runs), RECORD, compression="zstd")
+    results = Results(read_record(RECORD))
+    (HERE / "results.csv").write_text(csv_text(results.runs), encoding="utf-8")
+    draw(results, HERE / "rounds.png")
+    for readme in (HERE / "README.md", ROOT / "README.md"):
+        readme.write_text(fill(readme.read_text(encoding="utf-8"), parts(results), once=False), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

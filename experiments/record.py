@@ -1,0 +1,210 @@
+"""Results of a study as a CSV file, one line a run: add runs to it, and make the table of its page from it.
+
+    python experiments/record.py add demo "50 to 80 % wrong" fedavg runs/demo-fedavg-0 runs/demo-fedavg-1
+    python experiments/record.py pages
+
+`add` takes the study's folder, a setting and a method as its table calls them (`TABLES`), and run folders. A run takes
+the place of an earlier one with the same setting, method and seed. `pages` writes every table from the CSV files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import statistics
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fednoil.pages.marked import fill
+from fednoil.paper import DATASETS, cells, noise_name
+from fednoil.records.folder import RunFolder
+
+HERE = Path(__file__).parent
+FIELDS = (
+    *("setting", "method", "changes", "seed", "rounds", "planned", "final", "best", "chosen", "last10", "validation"),
+    *("label_precision", "pseudo_accuracy", "lost_classes", "seconds", "device", "computed_in", "version"),
+    "config_hash",
+)
+Row = dict[str, str]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A page's table: methods down and settings across, by their names in the record and on the page."""
+
+    methods: dict[str, str]
+    settings: dict[str, str]
+    figures: tuple[str, ...] = ("final",)
+    paper: tuple[str, ...] = ()  # the paper's methods whose printed values stand below
+
+    def text(self, rows: list[Row]) -> str:
+        """In Markdown: mean ± standard deviation, and the number of seeds where it isn't one."""
+        lines = [["", *self.settings.values()]]
+        for name, title in self.methods.items():
+            lines.append([title, *(self._cell(rows, setting, name) for setting in self.settings)])
+        lines += [[f"paper, {name}", *(printed(setting, name) for setting in self.settings)] for name in self.paper]
+        marked = [f"| {' | '.join(line)} |" for line in lines]
+        return "\n".join([marked[0], "|---" * len(lines[0]) + "|", *marked[1:]])
+
+    def _cell(self, rows: list[Row], setting: str, method: str) -> str:
+        found = [row for row in rows if (row["setting"], row["method"]) == (setting, method)]
+        if not found:
+            return "–"
+        seeds = f" ({len(found)})" if len(found) > 1 else ""
+        return ", ".join(spread([float(row[f]) for row in found if row[f]]) for f in self.figures) + seeds
+
+
+def printed(setting: str, method: str) -> str:
+    """The accuracy that the paper prints for `cifar10 iid symmetric-high`, say."""
+    dataset, clients, noise = setting.split()
+    for cell in cells():
+        where = (DATASETS[cell.dataset], cell.setting, noise_name(cell.noise, cell.mode))
+        if (*where, cell.method, cell.metric) == (dataset, clients, noise, method, "accuracy"):
+            return str(cell)
+    return "–"
+
+
+def spread(values: list[float]) -> str:
+    """`75.5 ± 0.7`, without a deviation where there is one value, and `–` where there is none."""
+    if not values:
+        return "–"
+    deviation = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.1f}{deviation}"
+
+
+_RECIPE = "strong views, weight decay 2e-3"
+TABLES = {
+    "cifar": Table(
+        {
+            "published": "as published, our reading",
+            "no-ssl+x-strong+wd-2e-3": f"{_RECIPE}, no pseudo-labels",
+            "x-strong+wd-2e-3+ssl-160": f"{_RECIPE}, pseudo-labels from round 161",
+            "x-strong+wd-2e-3+ssl-160+by-class": "the same, D^x drawn class by class: **the recipe**",
+            "mixup+x-strong+wd-2e-3+ssl-160+by-class+average": "the recipe with mixup and an averaged model",
+            "plus+aside-0.1+explore-0+x-strong+wd-2e-3+ssl-160+by-class+average": "the same, share of D^x estimated",
+        },
+        {
+            "cifar10 iid symmetric-high": "symmetric-high",
+            "cifar10 iid symmetric-low": "symmetric-low",
+            "cifar10 iid pair-high": "pair-high",
+            "cifar10 iid pair-low": "pair-low",
+            "cifar100 iid symmetric-high": "CIFAR-100 symmetric-high",
+        },
+        paper=("FedNoiL(Logarithm)", "FedNoiL†"),
+    ),
+    "levels": Table(
+        {
+            "fedavg": "FedAvg",
+            "auto": '`fednoil`, `frac = "auto"`',
+            "plus": "the same with mixup",
+            "plus+aside-0.1+explore-0": "`fednoil-plus`",
+        },
+        {f"{level} %": f"{level} % wrong" for level in (0, 20, 40, 60, 80)},
+        ("final", "chosen"),
+    ),
+    "demo": Table(
+        {
+            "fedavg": "FedAvg",
+            "fednoil": "FedNoiL, `frac` set by hand",
+            "auto": 'FedNoiL, `frac = "auto"`',
+        },
+        {
+            "50 to 80 % wrong": "50 to 80 % wrong",
+            "50 to 80 % wrong, pad 4": "the same, 4-pixel shifts",
+            "30 to 60 % wrong": "30 to 60 % wrong",
+            "clean": "clean",
+        },
+    ),
+}
+
+
+def read(path: Path) -> list[Row]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def write(path: Path, rows: list[Row]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(sorted(rows, key=lambda row: (row["setting"], row["method"], int(row["seed"]))))
+
+
+def row_of(folder: Path, setting: str, method: str) -> Row:
+    """What the record says of a run."""
+    records, values = RunFolder(folder).records(), tomllib.loads((folder / "config.toml").read_text(encoding="utf-8"))
+    environment = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
+    accuracy = [record["test_accuracy"] for record in records]
+    late = records[-10:] if len(records) >= 40 else records[-max(1, len(records) // 4) :]
+    found: dict[str, Any] = {
+        "setting": setting,
+        "method": method,
+        "changes": " ".join(environment.get("set", [])),
+        "seed": values["run"]["seed"],
+        "rounds": len(records),
+        "planned": values["train"]["rounds"],
+        "final": accuracy[-1],
+        "best": max(accuracy),
+        "chosen": chosen(records),
+        "last10": statistics.mean(accuracy[-10:]),
+        "seconds": sum(record["wall_s"] for record in records),
+        "device": environment["device"],
+        "computed_in": environment["precision"],
+        "version": environment["packages"].get("fednoil"),
+        "config_hash": environment["config_hash"][:12],
+    }
+    for field, key in (("validation", "val_accuracy"), *((k, k) for k in FIELDS[11:14])):
+        known = [record[key] for record in late if record.get(key) is not None]
+        found[field] = statistics.mean(known) if known else None
+    return {f: _text(found[f]) for f in FIELDS}
+
+
+def chosen(records: list[dict[str, Any]]) -> float | None:
+    """Test accuracy in the round whose model agrees best with held-out given labels, the first of equals."""
+    known = [record for record in records if record.get("val_accuracy") is not None]
+    return max(known, key=lambda record: record["val_accuracy"])["test_accuracy"] if known else None
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else f"{value:.2f}" if isinstance(value, float) else str(value)
+
+
+def add(study: Path, setting: str, method: str, folders: list[Path]) -> None:
+    table = TABLES[study.name]
+    if setting not in table.settings or method not in table.methods:
+        raise SystemExit(f"settings: {', '.join(table.settings)}; methods: {', '.join(table.methods)}")
+    new = {row["seed"]: row for row in (row_of(folder, setting, method) for folder in folders)}
+    path = study / "results.csv"
+    same = [r for r in read(path) if (r["setting"], r["method"]) == (setting, method) and r["seed"] in new]
+    write(path, [*(row for row in read(path) if row not in same), *new.values()])
+
+
+def page(study: str) -> tuple[Path, str]:
+    """A study's page, and its text as the record has it."""
+    path = HERE / study / "README.md"
+    rows = read(HERE / study / "results.csv")
+    return path, fill(path.read_text(encoding="utf-8"), {"results": TABLES[study].text(rows)})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="what", required=True)
+    adding = commands.add_parser("add")
+    adding.add_argument("study", choices=list(TABLES))
+    adding.add_argument("setting")
+    adding.add_argument("method")
+    adding.add_argument("runs", nargs="+", type=Path)
+    commands.add_parser("pages")
+    options = parser.parse_args()
+    if options.what == "add":
+        add(HERE / options.study, options.setting, options.method, options.runs)
+    for study in TABLES:
+        path, text = page(study)
+        path.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
