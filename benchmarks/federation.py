@@ -48,7 +48,7 @@ RESOURCES: dict[str, Any] = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0
 
 def configuration(method: str, options: argparse.Namespace) -> Config:
     values: dict[str, Any] = {
-        "noise": {"kind": "symmetric", "mode": "high"},
+        "noise": {"kind": "symmetric", "ratios": [0.5, 0.6, 0.7, 0.8]},
         "model": {"name": "cnn", "width": options.width},
         "schedule": {"epochs": options.epochs},
         "train": {"rounds": options.rounds},

@@ -82,7 +82,7 @@ def values(tiny_npz: Path) -> dict[str, Any]:
         {
             "data": {"name": f"npz:{tiny_npz}"},
             "partition": {"clients": 4, "min_size": 2},
-            "noise": {"kind": "symmetric", "mode": "high"},
+            "noise": {"kind": "symmetric", "ratios": [0.5, 0.6, 0.7, 0.8]},
             "model": {"name": "cnn", "width": 2},
             "server": {"name": "fedavg", "client_fraction": 0.5},
             "schedule": {"name": "constant", "epochs": 2},

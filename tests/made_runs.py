@@ -11,8 +11,8 @@ import numpy as np
 
 from fednoil import metrics
 from fednoil.config import load_config, merge, to_toml
+from fednoil.labels import Labels, Truth
 from fednoil.manifest import write_manifest
-from fednoil.noise import Labels, Truth
 from fednoil.report.places import values_of
 
 CLEAN_SHARES = (0.9, 0.6, 0.3)  # of the three clients of a made run
@@ -82,5 +82,5 @@ def _write_clients(path: Path) -> None:
     given = tuple(
         np.where(np.arange(10) < 10 * share, t, (t + 1) % 4) for share, t in zip(CLEAN_SHARES, true, strict=True)
     )
-    write_manifest(path / "noise.parquet", parts, Labels(given, (0, 0, 0)), Truth(true), "data", 4)
+    write_manifest(path / "noise.parquet", parts, Labels(given), Truth(true), "data", 4)
     (path / "confusion.json").write_text(json.dumps(metrics.agreement(true, given, 4)))

@@ -13,7 +13,6 @@ from fednoil.audit import METHODS
 from fednoil.audit.belief import _shares, believed, confusions
 from fednoil.audit.channel import Channel, fit, lean, posterior
 from fednoil.audit.estimate import _unmistakable, estimate
-from fednoil.noise import transition_matrix
 
 
 def made(kind: str, ratio: float, count: int, classes: int = 6, sure: float = 0.9) -> tuple[np.ndarray, ...]:
@@ -23,7 +22,8 @@ def made(kind: str, ratio: float, count: int, classes: int = 6, sure: float = 0.
     q = np.full((count, classes), (1 - sure) / (classes - 1))
     q[np.arange(count), predicted] = sure
     true = np.array([rng.choice(classes, p=row) for row in q])
-    channel = transition_matrix(kind, ratio, classes, 2)  # type: ignore[arg-type]
+    wrong = np.roll(np.eye(classes), 2, axis=1) if kind == "pair" else (1 - np.eye(classes)) / (classes - 1)
+    channel = (1 - ratio) * np.eye(classes) + ratio * wrong
     given = np.array([rng.choice(classes, p=channel[label]) for label in true])
     return true, given, q
 

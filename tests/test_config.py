@@ -89,7 +89,7 @@ def test_own_data_drops_the_presets_noise_and_size() -> None:
     base = preset("paper/cifar10/iid/symmetric-high/fedavg")
     own = load_config(merge(base, parse_set(["data.name=npz:mine.npz"])))
     assert own.noise.kind == "unknown"
-    assert own.noise.ratios is None
+    assert own.model_dump()["noise"] == {"kind": "unknown"}
     assert own.partition.samples_per_client is None
     assert own.partition.clients == 20
     asked = ["data.name=npz:mine.npz", "noise.kind=pair", "partition.samples_per_client=7"]
@@ -226,7 +226,7 @@ def test_the_hash_ignores_how_a_run_is_carried_out(config: Config, key: str, val
         ("data", "std", [0.5]),
         ("partition", "clients", 5),
         ("partition", "beta", 0.25),
-        ("noise", "mode", "low"),
+        ("noise", "ratios", [0.2]),
         ("noise", "exact", True),
         ("model", "width", 3),
         ("server", "client_fraction", 0.25),

@@ -10,9 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from fednoil import noise, rounds
+from fednoil import rounds
 from fednoil.config import load_config
 from fednoil.experiment import Experiment, make_executor, make_experiment
+from fednoil.labels import Labels
 from fednoil.learners import LEARNERS
 from fednoil.learners.base import Client, Final, Nets, Phase, Turn
 from fednoil.learners.erm import Erm
@@ -291,8 +292,7 @@ def test_true_labels_that_leak_are_found(monkeypatch: pytest.MonkeyPatch) -> Non
     def leaky(experiment: Experiment, device: torch.device) -> Any:
         truth = experiment.setting.truth.labels
         assert truth is not None
-        labels = noise.Labels(truth, experiment.setting.labels.offsets)
-        return real(replace(experiment, setting=replace(experiment.setting, labels=labels)), device)
+        return real(replace(experiment, setting=replace(experiment.setting, labels=Labels(truth))), device)
 
     monkeypatch.setattr(federation, "make_executor", leaky)
     with pytest.raises(NotConforming, match="depend on true labels"):

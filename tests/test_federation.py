@@ -69,7 +69,7 @@ def test_flowers_simulation_engine_ends_where_ours_does(tmp_path: Path, monkeypa
     config = load_config(
         {
             "partition": {"clients": 20},
-            "noise": {"kind": "symmetric", "mode": "high"},
+            "noise": {"kind": "symmetric", "ratios": [0.5, 0.6, 0.7, 0.8]},
             "model": {"name": "cnn", "width": 4},
             "server": {"sampling": "score"},
             "learner": {"name": "fednoil"},

@@ -12,17 +12,20 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from made_labels import dataset_of
 
+from fednoil.config.loading import load_config
 from fednoil.errors import UserError
+from fednoil.labels import Labels, Truth
 from fednoil.manifest import SCHEMA, manifest_hash, read_manifest, write_manifest
-from fednoil.noise import Labels, NoiseConfig, Truth, apply
+from fednoil.noise import apply
 from fednoil.partition import PartitionConfig, partition
 from fednoil.seeds import Seed
 
 DATA_HASH = "ab12" * 16
 LABELS = np.array([2, 0, 1, 2, 0, 1, 2])
 PARTS = (np.array([1, 4, 6]), np.array([0, 2]))
-GIVEN = Labels((np.array([0, 1, 2]), np.array([2, 0])), (1, 2))
+GIVEN = Labels((np.array([0, 1, 2]), np.array([2, 0])))
 TRUTH = Truth((np.array([0, 0, 2]), np.array([2, 1])))
 
 Value = tuple[tuple[np.ndarray, ...], Labels, Truth]
@@ -59,12 +62,11 @@ def test_round_trip(tmp_path_factory: pytest.TempPathFactory, kind: str, split: 
     labels = np.tile(np.arange(7), 30)
     shape = PartitionConfig.model_validate({"kind": split, "clients": clients, "min_size": 2})
     parts = partition(labels, 7, shape, Seed(root))
-    noisy, truth = apply(labels, parts, 7, NoiseConfig.model_validate({"kind": kind}), Seed(root))
+    noisy, truth = apply(dataset_of(labels, 7), parts, load_config({"noise": {"kind": kind}}).noise, Seed(root))
     write_manifest(path, parts, noisy, truth, DATA_HASH, 7)
     back = read_manifest(path, labels, 7, DATA_HASH)
     check_same((parts, noisy, truth), back)
     assert manifest_hash(*back) == manifest_hash(parts, noisy, truth)
-    assert back[1].offsets == (0,) * clients
 
 
 def test_file_by_hand(tmp_path: Path) -> None:
@@ -94,9 +96,9 @@ def test_unknown_truth_is_null(tmp_path: Path) -> None:
 def test_hash_depends_on_every_part() -> None:
     other_parts = (np.array([1, 4, 5]), PARTS[1])
     moved = (np.array([1, 4]), np.array([0, 2, 6]))
-    moved_given = Labels((np.array([0, 1]), np.array([2, 0, 2])), (0, 0))
+    moved_given = Labels((np.array([0, 1]), np.array([2, 0, 2])))
     moved_truth = Truth((np.array([0, 0]), np.array([2, 1, 2])))
-    other_given = Labels((np.array([0, 1, 1]), GIVEN.given[1]), (0, 0))
+    other_given = Labels((np.array([0, 1, 1]), GIVEN.given[1]))
     other_truth = Truth((np.array([0, 0, 1]), np.array([2, 1])))
     hashes = [
         manifest_hash(PARTS, GIVEN, TRUTH),
@@ -109,9 +111,9 @@ def test_hash_depends_on_every_part() -> None:
     assert len(set(hashes)) == len(hashes)
 
 
-def test_hash_ignores_order_type_and_offsets() -> None:
+def test_hash_ignores_order_and_type() -> None:
     parts = (PARTS[0][::-1], PARTS[1])
-    given_ = Labels((GIVEN.given[0][::-1].astype(np.int32), GIVEN.given[1]), (0, 0))
+    given_ = Labels((GIVEN.given[0][::-1].astype(np.int32), GIVEN.given[1]))
     assert TRUTH.labels is not None
     truth = Truth((TRUTH.labels[0][::-1], TRUTH.labels[1]))
     assert manifest_hash(parts, given_, truth) == manifest_hash(PARTS, GIVEN, TRUTH)
@@ -148,9 +150,9 @@ def test_no_such_folder(tmp_path: Path) -> None:
 def test_clients_must_hold_something(tmp_path: Path) -> None:
     empty = (np.array([], dtype=np.int64), np.array([1]))
     with pytest.raises(ValueError, match="one sample for each"):
-        manifest_hash(empty, Labels((empty[0], np.array([0])), (0, 0)), Truth(None))
+        manifest_hash(empty, Labels((empty[0], np.array([0]))), Truth(None))
     with pytest.raises(ValueError, match="given labels don't match"):
-        manifest_hash(PARTS, Labels((GIVEN.given[0], np.array([0])), (0, 0)), Truth(None))
+        manifest_hash(PARTS, Labels((GIVEN.given[0], np.array([0]))), Truth(None))
 
 
 def rewrite(path: Path, **columns: object) -> None:

@@ -17,9 +17,10 @@ from pathlib import Path
 import numpy as np
 
 from fednoil.cli.tables import show
+from fednoil.config.loading import load_config
 from fednoil.data import DataConfig, load
 from fednoil.flower.credentials import OURS
-from fednoil.noise import NoiseConfig, apply
+from fednoil.noise import apply
 from fednoil.seeds import Seed
 
 SITES = {"clinic-north": 0.1, "clinic-south": 0.4, "clinic-west": 0.7}
@@ -31,8 +32,8 @@ def deal(folder: Path) -> dict[str, str]:
     folder.mkdir(parents=True, exist_ok=True)
     parts = np.array_split(rng.permutation(len(dataset.train)), len(SITES))
     held_out = np.array_split(rng.permutation(len(dataset.test)), len(SITES))
-    noise = NoiseConfig(kind="symmetric", ratios=tuple(SITES.values()), exact=True)
-    labels, _ = apply(dataset.train.labels, tuple(parts), dataset.num_classes, noise, Seed(0))
+    noise = load_config({"noise": {"kind": "symmetric", "ratios": list(SITES.values()), "exact": True}}).noise
+    labels, _ = apply(dataset, tuple(parts), noise, Seed(0))
     for place, name in enumerate(SITES):
         np.savez(
             folder / f"{name}.npz",

@@ -27,8 +27,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from fednoil.config.loading import load_config
 from fednoil.data import DataConfig, load
-from fednoil.noise import NoiseConfig, apply
+from fednoil.noise import apply
 from fednoil.seeds import Seed
 
 ROOT = Path(__file__).parents[1]
@@ -115,9 +116,11 @@ def deal(folder: Path, start: int, noise: float) -> None:
     data = load(DataConfig())
     for split, kind in ((data.train, "train"), (data.test, "test")):
         mine = np.arange(start, len(split), 10)
-        config = NoiseConfig(kind="symmetric", ratios=(noise,)) if kind == "train" else NoiseConfig(kind="none")
-        labels, _ = apply(split.labels, (mine,), data.num_classes, config, Seed(start))
-        for i, label in zip(mine, labels.given[0], strict=True):
+        given = split.labels[mine]
+        if kind == "train":
+            config = load_config({"noise": {"kind": "symmetric", "ratios": [noise]}}).noise
+            given = apply(data, (mine,), config, Seed(start))[0].given[0]
+        for i, label in zip(mine, given, strict=True):
             place = folder / kind / re.sub(r"\W+", "-", data.class_names[label])
             place.mkdir(parents=True, exist_ok=True)
             Image.fromarray(split.images[i, 0]).save(place / f"{i}.png")

@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from fednoil import noise
 from fednoil.config import load_config
 from fednoil.executors.base import Job
 from fednoil.experiment import Experiment, Sites, assemble, make_bench, make_executor
+from fednoil.labels import Labels, Truth
 from fednoil.learners.base import Turn
 from fednoil.runner import hashes_of
 from fednoil.tensors import Tensors
@@ -55,8 +55,8 @@ def plain(experiment: Experiment, rows: list[np.ndarray], given: list[np.ndarray
     """The same data and model with cross-entropy, and with `rows` dealt to as many clients."""
     values = experiment.config.model_dump(mode="json", exclude_none=True)
     values |= {"server": {"name": "fedavg", "client_fraction": 1.0}, "learner": {"name": "erm"}}
-    labels = noise.Labels(tuple(given), (0,) * len(rows))
-    setting = replace(experiment.setting, parts=tuple(rows), labels=labels, truth=noise.Truth(None))
+    labels = Labels(tuple(given))
+    setting = replace(experiment.setting, parts=tuple(rows), labels=labels, truth=Truth(None))
     return assemble(load_config(values), setting)
 
 

@@ -22,6 +22,7 @@ from fednoil.executors.base import Executor
 from fednoil.executors.cuda import CudaGraphs
 from fednoil.executors.local import Workbench
 from fednoil.executors.sequential import Sequential
+from fednoil.labels import Labels, Truth
 from fednoil.learners import learner_class
 from fednoil.learners.base import Client, Learner, Task
 from fednoil.learners.momentum import KeptMomentum
@@ -50,8 +51,8 @@ class Setting:
 
     dataset: Dataset
     parts: tuple[np.ndarray, ...]
-    labels: noise.Labels
-    truth: noise.Truth
+    labels: Labels
+    truth: Truth
     validation: Validation | None = field(default=None, kw_only=True)
 
     @property
@@ -60,9 +61,9 @@ class Setting:
 
     def pooled(self) -> Setting:
         """All clients' samples, with the labels their clients gave them, as those of one client."""
-        labels = noise.Labels((np.concatenate(self.labels.given),), (0,))
+        labels = Labels((np.concatenate(self.labels.given),))
         known = self.truth.labels
-        truth = noise.Truth(None if known is None else (np.concatenate(known),))
+        truth = Truth(None if known is None else (np.concatenate(known),))
         held = self.validation
         if held is not None:
             held = Validation((np.concatenate(held.parts),), (np.concatenate(held.given),))
@@ -90,7 +91,7 @@ class Setting:
             self,
             parts=split(self.parts, False),
             labels=replace(self.labels, given=split(given, False)),
-            truth=noise.Truth(None if known is None else split(known, False)),
+            truth=Truth(None if known is None else split(known, False)),
             validation=Validation(split(self.parts, True), split(given, True)),
         )
 
@@ -109,7 +110,7 @@ class Sites(Setting):
     def of(cls, dataset: Dataset, names: Sequence[str], sizes: Sequence[int]) -> Sites:
         """Sites called `names` with `sizes` samples; of `dataset` only classes, shape and normalisation are used."""
         parts = tuple(np.broadcast_to(np.int64(0), (size,)) for size in sizes)  # lengths that take no memory
-        return cls(dataset, parts, noise.Labels((), ()), noise.Truth(None), tuple(names))
+        return cls(dataset, parts, Labels(()), Truth(None), tuple(names))
 
     def pooled(self) -> Setting:
         raise UserError("server.name = 'centralized' pools the clients' data, which never leave them in a federation")
@@ -188,15 +189,11 @@ def make_setting(config: Config, data_dir: Path | None, seed: Seed) -> Setting:
 
 
 def _make_setting(config: Config, dataset: Dataset, seed: Seed) -> Setting:
-    if config.noise.kind == "manifest":
-        assert config.noise.manifest is not None
-        parts, labels, truth = manifest.read_manifest(
-            Path(config.noise.manifest), dataset.train.labels, dataset.num_classes, dataset.hash
-        )
-        return Setting(dataset, parts, labels, truth)
+    read = noise.KIND_AXIS.find(config.noise.kind).read(config.noise, dataset)
+    if read is not None:
+        return Setting(dataset, *read)
     parts = partition.partition(dataset.train.labels, dataset.num_classes, config.partition, seed)
-    labels, truth = noise.apply(dataset.train.labels, parts, dataset.num_classes, config.noise, seed)
-    return Setting(dataset, parts, labels, truth)
+    return Setting(dataset, parts, *noise.apply(dataset, parts, config.noise, seed))
 
 
 def make_experiment(config: Config, data_dir: Path | None = None) -> Experiment:

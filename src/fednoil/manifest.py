@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from fednoil.columns import to_column, to_numbers
 from fednoil.errors import UserError
 from fednoil.files import write_bytes
-from fednoil.noise import Labels, Truth
+from fednoil.labels import Labels, Truth
 
 VERSION = "1"
 """The version of this file format, not of the package."""
@@ -60,7 +60,7 @@ class _Rows:
 def manifest_hash(parts: Parts, labels: Labels, truth: Truth) -> str:
     """SHA-256 (hex) of who holds which sample with which given and true label.
 
-    The order of a client's samples and the pair offsets don't count: a manifest doesn't keep them.
+    The order of a client's samples doesn't count: a manifest doesn't keep it.
     """
     return _rows(parts, labels, truth).hash()
 
@@ -96,7 +96,7 @@ def read_manifest(
 ) -> tuple[Parts, Labels, Truth]:
     """Read a manifest and check it against the training set's labels [N], classes and hash.
 
-    Indices come back sorted within a client; pair offsets aren't kept in the file and are 0.
+    Indices come back sorted within a client.
     """
     path = Path(path)
     table = _read_table(path)
@@ -139,7 +139,7 @@ def _split(rows: _Rows) -> tuple[Parts, Labels, Truth]:
     starts = np.flatnonzero(np.diff(rows.client)) + 1
     parts, given = (tuple(np.split(column, starts)) for column in (rows.index, rows.given))
     true = None if rows.true is None else tuple(np.split(rows.true, starts))
-    return parts, Labels(given, (0,) * len(parts)), Truth(true)
+    return parts, Labels(given), Truth(true)
 
 
 def _bad(path: Path, what: str) -> UserError:

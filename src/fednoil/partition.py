@@ -14,6 +14,7 @@ import numpy as np
 from pydantic import Field
 
 from fednoil.errors import UserError
+from fednoil.labels import check_labels
 from fednoil.section import Section
 from fednoil.seeds import Seed
 
@@ -61,21 +62,6 @@ def partition(labels: np.ndarray, num_classes: int, config: PartitionConfig, see
         counts = _draw_until_filled(lambda: _client_sizes(total, config, rng), config)
         parts = _deal_evenly(np.concatenate(pool), counts[0])
     return tuple(np.sort(part).astype(np.int64) for part in parts)
-
-
-def check_labels(labels: np.ndarray, num_classes: int) -> None:
-    """Raise `UserError` unless `labels` are whole numbers [N] in 0..num_classes-1."""
-    if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
-        raise UserError(
-            f"training labels have type {labels.dtype} and shape {labels.shape}: "
-            "they must be whole numbers, one per sample"
-        )
-    wrong = np.flatnonzero((labels < 0) | (labels >= num_classes))
-    if len(wrong):
-        raise UserError(
-            f"training label {labels[wrong[0]]} of sample {wrong[0]} is out of range: "
-            f"with {num_classes} classes labels must be 0 to {num_classes - 1}"
-        )
 
 
 def _pool_size(available: int, config: PartitionConfig) -> int:

@@ -105,7 +105,9 @@ def merged(configs: tuple[type[Section], ...]) -> type[Section]:
     """One class with the keys of several: the model of a section that more than one axis share."""
     if len(configs) == 1:
         return configs[0]
-    return create_model("".join(config.__name__ for config in configs), __base__=configs)
+    return create_model(
+        "".join(config.__name__ for config in configs), __base__=configs[::-1]
+    )  # pydantic lists the last one's keys first
 
 
 def _check_methods(found: type, base: type, said: str) -> None:

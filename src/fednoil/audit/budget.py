@@ -11,11 +11,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fednoil import metrics, noise, rounds
+from fednoil import metrics, rounds
 from fednoil.audit.estimate import Estimate
 from fednoil.errors import UserError
 from fednoil.experiment import Experiment, assemble, make_executor
 from fednoil.files import write_bytes
+from fednoil.labels import Labels, noise_ratios
 
 Progress = Callable[[str], None]
 
@@ -89,14 +90,14 @@ def _trained(
         corrected += int((labels[rows] != setting.truth.labels[client][rows]).sum())
         labels[rows] = setting.truth.labels[client][rows]
         given.append(labels)
-    fixed = replace(setting, labels=noise.Labels(tuple(given), setting.labels.offsets))
+    fixed = replace(setting, labels=Labels(tuple(given)))
     changed = assemble(experiment.config, fixed)
     executor, state, accuracies = make_executor(changed, device), rounds.start(changed), []
     state = rounds.placed(state, device)
     for _ in range(experiment.config.train.rounds):
         state, record = rounds.play(changed, executor, state)
         accuracies.append(record["test_accuracy"])
-    ratios = noise.noise_ratios(fixed.labels, setting.truth)
+    ratios = noise_ratios(fixed.labels, setting.truth)
     assert ratios is not None
     last = accuracies[-10:]
     left = 100.0 * float(np.average(ratios, weights=[len(labels) for labels in given]))

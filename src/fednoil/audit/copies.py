@@ -22,8 +22,8 @@ from fednoil.data.items import read_arrays, readable
 from fednoil.data.sources import MINI
 from fednoil.errors import UserError
 from fednoil.files import naming
+from fednoil.labels import Labels, Truth
 from fednoil.manifest import read_manifest, write_manifest
-from fednoil.noise import Labels, Truth
 
 
 class Source(ABC):
@@ -243,8 +243,7 @@ class ManifestSource(Source):
         parts = tuple(part[keep] for part, keep in zip(self.parts, kept, strict=True))
         true = self.truth.labels
         truth = Truth(None if true is None else tuple(part[keep] for part, keep in zip(true, kept, strict=True)))
-        labelled = Labels(given, (0,) * len(parts))
-        write_manifest(out, parts, labelled, truth, self.dataset.hash, self.dataset.num_classes)
+        write_manifest(out, parts, Labels(given), truth, self.dataset.hash, self.dataset.num_classes)
 
 
 def open_source(data: str, dataset: str | None, data_dir: Path | None) -> Source:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from fednoil import learners, schedules, servers
+from fednoil import learners, noise, schedules, servers
 from fednoil.errors import UserError
 from fednoil.plugins import Axis, merged
 from fednoil.section import Section
 
 AXES: dict[str, tuple[Axis[Any], ...]] = {
+    "noise": (noise.KIND_AXIS, noise.LEVELS_AXIS),
     "server": (servers.AXIS,),
     "learner": (learners.AXIS,),
     "schedule": (schedules.AXIS,),
@@ -38,6 +39,17 @@ def validated(section: str, value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     return section_model(section, value).model_validate({**value, **named(section, value)})
+
+
+def outdated(section: str, old: dict[str, Any], changes: dict[str, Any]) -> set[str]:
+    """The keys in `old` that belong to what it names there, where `changes` name something else."""
+    gone: set[str] = set()
+    for axis in AXES.get(section, ()):
+        before = old.get(axis.key, axis.default)
+        if changes.get(axis.key, before) != before:
+            shared: type[Section] = getattr(axis.base, "Config", Section)
+            gone |= axis.config(before).model_fields.keys() - shared.model_fields.keys()
+    return gone & old.keys()
 
 
 def owners(section: str, key: str) -> list[str]:

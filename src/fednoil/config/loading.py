@@ -11,15 +11,12 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from fednoil.config.axes import AXES, named, owners, section_model
+from fednoil.config.axes import AXES, named, outdated, owners, section_model
 from fednoil.config.schema import Config
 from fednoil.data import is_own
 from fednoil.errors import UserError, nearest
-from fednoil.servers.base import ServerConfig
 
 Values = dict[str, Any]  # section -> key -> value
-
-_NAMED = {**{section: axes[0].default for section, axes in AXES.items()}, "model": "cnn"}  # by `name`
 
 
 def parse_set(assignments: Iterable[str]) -> Values:
@@ -76,20 +73,18 @@ def _toml_value(value: Any, key: str) -> str:
 def merge(base: Values, changes: Values) -> Values:
     """Lay `changes` over a preset or file.
 
-    A change of a method's or model's name drops the keys that belonged to the old one; a change to the user's own
-    data drops the preset's noise, so that nobody's labels are spoiled unasked, and what was set to fit that noise.
+    Where another method, model or noise is named, the keys that belonged to the old one are dropped. A change to the
+    user's own data drops the preset's noise, so that nobody's labels are changed unasked, and what was set to fit it.
     """
     merged = {section: dict(keys) for section, keys in base.items()}
     for section, keys in changes.items():
         old = merged.get(section, {})
-        before = old.get("name", _NAMED.get(section))
-        if section in _NAMED and keys.get("name", before) != before:
-            shared = tuple(k for k in ServerConfig.model_fields if k != "name") if section == "server" else ()
-            old = {k: v for k, v in old.items() if k in shared}
+        if section == "model" and keys.get("name", before := old.get("name", "cnn")) != before:
+            old = {}
+        gone = outdated(section, old, keys)
+        old = {k: v for k, v in old.items() if k not in gone}
         if section == "schedule" and "epochs" in keys:
             old.pop("extra_rounds", None)
-        if section == "noise" and keys.get("kind", "manifest") != "manifest":
-            old.pop("manifest", None)
         merged[section] = {**old, **keys}
     new_data = changes.get("data", {}).get("name")
     if isinstance(new_data, str) and is_own(new_data) and new_data != base.get("data", {}).get("name"):

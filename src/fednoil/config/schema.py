@@ -14,7 +14,7 @@ from fednoil.executors.optimiser import Optimiser
 from fednoil.learners.base import LearnerConfig
 from fednoil.learners.erm import ErmConfig
 from fednoil.models import ModelConfig
-from fednoil.noise import NoiseConfig
+from fednoil.noise.base import KindConfig
 from fednoil.partition import PartitionConfig
 from fednoil.schedules import ConstantConfig, ScheduleConfig
 from fednoil.section import Section
@@ -77,7 +77,7 @@ class Config(Section):
 
     data: DataConfig = DataConfig()
     partition: PartitionConfig = PartitionConfig()
-    noise: NoiseConfig = NoiseConfig()
+    noise: SerializeAsAny[KindConfig] = Field(default_factory=lambda: validated("noise", {}))
     model: ModelConfig = ModelConfig()
     server: SerializeAsAny[ServerConfig] = FedAvgConfig()
     learner: SerializeAsAny[LearnerConfig] = ErmConfig()
@@ -96,7 +96,7 @@ class Config(Section):
         """`auto`: a user's own labels are as they are and their truth unknown; named datasets are clean."""
         if self.noise.kind == "auto":
             kind = "unknown" if is_own(self.data.name) else "none"
-            object.__setattr__(self, "noise", self.noise.model_copy(update={"kind": kind}))
+            object.__setattr__(self, "noise", validated("noise", {"kind": kind}))
         return self
 
     def hash(self) -> str:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from fednoil.config.axes import AXES, owners, section_model
+from fednoil.errors import UserError
+
 Values = dict[str, Any]  # section -> key -> value
 
 # Keys that are gone, with the value at which they did nothing that is not done today. A key that had another value
@@ -28,4 +31,16 @@ def in_todays_keys(recorded: Values) -> Values:
     mode = noise.pop("mode", "high")
     if (noise.get("kind"), mode) in _RATIOS and not noise.get("ratios"):
         noise["ratios"] = _RATIOS[noise["kind"], mode]
+    for section in AXES.keys() & values.keys():
+        _drop_keys_of_others(section, values[section])
     return values
+
+
+def _drop_keys_of_others(section: str, keys: Values) -> None:
+    """Leave out what today only another choice has, and what had no meaning beside this one."""
+    try:
+        known = section_model(section, keys).model_fields
+    except UserError:  # the user's own class, which is not there any more
+        return
+    for key in [key for key in keys if key not in known and owners(section, key)]:
+        del keys[key]

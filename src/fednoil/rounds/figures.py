@@ -6,7 +6,7 @@ from typing import Any
 
 from fednoil import metrics
 from fednoil.experiment import Experiment
-from fednoil.noise import noise_ratios
+from fednoil.labels import noise_ratios
 from fednoil.rounds.played import Played
 
 

@@ -19,6 +19,7 @@ from fednoil.config.schema import Config
 from fednoil.data.dataset import Dataset, Split
 from fednoil.executors.base import Executor, HeldOut, Job, Look, Progress, Result
 from fednoil.experiment import Experiment, Setting, assemble, make_executor
+from fednoil.labels import Truth
 from fednoil.records.checkpoint import Checkpoints
 from fednoil.seeds import Seed
 from fednoil.servers import server_class
@@ -67,7 +68,7 @@ def tiny_config(server: dict[str, Any], learner: dict[str, Any]) -> Config:
     return load_config(
         {
             "partition": {"kind": "dirichlet", "clients": 4, "min_size": 9, "beta": 2.0},
-            "noise": {"kind": "symmetric", "mode": "high"},
+            "noise": {"kind": "symmetric", "ratios": [0.5, 0.6, 0.7, 0.8]},
             "model": {"name": f"{__name__}:tiny_model"},
             "server": {**choice, **server},
             "learner": learner,
@@ -90,15 +91,14 @@ def tiny_setting(config: Config) -> Setting:
     dataset = Dataset("tiny", split(64), split(24), tuple("abcd"), (0.5,), (0.3,))
     seed = Seed(config.run.seed)
     parts = partition.partition(dataset.train.labels, CLASSES, config.partition, seed)
-    labels, truth = noise.apply(dataset.train.labels, parts, CLASSES, config.noise, seed)
-    return Setting(dataset, parts, labels, truth)
+    return Setting(dataset, parts, *noise.apply(dataset, parts, config.noise, seed))
 
 
 def with_garbage(setting: Setting) -> Setting:
     """The same images and given labels, every true label of the training set another."""
     assert setting.truth.labels is not None
     train = replace(setting.dataset.train, labels=(setting.dataset.train.labels + 1) % CLASSES)
-    truth = noise.Truth(tuple((labels + 1) % CLASSES for labels in setting.truth.labels))
+    truth = Truth(tuple((labels + 1) % CLASSES for labels in setting.truth.labels))
     return replace(setting, dataset=replace(setting.dataset, train=train), truth=truth)
 
 

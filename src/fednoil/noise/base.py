@@ -1,0 +1,134 @@
+"""The contract of noise: a kind says which label becomes which, levels say how wrong each client is.
+
+The two are chosen apart, `noise.kind` and `noise.levels`, and any kind goes with any levels. Both draw from generators
+that the seed names, never from a global one, so that noise depends on the seed and on nothing else.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+
+from fednoil.data.dataset import Dataset
+from fednoil.labels import Labels, Truth
+from fednoil.section import Section
+from fednoil.seeds import Seed
+
+Parts = tuple[np.ndarray, ...]  # of each client, indices of its samples
+
+
+class KindConfig(Section):
+    """The keys every kind of noise has."""
+
+    kind: str = Field(default="auto", description="which label becomes which")
+
+
+class LevelsConfig(Section):
+    """The keys all levels have."""
+
+    levels: str = Field(default="groups", description="how wrong each client is")
+
+
+class UnlevelledConfig(KindConfig):
+    """The configuration of a kind that adds no noise: it is written and compared without the keys of levels, which
+    may stand beside it, so that the kind alone can be changed."""
+
+    @model_serializer(mode="wrap")
+    def _without_levels(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        levels = {
+            key
+            for base in type(self).__mro__
+            if issubclass(base, LevelsConfig) and not issubclass(base, KindConfig)
+            for key in base.model_fields
+        }
+        return {key: value for key, value in handler(self).items() if key not in levels}
+
+
+@dataclass(frozen=True, eq=False)
+class Population:
+    """All clients, as a kind of noise sees them before it begins."""
+
+    sizes: tuple[int, ...]  # samples of each client
+    levels: np.ndarray  # float64 [K], how wrong each client is, 0..1
+    groups: np.ndarray  # int64 [K], clients with the same number belong together
+    num_classes: int
+    image_shape: tuple[int, int, int]  # channels, height, width
+    mean: tuple[float, ...]  # of each channel, for pixels scaled to 0..1
+    std: tuple[float, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class NoisyClient:
+    """One client, as a kind of noise sees it."""
+
+    number: int
+    group: int
+    level: float  # how wrong it is, 0..1; what exactly that means, the kind says
+    labels: np.ndarray  # true labels int64 [n]
+    num_classes: int
+    pool: np.ndarray  # all training images, uint8 [N, channels, height, width]
+    index: np.ndarray  # the places of the client's own in it, int64 [n]
+
+    @property
+    def images(self) -> np.ndarray:
+        """The client's images, uint8 [n, channels, height, width]."""
+        return self.pool[self.index]
+
+
+class NoiseKind(ABC):
+    """Which label becomes which.
+
+    One object is made for all clients of a run; what they share is drawn in `__init__`. Then `labels` is called
+    for each client, with a generator of that client's own.
+    """
+
+    Config: ClassVar[type[KindConfig]] = KindConfig
+    uses_levels: ClassVar[bool] = True  # False: no label is changed, and levels are not asked for
+    knows_truth: ClassVar[bool] = True  # False: nobody knows whether the dataset's own labels are right
+
+    def __init__(self, config: Any, population: Population, seed: Seed) -> None:
+        self.config, self.population = config, population
+
+    @abstractmethod
+    def labels(self, client: NoisyClient, rng: np.random.Generator) -> np.ndarray:
+        """The labels that the client is given: whole numbers [n]. `client.labels` stay as they are."""
+
+    def matrix(self, client: NoisyClient) -> np.ndarray | None:
+        """P[true class, given class] of this client's labels, float64 [C, C], where it depends on nothing else."""
+        return None
+
+    @classmethod
+    def read(cls, config: Any, dataset: Dataset) -> tuple[Parts, Labels, Truth] | None:
+        """Clients and labels at once, for a kind that reads both from a file; then no partition is made."""
+        return None
+
+
+class NoiseLevels(ABC):
+    """How wrong each client is."""
+
+    Config: ClassVar[type[LevelsConfig]] = LevelsConfig
+
+    def __init__(self, config: Any) -> None:
+        self.config = config
+
+    @abstractmethod
+    def levels(self, sizes: tuple[int, ...], seed: Seed) -> np.ndarray:
+        """The level of each client, 0..1, from the clients' numbers of samples: float64 [K]."""
+
+    def groups(self, clients: int) -> np.ndarray:
+        """Which clients belong together: int64 [K], the same number for those who do. Here nobody does."""
+        return np.arange(clients, dtype=np.int64)
+
+
+def picked(size: int, level: float, exact: bool, rng: np.random.Generator) -> np.ndarray:
+    """Which of `size` labels are to be replaced, each with chance `level`, or exactly floor(level · size + ½) of them:
+    bool [size]."""
+    if not exact:
+        return rng.random(size) < level
+    chosen = np.zeros(size, dtype=bool)
+    chosen[rng.choice(size, int(np.floor(level * size + 0.5)), replace=False)] = True
+    return chosen

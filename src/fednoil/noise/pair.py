@@ -1,0 +1,52 @@
+"""Pair noise: a wrong label is always the partner of the true class, `offset` classes further on."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from fednoil.noise.base import KindConfig, NoiseKind, NoisyClient, Population, picked
+from fednoil.seeds import Seed
+
+
+class PairConfig(KindConfig):
+    kind: Literal["pair"] = "pair"
+    pair_map: Literal["per_client", "per_group", "shared"] = Field(
+        default="per_client",
+        description="who shares a map of classes to partners; shared: everybody mistakes class i for i + 1",
+    )
+    exact: bool = Field(default=False, description="replace a fixed number of labels instead of drawing for each one")
+
+
+class Pair(NoiseKind):
+    """With level ρ class i stays with chance 1 − ρ and becomes (i + offset) mod C with ρ."""
+
+    Config = PairConfig
+
+    def __init__(self, config: PairConfig, population: Population, seed: Seed) -> None:
+        super().__init__(config, population, seed)
+        self.offsets = _offsets(config.pair_map, population, seed.child("offsets").numpy())
+
+    def labels(self, client: NoisyClient, rng: np.random.Generator) -> np.ndarray:
+        wrong = picked(len(client.labels), client.level, self.config.exact, rng)
+        partner = (client.labels + self.offsets[client.number]) % client.num_classes
+        return np.where(wrong, partner, client.labels)
+
+    def matrix(self, client: NoisyClient) -> np.ndarray:
+        identity = np.eye(client.num_classes)
+        partners = np.roll(identity, self.offsets[client.number], axis=1)
+        return (1 - client.level) * identity + client.level * partners
+
+
+def _offsets(pair_map: str, population: Population, rng: np.random.Generator) -> np.ndarray:
+    """Each client's step from a class to its partner, 1..C-1: int64 [K]."""
+    clients, num_classes = len(population.sizes), population.num_classes
+    if pair_map == "shared":
+        return np.ones(clients, dtype=np.int64)
+    if pair_map == "per_client":
+        return rng.integers(1, num_classes, size=clients)
+    names, group = np.unique(population.groups, return_inverse=True)
+    # Distinct while there are enough, so that no two groups agree on a wrong labelling.
+    return 1 + rng.choice(num_classes - 1, size=len(names), replace=len(names) > num_classes - 1)[group]
