@@ -1,4 +1,4 @@
-"""Charts of `benchmarks/scaling.py` (PNG and SVG in pictures/) and the tables of README.md, from results/*.json.
+"""Charts of `benchmarks/scaling.py` (in pictures/) and the tables of README.md, from results/*.json.
 
 A device that has no results yet has no charts, and its place in README.md says so.
 
@@ -18,10 +18,9 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from PIL import Image
 
 from fednoil.pages.marked import fill
-
-matplotlib.rcParams["svg.hashsalt"] = "fednoil"  # the same numbers give the same file
 
 HERE = Path(__file__).resolve().parent
 TITLES = {
@@ -69,7 +68,7 @@ def draw(axes: Axes, rows: list[dict[str, Any]], axis: str) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def chart(name: str, results: Results, folder: Path) -> list[Path]:
+def chart(name: str, results: Results, folder: Path) -> Path:
     """One picture for a device, with a panel for each thing that was varied."""
     shown = [axis for axis in TITLES if rows_of(results, axis)]
     figure, panels = plt.subplots(1, len(shown), figsize=(4.6 * len(shown), 3.6), squeeze=False, layout="constrained")
@@ -82,15 +81,15 @@ def chart(name: str, results: Results, folder: Path) -> list[Path]:
         labels[1] = f"floor: {labels[1]}"
     figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False)
     folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / f"scaling-{name}.{kind}" for kind in ("png", "svg")]
-    for path in paths:
-        figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
+    path = folder / f"scaling-{name}.png"
+    figure.savefig(path, dpi=110)
     plt.close(figure)
-    return paths
+    Image.open(path).convert("RGB").quantize(32).save(path, optimize=True)
+    return path
 
 
 def scaling_table(name: str, results: Results | None) -> str:
-    """A device's chart and numbers; on a CPU ratios alone, since its times don't travel."""
+    """A device's chart and some of its numbers; on a CPU ratios alone, since its times don't travel."""
     if results is None:
         return f"Not measured: `{name}.json` is not among the results."
     gpu, size = name == "cuda", results["size"]
@@ -109,7 +108,8 @@ def scaling_table(name: str, results: Results | None) -> str:
         "|---|---|---|---|" + ("---|---|---|" if gpu else "---|"),
     ]
     for axis in TITLES:
-        for row in (rows := rows_of(results, axis)):
+        rows = rows_of(results, axis)
+        for row in [rows[i] for i in sorted({0, len(rows) - 1})] if rows else []:
             cells = [f"{TITLES[axis].split(' (')[0]}, {fixed[axis]}", row["value"], f"{row['steps']} × {row['batch']}"]
             cells.append(f"{row['round_s'] / row['bare_s']:.2f}")
             if gpu:
@@ -171,7 +171,7 @@ def steps_table(results: Results | None) -> str:
         memory = [number(cells[m]["gib"]) if m in cells and cells[m]["gib"] else "–" for m in models]
         lines.append(f"| {name} | {' | '.join(times)} | {', '.join(memory)} |")
     six = table["all at once, 6 clients"]
-    for name in [style for style in STYLES.values() if style in table]:
+    for name in [STYLES[style] for style in ("bare float32", "sequential float32") if STYLES[style] in table]:
         ratios = [f"{table[name][m]['ms'] / six[m]['ms']:.1f} ×" for m in models]
         lines.append(f"| six at once against {re.sub(r' [(].*?[)]', '', name)} | {' | '.join(ratios)} | |")
     return "\n".join(lines)
@@ -191,6 +191,17 @@ def checkpoints_table(found: dict[str, Results]) -> str:
     return "\n".join(lines)
 
 
+def end_to_end_table(results: Results | None) -> str:
+    """Whole commands by the newest version that was timed."""
+    if results is None:
+        return "Not measured: `end-to-end-h200.json` is not among the results."
+    lines = ["| preset | rounds | compiled kernels | rounds, s | whole command, s |", "|---|---|---|---|---|"]
+    for row in (row for row in results["runs"] if not row.get("older") and "/non-iid/" not in row["command"]):
+        preset, seconds = row["command"].split()[-1], f"{row['rounds_s']:.1f} | {row['whole_command_s']:.1f}"
+        lines.append(f"| `{preset}` | {row['rounds']} | {row['kernels']} | {seconds} |")
+    return "\n".join(lines)
+
+
 def tables(found: dict[str, Results]) -> dict[str, str]:
     """What stands between `<!-- NAME -->` and `<!-- end -->` in README.md."""
     return {
@@ -198,6 +209,7 @@ def tables(found: dict[str, Results]) -> dict[str, str]:
         "scaling cpu": scaling_table("cpu", found.get("cpu")),
         "scaling cuda": scaling_table("cuda", found.get("cuda")),
         "checkpoints": checkpoints_table(found),
+        "end to end": end_to_end_table(found.get("end-to-end-h200")),
         "steps": steps_table(found.get("gpu-steps-h200")),
     }
 
@@ -206,7 +218,7 @@ def main() -> None:
     found = load(HERE / "results")
     for name in ("cpu", "cuda"):
         if name in found:
-            print(*chart(name, found[name], HERE / "pictures"))
+            print(chart(name, found[name], HERE / "pictures"))
     readme = HERE / "README.md"
     readme.write_text(fill(readme.read_text(encoding="utf-8"), tables(found)), encoding="utf-8")
 

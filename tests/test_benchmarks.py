@@ -6,6 +6,7 @@ import argparse
 import importlib
 import itertools
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -119,12 +120,10 @@ def results(device: str) -> dict[str, Any]:
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_charts_and_tables_of_a_device(modules: dict[str, ModuleType], tmp_path: Path, device: str) -> None:
     charts = modules["charts"]
-    paths = charts.chart(device, results(device), tmp_path)
-    assert [p.suffix for p in paths] == [".png", ".svg"]
-    assert all(p.stat().st_size > 1000 for p in paths)
+    assert charts.chart(device, results(device), tmp_path).stat().st_size > 1000
     table = charts.scaling_table(device, results(device)).splitlines()
     rows = [line for line in table if line.startswith("| clients per round") or line.startswith("| samples")]
-    assert len(rows) == 6
+    assert len(rows) == 4  # the first and the last of each
     assert all(f"| {1.5:.2f} |" in line for line in rows)
     assert len({line.count("|") for line in table if line.startswith("|")}) == 1
 
@@ -134,6 +133,7 @@ def test_the_readme_is_what_the_results_say(modules: dict[str, ModuleType]) -> N
     charts = modules["charts"]
     text = (BENCHMARKS / "README.md").read_text(encoding="utf-8")
     assert charts.fill(text, charts.tables(charts.load(BENCHMARKS / "results"))) == text
+    assert len(re.findall(r"[^\s|]+", text)) <= 1500
 
 
 def test_a_readme_without_a_place_is_told(modules: dict[str, ModuleType]) -> None:
