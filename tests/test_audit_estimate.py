@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from fednoil import metrics
 from fednoil.audit import METHODS
-from fednoil.audit.belief import _shares, believed, confusions
+from fednoil.audit.belief import _displaced, _shares, believed, confusions
 from fednoil.audit.channel import Channel, fit, lean, posterior
-from fednoil.audit.estimate import _unmistakable, estimate
+from fednoil.audit.estimate import _spread, _unmistakable, estimate
 
 
 def made(kind: str, ratio: float, count: int, classes: int = 6, sure: float = 0.9) -> tuple[np.ndarray, ...]:
@@ -58,6 +58,37 @@ def test_a_channel_in_one_direction_is_recognised() -> None:
     assert not one_way
     assert centre[0, 1] == pytest.approx(centre[0, 2])
     assert strength == 3000
+
+
+def test_a_tenth_of_the_errors_may_go_another_way() -> None:
+    """40 % of each class's labels are wrong, in one direction: .9 · .4 + .1 · .4/5 there, and .1 · .4/5 elsewhere."""
+    centre, _, _ = lean(np.eye(6) * 60 + np.roll(np.eye(6), 2, axis=1) * 40)
+    assert centre[0] == pytest.approx([0.6, 0.008, 0.368, 0.008, 0.008, 0.008])
+
+
+def test_a_class_that_a_client_lacks_stays_possible() -> None:
+    """Eight images, all of class 0: (8 + 1)/(8 + 2) of the client's samples, and 1/10 of class 1, over the model's."""
+    q = np.tile([1 - 1e-6, 1e-6], (8, 1))
+    channel = fit(q, np.zeros(8, dtype=int), np.ones(8), 1)
+    assert channel.lift == pytest.approx([0.9, 0.1 / 1e-6], rel=1e-4)
+
+
+def test_no_class_is_given_up() -> None:
+    """At most four of five images of a class count as missed, and two where only the accuracy on all is known."""
+    said = np.full((60, 3), 0.2)
+    said[np.arange(60), np.arange(60) % 3] = 0.6
+    assert np.diag(_displaced(said, None, [0.0, 100.0, None])) == pytest.approx([0.2, 1.0, 1.0])
+    assert np.diag(_displaced(said, 0.0, ())) == pytest.approx([0.6] * 3)
+
+
+def test_the_spread_of_a_part_is_scaled_to_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A variance falls with the samples: drawn from 500 of 2,000 it is four times that of all, and is taken so."""
+    _, given, q = made("symmetric", 0.4, 2000)
+    channel = fit(q, given, np.ones(2000), 60)
+    monkeypatch.setattr("fednoil.audit.estimate._DRAWS", 200)
+    whole = _spread(q, given, channel, np.random.default_rng(0))
+    monkeypatch.setattr("fednoil.audit.estimate._DRAWN_FROM", 500)
+    assert _spread(q, given, channel, np.random.default_rng(0)) == pytest.approx(whole, rel=0.5)
 
 
 def test_a_class_without_wrong_labels_chooses_no_direction() -> None:

@@ -60,6 +60,8 @@ def test_weak_and_strong_plans_of_one_key_differ(strong: torch.Tensor) -> None:
     weak = weak_plan(KEYS, 200).view(-1, 3)
     same = (weak[:, 1:] == strong[:, 1:3]).double().mean()
     assert float(same) == pytest.approx(1 / 9, abs=0.01)
+    first = strong_plan(KEYS, 1, (28, 32))[:, 0, :3]  # a plan's first numbers are the first of its stream
+    assert float((weak_plan(KEYS, 1)[:, 0] == first).double().mean()) < 0.5
 
 
 @pytest.mark.parametrize(("prob", "share"), [(0.0, 0.0), (0.25, 0.25), (1.0, 1.0)])

@@ -25,7 +25,7 @@ from fednoil.learners.dividemix import (
 )
 from fednoil.learners.josrc import Josrc, JosrcConfig, clean_probability, double_entropy, joint_loss, smooth
 from fednoil.learners.mixture import low_component, normalise
-from fednoil.learners.small_loss import forget_rate, kept, smallest
+from fednoil.learners.small_loss import Coteaching, Jocor, forget_rate, kept, smallest
 from fednoil.learners.small_loss import joint_loss as jocor_loss
 from fednoil.seeds import Seed
 
@@ -131,13 +131,42 @@ def test_when_a_wrong_label_learnt_by_heart_no_longer_passes_as_clean() -> None:
 # --- Co-teaching and JoCoR ---------------------------------------------------------------------------------------
 
 
-def test_coteaching_oracle() -> None:
-    a, b, two = torch.tensor([0.1, 0.9, 0.2, 1.5]), torch.tensor([0.3, 0.2, 1.0, 1.4]), torch.tensor(2)
-    picks_a, picks_b = smallest(a, two), smallest(b, two)
-    assert picks_a.nonzero().flatten().tolist() == [0, 2]
-    assert picks_b.nonzero().flatten().tolist() == [0, 1]
-    assert float((a * picks_b).sum() / 2) == pytest.approx(0.5)
-    assert float((b * picks_a).sum() / 2) == pytest.approx(0.65)
+class Says:
+    """A network that answers with the same logits whatever it is shown."""
+
+    def __init__(self, logits: torch.Tensor) -> None:
+        self.logits = logits
+
+    def __call__(self, images: torch.Tensor) -> torch.Tensor:
+        return self.logits
+
+    def train(self) -> None:
+        self.mode = "train"
+
+
+def with_losses(*losses: float) -> Says:
+    """Answers whose cross-entropy for class 0 of two is each of `losses`: log(1 + e^x) with x = log(e^loss − 1)."""
+    margin = (torch.tensor(losses).exp() - 1).log()
+    return Says(torch.stack([torch.zeros_like(margin), margin], 1))
+
+
+def two_networks(method: type, **keys: Any) -> float:
+    """The loss of one step on four samples of which two count."""
+    learner = method(method.Config(**keys), Task(2, (1, 8, 8), 4, 0.05, 20))
+    nets: Any = {"a": with_losses(0.1, 0.9, 0.2, 1.5), "b": with_losses(0.3, 0.2, 1.0, 1.4)}
+    batch = {"images": torch.zeros(4, 1, 8, 8), "labels": torch.zeros(4, dtype=torch.int64)}
+    return learner.step(nets, batch["images"], batch, {"count": torch.tensor(2)}, "train").item()
+
+
+def test_networks_pick_for_each_other_in_coteaching() -> None:
+    """a has least loss on 0 and 2, b on 0 and 1: a learns (.1 + .9)/2 from b's choice and b (.3 + 1)/2 from a's."""
+    assert two_networks(Coteaching) == pytest.approx(0.5 + 0.65, abs=1e-5)
+
+
+def test_networks_pick_together_in_jocor() -> None:
+    """Without a weight on agreement the joint losses are .4, 1.1, 1.2 and 2.9: samples 0 and 1 count."""
+    assert two_networks(Jocor, agreement=0.0) == pytest.approx((0.4 + 1.1) / 2, abs=1e-5)
+    assert two_networks(Jocor, agreement=0.1) > 0.9 * 0.75
 
 
 def test_forget_rate_ramps_over_ten_rounds() -> None:
@@ -150,6 +179,16 @@ def test_a_whole_number_of_samples_is_kept_whole() -> None:
     """(1 − .8) · 10 is 1.9999999999999996 in floating point."""
     assert [kept(rate, 10) for rate in (0, 0.3, 0.45, 0.8, 0.9, 0.99)] == [10, 7, 5, 2, 1, 1]
     assert kept(0.5, 32) == 16
+
+
+def test_of_equal_losses_the_first_are_smallest() -> None:
+    assert smallest(torch.tensor([0.5, 0.2, 0.5, 0.5, 0.9]), torch.tensor(3)).tolist() == [
+        True,
+        True,
+        True,
+        False,
+        False,
+    ]
 
 
 def test_jocor_loss_by_hand() -> None:
@@ -251,6 +290,15 @@ def test_dividemix_losses() -> None:
     assert mixmatch_loss(both.log(), targets, 1, 2.0).item() == pytest.approx(
         0.693147 + 2 * 0.00666667 + prior, abs=1e-5
     )
+
+
+@pytest.mark.parametrize(("penalty", "expected"), [(False, 0.693147), (True, 0.693147 - 1.029653)])
+def test_the_warm_up_penalises_sure_predictions(penalty: bool, expected: float) -> None:
+    """Predictions (.5, .3, .2) of class 0: cross-entropy .693147, and Σ p log p = −1.029653, least for flat ones."""
+    method = DivideMix(DivideMixConfig(entropy_penalty=penalty), Task(3, (1, 8, 8), 8, 0.05, 200))
+    nets: Any = {"a": Says(torch.tensor([[0.5, 0.3, 0.2]]).log()), "b": Says(torch.zeros(1, 3))}
+    batch = {"first/images": torch.zeros(1, 1, 8, 8), "labels": torch.tensor([0])}
+    assert method.step(nets, batch["first/images"], batch, {}, "plain-a").item() == pytest.approx(expected, abs=1e-6)
 
 
 @pytest.mark.parametrize(("e", "expected"), [(0, 0), (10, 0), (12, 3.125), (18, 12.5), (26, 25), (99, 25)])

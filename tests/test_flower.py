@@ -136,6 +136,17 @@ def test_a_node_sends_nothing_that_its_form_lacks() -> None:
             pack(form, body)
 
 
+@pytest.mark.parametrize(("value", "fits"), [(1e30, True), (1.1e30, False), (-1.1e30, False), (float("nan"), False)])
+def test_numbers_whose_mean_could_overflow_are_not_read(value: float, fits: bool) -> None:
+    form = Form({"w": ("float32", (2,))})
+    content = RecordDict({"model": ArrayRecord({"w": Array(np.array([0.5, value], np.float32))})})
+    if fits:
+        assert unpack(form, content).arrays["w"].tolist() == pytest.approx([0.5, value])
+    else:
+        with pytest.raises(BadMessage, match="'w' holds values that are not finite or above 1e"):
+            unpack(form, content)
+
+
 def test_an_array_that_lies_about_its_size_is_not_unfolded() -> None:
     """A header of an exabyte in a message of a hundred bytes."""
     honest = Array(np.ones(2, np.float32))

@@ -36,6 +36,12 @@ def test_the_share_of_a_round(form: Any, shares: list[float]) -> None:
     assert [optimiser.round_share(r) for r in range(1, 6)] == pytest.approx(shares, abs=1e-6)
 
 
+def test_steps_come_at_half_and_three_quarters_of_the_rounds() -> None:
+    """Of eight rounds the fifth and the seventh: four and six are done."""
+    optimiser = Optimiser(rounds=8, lr_rounds="step")
+    assert [optimiser.round_share(r) for r in range(1, 9)] == pytest.approx([1, 1, 1, 1, 0.1, 0.1, 0.01, 0.01])
+
+
 def test_a_single_round_has_the_whole_rate() -> None:
     assert Optimiser(rounds=1, lr_rounds="cosine").round_share(1) == 1
 

@@ -189,6 +189,26 @@ def test_equal_turns_are_dealt_in_order() -> None:
     assert [part.tolist() for part in parts] == [[0, 3], [1, 4], [2, 5]]
 
 
+def test_turns_of_unequal_clients_are_spread_over_the_deal() -> None:
+    """One turn at 1/2, three at 1/6, 3/6 and 5/6: the single one comes second."""
+    parts = module._deal_evenly(np.arange(4), np.array([1, 3]))
+    assert [part.tolist() for part in parts] == [[1], [0, 2, 3]]
+
+
+def test_what_does_not_divide_goes_to_any_class() -> None:
+    quotas = {tuple(class_quotas(np.array([5, 5, 5]), 4, Seed(seed).numpy()).tolist()) for seed in range(30)}
+    assert quotas == {(2, 1, 1), (1, 2, 1), (1, 1, 2)}
+
+
+def test_a_split_may_use_the_last_sample() -> None:
+    """Two clients with a mix of one class take all of it; a client may hold exactly `min_size`."""
+    labels = np.zeros(10, dtype=np.int64)
+    parts = partition(labels, 1, PartitionConfig(kind="mixture", clients=2, samples_per_client=5), Seed(0))
+    check_is_split(parts, 2, 10)
+    parts = partition(labels, 1, PartitionConfig(kind="quantity", clients=1, min_size=10), Seed(0))
+    check_is_split(parts, 1, 10)
+
+
 def test_largest_remainder_by_hand() -> None:
     # 10 samples: 4.5, 3.3, 2.2 floor to 4, 3, 2 and the one left goes to the remainder .5.
     assert largest_remainder(np.array([0.45, 0.33, 0.22]), 10).tolist() == [5, 3, 2]

@@ -236,6 +236,7 @@ def test_selection() -> None:
     assert number_selected(0.3, 20) == 6
     assert number_selected(0.3, 100) == 30
     assert number_selected(0.01, 20) == 1
+    assert [number_selected(0.3, clients) for clients in (4, 5, 8)] == [1, 2, 2]  # 1.2, 1.5 and 2.4
     assert number_selected(1.0, 7) == 7
     drawn = [draw_clients([1 / 20] * 20, 6, Seed(0).child("round", r)) for r in range(2000)]
     assert all(len(set(d)) == 6 and d == sorted(d) for d in drawn)

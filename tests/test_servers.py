@@ -54,8 +54,9 @@ def test_krum_oracle() -> None:
     assert_same(winner, updates(SIX)[4].tensors)
 
 
-def test_multikrum_oracle() -> None:
-    mean = server("multikrum", keep=3).combine(updates(SIX))
+@pytest.mark.parametrize("keys", [{"keep": 3}, {}])  # with f = 1 of six, n − f − 2 are kept
+def test_multikrum_oracle(keys: dict[str, int]) -> None:
+    mean = server("multikrum", **keys).combine(updates(SIX))
     assert mean["model/w"].tolist() == pytest.approx([0.5, 0.133333], abs=1e-6)
     assert mean["model/mean"].item() == pytest.approx(1000 * (1 + 2 + 5) / 3)
     assert mean["model/n"].item() == 4
@@ -335,6 +336,21 @@ def test_apfl_oracle() -> None:
     w, v = nets["model"].params.item(), nets["own-model"].params.item()
     assert mixed.item() == pytest.approx(0.25 * v + 0.75 * w)
     assert personal.predict(nets, client.pool, {}).item() == pytest.approx(w)
+
+
+def test_apfls_alpha_stays_a_share_and_moves_at_the_first_batch_of_a_turn() -> None:
+    """Steps of η · slope = ±9 end at 0 and 1; epochs after the first, planned on their own, have no slope."""
+    personal = Personal(ToThree(LearnerConfig(name="x"), Task(2, (1, 1, 1), 1, 1.0, 1)), ApflConfig())
+    nets = {n: Network(Scalar(v), (0.0,), (1.0,), torch.device("cpu")) for n, v in (("model", 1.0), ("own-model", 2.0))}
+    client = Client(0, torch.zeros(1, 1, 1, 1), torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64))
+    turn = Turn(1, 3, Seed(0))
+    state = personal.init(nets, client, {}, turn)
+    for slope, alpha in ((9.0, 0.0), (-9.0, 1.0)):
+        personal.gradients(nets, {"apfl/slope": torch.tensor(slope)}, state, "train")
+        assert float(state["apfl/alpha"]) == alpha
+    state = personal.init(nets, client, {}, turn)
+    slopes = [personal.plan(nets, client, state, turn, range(e, e + 1))[0].tensors["apfl/slope"] for e in range(3)]
+    assert [slope.tolist() for slope in slopes] == [[pytest.approx(-1.5), 0], [0, 0], [0, 0]]
 
 
 @pytest.mark.parametrize("learner", LEARNERS)

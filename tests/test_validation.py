@@ -13,10 +13,11 @@ import torch
 from conftest import assert_same, fednoil, refused
 from test_stack import stacked
 
-from fednoil import rounds
+from fednoil import metrics, rounds
 from fednoil.config import load_config
 from fednoil.errors import UserError
 from fednoil.evaluation import validate
+from fednoil.executors.base import HeldOut
 from fednoil.executors.sequential import held_out
 from fednoil.experiment import Experiment, make_executor, make_experiment
 from fednoil.learners.base import Client
@@ -71,6 +72,11 @@ def test_accuracy_and_loss_by_hand() -> None:
     assert found[3].loss == pytest.approx(np.log(4))
 
 
+def test_clients_count_by_their_samples() -> None:
+    """One of two right at a loss of 1, and one of six at a loss of 3: 2/8 and (2 · 1 + 6 · 3)/8."""
+    assert metrics.mean_held_out([HeldOut(1, 2, 1.0), HeldOut(1, 6, 3.0)]) == pytest.approx((25.0, 2.5))
+
+
 @pytest.mark.parametrize(
     "sections",
     [{}, {"server": {"name": "apfl"}}, {"server": {"name": "cfl"}}, {"learner": {"name": "dividemix", "warmup": 1}}],
@@ -82,14 +88,16 @@ def test_agreement_is_recorded_every_round(values: dict[str, Any], sections: dic
     executor, state = make_executor(experiment, CPU), rounds.start(experiment)
     for _ in range(2):
         state, record = rounds.play(experiment, executor, state)
-    held, server, right = experiment.setting.validation, experiment.server, 0
+    held, right, loss = experiment.setting.validation, 0, 0.0
     assert held is not None
     for k in range(4):
-        model = server.own_model(server.model_for(state.server, k), state.keep.get(k, {}))
+        model = {**experiment.server.model_for(state.server, k), **state.keep.get(k, {})}
         images = torch.from_numpy(experiment.setting.dataset.train.images[held.parts[k]])
-        right += int((executor.bench.logits(model, images).argmax(1).numpy() == held.given[k]).sum())
+        logits, given = executor.bench.logits(model, images), torch.from_numpy(held.given[k])
+        right += int((logits.argmax(1) == given).sum())
+        loss += float(torch.nn.functional.cross_entropy(logits, given, reduction="sum"))
     assert record["val_accuracy"] == pytest.approx(100 * right / 20)
-    assert record["val_loss"] > 0
+    assert record["val_loss"] == pytest.approx(loss / 20, rel=1e-5)
 
 
 def test_both_executors_agree(values: dict[str, Any]) -> None:
