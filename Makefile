@@ -5,7 +5,7 @@ FEDNOIL := $(VENV)/bin/fednoil
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-slow test-kernels check format bench bench-federation bench-peers bench-scaling bench-gpu federation results clean
+.PHONY: help setup run test test-slow test-kernels check format bench bench-federation bench-peers bench-scaling bench-gpu federation results docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -71,5 +71,9 @@ bench-gpu: ## the same on a GPU; PY names the Python to use
 results: setup ## add the runs in RUNS to experiments/paper and write its tables
 	$(PY) experiments/paper/build.py $(RUNS)
 
+docs: setup ## the documentation as a site in .site/html; every link must lead somewhere
+	$(PY) tools/make_reference.py
+	$(PY) tools/site.py
+
 clean: ## remove the environment and caches; runs/ stays
-	rm -rf $(VENV) .triton benchmarks/.peers .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .triton benchmarks/.peers .pytest_cache .ruff_cache .hypothesis .site

@@ -16,6 +16,7 @@ import tomllib
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from urllib.parse import unquote
 
@@ -29,7 +30,7 @@ from fednoil.config.axes import AXES
 from fednoil.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[1]
-DECISIONS = sorted((ROOT / "docs/decisions").glob("*.md"))
+DECISIONS = sorted((ROOT / "docs/decisions").glob("0*.md"))
 ANYWHERE = ROOT / "any.md"
 NOT_OURS = {"runs", "build", "dist", "carry"}
 SUFFIXES = {"parquet", "safetensors", "json", "jsonl", "toml", "py", "npz", "md", "png", "svg"}  # noise.parquet
@@ -296,13 +297,13 @@ rounds = 3
 
 
 def test_decisions_are_numbered_complete_and_listed() -> None:
-    index = (ROOT / "docs/README.md").read_text(encoding="utf-8")
+    index = (ROOT / "docs/decisions/README.md").read_text(encoding="utf-8")
     assert [p.name[:5] for p in DECISIONS] == [f"{n:04d}-" for n in range(1, len(DECISIONS) + 1)]
     for number, path in enumerate(DECISIONS, start=1):
         text = path.read_text(encoding="utf-8")
         assert re.findall(r"^## (.+)$", text, re.M) == ["Context", "Decision", "Consequences"], path.name
         title = text.splitlines()[0].removeprefix("# ")
-        assert f"\n{number}. [{title.partition(' ')[2]}](decisions/{path.name})" in index, path.name
+        assert f"\n{number}. [{title.partition(' ')[2]}]({path.name})" in index, path.name
 
 
 def test_every_page_is_in_the_index_and_every_stage_in_the_architecture() -> None:
@@ -316,11 +317,32 @@ def test_every_page_is_in_the_index_and_every_stage_in_the_architecture() -> Non
     assert stages - named == set()
 
 
-def test_the_page_of_methods_is_up_to_date() -> None:
-    """`python tools/make_methods_page.py` writes it."""
-    spec = importlib.util.spec_from_file_location("make_methods_page", ROOT / "tools" / "make_methods_page.py")
+@pytest.fixture(scope="module")
+def reference() -> ModuleType:
+    return tool("make_reference")
+
+
+@pytest.mark.parametrize("name", ["configuration.md", "methods.md", "commands.md", "api.md"])
+def test_the_reference_is_up_to_date(reference: ModuleType, name: str) -> None:
+    """`python tools/make_reference.py` writes it."""
+    assert (ROOT / "docs" / name).read_text(encoding="utf-8") == reference.PAGES[name]()
+
+
+def test_the_site_is_built_and_every_link_leads_somewhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("mkdocs")
+    assert tool("site").build(tmp_path) == 0, capsys.readouterr().out
+    home = (tmp_path / "html" / "index.html").read_text(encoding="utf-8")
+    assert 'href="docs/configuration.html"' in home
+    assert not re.search(
+        r"<(?:script|link|img)[^>]+(?:src|href)=\"https?://", home
+    )  # nothing is fetched from elsewhere
+
+
+def tool(name: str) -> ModuleType:
+    """A script of tools/ as a module."""
+    spec = importlib.util.spec_from_file_location(f"tools_{name}", ROOT / "tools" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    assert (ROOT / "docs" / "methods.md").read_text(encoding="utf-8") == module.page()
+    return module
