@@ -81,7 +81,7 @@ def values(tiny_npz: Path) -> dict[str, Any]:
     return copy.deepcopy(
         {
             "data": {"name": f"npz:{tiny_npz}"},
-            "partition": {"clients": 4, "min_size": 2},
+            "partition": {"clients": 4},
             "noise": {"kind": "symmetric", "ratios": [0.5, 0.6, 0.7, 0.8]},
             "model": {"name": "cnn", "width": 2},
             "server": {"name": "fedavg", "client_fraction": 0.5},
@@ -201,7 +201,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_folder(root / "photos", tiny_arrays(), names)
     values: dict[str, Any] = {
         "data": {"name": f"folder:{root / 'photos'}"},
-        "partition": {"clients": 4, "min_size": 2},
+        "partition": {"clients": 4},
         "noise": {"kind": "symmetric", "ratios": [0.2, 0.4]},
         "model": {"name": "cnn", "width": 2},
         "server": {"sampling": "score", "client_fraction": 0.5},

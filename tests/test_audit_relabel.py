@@ -198,7 +198,7 @@ def test_a_run_s_picture_whose_name_is_no_text_is_audited_and_moved(tmp_path: Pa
         next((photos / "train" / "bone").iterdir()).rename(odd)
     except OSError:
         pytest.skip("this file system has text for names")
-    small = ("partition.clients=2", "partition.min_size=2", "train.rounds=1", "model.width=2", "noise.kind=auto")
+    small = ("partition.clients=2", "train.rounds=1", "model.width=2", "noise.kind=auto")
     sets = [word for key in (f"data.name=folder:{photos}", *small) for word in ("--set", key)]
     sets += [
         "--set",

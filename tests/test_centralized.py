@@ -80,7 +80,7 @@ def test_rounds_are_one_plain_training(values: dict[str, Any]) -> None:
 
 def test_momentum_lasts_where_a_federations_is_renewed(values: dict[str, Any]) -> None:
     """The same one client under both: alike in the first round, and no longer in the second."""
-    values |= {"partition": {"clients": 1, "min_size": 2}, "noise": {"kind": "none"}}
+    values |= {"partition": {"clients": 1}, "noise": {"kind": "none"}}
     tensors = {}
     for name in ("fedavg", "centralized"):
         values["server"] = {"name": name}

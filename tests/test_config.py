@@ -156,20 +156,20 @@ def decays(name: str) -> st.SearchStrategy[dict[str, Any]]:
     return st.builds(lambda t, r: {"name": name, "t_min": t[0], "t_max": t[1], "r_min": r}, ends, st.integers(2, 10**6))
 
 
+sizes: dict[str, st.SearchStrategy[Any]] = {
+    "clients": st.integers(1, 10**9),
+    "samples_per_client": st.none() | st.integers(1, 10**9),
+}
 configs = st.fixed_dictionaries(
     {
         "data": st.fixed_dictionaries(
             {"name": texts},
             optional={"mean": st.lists(st.floats(-10, 10), min_size=1, max_size=3)},
         ),
-        "partition": st.fixed_dictionaries(
-            {},
-            optional={
-                "kind": st.sampled_from(["iid", "dirichlet", "quantity"]),
-                "clients": st.integers(1, 10**9),
-                "samples_per_client": st.none() | st.integers(1, 10**9),
-                "beta": st.floats(1e-300, 1e6),
-            },
+        "partition": st.fixed_dictionaries({}, optional=sizes)
+        | st.fixed_dictionaries(
+            {"kind": st.sampled_from(["dirichlet", "quantity", "mixture"])},
+            optional={**sizes, "beta": st.floats(1e-300, 1e6)},
         ),
         "noise": st.fixed_dictionaries({"kind": st.sampled_from(["none", "unknown", "symmetric", "pair"])})
         | st.builds(
@@ -225,7 +225,7 @@ def test_the_hash_ignores_how_a_run_is_carried_out(config: Config, key: str, val
         ("data", "name", "npz:other"),
         ("data", "std", [0.5]),
         ("partition", "clients", 5),
-        ("partition", "beta", 0.25),
+        ("partition", "samples_per_client", 9),
         ("noise", "ratios", [0.2]),
         ("noise", "exact", True),
         ("model", "width", 3),

@@ -19,7 +19,7 @@ from fednoil.errors import UserError
 from fednoil.labels import Labels, Truth
 from fednoil.manifest import SCHEMA, manifest_hash, read_manifest, write_manifest
 from fednoil.noise import apply
-from fednoil.partition import PartitionConfig, partition
+from fednoil.partition import partition
 from fednoil.seeds import Seed
 
 DATA_HASH = "ab12" * 16
@@ -53,16 +53,16 @@ def check_same(a: Value, b: Value) -> None:
 @settings(deadline=None, max_examples=20)
 @given(
     kind=st.sampled_from(["none", "unknown", "symmetric", "pair"]),
-    split=st.sampled_from(["iid", "dirichlet"]),
+    split=st.sampled_from(["iid", "shards"]),
     clients=st.integers(4, 9),
     root=st.integers(0, 1000),
 )
 def test_round_trip(tmp_path_factory: pytest.TempPathFactory, kind: str, split: str, clients: int, root: int) -> None:
     path = tmp_path_factory.mktemp("manifest") / "noise.parquet"
     labels = np.tile(np.arange(7), 30)
-    shape = PartitionConfig.model_validate({"kind": split, "clients": clients, "min_size": 2})
-    parts = partition(labels, 7, shape, Seed(root))
-    noisy, truth = apply(dataset_of(labels, 7), parts, load_config({"noise": {"kind": kind}}).noise, Seed(root))
+    config = load_config({"partition": {"kind": split, "clients": clients}, "noise": {"kind": kind}})
+    parts = partition(labels, 7, config.partition, Seed(root))
+    noisy, truth = apply(dataset_of(labels, 7), parts, config.noise, Seed(root))
     write_manifest(path, parts, noisy, truth, DATA_HASH, 7)
     back = read_manifest(path, labels, 7, DATA_HASH)
     check_same((parts, noisy, truth), back)

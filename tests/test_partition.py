@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import itertools
 import re
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
-from fednoil import partition as module
+from fednoil.config.loading import load_config, merge
 from fednoil.errors import UserError
-from fednoil.partition import PartitionConfig, class_quotas, largest_remainder, partition
+from fednoil.partition import partition
+from fednoil.partition.base import Partition, PartitionConfig, class_quotas, largest_remainder
+from fednoil.partition.classes import share_classes
+from fednoil.partition.dirichlet import class_counts
+from fednoil.partition.quantity import deal_evenly
 from fednoil.seeds import Seed
 
 quick = settings(deadline=None, max_examples=30)
+
+
+def make(**keys: object) -> PartitionConfig:
+    return load_config({"partition": keys}).partition
 
 
 def balanced(num_classes: int, per_class: int) -> np.ndarray:
@@ -24,7 +32,7 @@ def balanced(num_classes: int, per_class: int) -> np.ndarray:
     return np.tile(np.arange(num_classes), per_class)
 
 
-def class_counts(labels: np.ndarray, parts: tuple[np.ndarray, ...], num_classes: int) -> np.ndarray:
+def counts_of(labels: np.ndarray, parts: tuple[np.ndarray, ...], num_classes: int) -> np.ndarray:
     """Samples of each class at each client: [K, C]."""
     return np.array([np.bincount(labels[part], minlength=num_classes) for part in parts])
 
@@ -45,9 +53,9 @@ def check_is_split(parts: tuple[np.ndarray, ...], clients: int, total: int) -> N
 )
 def test_paper_sizes_are_balanced(num_classes: int, per_class: int, each: int, expected: int) -> None:
     labels = balanced(num_classes, per_class)
-    parts = partition(labels, num_classes, PartitionConfig(samples_per_client=each), Seed(1))
+    parts = partition(labels, num_classes, make(samples_per_client=each), Seed(1))
     check_is_split(parts, 20, 20 * each)
-    assert (class_counts(labels, parts, num_classes) == expected).all()
+    assert (counts_of(labels, parts, num_classes) == expected).all()
 
 
 @quick
@@ -58,9 +66,9 @@ def test_paper_sizes_are_balanced(num_classes: int, per_class: int, each: int, e
 )
 def test_iid_deals_everything_evenly(labels: list[int], clients: int, seed: int) -> None:
     array = np.array(labels)
-    parts = partition(array, 5, PartitionConfig(clients=clients), Seed(seed))
+    parts = partition(array, 5, make(clients=clients), Seed(seed))
     check_is_split(parts, clients, len(array))
-    counts = class_counts(array, parts, 5)
+    counts = counts_of(array, parts, 5)
     assert np.ptp(counts.sum(1)) <= 1
     assert (np.ptp(counts, axis=0) <= 1).all()
 
@@ -76,22 +84,22 @@ def test_iid_deals_everything_evenly(labels: list[int], clients: int, seed: int)
 )
 def test_uneven_splits_keep_min_size(beta: float, clients: int, min_size: int, kind: str, seed: int) -> None:
     labels = balanced(10, 40)
-    config = PartitionConfig.model_validate(
-        {"kind": kind, "clients": clients, "beta": beta, "min_size": min_size, "samples_per_client": 40}
-    )
+    config = make(**{"kind": kind, "clients": clients, "beta": beta, "min_size": min_size, "samples_per_client": 40})
     parts = partition(labels, 10, config, Seed(seed))
     check_is_split(parts, clients, clients * 40)
     assert min(len(part) for part in parts) >= min_size
-    pooled = class_counts(labels, parts, 10).sum(0)
+    pooled = counts_of(labels, parts, 10).sum(0)
     assert np.ptp(pooled) <= 1
 
 
 @pytest.mark.parametrize(
-    ("kind", "each"), [*itertools.product(["iid", "dirichlet", "quantity"], [None, 50]), ("mixture", 20)]
+    ("kind", "each"),
+    [*itertools.product(["iid", "dirichlet", "quantity", "classes", "shards"], [None, 50]), ("mixture", 20)],
 )
 def test_the_seed_decides(kind: str, each: int | None) -> None:
     labels = balanced(10, 60)
-    config = PartitionConfig.model_validate({"kind": kind, "clients": 5, "samples_per_client": each, "min_size": 5})
+    least = {"min_size": 5} if kind in ("dirichlet", "quantity") else {}
+    config = make(kind=kind, clients=5, samples_per_client=each, **least)
     first, again, other = (partition(labels, 10, config, Seed(root)) for root in (3, 3, 4))
     assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
     assert any(not np.array_equal(a, b) for a, b in zip(first, other, strict=True))
@@ -102,9 +110,9 @@ def test_kinds_deal_the_same_pool() -> None:
     pools = [
         np.sort(np.concatenate(partition(labels, 10, config, Seed(9))))
         for config in (
-            PartitionConfig(clients=5, samples_per_client=60),
-            PartitionConfig(kind="dirichlet", clients=5, samples_per_client=60, min_size=10),
-            PartitionConfig(kind="quantity", clients=5, samples_per_client=60, min_size=10),
+            make(clients=5, samples_per_client=60),
+            make(kind="dirichlet", clients=5, samples_per_client=60, min_size=10),
+            make(kind="quantity", clients=5, samples_per_client=60, min_size=10),
         )
     ]
     assert len(pools[0]) == 300
@@ -116,7 +124,7 @@ def test_kinds_deal_the_same_pool() -> None:
 @given(beta=st.floats(0.05, 50), clients=st.integers(1, 8), each=st.integers(1, 40), seed=st.integers(0, 2**63))
 def test_mixtures_have_one_size(beta: float, clients: int, each: int, seed: int) -> None:
     labels = balanced(10, 400)
-    config = PartitionConfig(kind="mixture", clients=clients, samples_per_client=each, beta=beta)
+    config = make(kind="mixture", clients=clients, samples_per_client=each, beta=beta)
     parts = partition(labels, 10, config, Seed(seed))
     check_is_split(parts, clients, clients * each)
     assert {len(part) for part in parts} == {each}
@@ -124,9 +132,9 @@ def test_mixtures_have_one_size(beta: float, clients: int, each: int, seed: int)
 
 def test_mixtures_have_the_right_law() -> None:
     """A client's share of a class has mean 1/4 and variance (1/4)(3/4)/(4β + 1)."""
-    config = PartitionConfig(kind="mixture", clients=2000, samples_per_client=100, beta=0.5)
+    config = make(kind="mixture", clients=2000, samples_per_client=100, beta=0.5)
     labels = balanced(4, 100_000)
-    shares = class_counts(labels, partition(labels, 4, config, Seed(0)), 4) / 100
+    shares = counts_of(labels, partition(labels, 4, config, Seed(0)), 4) / 100
     assert shares.mean(0) == pytest.approx([0.25] * 4, abs=0.02)
     assert shares.var(0) == pytest.approx([0.0625] * 4, abs=0.006)
 
@@ -135,8 +143,8 @@ def test_small_beta_is_more_skewed_than_large() -> None:
     labels = balanced(10, 500)
     shares = {}
     for beta in (0.1, 100.0):
-        config = PartitionConfig(kind="dirichlet", clients=10, beta=beta)
-        counts = class_counts(labels, partition(labels, 10, config, Seed(2)), 10)
+        config = make(kind="dirichlet", clients=10, beta=beta)
+        counts = counts_of(labels, partition(labels, 10, config, Seed(2)), 10)
         shares[beta] = (counts.max(1) / counts.sum(1)).mean()
     # An even mix has a largest share of 0.1.
     assert shares[0.1] > 0.4
@@ -147,17 +155,17 @@ def test_small_beta_is_more_skewed_than_large() -> None:
 def test_every_class_is_spread_alike_whatever_its_number(beta: float) -> None:
     """Over many draws each class reaches as many clients as any other, within four standard errors."""
     labels, draws = balanced(10, 240), 200
-    config = PartitionConfig(kind="dirichlet", clients=20, beta=beta, min_size=1)
+    config = make(kind="dirichlet", clients=20, beta=beta, min_size=1)
     parts = (partition(labels, 10, config, Seed(seed)) for seed in range(draws))
-    holders = np.array([(class_counts(labels, part, 10) > 0).sum(0) for part in parts])  # [draws, classes]
+    holders = np.array([(counts_of(labels, part, 10) > 0).sum(0) for part in parts])  # [draws, classes]
     error = np.sqrt(holders.var(0) / draws)
     assert (np.abs(holders.mean(0) - holders.mean()) < 4 * error + 1e-9).all()
 
 
 def test_with_a_cap_full_clients_get_nothing_of_later_classes() -> None:
     labels = balanced(20, 50)
-    config = PartitionConfig(kind="dirichlet", clients=4, beta=0.3, min_size=1, cap=True)
-    counts = class_counts(labels, partition(labels, 20, config, Seed(5)), 20)
+    config = make(kind="dirichlet", clients=4, beta=0.3, min_size=1, cap=True)
+    counts = counts_of(labels, partition(labels, 20, config, Seed(5)), 20)
     held = np.cumsum(counts, axis=1)
     # With C = 20 classes of 50 and 4 clients the even share is 250.
     full = held[:, :-1] >= 250
@@ -167,17 +175,17 @@ def test_with_a_cap_full_clients_get_nothing_of_later_classes() -> None:
 
 def test_dirichlet_shares_have_the_right_law() -> None:
     # One class only: the first client's share of Dir_4(β) has mean 1/4 and variance (1/4)(3/4)/(4β+1).
-    config = PartitionConfig(kind="dirichlet", clients=4, beta=0.5, min_size=1)
+    config = make(kind="dirichlet", clients=4, beta=0.5, min_size=1)
     rng = Seed(0).numpy()
-    draws = np.array([module._class_counts(np.array([10_000]), config, rng)[0] for _ in range(4000)]) / 10_000
+    draws = np.array([class_counts(np.array([10_000]), config, rng)[0] for _ in range(4000)]) / 10_000
     assert draws.mean(0) == pytest.approx([0.25] * 4, abs=0.02)
     assert draws.var(0) == pytest.approx([0.0625] * 4, abs=0.006)
 
 
 def test_quantity_keeps_the_class_mix() -> None:
     labels = balanced(10, 1000)
-    config = PartitionConfig(kind="quantity", clients=20, beta=2.0)
-    counts = class_counts(labels, partition(labels, 10, config, Seed(8)), 10)
+    config = make(kind="quantity", clients=20, beta=2.0)
+    counts = counts_of(labels, partition(labels, 10, config, Seed(8)), 10)
     sizes = counts.sum(1)
     assert sizes.max() > 3 * sizes.min()
     # The deal is off by at most K/2 turns of 1/N, which is n_k·K/(2N) samples, and by one for rounding.
@@ -185,13 +193,13 @@ def test_quantity_keeps_the_class_mix() -> None:
 
 
 def test_equal_turns_are_dealt_in_order() -> None:
-    parts = module._deal_evenly(np.arange(6), np.array([2, 2, 2]))
+    parts = deal_evenly(np.arange(6), np.array([2, 2, 2]))
     assert [part.tolist() for part in parts] == [[0, 3], [1, 4], [2, 5]]
 
 
 def test_turns_of_unequal_clients_are_spread_over_the_deal() -> None:
     """One turn at 1/2, three at 1/6, 3/6 and 5/6: the single one comes second."""
-    parts = module._deal_evenly(np.arange(4), np.array([1, 3]))
+    parts = deal_evenly(np.arange(4), np.array([1, 3]))
     assert [part.tolist() for part in parts] == [[1], [0, 2, 3]]
 
 
@@ -203,10 +211,68 @@ def test_what_does_not_divide_goes_to_any_class() -> None:
 def test_a_split_may_use_the_last_sample() -> None:
     """Two clients with a mix of one class take all of it; a client may hold exactly `min_size`."""
     labels = np.zeros(10, dtype=np.int64)
-    parts = partition(labels, 1, PartitionConfig(kind="mixture", clients=2, samples_per_client=5), Seed(0))
+    parts = partition(labels, 1, make(kind="mixture", clients=2, samples_per_client=5), Seed(0))
     check_is_split(parts, 2, 10)
-    parts = partition(labels, 1, PartitionConfig(kind="quantity", clients=1, min_size=10), Seed(0))
+    parts = partition(labels, 1, make(kind="quantity", clients=1, min_size=10), Seed(0))
     check_is_split(parts, 1, 10)
+
+
+def test_classes_are_shared_by_hand() -> None:
+    """Clients {0, 1}, {1, 2}, {2, 0}, {0, 2}: class 0 goes in three parts, class 1 in two, class 2 in three."""
+    pool = [np.arange(0, 6), np.arange(10, 16), np.arange(20, 26)]
+    parts = share_classes(pool, [[0, 1], [1, 2], [2, 0], [0, 2]])
+    assert [part.tolist() for part in parts] == [
+        [0, 1, 10, 11, 12],
+        [13, 14, 15, 20, 21],
+        [2, 3, 22, 23],
+        [4, 5, 24, 25],
+    ]
+
+
+@quick
+@given(clients=st.integers(1, 30), classes=st.integers(1, 6), seed=st.integers(0, 2**63))
+def test_each_client_has_so_many_classes(clients: int, classes: int, seed: int) -> None:
+    labels = balanced(6, 100)
+    parts = partition(labels, 6, make(kind="classes", clients=clients, classes=classes), Seed(seed))
+    counts = counts_of(labels, parts, 6)
+    assert ((counts > 0).sum(1) == classes).all()
+    assert (counts[np.arange(clients), np.arange(clients) % 6] > 0).all()
+    shares = [column[column > 0] for column in counts.T]
+    assert all(np.ptp(share) <= 1 for share in shares if len(share))
+    assert all(share.sum() == 100 for share in shares if len(share))
+
+
+def test_other_classes_are_drawn_evenly() -> None:
+    labels = balanced(5, 4000)
+    counts = counts_of(labels, partition(labels, 5, make(kind="classes", clients=2000, classes=2), Seed(0)), 5)
+    # Of 2000 clients 400 have a class for certain and each of the 1600 others with chance 1/4: 800 ± 17.
+    assert (counts > 0).sum(0) == pytest.approx([800] * 5, abs=70)
+
+
+def test_shards_by_hand() -> None:
+    """Eight samples of two classes in four shards of one class each, two for each client."""
+    labels = np.array([0, 1] * 4)
+    seen = set()
+    for root in range(20):
+        parts = partition(labels, 2, make(kind="shards", clients=2), Seed(root))
+        check_is_split(parts, 2, 8)
+        counts = counts_of(labels, parts, 2)
+        assert counts.sum(1).tolist() == [4, 4]
+        assert (counts % 2 == 0).all()
+        seen.add(tuple(counts[0].tolist()))
+    assert seen == {(4, 0), (2, 2), (0, 4)}
+
+
+@quick
+@given(clients=st.integers(1, 20), shards=st.integers(1, 5), seed=st.integers(0, 2**63))
+def test_shards_hold_few_classes(clients: int, shards: int, seed: int) -> None:
+    labels = balanced(10, 60)
+    parts = partition(labels, 10, make(kind="shards", clients=clients, shards=shards), Seed(seed))
+    check_is_split(parts, clients, 600)
+    most = -(-600 // (clients * shards))  # samples of the largest shard
+    touched = -(-most // 60) + 1  # classes that so many neighbours can belong to
+    assert ((counts_of(labels, parts, 10) > 0).sum(1) <= shards * touched).all()
+    assert max(len(part) for part in parts) - min(len(part) for part in parts) <= shards
 
 
 def test_largest_remainder_by_hand() -> None:
@@ -269,6 +335,9 @@ def test_quotas_are_as_equal_as_can_be(available: list[int], data: st.DataObject
             {"kind": "mixture", "clients": 4, "samples_per_client": 20, "beta": 1e-6},
             ["partition.beta = 1e-06", "100 training samples", "less than 20"],
         ),
+        ({"kind": "classes", "clients": 4, "classes": 11}, ["partition.classes = 11", "use at most 10 classes"]),
+        ({"kind": "classes", "clients": 60, "classes": 2}, ["partition.kind = 'classes'", "no sample"]),
+        ({"kind": "shards", "clients": 4, "shards": 26}, ["partition.shards = 26", "104", "use at most 25$"]),
         (
             {"kind": "quantity", "clients": 10, "min_size": 10, "beta": 0.01},
             ["partition.beta = 0.01", "partition.clients = 10", "partition.min_size = 10", "larger beta"],
@@ -277,12 +346,12 @@ def test_quotas_are_as_equal_as_can_be(available: list[int], data: st.DataObject
 )
 def test_impossible_splits_say_what_would_be_right(config: dict[str, object], words: list[str]) -> None:
     with pytest.raises(UserError) as caught:
-        partition(balanced(10, 10), 10, PartitionConfig.model_validate(config), Seed(0))
+        partition(balanced(10, 10), 10, make(**config), Seed(0))
     assert all(word in f"{caught.value}$" for word in words)
 
 
 def test_iid_does_not_need_min_size() -> None:
-    parts = partition(balanced(10, 10), 10, PartitionConfig(clients=50), Seed(0))
+    parts = partition(balanced(10, 10), 10, make(clients=50), Seed(0))
     check_is_split(parts, 50, 100)
 
 
@@ -297,22 +366,66 @@ def test_iid_does_not_need_min_size() -> None:
 )
 def test_bad_labels(labels: np.ndarray, words: str) -> None:
     with pytest.raises(UserError, match=words):
-        partition(labels, 3, PartitionConfig(clients=1), Seed(0))
+        partition(labels, 3, make(clients=1), Seed(0))
 
 
 @pytest.mark.parametrize(
-    "bad",
+    ("bad", "words"),
     [
-        {"clients": 0},
-        {"samples_per_client": 0},
-        {"beta": 0.0},
-        {"beta": float("nan")},
-        {"beta": 1e300},
-        {"min_size": 0},
-        {"kind": "sorted"},
-        {"client": 20},
+        ({"clients": 0}, "partition.clients = 0"),
+        ({"samples_per_client": 0}, "partition.samples_per_client = 0"),
+        ({"kind": "dirichlet", "beta": 0.0}, "partition.beta = 0"),
+        ({"kind": "mixture", "beta": float("nan")}, "partition.beta = nan"),
+        ({"kind": "quantity", "beta": 1e300}, r"partition.beta = 1e\+300"),
+        ({"kind": "dirichlet", "min_size": 0}, "partition.min_size = 0"),
+        ({"kind": "classes", "classes": 0}, "partition.classes = 0"),
+        ({"kind": "shards", "shards": 0}, "partition.shards = 0"),
+        ({"kind": "sorted"}, "partition.kind = 'sorted' is unknown; choose iid, "),
+        ({"client": 20}, "unknown key 'partition.client'.*did you mean 'clients'"),
+        ({"beta": 0.5}, "unknown key 'partition.beta'.*it is a key of dirichlet, quantity, mixture"),
+        ({"kind": "quantity", "cap": True}, "unknown key 'partition.cap'.*it is a key of dirichlet"),
     ],
 )
-def test_bad_settings(bad: dict[str, object]) -> None:
-    with pytest.raises(ValidationError, match=next(iter(bad))):
-        PartitionConfig.model_validate(bad)
+def test_bad_settings(bad: dict[str, object], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        make(**bad)
+
+
+def test_another_kind_keeps_the_keys_that_all_have() -> None:
+    base = {"partition": {"kind": "dirichlet", "clients": 7, "beta": 0.1}}
+    assert merge(base, {"partition": {"kind": "iid"}})["partition"] == {"kind": "iid", "clients": 7}
+    assert merge(base, {"partition": {"kind": "dirichlet"}})["partition"] == base["partition"]
+
+
+class Own(Partition):
+    """What the test says, whatever the labels."""
+
+    dealt: ClassVar[list[np.ndarray]]
+
+    def deal(self, labels: np.ndarray, num_classes: int, seed: Seed) -> list[np.ndarray]:
+        return self.dealt
+
+
+@pytest.mark.parametrize(
+    ("dealt", "line"),
+    [
+        ([[0, 1]], "Own' dealt to 1 clients, but partition.clients = 2"),
+        ([[0, 1], []], "gave client 1 no sample"),
+        ([[0, 1], [1, 2]], "dealt sample 1 more than once"),
+        ([[0, 1], [3, 2]], "gave client 1 something other than indices 0 to 2"),
+        ([[0, -1], [2]], "gave client 0 something other than indices 0 to 2"),
+        ([[0.0, 1.0], [2.0]], "gave client 0 something other than indices 0 to 2"),
+        ([[[0], [1]], [2]], "gave client 0 something other than indices 0 to 2"),
+    ],
+)
+def test_what_is_no_split_is_refused(monkeypatch: pytest.MonkeyPatch, dealt: list[list[Any]], line: str) -> None:
+    monkeypatch.setattr(Own, "dealt", [np.array(part) for part in dealt], raising=False)
+    with pytest.raises(UserError, match=line):
+        partition(np.array([0, 1, 1]), 2, make(kind=f"{__name__}:Own", clients=2), Seed(0))
+
+
+def test_an_own_partition_is_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Own, "dealt", [np.array([2, 0], np.int32), np.array([1])], raising=False)
+    parts = partition(np.array([0, 1, 1]), 2, make(kind=f"{__name__}:Own", clients=2), Seed(0))
+    assert [part.tolist() for part in parts] == [[0, 2], [1]]
+    assert all(part.dtype == np.int64 for part in parts)

@@ -181,7 +181,7 @@ def test_parquet_shards_keep_columns_and_metadata(tmp_path: Path) -> None:
 
 
 def test_a_run_starts_from_its_relabelled_manifest(tmp_path: Path, tiny_npz: Path) -> None:
-    changes = ["data.name=npz:" + str(tiny_npz), "partition.clients=4", "partition.min_size=2", "model.width=2"]
+    changes = ["data.name=npz:" + str(tiny_npz), "partition.clients=4", "model.width=2"]
     changes += ["train.rounds=1", "train.batch_size=8", "schedule.epochs=1", "noise.kind=symmetric", "run.device=cpu"]
     sets = [part for change in changes for part in ("--set", change)]
     run = tmp_path / "run"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from fednoil import learners, noise, schedules, servers
+from fednoil import learners, noise, partition, schedules, servers
 from fednoil.errors import UserError
 from fednoil.plugins import Axis, merged
 from fednoil.section import Section
 
 AXES: dict[str, tuple[Axis[Any], ...]] = {
+    "partition": (partition.AXIS,),
     "noise": (noise.KIND_AXIS, noise.LEVELS_AXIS),
     "server": (servers.AXIS,),
     "learner": (learners.AXIS,),

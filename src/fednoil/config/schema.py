@@ -15,7 +15,8 @@ from fednoil.learners.base import LearnerConfig
 from fednoil.learners.erm import ErmConfig
 from fednoil.models import ModelConfig
 from fednoil.noise.base import KindConfig
-from fednoil.partition import PartitionConfig
+from fednoil.partition.base import PartitionConfig
+from fednoil.partition.iid import IidConfig
 from fednoil.schedules import ConstantConfig, ScheduleConfig
 from fednoil.section import Section
 from fednoil.servers.base import ServerConfig
@@ -76,7 +77,7 @@ class Config(Section):
     """One experiment."""
 
     data: DataConfig = DataConfig()
-    partition: PartitionConfig = PartitionConfig()
+    partition: SerializeAsAny[PartitionConfig] = IidConfig()
     noise: SerializeAsAny[KindConfig] = Field(default_factory=lambda: validated("noise", {}))
     model: ModelConfig = ModelConfig()
     server: SerializeAsAny[ServerConfig] = FedAvgConfig()

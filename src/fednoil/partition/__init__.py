@@ -1,0 +1,52 @@
+"""Which training samples each client holds: one file and one line in the table below for each way to deal them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fednoil.errors import UserError
+from fednoil.labels import check_labels
+from fednoil.partition.base import Partition, PartitionConfig
+from fednoil.partition.classes import Classes
+from fednoil.partition.dirichlet import Dirichlet
+from fednoil.partition.iid import Iid
+from fednoil.partition.mixture import Mixture
+from fednoil.partition.quantity import Quantity
+from fednoil.partition.shards import Shards
+from fednoil.plugins import Axis
+from fednoil.seeds import Seed
+
+PARTITIONS: dict[str, type[Partition]] = {
+    "iid": Iid,
+    "dirichlet": Dirichlet,
+    "quantity": Quantity,
+    "mixture": Mixture,
+    "classes": Classes,
+    "shards": Shards,
+}
+
+AXIS = Axis("partition", Partition, PARTITIONS, default="iid", key="kind")
+
+
+def partition(labels: np.ndarray, num_classes: int, config: PartitionConfig, seed: Seed) -> tuple[np.ndarray, ...]:
+    """One sorted int64 array of indices into `labels` [N] per client; no index is dealt twice."""
+    check_labels(labels, num_classes)
+    dealt = AXIS.find(config.kind)(config).deal(labels, num_classes, seed.child("partition"))
+    parts = tuple(np.sort(np.asarray(part)) for part in dealt)
+    _check(parts, len(labels), config)
+    return tuple(part.astype(np.int64) for part in parts)
+
+
+def _check(parts: tuple[np.ndarray, ...], size: int, config: PartitionConfig) -> None:
+    """Refuse what is no split, for example of the user's own class."""
+    said = f"{AXIS.path} = '{config.kind}'"
+    if len(parts) != config.clients:
+        raise UserError(f"{said} dealt to {len(parts)} clients, but partition.clients = {config.clients}")
+    for client, part in enumerate(parts):
+        if not len(part):
+            raise UserError(f"{said} gave client {client} no sample: use fewer clients or more samples")
+        if part.ndim != 1 or not np.issubdtype(part.dtype, np.integer) or part[0] < 0 or part[-1] >= size:
+            raise UserError(f"{said} gave client {client} something other than indices 0 to {size - 1}")
+    indices, counts = np.unique(np.concatenate(parts), return_counts=True)
+    if (counts > 1).any():
+        raise UserError(f"{said} dealt sample {indices[counts > 1][0]} more than once")
