@@ -95,7 +95,7 @@ def resnet18(device: str, repeats: int = 5) -> dict[str, Any]:
     assert isinstance(config.schedule, DecayConfig)
     assert config.partition.samples_per_client is not None
     samples, epochs = config.partition.samples_per_client, config.schedule.t_min
-    clients = round(config.server.client_fraction * config.partition.clients)
+    clients = round(config.sampling.fraction * config.partition.clients)
     point = Point("clients", clients, clients, samples, config.run.parallel)
     experiment = noise_experiment({"name": "resnet18"}, samples, clients, epochs, {"device": device})
     state = rounds.placed(rounds.start(experiment), torch.device(device))

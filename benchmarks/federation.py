@@ -55,7 +55,7 @@ def configuration(method: str, options: argparse.Namespace) -> Config:
         "run": {"device": "cpu"},
     }
     if method == "fednoil":
-        values |= {"server": {"sampling": "score"}, "learner": {"name": "fednoil", "frac": 0.35}}
+        values |= {"sampling": {"name": "score"}, "learner": {"name": "fednoil", "frac": 0.35}}
     return load_config(values)
 
 

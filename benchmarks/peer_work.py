@@ -35,7 +35,8 @@ VALUES: dict[str, Any] = {
     "partition": {"clients": CLIENTS},
     "noise": {"kind": "symmetric"},
     "model": {"name": "peer_work:SmallCNN"},
-    "server": {"name": "fedavg", "sampling": "score", "client_fraction": SELECTED / CLIENTS},
+    "server": {"name": "fedavg"},
+    "sampling": {"name": "score", "fraction": SELECTED / CLIENTS},
     "learner": {"name": "erm", "augment": "none"},
     "schedule": {"epochs": 1},
     "train": {"rounds": 1000, "batch_size": BATCH},
@@ -78,7 +79,7 @@ class Work:
     def score(self, model: nn.Module, client: int) -> float:
         """Σ of the confidences in the given labels: what a client tells the server."""
         images, labels = self.clients[client]
-        probs = torch.softmax(model(images) / self.experiment.config.server.temperature, dim=1)
+        probs = torch.softmax(model(images) / self.experiment.config.sampling.temperature, dim=1)
         return float(probs.gather(1, labels[:, None]).sum())
 
     def train(self, model: nn.Module, client: int) -> None:

@@ -84,7 +84,8 @@ def values(tiny_npz: Path) -> dict[str, Any]:
             "partition": {"clients": 4},
             "noise": {"kind": "symmetric", "ratios": [0.5, 0.6, 0.7, 0.8]},
             "model": {"name": "cnn", "width": 2},
-            "server": {"name": "fedavg", "client_fraction": 0.5},
+            "server": {"name": "fedavg"},
+            "sampling": {"fraction": 0.5},
             "schedule": {"name": "constant", "epochs": 2},
             "train": {"rounds": 4, "batch_size": 8},
             "run": {"device": "cpu", "checkpoint_every": 2},
@@ -95,7 +96,7 @@ def values(tiny_npz: Path) -> dict[str, Any]:
 @pytest.fixture
 def fednoil_values(values: dict[str, Any]) -> dict[str, Any]:
     """The tiny experiment with FedNoiL."""
-    values["server"] |= {"sampling": "score"}
+    values["sampling"] |= {"name": "score"}
     values["learner"] = {"name": "fednoil", "frac": 0.35}
     return values
 
@@ -103,7 +104,7 @@ def fednoil_values(values: dict[str, Any]) -> dict[str, Any]:
 @pytest.fixture
 def federated(values: dict[str, Any]) -> dict[str, Any]:
     """The tiny experiment with scored clients, ready for a federation that doesn't wait."""
-    values["server"]["sampling"] = "score"
+    values["sampling"]["name"] = "score"
     values["federation"] = {"wait": 0.5, "timeout": 0.3}
     return values
 
@@ -161,8 +162,8 @@ def toml(tiny_npz: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         kind = "symmetric"
         [model]
         width = 2
-        [server]
-        client_fraction = 0.5
+        [sampling]
+        fraction = 0.5
         [schedule]
         epochs = 1
         [train]
@@ -204,7 +205,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "partition": {"clients": 4},
         "noise": {"kind": "symmetric", "ratios": [0.2, 0.4]},
         "model": {"name": "cnn", "width": 2},
-        "server": {"sampling": "score", "client_fraction": 0.5},
+        "sampling": {"name": "score", "fraction": 0.5},
         "learner": {"name": "fednoil"},
         "schedule": {"name": "constant", "epochs": 4},
         "train": {"rounds": 6, "batch_size": 8},

@@ -20,7 +20,7 @@ STAGES = [
     ["noise"],
     ["models", "augment"],
     ["learners"],
-    ["schedules"],
+    ["schedules", "sampling"],
     ["servers"],
     ["executors", "evidence"],
     ["config"],
@@ -72,7 +72,7 @@ def test_imports_point_left(path: Path) -> None:
         )
 
 
-@pytest.mark.parametrize("stage", ["learners", "servers", "executors", "models", "augment", "schedules"])
+@pytest.mark.parametrize("stage", ["learners", "servers", "executors", "models", "augment", "schedules", "sampling"])
 def test_what_trains_cannot_reach_true_labels(stage: str) -> None:
     paths = [p for p in FILES if stage_of(p) == stage]
     assert paths

@@ -54,7 +54,8 @@ def test_the_average_by_hand() -> None:
 
 def test_clusters_have_an_average_each(values: dict[str, Any]) -> None:
     """CFL remembers the clients' last updates beside its models, more of them every round."""
-    split = {"name": "cfl", "client_fraction": 1.0, "first_split": 1, "eps1": 1e9, "eps2": 0.0}
+    values["sampling"]["fraction"] = 1.0
+    split = {"name": "cfl", "first_split": 1, "eps1": 1e9, "eps2": 0.0}
     _, plain, _ = played(values, 4, **split)
     _, states, _ = played(values, 4, **split, average=0.9)
     assert len(states[-1].server.values["clusters"]) > 1

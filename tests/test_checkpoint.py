@@ -55,7 +55,8 @@ def states(values: dict[str, Any], count: int) -> list[tuple[RunState, dict[str,
 def test_personal_models_are_written_for_the_clients_that_trained(
     values: dict[str, Any], written: dict[str, int], tmp_path: Path
 ) -> None:
-    values["server"] = {"name": "apfl", "client_fraction": 0.25}  # one of four clients a round
+    values["server"] = {"name": "apfl"}  # one of four clients a round
+    values["sampling"] = {"fraction": 0.25}
     checkpoints = Checkpoints(tmp_path, {})
     for state, record in states(values, 6):
         written.clear()
@@ -72,7 +73,8 @@ def test_personal_models_are_written_for_the_clients_that_trained(
 def test_cfl_writes_the_updates_and_clusters_that_changed(
     values: dict[str, Any], written: dict[str, int], tmp_path: Path
 ) -> None:
-    values["server"] = {"name": "cfl", "client_fraction": 0.25, "first_split": 0, "eps1": 1e9, "eps2": 0.0}
+    values["server"] = {"name": "cfl", "first_split": 0, "eps1": 1e9, "eps2": 0.0}
+    values["sampling"] = {"fraction": 0.25}
     checkpoints, everything, before, splits = Checkpoints(tmp_path, {}), [], {}, 0
     for state, record in states(values, 8):
         written.clear()
@@ -92,7 +94,8 @@ def test_cfl_writes_the_updates_and_clusters_that_changed(
 
 
 def test_after_a_load_nothing_is_written_twice(values: dict[str, Any], written: dict[str, int], tmp_path: Path) -> None:
-    values["server"] = {"name": "apfl", "client_fraction": 0.5}
+    values["server"] = {"name": "apfl"}
+    values["sampling"] = {"fraction": 0.5}
     state, _ = states(values, 2)[-1]
     Checkpoints(tmp_path, {}).save(state)
     again = Checkpoints(tmp_path, {})

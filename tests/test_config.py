@@ -55,14 +55,18 @@ def test_set_that_names_no_key_is_refused(text: str) -> None:
 
 def test_another_method_drops_the_keys_of_the_old_one() -> None:
     base = {
-        "server": {"name": "fedprox", "mu": 0.1, "client_fraction": 0.5},
+        "server": {"name": "fedprox", "mu": 0.1, "average": 0.5},
+        "sampling": {"name": "score", "fraction": 0.5, "temperature": 2.0},
         "schedule": {"name": "cosine", "t_max": 9, "t_min": 2, "r_min": 4},
         "train": {"rounds": 3},
     }
     before = copy.deepcopy(base)
-    merged = merge(base, parse_set(["server.name=fedavg", "schedule.name=constant", "schedule.epochs=5"]))
+    merged = merge(
+        base, parse_set(["server.name=fedavg", "sampling.name=uniform", "schedule.name=constant", "schedule.epochs=5"])
+    )
     assert base == before
-    assert merged["server"] == {"name": "fedavg", "client_fraction": 0.5}
+    assert merged["server"] == {"name": "fedavg", "average": 0.5}
+    assert merged["sampling"] == {"name": "uniform", "fraction": 0.5}
     assert merged["schedule"] == {"name": "constant", "epochs": 5}
     assert merged["train"] == {"rounds": 3}
     assert load_config(merged).schedule.build().epochs(1) == 5
@@ -131,7 +135,7 @@ def test_presets_are_the_papers() -> None:
     assert (config.partition.kind, config.noise.kind) == ("dirichlet", "pair")
     assert config.noise.ratios == (0.3, 0.4, 0.5, 0.6)
     assert (config.train.lr, config.train.momentum, config.train.weight_decay) == (0.05, 0.5, 1e-4)
-    assert (config.train.batch_size, config.server.client_fraction) == (32, 0.3)
+    assert (config.train.batch_size, config.sampling.fraction) == (32, 0.3)
     assert config.schedule.build().epochs(150) == 30
     assert config.server.name == "fedprox"
 
@@ -179,8 +183,8 @@ configs = st.fixed_dictionaries(
         )
         | texts.map(lambda path: {"kind": "manifest", "manifest": path}),
         "model": st.fixed_dictionaries({"name": texts}, optional={"width": st.none() | st.integers(1, 999)}),
-        "server": st.fixed_dictionaries({"name": st.just("fedprox"), "mu": st.floats(0, 1e300)})
-        | st.fixed_dictionaries({"client_fraction": fractions}),
+        "server": st.fixed_dictionaries({"name": st.just("fedprox"), "mu": st.floats(0, 1e300)}),
+        "sampling": st.fixed_dictionaries({"name": st.sampled_from(["score", "uniform"]), "fraction": fractions}),
         "schedule": decays("cosine") | decays("logarithm") | st.builds(lambda n: {"epochs": n}, st.integers(1, 99)),
         "train": st.fixed_dictionaries({}, optional={"lr": st.floats(5e-324, 1e300), "rounds": st.integers(1, 10**6)}),
         "run": st.fixed_dictionaries(
@@ -229,7 +233,7 @@ def test_the_hash_ignores_how_a_run_is_carried_out(config: Config, key: str, val
         ("noise", "ratios", [0.2]),
         ("noise", "exact", True),
         ("model", "width", 3),
-        ("server", "client_fraction", 0.25),
+        ("sampling", "fraction", 0.25),
         ("schedule", "epochs", 3),
         ("train", "rounds", 5),
         ("train", "lr", 0.05000000000000001),

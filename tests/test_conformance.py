@@ -43,7 +43,7 @@ def test_methods_of_ones_own_meet_all_that_those_of_the_package_do(monkeypatch: 
     assert met[-1][0] == {"name": "my_module:Mine", "trim": 0.1}
 
 
-@pytest.mark.parametrize("keys", [{"statistics": "measure"}, {"step": 0.5}, {"score_epsilon": 9.0}])
+@pytest.mark.parametrize("keys", [{"statistics": "measure"}, {"step": 0.5}])
 def test_keys_of_all_servers_are_part_of_it(keys: dict[str, Any]) -> None:
     """Statistics that clients measure cross as well, and the new model with them."""
     for name in ("fedavg", "apfl", "krum"):
@@ -86,8 +86,8 @@ def scores_by_hand(experiment: Experiment, state: rounds.RunState, temperature: 
 @pytest.mark.parametrize("server", ["fedavg", "apfl", "cfl"])
 def test_clients_are_scored_with_what_they_receive(values: dict[str, Any], server: str, learner: str) -> None:
     """Sampling by score: two networks as an ensemble, under CFL the client's own cluster, under APFL the common w."""
-    choice = {} if SERVERS[server].pools else {"client_fraction": 0.75, "sampling": "score"}
-    values["server"] = {"name": server, **choice, **SERVER_KEYS.get(server, {})}
+    values["sampling"] = {"name": "score", "fraction": 0.75}
+    values["server"] = {"name": server, **SERVER_KEYS.get(server, {})}
     values["learner"] = {"name": learner, **LEARNER_KEYS.get(learner, {})}
     values["schedule"]["epochs"] = 1
     experiment = make_experiment(load_config(values))

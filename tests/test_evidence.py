@@ -107,7 +107,7 @@ def played(values: dict[str, Any], count: int, state: rounds.RunState | None = N
 
 @pytest.mark.parametrize("learner", ["erm", "fednoil", "dividemix", "coteaching"])
 def test_scored_rounds_leave_evidence_of_all_clients(values: dict[str, Any], learner: str) -> None:
-    values |= {"server": {"sampling": "score", "client_fraction": 0.5}, "learner": {"name": learner}}
+    values |= {"sampling": {"name": "score", "fraction": 0.5}, "learner": {"name": learner}}
     state = played(values, 3)
     assert state.evidence["looks"].tolist() == [3, 3, 3, 3]
     assert state.evidence["votes"].sum(1).tolist() == [3] * 80
@@ -125,7 +125,7 @@ def test_with_uniform_sampling_only_those_know_who_looked(values: dict[str, Any]
 
 
 def test_evidence_resumes_exactly(values: dict[str, Any], tmp_path: Path) -> None:
-    values |= {"server": {"sampling": "score", "client_fraction": 0.5}, "learner": {"name": "fednoil"}}
+    values |= {"sampling": {"name": "score", "fraction": 0.5}, "learner": {"name": "fednoil"}}
     Checkpoints(tmp_path, {}).save(played(values, 2))
     resumed = played(values, 2, Checkpoints(tmp_path, {}).load())
     assert_same(resumed.evidence, played(values, 4).evidence)
@@ -133,7 +133,7 @@ def test_evidence_resumes_exactly(values: dict[str, Any], tmp_path: Path) -> Non
 
 def test_a_round_leaves_the_state_before_it_alone(values: dict[str, Any]) -> None:
     """A round that fails is played again from the same state; evidence counted twice would be wrong."""
-    values |= {"server": {"sampling": "score", "client_fraction": 0.5}, "learner": {"name": "fednoil"}}
+    values |= {"sampling": {"name": "score", "fraction": 0.5}, "learner": {"name": "fednoil"}}
     before = played(values, 1)
     copies = {name: tensor.clone() for name, tensor in before.evidence.items()}
     played(values, 1, before)
@@ -141,7 +141,7 @@ def test_a_round_leaves_the_state_before_it_alone(values: dict[str, Any]) -> Non
 
 
 def test_the_executor_of_a_gpu_leaves_the_same(values: dict[str, Any]) -> None:
-    values |= {"server": {"sampling": "score", "client_fraction": 0.5}, "learner": {"name": "fednoil"}}
+    values |= {"sampling": {"name": "score", "fraction": 0.5}, "learner": {"name": "fednoil"}}
     experiment = make_experiment(load_config(values))
     plain = make_executor(experiment, CPU)
     stacked = CudaGraphs(lambda: make_bench(experiment, CPU), plain.clients, plain.test_images, 2)  # type: ignore[attr-defined]

@@ -295,7 +295,7 @@ def test_no_unlabelled_loss_is_no_ssl(fednoil_values: dict[str, Any]) -> None:
 
 def test_everything_labelled_and_uniform_clients_is_fedavg_by_another_order(fednoil_values: dict[str, Any]) -> None:
     """frac = 1 leaves cross-entropy on all given labels: as many steps as FedAvg, and every label drawn."""
-    fednoil_values["server"]["sampling"] = "uniform"
+    fednoil_values["sampling"]["name"] = "uniform"
     experiment = make(fednoil_values, frac=1.0)
     state, record = rounds.play(experiment, make_executor(experiment, CPU), rounds.start(experiment))
     assert state.train_batches == 2 * 2 * 3
@@ -338,7 +338,7 @@ def test_presets_follow_the_paper(noise: str, frac: float) -> None:
     config = load_config(preset(f"paper/fashion-mnist/iid/{noise}/fednoil-cosine"))
     assert isinstance(config.learner, FedNoilConfig)
     assert config.learner.frac == frac
-    assert config.server.sampling == "score"
+    assert config.sampling.name == "score"
     assert config.schedule.build().total(150) == 7061
 
 

@@ -27,7 +27,7 @@ def learner(**keys: Any) -> FedNoilPlus:
 
 
 def made(values: dict[str, Any], name: str = "fednoil-plus", **keys: Any) -> Experiment:
-    values["server"] |= {"sampling": "score"}
+    values["sampling"] |= {"name": "score"}
     values["learner"] = {"name": name, "xi": 0.3, **keys}
     return make_experiment(load_config(values))
 

@@ -151,7 +151,7 @@ def test_views_take_turns_by_epoch() -> None:
 
 
 def made(values: dict[str, Any], **keys: Any) -> Experiment:
-    values["server"] |= {"sampling": "score"}
+    values["sampling"] |= {"name": "score"}
     values["learner"] = {"name": "fednoil", "frac": 0.35, "xi": 0.3, **keys}
     return make_experiment(load_config(values))
 

@@ -16,10 +16,11 @@ from fednoil.executors.base import Job
 from fednoil.experiment import Experiment, make_executor
 from fednoil.learners.base import Client, Turn
 from fednoil.learners.labelled_set import by_class, led_by
+from fednoil.sampling.score import Score, ScoreConfig, ScoreMean, ScoreMeanConfig
 from fednoil.seeds import Seed, Seeds
-from fednoil.servers.sampling import client_scores, draw_clients, shares
 
 CPU = torch.device("cpu")
+BY_SCORE = Score(ScoreConfig())
 
 
 @pytest.mark.parametrize(
@@ -41,15 +42,15 @@ def test_confidence_oracle(experiment: Experiment, temperature: float, expected:
 
 def test_scores_are_sums_or_means() -> None:
     confidence = torch.tensor([0.9, 0.6, 0.3, 0.2])
-    assert client_scores([confidence], "score")[0] == pytest.approx(2.0)
-    assert client_scores([confidence], "score_mean")[0] == pytest.approx(0.5)
-    assert shares([400, 300, 200, 100]) == [0.4, 0.3, 0.2, 0.1]
-    assert shares([0.0, 0.0]) == [0.5, 0.5]
+    assert BY_SCORE.scores([confidence])[0] == pytest.approx(2.0)
+    assert ScoreMean(ScoreMeanConfig()).scores([confidence])[0] == pytest.approx(0.5)
+    assert BY_SCORE.shares([400, 300, 200, 100]) == [0.4, 0.3, 0.2, 0.1]
+    assert BY_SCORE.shares([0.0, 0.0]) == [0.5, 0.5]
 
 
 def test_clients_are_drawn_one_after_another() -> None:
     """s = (400, 300, 200, 100), m = 2: inclusion and pair probabilities of successive sampling."""
-    draws = [tuple(draw_clients([0.4, 0.3, 0.2, 0.1], 2, Seed(0).child(i))) for i in range(20_000)]
+    draws = [tuple(sorted(BY_SCORE.draw([0.4, 0.3, 0.2, 0.1], 2, Seed(0).child(i)))) for i in range(20_000)]
     expected = {(0, 1): 0.371429, (0, 2): 0.233333, (0, 3): 0.111111, (1, 2): 0.160714, (1, 3): 0.07619}
     expected[(2, 3)] = 0.047222
     for pair, probability in expected.items():
@@ -60,8 +61,8 @@ def test_perfect_scores_lower_the_noise_of_the_selected() -> None:
     """With s_k = number of clean labels, 6 of 20: mean noise .6192 on symmetric-high, .4872 on pair-high."""
     for ratios, expected in (((0.5, 0.6, 0.7, 0.8), 0.6192), ((0.3, 0.5, 0.6, 0.8), 0.4872)):
         noise = np.repeat(ratios, 5)
-        p = shares(list(1 - noise))
-        means = [noise[draw_clients(p, 6, Seed(1).child(i))].mean() for i in range(6000)]
+        p = BY_SCORE.shares(list(1 - noise))
+        means = [noise[BY_SCORE.draw(p, 6, Seed(1).child(i))].mean() for i in range(6000)]
         assert np.mean(means) == pytest.approx(expected, abs=0.002)
 
 
@@ -79,9 +80,9 @@ def test_scores_are_made_with_the_received_model(fednoil_values: dict[str, Any])
     experiment = make(fednoil_values)
     executor, model = make_executor(experiment, CPU), experiment.initial_model()
     jobs = [Job(k, model, {}, Turn(1, 1, Seed(0))) for k in range(4)]
-    first = {k: look.score for k, look in executor.scores(jobs, "score", 0.5).items()}
+    first = {k: look.score for k, look in executor.scores(jobs, BY_SCORE).items()}
     executor.train(jobs)  # leaves other weights on the workbench
-    assert {k: look.score for k, look in executor.scores(jobs[::-1], "score", 0.5).items()} == first
+    assert {k: look.score for k, look in executor.scores(jobs[::-1], BY_SCORE).items()} == first
 
 
 def test_labels_are_drawn_by_confidence_without_replacement() -> None:
@@ -196,7 +197,7 @@ def test_a_floor_that_is_met_changes_nothing() -> None:
 
 
 def test_high_temperature_makes_sampling_uniform(fednoil_values: dict[str, Any]) -> None:
-    fednoil_values["server"]["temperature"] = 1e9
+    fednoil_values["sampling"]["temperature"] = 1e9
     experiment = make(fednoil_values)
     _, record = rounds.play(experiment, make_executor(experiment, CPU), rounds.start(experiment))
     assert record["client_scores"] == pytest.approx([20 / 4] * 4, rel=1e-5)

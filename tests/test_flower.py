@@ -64,8 +64,9 @@ def test_labels_are_set_aside_and_seen_strongly_as_by_the_simulator(federated: V
 def test_a_federation_ends_with_the_simulators_weights(
     server: str, learner: str, federated: Values, tmp_path: Path
 ) -> None:
-    choice = {} if SERVERS[server].pools else federated["server"]
-    federated |= {"server": {**choice, "name": server}, "learner": {"name": learner}}
+    federated |= {"server": {"name": server}, "learner": {"name": learner}}
+    if SERVERS[server].pools:
+        federated["sampling"]["name"] = "uniform"
     config = load_config(federated)
     run(config, tmp_path / "simulated", Silent())
     records = federate(config, tmp_path / "federated", LoopGrid(partitions(tmp_path / "state")))
@@ -225,7 +226,7 @@ def test_a_bad_reply_costs_its_sender_the_round(
 ) -> None:
     """Client 2 spoils the first reply of this kind. The model is then the mean of the others, or client 2 wasn't
     among those that could be drawn."""
-    federated["server"]["client_fraction"] = 1.0
+    federated["sampling"]["fraction"] = 1.0
     federated["train"]["rounds"] = 2
     spoilt: list[str] = []
 
@@ -250,7 +251,7 @@ def test_a_bad_reply_costs_its_sender_the_round(
 
 def test_too_few_updates_leave_the_model_as_it_is(federated: Values, tmp_path: Path) -> None:
     federated["federation"]["min_replies"] = 3
-    federated["server"]["client_fraction"] = 1.0
+    federated["sampling"]["fraction"] = 1.0
     federated["train"]["rounds"] = 2
 
     def spoil(node: int, order: Message, reply: Message) -> Message | None:
@@ -268,7 +269,8 @@ def test_too_few_updates_leave_the_model_as_it_is(federated: Values, tmp_path: P
 def test_a_round_without_enough_updates_is_not_averaged(federated: Values, tmp_path: Path) -> None:
     """Of three rounds the second alone has a new model: the first one's, which nobody has trained, is no part of it."""
     federated["federation"]["min_replies"] = 4
-    federated["server"] |= {"client_fraction": 1.0, "average": 0.9}
+    federated["server"] |= {"average": 0.9}
+    federated["sampling"] |= {"fraction": 1.0}
     federated["train"]["rounds"] = 3
 
     def spoil(node: int, order: Message, reply: Message) -> Message | None:
@@ -322,7 +324,8 @@ def test_late_lost_and_returning_nodes(federated: Values, tmp_path: Path) -> Non
 @pytest.mark.parametrize("server", ["fedavg", "apfl", "cfl"])
 def test_a_run_that_was_stopped_resumes_to_the_same_weights(server: str, federated: Values, tmp_path: Path) -> None:
     """Stopped while round 3 trains, with a checkpoint of round 2 and clients that have trained further."""
-    federated["server"] |= {"name": server, "client_fraction": 1.0}
+    federated["server"] |= {"name": server}
+    federated["sampling"] |= {"fraction": 1.0}
     config = load_config(federated)
     federate(config, tmp_path / "whole", LoopGrid(partitions(tmp_path / "a")))
 
@@ -342,7 +345,8 @@ def test_a_run_that_was_stopped_resumes_to_the_same_weights(server: str, federat
 def test_state_stays_on_the_node_in_as_many_versions_as_a_resumption_may_need(
     federated: Values, tmp_path: Path
 ) -> None:
-    federated["server"] |= {"name": "apfl", "client_fraction": 1.0}
+    federated["server"] |= {"name": "apfl"}
+    federated["sampling"] |= {"fraction": 1.0}
     federated["train"]["rounds"] = 6
     federate(load_config(federated), tmp_path / "run", LoopGrid(partitions(tmp_path / "state")))
     files = sorted(p.name for p in (tmp_path / "state" / "client-1").rglob("keep-*"))

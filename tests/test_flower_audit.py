@@ -40,7 +40,7 @@ def simulated(values: dict[str, Any], out: Path) -> list[dict[str, torch.Tensor]
 @pytest.mark.parametrize("sampling", ["score", "uniform"])
 def test_nodes_remember_what_a_simulation_does(federated: dict[str, Any], tmp_path: Path, sampling: str) -> None:
     federated["learner"] = {"name": "fednoil"}
-    federated["server"]["sampling"] = sampling
+    federated["sampling"]["name"] = sampling
     wanted = simulated(federated, tmp_path / "simulated")
     federate(load_config(federated), tmp_path / "run", LoopGrid(partitions(tmp_path / "state")))
     for k, bundle in enumerate(wanted):
@@ -94,15 +94,16 @@ def test_it_can_be_switched_off(federated: dict[str, Any], tmp_path: Path) -> No
 
 def test_with_noisy_scores_the_ratio_is_the_last_of_them(federated: dict[str, Any], tmp_path: Path) -> None:
     """Nothing new is told: 1 − score/20 with the score that the server had in round 4."""
-    federated["server"]["score_epsilon"] = 5.0
+    federated["sampling"]["epsilon"] = 5.0
     records = federate(load_config(federated), tmp_path / "run", LoopGrid(partitions(tmp_path / "state")))
     told = json.loads((tmp_path / "run" / "summary.json").read_text())["noise_ratios"]
     assert told == pytest.approx({name: 1 - score / 20 for name, score in records[-1]["scores"].items()})
 
 
 def test_noisy_clients_that_told_no_score_tell_no_ratio(federated: dict[str, Any], tmp_path: Path) -> None:
-    federated["server"] |= {"sampling": "uniform", "score_epsilon": 5.0}
-    federate(load_config(federated), tmp_path / "run", LoopGrid(partitions(tmp_path / "state")))
+    federated["sampling"]["name"] = "uniform"
+    nodes = {k: {**settings, "score-epsilon": 5.0} for k, settings in partitions(tmp_path / "state").items()}
+    federate(load_config(federated), tmp_path / "run", LoopGrid(nodes))
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["noise_ratios"] == {}
     assert len(list((tmp_path / "state").rglob("labels.parquet"))) == 4
 

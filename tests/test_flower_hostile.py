@@ -172,7 +172,7 @@ def _negative(name: str, array: np.ndarray) -> None:
 def test_a_bad_reply_is_dropped(
     kind: str, bad: Callable[[Message], None], reason: str, federated: Values, tmp_path: Path
 ) -> None:
-    federated["server"]["client_fraction"] = 1.0
+    federated["sampling"]["fraction"] = 1.0
     federated["train"]["rounds"] = 1
     federated["model"] = {"name": "resnet18", "width": 2} if reason.startswith("a variance") else federated["model"]
 

@@ -49,9 +49,9 @@ def test_a_node_runs_no_code_that_its_operator_has_not_named(
 
 
 def test_a_node_tells_one_noisy_score_a_round(federated: Values, tmp_path: Path) -> None:
-    federated["server"]["score_epsilon"] = 4.0
+    federated["sampling"]["epsilon"] = 4.0
     federated["train"]["rounds"] = 1
-    config, plain = load_config(federated), {**federated, "server": {**federated["server"], "score_epsilon": None}}
+    config, plain = load_config(federated), {**federated, "sampling": {**federated["sampling"], "epsilon": None}}
     (without,) = federate(load_config(plain), tmp_path / "plain", LoopGrid(partitions(tmp_path / "p")))
     (first,) = federate(config, tmp_path / "a", LoopGrid(partitions(tmp_path / "a-state")))
     (second,) = federate(config, tmp_path / "b", LoopGrid(partitions(tmp_path / "b-state")))
@@ -148,9 +148,9 @@ def asked(federated: Values, state: Path, **settings: Any) -> tuple[Node, Tensor
 @pytest.mark.parametrize("settings", [{}, {"score-epsilon": 1.0}])
 def test_a_method_that_needs_no_score_gets_none(settings: Values, federated: Values, tmp_path: Path) -> None:
     """Its range would be that of a mean and its size that of a sum: noise of 1/n of what ε promises."""
-    federated["server"]["sampling"] = "uniform"
+    federated["sampling"]["name"] = "uniform"
     node, model = asked(federated, tmp_path, **settings)
-    with pytest.raises(Refusal, match="draws its clients uniformly"):
+    with pytest.raises(Refusal, match="draws its clients without scores"):
         node.score(model)
     assert not list(tmp_path.iterdir())
 
@@ -171,7 +171,7 @@ def test_a_model_that_overflows_on_one_sample_does_not_tell_so(
 def test_the_number_of_steps_does_not_tell_the_score(federated: Values, tmp_path: Path) -> None:
     """|D^x| goes by the confidences, and the steps by |D^x|; with noise on scores they are ⌈20 / 2⌉ = 10 an epoch."""
     federated["learner"] = {"name": "fednoil", "frac": "auto"}
-    federated["server"]["client_fraction"] = 1.0
+    federated["sampling"]["fraction"] = 1.0
     federated["train"] |= {"rounds": 1, "batch_size": 2}
     federated["schedule"] = {"name": "constant", "epochs": 3}
     nodes = partitions(tmp_path / "state")
@@ -189,7 +189,8 @@ def test_the_number_of_steps_does_not_tell_the_score(federated: Values, tmp_path
 
 
 def test_what_a_node_keeps_is_its_owners_alone(federated: Values, tmp_path: Path) -> None:
-    federated["server"] = {"name": "apfl", "client_fraction": 1.0, "sampling": "score", "score_epsilon": 5.0}
+    federated["server"] = {"name": "apfl"}
+    federated["sampling"] = {"name": "score", "fraction": 1.0, "epsilon": 5.0}
     federated["train"]["rounds"] = 1
     (tmp_path / "state" / "client-0").mkdir(parents=True)
     (tmp_path / "state" / "client-0").chmod(0o755)  # as an earlier version has made it

@@ -51,7 +51,7 @@ def site_nodes(folder: Path, data: dict[str, str]) -> dict[int, Values]:
 def own(federated: Values) -> Values:
     federated["data"] = {"name": "sites"}
     federated["noise"] = {}
-    federated["server"]["client_fraction"] = 1.0
+    federated["sampling"]["fraction"] = 1.0
     return federated
 
 

@@ -52,7 +52,7 @@ CASES: dict[str, dict[str, Any]] = {
         "data": {"validation": 0.25},
     },
     "fedprox": {"server": {"name": "fedprox", "mu": 0.5}},
-    "fednoil": {"learner": {"name": "fednoil", "frac": 0.4, "xi": 0.3}, "server": {"sampling": "score"}},
+    "fednoil": {"learner": {"name": "fednoil", "frac": 0.4, "xi": 0.3}, "sampling": {"name": "score"}},
     "fednoil-auto": {"learner": {"name": "fednoil", "xi": 0.3}},
     "fednoil-aside": {"learner": {"name": "fednoil", "xi": 0.3, "aside": 0.25, "estimate": "strong"}},
     "fednoil-local": {"learner": {"name": "fednoil", "frac": 0.4, "xi": 0.3, "teacher": "local"}},
@@ -95,25 +95,29 @@ CASES: dict[str, dict[str, Any]] = {
     "apfl+fednoil": {"learner": {"name": "fednoil", "frac": 0.4}, "server": {"name": "apfl"}},
     "cfl": {"server": {"name": "cfl"}},
     "krum": {"server": {"name": "krum"}},
-    "multikrum": {"server": {"name": "multikrum", "client_fraction": 1.0}},
-    "median": {"server": {"name": "median", "client_fraction": 1.0}},
-    "trimmed-mean": {"server": {"name": "trimmed_mean", "trim": 0.3, "client_fraction": 1.0}},
-    "rfa": {"server": {"name": "rfa", "client_fraction": 1.0}},
+    "multikrum": {"server": {"name": "multikrum"}, "sampling": {"fraction": 1.0}},
+    "median": {"server": {"name": "median"}, "sampling": {"fraction": 1.0}},
+    "trimmed-mean": {"server": {"name": "trimmed_mean", "trim": 0.3}, "sampling": {"fraction": 1.0}},
+    "rfa": {"server": {"name": "rfa"}, "sampling": {"fraction": 1.0}},
     "krum+dividemix": {
-        "server": {"name": "krum", "client_fraction": 1.0},
+        "server": {"name": "krum"},
+        "sampling": {"fraction": 1.0},
         "learner": {"name": "dividemix", "warmup": 0},
     },
     "apfl+dividemix": {"server": {"name": "apfl"}, "learner": {"name": "dividemix", "warmup": 0}},
     "cfl-split+dividemix": {
-        "server": {"name": "cfl", "client_fraction": 1.0, "first_split": 0, "eps1": 1e9, "eps2": 0.0},
+        "server": {"name": "cfl", "first_split": 0, "eps1": 1e9, "eps2": 0.0},
+        "sampling": {"fraction": 1.0},
         "learner": {"name": "dividemix", "warmup": 0},
     },
     "centralized+dividemix": {
-        "server": {"name": "centralized", "client_fraction": 1.0},
+        "server": {"name": "centralized"},
+        "sampling": {"fraction": 1.0},
         "learner": {"name": "dividemix", "warmup": 0},
     },
     "centralized+josrc": {
-        "server": {"name": "centralized", "client_fraction": 1.0},
+        "server": {"name": "centralized"},
+        "sampling": {"fraction": 1.0},
         "learner": {"name": "josrc", "warmup": 1},
     },
     "apfl+josrc": {"server": {"name": "apfl"}, "learner": {"name": "josrc", "warmup": 2}},
@@ -158,7 +162,7 @@ def test_nothing_of_a_frozen_client_changes(values: dict[str, Any], case: str, m
         play(graphs, portion)
 
     monkeypatch.setattr(capture.Graphs, "play", noted)
-    values["server"] |= {"client_fraction": 1.0}
+    values["sampling"] |= {"fraction": 1.0}
     test_executors_agree(values, case)
     assert any(frozen)
 

@@ -138,7 +138,7 @@ def test_the_rates_reach_the_steps(values: dict[str, Any], monkeypatch: pytest.M
 def test_kept_momentum_goes_on_where_it_stopped(values: dict[str, Any]) -> None:
     """A client's second turn differs by what it kept, and what it keeps is the momentum after its last step."""
     values["train"]["keep_momentum"] = True
-    values["server"]["client_fraction"] = 1.0
+    values["sampling"]["fraction"] = 1.0
     experiment = make_experiment(load_config(values))
     executor, start = make_executor(experiment, CPU), rounds.start(experiment)
     first, _ = rounds.play(experiment, executor, start)

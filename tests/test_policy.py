@@ -15,6 +15,7 @@ from fednoil.config import load_config
 from fednoil.executors.base import Account, Federation, HeldOut, Job, Look, Progress, Result
 from fednoil.experiment import Experiment, make_executor, make_experiment
 from fednoil.rounds import FederationPolicy, Policy, policy_of
+from fednoil.sampling import Scoring
 from fednoil.tensors import Tensors
 
 CPU = torch.device("cpu")
@@ -36,8 +37,8 @@ class Away(Federation):
     def name(self, client: int) -> str:
         return f"site-{client}"
 
-    def scores(self, jobs: Sequence[Job], sampling: str, temperature: float) -> dict[int, Look]:
-        found = self.inner.scores(jobs, sampling, temperature)
+    def scores(self, jobs: Sequence[Job], sampling: Scoring) -> dict[int, Look]:
+        found = self.inner.scores(jobs, sampling)
         return {k: Look(look.score) for k, look in found.items() if k not in self.silent}
 
     def train(self, jobs: Sequence[Job], progress: Progress | None = None) -> list[Result]:
@@ -63,7 +64,7 @@ class Away(Federation):
 @pytest.fixture
 def everyone(values: dict[str, Any]) -> Experiment:
     """All four clients are drawn in every round."""
-    values["server"] = {"client_fraction": 1.0}
+    values["sampling"] = {"fraction": 1.0}
     values["federation"] = {"min_replies": 2, "evaluate_every": 2}
     values["train"]["rounds"] = 5
     return make_experiment(load_config(values))

@@ -36,7 +36,7 @@ def train(folder: Path, *changes: str) -> Path:
     settings = (
         f"data.name=npz:{data}",
         "partition.clients=2",
-        "server.client_fraction=1",
+        "sampling.fraction=1",
         "schedule.epochs=10",
         "train.rounds=6",
         "train.batch_size=8",

@@ -14,8 +14,8 @@ from fednoil import rounds
 from fednoil.config import load_config
 from fednoil.errors import UserError
 from fednoil.experiment import make_executor, make_experiment
+from fednoil.sampling import SAMPLINGS, Scoring
 from fednoil.seeds import Seed, open_uniform
-from fednoil.servers.sampling import private_score
 
 
 def test_worked_by_hand() -> None:
@@ -44,6 +44,13 @@ def test_it_stays_a_score(score: float, u: float, scale: float, sampling: str) -
     assert 0 <= private_score(min(score, most), 20, sampling, scale, u) <= most
 
 
+def private_score(score: float, size: int, sampling: str, scale: float, u: float) -> float:
+    kind = SAMPLINGS[sampling]
+    made = kind(kind.Config())
+    assert isinstance(made, Scoring)
+    return made.private(score, size, scale, u)
+
+
 def played(values: dict[str, Any]) -> list[float]:
     experiment = make_experiment(load_config(values))
     executor = make_executor(experiment, torch.device("cpu"))
@@ -51,18 +58,18 @@ def played(values: dict[str, Any]) -> list[float]:
 
 
 def test_a_simulation_adds_the_same_noise_twice(values: dict[str, Any]) -> None:
-    values["server"]["sampling"] = "score"
+    values["sampling"]["name"] = "score"
     plain = played(values)
-    values["server"]["score_epsilon"] = 1e9
+    values["sampling"]["epsilon"] = 1e9
     assert played(values) == pytest.approx(plain, abs=1e-3)
-    values["server"]["score_epsilon"] = 1.0
+    values["sampling"]["epsilon"] = 1.0
     assert played(values) == played(values) != plain
 
 
 @pytest.mark.parametrize("epsilon", [0, -1, "much"])
 def test_epsilon_is_above_zero(values: dict[str, Any], epsilon: object) -> None:
-    values["server"]["score_epsilon"] = epsilon
-    with pytest.raises(UserError, match=r"server\.score_epsilon"):
+    values["sampling"] |= {"name": "score", "epsilon": epsilon}
+    with pytest.raises(UserError, match=r"sampling\.epsilon"):
         load_config(values)
 
 

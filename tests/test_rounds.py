@@ -20,10 +20,10 @@ from fednoil.experiment import Experiment, make_executor, make_experiment
 from fednoil.learners.base import Client, Learner, LearnerConfig, Nets, Phase, Task, Turn
 from fednoil.learners.batches import full_batches
 from fednoil.models.network import Network
+from fednoil.sampling import Scoring
 from fednoil.seeds import Seed
 from fednoil.servers.base import Update
 from fednoil.servers.fedprox import Proximal
-from fednoil.servers.sampling import draw_clients, number_selected
 from fednoil.tensors import Tensors, message_bytes, weighted_mean
 
 CPU = torch.device("cpu")
@@ -104,8 +104,8 @@ def test_order_of_clients_does_not_matter(experiment: Experiment) -> None:
         def __init__(self, inner) -> None:
             self.inner = inner
 
-        def scores(self, jobs: list[Job], sampling: str, temperature: float):
-            return self.inner.scores(jobs[::-1], sampling, temperature)
+        def scores(self, jobs: list[Job], sampling: Scoring):
+            return self.inner.scores(jobs[::-1], sampling)
 
         def train(self, jobs: list[Job], progress=None):
             return self.inner.train(jobs[::-1], progress)
@@ -214,7 +214,8 @@ def test_fedprox_without_pull_is_fedavg_and_with_it_is_not(values) -> None:
     fedavg, _ = play(make_experiment(load_config(values)), 2)
     states = {}
     for mu in (0.0, 1.0):
-        values["server"] = {"name": "fedprox", "mu": mu, "client_fraction": 0.5}
+        values["server"] = {"name": "fedprox", "mu": mu}
+        values["sampling"] = {"fraction": 0.5}
         states[mu], _ = play(make_experiment(load_config(values)), 2)
     assert_same(fedavg.server.tensors, states[0.0].server.tensors)
     assert not torch.equal(states[1.0].server.tensors["model/head.weight"], fedavg.server.tensors["model/head.weight"])
@@ -223,25 +224,14 @@ def test_fedprox_without_pull_is_fedavg_and_with_it_is_not(values) -> None:
 def test_fedprox_pulls_towards_the_global_model(values) -> None:
     distances = []
     for mu in (0.0, 5.0):
-        values["server"] = {"name": "fedprox", "mu": mu, "client_fraction": 0.5}
+        values["server"] = {"name": "fedprox", "mu": mu}
+        values["sampling"] = {"fraction": 0.5}
         experiment = make_experiment(load_config(values))
         start = rounds.start(experiment)
         after, _ = rounds.play(experiment, make_executor(experiment, CPU), start)
         moved = [after.server.tensors[n] - t for n, t in start.server.tensors.items()]
         distances.append(sum(float(m.square().sum()) for m in moved))
     assert distances[1] < 0.5 * distances[0]
-
-
-def test_selection() -> None:
-    assert number_selected(0.3, 20) == 6
-    assert number_selected(0.3, 100) == 30
-    assert number_selected(0.01, 20) == 1
-    assert [number_selected(0.3, clients) for clients in (4, 5, 8)] == [1, 2, 2]  # 1.2, 1.5 and 2.4
-    assert number_selected(1.0, 7) == 7
-    drawn = [draw_clients([1 / 20] * 20, 6, Seed(0).child("round", r)) for r in range(2000)]
-    assert all(len(set(d)) == 6 and d == sorted(d) for d in drawn)
-    counts = np.bincount(np.concatenate(drawn), minlength=20)
-    assert np.all(np.abs(counts - 600) < 5 * np.sqrt(2000 * 0.3 * 0.7))
 
 
 def test_record_of_a_round(experiment: Experiment) -> None:

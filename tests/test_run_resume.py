@@ -117,7 +117,7 @@ class Remembering(Erm):
 @pytest.mark.parametrize("learner", [f"{__name__}:Remembering", "fednoil"])
 def test_resume_of_learners_that_remember_or_sample(learner: str, toml: Path, tmp_path: Path) -> None:
     values = {**read_toml(toml), "learner": {"name": learner}}
-    values["server"] = {"client_fraction": 0.5, "sampling": "score"}
+    values["sampling"] = {"name": "score", "fraction": 0.5}
     config = load_config(values)
     runner.run(config, tmp_path / "whole", Silent())
     with pytest.raises(KeyboardInterrupt):

@@ -271,7 +271,8 @@ def test_clients_that_have_not_trained_go_with_the_larger_part() -> None:
 def test_cfl_that_never_splits_is_fedavg(values: dict[str, Any]) -> None:
     tensors = {}
     for name, keys in (("fedavg", {}), ("cfl", {"eps1": 0.0})):
-        values["server"] = {"name": name, "client_fraction": 0.5, **keys}
+        values["server"] = {"name": name, **keys}
+        values["sampling"] = {"fraction": 0.5}
         experiment = make_experiment(load_config(values))
         executor, state = make_executor(experiment, torch.device("cpu")), rounds.start(experiment)
         for _ in range(2):
@@ -360,7 +361,8 @@ def test_apfl_common_model_is_fedavgs(values: dict[str, Any], learner: str) -> N
     values["model"] = {"name": "test_rounds:bn_model"}
     states = {}
     for name in ("fedavg", "apfl"):
-        values["server"] = {"name": name, "client_fraction": 0.5}
+        values["server"] = {"name": name}
+        values["sampling"] = {"fraction": 0.5}
         experiment = make_experiment(load_config(values))
         executor, state = make_executor(experiment, torch.device("cpu")), rounds.start(experiment)
         for _ in range(3):
@@ -382,7 +384,8 @@ def test_apfl_common_model_is_fedavgs(values: dict[str, Any], learner: str) -> N
 
 def test_apfl_counts_pseudo_labels_once(values: dict[str, Any]) -> None:
     """The learner runs twice a step, for the common and the mixed model; its own figures are those of one run."""
-    values["server"] = {"name": "apfl", "client_fraction": 0.5}
+    values["server"] = {"name": "apfl"}
+    values["sampling"] = {"fraction": 0.5}
     values["learner"] = {"name": "fednoil", "frac": 0.4, "teacher": "local", "xi": 0.0001}
     experiment = make_experiment(load_config(values))
     _, record = rounds.play(experiment, make_executor(experiment, torch.device("cpu")), rounds.start(experiment))
@@ -394,7 +397,8 @@ def test_apfls_mixed_model_without_a_personal_share_is_fedavgs(values: dict[str,
     values["learner"] = {"name": learner}
     records = {}
     for name, keys in (("fedavg", {}), ("apfl", {"alpha": 0.0, "adaptive": False})):
-        values["server"] = {"name": name, "client_fraction": 0.5, **keys}
+        values["server"] = {"name": name, **keys}
+        values["sampling"] = {"fraction": 0.5}
         experiment = make_experiment(load_config(values))
         executor, state = make_executor(experiment, torch.device("cpu")), rounds.start(experiment)
         for _ in range(2):

@@ -21,10 +21,12 @@ from fednoil.experiment import Experiment, make_executor, make_experiment
 from fednoil.learners import LEARNERS
 from fednoil.learners.base import Client, Final, Nets, Phase, Role, Turn
 from fednoil.learners.erm import Erm
+from fednoil.sampling.score import Score, ScoreConfig
 from fednoil.servers import SERVERS
 from fednoil.tensors import Tensors
 
 CPU = torch.device("cpu")
+BY_SCORE = Score(ScoreConfig())
 _NORMAL = (((0.5,), (0.25,)),)  # mean and standard deviation of a grey image
 
 
@@ -237,8 +239,8 @@ def test_scores_are_those_of_client_after_client(values: dict[str, Any], name: s
     state = rounds.start(experiment)
     jobs = [rounds.make_job(experiment, state, k, 1) for k in range(4)]
     assert all(job.received is jobs[0].received for job in jobs)
-    wanted = make_executor(experiment, CPU).scores(jobs, "score", 0.5)
-    got = stacked(experiment, 2).scores(jobs, "score", 0.5)
+    wanted = make_executor(experiment, CPU).scores(jobs, BY_SCORE)
+    got = stacked(experiment, 2).scores(jobs, BY_SCORE)
     for client, look in wanted.items():
         assert got[client].score == pytest.approx(look.score, rel=1e-5)
         assert (got[client].probabilities is None) == (
@@ -257,10 +259,10 @@ def test_scores_are_those_of_each_client_s_own_networks(values: dict[str, Any], 
     jobs = [rounds.make_job(experiment, state, k, 1) for k in range(4)]
     other = {name: 2 * tensor for name, tensor in jobs[0].received.items()}
     jobs[2] = replace(jobs[2], **{own: other if own == "received" else _renamed(other)})
-    wanted = make_executor(experiment, CPU).scores(jobs, "score", 0.5)
-    same = make_executor(experiment, CPU).scores([replace(jobs[2], received=jobs[0].received, keep={})], "score", 0.5)
+    wanted = make_executor(experiment, CPU).scores(jobs, BY_SCORE)
+    same = make_executor(experiment, CPU).scores([replace(jobs[2], received=jobs[0].received, keep={})], BY_SCORE)
     assert wanted[2].score != pytest.approx(same[2].score, rel=1e-3)
-    got = stacked(experiment, 4).scores(jobs, "score", 0.5)
+    got = stacked(experiment, 4).scores(jobs, BY_SCORE)
     assert {k: look.score for k, look in got.items()} == pytest.approx({k: w.score for k, w in wanted.items()})
 
 

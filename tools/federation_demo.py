@@ -89,7 +89,7 @@ def main() -> None:
     sites = [part for name, data in deal(folder / "data").items() for part in ("--site", f"{name}={data}")]
     changes = [
         "data.name=sites",
-        "server.client_fraction=0.67",
+        "sampling.fraction=0.67",
         "learner.frac=auto",
         f"train.rounds={options.rounds}",
         "schedule.name=constant",

@@ -175,7 +175,7 @@ def play(folder: Path, rounds: int) -> Path:
             server.run(find("supernode register")[0].replace("site-a", site.name))
             site.start(find("flower-supernode --superlink fl.example.org")[0].replace("site-a", site.name), "node.log")
         experiment = find("--superlink central --set")[0].replace("min_nodes=3", f"min_nodes={len(sites)}")
-        small = "--set server.client_fraction=1.0 --set schedule.name=constant --set schedule.epochs=2"
+        small = "--set sampling.fraction=1.0 --set schedule.name=constant --set schedule.epochs=2"
         print(server.run(f"{experiment} {small} --set train.rounds={rounds}"))
         refusals(server, sites[0])
         return server.folder / "var/lib/fl/run"

@@ -54,7 +54,7 @@ def references(experiment: Experiment, device: torch.device) -> dict[str, Any]:
 def plain(experiment: Experiment, rows: list[np.ndarray], given: list[np.ndarray]) -> Experiment:
     """The same data and model with cross-entropy, and with `rows` dealt to as many clients."""
     values = experiment.config.model_dump(mode="json", exclude_none=True)
-    values |= {"server": {"name": "fedavg", "client_fraction": 1.0}, "learner": {"name": "erm"}}
+    values |= {"server": {"name": "fedavg"}, "sampling": {"fraction": 1.0}, "learner": {"name": "erm"}}
     labels = Labels(tuple(given))
     setting = replace(experiment.setting, parts=tuple(rows), labels=labels, truth=Truth(None))
     return assemble(load_config(values), setting)

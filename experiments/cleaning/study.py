@@ -46,7 +46,7 @@ def config_of(method: str, seed: int) -> Config:
     changes = {
         "partition": {"clients": 4, "samples_per_client": 300},
         "noise": {"ratios": [0.33, 0.66]},
-        "server": {"client_fraction": 0.5},
+        "sampling": {"fraction": 0.5},
         "train": {"rounds": 6},
         "model": {"width": 8},
         "run": {"seed": seed, "device": "cpu"},

@@ -29,14 +29,14 @@ COLUMNS = ("epsilon", "seed", "accuracy", "rank_correlation", "selected_noise")
 def measure(epsilon: str, seed: int) -> dict[str, object]:
     """One run of ten rounds; the means of ranking and selected noise are over its rounds."""
     changes: dict[str, dict[str, object]] = {
-        "server": {} if epsilon in ("none", "uniform") else {"score_epsilon": float(epsilon)},
+        "sampling": {} if epsilon in ("none", "uniform") else {"epsilon": float(epsilon)},
         "model": {"width": 6},
         "schedule": {"name": "constant", "epochs": 5},
         "train": {"rounds": 10},
         "run": {"seed": seed, "device": "cpu"},
     }
     if epsilon == "uniform":
-        changes["server"] = {"sampling": "uniform"}
+        changes["sampling"] = {"name": "uniform"}
     with tempfile.TemporaryDirectory() as folder:
         summary = run(load_config(merge(preset("demo/fednoil"), changes)), Path(folder) / "run", Silent())
         records = RunFolder(Path(folder) / "run").records()

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from fednoil import manifest, models, noise, partition
+from fednoil import sampling as samplings
 from fednoil.config.schema import Config
 from fednoil.data import load
 from fednoil.data.dataset import Dataset
@@ -27,11 +28,11 @@ from fednoil.learners import learner_class
 from fednoil.learners.base import Client, Learner, Task
 from fednoil.learners.momentum import KeptMomentum
 from fednoil.models.network import Network
+from fednoil.sampling import Sampling
 from fednoil.schedules import Schedule
 from fednoil.seeds import Seed
 from fednoil.servers import server_class
 from fednoil.servers.base import Server
-from fednoil.servers.sampling import number_selected
 from fednoil.tensors import Tensors, read_tensors
 
 _SAME_MODEL = "it must be of a model as `model` says, for as many classes"
@@ -131,6 +132,7 @@ class Experiment:
     server: Server
     learner: Learner
     schedule: Schedule
+    sampling: Sampling
     template: nn.Module
     seed: Seed
 
@@ -221,7 +223,8 @@ def assemble(config: Config, setting: Setting) -> Experiment:
     learner = server.wrap(learner_class(config.learner.name)(config.learner, task))
     if config.train.keep_momentum and not cls.pools:  # which keeps it anyway
         learner = KeptMomentum(learner)
-    return Experiment(config, setting, task, server, learner, config.schedule.build(), template, seed)
+    sampling = samplings.make(config.sampling)
+    return Experiment(config, setting, task, server, learner, config.schedule.build(), sampling, template, seed)
 
 
 def pick_device(name: str, key: str = "run.device") -> torch.device:
@@ -287,7 +290,7 @@ def make_executor(experiment: Experiment, device: torch.device) -> Executor:
     validation = None if held is None else clients_of(held.parts, held.given)
     test_images = torch.tensor(setting.dataset.test.images, device=device)
     if device.type == "cuda" and config.run.executor == "auto":
-        parallel = min(config.run.parallel, number_selected(config.server.client_fraction, setting.num_clients))
+        parallel = min(config.run.parallel, experiment.sampling.count(setting.num_clients))
         return CudaGraphs(lambda: make_bench(experiment, device), clients, test_images, parallel, validation)
     return Sequential(make_bench(experiment, device), clients, test_images, validation)
 

@@ -24,10 +24,10 @@ class About:
     """What `fednoil methods` tells of a method."""
 
     title: str
-    paper: str
-    keeps: str  # per client between rounds
-    sends: str  # what a client uploads
-    cost: str  # computing of a local update relative to FedAvg with plain cross-entropy
+    paper: str = ""
+    keeps: str = ""  # per client between rounds
+    sends: str = ""  # what a client uploads
+    cost: str = ""  # computing of a local update relative to FedAvg with plain cross-entropy
 
 
 def import_object(path: str, key: str) -> object:
@@ -83,10 +83,14 @@ class Axis(Generic[T]):
         _check_methods(found, self.base, f"{self.path} = '{name}'")
         return found
 
+    def is_own(self, name: str) -> bool:
+        """Whether `name` is the import path of a user's own class."""
+        return ":" in name and name not in self.table
+
     def config(self, name: str) -> type[Section]:
         """The class that validates the section's keys; for the user's own, `key` holds its import path."""
         config: type[Section] = self.find(name).Config  # pyright: ignore[reportAttributeAccessIssue]
-        return _renamed(config, self.key, name) if ":" in name else config
+        return _renamed(config, self.key, name) if self.is_own(name) else config
 
     def owners(self, key: str) -> list[str]:
         """The classes of the table that have a key."""

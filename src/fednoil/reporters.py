@@ -165,9 +165,11 @@ def headline(experiment: Experiment, done: list[dict[str, Any]]) -> list[str]:
     sizes = [len(p) for p in setting.parts]
     spread = f"{sizes[0]} samples each" if min(sizes) == max(sizes) else f"{min(sizes)} to {max(sizes)} samples"
     clients = f"{len(sizes)} clients, {spread}" if len(sizes) > 1 else f"1 client, {sizes[0]} samples"
+    chosen = experiment.sampling.count(len(sizes))
+    trained = "" if len(sizes) == 1 else f"{'all' if chosen == len(sizes) else chosen} train in a round, "
     noise = "no" if config.noise.kind == "none" else config.noise.kind
     first = (
-        f"{config.server.name} × {config.learner.name} on {setting.dataset.name}: {clients}, "
+        f"{config.server.name} × {config.learner.name} on {setting.dataset.name}: {clients}, {trained}"
         f"{noise} noise, seed {config.run.seed}"
     )
     if not done:

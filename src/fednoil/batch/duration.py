@@ -21,7 +21,7 @@ from fednoil.errors import UserError, gpu_is_full
 from fednoil.executors.base import Job
 from fednoil.experiment import Experiment, make_executor, make_experiment, pick_device
 from fednoil.learners.base import Turn
-from fednoil.servers.sampling import number_selected
+from fednoil.sampling import Scoring, make
 
 Kind = tuple[str, ...]
 Past = tuple[Config, float]  # a finished run: its configuration and seconds
@@ -66,9 +66,9 @@ def kind_of(config: Config) -> Kind:
 
 def work_of(config: Config) -> float:
     """Samples that are passed over in all local epochs of a run."""
-    partition, server = config.partition, config.server
-    selected = number_selected(server.client_fraction, partition.clients)
-    selected = partition.clients if server.name == "centralized" else selected
+    partition = config.partition
+    selected = make(config.sampling).count(partition.clients)
+    selected = partition.clients if config.server.name == "centralized" else selected
     samples = partition.samples_per_client or 1000
     return float(config.schedule.build().total(config.train.rounds) * selected * samples)
 
@@ -126,7 +126,7 @@ def _speed(config: Config, data_dir: Path | None) -> float:
     tested = _time(lambda: executor.test_logits(experiment.initial_model()))
     per_image = tested / len(experiment.setting.dataset.test.labels)
     # What a round does besides: it tests the model, and scores all clients' samples if they are asked.
-    asked = config.partition.clients * samples if config.server.sampling != "uniform" else 0
+    asked = config.partition.clients * samples if isinstance(experiment.sampling, Scoring) else 0
     beside = per_image * (len(experiment.setting.dataset.test.labels) + asked) * config.train.rounds
     return epoch + beside / work_of(config)
 

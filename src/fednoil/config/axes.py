@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fednoil import learners, noise, partition, schedules, servers
+from fednoil import learners, noise, partition, sampling, schedules, servers
 from fednoil.errors import UserError
 from fednoil.plugins import Axis, merged
 from fednoil.section import Section
@@ -12,6 +12,7 @@ from fednoil.section import Section
 AXES: dict[str, tuple[Axis[Any], ...]] = {
     "partition": (partition.AXIS,),
     "noise": (noise.KIND_AXIS, noise.LEVELS_AXIS),
+    "sampling": (sampling.AXIS,),
     "server": (servers.AXIS,),
     "learner": (learners.AXIS,),
     "schedule": (schedules.AXIS,),
@@ -51,6 +52,18 @@ def outdated(section: str, old: dict[str, Any], changes: dict[str, Any]) -> set[
             shared: type[Section] = getattr(axis.base, "Config", Section)
             gone |= axis.config(before).model_fields.keys() - shared.model_fields.keys()
     return gone & old.keys()
+
+
+def own_code(values: dict[str, Any]) -> dict[str, str]:
+    """The import paths that a configuration's sections name, by `section.key`; nothing is imported."""
+    found: dict[str, str] = {}
+    for section, axes in AXES.items():
+        for axis in axes:
+            name = str(values.get(section, {}).get(axis.key, ""))
+            if axis.is_own(name):
+                found[axis.path] = name
+    model = str(values.get("model", {}).get("name", ""))
+    return found | ({"model.name": model} if ":" in model else {})
 
 
 def owners(section: str, key: str) -> list[str]:

@@ -18,6 +18,13 @@ from fednoil.errors import UserError, nearest
 
 Values = dict[str, Any]  # section -> key -> value
 
+_MOVED = {  # keys of earlier versions
+    "server.sampling": "sampling.name",
+    "server.client_fraction": "sampling.fraction",
+    "server.temperature": "sampling.temperature",
+    "server.score_epsilon": "sampling.epsilon",
+}
+
 
 def parse_set(assignments: Iterable[str]) -> Values:
     """Turn `section.key=value` strings into sections; values are TOML, anything else is a string."""
@@ -74,7 +81,8 @@ def merge(base: Values, changes: Values) -> Values:
     """Lay `changes` over a preset or file.
 
     Where another method, model or noise is named, the keys that belonged to the old one are dropped. A change to the
-    user's own data drops the preset's noise, so that nobody's labels are changed unasked, and what was set to fit it.
+    user's own data drops the preset's noise, so that nobody's labels are changed unasked, and what was set to fit it or
+    the preset's clients.
     """
     merged = {section: dict(keys) for section, keys in base.items()}
     for section, keys in changes.items():
@@ -91,6 +99,8 @@ def merge(base: Values, changes: Values) -> Values:
         merged["noise"] = dict(changes.get("noise", {}))
         if "frac" not in changes.get("learner", {}):
             merged.get("learner", {}).pop("frac", None)  # set for the preset's noise; without it, clients estimate it
+        if "fraction" not in changes.get("sampling", {}):
+            merged.get("sampling", {}).pop("fraction", None)  # set for the preset's clients
         merged["partition"] = {
             k: v for k, v in merged.get("partition", {}).items() if k != "samples_per_client"
         } | changes.get("partition", {})
@@ -136,6 +146,8 @@ def _one_line(error: ValidationError, section: str, model: type[BaseModel]) -> s
     names = [str(part) for part in first["loc"]]
     if first["type"] == "extra_forbidden":
         key, known = names[-1], list(model.model_fields)
+        if moved := _MOVED.get(f"{section}.{key}"):
+            return f"'{section}.{key}' is now called {moved}"
         elsewhere = owners(section, key)
         told = f"; it is a key of {', '.join(elsewhere)}" if elsewhere else nearest(key, known)
         return f"unknown key '{section}.{key}'; known in {section}: {', '.join(known)}{told}"

@@ -68,10 +68,20 @@ _FRAC = {"symmetric-high": 0.35, "pair-high": 0.35, "pair-high-shared": 0.35}
 _FRAC_OTHERWISE = 0.55
 
 
-def _fednoil(schedule: Values, server: Values | None = None, learner: Values | None = None) -> Values:
+_THIRD: Values = {"sampling": {"name": "uniform", "fraction": 0.3}}  # of the clients train in a round
+
+
+def _on_server(server: str, schedule: Values, learner: str = "erm") -> Values:
+    return {**_THIRD, "server": {"name": server}, "learner": {"name": learner}, **schedule}
+
+
+def _fednoil(
+    schedule: Values, sampling: str = "score", server: Values | None = None, learner: Values | None = None
+) -> Values:
     """FedNoiL's two levels of sampling on FedAvg; the ablations change one of them."""
     return {
-        "server": {"name": "fedavg", "sampling": "score", **(server or {})},
+        "sampling": {"name": sampling, "fraction": 0.3},
+        "server": {"name": "fedavg", **(server or {})},
         "learner": {"name": "fednoil", **(learner or {})},
         **schedule,
     }
@@ -96,14 +106,14 @@ def _tuned(dataset: str, noise: str) -> Values:
 
 
 METHODS: dict[str, Values] = {
-    "fedavg": {"server": {"name": "fedavg"}, **_CONSTANT},
-    "fedprox": {"server": {"name": "fedprox"}, **_CONSTANT},
+    "fedavg": _on_server("fedavg", _CONSTANT),
+    "fedprox": _on_server("fedprox", _CONSTANT),
     **{
-        f"{server}+{learner}": {"server": {"name": server}, "learner": {"name": learner}, **_CONSTANT}
+        f"{server}+{learner}": _on_server(server, _CONSTANT, learner)
         for server in ("fedavg", "apfl", "krum", "cfl")
         for learner in ("dividemix", "josrc")
     },
-    "fedavg+dividemix-tuned": {"server": {"name": "fedavg"}, "learner": {"name": "dividemix"}, **_CONSTANT},
+    "fedavg+dividemix-tuned": _on_server("fedavg", _CONSTANT, "dividemix"),
     "centralized+dividemix": _centralized("dividemix", 300),
     "centralized+josrc": _centralized("josrc", 200),
     "centralized+dividemix-tuned": _centralized("dividemix", 300),
@@ -111,7 +121,7 @@ METHODS: dict[str, Values] = {
     "fednoil-logarithm": _fednoil(_LOGARITHM),
     "fednoil-auto": _fednoil(_LOGARITHM, learner={"frac": "auto"}),
     "fednoil-plus": _fednoil(_LOGARITHM, server={"average": 0.95}, learner={"name": "fednoil-plus"}),
-    "fednoil-uniform-clients": _fednoil(_LOGARITHM, server={"sampling": "uniform"}),
+    "fednoil-uniform-clients": _fednoil(_LOGARITHM, sampling="uniform"),
     "fednoil-uniform-local": _fednoil(_LOGARITHM, learner={"local_sampling": "uniform"}),
     "fednoil-no-ssl": _fednoil(_LOGARITHM, learner={"ssl": False}),
 }
@@ -125,10 +135,7 @@ _DEMO_SETTING: Values = {
 }
 
 # The same total of local epochs for both, 298: 14 a round and one more in 18 rounds, against 30 falling to 8.
-_DEMO_FEDAVG: Values = {
-    "server": {"name": "fedavg"},
-    "schedule": {"name": "constant", "epochs": 14, "extra_rounds": 18},
-}
+_DEMO_FEDAVG = _on_server("fedavg", {"schedule": {"name": "constant", "epochs": 14, "extra_rounds": 18}})
 _DEMO_FEDNOIL = _fednoil({"schedule": {"name": "cosine", "t_max": 30, "t_min": 8, "r_min": 10}}, learner={"frac": 0.35})
 
 _DEMOS: dict[str, Values] = {

@@ -17,8 +17,11 @@ from fednoil.models import ModelConfig
 from fednoil.noise.base import KindConfig
 from fednoil.partition.base import PartitionConfig
 from fednoil.partition.iid import IidConfig
+from fednoil.sampling.base import SamplingConfig
+from fednoil.sampling.uniform import UniformConfig
 from fednoil.schedules import ConstantConfig, ScheduleConfig
 from fednoil.section import Section
+from fednoil.servers import server_class
 from fednoil.servers.base import ServerConfig
 from fednoil.servers.fedavg import FedAvgConfig
 
@@ -80,6 +83,7 @@ class Config(Section):
     partition: SerializeAsAny[PartitionConfig] = IidConfig()
     noise: SerializeAsAny[KindConfig] = Field(default_factory=lambda: validated("noise", {}))
     model: ModelConfig = ModelConfig()
+    sampling: SerializeAsAny[SamplingConfig] = UniformConfig()
     server: SerializeAsAny[ServerConfig] = FedAvgConfig()
     learner: SerializeAsAny[LearnerConfig] = ErmConfig()
     schedule: SerializeAsAny[ScheduleConfig] = ConstantConfig()
@@ -98,6 +102,16 @@ class Config(Section):
         if self.noise.kind == "auto":
             kind = "unknown" if is_own(self.data.name) else "none"
             object.__setattr__(self, "noise", validated("noise", {"kind": kind}))
+        return self
+
+    @model_validator(mode="after")
+    def _nobody_to_choose(self) -> Config:
+        """Where all clients are pooled, a choice by scores is refused instead of being left unread."""
+        if server_class(self.server.name).pools and self.sampling.name != "uniform":
+            raise ValueError(
+                f"sampling.name = '{self.sampling.name}': server.name = '{self.server.name}' pools all clients and "
+                "chooses none; set it to 'uniform'"
+            )
         return self
 
     def hash(self) -> str:

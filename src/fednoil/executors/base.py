@@ -10,6 +10,7 @@ from typing import Protocol
 from torch import Tensor
 
 from fednoil.learners.base import Turn
+from fednoil.sampling import Scoring
 from fednoil.tensors import Numbers, Tensors
 
 
@@ -65,7 +66,7 @@ class Executor(Protocol):
         """What makes the work slower than it could be, once that is known; None: nothing."""
         ...
 
-    def scores(self, jobs: Sequence[Job], sampling: str, temperature: float) -> dict[int, Look]:
+    def scores(self, jobs: Sequence[Job], sampling: Scoring) -> dict[int, Look]:
         """How clean each client finds its labels with the model it received, by client."""
         ...
 
@@ -114,7 +115,7 @@ class Federation(ABC):
         """What this client calls itself."""
 
     @abstractmethod
-    def scores(self, jobs: Sequence[Job], sampling: str, temperature: float) -> dict[int, Look]: ...
+    def scores(self, jobs: Sequence[Job], sampling: Scoring) -> dict[int, Look]: ...
 
     @abstractmethod
     def train(self, jobs: Sequence[Job], progress: Progress | None = None) -> list[Result]: ...

@@ -27,7 +27,7 @@ from fednoil.executors.sequential import Sequential
 from fednoil.executors.stack import Rows, StackedBench
 from fednoil.executors.touch import Touched, attributes, touched_by
 from fednoil.learners.base import Client, Phase, Trainee, together
-from fednoil.servers.sampling import client_scores
+from fednoil.sampling import Scoring
 from fednoil.tensors import Tensors
 
 _STEPS = 8  # optimiser steps in a graph; what is left over runs in graphs of one step
@@ -84,18 +84,18 @@ class CudaGraphs:
         self.slower = slower
         warnings.warn(slower, Slower, stacklevel=3)
 
-    def scores(self, jobs: Sequence[Job], sampling: str, temperature: float) -> dict[int, Look]:
+    def scores(self, jobs: Sequence[Job], sampling: Scoring) -> dict[int, Look]:
         """Clients that received the same model and keep none are asked in one pass over all their samples."""
         bench, first = self.eager.bench, jobs[0]
         alike = all(job.received is first.received for job in jobs) and not any(own_networks(bench, j) for j in jobs)
         if not alike or not usual(bench.learner):
-            return self.eager.scores(jobs, sampling, temperature)
+            return self.eager.scores(jobs, sampling)
         clients = [self.clients[job.client] for job in jobs]
         bench.load(first.received, {})
-        everyone, probabilities = bench.learner.look(bench.nets, together(clients), temperature)
+        everyone, probabilities = bench.learner.look(bench.nets, together(clients), sampling.config.temperature)
         assert probabilities is not None
         sizes = [len(c) for c in clients]
-        looks = map(Look, client_scores(everyone.split(sizes), sampling), probabilities.split(sizes))
+        looks = map(Look, sampling.scores(everyone.split(sizes)), probabilities.split(sizes))
         return dict(zip((job.client for job in jobs), looks, strict=True))
 
     def test_logits(self, model: Tensors) -> Tensor:

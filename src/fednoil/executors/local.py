@@ -19,7 +19,7 @@ from fednoil.executors.base import Job, Look, Progress, Result
 from fednoil.executors.optimiser import RATE, Optimiser
 from fednoil.learners.base import Client, Learner, Phase, Turn, acts, chunks
 from fednoil.models.network import Network
-from fednoil.servers.sampling import client_scores
+from fednoil.sampling import Scoring
 from fednoil.tensors import Tensors
 
 PLANNED = (32, 64)  # epochs planned at once: enough to be cheap, and the later ones while the first ones run
@@ -59,19 +59,17 @@ class Workbench:
         for role in copies:
             self.nets[role.name].load(self.nets[role.start].dump(role.name), role.name)
 
-    def scores(
-        self, clients: Mapping[int, Client], jobs: Sequence[Job], sampling: str, temperature: float
-    ) -> dict[int, Look]:
+    def scores(self, clients: Mapping[int, Client], jobs: Sequence[Job], sampling: Scoring) -> dict[int, Look]:
         """How clean each client's received model finds its labels; a model that many received is loaded once."""
         confidences, probabilities, loaded = [], [], None
         for job in jobs:
             if job.received is not loaded or job.keep:
                 self.load(job.received, job.keep)
                 loaded = job.received if not job.keep else None
-            confidence, probs = self.learner.look(self.nets, clients[job.client], temperature)
+            confidence, probs = self.learner.look(self.nets, clients[job.client], sampling.config.temperature)
             confidences.append(confidence)
             probabilities.append(probs)
-        looks = map(Look, client_scores(confidences, sampling), probabilities)
+        looks = map(Look, sampling.scores(confidences), probabilities)
         return dict(zip((job.client for job in jobs), looks, strict=True))
 
     def update(self, client: Client, job: Job, progress: Progress | None = None) -> Result:

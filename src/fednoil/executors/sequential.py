@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from fednoil.executors.base import HeldOut, Job, Look, Progress, Result
 from fednoil.executors.local import Workbench
 from fednoil.learners.base import Client
+from fednoil.sampling import Scoring
 from fednoil.tensors import Tensors
 
 
@@ -31,8 +32,8 @@ class Sequential:
         self.test_images = test_images
         self.validation = validation or {}
 
-    def scores(self, jobs: Sequence[Job], sampling: str, temperature: float) -> dict[int, Look]:
-        return self.bench.scores(self.clients, jobs, sampling, temperature)
+    def scores(self, jobs: Sequence[Job], sampling: Scoring) -> dict[int, Look]:
+        return self.bench.scores(self.clients, jobs, sampling)
 
     def train(self, jobs: Sequence[Job], progress: Progress | None = None) -> list[Result]:
         results = []

@@ -38,6 +38,7 @@ from fednoil.flower.messages import (
     update_form,
 )
 from fednoil.rounds import FederationPolicy
+from fednoil.sampling import Scoring
 from fednoil.tensors import Tensors
 
 log = logging.getLogger("flwr.fednoil")
@@ -67,10 +68,10 @@ class FlowerExecutor(Federation):
     def name(self, client: int) -> str:
         return self.crew.name(client)
 
-    def scores(self, jobs: Sequence[Job], sampling: str, temperature: float) -> dict[int, Look]:
+    def scores(self, jobs: Sequence[Job], sampling: Scoring) -> dict[int, Look]:
         def read(client: int, body: Body) -> Look:
             score = body.numbers["score"]
-            most = self.crew.sites[client].samples if sampling == "score" else 1
+            most = sampling.largest(self.crew.sites[client].samples)
             # Sums of float32 confidences may exceed n by rounding.
             if not 0 <= score <= most * (1 + 1e-6):
                 raise BadMessage(f"a score of {score:g} from {self.crew.sites[client].samples} samples is not possible")

@@ -21,6 +21,7 @@ from torch.nn import functional as F
 
 from fednoil.audit import run_audit
 from fednoil.config import Config, load_config
+from fednoil.config.axes import own_code
 from fednoil.data import SITES, DataConfig, Dataset, Split, load
 from fednoil.errors import UserError, nearest
 from fednoil.executors.base import HeldOut, Job, Result
@@ -32,7 +33,7 @@ from fednoil.flower.memory import Memory
 from fednoil.flower.messages import NAME, Refusal
 from fednoil.flower.state import NodeState
 from fednoil.learners.base import Client, Turn
-from fednoil.servers.sampling import client_scores, private_score
+from fednoil.sampling import Scoring
 from fednoil.tensors import Tensors
 
 log = logging.getLogger("flwr.fednoil")
@@ -126,37 +127,39 @@ class Node:
 
     def score(self, received: Tensors) -> float:
         """How clean the received model finds the labels here; with noise where server or operator ask for it."""
-        order, config, rounds = self.order, self.work.experiment.server.config, self.work.experiment.config.train.rounds
-        if config.sampling == "uniform":
-            raise Refusal("this run draws its clients uniformly, so no score may leave")
+        order, sampling = self.order, self.work.experiment.sampling
+        rounds = self.work.experiment.config.train.rounds
+        if not isinstance(sampling, Scoring):
+            raise Refusal("this run draws its clients without scores, so no score may leave")
         epsilon = self._epsilon()
         ledger = ScoreLedger(self.state.folder.parent)
         if epsilon is None:
             ledger.check_plain(order.run)
-            confidences = self._confidences(received, self.state.keep_before(order.round_idx))
-            return client_scores([confidences], config.sampling)[0]
+            confidences = self._confidences(sampling, received, self.state.keep_before(order.round_idx))
+            return float(sampling.score(confidences))
         terms = Terms(rounds, epsilon, self.settings.score_budget)
         if (told := ledger.told(order.run, order.round_idx, terms)) is not None:
             return told
         # With what the client keeps, which its samples have shaped, one of them could change more than its confidence.
         # The same where the received model overflows on it: a sum that is no number would tell so, without any noise.
-        bounded = self._confidences(received, keep={}).nan_to_num(0.0).clamp(0.0, 1.0)
-        (plain,) = client_scores([bounded], config.sampling)
+        bounded = self._confidences(sampling, received, keep={}).nan_to_num(0.0).clamp(0.0, 1.0)
+        plain = float(sampling.score(bounded))
         # From the system's entropy: noise from the run's seed could be taken away by whoever knows it.
         u = (secrets.randbits(53) + 0.5) * 2.0**-53
-        noisy = private_score(plain, len(self.work.client), config.sampling, rounds / terms.epsilon, u)
+        noisy = sampling.private(plain, len(self.work.client), rounds / terms.epsilon, u)
         return ledger.tell(order.run, order.round_idx, terms, noisy)
 
     def _epsilon(self) -> float | None:
         """The ε of this run's scores, the smaller of what server and operator ask for; None: they have no noise."""
-        asked = (self.work.experiment.server.config.score_epsilon, self.settings.score_epsilon)
+        sampling = self.work.experiment.sampling
+        wanted = sampling.config.epsilon if isinstance(sampling, Scoring) else None
+        asked = (wanted, self.settings.score_epsilon)
         return min((e for e in asked if e is not None), default=None)
 
-    def _confidences(self, received: Tensors, keep: Tensors) -> torch.Tensor:
+    def _confidences(self, sampling: Scoring, received: Tensors, keep: Tensors) -> torch.Tensor:
         bench, job = self.work.bench, self._job(received, keep)
         bench.load(job.received, job.keep)
-        temperature = self.work.experiment.server.config.temperature
-        confidences, probabilities = bench.learner.look(bench.nets, self.work.client, temperature)
+        confidences, probabilities = bench.learner.look(bench.nets, self.work.client, sampling.config.temperature)
         if probabilities is not None:
             self.memory.look(self.order.round_idx, probabilities)
         return confidences
@@ -168,7 +171,7 @@ class Node:
         result = self.work.bench.update(self.work.client, job)
         if result.keep:
             self.state.save_keep(round_idx, result.keep, self.work.experiment.config.run.checkpoint_every)
-        scored = self.work.experiment.server.config.sampling != "uniform"
+        scored = isinstance(self.work.experiment.sampling, Scoring)
         self.memory.turn(round_idx, self.order.epochs, result.evidence, scored)
         if self._epsilon() is not None:
             # FedNoiL's own number follows from the sum of the confidences: it would tell the score without its noise.
@@ -189,14 +192,14 @@ class Node:
         data = self.settings.data or work.experiment.config.data.name
         case = self.memory.case(self.order.round_idx, look, self.settings.client_id, data, work.experiment, accuracy)
         summary = run_audit(case, self.state.folder / "audit")
-        config, ledger = work.experiment.server.config, ScoreLedger(self.state.folder.parent)
+        sampling, ledger = work.experiment.sampling, ScoreLedger(self.state.folder.parent)
         if self._epsilon() is None:
             ledger.check_plain(self.order.run)
             return float(summary["overall"]["noise_ratio"])
         last = ledger.last(self.order.run)
-        if last is None:
+        if last is None or not isinstance(sampling, Scoring):
             raise Refusal("it tells its noise with noisy scores alone, and has told none")
-        return 1 - last / (len(client) if config.sampling == "score" else 1)
+        return 1 - last / sampling.largest(len(client))
 
     def evaluate(self, received: Tensors) -> HeldOut:
         """The client's own model on what it holds out."""
@@ -243,12 +246,9 @@ def introduce(settings: NodeSettings, config_text: str) -> Site:
 def configured(text: str, trust: tuple[str, ...]) -> Config:
     """The server's configuration; code is imported only where the node's operator has named it."""
     values = tomllib.loads(text)
-    for section in ("model", "server", "learner"):
-        name = str(values.get(section, {}).get("name", ""))
-        if ":" in name and name not in trust:
-            raise Refusal(
-                f"it doesn't trust the code '{name}' ({section}.name); its --node-config needs trust=\"{name}\""
-            )
+    for key, name in own_code(values).items():
+        if name not in trust:
+            raise Refusal(f"it doesn't trust the code '{name}' ({key}); its --node-config needs trust=\"{name}\"")
     return load_config(values)
 
 

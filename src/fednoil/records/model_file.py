@@ -13,6 +13,7 @@ import safetensors
 import torch
 
 from fednoil import models
+from fednoil.config.axes import own_code
 from fednoil.config.loading import load_config
 from fednoil.config.schema import Config
 from fednoil.errors import UserError
@@ -21,12 +22,14 @@ from fednoil.experiment import Experiment
 from fednoil.learners import learner_class
 from fednoil.learners.base import Task
 from fednoil.records.files import write_tensors
+from fednoil.records.older import in_todays_keys
 from fednoil.seeds import Seed
 from fednoil.servers import server_class
 from fednoil.tensors import Tensors, read_tensors
 
 _KEY = "fednoil"
 FORMAT = 1
+_READ = ("model", "server", "learner", "train")  # sections of its run's configuration that make a model's networks
 
 
 @dataclass(frozen=True)
@@ -82,8 +85,9 @@ def load_model(path: Path, trusted: tuple[str, ...] = (), device: torch.device |
     `trusted`, never on the file's word."""
     about = _metadata(path)
     try:
-        _check_trust(about["config"], trusted, path)
-        values = {s: {k: v for k, v in keys.items() if v is not None} for s, keys in about["config"].items()}
+        values = {s: dict(about["config"].get(s, {})) for s in _READ}
+        _check_trust(values, trusted, path)
+        values = {s: {k: v for k, v in keys.items() if v is not None} for s, keys in in_todays_keys(values).items()}
         image_shape = tuple(int(n) for n in about["image_shape"])
         class_names = tuple(str(n) for n in about["class_names"])
         normalisation = (tuple(map(float, about["mean"])), tuple(map(float, about["std"])))
@@ -124,12 +128,9 @@ def class_names(path: Path) -> tuple[str, ...]:
 
 def _check_trust(config: dict[str, Any], trusted: tuple[str, ...], path: Path) -> None:
     """Refuse to import code that only the file asks for."""
-    for section in ("model", "server", "learner"):
-        name = str(config.get(section, {}).get("name", ""))
-        if ":" in name and name not in trusted:
-            raise UserError(
-                f"{path} was made with the code '{name}' ({section}.name); if you trust it, name it: --trust {name}"
-            )
+    for key, name in own_code(config).items():
+        if name not in trusted:
+            raise UserError(f"{path} was made with the code '{name}' ({key}); if you trust it, name it: --trust {name}")
 
 
 def _metadata(path: Path) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from fednoil.schedules import DecayConfig
 Values = dict[str, Any]
 
 SETTING_SECTIONS = ("data", "partition", "noise", "model", "train")
-METHOD_SECTIONS = ("server", "learner", "schedule")
+METHOD_SECTIONS = ("sampling", "server", "learner", "schedule")
 _MOST_CHANGES = {"paper": 6, "small": 3}  # of a setting; more, and it is a setting of its own
 # The paper's name of a method where several rows have one preset: the row of Table 1.
 _NAMES = {ours: paper for paper, ours in reversed(PAPER_METHODS.items())} | {
@@ -242,12 +242,13 @@ def _own(full: Values) -> Place:
 
 def _own_keys(full: Values) -> tuple[str, ...]:
     """What a method outside the paper's has otherwise than its defaults, so that two of them are told apart."""
-    names = (full["server"]["name"], full["learner"]["name"])
+    names = (full["sampling"]["name"], full["server"]["name"], full["learner"]["name"])
     if any(":" in name for name in names):  # a user's own code, which a report doesn't import
         return ()
-    return _differences(full, _defaults(*names), ("server", "learner"))
+    return _differences(full, _defaults(*names), ("sampling", "server", "learner"))
 
 
 @functools.cache
-def _defaults(server: str, learner: str) -> Values:
-    return load_config({"server": {"name": server}, "learner": {"name": learner}}).model_dump(mode="json")
+def _defaults(sampling: str, server: str, learner: str) -> Values:
+    names = {"sampling": sampling, "server": server, "learner": learner}
+    return load_config({section: {"name": name} for section, name in names.items()}).model_dump(mode="json")

@@ -16,6 +16,7 @@ import numpy as np
 
 from fednoil import metrics
 from fednoil.config import load_config, read_toml
+from fednoil.config.axes import own_code
 from fednoil.errors import UserError
 from fednoil.manifest import label_counts
 from fednoil.records.files import read_json
@@ -200,7 +201,8 @@ def read_config(path: Path) -> dict[str, Any]:
 def completed(raw: dict[str, Any]) -> dict[str, Any]:
     """A run's configuration with all keys. Code of a user's own that it names is not imported: runs travel."""
     raw = in_todays_keys(raw)
-    own = {s: raw[s] for s in ("server", "learner") if ":" in str(raw.get(s, {}).get("name", ""))}
+    own = {key.split(".")[0] for key in own_code(raw)} - {"model"}
+    own = {section: raw[section] for section in own}
     values = load_config({**raw, **{section: {} for section in own}}).model_dump(mode="json")
     return values | {section: {**values[section], **keys} for section, keys in own.items()}
 
@@ -231,7 +233,7 @@ def _clients(
     count = len(samples or (last[0] if last else [])) or 1 + max(k for r in records for k in r["selected"])
     selected = np.bincount([k for r in records for k in r["selected"]], minlength=count)
     share = None
-    if last and values["server"]["sampling"] == "score_mean":
+    if last and values["sampling"]["name"] == "score_mean":
         share = 100.0 * np.mean(last, axis=0)
     elif last and samples:
         share = 100.0 * np.mean(last, axis=0) / samples
@@ -249,7 +251,7 @@ def _site_clients(values: dict[str, Any], records: list[dict[str, Any]], roster:
     for k in range(count):
         name, size = roster.names.get(k, ""), roster.samples.get(k, 1)
         told = [r["scores"][name] for r in records[-10:] if name in r.get("scores", {})]
-        most = 1 if values["server"]["sampling"] == "score_mean" else size
+        most = 1 if values["sampling"]["name"] == "score_mean" else size
         shares.append(100.0 * float(np.mean(told)) / most if told else None)
         tested = [r["held_out"][name]["accuracy"] for r in records if name in r.get("held_out", {})]
         held_out.append(tested[-1] if tested else None)

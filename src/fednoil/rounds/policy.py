@@ -18,9 +18,9 @@ from fednoil.executors.base import Executor, Federation, Job, Look, Result
 from fednoil.experiment import Experiment
 from fednoil.rounds.played import Played
 from fednoil.rounds.state import RunState, evaluation_job
+from fednoil.sampling import Scoring
 from fednoil.seeds import open_uniform
 from fednoil.servers.base import ServerState, Update
-from fednoil.servers.sampling import private_score
 from fednoil.tensors import message_bytes
 
 
@@ -35,19 +35,18 @@ class Policy:
         """The clients that can be asked in this round, in the order of their ids."""
         return range(self.experiment.setting.num_clients)
 
-    def scores(self, jobs: Sequence[Job]) -> dict[int, Look]:
-        """The scores that the server gets from those who answer, with the noise that `server.score_epsilon` adds."""
-        config = self.experiment.server.config
-        found = self.executor.scores(jobs, config.sampling, config.temperature)
-        if config.score_epsilon is None:
+    def scores(self, jobs: Sequence[Job], sampling: Scoring) -> dict[int, Look]:
+        """The scores that the server gets from those who answer, with the noise that `sampling.epsilon` adds."""
+        found, epsilon = self.executor.scores(jobs, sampling), sampling.config.epsilon
+        if epsilon is None:
             return found
         seeds = {job.client: job.turn.seed for job in jobs}
-        scale = self.experiment.task.rounds / config.score_epsilon
+        scale = self.experiment.task.rounds / epsilon
         noised: dict[int, Look] = {}
         for client, look in found.items():
             u = float(open_uniform(torch.tensor(seeds[client].child("score noise").key()), 1)[0])
             size = self.experiment.task.sizes[client]
-            noised[client] = replace(look, score=private_score(look.score, size, config.sampling, scale, u))
+            noised[client] = replace(look, score=sampling.private(look.score, size, scale, u))
         return noised
 
     def aggregate(self, state: RunState, results: Sequence[Result]) -> ServerState | None:
@@ -88,9 +87,8 @@ class FederationPolicy(Policy):
     def members(self, round_idx: int) -> Sequence[int]:
         return self.federation.members(round_idx)
 
-    def scores(self, jobs: Sequence[Job]) -> dict[int, Look]:
-        config = self.experiment.server.config
-        return self.federation.scores(jobs, config.sampling, config.temperature)
+    def scores(self, jobs: Sequence[Job], sampling: Scoring) -> dict[int, Look]:
+        return self.federation.scores(jobs, sampling)
 
     def aggregate(self, state: RunState, results: Sequence[Result]) -> ServerState | None:
         if len(results) < self.experiment.config.federation.min_replies:

@@ -1,7 +1,7 @@
 """The contract of a server: what each client receives, how updates are combined, which models are scored.
 
 A server holds no state of its own: `ServerState` goes in and comes out, so a checkpoint is that value. Whom to
-sample is a separate choice (`fednoil.servers.sampling`), so any server works with any sampling.
+sample is a separate choice (`fednoil.sampling`), so any server works with any sampling.
 """
 
 from __future__ import annotations
@@ -24,14 +24,6 @@ class ServerConfig(Section):
     """The keys every server has; a method adds its own."""
 
     name: str = "fedavg"
-    sampling: Literal["uniform", "score", "score_mean"] = Field(
-        default="uniform", description="how clients are drawn: all alike, or by the sum or mean of their confidences"
-    )
-    client_fraction: float = Field(default=0.3, gt=0, le=1, description="share of clients trained in a round")
-    temperature: float = Field(default=0.5, gt=0, description="τ of the confidences that make a score")
-    score_epsilon: float | None = Field(
-        default=None, gt=0, description="ε of all scores that one client gives in a run; none: as they are"
-    )
     step: float = Field(
         default=1.0, gt=0, le=1, description="share of the way from the old model to the clients' that the server goes"
     )

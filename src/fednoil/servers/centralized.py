@@ -10,9 +10,7 @@ difference remains: DivideMix's weight of the unlabelled loss rises from epoch t
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Literal
-
-from pydantic import ValidationInfo, field_validator
+from typing import Literal
 
 from fednoil.learners.base import Learner, Role
 from fednoil.learners.momentum import KeptMomentum
@@ -21,18 +19,7 @@ from fednoil.servers.base import Server, ServerConfig
 
 
 class CentralizedConfig(ServerConfig):
-    """There is nobody to choose from: keys of the choice are refused instead of being left unread."""
-
     name: Literal["centralized"] = "centralized"
-    client_fraction: float = 1.0
-
-    @field_validator("sampling", "client_fraction")
-    @classmethod
-    def _nobody_to_choose(cls, value: Any, info: ValidationInfo) -> Any:
-        only = "uniform" if info.field_name == "sampling" else 1.0
-        if value != only:
-            raise ValueError(f"the server 'centralized' pools all clients and chooses none: set it to {only!r}")
-        return value
 
 
 class Continued(KeptMomentum):

@@ -21,6 +21,7 @@ from fednoil.executors.base import Executor, HeldOut, Job, Look, Progress, Resul
 from fednoil.experiment import Experiment, Setting, assemble, make_executor
 from fednoil.labels import Truth
 from fednoil.records.checkpoint import Checkpoints
+from fednoil.sampling import Scoring
 from fednoil.seeds import Seed
 from fednoil.servers import server_class
 from fednoil.tensors import Tensors
@@ -64,13 +65,14 @@ def tiny_model(image_shape: tuple[int, int, int], num_classes: int) -> nn.Module
 def tiny_config(server: dict[str, Any], learner: dict[str, Any]) -> Config:
     """Four clients of different sizes with half to four fifths of their labels wrong; three trained a round."""
     pools = server_class(str(server["name"])).pools  # then there is nobody to choose from
-    choice = {} if pools else {"client_fraction": 0.75, "sampling": "score"}
+    choice = {} if pools else {"name": "score", "fraction": 0.75}
     return load_config(
         {
             "partition": {"kind": "dirichlet", "clients": 4, "min_size": 9, "beta": 2.0},
             "noise": {"kind": "symmetric", "ratios": [0.5, 0.6, 0.7, 0.8]},
             "model": {"name": f"{__name__}:tiny_model"},
-            "server": {**choice, **server},
+            "sampling": choice,
+            "server": server,
             "learner": learner,
             "schedule": {"name": "constant", "epochs": 1},
             "train": {"rounds": ROUNDS, "batch_size": 8, "lr": 0.02, "pad": 1},
@@ -112,8 +114,8 @@ class Recording:
     def slower(self) -> str | None:
         return self.inner.slower
 
-    def scores(self, jobs: Sequence[Job], sampling: str, temperature: float) -> dict[int, Look]:
-        return self.inner.scores(jobs[::-1] if self.backwards else jobs, sampling, temperature)
+    def scores(self, jobs: Sequence[Job], sampling: Scoring) -> dict[int, Look]:
+        return self.inner.scores(jobs[::-1] if self.backwards else jobs, sampling)
 
     def train(self, jobs: Sequence[Job], progress: Progress | None = None) -> list[Result]:
         results = self.inner.train(jobs[::-1] if self.backwards else jobs, progress)

@@ -1,0 +1,18 @@
+"""Whom to train in a round: one file and one line in the table below each."""
+
+from __future__ import annotations
+
+from fednoil.plugins import Axis
+from fednoil.sampling.base import Sampling, SamplingConfig, Scoring
+from fednoil.sampling.score import Score, ScoreMean
+from fednoil.sampling.uniform import Uniform
+
+SAMPLINGS: dict[str, type[Sampling]] = {"uniform": Uniform, "score": Score, "score_mean": ScoreMean}
+AXIS = Axis("sampling", Sampling, SAMPLINGS, default="uniform")
+
+__all__ = ["AXIS", "SAMPLINGS", "Sampling", "Scoring", "make"]
+
+
+def make(config: SamplingConfig) -> Sampling:
+    """The sampling that a configuration names."""
+    return AXIS.find(config.name)(config)
