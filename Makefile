@@ -3,9 +3,11 @@ VENV := .venv
 PY := $(VENV)/bin/python
 FEDNOIL := $(VENV)/bin/fednoil
 STAMP := $(VENV)/.installed
+# Two processes, each with one thread: tests are tiny, and more threads only wait for each other.
+PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-slow test-kernels check format bench bench-federation bench-peers bench-scaling bench-gpu federation results docs clean
+.PHONY: help setup run test mutants test-slow test-kernels check format bench bench-federation bench-peers bench-scaling bench-gpu federation results docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -26,7 +28,10 @@ federation: setup ## a real federation on this machine: TLS, three nodes with di
 	$(PY) tools/federation_demo.py
 
 test: setup ## run all tests but the slow ones
-	$(PY) -m pytest
+	$(PYTEST)
+
+mutants: setup ## put mistakes into a copy of the package, one at a time, and see that tests notice
+	$(PY) tools/mutants.py --jobs 2
 
 test-slow: setup test-kernels ## run the tests that take minutes: real federations with faults, Ray
 	$(PY) -m pip install --quiet -c constraints.txt -e ".[dev,ray,simulation]"

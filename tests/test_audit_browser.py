@@ -280,30 +280,19 @@ def test_light_and_dark_on_a_phone(browser: Any, page_file: Path, scheme: str) -
 
 @needs_browser
 def test_fifty_thousand_images_stay_at_hand(browser: Any, tmp_path: Path) -> None:
-    """A page of 50,000 opens and turns about as fast as one of 500, whatever the order, in bounded memory."""
-    turn = """async (act) => { const start = performance.now(); eval(act);
-      while (document.querySelectorAll("canvas[data-ready]").length < document.querySelectorAll("canvas").length)
-        await new Promise((wake) => setTimeout(wake, 2));
-      return performance.now() - start; }"""
-    acts = ["document.querySelector('.next').click()"] * 6
-    times = {}
-    for samples in (500, 50_000):
-        folder = tmp_path / str(samples)
-        folder.mkdir()
-        path = write_page(folder, *made_audit(samples, ["a", "b", "c"], [str(k) for k in range(20)], side=32))
-        visit = Page(browser, path)
-        times[samples] = float(np.median([visit.page.evaluate(turn, act) for act in acts]))
-    page = visit.page
+    """A page of 50,000 opens, sorts and turns in bounded memory; how fast, benchmarks/pages.py measures."""
+    path = write_page(tmp_path, *made_audit(50_000, ["a", "b", "c"], [str(k) for k in range(20)], side=32))
     assert path.stat().st_size < 60e6
-    sort = "document.getElementById('sort').value = 'client'; document.getElementById('sort').onchange()"
-    assert page.evaluate(turn, sort) < 5000
+    visit = Page(browser, path)
+    page = visit.page
+    page.evaluate("document.getElementById('sort').value = 'client'; document.getElementById('sort').onchange()")
+    visit.ready()
     page.evaluate("for (let page = 0; page < 42; page++) Gallery.turn(page)")  # pictures of all 500 sheets
     assert page.evaluate("[Gallery.kept(), Gallery.room]") == [245, 245]
     page.locator(".tile").first.focus()
     visit.keys("Shift+A", "u", "a")
     assert "1 of 50,000 decided" in page.inner_text("#progress-text")
     assert visit.errors == []
-    assert times[50_000] < 10 * times[500] + 200, times
 
 
 @needs_browser

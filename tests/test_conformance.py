@@ -82,8 +82,9 @@ def scores_by_hand(experiment: Experiment, state: rounds.RunState, temperature: 
     return scores
 
 
-@pytest.mark.parametrize("learner", LEARNERS)
-@pytest.mark.parametrize("server", ["fedavg", "apfl", "cfl"])
+@pytest.mark.parametrize(
+    ("server", "learner"), [*(("fedavg", name) for name in LEARNERS), ("apfl", "dividemix"), ("cfl", "fednoil")]
+)
 def test_clients_are_scored_with_what_they_receive(values: dict[str, Any], server: str, learner: str) -> None:
     """Sampling by score: two networks as an ensemble, under CFL the client's own cluster, under APFL the common w."""
     values["sampling"] = {"name": "score", "fraction": 0.75}

@@ -128,16 +128,14 @@ def test_phone_width(browser: Any, page_file: Path) -> None:
     assert visit.errors == []
 
 
-def test_a_thousand_runs_open_in_two_seconds(browser: Any, tmp_path: Path) -> None:
-    """Time of the browser itself, from the start of loading to the first frame with the tables."""
+def test_a_thousand_runs_open(browser: Any, tmp_path: Path) -> None:
+    """How fast, benchmarks/pages.py measures."""
     path = tmp_path / "thousand.html"
     path.write_text(render(Results(thousand(tmp_path)), "Thousand"))
     visit = Visit(browser, path)
-    spent = visit.page.evaluate("performance.getEntriesByType('navigation')[0].loadEventEnd")
     visit.scroll()
     assert visit.page.locator("#runs-table tbody tr").count() == 1000
     assert visit.errors == []
-    assert spent < 2000, f"{spent:.0f} ms"
 
 
 def thousand(folder: Path) -> list[Run]:

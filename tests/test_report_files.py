@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import time
 from pathlib import Path
 
 import numpy as np
@@ -174,18 +173,15 @@ def test_commands_can_be_pasted(tmp_path: Path) -> None:
 
 
 def test_a_thousand_runs(tmp_path: Path) -> None:
-    """Curves are thinned so that the page stays small; building it is a matter of seconds."""
+    """Curves are thinned so that the page stays small; benchmarks/pages.py measures the time."""
     source = load_run(made_run(tmp_path / "a", accuracies=list(np.linspace(20, 80, 150)), clients=True))
     runs = []
     for seed in range(1000):
         values = {**source.values, "run": {**source.values["run"], "seed": seed}}
         runs.append(type(source)(**{**vars(source), "values": values, "path": Path(f"runs/{seed}")}))
         runs[-1].__dict__.pop("key", None)
-    began = time.process_time()
     found = Results(runs)
-    page = render(found, "thousand")
-    assert time.process_time() - began < 20
-    assert len(page) < 4_000_000
+    assert len(render(found, "thousand")) < 4_000_000
     data = page_data(found)
     assert len(data["runs"]) == 1000
     assert len(data["configs"]) == len(data["methods"]) == 1
