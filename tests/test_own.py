@@ -26,7 +26,10 @@ def test_the_page_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(sys, "path", list(sys.path))
     Image.new("L", (28, 28), 90).save("shoe.png")
     sources = re.findall(r"```python\n# (\w+\.py)\n(.*?)```", PAGE, flags=re.DOTALL)
-    assert [name for name, _ in sources] == ["my_model.py", "my_learner.py", "my_server.py", "test_my_methods.py"]
+    assert [name for name, _ in sources] == [
+        *("my_model.py", "my_learner.py", "my_server.py", "my_noise.py", "my_partition.py"),
+        "test_my_methods.py",
+    ]
     for name, text in sources:
         Path(name).write_text(text)
     tests = dict(sources)["test_my_methods.py"]
@@ -34,11 +37,11 @@ def test_the_page_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     names: dict[str, Any] = {}
     exec(compile(tests, "test_my_methods.py", "exec"), names)
     checks = [value for name, value in names.items() if name.startswith("test_")]
-    assert len(checks) == 2
+    assert len(checks) == 4
     for check in checks:
         check()
     commands = re.findall(r"^fednoil .*$", PAGE, flags=re.MULTILINE)
-    assert len(commands) == 4
+    assert len(commands) == 5
     for line in commands:
         args = line.split()[1:]
         if args[0] == "run":

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fednoil.executors.base import HeldOut
-from fednoil.history import RoundRecord
+from fednoil.labels import Labels, Truth
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,22 @@ class Score:
     loss: float
     per_class: tuple[float | None, ...]
     shifted: float = 0.0
+
+
+def outvoted(labels: Labels, truth: Truth, num_classes: int) -> dict[int, int]:
+    """Classes whose samples are mostly labelled as another one, over all clients, and as which.
+
+    Nothing in such labels says which class is meant. A lead that may be chance, of less than three standard
+    deviations, doesn't count.
+    """
+    if truth.labels is None:
+        return {}
+    counts = np.zeros((num_classes, num_classes), dtype=np.int64)
+    np.add.at(counts, (np.concatenate(truth.labels), np.concatenate(labels.given)), 1)
+    own, most = np.diag(counts), counts.argmax(1)
+    largest = counts[np.arange(num_classes), most]
+    clear = np.flatnonzero(largest - own > 3 * np.sqrt(largest + own))
+    return {int(label): int(most[label]) for label in clear}
 
 
 def score_logits(logits: Tensor, labels: Tensor) -> Score:
@@ -160,11 +176,11 @@ def client_ranking(probabilities: Sequence[float], ratios: np.ndarray | None) ->
     return found if correlation is None else {"rank_correlation": correlation, **found}
 
 
-def summarise(records: Sequence[RoundRecord], per_class: Sequence[float | None]) -> dict[str, Any]:
+def summarise(records: Sequence[dict[str, Any]], per_class: Sequence[float | None]) -> dict[str, Any]:
     """The summary of a run from its round records."""
-    accuracies = [r.test_accuracy for r in records if r.test_accuracy is not None]  # of a federation not all
+    accuracies = [r["test_accuracy"] for r in records if r["test_accuracy"] is not None]  # of a federation not all
     last = accuracies[-10:]
-    agreed = [r.val_accuracy for r in records if r.val_accuracy is not None]
+    agreed = [r["val_accuracy"] for r in records if "val_accuracy" in r]
     validated = {"val_accuracy": agreed[-1], "last10_val_accuracy": fmean(agreed[-10:])} if agreed else {}
     return {
         "final_accuracy": accuracies[-1] if last else None,
@@ -174,10 +190,10 @@ def summarise(records: Sequence[RoundRecord], per_class: Sequence[float | None])
         "converged": converged(accuracies),
         "per_class_accuracy": list(per_class),
         "rounds": len(records),
-        "train_batches": records[-1].train_batches,
-        "bytes_down": sum(r.bytes_down for r in records),
-        "bytes_up": sum(r.bytes_up for r in records),
-        "wall_s": round(sum(r.wall_s for r in records), 3),
+        "train_batches": records[-1]["train_batches"],
+        "bytes_down": sum(r["bytes_down"] for r in records),
+        "bytes_up": sum(r["bytes_up"] for r in records),
+        "wall_s": round(sum(r["wall_s"] for r in records), 3),
     }
 
 

@@ -17,7 +17,6 @@ from fednoil.config.schema import Config
 from fednoil.errors import Diverged, UserError, full_gpu, gpu_is_full
 from fednoil.executors.base import Executor, Progress
 from fednoil.experiment import Experiment, make_executor, make_experiment, pick_device, pick_precision
-from fednoil.history import RoundRecord
 from fednoil.records.environment import environment, now
 from fednoil.records.store import InFolder, Store, hashes_of
 
@@ -27,11 +26,11 @@ class Reporter(Protocol):
 
     def say(self, line: str) -> None: ...
 
-    def start(self, experiment: Experiment, done: list[RoundRecord]) -> None: ...
+    def start(self, experiment: Experiment, done: list[dict[str, Any]]) -> None: ...
 
     def local(self, share: float) -> None: ...
 
-    def round(self, record: RoundRecord) -> None: ...
+    def round(self, record: dict[str, Any]) -> None: ...
 
     def finish(self, summary: dict[str, Any], folder: Path | None) -> None: ...
 
@@ -42,13 +41,13 @@ class Silent:
     def say(self, line: str) -> None:
         pass
 
-    def start(self, experiment: Experiment, done: list[RoundRecord]) -> None:
+    def start(self, experiment: Experiment, done: list[dict[str, Any]]) -> None:
         pass
 
     def local(self, share: float) -> None:
         pass
 
-    def round(self, record: RoundRecord) -> None:
+    def round(self, record: dict[str, Any]) -> None:
         pass
 
     def finish(self, summary: dict[str, Any], folder: Path | None) -> None:
@@ -132,6 +131,19 @@ def carry_out(config: Config, store: Store, reporter: Reporter, engine: Engine) 
     reporter.finish(store.summary, store.path)
 
 
+def _misleading_labels(experiment: Experiment) -> list[str]:
+    """A warning where even a perfect learner would find other classes than the true ones."""
+    setting, names = experiment.setting, experiment.setting.dataset.class_names
+    wrong = metrics.outvoted(setting.labels, setting.truth, len(names))
+    if not wrong:
+        return []
+    label, given = next(iter(wrong.items()))
+    return [
+        f"warning: over all clients, {len(wrong)} of {len(names)} classes are mostly labelled as another one "
+        f"('{names[label]}' as '{names[given]}'): nothing in the labels says which is meant, so no method can find out"
+    ]
+
+
 def _play(experiment: Experiment, store: Store, reporter: Reporter, engine: Engine, device: torch.device) -> None:
     """Play the rounds that are left and finish the run."""
     assert store.state is not None
@@ -139,6 +151,8 @@ def _play(experiment: Experiment, store: Store, reporter: Reporter, engine: Engi
         store.state = rounds.placed(store.state, device)
         executor = engine.executor(experiment, store.path, device)
         reporter.start(experiment, store.records)
+        for line in _misleading_labels(experiment):
+            reporter.say(line)
         _play_all(experiment, executor, store, reporter.local, [reporter.round, *store.watchers(executor)])
     except Diverged as error:
         kept = "; the last checkpoint is kept" if store.kept() else ""
@@ -159,7 +173,7 @@ def _play_all(
     executor: Executor,
     store: Store,
     progress: Progress,
-    watchers: Sequence[Callable[[RoundRecord], None]],
+    watchers: Sequence[Callable[[dict[str, Any]], None]],
 ) -> None:
     """Play the remaining rounds; whatever stops them, the last whole round is kept first."""
     try:

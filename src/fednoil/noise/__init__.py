@@ -12,9 +12,13 @@ from fednoil.errors import UserError
 from fednoil.labels import Labels, Truth, check_labels
 from fednoil.noise.base import KindConfig, NoiseKind, NoiseLevels, NoisyClient, Parts, Population
 from fednoil.noise.groups import Groups
+from fednoil.noise.instance import Instance
 from fednoil.noise.manifest import Manifest
+from fednoil.noise.matrix import Matrix
 from fednoil.noise.pair import Pair
+from fednoil.noise.ranges import Linear, Uniform
 from fednoil.noise.symmetric import Symmetric
+from fednoil.noise.two_level import TwoLevel
 from fednoil.noise.unchanged import Auto, Clean, Unknown
 from fednoil.plugins import Axis
 from fednoil.seeds import Seed
@@ -25,9 +29,16 @@ KINDS: dict[str, type[NoiseKind]] = {
     "unknown": Unknown,
     "symmetric": Symmetric,
     "pair": Pair,
+    "matrix": Matrix,
+    "instance": Instance,
     "manifest": Manifest,
 }
-LEVELS: dict[str, type[NoiseLevels]] = {"groups": Groups}
+LEVELS: dict[str, type[NoiseLevels]] = {
+    "groups": Groups,
+    "two-level": TwoLevel,
+    "linear": Linear,
+    "uniform": Uniform,
+}
 
 KIND_AXIS = Axis("noise", NoiseKind, KINDS, default="auto", key="kind")
 LEVELS_AXIS = Axis("noise", NoiseLevels, LEVELS, default="groups", key="levels")
@@ -35,6 +46,15 @@ LEVELS_AXIS = Axis("noise", NoiseLevels, LEVELS, default="groups", key="levels")
 
 def apply(dataset: Dataset, parts: Parts, config: KindConfig, seed: Seed) -> tuple[Labels, Truth]:
     """Give each client its labels, some of them wrong; `parts` are the indices of its training samples."""
+    kind, clients = prepare(dataset, parts, config, seed)
+    # Separate copies: a learner that writes to its labels must not reach the truth.
+    true = tuple(client.labels.copy() for client in clients)
+    given = tuple(_given(kind, config.kind, client, seed) for client in clients)
+    return Labels(given), Truth(true if kind.knows_truth else None)
+
+
+def prepare(dataset: Dataset, parts: Parts, config: KindConfig, seed: Seed) -> tuple[NoiseKind, list[NoisyClient]]:
+    """The kind of noise, ready for the clients, and the clients as it sees them."""
     check_labels(dataset.train.labels, dataset.num_classes)
     cls = KIND_AXIS.find(config.kind)
     clients = _clients(dataset, parts, config, cls, seed)
@@ -47,11 +67,7 @@ def apply(dataset: Dataset, parts: Parts, config: KindConfig, seed: Seed) -> tup
         mean=dataset.mean,
         std=dataset.std,
     )
-    kind = cls(config, population, seed.child("noise"))
-    # Separate copies: a learner that writes to its labels must not reach the truth.
-    true = tuple(client.labels.copy() for client in clients)
-    given = tuple(_given(kind, config.kind, client, seed) for client in clients)
-    return Labels(given), Truth(true if cls.knows_truth else None)
+    return cls(config, population, seed.child("noise")), clients
 
 
 def _clients(dataset: Dataset, parts: Parts, config: KindConfig, cls: type[NoiseKind], seed: Seed) -> list[NoisyClient]:

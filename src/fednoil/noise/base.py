@@ -27,6 +27,14 @@ class KindConfig(Section):
     kind: str = Field(default="auto", description="which label becomes which")
 
 
+class ExactConfig(KindConfig):
+    """The keys of a kind that first picks the labels to be replaced."""
+
+    exact: bool = Field(
+        default=False, description="replace floor(level · n + ½) of a client's labels instead of drawing for each one"
+    )
+
+
 class LevelsConfig(Section):
     """The keys all levels have."""
 
@@ -122,6 +130,23 @@ class NoiseLevels(ABC):
     def groups(self, clients: int) -> np.ndarray:
         """Which clients belong together: int64 [K], the same number for those who do. Here nobody does."""
         return np.arange(clients, dtype=np.int64)
+
+
+def per_map(sharing: str, population: Population) -> tuple[int, np.ndarray]:
+    """How many maps of classes there are when each client (`per_client`), each group (`per_group`) or everybody
+    (`shared`) has one, and which of them each client has: int64 [K]."""
+    if sharing == "shared":
+        return 1, np.zeros(len(population.sizes), dtype=np.int64)
+    if sharing == "per_client":
+        return len(population.sizes), np.arange(len(population.sizes))
+    names, group = np.unique(population.groups, return_inverse=True)
+    return len(names), group
+
+
+def drawn(chances: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """One class for each row of `chances` [n, C], by that row: int64 [n]."""
+    edges = np.cumsum(chances, axis=1)
+    return (edges > rng.random((len(chances), 1)) * edges[:, -1:]).argmax(1)
 
 
 def picked(size: int, level: float, exact: bool, rng: np.random.Generator) -> np.ndarray:

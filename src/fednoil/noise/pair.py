@@ -7,17 +7,16 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from fednoil.noise.base import KindConfig, NoiseKind, NoisyClient, Population, picked
+from fednoil.noise.base import ExactConfig, NoiseKind, NoisyClient, Population, per_map, picked
 from fednoil.seeds import Seed
 
 
-class PairConfig(KindConfig):
+class PairConfig(ExactConfig):
     kind: Literal["pair"] = "pair"
     pair_map: Literal["per_client", "per_group", "shared"] = Field(
         default="per_client",
         description="who shares a map of classes to partners; shared: everybody mistakes class i for i + 1",
     )
-    exact: bool = Field(default=False, description="replace a fixed number of labels instead of drawing for each one")
 
 
 class Pair(NoiseKind):
@@ -42,11 +41,11 @@ class Pair(NoiseKind):
 
 def _offsets(pair_map: str, population: Population, rng: np.random.Generator) -> np.ndarray:
     """Each client's step from a class to its partner, 1..C-1: int64 [K]."""
-    clients, num_classes = len(population.sizes), population.num_classes
+    maps, own = per_map(pair_map, population)
     if pair_map == "shared":
-        return np.ones(clients, dtype=np.int64)
+        return np.ones(len(own), dtype=np.int64)
     if pair_map == "per_client":
-        return rng.integers(1, num_classes, size=clients)
-    names, group = np.unique(population.groups, return_inverse=True)
+        return rng.integers(1, population.num_classes, size=maps)
+    others = population.num_classes - 1
     # Distinct while there are enough, so that no two groups agree on a wrong labelling.
-    return 1 + rng.choice(num_classes - 1, size=len(names), replace=len(names) > num_classes - 1)[group]
+    return 1 + rng.choice(others, size=maps, replace=maps > others)[own]

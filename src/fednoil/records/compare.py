@@ -35,7 +35,10 @@ def _so_far(folder: RunFolder) -> dict[str, Any]:
     records = folder.records()
     if not records:
         raise UserError(f"{folder.path} has no finished round yet")
-    return metrics.summarise(records, ())
+    try:
+        return metrics.summarise(records, ())
+    except (KeyError, TypeError) as error:
+        raise UserError(f"{folder.rounds_file} is damaged: {error!r}") from None
 
 
 def method_name(values: dict[str, Any]) -> str:
@@ -52,12 +55,14 @@ def setting_name(values: dict[str, Any], roster: Roster | None = None) -> str:
     if values.get("data", {}).get("name") == SITES:
         return "own data of " + (f"{len(roster.founders)} sites" if roster else "sites")
     noise = values.get("noise", {})
-    kind = noise.get("kind", "none")
-    if kind in ("symmetric", "pair"):
-        ratios = noise.get("ratios") or (0.0,)
+    kind, levels = noise.get("kind", "none"), noise.get("levels", "groups")
+    if levels != "groups":
+        numbers = (f" {key}={value:g}" for key, value in noise.items() if key in ("rho", "tau", "low", "high"))
+        kind += f"-{levels}{''.join(numbers)}"
+    elif ratios := noise.get("ratios"):
         kind += f"-{min(ratios):g}" + (f"..{max(ratios):g}" if min(ratios) < max(ratios) else "")
-        if noise.get("kind") == "pair" and noise.get("pair_map", "per_client") != "per_client":
-            kind += f"-{noise['pair_map']}"
+    shared = noise.get("pair_map", noise.get("matrix_map", "per_client"))
+    kind += f"-{shared}" if shared != "per_client" else ""
     data, partition = values.get("data", {}).get("name", "?"), values.get("partition", {}).get("kind", "iid")
     return f"{data} {partition} {kind}"
 

@@ -1,15 +1,25 @@
-"""Checks that a learner or server of your own keeps the contract, for your own tests: any runner, or none.
+"""Checks that what you have written keeps the contract, for your own tests: any runner, or none.
 
-    from fednoil.testing import check_learner
+    from fednoil.testing import check_learner, check_noise_kind
     check_learner("my_module:MyLearner")
+    check_noise_kind("my_module:MyNoise")
 
-Each check plays three rounds on tiny data and raises `NotConforming`, an AssertionError, whose text says what is wrong:
-the method doesn't repeat itself, loses something at a checkpoint, depends on the order of clients, sees true labels,
-sends what it hasn't declared, or does something in a step that a GPU can't record. All methods of the package pass the
-same checks in every combination.
+A check raises `NotConforming`, an AssertionError, whose text says what is wrong. Learners and servers play three rounds
+on tiny data: does a method repeat itself, lose something at a checkpoint, depend on the order of clients, see true
+labels, send what it hasn't declared, or do something in a step that a GPU can't record? Noise and partitions follow
+the seed alone, change nothing they are given, and do what they say. All that the package has passes the same checks.
 """
 
 from fednoil.testing.checks import check_learner, check_method, check_server
 from fednoil.testing.federation import NotConforming
+from fednoil.testing.setting import check_noise_kind, check_noise_levels, check_partition
 
-__all__ = ["NotConforming", "check_learner", "check_method", "check_server"]
+__all__ = [
+    "NotConforming",
+    "check_learner",
+    "check_method",
+    "check_noise_kind",
+    "check_noise_levels",
+    "check_partition",
+    "check_server",
+]

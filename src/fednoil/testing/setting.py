@@ -1,0 +1,174 @@
+"""Checks of what makes a setting: kinds of noise, their levels, partitions."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from fednoil import noise, partition
+from fednoil.config.loading import load_config
+from fednoil.data.dataset import Dataset, Split
+from fednoil.errors import UserError
+from fednoil.noise import KIND_AXIS
+from fednoil.noise.base import NoiseKind, NoisyClient
+from fednoil.seeds import Seed
+from fednoil.testing.federation import NotConforming
+
+Arrays = Sequence[np.ndarray]
+
+
+@dataclass(frozen=True)
+class _Case:
+    """How many classes, clients and samples of each client."""
+
+    classes: int
+    clients: int
+    each: int
+
+    def dataset(self) -> Dataset:
+        """Noisy images with labels in random order."""
+        rng, count = np.random.default_rng(0), self.clients * self.each
+        labels = rng.permutation(np.arange(count) % self.classes)
+        images = rng.integers(0, 256, (count, 1, 4, 4), dtype=np.uint8)
+        names = tuple(f"class {label}" for label in range(self.classes))
+        return Dataset("tiny", Split(images, labels), Split(images[:1], labels[:1]), names, (0.5,), (0.3,))
+
+    def __str__(self) -> str:
+        return f"with {self.clients} clients of {self.each} samples and {self.classes} classes"
+
+
+_CASES = (_Case(4, 5, 200), _Case(10, 1, 400), _Case(40, 3, 400), _Case(2, 2, 200))
+
+
+def check_partition(own: str | type, **keys: Any) -> None:
+    """Check a partition, `my_module:MyPartition` or the class itself; `keys` are its own."""
+    for case in _CASES:
+        dataset = case.dataset()
+        config = load_config({"partition": {"kind": _path(own), "clients": case.clients, **keys}}).partition
+
+        def deal(seed: Seed, dataset: Dataset = dataset, config: Any = config) -> Arrays:
+            return partition.partition(dataset.train.labels, dataset.num_classes, config, seed)
+
+        _check(deal, dataset, f"{_path(own)} {case}", varies=case.clients > 1)
+
+
+def check_noise_levels(own: str | type, **keys: Any) -> None:
+    """Check levels of noise, `my_module:MyLevels` or the class itself; `keys` are its own."""
+    config = load_config({"noise": {"kind": "symmetric", "levels": _path(own), **keys}}).noise
+    for sizes in ((50,) * 8, (30,), (10, 200, 40)):
+        where = f"{_path(own)} with {len(sizes)} clients"
+        _check(lambda seed, sizes=sizes: noise.levels_of(config, sizes, seed), None, where, varies=False)
+
+
+def check_noise_kind(own: str | type, **keys: Any) -> None:
+    """Check a kind of noise, `my_module:MyNoise` or the class itself; `keys` are its own."""
+    levels = [0.0, 0.3, 0.5]
+    for case in _CASES:
+        dataset, where = case.dataset(), f"{_path(own)} {case}"
+        ratios = levels[-case.clients :]
+        config = load_config({"noise": {"ratios": ratios, **keys, "kind": _path(own)}}).noise
+        parts = tuple(np.array_split(np.arange(len(dataset.train)), case.clients))
+
+        def spoil(seed: Seed, dataset: Dataset = dataset, parts: Arrays = parts, config: Any = config) -> Arrays:
+            return noise.apply(dataset, tuple(parts), config, seed)[0].given
+
+        varies = KIND_AXIS.find(config.kind).uses_levels
+        _check(spoil, dataset, where, varies=varies)
+        kind, clients = noise.prepare(dataset, parts, config, Seed(1))
+        given = spoil(Seed(1))
+        _check_order(kind, clients, given, where)
+        for client, labels in zip(clients, given, strict=True):
+            _check_level(kind, client, labels, where)
+
+
+def _check(make: Callable[[Seed], Arrays], dataset: Dataset | None, where: str, *, varies: bool) -> None:
+    """The same seed gives the same and another seed something else; nothing global is touched and no input changed."""
+    before = None if dataset is None else (dataset.train.images.copy(), dataset.train.labels.copy())
+    results = []
+    for number in (0, 1):
+        with _generators(number) as touched:
+            results.append(_refused(lambda: make(Seed(1)), where))
+            if touched():
+                raise NotConforming(
+                    f"{where}: uses a global random generator; draw from the one or the seed it is given"
+                )
+    if not _same(*results):
+        raise NotConforming(f"{where}: the same seed gives something else; keep nothing between two calls")
+    if varies and all(_same(results[0], make(Seed(root))) for root in (2, 3, 4)):
+        raise NotConforming(f"{where}: other seeds give the same; draw from the seed or generator it is given")
+    if dataset is not None and before is not None and not _same(before, (dataset.train.images, dataset.train.labels)):
+        raise NotConforming(f"{where}: changes the images or labels it is given; work on a copy")
+
+
+def _check_order(kind: NoiseKind, clients: list[NoisyClient], given: Arrays, where: str) -> None:
+    """A client's labels don't depend on who came before, and its true labels stay as they are."""
+    for client in reversed(clients):
+        true = client.labels.copy()
+        labels = kind.labels(client, Seed(1).child("noise", "client", client.number).numpy())
+        if not np.array_equal(client.labels, true):
+            raise NotConforming(f"{where}: changes client.labels; work on a copy")
+        if not np.array_equal(labels, given[client.number]):
+            raise NotConforming(
+                f"{where}: labels depend on the order of clients; keep nothing on the object in `labels`"
+            )
+
+
+def _check_level(kind: NoiseKind, client: NoisyClient, given: np.ndarray, where: str) -> None:
+    """As many labels are wrong as the matrix says or, without one, about as the level says."""
+    where, matrix = f"{where}: client {client.number} of level {client.level:g}", kind.matrix(client)
+    if matrix is not None:
+        if matrix.shape != (client.num_classes,) * 2 or not np.allclose(matrix.sum(1), 1) or matrix.min() < 0:
+            raise NotConforming(f"{where}: `matrix` must be [C, C], not negative, with rows that sum to 1")
+        if (matrix[client.labels, given] == 0).any():
+            raise NotConforming(f"{where}: has labels that `matrix` gives no chance")
+        expected, room = float(1 - matrix[client.labels, client.labels].mean()), 0.01
+    else:
+        expected, room = client.level, 0.05
+    realised, size = float((given != client.labels).mean()), len(given)
+    if client.level == 0 and realised:
+        raise NotConforming(f"{where}: {realised:.0%} of its labels are wrong; level 0 means none")
+    if abs(realised - expected) > room + 4 * np.sqrt(expected * (1 - expected) / size):
+        raise NotConforming(f"{where}: {realised:.0%} of its labels are wrong, not about {expected:.0%}")
+
+
+def _refused(make: Callable[[], Any], where: str) -> Any:
+    """What `make` gives; a refusal is what the check has found."""
+    try:
+        return make()
+    except UserError as error:
+        raise NotConforming(f"{where}: {error}") from error
+
+
+def _same(a: Arrays, b: Arrays) -> bool:
+    return len(a) == len(b) and all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+@contextlib.contextmanager
+def _generators(number: int) -> Iterator[Callable[[], bool]]:
+    """The process's global random generators in a state of their own; gives whether somebody has used them since."""
+    own, numpy_own = random.getstate(), np.random.get_state()  # noqa: NPY002 (the very generator that must not be used)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(number)
+        np.random.seed(number)  # noqa: NPY002
+        random.seed(number)
+        before = _state()
+        try:
+            yield lambda: _state() != before
+        finally:
+            random.setstate(own)
+            np.random.set_state(numpy_own)  # noqa: NPY002
+
+
+def _state() -> tuple[object, ...]:
+    numbers = np.random.get_state(legacy=False)["state"]  # noqa: NPY002
+    return torch.random.get_rng_state().tolist(), numbers["key"].tolist(), numbers["pos"], random.getstate()
+
+
+def _path(own: str | type) -> str:
+    return own if isinstance(own, str) else f"{own.__module__}:{own.__qualname__}"

@@ -1,0 +1,250 @@
+"""The noise that other benchmarks use, by worked numbers: FedCorr's levels, ranges, matrices, instances."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from made_labels import dataset_of
+
+from fednoil import metrics
+from fednoil.config.loading import load_config
+from fednoil.data.dataset import Dataset, Split
+from fednoil.errors import UserError
+from fednoil.labels import Labels, Truth, noise_ratios
+from fednoil.noise import apply, levels_of, prepare
+from fednoil.noise.base import NoisyClient
+from fednoil.noise.instance import flip_chances, label_chances
+from fednoil.noise.matrix import transition
+from fednoil.noise.symmetric import Symmetric
+from fednoil.noise.two_level import two_levels
+from fednoil.seeds import Seed
+
+
+def levels(clients: int, root: int = 0, **keys: object) -> np.ndarray:
+    config = load_config({"noise": {"kind": "symmetric", **keys}}).noise
+    return levels_of(config, (10,) * clients, Seed(root))[0]
+
+
+def spoilt(labels: np.ndarray, num_classes: int, clients: int = 1, **keys: object) -> tuple[Labels, Truth]:
+    """The labels dealt to clients in equal runs, with noise."""
+    parts = tuple(np.array_split(np.arange(len(labels)), clients))
+    return apply(dataset_of(labels, num_classes), parts, load_config({"noise": keys}).noise, Seed(3))
+
+
+def test_fedcorrs_levels_by_its_own_generator() -> None:
+    """Seed 1, eight clients, ρ = 0.6, τ = 0.5: binomials, then uniforms, of numpy's legacy generator."""
+    theirs = np.random.RandomState(1)
+    noisy = theirs.binomial(1, 0.6, 8).astype(bool)
+    assert noisy.tolist() == [1, 0, 1, 1, 1, 1, 1, 1]
+    expected = [0.698384, 0, 0.709597, 0.842610, 0.602226, 0.939059, 0.513694, 0.835234]
+    assert two_levels(noisy, theirs.random_sample(8), 0.5) == pytest.approx(expected, abs=1e-6)
+
+
+def test_fedcorrs_labels_by_hand() -> None:
+    """δ = 0.6, uniforms 0.10, 0.75, 0.59, 0.599, 0.61: samples 0, 2 and 3 are picked, and new labels are 3, 5, 1.
+
+    Sample 0 stays right though it was picked: 0.4 of the labels are wrong.
+    """
+    true = np.array([3, 3, 7, 0, 9])
+    steps = (np.array([3, 0, 5, 1, 0]) - true) % 10  # of those that are not picked, anything
+    rng = SimpleNamespace(
+        random=lambda size: np.array([0.10, 0.75, 0.59, 0.599, 0.61]), integers=lambda low, high, size: steps
+    )
+    kind = Symmetric(SimpleNamespace(exact=False, true_class=True), cast(Any, None), Seed(0))
+    client = NoisyClient(0, 0, 0.6, true, 10, np.zeros((5, 1, 1, 1), np.uint8), np.arange(5))
+    assert kind.labels(client, cast(Any, rng)).tolist() == [3, 3, 5, 1, 9]
+
+
+@pytest.mark.parametrize(
+    ("rho", "tau", "ten", "hundred"),
+    [
+        (0.4, 0, 0.18, 0.198),
+        (0.4, 0.5, 0.27, 0.297),
+        (0.6, 0, 0.27, 0.297),
+        (0.6, 0.5, 0.405, 0.4455),
+        (0.8, 0, 0.36, 0.396),
+        (0.8, 0.5, 0.54, 0.594),
+    ],
+)
+def test_fedcorrs_share_of_wrong_labels(rho: float, tau: float, ten: float, hundred: float) -> None:
+    """ρ (1 + τ)/2 (C − 1)/C over all clients."""
+    for num_classes, expected in ((10, ten), (100, hundred)):
+        labels = np.arange(200_000) % num_classes
+        keys = {"levels": "two-level", "rho": rho, "tau": tau, "true_class": True}
+        ratios = noise_ratios(*spoilt(labels, num_classes, 4000, kind="symmetric", **keys))
+        assert ratios is not None
+        # The level of a client has a standard deviation of less than 0.5: 0.008 for the mean of 4000.
+        assert ratios.mean() == pytest.approx(expected, abs=0.025)
+
+
+def test_two_levels() -> None:
+    drawn = levels(5000, levels="two-level", rho=0.3, tau=0.5)
+    noisy = drawn[drawn > 0]
+    assert len(noisy) / 5000 == pytest.approx(0.3, abs=0.03)
+    assert noisy.min() >= 0.5
+    assert noisy.mean() == pytest.approx(0.75, abs=0.02)
+    assert levels(50, levels="two-level", rho=0).tolist() == [0] * 50
+    assert levels(50, levels="two-level", rho=1, tau=1).tolist() == [1] * 50
+
+
+def test_the_true_class_among_the_new_labels_is_less_noise() -> None:
+    """Level δ with the true class is ratio δ (C − 1)/C without it: the same matrix."""
+    data = dataset_of(np.arange(4), 4)
+    matrices = []
+    for keys in ({"ratios": [0.8], "true_class": True}, {"ratios": [0.6]}):
+        config = load_config({"noise": {"kind": "symmetric", **keys}}).noise
+        kind, clients = prepare(data, (np.arange(4),), config, Seed(0))
+        matrices.append(kind.matrix(clients[0]))
+    assert matrices[0] == pytest.approx(matrices[1])
+
+
+def test_linear_levels() -> None:
+    many = levels(100, levels="linear", low=0, high=0.4)
+    assert many[:2] == pytest.approx([0, 0.004])
+    assert many[-1] == pytest.approx(0.396)
+    assert many.mean() == pytest.approx(0.198)
+    fifty = levels(50, levels="linear", low=0, high=0.4)
+    assert fifty[-1] == pytest.approx(0.392)
+    assert fifty.mean() == pytest.approx(0.196)
+    assert levels(4, levels="linear", low=0.2, high=0.6) == pytest.approx([0.2, 0.3, 0.4, 0.5])
+
+
+def test_uniform_levels() -> None:
+    drawn = levels(5000, levels="uniform", low=0.3, high=0.5)
+    assert drawn.min() >= 0.3
+    assert drawn.max() <= 0.5
+    assert np.quantile(drawn, [0.25, 0.5, 0.75]) == pytest.approx([0.35, 0.4, 0.45], abs=0.01)
+    assert levels(3, root=1, levels="uniform").tolist() != levels(3, root=2, levels="uniform").tolist()
+
+
+def test_levels_without_groups_have_a_map_for_each_client() -> None:
+    config = load_config({"noise": {"kind": "pair", "levels": "linear", "pair_map": "per_group"}}).noise
+    assert levels_of(config, (10,) * 5, Seed(0))[1].tolist() == [0, 1, 2, 3, 4]
+
+
+def test_a_matrix_by_hand() -> None:
+    wrong = np.array([[0, 0.7, 0.3], [0.5, 0, 0.5], [0.1, 0.9, 0]])
+    expected = [[0.6, 0.28, 0.12], [0.2, 0.6, 0.2], [0.04, 0.36, 0.6]]
+    assert transition(0.4, wrong) == pytest.approx(np.array(expected))
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_draws_follow_the_matrix(exact: bool) -> None:
+    labels, config = np.arange(50_000) % 5, load_config({"noise": {"kind": "matrix", "exact": exact}}).noise
+    kind, clients = prepare(dataset_of(labels, 5), (np.arange(50_000),), config, Seed(3))
+    noisy, _ = spoilt(labels, 5, kind="matrix", exact=exact)
+    counts = np.zeros((5, 5))
+    np.add.at(counts, (labels, noisy.given[0]), 1)
+    # 10,000 draws a row: a standard deviation is at most .005.
+    assert counts / 10_000 == pytest.approx(kind.matrix(clients[0]), abs=0.02)
+
+
+def test_habits_from_symmetric_to_pair() -> None:
+    """With a large κ all wrong classes are alike, with a small one there is one for each class."""
+    largest = {}
+    for kappa in (0.001, 1e6):
+        config = load_config({"noise": {"kind": "matrix", "kappa": kappa, "ratios": [0.5]}}).noise
+        kind, clients = prepare(dataset_of(np.arange(10), 10), (np.arange(10),), config, Seed(0))
+        matrix = kind.matrix(clients[0])
+        assert matrix is not None
+        largest[kappa] = (matrix - 0.5 * np.eye(10)).max(1)
+    assert largest[1e6] == pytest.approx([0.5 / 9] * 10, abs=1e-3)
+    assert np.median(largest[0.001]) == pytest.approx(0.5, abs=1e-3)
+
+
+@pytest.mark.parametrize(("sharing", "different"), [("per_client", 6), ("per_group", 2), ("shared", 1)])
+def test_who_shares_a_matrix(sharing: str, different: int) -> None:
+    config = load_config({"noise": {"kind": "matrix", "matrix_map": sharing, "ratios": [0.3, 0.4]}}).noise
+    parts = tuple(np.array_split(np.arange(12), 6))
+    kind, clients = prepare(dataset_of(np.arange(12) % 4, 4), parts, config, Seed(0))
+    assert len({kind.wrong(client).tobytes() for client in clients}) == different  # type: ignore[attr-defined]
+
+
+def test_an_instances_chances_by_hand() -> None:
+    """a = x · W_0 = (−0.2, 0.4, −0.3); without class 0, e^0.4 and e^−0.3 share q = 0.3."""
+    images, weights = np.array([[1, -1, 0.5]]), np.zeros((3, 3, 3))
+    weights[0] = [[0.2, 0.1, -0.3], [0.4, 0, 0.1], [0, 0.6, 0.2]]
+    found = label_chances(images, np.array([0]), np.array([0.3]), weights)
+    assert found[0] == pytest.approx([0.7, 0.200456, 0.099544], abs=1e-6)
+
+
+@pytest.mark.parametrize(("level", "mean"), [(0.1, 0.1288), (0.2, 0.2055), (0.3, 0.3004)])
+def test_truncation_lifts_low_chances(level: float, mean: float) -> None:
+    chances = flip_chances(200_000, level, Seed(0).numpy())
+    assert chances.min() >= 0
+    assert chances.max() <= 1
+    assert chances.mean() == pytest.approx(mean, abs=1e-3)
+
+
+def pictures(count: int) -> Dataset:
+    rng = np.random.default_rng(1)
+    images, labels = rng.integers(0, 256, (count, 1, 8, 8), dtype=np.uint8), np.arange(count) % 5
+    return Dataset("pictures", Split(images, labels), Split(images[:1], labels[:1]), tuple("abcde"), (0.5,), (0.25,))
+
+
+def test_the_wrong_class_follows_from_the_image() -> None:
+    """The same images at another client, which draws for itself, are mistaken for the same classes."""
+    data = pictures(2000)
+    train = Split(np.concatenate([data.train.images] * 2), np.concatenate([data.train.labels] * 2))
+    twice = replace(data, train=train)
+    parts = (np.arange(2000), np.arange(2000, 4000))
+    config = load_config({"noise": {"kind": "instance", "ratios": [0.6]}}).noise
+    first, second = apply(twice, parts, config, Seed(0))[0].given
+    both = (first != data.train.labels) & (second != data.train.labels)
+    assert 500 < both.sum() < 1000  # 0.36 of 2000
+    # With 64 pixels the largest chance is not yet nearly 1; of four wrong classes a fourth would agree by chance.
+    assert (first == second)[both].mean() > 0.8
+    other = apply(twice, parts, config, Seed(1))[0].given[0]
+    both = (first != data.train.labels) & (other != data.train.labels)
+    assert (first == other)[both].mean() < 0.4
+
+
+def test_a_client_of_level_0_has_no_wrong_instance() -> None:
+    data = pictures(100)
+    config = load_config({"noise": {"kind": "instance", "ratios": [0.0, 0.5]}}).noise
+    noisy, truth = apply(data, (np.arange(50), np.arange(50, 100)), config, Seed(0))
+    ratios = noise_ratios(noisy, truth)
+    assert ratios is not None
+    assert ratios[0] == 0
+    assert ratios[1] > 0.2
+
+
+def test_classes_that_are_outvoted() -> None:
+    """Class 0 is called 1 by 60 of 100, class 1 is right, class 2 has as many wrong labels but of two kinds."""
+    true = np.repeat([0, 1, 2], 100)
+    given = np.concatenate([np.repeat([0, 1], [40, 60]), np.full(100, 1), np.repeat([2, 0, 1], [40, 30, 30])])
+    parts = [np.arange(150), np.arange(150, 300)]
+    labels, truth = Labels(tuple(given[p] for p in parts)), Truth(tuple(true[p] for p in parts))
+    assert metrics.outvoted(labels, truth, 3) == {}  # 60 against 40 may be chance: 2 standard deviations
+    ten = Labels(tuple(np.tile(g, 10) for g in labels.given)), Truth(tuple(np.tile(t, 10) for t in truth.labels or ()))
+    assert metrics.outvoted(*ten, 3) == {0: 1}
+    assert metrics.outvoted(labels, Truth(None), 3) == {}
+
+
+def test_maps_that_are_shared_are_outvoted_and_others_are_not() -> None:
+    labels = np.arange(40_000) % 10
+    for pair_map, lost in (("shared", 10), ("per_client", 0)):
+        noisy, truth = spoilt(labels, 10, 20, kind="pair", pair_map=pair_map, ratios=[0.3, 0.5, 0.6, 0.8])
+        assert len(metrics.outvoted(noisy, truth, 10)) == lost
+
+
+@pytest.mark.parametrize(
+    ("keys", "line"),
+    [
+        ({"levels": "two-level", "rho": 1.1}, r"noise\.rho = 1\.1: must be less than or equal to 1"),
+        ({"levels": "two-level", "tau": -0.1}, r"noise\.tau = -0\.1: must be greater than or equal to 0"),
+        ({"levels": "linear", "high": 2}, r"noise\.high = 2"),
+        ({"levels": "uniform", "low": 0.5, "high": 0.4}, r"noise\.low = 0\.5 must not exceed noise\.high = 0\.4"),
+        ({"levels": "linear", "ratios": [0.4]}, r"unknown key 'noise\.ratios'.*it is a key of groups"),
+        ({"rho": 0.5}, r"unknown key 'noise\.rho'.*it is a key of two-level"),
+        ({"kind": "matrix", "kappa": 0}, r"noise\.kappa = 0"),
+        ({"kind": "instance", "exact": True}, r"unknown key 'noise\.exact'.*it is a key of symmetric, pair, matrix"),
+    ],
+)
+def test_bad_settings(keys: dict[str, object], line: str) -> None:
+    with pytest.raises(UserError, match=line):
+        load_config({"noise": {"kind": "symmetric", **keys}})
