@@ -218,7 +218,9 @@ def unknown_keys(text: str, path: Path) -> list[str]:
     pairs = [p for code in spans(text) for p in re.findall(rf"(?<![\w./])({sections})\.([a-z_]+)(?![\w.(/:])", code)]
     pairs = [(section, key) for section, key in pairs if key not in SUFFIXES]
     for line in code_lines(text):
-        own = set(re.findall(r"--set +(\w+)\.(?:name|kind|levels)=\w+:", line))  # a user's own class has keys of its own
+        own = set(
+            re.findall(r"--set +(\w+)\.(?:name|kind|levels)=\w+:", line)
+        )  # a user's own class has keys of its own
         pairs += [p for p in re.findall(r"--set +(\w+)\.(\w+)=", line) if p[0] not in own]
     wrong = [f"key {section}.{key}" for section, key in pairs if key not in keys().get(section, set())]
     for body in blocks(text, "toml"):
