@@ -77,7 +77,7 @@ def demo(device: str, rounds_: int) -> dict[str, Any]:
     ):
         runner.run(config, Path(folder) / "run", Silent())
         # The first two rounds are left out: on a GPU they capture and compile, which would make the share too small.
-        playing = sum(record["wall_s"] for record in RunFolder(Path(folder) / "run").records()[2:])
+        playing = sum(record.wall_s for record in RunFolder(Path(folder) / "run").records()[2:])
     return {
         "what": f"demo, {rounds_} rounds",
         "checkpoints": len(saves),

@@ -31,11 +31,11 @@ def timed(preset: str, sets: list[str], folder: Path) -> dict[str, Any]:
         sys.exit(done.returncode)  # the command has said why
     whole = time.perf_counter() - begin
     records = RunFolder(folder).records()
-    walls = [record["wall_s"] for record in records]
+    walls = [record.wall_s for record in records]
     return {
         "command": " ".join(["fednoil run", preset, *(f"--set {one}" for one in sets)]),
         "rounds": len(walls),
-        "client_steps": records[-1]["train_batches"],
+        "client_steps": records[-1].train_batches,
         "rounds_s": round(sum(walls), 2),
         "first_round_s": walls[0],
         "last_ten_rounds_ms": round(1000 * fmean(walls[-10:]), 1),

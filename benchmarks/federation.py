@@ -167,8 +167,8 @@ def simulated(method: str, options: argparse.Namespace) -> dict[str, Any]:
     for _ in range(options.rounds):
         state, record = rounds.play(experiment, executor, state)
         records.append(record)
-    traffic = sum(r["bytes_down"] + r["bytes_up"] for r in records) // len(records)
-    return {"seconds": [r["wall_s"] for r in records], "bytes": traffic}
+    traffic = sum(r.bytes_down + r.bytes_up for r in records) // len(records)
+    return {"seconds": [r.wall_s for r in records], "bytes": traffic}
 
 
 def main() -> None:

@@ -125,7 +125,7 @@ def our_rounds(experiment: Experiment) -> Iterator[float]:
     executor, state = make_executor(experiment, torch.device("cpu")), rounds.start(experiment)
     while True:
         state, record = rounds.play(experiment, executor, state)
-        yield record["test_accuracy"]
+        yield record.test_accuracy
 
 
 def pfl_rounds(work: Work) -> Iterator[float]:

@@ -113,7 +113,7 @@ def main() -> None:
         print(f"round {number}/{args.rounds}: {ratio:.3f}", flush=True)
     medians = {name: statistics.median(values[1:]) for name, values in times.items()}  # the first one warms up
     ratio = medians["fednoil"] / medians["plain"]
-    print(f"accuracy after {args.rounds} rounds: plain {plain_accuracy:.1f} %, fednoil {record['test_accuracy']:.1f} %")
+    print(f"accuracy after {args.rounds} rounds: plain {plain_accuracy:.1f} %, fednoil {record.test_accuracy:.1f} %")
     threads = torch.get_num_threads()
     print(f"ratio of a round, fednoil / plain loop: {ratio:.3f}  (median of {args.rounds - 1}, {threads} threads)")
     if ratio > LIMIT:

@@ -102,8 +102,8 @@ def timed_run(options: argparse.Namespace, folder: Path) -> None:
             return executor
 
     class Reporter(runner.Silent):
-        def round(self, record: dict[str, Any]) -> None:
-            over("first round" if record["round"] == 1 else "other rounds")
+        def round(self, record: Any) -> None:
+            over("first round" if record.round == 1 else "other rounds")
 
         def finish(self, summary: dict[str, Any], folder: Path) -> None:
             over("last files")

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fednoil.history import RoundRecord
 from fednoil.pages.marked import fill
 from fednoil.paper import DATASETS, cells, noise_name
 from fednoil.records.folder import RunFolder
@@ -137,7 +138,7 @@ def row_of(folder: Path, setting: str, method: str) -> Row:
     """What the record says of a run."""
     records, values = RunFolder(folder).records(), tomllib.loads((folder / "config.toml").read_text(encoding="utf-8"))
     environment = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
-    accuracy = [record["test_accuracy"] for record in records]
+    accuracy = [record.test_accuracy for record in records]
     late = records[-10:] if len(records) >= 40 else records[-max(1, len(records) // 4) :]
     found: dict[str, Any] = {
         "setting": setting,
@@ -150,22 +151,22 @@ def row_of(folder: Path, setting: str, method: str) -> Row:
         "best": max(accuracy),
         "chosen": chosen(records),
         "last10": statistics.mean(accuracy[-10:]),
-        "seconds": sum(record["wall_s"] for record in records),
+        "seconds": sum(record.wall_s for record in records),
         "device": environment["device"],
         "computed_in": environment["precision"],
         "version": environment["packages"].get("fednoil"),
         "config_hash": environment["config_hash"][:12],
     }
     for field, key in (("validation", "val_accuracy"), *((k, k) for k in FIELDS[11:14])):
-        known = [record[key] for record in late if record.get(key) is not None]
+        known = [getattr(record, key) for record in late if getattr(record, key) is not None]
         found[field] = statistics.mean(known) if known else None
     return {f: _text(found[f]) for f in FIELDS}
 
 
-def chosen(records: list[dict[str, Any]]) -> float | None:
+def chosen(records: list[RoundRecord]) -> float | None:
     """Test accuracy in the round whose model agrees best with held-out given labels, the first of equals."""
-    known = [record for record in records if record.get("val_accuracy") is not None]
-    return max(known, key=lambda record: record["val_accuracy"])["test_accuracy"] if known else None
+    known = [(record.val_accuracy, record.test_accuracy) for record in records if record.val_accuracy is not None]
+    return max(known, key=lambda pair: pair[0])[1] if known else None
 
 
 def _text(value: Any) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 
 from fednoil import metrics
 from fednoil.config import load_config, merge, to_toml
+from fednoil.history import RoundRecord
 from fednoil.labels import Labels, Truth
 from fednoil.manifest import write_manifest
 from fednoil.report.places import values_of
@@ -48,7 +49,10 @@ def made_run(
     (path / "config.toml").write_text(to_toml(config))
     (path / "rounds.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
     if finished:
-        summary = metrics.summarise(records, ()) | {"config_hash": config.hash(), "noise_hash": str(path)}
+        summary = metrics.summarise([RoundRecord.from_json(r) for r in records], ()) | {
+            "config_hash": config.hash(),
+            "noise_hash": str(path),
+        }
         (path / "summary.json").write_text(json.dumps(summary))
     if clients:
         _write_clients(path)

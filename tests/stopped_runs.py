@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from fednoil.history import RoundRecord
 from fednoil.runner import Silent
 
 ROUNDS = 4
@@ -47,8 +48,8 @@ class Stop(Silent):
     def __init__(self, after: int) -> None:
         self.after = after
 
-    def round(self, record: dict[str, Any]) -> None:
-        if record["round"] == self.after:
+    def round(self, record: RoundRecord) -> None:
+        if record.round == self.after:
             raise KeyboardInterrupt
 
 

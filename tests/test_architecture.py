@@ -13,7 +13,7 @@ import fednoil
 
 ROOT = Path(fednoil.__file__).parent
 STAGES = [
-    ["errors", "files", "columns", "section", "kernels", "seeds", "plugins", "tensors", "pages"],
+    ["errors", "files", "columns", "history", "section", "kernels", "seeds", "plugins", "tensors", "pages"],
     ["data", "labels"],
     ["partition"],
     ["manifest"],

@@ -15,6 +15,7 @@ from fednoil import metrics, rounds
 from fednoil.audit.cases import final_looks
 from fednoil.config import load_config
 from fednoil.experiment import Experiment, make_executor, make_experiment
+from fednoil.history import RoundRecord
 from fednoil.rounds import RunState
 from fednoil.rounds.state import averaged
 from fednoil.runner import Silent, run
@@ -83,12 +84,12 @@ def test_clients_train_as_without_it_and_the_average_is_scored(fednoil_values: d
     score = metrics.score_logits(
         executor.test_logits(average), torch.from_numpy(experiment.setting.dataset.test.labels).long()
     )
-    assert records[-1]["test_loss"] == pytest.approx(score.loss)
-    assert records[-1]["test_loss"] != plainly[-1]["test_loss"]
-    assert records[-1]["train_loss"] == plainly[-1]["train_loss"]
-    assert records[-1]["val_accuracy"] is not None
-    assert [r["last_accuracy"] for r in records] == [r["test_accuracy"] for r in plainly]
-    assert not any("last_accuracy" in r for r in plainly)
+    assert records[-1].test_loss == pytest.approx(score.loss)
+    assert records[-1].test_loss != plainly[-1].test_loss
+    assert records[-1].train_loss == plainly[-1].train_loss
+    assert records[-1].val_accuracy is not None
+    assert [r.last_accuracy for r in records] == [r.test_accuracy for r in plainly]
+    assert not any(r.last_accuracy is not None for r in plainly)
     assert plain[-1].average == {}
     looks = [final_looks(experiment, state, CPU)[0] for state in (states[-1], plain[-1])]
     assert not torch.equal(*looks)
@@ -100,8 +101,8 @@ def test_the_average_is_kept_and_resumes(values: dict[str, Any], tmp_path: Path)
     config = load_config(values)
 
     class Stop(Silent):
-        def round(self, record: dict[str, Any]) -> None:
-            if record["round"] == 2:
+        def round(self, record: RoundRecord) -> None:
+            if record.round == 2:
                 raise KeyboardInterrupt
 
     run(config, tmp_path / "whole", Silent())

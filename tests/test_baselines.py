@@ -319,9 +319,9 @@ def test_dividemix_divides_and_trains(values: dict[str, Any], noise: dict[str, A
     for _ in range(3):
         state, record = rounds.play(experiment, executor, state)
         records.append(record)
-    assert records[0]["train_batches"] == 2 * 2 * 2 * 2  # clients × epochs × networks × ceil(20 / 16)
-    assert "label_precision" not in records[0]
-    assert 0 < records[-1]["labelled_share"] <= 100
+    assert records[0].train_batches == 2 * 2 * 2 * 2  # clients × epochs × networks × ceil(20 / 16)
+    assert records[0].label_precision is None
+    assert 0 < records[-1].labelled_share <= 100
     assert not torch.equal(state.server.tensors["a/conv1.weight"], state.server.tensors["b/conv1.weight"])
 
 

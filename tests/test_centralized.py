@@ -23,10 +23,10 @@ from fednoil.records.checkpoint import Checkpoints
 CPU = torch.device("cpu")
 
 
-def play(values: dict[str, Any], count: int, folder: Path | None = None) -> tuple[rounds.RunState, dict[str, Any]]:
+def play(values: dict[str, Any], count: int, folder: Path | None = None) -> tuple[rounds.RunState, Any]:
     """The state after some rounds and the last record; through a checkpoint after each if there is a folder."""
     experiment = make_experiment(load_config(values))
-    executor, state, record = make_executor(experiment, CPU), rounds.start(experiment), {}
+    executor, state, record = make_executor(experiment, CPU), rounds.start(experiment), None
     for _ in range(count):
         state, record = rounds.play(experiment, executor, state)
         if folder is not None:
@@ -73,8 +73,8 @@ def test_rounds_are_one_plain_training(values: dict[str, Any]) -> None:
             sgd.step()
     for name, tensor in module.state_dict().items():
         torch.testing.assert_close(state.server.tensors[f"model/{name}"], tensor, rtol=1e-4, atol=1e-5)
-    assert record["selected"] == [0]
-    assert record["bytes_up"] == record["bytes_down"] == 0
+    assert record.selected == [0]
+    assert record.bytes_up == record.bytes_down == 0
 
 
 def test_momentum_lasts_where_a_federations_is_renewed(values: dict[str, Any]) -> None:
@@ -108,7 +108,7 @@ def test_it_resumes_identically(values: dict[str, Any], learner: str, tmp_path: 
     assert_same(straight.server.tensors, stopped.server.tensors)
     assert_same(straight.keep[0], stopped.keep[0])
     assert any(name.startswith("momentum of ") for name in straight.keep[0])
-    assert a["test_accuracy"] == b["test_accuracy"]
+    assert a.test_accuracy == b.test_accuracy
 
 
 def test_a_choice_of_clients_is_refused() -> None:

@@ -14,6 +14,7 @@ from conftest import assert_same
 from fednoil import rounds, runner
 from fednoil.config import load_config
 from fednoil.experiment import make_executor, make_experiment
+from fednoil.history import RoundRecord
 from fednoil.records import checkpoint, store
 from fednoil.records.checkpoint import Checkpoints
 from fednoil.rounds import RunState
@@ -61,7 +62,7 @@ def test_personal_models_are_written_for_the_clients_that_trained(
     for state, record in states(values, 6):
         written.clear()
         checkpoints.save(state)
-        (trained,) = record["selected"]
+        (trained,) = record.selected
         clients = [name for name in written if name.startswith("client-")]
         assert clients == [parts(tmp_path)[f"client/{trained}"]]
         changed = message_bytes(state.keep[trained], {}) + message_bytes(state.server.tensors, {})
@@ -80,9 +81,9 @@ def test_cfl_writes_the_updates_and_clusters_that_changed(
         written.clear()
         checkpoints.save(state)
         now = parts(tmp_path)
-        (trained,) = record["selected"]
+        (trained,) = record.selected
         if len(state.server.values["splits"]) == splits and before:
-            cluster = next(c for c, members in enumerate(record["clusters"]) if trained in members)
+            cluster = next(c for c, members in enumerate(record.extra["clusters"]) if trained in members)
             expected = {f"server/update {trained}", f"server/cluster {cluster}"}
             assert {name for name in now if now[name] != before.get(name)} == expected
             assert set(written) == {now[name] for name in expected}
@@ -187,8 +188,8 @@ def test_a_run_that_saves_behind_resumes_as_one_that_does_not(
     )
 
     class Stop(Silent):
-        def round(self, record: dict[str, Any]) -> None:
-            if record["round"] == 2:
+        def round(self, record: RoundRecord) -> None:
+            if record.round == 2:
                 raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -211,8 +212,8 @@ def test_what_failed_behind_the_run_is_tried_again_at_its_end(
         real(path, content)
 
     class Stop(Silent):
-        def round(self, record: dict[str, Any]) -> None:
-            if stopped and record["round"] == 3:
+        def round(self, record: RoundRecord) -> None:
+            if stopped and record.round == 3:
                 raise KeyboardInterrupt
 
     monkeypatch.setattr(checkpoint, "write_bytes", full_once)

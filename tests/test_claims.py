@@ -37,9 +37,9 @@ def test_without_runs_nothing_is_tested(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("ours", "status"), [(80, SUPPORTED), (50, REFUTED)])
 def test_who_is_ahead(tmp_path: Path, ours: float, status: str) -> None:
     last = [ours] * 7
-    made_run(tmp_path / "a", accuracies=last, noise_ratio=70 - ours / 10, label_precision=ours)
+    made_run(tmp_path / "a", accuracies=last, selected_noise=70 - ours / 10, label_precision=ours)
     for method in ("fedavg", "krum+josrc", "fednoil-uniform-local", "fednoil-uniform-clients", "fednoil-no-ssl"):
-        made_run(tmp_path / method, method, accuracies=[60] * 7, noise_ratio=64.0, label_precision=60.0)
+        made_run(tmp_path / method, method, accuracies=[60] * 7, selected_noise=64.0, label_precision=60.0)
     found = results(tmp_path)
     for claim in ("FedNoiL is ahead", "Two-level", "Sampling clients", "Sampling labels", "SSL helps"):
         assert verdict(found, claim if claim != "SSL helps" else "SSL helps to") == status

@@ -96,13 +96,13 @@ def test_clients_are_scored_with_what_they_receive(values: dict[str, Any], serve
     for _ in range(2):
         state, _ = rounds.play(experiment, executor, state)
     _, record = rounds.play(experiment, executor, state)
-    assert record["client_scores"] == pytest.approx(scores_by_hand(experiment, state, 0.5), rel=1e-4)
+    assert record.client_scores == pytest.approx(scores_by_hand(experiment, state, 0.5), rel=1e-4)
     if server == "cfl":
         assert len(state.server.values["clusters"]) > 1
-        (split, *_) = record["splits"]
+        (split, *_) = record.extra["splits"]
         assert split["round"] <= 2
         assert sorted(k for part in split["into"] for k in part) == split["from"]
-        assert 0 <= record["largest_cluster_accuracy"] <= 100
+        assert 0 <= record.extra["largest_cluster_accuracy"] <= 100
 
 
 # --- those that break the contract -----------------------------------------------------------------------------------

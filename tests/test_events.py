@@ -12,6 +12,7 @@ import pytest
 
 from fednoil.config import load_config, merge
 from fednoil.errors import UserError
+from fednoil.history import RoundRecord
 from fednoil.metrics import agreement
 from fednoil.records.folder import RunFolder
 from fednoil.runner import Silent, run
@@ -33,8 +34,8 @@ def test_event_files_hold_every_round_once(values: dict[str, Any], tmp_path: Pat
     config = load_config(merge(values, {"run": {"tensorboard": True}}))
 
     class StopAfterThree(Silent):
-        def round(self, record: dict[str, Any]) -> None:
-            if record["round"] == 3:
+        def round(self, record: RoundRecord) -> None:
+            if record.round == 3:
                 raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -42,7 +43,7 @@ def test_event_files_hold_every_round_once(values: dict[str, Any], tmp_path: Pat
     run(config, out, Silent(), resume=True)
     records = RunFolder(out).records()
     found = scalars(out)
-    assert found["test_accuracy"] == [(r["round"], pytest.approx(r["test_accuracy"])) for r in records]
+    assert found["test_accuracy"] == [(r.round, pytest.approx(r.test_accuracy)) for r in records]
     assert len(found["train_loss"]) == len(records) == 4
     assert "selected" not in found
     run(load_config(values), out, Silent(), force=True)

@@ -76,7 +76,8 @@ def made_run(folder: Path, seed: int, rounds: list[dict[str, Any]]) -> Path:
     (folder / "config.toml").write_text(f"[run]\nseed = {seed}\n[train]\nrounds = 4\n")
     environment = {"device": "cpu", "precision": "float32", "config_hash": "a" * 64, "packages": {"fednoil": "9.9"}}
     (folder / "environment.json").write_text(json.dumps(environment))
-    lines = [{"round": i, "wall_s": 1.5, **row} for i, row in enumerate(rounds, start=1)]
+    rest = {"local_epochs": 1, "train_batches": 2, "selected": [0], "bytes_down": 0, "bytes_up": 0, "wall_s": 1.5}
+    lines = [{"round": i, **rest, **row} for i, row in enumerate(rounds, start=1)]
     (folder / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return folder
 

@@ -248,8 +248,8 @@ def test_no_share_is_over_a_hundred_percent(fednoil_values: dict[str, Any], keys
     """Samples that come twice in an epoch, because batches are full, are counted once."""
     experiment = make(fednoil_values, **{"xi": 0.0001, **keys})
     _, record = rounds.play(experiment, make_executor(experiment, CPU), rounds.start(experiment))
-    assert record["pseudo_accept"] == pytest.approx(100)
-    assert record["effective_recall"] <= 100
+    assert record.pseudo_accept == pytest.approx(100)
+    assert record.effective_recall <= 100
 
 
 # --- variants run, and do what their name says -----------------------------------------------------------------------
@@ -281,8 +281,8 @@ def test_every_variant_runs_and_repeats_itself(fednoil_values: dict[str, Any], k
         states.append((state, record))
     (a, record), (b, _) = states
     assert_same(a.server.tensors, b.server.tensors)
-    assert 0 <= record["label_precision"] <= 100
-    assert ("pseudo_accept" in record) == (keys not in ({"frac": 1.0}, {"ssl": False}, {"lambda_u": 0.0}))
+    assert 0 <= record.label_precision <= 100
+    assert (record.pseudo_accept is not None) == (keys not in ({"frac": 1.0}, {"ssl": False}, {"lambda_u": 0.0}))
 
 
 def test_no_unlabelled_loss_is_no_ssl(fednoil_values: dict[str, Any]) -> None:
@@ -299,8 +299,8 @@ def test_everything_labelled_and_uniform_clients_is_fedavg_by_another_order(fedn
     experiment = make(fednoil_values, frac=1.0)
     state, record = rounds.play(experiment, make_executor(experiment, CPU), rounds.start(experiment))
     assert state.train_batches == 2 * 2 * 3
-    assert record["label_recall"] == 100.0
-    assert record["label_precision"] == pytest.approx(100 - record["noise_ratio"])
+    assert record.label_recall == 100.0
+    assert record.label_precision == pytest.approx(100 - record.selected_noise)
 
 
 # --- configuration ------------------------------------------------------------------------------------------------

@@ -54,7 +54,7 @@ def test_shifted_accuracy_is_recorded_for_pair_noise(fednoil_values: dict[str, A
     fednoil_values["noise"] = {"kind": "pair", "pair_map": "shared"}
     experiment = make(fednoil_values)
     _, record = rounds.play(experiment, make_executor(experiment, CPU), rounds.start(experiment))
-    assert 0 <= record["shifted_accuracy"] <= 100
+    assert 0 <= record.shifted_accuracy <= 100
     logits = F.one_hot(torch.tensor([1, 2, 0]), 3).float()
     assert metrics.score_logits(logits, torch.tensor([0, 1, 2])).shifted == 100
     assert metrics.score_logits(logits, torch.tensor([1, 2, 0])).shifted == 0
@@ -64,6 +64,6 @@ def test_without_truth_nothing_that_needs_it_is_recorded(fednoil_values: dict[st
     fednoil_values["noise"] = {"kind": "unknown"}
     experiment = make(fednoil_values)
     _, record = rounds.play(experiment, make_executor(experiment, CPU), rounds.start(experiment))
-    absent = {"noise_ratio", "label_precision", "label_recall", "rank_correlation", "pseudo_accuracy"}
-    assert not absent & set(record)
-    assert {"client_scores", "labelled_share"} <= set(record)
+    absent = {"selected_noise", "label_precision", "label_recall", "rank_correlation", "pseudo_accuracy"}
+    assert not absent & set(record.to_json())
+    assert {"client_scores", "labelled_share"} <= set(record.to_json())

@@ -70,10 +70,10 @@ def test_score_round_asks_everyone_and_counts_it(fednoil_values: dict[str, Any])
     experiment = make(fednoil_values)
     state, record = rounds.play(experiment, make_executor(experiment, CPU), rounds.start(experiment))
     size = sum(t.numel() * 4 for t in state.server.tensors.values())
-    assert record["bytes_down"] == 4 * (size + 8) + 2 * 16
-    assert record["bytes_up"] == 2 * (size + 16) + 4 * 8
-    assert len(record["client_scores"]) == 4
-    assert all(0 < s < 20 for s in record["client_scores"])  # a client has 20 samples
+    assert record.bytes_down == 4 * (size + 8) + 2 * 16
+    assert record.bytes_up == 2 * (size + 16) + 4 * 8
+    assert len(record.client_scores) == 4
+    assert all(0 < s < 20 for s in record.client_scores)  # a client has 20 samples
 
 
 def test_scores_are_made_with_the_received_model(fednoil_values: dict[str, Any]) -> None:
@@ -200,4 +200,4 @@ def test_high_temperature_makes_sampling_uniform(fednoil_values: dict[str, Any])
     fednoil_values["sampling"]["temperature"] = 1e9
     experiment = make(fednoil_values)
     _, record = rounds.play(experiment, make_executor(experiment, CPU), rounds.start(experiment))
-    assert record["client_scores"] == pytest.approx([20 / 4] * 4, rel=1e-5)
+    assert record.client_scores == pytest.approx([20 / 4] * 4, rel=1e-5)

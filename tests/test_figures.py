@@ -102,7 +102,7 @@ def test_the_trade_off_has_a_triple_for_each_round(tmp_path: Path) -> None:
 def test_files_are_written_with_their_numbers(tmp_path: Path, figure: str) -> None:
     methods = ["fednoil-logarithm", "fednoil-cosine", "fednoil-cosine(40)", "fednoil-uniform-local"]
     for method in methods:
-        made_run(tmp_path / "runs" / method, method, noise_ratio=60.0, label_precision=80.0, label_recall=75.0)
+        made_run(tmp_path / "runs" / method, method, selected_noise=60.0, label_precision=80.0, label_recall=75.0)
     files = draw(figure, results(tmp_path / "runs"), tmp_path / "figures")
     name = f"{figure}-paper-fashion-mnist-iid-symmetric-high"
     assert sorted(f.name for f in files) == [f"{name}.{ending}" for ending in ("csv", "pdf", "png", "svg")]
@@ -120,7 +120,7 @@ def test_files_are_written_with_their_numbers(tmp_path: Path, figure: str) -> No
 
 
 def test_one_line_makes_no_figure(tmp_path: Path) -> None:
-    made_run(tmp_path / "runs/a", "fednoil-logarithm", noise_ratio=60.0)
+    made_run(tmp_path / "runs/a", "fednoil-logarithm", selected_noise=60.0)
     found = results(tmp_path / "runs")
     assert ablation_lines(found, found.grounds()[0])
     assert draw("ablation", found, tmp_path / "figures") == []

@@ -23,6 +23,7 @@ from fednoil.executors.capture import Streams
 from fednoil.executors.cuda import CudaGraphs
 from fednoil.executors.sequential import Sequential
 from fednoil.experiment import make_executor, make_experiment
+from fednoil.history import RoundRecord
 from fednoil.learners.base import Nets
 from fednoil.learners.erm import Erm
 from fednoil.runner import Silent, run
@@ -175,13 +176,13 @@ def test_executors_agree(values: dict[str, Any], case: str) -> None:
     reference, log = played(values, "cpu", "auto", 2)
     for executor in ("sequential", "auto"):
         got, records = played(values, "cuda", executor, 2)
-        assert [r["selected"] for r in records] == [r["selected"] for r in log]
+        assert [r.selected for r in records] == [r.selected for r in log]
         for name, tensor in reference.items():
             if tensor.is_floating_point():
                 error = (got[name] - tensor).norm() / tensor.norm().clamp_min(1e-6)
                 assert error < 1e-4, (executor, name, float(error))
-        for key in ("train_batches", "local_epochs", "bytes_up", "noise_ratio"):
-            assert [r[key] for r in records] == [r[key] for r in log]
+        for key in ("train_batches", "local_epochs", "bytes_up", "selected_noise"):
+            assert [getattr(r, key) for r in records] == [getattr(r, key) for r in log]
 
 
 @pytest.mark.parametrize("late", ["clients", "plans"])
@@ -211,7 +212,7 @@ def test_streams_that_come_late_change_nothing(
         monkeypatch.setattr(cuda, "_planned", lambda *arguments: (sleep(), planned(*arguments))[1])
     got, records = played(values, "cuda", "auto", 2)
     assert len(sleeps) >= 8
-    assert [r["selected"] for r in records] == [r["selected"] for r in log]
+    assert [r.selected for r in records] == [r.selected for r in log]
     for name, tensor in wanted.items():
         if tensor.is_floating_point():
             error = (got[name] - tensor).norm() / tensor.norm().clamp_min(1e-6)
@@ -369,8 +370,8 @@ def test_a_resumed_run_goes_on_as_if_never_stopped(
     run(config, tmp_path / "whole", Silent())
 
     class Stop(Silent):
-        def round(self, record: dict[str, Any]) -> None:
-            if record["round"] == 2:
+        def round(self, record: RoundRecord) -> None:
+            if record.round == 2:
                 raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

@@ -80,12 +80,12 @@ def test_a_round_goes_on_with_those_who_answer(everyone: Experiment) -> None:
     federation, start = Away(everyone), rounds.start(everyone)
     federation.missing, federation.silent = {0}, {2}
     after, record = rounds.play(everyone, federation, start)
-    assert (record["nodes"], record["trained"]) == (["site-1", "site-2", "site-3"], ["site-1", "site-3"])
-    assert (record["failed"], record["selected"]) == ({"site-2": "no reply"}, [1, 2, 3])
-    assert (record["bytes_down"], record["bytes_up"]) == (5, 7)
-    assert "kept" not in record
-    assert "train_loss" not in record
-    results = federation.inner.train([rounds.make_job(everyone, start, k, record["local_epochs"]) for k in (1, 3)])
+    assert (record.nodes, record.trained) == (["site-1", "site-2", "site-3"], ["site-1", "site-3"])
+    assert (record.failed, record.selected) == ({"site-2": "no reply"}, [1, 2, 3])
+    assert (record.bytes_down, record.bytes_up) == (5, 7)
+    assert record.kept is None
+    assert record.train_loss is None
+    results = federation.inner.train([rounds.make_job(everyone, start, k, record.local_epochs) for k in (1, 3)])
     assert_same(after.server.tensors, everyone.server.combine(results))
 
 
@@ -94,7 +94,7 @@ def test_too_few_replies_or_an_infinite_mean_leave_the_model(everyone: Experimen
     federation, state = Away(everyone), rounds.start(everyone)
     setattr(federation, spoilt, {1, 2, 3})
     after, record = rounds.play(everyone, federation, state)
-    assert record["kept"] is True
+    assert record.kept is True
     assert_same(after.server.tensors, state.server.tensors)
     assert after.round_idx == 1
 
@@ -103,7 +103,7 @@ def test_it_evaluates_in_every_second_round_and_the_last(everyone: Experiment) -
     federation, state, known = Away(everyone), rounds.start(everyone), []
     for _ in range(5):
         state, record = rounds.play(everyone, federation, state)
-        known.append(record["test_accuracy"] is not None)
+        known.append(record.test_accuracy is not None)
     assert known == [False, True, False, True, True]
     assert len(state.per_class) == 4
 

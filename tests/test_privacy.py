@@ -54,7 +54,7 @@ def private_score(score: float, size: int, sampling: str, scale: float, u: float
 def played(values: dict[str, Any]) -> list[float]:
     experiment = make_experiment(load_config(values))
     executor = make_executor(experiment, torch.device("cpu"))
-    return rounds.play(experiment, executor, rounds.start(experiment))[1]["client_scores"]
+    return rounds.play(experiment, executor, rounds.start(experiment))[1].client_scores
 
 
 def test_a_simulation_adds_the_same_noise_twice(values: dict[str, Any]) -> None:

@@ -49,9 +49,9 @@ def test_one_seed_that_does_not_converge_stars_the_cell(tmp_path: Path) -> None:
 
 
 def test_figures_over_rounds(tmp_path: Path) -> None:
-    made_run(tmp_path / "a", noise_ratio=60.0)
+    made_run(tmp_path / "a", selected_noise=60.0)
     records = [json.loads(line) for line in (tmp_path / "a/rounds.jsonl").read_text().splitlines()]
-    records[0]["noise_ratio"] = 68.0  # the others 60: mean 61, squares 49 + 7 = 56, deviation sqrt(56 / 7)
+    records[0]["selected_noise"] = 68.0  # the others 60: mean 61, squares 49 + 7 = 56, deviation sqrt(56 / 7)
     (tmp_path / "a/rounds.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
     figure = results(tmp_path).rows[0].figure("noise_ratio")
     assert figure is not None
@@ -211,7 +211,7 @@ def test_values_of_another_dataset_say_so(tmp_path: Path) -> None:
 
 def test_ablations_have_tables_of_their_own(tmp_path: Path) -> None:
     for method in ("fednoil-logarithm", "fednoil-uniform-local", "fednoil-no-ssl", "fednoil-cosine(40)"):
-        made_run(tmp_path / method, method, noise_ratio=60.0, label_precision=80.0, label_recall=75.0)
+        made_run(tmp_path / method, method, selected_noise=60.0, label_precision=80.0, label_recall=75.0)
     tables = {sheet.table: sheet for sheet in sheets(results(tmp_path))}
     assert set(tables) == {"3", "4", "schedules"}  # Table 1 would only repeat FedNoiL(Logarithm)
     assert [c.metric for c in tables["3"].columns] == ["accuracy", "noise_ratio", "precision", "recall"]
@@ -225,8 +225,8 @@ def test_ablations_have_tables_of_their_own(tmp_path: Path) -> None:
 
 def test_colours_say_who_wins(tmp_path: Path) -> None:
     """Less noise than the paper's 62.29 is better, less precision than its 84.74 is not."""
-    made_run(tmp_path / "a", accuracies=[50] * 7, noise_ratio=50.0, label_precision=50.0, label_recall=99.0)
-    made_run(tmp_path / "b", "fednoil-uniform-local", [50] * 7, noise_ratio=50.0)
+    made_run(tmp_path / "a", accuracies=[50] * 7, selected_noise=50.0, label_precision=50.0, label_recall=99.0)
+    made_run(tmp_path / "b", "fednoil-uniform-local", [50] * 7, selected_noise=50.0)
     page = render(results(tmp_path), "t")
     line = page[page.index('<th scope="row">FedNoiL(Logarithm)') :].split("</tr>")[0]
     assert [re.findall("ahead|behind", cell) for cell in re.findall('class="([^"]*)"', line) if "diff" not in cell] == [

@@ -67,7 +67,7 @@ def test_a_run_that_diverged_is_reported(tmp_path: Path) -> None:
     """Its clients score NaN, its loss overflows, no label is right: all of this is shown as unknown."""
     run = made_run(tmp_path / "a", "fednoil-uniform-local", clients=True)
     odd = {"client_scores": [float("nan")] * 3, "test_loss": float("inf"), "label_precision": None}
-    odd["noise_ratio"] = float("nan")
+    odd["selected_noise"] = float("nan")
     records = [json.loads(line) | odd for line in (run / "rounds.jsonl").read_text().splitlines()]
     (run / "rounds.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
     found = Results(*load_runs([tmp_path]))

@@ -69,7 +69,7 @@ def test_latex_is_well_formed(tmp_path: Path) -> None:
     for noise in ("symmetric-high", "pair-high"):
         for method in ("fednoil-logarithm", "fednoil-uniform-clients"):
             where = ("paper", "fashion-mnist", "iid", noise)
-            made_run(tmp_path / f"{noise}-{method}", method, [60] * 4 + [90, 50] * 2, where=where, noise_ratio=60.0)
+            made_run(tmp_path / f"{noise}-{method}", method, [60] * 4 + [90, 50] * 2, where=where, selected_noise=60.0)
     text = latex(results(tmp_path))
     for table in re.findall(r"\\begin\{tabular\}.*?\\end\{tabular\}", text, flags=re.DOTALL):
         columns = len(re.match(r"\\begin\{tabular\}\{(\w+)\}", table)[1])  # type: ignore[index]
@@ -95,7 +95,7 @@ def test_tables_are_printed_without_a_file(tmp_path: Path) -> None:
 def test_a_record_says_what_the_runs_say(tmp_path: Path) -> None:
     """Tables, claims, page and figures are the same from one small file; it names no folder of this machine."""
     for seed in range(2):
-        made_run(tmp_path / f"runs/a{seed}", seed=seed, clients=True, noise_ratio=60.0, precision="bfloat16")
+        made_run(tmp_path / f"runs/a{seed}", seed=seed, clients=True, selected_noise=60.0, precision="bfloat16")
         made_run(tmp_path / f"runs/b{seed}", "fedavg", [60.25] * 8, seed=seed, precision="bfloat16")
     about = tmp_path / "runs/a0/environment.json"
     about.write_text(json.dumps({**json.loads(about.read_text()), "command": ["fednoil", "--out", str(tmp_path)]}))

@@ -21,6 +21,7 @@ from fednoil.batch.workers import Outcome, _reason, run_in_processes
 from fednoil.config import load_config, parse_set, preset
 from fednoil.config.loading import merge
 from fednoil.errors import UserError
+from fednoil.history import RoundRecord
 from fednoil.records.folder import RunFolder
 from fednoil.report.places import command_of, values_of
 from fednoil.reproduce.plan import GOALS, Wanted, make_plan
@@ -257,7 +258,8 @@ def test_the_reason_is_what_a_process_said_went_wrong(status: int, errors: str, 
 
 def test_what_a_users_own_code_prints_fails_no_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A learner that prints stands between the records that a cell's process writes."""
-    lines = ["hello", json.dumps({"loss": 1}), "[1]", json.dumps({"round": 1})]
+    record = RoundRecord(round=1, local_epochs=1, train_batches=2, selected=[0], bytes_down=3, bytes_up=4, wall_s=0.5)
+    lines = ["hello", json.dumps({"loss": 1}), "[1]", json.dumps({"round": 1}), json.dumps(record.to_json())]
     script = f"for line in {lines!r}: print(line)"
 
     def start(*_: object) -> subprocess.Popen[str]:
@@ -267,10 +269,10 @@ def test_what_a_users_own_code_prints_fails_no_cell(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr("fednoil.batch.workers._Processes._start", start)
     (cell,) = make_plan("clean", Wanted("small", methods=["fedavg"]))
-    seen: list[dict] = []
+    seen: list[RoundRecord] = []
     view = SimpleNamespace(started=lambda _: None, round=lambda _, record: seen.append(record), ended=lambda _: None)
     (outcome,) = run_in_processes([cell], tmp_path, None, view, jobs=1)
-    assert (outcome.status, seen) == ("done", [{"round": 1}])
+    assert (outcome.status, seen) == ("done", [record])
 
 
 @pytest.mark.slow

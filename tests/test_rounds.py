@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +16,7 @@ from fednoil.config import load_config
 from fednoil.errors import UserError
 from fednoil.executors.base import Job
 from fednoil.experiment import Experiment, make_executor, make_experiment
+from fednoil.history import RoundRecord
 from fednoil.learners.base import Client, Learner, LearnerConfig, Nets, Phase, Task, Turn
 from fednoil.learners.batches import full_batches
 from fednoil.models.network import Network
@@ -29,12 +29,11 @@ from fednoil.tensors import Tensors, message_bytes, weighted_mean
 CPU = torch.device("cpu")
 
 
-def play(experiment: Experiment, count: int) -> tuple[rounds.RunState, list[dict[str, Any]]]:
+def play(experiment: Experiment, count: int) -> tuple[rounds.RunState, list[RoundRecord]]:
     executor, state, records = make_executor(experiment, CPU), rounds.start(experiment), []
     for _ in range(count):
         state, record = rounds.play(experiment, executor, state)
-        record.pop("wall_s")
-        records.append(record)
+        records.append(dataclasses.replace(record, wall_s=0.0))
     return state, records
 
 
@@ -96,7 +95,7 @@ def test_another_seed_changes_split_noise_and_sampling(values) -> None:
     (setting_a, log_a), (setting_b, log_b) = runs
     assert any(not np.array_equal(p, q) for p, q in zip(setting_a.parts, setting_b.parts, strict=True))
     assert setting_a.manifest_hash() != setting_b.manifest_hash()
-    assert [r["selected"] for r in log_a] != [r["selected"] for r in log_b]
+    assert [r.selected for r in log_a] != [r.selected for r in log_b]
 
 
 def test_order_of_clients_does_not_matter(experiment: Experiment) -> None:
@@ -150,7 +149,7 @@ def test_round_equals_a_plain_pytorch_loop(values) -> None:
     executor, seed = make_executor(experiment, CPU), experiment.seed.child("round", 1)
     mean, std = (torch.tensor(v).view(1, -1, 1, 1) for v in experiment.normalisation)
     expected: dict[str, torch.Tensor] = {}
-    selected = records[0]["selected"]
+    selected = records[0].selected
     total = sum(len(experiment.setting.parts[k]) for k in selected)
     for k in selected:
         module = experiment.build_model("model")
@@ -238,14 +237,14 @@ def test_record_of_a_round(experiment: Experiment) -> None:
     state, records = play(experiment, 2)
     first, second = records
     size = sum(t.numel() * 4 for t in state.server.tensors.values())
-    assert first["bytes_down"] == 2 * (size + 16)
-    assert first["bytes_up"] == 2 * (size + 16)
-    assert first["local_epochs"] == 2
-    assert second["train_batches"] == 2 * 2 * 2 * 3  # rounds × clients × epochs × ceil(20 / 8)
+    assert first.bytes_down == 2 * (size + 16)
+    assert first.bytes_up == 2 * (size + 16)
+    assert first.local_epochs == 2
+    assert second.train_batches == 2 * 2 * 2 * 3  # rounds × clients × epochs × ceil(20 / 8)
     given, true = experiment.setting.labels.given, experiment.setting.truth.labels
     assert true is not None
-    ratios = [100 * np.mean(given[k] != true[k]) for k in first["selected"]]
-    assert first["noise_ratio"] == pytest.approx(np.mean(ratios))
+    ratios = [100 * np.mean(given[k] != true[k]) for k in first.selected]
+    assert first.selected_noise == pytest.approx(np.mean(ratios))
 
 
 def test_unknown_truth_is_absent_not_zero(values) -> None:
@@ -254,7 +253,7 @@ def test_unknown_truth_is_absent_not_zero(values) -> None:
     assert experiment.config.noise.kind == "unknown"
     assert experiment.setting.truth.labels is None
     _, (record,) = play(experiment, 1)
-    assert "noise_ratio" not in record
+    assert record.selected_noise is None
 
 
 def test_it_learns(values) -> None:
@@ -262,7 +261,7 @@ def test_it_learns(values) -> None:
     values["schedule"]["epochs"] = 10
     values["model"]["width"] = 8
     _, records = play(make_experiment(load_config(values)), 4)
-    assert records[-1]["test_accuracy"] > 90
+    assert records[-1].test_accuracy > 90
 
 
 def test_diverging_training_is_told_in_one_line(values) -> None:
@@ -306,7 +305,16 @@ def test_scores() -> None:
 
 def test_summary() -> None:
     records = [
-        {"test_accuracy": float(a), "train_batches": 5 * a, "bytes_down": 10, "bytes_up": 1, "wall_s": 0.5}
+        RoundRecord(
+            round=a,
+            test_accuracy=float(a),
+            local_epochs=1,
+            train_batches=5 * a,
+            selected=[0],
+            bytes_down=10,
+            bytes_up=1,
+            wall_s=0.5,
+        )
         for a in range(1, 13)
     ]
     summary = metrics.summarise(records, (1.0,))

@@ -24,7 +24,7 @@ ROUND_KEYS = {
     "local_epochs",
     "train_batches",
     "selected",
-    "noise_ratio",
+    "selected_noise",
     "lost_classes",
     "bytes_down",
     "bytes_up",
@@ -61,7 +61,7 @@ def test_rounds_have_the_promised_keys_and_hand_worked_values(reference: Path) -
         assert r["local_epochs"] == 1
         assert r["train_batches"] == r["round"] * 2 * 3  # 2 clients × ⌈20 / 8⌉ batches
         assert r["bytes_down"] == r["bytes_up"] == 2 * (4 * parameters + 2 * 8)
-        assert r["noise_ratio"] == pytest.approx(np.mean([noise[k] for k in r["selected"]]))
+        assert r["selected_noise"] == pytest.approx(np.mean([noise[k] for k in r["selected"]]))
         assert r["test_accuracy"] in [2.5 * n for n in range(41)]
         assert r["wall_s"] > 0
 
@@ -146,8 +146,8 @@ def test_what_needs_the_truth_is_absent_without_it(toml: Path, tmp_path: Path) -
     status, out, _ = fednoil("run", toml, "--set", "noise.kind=auto", "--out", tmp_path / "r")
     assert status == 0
     assert "noise of" not in out
-    assert all("noise_ratio" not in line for line in lines(tmp_path / "r"))
-    assert "noise_ratio" not in (tmp_path / "r/summary.json").read_text()
+    assert all("selected_noise" not in line for line in lines(tmp_path / "r"))
+    assert "selected_noise" not in (tmp_path / "r/summary.json").read_text()
     assert pq.read_table(tmp_path / "r/noise.parquet").column("true").null_count == 80
 
 

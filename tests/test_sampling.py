@@ -77,7 +77,7 @@ def test_a_sampling_of_the_users_own(values: dict[str, Any]) -> None:
     values["sampling"] = {"name": f"{__name__}:Best", "fraction": 0.5, "temperature": 1.0}
     experiment = make_experiment(load_config(values))
     _, record = rounds.play(experiment, make_executor(experiment, torch.device("cpu")), rounds.start(experiment))
-    assert record["selected"] == sorted(np.argsort(record["client_scores"])[-2:].tolist())
+    assert record.selected == sorted(np.argsort(record.client_scores)[-2:].tolist())
 
 
 class Odd(SamplingConfig):

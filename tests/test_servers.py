@@ -279,8 +279,8 @@ def test_cfl_that_never_splits_is_fedavg(values: dict[str, Any]) -> None:
             state, record = rounds.play(experiment, executor, state)
         tensors[name] = experiment.server.exported(state.server)
     assert_same(tensors["fedavg"], tensors["cfl"])
-    assert record["clusters"] == [[0, 1, 2, 3]]
-    assert all(mean > 0 for mean, _ in record["update_norms"])
+    assert record.extra["clusters"] == [[0, 1, 2, 3]]
+    assert all(mean > 0 for mean, _ in record.extra["update_norms"])
 
 
 # --- APFL ----------------------------------------------------------------------------------------------------------
@@ -370,16 +370,16 @@ def test_apfl_common_model_is_fedavgs(values: dict[str, Any], learner: str) -> N
         states[name] = (state, record)
     (plain, plain_record), (apfl, record) = states["fedavg"], states["apfl"]
     assert_same(plain.server.tensors, apfl.server.tensors)
-    assert record["global_accuracy"] == plain_record["test_accuracy"]
-    assert record["bytes_up"] == plain_record["bytes_up"]
-    assert set(apfl.keep) >= set(record["selected"])
-    kept = apfl.keep[record["selected"][0]]
+    assert record.extra["global_accuracy"] == plain_record.test_accuracy
+    assert record.bytes_up == plain_record.bytes_up
+    assert set(apfl.keep) >= set(record.selected)
+    kept = apfl.keep[record.selected[0]]
     assert 0 <= float(kept["alpha"]) <= 1
     assert any(name.startswith("own-") for name in kept)
     alphas = [float(kept["alpha"]) for kept in apfl.keep.values()]
-    assert record["mean_alpha"] == pytest.approx(sum(alphas) / len(alphas))
+    assert record.extra["mean_alpha"] == pytest.approx(sum(alphas) / len(alphas))
     assert len(set(alphas)) > 1
-    assert "mean_alpha" not in plain_record
+    assert "mean_alpha" not in plain_record.extra
 
 
 def test_apfl_counts_pseudo_labels_once(values: dict[str, Any]) -> None:
@@ -389,7 +389,7 @@ def test_apfl_counts_pseudo_labels_once(values: dict[str, Any]) -> None:
     values["learner"] = {"name": "fednoil", "frac": 0.4, "teacher": "local", "xi": 0.0001}
     experiment = make_experiment(load_config(values))
     _, record = rounds.play(experiment, make_executor(experiment, torch.device("cpu")), rounds.start(experiment))
-    assert record["pseudo_accept"] == pytest.approx(100)
+    assert record.pseudo_accept == pytest.approx(100)
 
 
 @pytest.mark.parametrize("learner", ["erm", "dividemix"])
@@ -403,6 +403,6 @@ def test_apfls_mixed_model_without_a_personal_share_is_fedavgs(values: dict[str,
         executor, state = make_executor(experiment, torch.device("cpu")), rounds.start(experiment)
         for _ in range(2):
             state, records[name] = rounds.play(experiment, executor, state)
-    assert records["apfl"]["test_accuracy"] == pytest.approx(records["fedavg"]["test_accuracy"])
-    assert records["apfl"]["mean_alpha"] == 0
-    assert records["apfl"]["test_loss"] == pytest.approx(records["fedavg"]["test_loss"], rel=1e-6)
+    assert records["apfl"].test_accuracy == pytest.approx(records["fedavg"].test_accuracy)
+    assert records["apfl"].extra["mean_alpha"] == 0
+    assert records["apfl"].test_loss == pytest.approx(records["fedavg"].test_loss, rel=1e-6)

@@ -57,7 +57,7 @@ def test_measured_statistics_are_those_of_the_averaged_model(values: dict[str, A
     net = executor.bench.nets["model"]
     net.load(averaged.server.tensors, "model")
     means = []
-    for k in record["selected"]:
+    for k in record.selected:
         client = executor.clients[k]
         with torch.no_grad():
             seen = net.module[0](net.inputs(client.pool[client.index]))  # the convolution
@@ -74,8 +74,8 @@ def test_measuring_costs_a_message_each_way(values: dict[str, Any]) -> None:
     state, plain = play(made(values))
     _, record = play(made(values, statistics="measure"))
     model, statistics = state.server.tensors, {n: t for n, t in state.server.tensors.items() if "running" in n}
-    assert record["bytes_down"] - plain["bytes_down"] == 2 * message_bytes(model, {})
-    assert record["bytes_up"] - plain["bytes_up"] == 2 * message_bytes(statistics, {})
+    assert record.bytes_down - plain.bytes_down == 2 * message_bytes(model, {})
+    assert record.bytes_up - plain.bytes_up == 2 * message_bytes(statistics, {})
 
 
 def test_both_executors_measure_alike(values: dict[str, Any]) -> None:

@@ -21,6 +21,7 @@ from fednoil.executors.base import HeldOut
 from fednoil.executors.sequential import held_out
 from fednoil.experiment import Experiment, make_executor, make_experiment
 from fednoil.learners.base import Client
+from fednoil.records.folder import RunFolder
 from fednoil.testing.federation import with_garbage
 
 CPU = torch.device("cpu")
@@ -96,8 +97,8 @@ def test_agreement_is_recorded_every_round(values: dict[str, Any], sections: dic
         logits, given = executor.bench.logits(model, images), torch.from_numpy(held.given[k])
         right += int((logits.argmax(1) == given).sum())
         loss += float(torch.nn.functional.cross_entropy(logits, given, reduction="sum"))
-    assert record["val_accuracy"] == pytest.approx(100 * right / 20)
-    assert record["val_loss"] == pytest.approx(loss / 20, rel=1e-5)
+    assert record.val_accuracy == pytest.approx(100 * right / 20)
+    assert record.val_loss == pytest.approx(loss / 20, rel=1e-5)
 
 
 def test_both_executors_agree(values: dict[str, Any]) -> None:
@@ -112,12 +113,12 @@ def test_both_executors_agree(values: dict[str, Any]) -> None:
     executor = stacked(experiment, 2)
     executor.eager.validation = reference.validation
     assert validate(experiment, executor, job_of) == found
-    assert found["val_loss"] == pytest.approx(np.log(4), abs=0.2)
+    assert found[1] == pytest.approx(np.log(4), abs=0.2)
 
 
 def test_nothing_is_recorded_without_them(experiment: Experiment) -> None:
     _, record = rounds.play(experiment, make_executor(experiment, CPU), rounds.start(experiment))
-    assert "val_accuracy" not in record
+    assert record.val_accuracy is None
 
 
 def test_true_labels_change_nothing(values: dict[str, Any]) -> None:
@@ -125,7 +126,7 @@ def test_true_labels_change_nothing(values: dict[str, Any]) -> None:
     ends = []
     for one in (experiment, Experiment(**{**vars(experiment), "setting": with_garbage(experiment.setting)})):
         state, record = rounds.play(one, make_executor(one, CPU), rounds.start(one))
-        ends.append((state.server.tensors, record["val_accuracy"], record["val_loss"]))
+        ends.append((state.server.tensors, record.val_accuracy, record.val_loss))
     assert_same(ends[0][0], ends[1][0])
     assert ends[0][1:] == ends[1][1:]
 
@@ -136,9 +137,9 @@ def test_a_run_tells_them_in_its_summary(tmp_path: Path, tiny_npz: Path) -> None
     words = [word for one in sets for word in ("--set", one)]
     assert fednoil("run", "demo/fedavg", *words, "--out", tmp_path / "run", "--quiet")[0] == 0
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    records = [json.loads(line) for line in (tmp_path / "run" / "rounds.jsonl").read_text().splitlines()]
-    assert summary["val_accuracy"] == records[-1]["val_accuracy"]
-    assert summary["last10_val_accuracy"] == pytest.approx(sum(r["val_accuracy"] for r in records) / 2)
+    records = RunFolder(tmp_path / "run").records()
+    assert summary["val_accuracy"] == records[-1].val_accuracy
+    assert summary["last10_val_accuracy"] == pytest.approx(sum(r.val_accuracy for r in records) / 2)
     resumed = fednoil("run", "demo/fedavg", *words, "--out", tmp_path / "run", "--resume", "--quiet")
     assert resumed[0] == 0
 

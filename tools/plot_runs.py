@@ -19,7 +19,7 @@ from fednoil.records.folder import RunFolder
 
 TITLES = {
     "test_accuracy": "test accuracy, %",
-    "noise_ratio": "noise of selected clients, %",
+    "selected_noise": "noise of selected clients, %",
     "label_precision": "precision of the labelled set, %",
     "label_recall": "recall of the labelled set, %",
     "labelled_share": "share of samples in the labelled set, %",
@@ -35,7 +35,7 @@ def series(folders: list[Path], key: str, last: int | None) -> tuple[np.ndarray,
     """Rounds and values [runs, rounds] of the rounds that all folders have."""
     records = [RunFolder(folder).records()[:last] for folder in folders]
     length = min(len(r) for r in records)
-    values = np.array([[row.get(key, np.nan) for row in r[:length]] for r in records], dtype=float)
+    values = np.array([[getattr(row, key) for row in r[:length]] for r in records], dtype=float)
     return np.arange(1, length + 1), values
 
 

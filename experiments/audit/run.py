@@ -35,6 +35,7 @@ from fednoil.config import load_config, preset
 from fednoil.config.loading import merge, parse_set, read_toml
 from fednoil.evidence import add_looks, start
 from fednoil.experiment import make_experiment, pick_device
+from fednoil.history import RoundRecord
 from fednoil.report.places import place_of
 from fednoil.runner import Silent, run
 from fednoil.tensors import cpu
@@ -45,8 +46,8 @@ REFERENCES = "references"
 class Lines(Silent):
     """A line a round; needs nothing that a machine with a GPU may lack."""
 
-    def round(self, record: dict[str, Any]) -> None:
-        print(f"round {record['round']}: {record['test_accuracy']:.2f} %, {record['wall_s']:.1f} s", flush=True)
+    def round(self, record: RoundRecord) -> None:
+        print(f"round {record.round}: {record.test_accuracy:.2f} %, {record.wall_s:.1f} s", flush=True)
 
     def finish(self, summary: dict[str, Any], folder: Path) -> None:
         print(f"{folder}: {summary['final_accuracy']:.2f} %", flush=True)

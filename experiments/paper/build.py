@@ -60,14 +60,14 @@ def csv_text(runs: Sequence[Run]) -> str:
     """One line a run: what it was and what came out."""
     text = io.StringIO()
     names = ["setting", "method", "seed", "rounds", "finished", "final", "best", "last10", "converged"]
-    names += ["noise_ratio", "label_precision", "label_recall", "batches", "seconds", "computed_in", "device"]
+    names += ["selected_noise", "label_precision", "label_recall", "batches", "seconds", "computed_in", "device"]
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([*names, "version", "config_hash"])
     for run in sorted(runs, key=lambda run: (run.place.title, run.place.method_title, run.conduct, run.seed)):
         s = run.summary
         start = [run.place.title, run.place.method_title, run.seed, run.rounds, run.finished]
         accuracies = [f"{s[key]:.2f}" for key in ("final_accuracy", "best_accuracy", "last10_accuracy")]
-        means = [_mean(run, key) for key in ("noise_ratio", "label_precision", "label_recall")]
+        means = [_mean(run, key) for key in ("selected_noise", "label_precision", "label_recall")]
         about = [s["train_batches"], f"{s['wall_s']:.1f}", ", ".join(run.conduct), run.environment.get("device", "")]
         hashed = s.get("config_hash", "")[:12]
         writer.writerow([*start, *accuracies, s["converged"], *means, *about, version(run), hashed])

@@ -40,13 +40,13 @@ def measure(epsilon: str, seed: int) -> dict[str, object]:
     with tempfile.TemporaryDirectory() as folder:
         summary = run(load_config(merge(preset("demo/fednoil"), changes)), Path(folder) / "run", Silent())
         records = RunFolder(Path(folder) / "run").records()
-    ranks = [r["rank_correlation"] for r in records if "rank_correlation" in r]
+    ranks = [r.rank_correlation for r in records if r.rank_correlation is not None]
     return {
         "epsilon": epsilon,
         "seed": seed,
         "accuracy": round(summary["final_accuracy"], 2),
         "rank_correlation": round(-statistics.mean(ranks), 4) if ranks else "",
-        "selected_noise": round(statistics.mean(r["noise_ratio"] for r in records), 2),
+        "selected_noise": round(statistics.mean(r.selected_noise for r in records), 2),
     }
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import torch
 
@@ -26,9 +25,10 @@ JobOf = Callable[[int], Job]  # what a client would be given next
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A round's accuracy in percent and loss, accuracy by class where it is known, and what is reported beside them.
+    """A round's accuracy in percent and loss, and accuracy by class where it is known.
 
-    Where the model is an average over rounds, `last` is the accuracy of the last round's own.
+    Where the evaluated model is an average over rounds, `last` is the accuracy of the last one; `beside` has
+    those of other models, and `held_out` what a federation's clients found, both by name.
     """
 
     accuracy: float
@@ -36,7 +36,8 @@ class Evaluation:
     per_class: tuple[float | None, ...] = ()
     shifted: float | None = None
     last: float | None = None
-    beside: dict[str, Any] = field(default_factory=dict)
+    beside: dict[str, float] = field(default_factory=dict)
+    held_out: dict[str, dict[str, float]] | None = None
 
 
 def evaluate(
@@ -61,12 +62,11 @@ def evaluate(
     return Evaluation(score.accuracy, score.loss, score.per_class, score.shifted, beside=beside)
 
 
-def validate(experiment: Experiment, executor: Executor, job_of: JobOf) -> dict[str, float]:
+def validate(experiment: Experiment, executor: Executor, job_of: JobOf) -> tuple[float | None, float | None]:
     """Agreement with the given labels of all clients' validation samples, each client with the model that is its own:
-    `val_accuracy` in percent and `val_loss`; nothing where there are no such samples."""
+    accuracy in percent and loss; None where there are no such samples."""
     if experiment.setting.validation is None:
-        return {}
+        return None, None
     jobs = [job_of(k) for k in range(experiment.setting.num_clients)]
     own = [replace(job, received=experiment.server.own_model(job.received, job.keep)) for job in jobs]
-    accuracy, loss = metrics.mean_held_out(list(executor.held_out(own).values()))
-    return {"val_accuracy": accuracy, "val_loss": loss}
+    return metrics.mean_held_out(list(executor.held_out(own).values()))

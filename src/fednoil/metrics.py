@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fednoil.executors.base import HeldOut
+from fednoil.history import RoundRecord
 from fednoil.labels import Labels, Truth
 
 
@@ -176,11 +177,11 @@ def client_ranking(probabilities: Sequence[float], ratios: np.ndarray | None) ->
     return found if correlation is None else {"rank_correlation": correlation, **found}
 
 
-def summarise(records: Sequence[dict[str, Any]], per_class: Sequence[float | None]) -> dict[str, Any]:
+def summarise(records: Sequence[RoundRecord], per_class: Sequence[float | None]) -> dict[str, Any]:
     """The summary of a run from its round records."""
-    accuracies = [r["test_accuracy"] for r in records if r["test_accuracy"] is not None]  # of a federation not all
+    accuracies = [r.test_accuracy for r in records if r.test_accuracy is not None]  # of a federation not all
     last = accuracies[-10:]
-    agreed = [r["val_accuracy"] for r in records if "val_accuracy" in r]
+    agreed = [r.val_accuracy for r in records if r.val_accuracy is not None]
     validated = {"val_accuracy": agreed[-1], "last10_val_accuracy": fmean(agreed[-10:])} if agreed else {}
     return {
         "final_accuracy": accuracies[-1] if last else None,
@@ -190,10 +191,10 @@ def summarise(records: Sequence[dict[str, Any]], per_class: Sequence[float | Non
         "converged": converged(accuracies),
         "per_class_accuracy": list(per_class),
         "rounds": len(records),
-        "train_batches": records[-1]["train_batches"],
-        "bytes_down": sum(r["bytes_down"] for r in records),
-        "bytes_up": sum(r["bytes_up"] for r in records),
-        "wall_s": round(sum(r["wall_s"] for r in records), 3),
+        "train_batches": records[-1].train_batches,
+        "bytes_down": sum(r.bytes_down for r in records),
+        "bytes_up": sum(r.bytes_up for r in records),
+        "wall_s": round(sum(r.wall_s for r in records), 3),
     }
 
 

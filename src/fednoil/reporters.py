@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from fednoil.errors import UserError
 from fednoil.experiment import Experiment
+from fednoil.history import RoundRecord
 from fednoil.records.model_file import class_names
 from fednoil.runner import Reporter, Silent
 
@@ -35,8 +36,8 @@ def reporter_for(progress: bool | Reporter | None) -> Reporter:
 class JsonLines(Silent):
     """One JSON object a round on standard output (`--json`)."""
 
-    def round(self, record: dict[str, Any]) -> None:
-        print(json.dumps(record), flush=True)
+    def round(self, record: RoundRecord) -> None:
+        print(json.dumps(record.to_json()), flush=True)
 
 
 class Plain(Silent):
@@ -51,15 +52,15 @@ class Plain(Silent):
     def say(self, line: str) -> None:
         self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
-    def start(self, experiment: Experiment, done: list[dict[str, Any]]) -> None:
+    def start(self, experiment: Experiment, done: list[RoundRecord]) -> None:
         self.rounds = experiment.config.train.rounds
         self.advice = experiment.config.learner.lost_class_advice()
         self.names = experiment.setting.dataset.class_names
         for line in headline(experiment, done):
             self.say(line)
 
-    def round(self, record: dict[str, Any]) -> None:
-        self.say(f"round {record['round']}/{self.rounds}  {_figures(record)}  {record['wall_s']:.1f} s")
+    def round(self, record: RoundRecord) -> None:
+        self.say(f"round {record.round}/{self.rounds}  {_figures(record)}  {record.wall_s:.1f} s")
 
     def finish(self, summary: dict[str, Any], folder: Path | None) -> None:
         self.say(closing(summary, folder, self.names, self.advice))
@@ -86,7 +87,7 @@ class Bars(Silent):
     def say(self, line: str) -> None:
         self.console.print(line, markup=False, highlight=False)
 
-    def start(self, experiment: Experiment, done: list[dict[str, Any]]) -> None:
+    def start(self, experiment: Experiment, done: list[RoundRecord]) -> None:
         self.advice = experiment.config.learner.lost_class_advice()
         self.names = experiment.setting.dataset.class_names
         for line in headline(experiment, done):
@@ -100,14 +101,14 @@ class Bars(Silent):
         if self._local is not None:
             self.progress.update(self._local, completed=int(100 * share))
 
-    def round(self, record: dict[str, Any]) -> None:
+    def round(self, record: RoundRecord) -> None:
         if self._rounds is not None and self._local is not None:
-            self.progress.update(self._rounds, completed=record["round"], note=self._note(record))
+            self.progress.update(self._rounds, completed=record.round, note=self._note(record))
             self.progress.reset(self._local)
 
-    def _note(self, record: dict[str, Any]) -> str:
+    def _note(self, record: RoundRecord) -> str:
         """All figures where there is room, else the accuracy alone: bars and time left come first."""
-        accuracy = record["test_accuracy"]
+        accuracy = record.test_accuracy
         return _figures(record) if self.console.width >= 130 or accuracy is None else f"{accuracy:.1f} %"
 
     def finish(self, summary: dict[str, Any], folder: Path | None) -> None:
@@ -138,8 +139,8 @@ class Notebook(Plain):
             self._share = share
             self._show(f"{self._last}  next round: {100 * share:.0f} %")
 
-    def round(self, record: dict[str, Any]) -> None:
-        self._last = f"round {record['round']}/{self.rounds}  {_figures(record)}"
+    def round(self, record: RoundRecord) -> None:
+        self._last = f"round {record.round}/{self.rounds}  {_figures(record)}"
         self._show(self._last)
 
     def _show(self, more: str = "") -> None:
@@ -159,7 +160,7 @@ class _Text:
         return f"<pre style='margin:0'>{escape(self.text)}</pre>"
 
 
-def headline(experiment: Experiment, done: list[dict[str, Any]]) -> list[str]:
+def headline(experiment: Experiment, done: list[RoundRecord]) -> list[str]:
     """What is about to run, in two lines."""
     config, setting = experiment.config, experiment.setting
     sizes = [len(p) for p in setting.parts]
@@ -211,15 +212,15 @@ def names_in(folder: Path) -> tuple[str, ...]:
         return ()
 
 
-def _figures(record: dict[str, Any]) -> str:
+def _figures(record: RoundRecord) -> str:
     parts = []
-    if record["test_accuracy"] is not None:
-        parts += [f"accuracy {record['test_accuracy']:.2f} %", f"loss {record['test_loss']:.3f}"]
-    if record.get("noise_ratio") is not None:
-        parts.append(f"noise of selected {record['noise_ratio']:.1f} %")
-    epochs = record["local_epochs"]
+    if record.test_accuracy is not None:
+        parts += [f"accuracy {record.test_accuracy:.2f} %", f"loss {record.test_loss:.3f}"]
+    if record.selected_noise is not None:
+        parts.append(f"noise of selected {record.selected_noise:.1f} %")
+    epochs = record.local_epochs
     parts.append(f"{epochs} epoch{'' if epochs == 1 else 's'}")
-    if "trained" in record:
-        parts.append(f"{len(record['trained'])} of {len(record['nodes'])} nodes trained")
-    parts += [f"{name} failed: {why}" for name, why in record.get("failed", {}).items()]
+    if record.trained is not None:
+        parts.append(f"{len(record.trained)} of {len(record.nodes or ())} nodes trained")
+    parts += [f"{name} failed: {why}" for name, why in (record.failed or {}).items()]
     return "  ".join(parts)

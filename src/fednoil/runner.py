@@ -17,6 +17,7 @@ from fednoil.config.schema import Config
 from fednoil.errors import Diverged, UserError, full_gpu, gpu_is_full
 from fednoil.executors.base import Executor, Progress
 from fednoil.experiment import Experiment, make_executor, make_experiment, pick_device, pick_precision
+from fednoil.history import RoundRecord
 from fednoil.records.environment import environment, now
 from fednoil.records.store import InFolder, Store, hashes_of
 
@@ -26,11 +27,11 @@ class Reporter(Protocol):
 
     def say(self, line: str) -> None: ...
 
-    def start(self, experiment: Experiment, done: list[dict[str, Any]]) -> None: ...
+    def start(self, experiment: Experiment, done: list[RoundRecord]) -> None: ...
 
     def local(self, share: float) -> None: ...
 
-    def round(self, record: dict[str, Any]) -> None: ...
+    def round(self, record: RoundRecord) -> None: ...
 
     def finish(self, summary: dict[str, Any], folder: Path | None) -> None: ...
 
@@ -41,13 +42,13 @@ class Silent:
     def say(self, line: str) -> None:
         pass
 
-    def start(self, experiment: Experiment, done: list[dict[str, Any]]) -> None:
+    def start(self, experiment: Experiment, done: list[RoundRecord]) -> None:
         pass
 
     def local(self, share: float) -> None:
         pass
 
-    def round(self, record: dict[str, Any]) -> None:
+    def round(self, record: RoundRecord) -> None:
         pass
 
     def finish(self, summary: dict[str, Any], folder: Path | None) -> None:
@@ -173,7 +174,7 @@ def _play_all(
     executor: Executor,
     store: Store,
     progress: Progress,
-    watchers: Sequence[Callable[[dict[str, Any]], None]],
+    watchers: Sequence[Callable[[RoundRecord], None]],
 ) -> None:
     """Play the remaining rounds; whatever stops them, the last whole round is kept first."""
     try:

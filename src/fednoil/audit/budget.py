@@ -96,7 +96,7 @@ def _trained(
     state = rounds.placed(state, device)
     for _ in range(experiment.config.train.rounds):
         state, record = rounds.play(changed, executor, state)
-        accuracies.append(record["test_accuracy"])
+        accuracies.append(record.test_accuracy)
     ratios = noise_ratios(fixed.labels, setting.truth)
     assert ratios is not None
     last = accuracies[-10:]

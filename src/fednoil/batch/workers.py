@@ -15,13 +15,14 @@ from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from fednoil.batch.cell import Cell
 from fednoil.config import to_toml
 from fednoil.errors import UserError
 from fednoil.experiment import Experiment
 from fednoil.files import write_bytes
+from fednoil.history import RoundRecord
 from fednoil.runner import Silent, run
 
 _GRACE = 60.0  # seconds that a process has to write its checkpoint when it is stopped
@@ -42,7 +43,7 @@ class View(Protocol):
 
     def started(self, cell: Cell) -> None: ...
 
-    def round(self, cell: Cell, record: dict[str, Any]) -> None: ...
+    def round(self, cell: Cell, record: RoundRecord) -> None: ...
 
     def ended(self, outcome: Outcome) -> None: ...
 
@@ -76,11 +77,11 @@ class _Watcher(Silent):
     def __init__(self, cell: Cell, view: View) -> None:
         self.cell, self.view = cell, view
 
-    def start(self, experiment: Experiment, done: list[dict[str, Any]]) -> None:
+    def start(self, experiment: Experiment, done: list[RoundRecord]) -> None:
         if done:
             self.view.round(self.cell, done[-1])
 
-    def round(self, record: dict[str, Any]) -> None:
+    def round(self, record: RoundRecord) -> None:
         self.view.round(self.cell, record)
 
 
@@ -167,13 +168,12 @@ class _Processes:
                 process.kill()
 
 
-def _round(line: str) -> dict[str, Any] | None:
+def _round(line: str) -> RoundRecord | None:
     """The record of a round; None where a user's own learner or server has printed something."""
     try:
-        record = json.loads(line)
+        return RoundRecord.from_json(json.loads(line))
     except ValueError:
         return None
-    return record if isinstance(record, dict) and "round" in record else None
 
 
 def _reason(status: int, errors: Sequence[str]) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.progress import (
@@ -19,6 +18,7 @@ from rich.progress import (
 
 from fednoil.batch.cell import Cell
 from fednoil.batch.workers import Outcome
+from fednoil.history import RoundRecord
 from fednoil.records.folder import RunFolder
 from fednoil.reporters import lost_classes, names_in
 
@@ -40,7 +40,7 @@ class Lines:
     def started(self, cell: Cell) -> None:
         pass
 
-    def round(self, cell: Cell, record: dict[str, Any]) -> None:
+    def round(self, cell: Cell, record: RoundRecord) -> None:
         pass
 
     def ended(self, outcome: Outcome) -> None:
@@ -82,9 +82,9 @@ class Bars(Lines):
     def started(self, cell: Cell) -> None:
         self._tasks[cell] = self.progress.add_task(cell.short, total=cell.config.train.rounds, note="")
 
-    def round(self, cell: Cell, record: dict[str, Any]) -> None:
-        note = f"{record['test_accuracy']:.1f} %"
-        self.progress.update(self._tasks[cell], completed=record["round"], note=note)
+    def round(self, cell: Cell, record: RoundRecord) -> None:
+        note = "" if record.test_accuracy is None else f"{record.test_accuracy:.1f} %"
+        self.progress.update(self._tasks[cell], completed=record.round, note=note)
 
     def ended(self, outcome: Outcome) -> None:
         super().ended(outcome)

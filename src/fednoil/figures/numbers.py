@@ -16,7 +16,7 @@ from fednoil.schedules import DecayConfig
 R_MIN = (10, 20, 40, 80)
 PANELS = {
     "test_accuracy": "test accuracy, %",
-    "noise_ratio": "noise of selected clients, %",
+    "selected_noise": "noise of selected clients, %",
     "label_precision": "label precision, %",
     "label_recall": "label recall, %",
 }

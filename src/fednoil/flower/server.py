@@ -25,6 +25,7 @@ from fednoil.flower.executor import FlowerExecutor
 from fednoil.flower.members import Members
 from fednoil.flower.privacy import check_update_privacy
 from fednoil.flower.wire import Wire
+from fednoil.history import RoundRecord
 from fednoil.records.environment import environment
 from fednoil.records.folder import ROSTER
 
@@ -87,18 +88,18 @@ class Lines(runner.Silent):
     def say(self, line: str) -> None:
         log.info("%s", line)
 
-    def start(self, experiment: Experiment, done: list[dict[str, Any]]) -> None:
+    def start(self, experiment: Experiment, done: list[RoundRecord]) -> None:
         config, setting = experiment.config, experiment.setting
         log.info("%s × %s: %d clients", config.server.name, config.learner.name, setting.num_clients)
         if done:
             log.info("going on after round %d", len(done))
 
-    def round(self, record: dict[str, Any]) -> None:
-        accuracy = record["test_accuracy"]
-        parts = [f"round {record['round']}", f"{len(record['trained'])} of {len(record['nodes'])} nodes trained"]
+    def round(self, record: RoundRecord) -> None:
+        accuracy, trained, nodes = record.test_accuracy, record.trained or (), record.nodes or ()
+        parts = [f"round {record.round}", f"{len(trained)} of {len(nodes)} nodes trained"]
         parts += [f"accuracy {accuracy:.2f} %"] if accuracy is not None else []
-        parts += ["model kept: too few updates, or no finite mean of them"] if record.get("kept") else []
-        log.info("%s  %.1f s", "  ".join(parts), record["wall_s"])
+        parts += ["model kept: too few updates, or no finite mean of them"] if record.kept else []
+        log.info("%s  %.1f s", "  ".join(parts), record.wall_s)
 
     def finish(self, summary: dict[str, Any], folder: Path | None) -> None:
         log.info("finished; results in %s", folder)

@@ -9,6 +9,7 @@ from fednoil.config.loading import load_config, read_toml, to_toml
 from fednoil.config.schema import Config
 from fednoil.errors import UserError
 from fednoil.experiment import Experiment, Setting, Sites
+from fednoil.history import RoundRecord
 from fednoil.records.checkpoint import Checkpoints
 from fednoil.records.environment import note_resumption
 from fednoil.records.folder import RunFolder
@@ -50,7 +51,7 @@ def begin(
     folder: RunFolder,
     checkpoints: Checkpoints,
     made_with: dict[str, Any],
-) -> tuple[rounds.RunState, list[dict[str, Any]]]:
+) -> tuple[rounds.RunState, list[RoundRecord]]:
     """The state to go on from, with the records up to it; a new run's first files are written here."""
     folder.sweep()
     if checkpoints.exists():

@@ -35,10 +35,7 @@ def _so_far(folder: RunFolder) -> dict[str, Any]:
     records = folder.records()
     if not records:
         raise UserError(f"{folder.path} has no finished round yet")
-    try:
-        return metrics.summarise(records, ())
-    except (KeyError, TypeError) as error:
-        raise UserError(f"{folder.rounds_file} is damaged: {error!r}") from None
+    return metrics.summarise(records, ())
 
 
 def method_name(values: dict[str, Any]) -> str:

@@ -16,6 +16,7 @@ import torch
 
 from fednoil.errors import UserError
 from fednoil.executors.base import Executor
+from fednoil.history import RoundRecord
 from fednoil.records.files import read_json
 from fednoil.records.folder import RunFolder
 
@@ -70,15 +71,15 @@ def note_resumption(folder: RunFolder, after: int, present: dict[str, Any]) -> N
     folder.write_environment(known)
 
 
-def slower_noted(folder: RunFolder, executor: Executor) -> Callable[[dict[str, Any]], None]:
+def slower_noted(folder: RunFolder, executor: Executor) -> Callable[[RoundRecord], None]:
     """A watcher that writes down once what makes the run slower, for whoever compares times."""
     noted: str | None = None
 
-    def watch(record: dict[str, Any]) -> None:
+    def watch(record: RoundRecord) -> None:
         nonlocal noted
         if executor.slower != noted:
             noted = executor.slower
-            note(folder, slower={"round": record["round"], "reason": noted})
+            note(folder, slower={"round": record.round, "reason": noted})
 
     return watch
 

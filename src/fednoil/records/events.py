@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fednoil.errors import UserError
+from fednoil.history import RoundRecord
 from fednoil.records.folder import TENSORBOARD, RunFolder
 
 
@@ -27,16 +28,16 @@ class EventFiles:
         self._folder = folder
         self._writer: Any = None
 
-    def start(self, done: list[dict[str, Any]]) -> None:
+    def start(self, done: list[RoundRecord]) -> None:
         self._folder.clear_events()
         self._writer = self._make(str(self._folder.path / TENSORBOARD))
         for record in done:
             self.round(record)
 
-    def round(self, record: dict[str, Any]) -> None:
-        for key, value in record.items():
+    def round(self, record: RoundRecord) -> None:
+        for key, value in record.to_json().items():
             if key != "round" and isinstance(value, int | float):
-                self._writer.add_scalar(key, value, record["round"])
+                self._writer.add_scalar(key, value, record.round)
 
     def close(self) -> None:
         if self._writer is not None:

@@ -14,6 +14,7 @@ from fednoil.config.loading import read_toml
 from fednoil.config.schema import Config
 from fednoil.errors import UserError
 from fednoil.files import naming, write_bytes
+from fednoil.history import RoundRecord
 from fednoil.records.files import read_json, write_json, write_text
 
 FILES = (
@@ -156,10 +157,10 @@ class RunFolder:
         for name in (CONFUSION, ROSTER, *FILES):
             (self.path / f"{name}.part").unlink(missing_ok=True)
 
-    def append_round(self, record: dict[str, Any]) -> None:
+    def append_round(self, record: RoundRecord) -> None:
         """Add a line, which survives the end of this process but maybe not a cut of power until `flush_rounds`."""
         with naming(self.rounds_file), self.rounds_file.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
+            file.write(json.dumps(record.to_json()) + "\n")
 
     def flush_rounds(self) -> None:
         """Have all lines on disk, as a checkpoint needs them; what comes after it is played again anyway.
@@ -169,17 +170,17 @@ class RunFolder:
         with naming(self.rounds_file), self.rounds_file.open("a", encoding="utf-8") as file:
             os.fsync(file.fileno())
 
-    def keep_rounds(self, last: int) -> list[dict[str, Any]]:
+    def keep_rounds(self, last: int) -> list[RoundRecord]:
         """Drop what was logged after round `last`; returns the rest."""
-        records = [r for r in self.records(last) if r["round"] <= last]
-        if [r["round"] for r in records] != list(range(1, last + 1)):
+        records = [r for r in self.records(last) if r.round <= last]
+        if [r.round for r in records] != list(range(1, last + 1)):
             raise UserError(f"{self.rounds_file} lacks rounds before the checkpoint's {last}; start over with --force")
-        content = "".join(json.dumps(r) + "\n" for r in records).encode()
+        content = "".join(json.dumps(r.to_json()) + "\n" for r in records).encode()
         if content != self.rounds_file.read_bytes():
             write_bytes(self.rounds_file, content)
         return records
 
-    def records(self, most: int | None = None) -> list[dict[str, Any]]:
+    def records(self, most: int | None = None) -> list[RoundRecord]:
         """All whole lines of rounds.jsonl, or the first so many; a last line cut off by a crash is left out."""
         try:
             lines = self.rounds_file.read_text(encoding="utf-8").splitlines()[:most]
@@ -190,14 +191,11 @@ class RunFolder:
         records = []
         for number, line in enumerate(lines, start=1):
             try:
-                record = json.loads(line)
-                if not isinstance(record, dict) or type(record["round"]) is not int:
-                    raise ValueError
-            except (ValueError, KeyError):
+                records.append(RoundRecord.from_json(json.loads(line)))
+            except ValueError:
                 if number == len(lines):
                     break
                 raise UserError(f"{self.rounds_file}, line {number} is damaged: {line[:60]!r}") from None
-            records.append(record)
         return records
 
     def roster(self) -> Roster | None:

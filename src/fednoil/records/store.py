@@ -18,6 +18,7 @@ from fednoil.config.schema import Config
 from fednoil.errors import UserError
 from fednoil.executors.base import Executor
 from fednoil.experiment import Experiment, predicted_labels
+from fednoil.history import RoundRecord
 from fednoil.records.beginning import begin, check, has_manifest
 from fednoil.records.checkpoint import Checkpoints
 from fednoil.records.environment import note, slower_noted
@@ -25,8 +26,7 @@ from fednoil.records.events import EventFiles
 from fednoil.records.folder import CHECKPOINT, RunFolder
 from fednoil.records.model_file import save_model
 
-Record = dict[str, Any]
-Watcher = Callable[[Record], None]
+Watcher = Callable[[RoundRecord], None]
 
 
 class Store:
@@ -35,7 +35,7 @@ class Store:
     def __init__(self) -> None:
         self.experiment: Experiment | None = None
         self.state: rounds.RunState | None = None
-        self.records: list[Record] = []
+        self.records: list[RoundRecord] = []
         self.summary: dict[str, Any] | None = None  # of a finished run
         self.made_with: dict[str, Any] = {}
 
@@ -74,7 +74,7 @@ class Store:
         """Who else is given each round's record."""
         return []
 
-    def add(self, record: Record, state: rounds.RunState) -> None:
+    def add(self, record: RoundRecord, state: rounds.RunState) -> None:
         """Keep a round that was played."""
         self.records.append(record)
         self.state = state
@@ -158,7 +158,7 @@ class InFolder(Store):
             found.append(self._events.round)
         return found
 
-    def add(self, record: Record, state: rounds.RunState) -> None:
+    def add(self, record: RoundRecord, state: rounds.RunState) -> None:
         assert self.experiment is not None
         self.folder.append_round(record)
         super().add(record, state)

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from fednoil.errors import UserError
+from fednoil.history import RoundRecord
 
 Percent = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -67,14 +68,14 @@ def check(expected: type[_Part], values: Any, path: Path) -> None:
         raise UserError(f"{path} is damaged: {key}{': ' if key else ''}{first['msg']}") from None
 
 
-def check_rounds(records: list[dict[str, Any]], summary: dict[str, Any], path: Path) -> None:
+def check_rounds(records: list[RoundRecord], summary: dict[str, Any], path: Path) -> None:
     """Refuse records that lack a round, repeat one, have no accuracy, or are fewer than the summary tells of."""
-    numbers = [record["round"] for record in records]
+    numbers = [record.round for record in records]
     if numbers != list(range(1, len(records) + 1)):
         raise UserError(f"{path} is damaged: its rounds are not 1, 2, 3 … without a gap")
     if (told := summary.get("rounds", len(records))) != len(records):
         raise UserError(f"{path} is damaged: it has {len(records)} rounds, the run's summary tells of {told}")
     for record in records:
-        accuracy = record["test_accuracy"]
+        accuracy = record.test_accuracy
         if accuracy is not None and not (math.isfinite(accuracy) and 0 <= accuracy <= 100):
-            raise UserError(f"{path} is damaged: test_accuracy is {accuracy} in round {record['round']}")
+            raise UserError(f"{path} is damaged: test_accuracy is {accuracy} in round {record.round}")

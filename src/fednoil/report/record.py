@@ -23,7 +23,14 @@ from fednoil.report.checks import Environment, Summary, check
 from fednoil.report.places import place_of
 from fednoil.report.runs import Clients, Run, completed
 
-CURVES = ("test_accuracy", "train_batches", "noise_ratio", "label_precision", "label_recall")  # of tables and figures
+CURVES = (
+    "test_accuracy",
+    "train_batches",
+    "selected_noise",
+    "label_precision",
+    "label_recall",
+)  # of tables and figures
+_FORMERLY = {"selected_noise": "noise_ratio"}  # columns that had another name
 _TEXTS = ("config", "summary", "environment", "clients", "confusion")
 _SCHEMA = pa.schema(
     [
@@ -47,7 +54,10 @@ def write_record(runs: Sequence[Run], path: Path) -> None:
 def read_record(path: Path) -> list[Run]:
     """The runs of a file; what was left out of it is absent in reports."""
     try:
-        rows = pq.read_table(path, schema=_SCHEMA).to_pylist()
+        there = pq.read_schema(path).names
+        names = [name if name in there else _FORMERLY.get(name, name) for name in _SCHEMA.names]
+        schema = pa.schema([field.with_name(name) for field, name in zip(_SCHEMA, names, strict=True)])
+        rows = pq.read_table(path, schema=schema).rename_columns(_SCHEMA.names).to_pylist()
         return [_run(row, path) for row in rows]
     except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
         raise UserError(f"{path} is not a record of runs, as `fednoil report --record` writes it: {error}") from None

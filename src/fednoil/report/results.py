@@ -16,7 +16,7 @@ from fednoil.report.places import METHOD_SECTIONS, Place, differing, key_of, pic
 from fednoil.report.runs import Run
 
 METRICS = {"accuracy": "accuracy", "noise_ratio": "noise ratio", "precision": "precision", "recall": "recall"}
-_CURVE_OF = {"noise_ratio": "noise_ratio", "precision": "label_precision", "recall": "label_recall"}
+_CURVE_OF = {"noise_ratio": "selected_noise", "precision": "label_precision", "recall": "label_recall"}
 FEW_SEEDS = 3
 
 

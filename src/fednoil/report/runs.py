@@ -18,6 +18,7 @@ from fednoil import metrics
 from fednoil.config import load_config, read_toml
 from fednoil.config.axes import own_code
 from fednoil.errors import UserError
+from fednoil.history import RoundRecord
 from fednoil.manifest import label_counts
 from fednoil.records.files import read_json
 from fednoil.records.folder import CONFUSION, Roster, RunFolder
@@ -27,7 +28,7 @@ from fednoil.report.places import Place, method_key, place_of
 
 CURVES = {
     "test_accuracy": "test accuracy, %",
-    "noise_ratio": "noise of selected clients, %",
+    "selected_noise": "noise of selected clients, %",
     "label_precision": "precision of the labelled set, %",
     "label_recall": "recall of the labelled set, %",
     "effective_precision": "precision with pseudo-labels, %",
@@ -186,7 +187,7 @@ def load_run(path: Path) -> Run:
         raise UserError(f"{path} is damaged: {error!r}") from None
     environment = _read(path / "environment.json", Environment)
     matrix = confusion.get("given_predicted")
-    federated, place = "nodes" in records[-1], place_of(values, roster)
+    federated, place = records[-1].nodes is not None, place_of(values, roster)
     return Run(path, place, values, finished, summary, curves, clients, matrix, environment, federated)
 
 
@@ -207,9 +208,9 @@ def completed(raw: dict[str, Any]) -> dict[str, Any]:
     return values | {section: {**values[section], **keys} for section, keys in own.items()}
 
 
-def _curves(records: list[dict[str, Any]]) -> dict[str, np.ndarray]:
-    present = [key for key in CURVES if any(record.get(key) is not None for record in records)]
-    return {key: np.array([record.get(key, np.nan) for record in records], dtype=float) for key in present}
+def _curves(records: list[RoundRecord]) -> dict[str, np.ndarray]:
+    present = [key for key in CURVES if any(getattr(record, key) is not None for record in records)]
+    return {key: np.array([getattr(record, key) for record in records], dtype=float) for key in present}
 
 
 def _read(file: Path, expected: type[Confusion | Environment]) -> dict[str, Any]:
@@ -224,14 +225,14 @@ def _read(file: Path, expected: type[Confusion | Environment]) -> dict[str, Any]
 def _clients(
     path: Path,
     values: dict[str, Any],
-    records: list[dict[str, Any]],
+    records: list[RoundRecord],
     summary: dict[str, Any],
     confusion: dict[str, Any],
 ) -> Clients:
     samples, noise = _truth(path, str(summary.get("noise_hash") or path))
-    last = [r["client_scores"] for r in records[-10:] if r.get("client_scores")]
-    count = len(samples or (last[0] if last else [])) or 1 + max(k for r in records for k in r["selected"])
-    selected = np.bincount([k for r in records for k in r["selected"]], minlength=count)
+    last = [r.client_scores for r in records[-10:] if r.client_scores]
+    count = len(samples or (last[0] if last else [])) or 1 + max(k for r in records for k in r.selected)
+    selected = np.bincount([k for r in records for k in r.selected], minlength=count)
     share = None
     if last and values["sampling"]["name"] == "score_mean":
         share = 100.0 * np.mean(last, axis=0)
@@ -242,18 +243,18 @@ def _clients(
     return Clients(selected.tolist(), samples, noise, shares, confusion.get("agreement"))
 
 
-def _site_clients(values: dict[str, Any], records: list[dict[str, Any]], roster: Roster) -> Clients:
+def _site_clients(values: dict[str, Any], records: list[RoundRecord], roster: Roster) -> Clients:
     """What a federation's sites have told of themselves."""
     count = 1 + max(roster.names)
-    selected = np.bincount([k for r in records for k in r["selected"]], minlength=count)
+    selected = np.bincount([k for r in records for k in r.selected], minlength=count)
     shares: list[float | None] = []
     held_out: list[float | None] = []
     for k in range(count):
         name, size = roster.names.get(k, ""), roster.samples.get(k, 1)
-        told = [r["scores"][name] for r in records[-10:] if name in r.get("scores", {})]
+        told = [r.scores[name] for r in records[-10:] if r.scores and name in r.scores]
         most = 1 if values["sampling"]["name"] == "score_mean" else size
         shares.append(100.0 * float(np.mean(told)) / most if told else None)
-        tested = [r["held_out"][name]["accuracy"] for r in records if name in r.get("held_out", {})]
+        tested = [r.held_out[name]["accuracy"] for r in records if r.held_out and name in r.held_out]
         held_out.append(tested[-1] if tested else None)
     return Clients(
         selected.tolist(),

@@ -11,12 +11,12 @@ from fednoil.rounds.played import Played
 
 
 def selection_figures(experiment: Experiment, played: Played) -> dict[str, Any]:
-    """Noise and ranking of the clients, and the quality of the labels that were trained on."""
+    """Noise and ranking of the clients, and the quality of the labels that were trained on, by the record's names."""
     setting, chosen, epochs = experiment.setting, played.chosen, played.epochs
     ratios = noise_ratios(setting.labels, setting.truth)
     figures: dict[str, Any] = {}
     if ratios is not None and chosen.clients:
-        figures["noise_ratio"] = metrics.selected_noise(ratios, chosen.clients)
+        figures["selected_noise"] = metrics.selected_noise(ratios, chosen.clients)
     if chosen.scores is not None:
         if chosen.candidates == list(range(setting.num_clients)):  # of a federation it may be others, as many
             figures["client_scores"] = chosen.scores

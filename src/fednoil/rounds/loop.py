@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import Any
 
 import torch
 
@@ -12,6 +11,7 @@ from fednoil import evidence
 from fednoil.evaluation import Evaluation, validate
 from fednoil.executors.base import Executor, Job, Progress
 from fednoil.experiment import Experiment
+from fednoil.history import RoundRecord
 from fednoil.rounds.figures import selection_figures
 from fednoil.rounds.played import Played
 from fednoil.rounds.policy import policy_of
@@ -23,7 +23,7 @@ from fednoil.tensors import Tensors, weighted_mean
 
 def play(
     experiment: Experiment, executor: Executor, state: RunState, progress: Progress | None = None
-) -> tuple[RunState, dict[str, Any]]:
+) -> tuple[RunState, RoundRecord]:
     """Play one round; returns the next state and the round's record."""
     began = time.perf_counter()
     policy, round_idx = policy_of(experiment, executor), state.round_idx + 1
@@ -40,10 +40,9 @@ def play(
     after = _after(experiment, state, server, played)
     evaluation = policy.evaluate(after)
     after = replace(after, per_class=evaluation.per_class if evaluation else state.per_class)
-    record = _record(experiment, after, played, evaluation)
-    record |= validate(experiment, executor, lambda client: evaluation_job(experiment, after, client))
-    record |= policy.report(played)
-    return after, record | {"wall_s": round(time.perf_counter() - began, 4)}
+    validation = validate(experiment, executor, lambda client: evaluation_job(experiment, after, client))
+    record = policy.complete(_record(experiment, after, played, evaluation, validation), played)
+    return after, replace(record, wall_s=round(time.perf_counter() - began, 4))
 
 
 def _after(experiment: Experiment, state: RunState, server: ServerState | None, played: Played) -> RunState:
@@ -61,26 +60,41 @@ def _after(experiment: Experiment, state: RunState, server: ServerState | None, 
     )
 
 
-def _record(experiment: Experiment, after: RunState, played: Played, evaluation: Evaluation | None) -> dict[str, Any]:
-    """What is known of a round wherever its clients are."""
-    record: dict[str, Any] = {
-        "round": after.round_idx,
-        "test_accuracy": evaluation.accuracy if evaluation else None,
-        "test_loss": evaluation.loss if evaluation else None,
-    }
-    if evaluation and (known := [a for a in evaluation.per_class if a is not None]):
-        record["lost_classes"] = known.count(0.0)
-    if evaluation and evaluation.last is not None:
-        record["last_accuracy"] = evaluation.last
-    record |= {
-        "local_epochs": played.epochs,
-        "train_batches": after.train_batches,
-        "selected": played.chosen.clients,
-    }
-    if evaluation and evaluation.shifted is not None and experiment.config.noise.kind in ("pair", "manifest"):
-        record["shifted_accuracy"] = evaluation.shifted  # a manifest may hold pair noise
-    record |= evaluation.beside if evaluation else {}
-    return record | experiment.server.notes(after.server, after.keep) | selection_figures(experiment, played)
+def _record(
+    experiment: Experiment,
+    after: RunState,
+    played: Played,
+    evaluation: Evaluation | None,
+    validation: tuple[float | None, float | None],
+) -> RoundRecord:
+    """What is known of a round wherever its clients are; traffic and time are still to be filled in."""
+    notes = experiment.server.notes(after.server, after.keep)
+    record = RoundRecord(
+        round=after.round_idx,
+        local_epochs=played.epochs,
+        train_batches=after.train_batches,
+        selected=played.chosen.clients,
+        val_accuracy=validation[0],
+        val_loss=validation[1],
+        extra={**(evaluation.beside if evaluation else {}), **notes},
+        bytes_down=0,
+        bytes_up=0,
+        wall_s=0.0,
+        **selection_figures(experiment, played),
+    )
+    if evaluation is None:
+        return record
+    known = [a for a in evaluation.per_class if a is not None]
+    pair = experiment.config.noise.kind in ("pair", "manifest")  # a manifest may hold pair noise
+    return replace(
+        record,
+        test_accuracy=evaluation.accuracy,
+        test_loss=evaluation.loss,
+        lost_classes=known.count(0.0) if known else None,
+        last_accuracy=evaluation.last,
+        shifted_accuracy=evaluation.shifted if pair else None,
+        held_out=evaluation.held_out,
+    )
 
 
 def _remembered(experiment: Experiment, before: Tensors, played: Played) -> Tensors:

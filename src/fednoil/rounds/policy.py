@@ -16,6 +16,7 @@ from fednoil import metrics
 from fednoil.evaluation import Evaluation, evaluate
 from fednoil.executors.base import Executor, Federation, Job, Look, Result
 from fednoil.experiment import Experiment
+from fednoil.history import RoundRecord
 from fednoil.rounds.played import Played
 from fednoil.rounds.state import RunState, evaluation_job
 from fednoil.sampling import Scoring
@@ -62,11 +63,11 @@ class Policy:
         last = evaluate(self.experiment, self.executor, after.server, after.keep, after.round_idx)
         return replace(found, last=last.accuracy)
 
-    def report(self, played: Played) -> dict[str, Any]:
-        """The part of the record that depends on where the clients are: the mean training loss, and bytes."""
+    def complete(self, record: RoundRecord, played: Played) -> RoundRecord:
+        """The record with what depends on where the clients are: the mean training loss, and bytes."""
         loss = sum(r.loss for r in played.results) / len(played.results)
         down, up = (0, 0) if self.experiment.server.pools else _traffic(played)
-        return {"train_loss": loss, "bytes_down": down, "bytes_up": up}
+        return replace(record, train_loss=loss, bytes_down=down, bytes_up=up)
 
     def finish(self, state: RunState) -> dict[str, Any]:
         """After the last round: what the clients add to the run's summary."""
@@ -115,20 +116,26 @@ class FederationPolicy(Policy):
             for k, h in sorted(found.items())
         }
         accuracy, loss = metrics.mean_held_out(list(found.values()))
-        return Evaluation(accuracy, loss, beside={"held_out": by_name})
+        return Evaluation(accuracy, loss, held_out=by_name)
 
-    def report(self, played: Played) -> dict[str, Any]:
-        """Who was there, what they answered, who failed or was refused and why, and bytes on the wire."""
+    def complete(self, record: RoundRecord, played: Played) -> RoundRecord:
+        """The record with who was there, what they answered, who failed or was refused and why, and bytes on the
+        wire."""
         name, chosen, account = self.federation.name, played.chosen, self.federation.account()
-        found: dict[str, Any] = {"nodes": [name(k) for k in played.everyone]}
+        scores = None
         if chosen.scores is not None:
-            found["scores"] = {name(k): s for k, s in zip(chosen.candidates, chosen.scores, strict=True)}
-        found["trained"] = [name(r.client) for r in played.results]
-        found["failed"] = {name(k): why for k, why in sorted(account.failed.items())}
-        found["refused"] = account.refused
-        if played.kept:
-            found["kept"] = True
-        return found | {"bytes_down": account.bytes_down, "bytes_up": account.bytes_up}
+            scores = {name(k): score for k, score in zip(chosen.candidates, chosen.scores, strict=True)}
+        return replace(
+            record,
+            nodes=[name(k) for k in played.everyone],
+            scores=scores,
+            trained=[name(r.client) for r in played.results],
+            failed={name(k): why for k, why in sorted(account.failed.items())},
+            refused=account.refused,
+            kept=True if played.kept else None,
+            bytes_down=account.bytes_down,
+            bytes_up=account.bytes_up,
+        )
 
     def finish(self, state: RunState) -> dict[str, Any]:
         """With `federation.audit` the clients audit their labels with the final model, and send their noise ratios."""

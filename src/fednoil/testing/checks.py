@@ -139,7 +139,7 @@ def _check_messages(config: Config, trace: Trace) -> None:
             if wrong:
                 raise NotConforming(f"Final.numbers['{wrong[0]}'] is no float: a message holds tensors and floats only")
             up += sum(t.nbytes for t in result.tensors.values()) + 8 * len(result.numbers)
-        scored = "client_scores" in record
+        scored = record.client_scores is not None
         model = sum(t.nbytes for t in jobs[0].received.values())
         if scored:  # the model and the round go to everyone, a score comes back; two numbers more for the chosen
             up, down = up + 8 * clients, clients * (model + 8) + 16 * len(jobs)
@@ -147,8 +147,8 @@ def _check_messages(config: Config, trace: Trace) -> None:
             down = len(jobs) * (model + 16)
         down += sum(t.nbytes for r in results for t in r.tensors.values()) if measured else 0  # the new model once more
         expected = (0, 0) if experiment.server.pools else (down, up)
-        if (record["bytes_down"], record["bytes_up"]) != expected:
+        if (record.bytes_down, record.bytes_up) != expected:
             raise NotConforming(
-                f"round {record['round']} reports {record['bytes_down']} bytes down and {record['bytes_up']} up, "
+                f"round {record.round} reports {record.bytes_down} bytes down and {record.bytes_up} up, "
                 f"but {expected[0]} and {expected[1]} crossed"
             )

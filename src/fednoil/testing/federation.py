@@ -19,6 +19,7 @@ from fednoil.config.schema import Config
 from fednoil.data.dataset import Dataset, Split
 from fednoil.executors.base import Executor, HeldOut, Job, Look, Progress, Result
 from fednoil.experiment import Experiment, Setting, assemble, make_executor
+from fednoil.history import RoundRecord
 from fednoil.labels import Truth
 from fednoil.records.checkpoint import Checkpoints
 from fednoil.sampling import Scoring
@@ -49,7 +50,7 @@ class Trace:
     """A run with everything that crossed: per round the jobs of the trained clients, their results, and more."""
 
     state: rounds.RunState
-    records: list[dict[str, Any]] = field(default_factory=list)
+    records: list[RoundRecord] = field(default_factory=list)
     jobs: list[list[Job]] = field(default_factory=list)
     results: list[list[Result]] = field(default_factory=list)
     measured: list[list[Tensors]] = field(default_factory=list)  # statistics that clients sent after training
