@@ -34,7 +34,7 @@ from fednoil.models.resnet import ResNet18
 from fednoil.records.checkpoint import Checkpoints
 from fednoil.records.folder import RunFolder
 from fednoil.runner import Silent
-from fednoil.schedules import DecayConfig
+from fednoil.schedules.decay import DecayConfig
 from fednoil.servers.base import ServerState
 from fednoil.tensors import Tensors
 from floor import bare_step, check_device, device_name, noise_experiment, plain_resnet18

@@ -40,6 +40,7 @@ from fednoil.flower.client import app as our_client
 from fednoil.flower.messages import content_bytes
 from fednoil.flower.node import whole
 from fednoil.flower.server import Assignment, play
+from fednoil.schedules import make
 from fednoil.seeds import Seed
 
 LIMIT = 1.3
@@ -78,7 +79,7 @@ def train(message: Message, context: Context) -> Message:
         model.parameters(), lr=config.train.lr, momentum=config.train.momentum, weight_decay=config.train.weight_decay
     )
     size = config.train.batch_size
-    for epoch in range(config.schedule.build().epochs(1)):
+    for epoch in range(make(config.schedule).epochs(1)):
         places = torch.randperm(len(index))
         places = torch.cat([places, places[: -len(places) % size]])
         views = weak_plan(Seed(0).child(k, epoch).keys(["weak"]), len(places), config.train.pad)[0]

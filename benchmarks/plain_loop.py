@@ -23,6 +23,7 @@ from fednoil import rounds
 from fednoil.augment import weak, weak_plan
 from fednoil.config import load_config
 from fednoil.experiment import Experiment, make_executor, make_experiment
+from fednoil.schedules import make
 from fednoil.seeds import Seed
 
 LIMIT = 1.05
@@ -58,7 +59,7 @@ class PlainLoop:
             sgd = torch.optim.SGD(
                 self.local.parameters(), lr=train.lr, momentum=train.momentum, weight_decay=train.weight_decay
             )
-            for epoch in range(self.config.schedule.build().epochs(number)):
+            for epoch in range(make(self.config.schedule).epochs(number)):
                 order = torch.randperm(len(index))
                 order = torch.cat([order, order[: -len(order) % train.batch_size]])
                 views = weak_plan(Seed(number).child(k, epoch).keys(["weak"]), len(order), train.pad)[0]

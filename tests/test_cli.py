@@ -19,9 +19,8 @@ from rich.console import Console
 
 from fednoil import __version__, runner
 from fednoil.config import load_config, preset_names
-from fednoil.learners import LEARNERS
+from fednoil.config.axes import AXES
 from fednoil.reporters import Bars
-from fednoil.servers import SERVERS
 
 COMMANDS = ["run", "presets", "methods", "data", "compare", "predict", "version"]
 TINY = {
@@ -127,12 +126,8 @@ def test_presets() -> None:
 
 def test_methods(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = json.loads(fednoil("methods", "--json")[1])
-    named = {(row["side"], row["name"]) for row in rows}
-    assert named == {
-        *(("server", name) for name in SERVERS),
-        *(("learner", name) for name in LEARNERS),
-        *(("schedule", name) for name in ("constant", "cosine", "logarithm")),
-    }
+    axes = [axis for axes in AXES.values() for axis in axes]
+    assert {(row["key"], row["name"]) for row in rows} == {(axis.path, name) for axis in axes for name in axis.table}
     assert all(row["title"] for row in rows)
     monkeypatch.setenv("COLUMNS", "80")
     status, out, err = fednoil("methods")

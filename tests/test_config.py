@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from fednoil.config import Config, load_config, merge, parse_set, preset, preset_names, read_toml, to_toml
 from fednoil.config.schema import TrainConfig
 from fednoil.errors import UserError
+from fednoil.schedules import make
 
 
 @pytest.mark.parametrize(
@@ -69,7 +70,7 @@ def test_another_method_drops_the_keys_of_the_old_one() -> None:
     assert merged["sampling"] == {"name": "uniform", "fraction": 0.5}
     assert merged["schedule"] == {"name": "constant", "epochs": 5}
     assert merged["train"] == {"rounds": 3}
-    assert load_config(merged).schedule.build().epochs(1) == 5
+    assert make(load_config(merged).schedule).epochs(1) == 5
 
 
 @pytest.mark.parametrize("base", [{"name": "cosine", "t_max": 9}, {"name": "cosine"}])
@@ -79,7 +80,7 @@ def test_naming_the_same_method_again_drops_nothing(base: dict[str, Any]) -> Non
 
 def test_naming_the_method_that_is_the_default_drops_nothing() -> None:
     merged = merge({"schedule": {"epochs": 5}}, {"schedule": {"name": "constant"}})
-    assert load_config(merged).schedule.build().epochs(1) == 5
+    assert make(load_config(merged).schedule).epochs(1) == 5
 
 
 def test_another_model_drops_the_width_of_the_old_one() -> None:
@@ -136,7 +137,7 @@ def test_presets_are_the_papers() -> None:
     assert config.noise.ratios == (0.3, 0.4, 0.5, 0.6)
     assert (config.train.lr, config.train.momentum, config.train.weight_decay) == (0.05, 0.5, 1e-4)
     assert (config.train.batch_size, config.sampling.fraction) == (32, 0.3)
-    assert config.schedule.build().epochs(150) == 30
+    assert make(config.schedule).epochs(150) == 30
     assert config.server.name == "fedprox"
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from made_fednoil import learner, make
 from torch.nn import functional as F
 
-from fednoil import rounds
+from fednoil import rounds, schedules
 from fednoil.augment import strong, weak, weak_plan
 from fednoil.config import load_config, preset
 from fednoil.errors import UserError
@@ -339,9 +339,9 @@ def test_presets_follow_the_paper(noise: str, frac: float) -> None:
     assert isinstance(config.learner, FedNoilConfig)
     assert config.learner.frac == frac
     assert config.sampling.name == "score"
-    assert config.schedule.build().total(150) == 7061
+    assert schedules.make(config.schedule).total(150) == 7061
 
 
 def test_demo_methods_have_the_same_number_of_local_epochs() -> None:
-    totals = {load_config(preset(f"demo/{m}")).schedule.build().total(20) for m in ("fedavg", "fednoil")}
+    totals = {schedules.make(load_config(preset(f"demo/{m}")).schedule).total(20) for m in ("fedavg", "fednoil")}
     assert totals == {298}

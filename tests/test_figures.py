@@ -26,7 +26,7 @@ def results(folder: Path) -> Results:
 def test_schedules_are_those_of_the_formula() -> None:
     lines = {line.name: line for line in schedule_lines(200)}
     assert set(lines) == {f"{form}({r})" for form in ("Cosine", "Logarithm") for r in (10, 20, 40, 80)}
-    schedule = Logarithm(100, 20, 40)
+    schedule = Logarithm(Logarithm.Config(t_max=100, t_min=20, r_min=40))
     assert lines["Logarithm(40)"].y.tolist() == [schedule.epochs(r) for r in range(1, 201)]
 
 

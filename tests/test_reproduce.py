@@ -25,6 +25,7 @@ from fednoil.history import RoundRecord
 from fednoil.records.folder import RunFolder
 from fednoil.report.places import command_of, values_of
 from fednoil.reproduce.plan import GOALS, Wanted, make_plan
+from fednoil.schedules import make
 
 TINY = ["train.rounds=2", "partition.samples_per_client=40", "model.width=2", "schedule.t_max=1", "schedule.t_min=1"]
 SMALL = ["--scale", "small", *(part for change in TINY for part in ("--set", change))]
@@ -90,7 +91,7 @@ def test_constant_schedules_match_the_rounds_that_are_run() -> None:
     wanted = Wanted("paper", methods=["fednoil-constant-as-cosine(40)"], changes={"train": {"rounds": 50}})
     (cell,) = make_plan("efficiency", wanted)
     decay = load_config(values_of("paper", "cifar10", "iid", "symmetric-high", "fednoil-cosine(40)"))
-    assert cell.config.schedule.build().total(50) == decay.schedule.build().total(50)
+    assert make(cell.config.schedule).total(50) == make(decay.schedule).total(50)
 
 
 @pytest.mark.parametrize("scale", ["paper", "small"])

@@ -2,7 +2,18 @@
 
 import pytest
 
-from fednoil.schedules import Constant, ConstantConfig, Cosine, DecayConfig, Logarithm, Schedule
+from fednoil.config import load_config
+from fednoil.errors import UserError
+from fednoil.schedules import Constant, Schedule, make
+from fednoil.schedules.base import ScheduleConfig
+
+
+def falling_cosine(**keys: int) -> Schedule:
+    return make({"name": "cosine", **keys})
+
+
+def falling_logarithm(**keys: int) -> Schedule:
+    return make({"name": "logarithm", **keys})
 
 
 @pytest.mark.parametrize(
@@ -25,8 +36,8 @@ from fednoil.schedules import Constant, ConstantConfig, Cosine, DecayConfig, Log
     ],
 )
 def test_paper_schedule(round_idx: int, cosine: int, log: int) -> None:
-    assert Cosine(t_max=100, t_min=20, r_min=80).epochs(round_idx) == cosine
-    assert Logarithm(t_max=100, t_min=20, r_min=80).epochs(round_idx) == log
+    assert falling_cosine(t_max=100, t_min=20, r_min=80).epochs(round_idx) == cosine
+    assert falling_logarithm(t_max=100, t_min=20, r_min=80).epochs(round_idx) == log
 
 
 @pytest.mark.parametrize(
@@ -38,8 +49,8 @@ def test_paper_schedule(round_idx: int, cosine: int, log: int) -> None:
     ],
 )
 def test_other_r_min(r_min: int, round_idx: int, cosine: int, log: int) -> None:
-    assert Cosine(r_min=r_min).epochs(round_idx) == cosine
-    assert Logarithm(r_min=r_min).epochs(round_idx) == log
+    assert falling_cosine(r_min=r_min).epochs(round_idx) == cosine
+    assert falling_logarithm(r_min=r_min).epochs(round_idx) == log
 
 
 @pytest.mark.parametrize(
@@ -50,32 +61,68 @@ def test_other_r_min(r_min: int, round_idx: int, cosine: int, log: int) -> None:
     ],
 )
 def test_totals_and_matching_constant(r_min: int, rounds: int, cosine: int, log: int) -> None:
-    for schedule, total in ((Cosine(r_min=r_min), cosine), (Logarithm(r_min=r_min), log)):
+    for schedule, total in ((falling_cosine(r_min=r_min), cosine), (falling_logarithm(r_min=r_min), log)):
         assert schedule.total(rounds) == total
         constant = Constant.matching(schedule, rounds)
         assert constant.total(rounds) == total
         assert {constant.epochs(r) for r in range(1, rounds + 1)} <= {total // rounds, total // rounds + 1}
 
 
-@pytest.mark.parametrize("schedule", [Cosine(30, 8, 12), Logarithm(30, 8, 12), Constant(7)])
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        falling_cosine(t_max=30, t_min=8, r_min=12),
+        falling_logarithm(t_max=30, t_min=8, r_min=12),
+        make({"name": "constant", "epochs": 7}),
+    ],
+)
 def test_never_rises(schedule: Schedule) -> None:
     epochs = [schedule.epochs(r) for r in range(1, 100)]
     assert epochs == sorted(epochs, reverse=True)
 
 
-@pytest.mark.parametrize("make", [lambda: Cosine(r_min=1), lambda: Logarithm(t_min=5, t_max=4), lambda: Constant(0)])
-def test_bad_values(make) -> None:
+@pytest.mark.parametrize(
+    "keys",
+    [{"name": "cosine", "r_min": 1}, {"name": "logarithm", "t_min": 5, "t_max": 4}, {"name": "constant", "epochs": 0}],
+)
+def test_bad_values(keys: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r"r_min|t_min|epochs"):
-        make()
+        make(keys)
 
 
 def test_rounds_count_from_one() -> None:
     with pytest.raises(ValueError, match="from 1"):
-        Cosine().epochs(0)
+        falling_cosine().epochs(0)
 
 
-def test_a_short_start_puts_the_schedule_off() -> None:
-    config = DecayConfig(name="logarithm", warmup_rounds=3, warmup_epochs=2)
-    assert [config.build().epochs(r) for r in (1, 3, 4, 5, 83, 84)] == [2, 2, 100, 87, 20, 20]
-    assert [ConstantConfig(epochs=7, warmup_rounds=1).build().epochs(r) for r in (1, 2)] == [1, 7]
-    assert ConstantConfig(epochs=7).build().total(5) == 35
+class TwiceConfig(ScheduleConfig):
+    start: int = 1
+
+
+class Doubling(Schedule):
+    """Twice as many epochs in each round as in the one before."""
+
+    Config = TwiceConfig
+
+    def epochs(self, round_idx: int) -> int:
+        return self.config.start * 2 ** (round_idx - 1)
+
+
+def test_a_schedule_of_the_users_own() -> None:
+    config = load_config({"schedule": {"name": f"{__name__}:Doubling", "start": 3}})
+    assert [make(config.schedule).epochs(r) for r in (1, 2, 3)] == [3, 6, 12]
+    assert make(config.schedule).total(3) == 21
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"name": "cosin"}, r"schedule.name = 'cosin' is unknown.*did you mean 'cosine'"),
+        ({"name": f"{__name__}:TwiceConfig"}, "is not a class derived from fednoil.schedules.base.Schedule"),
+        ({"t_max": 3}, "unknown key 'schedule.t_max'.*a key of cosine, logarithm"),
+        ({"name": "cosine", "t_min": 9, "t_max": 8}, "schedule.t_min = 9 must not exceed schedule.t_max = 8"),
+    ],
+)
+def test_bad_keys_get_one_line(keys: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        load_config({"schedule": keys})

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from fednoil import manifest, models, noise, partition
+from fednoil import manifest, models, noise, partition, schedules
 from fednoil import sampling as samplings
 from fednoil.config.schema import Config
 from fednoil.data import load
@@ -224,7 +224,7 @@ def assemble(config: Config, setting: Setting) -> Experiment:
     if config.train.keep_momentum and not cls.pools:  # which keeps it anyway
         learner = KeptMomentum(learner)
     sampling = samplings.make(config.sampling)
-    return Experiment(config, setting, task, server, learner, config.schedule.build(), sampling, template, seed)
+    return Experiment(config, setting, task, server, learner, schedules.make(config.schedule), sampling, template, seed)
 
 
 def pick_device(name: str, key: str = "run.device") -> torch.device:

@@ -15,13 +15,14 @@ from typing import Any
 
 import torch
 
+from fednoil import sampling, schedules
 from fednoil.batch.cell import Cell
 from fednoil.config import Config, load_config, merge
 from fednoil.errors import UserError, gpu_is_full
 from fednoil.executors.base import Job
 from fednoil.experiment import Experiment, make_executor, make_experiment, pick_device
 from fednoil.learners.base import Turn
-from fednoil.sampling import Scoring, make
+from fednoil.sampling import Scoring
 
 Kind = tuple[str, ...]
 Past = tuple[Config, float]  # a finished run: its configuration and seconds
@@ -67,10 +68,10 @@ def kind_of(config: Config) -> Kind:
 def work_of(config: Config) -> float:
     """Samples that are passed over in all local epochs of a run."""
     partition = config.partition
-    selected = make(config.sampling).count(partition.clients)
+    selected = sampling.make(config.sampling).count(partition.clients)
     selected = partition.clients if config.server.name == "centralized" else selected
     samples = partition.samples_per_client or 1000
-    return float(config.schedule.build().total(config.train.rounds) * selected * samples)
+    return float(schedules.make(config.schedule).total(config.train.rounds) * selected * samples)
 
 
 def _known(past: Iterable[Past]) -> dict[Kind, float]:
@@ -118,7 +119,7 @@ def _speed(config: Config, data_dir: Path | None) -> float:
     began = time.perf_counter()
     executor.train(jobs)
     # A turn has costs of its own, so time as many epochs as it usually has, unless one takes long already.
-    usual = round(config.schedule.build().total(config.train.rounds) / config.train.rounds)
+    usual = round(schedules.make(config.schedule).total(config.train.rounds) / config.train.rounds)
     epochs = max(1, min(usual, int(3 / (time.perf_counter() - began))))
     jobs = _jobs(experiment, middle, epochs)[:at_once]
     passed = epochs * sum(experiment.task.sizes[job.client] for job in jobs)

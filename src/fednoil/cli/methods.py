@@ -2,38 +2,41 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-SCHEDULES = {
-    "constant": "The same number of local epochs in every round",
-    "cosine": "Local epochs fall from t_max to t_min at round r_min: slowly at first",
-    "logarithm": "Local epochs fall from t_max to t_min at round r_min: fast at first",
-}
-
 
 def methods(as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False) -> None:
-    """List servers, learners and schedules."""
+    """List what each section of a configuration can name: servers, learners, schedules, noise and more."""
     from fednoil.cli.tables import show_list
-    from fednoil.learners import LEARNERS
-    from fednoil.servers import SERVERS
+    from fednoil.config.axes import AXES
 
     rows = [
-        {"name": name, "side": side, **(asdict(cls.about) if cls.about else {})}
-        for side, table in (("server", SERVERS), ("learner", LEARNERS))
-        for name, cls in table.items()
+        {"name": name, "side": axis.section, "key": axis.path, **_about(cls)}
+        for axes in AXES.values()
+        for axis in axes
+        for name, cls in axis.table.items()
     ]
-    rows += [{"name": name, "side": "schedule", "title": title} for name, title in SCHEDULES.items()]
     if as_json:
         return print(json.dumps(rows, indent=2, ensure_ascii=False))
     groups: dict[str, list[tuple[str, list[str]]]] = {}
     for row in rows:
-        told = "{paper}; keeps {keeps}; sends {sends}; cost\N{NO-BREAK SPACE}{cost}"
-        told = told.format_map(row) if "paper" in row else ""
-        groups.setdefault(f"{row['side'].capitalize()}s", []).append((row["name"], [row["title"], told]))
-    print("Any server goes with any learner and any schedule. Told is what a client keeps")
-    print("between rounds, what it sends, and the cost of its work (FedAvg = 1).")
+        details = "{paper}; keeps {keeps}; sends {sends}; cost\N{NO-BREAK SPACE}{cost}"
+        details = details.format_map(row) if "paper" in row else ""
+        groups.setdefault(row["key"], []).append((row["name"], [row["title"], details]))
+    print("Any choice goes with any other; your own is named as package.module:Class.")
+    print("Listed are what a client keeps between rounds, what it sends, and the cost of")
+    print("its work (FedAvg = 1).")
     show_list(groups)
+
+
+def _about(cls: type) -> dict[str, Any]:
+    """What a class says of itself, else the first sentence of its docstring or of its file's."""
+    if about := getattr(cls, "about", None):
+        return {key: value for key, value in asdict(about).items() if value}
+    text = cls.__doc__ or inspect.getdoc(inspect.getmodule(cls)) or ""
+    return {"title": " ".join(text.split("\n\n")[0].split()).split(". ")[0].removesuffix(".")}

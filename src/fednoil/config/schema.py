@@ -19,7 +19,8 @@ from fednoil.partition.base import PartitionConfig
 from fednoil.partition.iid import IidConfig
 from fednoil.sampling.base import SamplingConfig
 from fednoil.sampling.uniform import UniformConfig
-from fednoil.schedules import ConstantConfig, ScheduleConfig
+from fednoil.schedules.base import ScheduleConfig
+from fednoil.schedules.constant import ConstantConfig
 from fednoil.section import Section
 from fednoil.servers import server_class
 from fednoil.servers.base import ServerConfig

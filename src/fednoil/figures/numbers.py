@@ -11,7 +11,7 @@ from fednoil.audit.budget import Bought
 from fednoil.config.small import shrink_schedule
 from fednoil.paper import SCHEDULES
 from fednoil.report.results import Results, Row
-from fednoil.schedules import DecayConfig
+from fednoil.schedules import make
 
 R_MIN = (10, 20, 40, 80)
 PANELS = {
@@ -60,7 +60,7 @@ def schedule_lines(rounds: int, small: bool = False) -> list[Line]:
         if kind != "decay":
             continue
         keys = {"name": form, "t_max": 100, "t_min": 20, "r_min": r_min}
-        schedule = DecayConfig.model_validate(shrink_schedule(keys) if small else keys).build()
+        schedule = make(shrink_schedule(keys) if small else keys)
         x = np.arange(1, rounds + 1)
         y = np.array([schedule.epochs(r) for r in range(1, rounds + 1)], dtype=float)
         lines.append(Line(form.capitalize(), f"{form.capitalize()}({shown_r_min(r_min, small)})", x, y, y, y, 1, r_min))

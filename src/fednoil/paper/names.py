@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fednoil.paper.tables import Cell
-from fednoil.schedules import DecayConfig
+from fednoil.schedules import make
 
 # The paper's dataset -> the second part of a preset's name.
 DATASETS: dict[str, str] = {"fashion-mnist": "fashion-mnist", "cifar-10": "cifar10", "cifar-100": "cifar100"}
@@ -61,8 +61,8 @@ def schedule_changes(name: str, rounds: int) -> dict[str, dict[str, Any]]:
     rounds have one more.
     """
     form, r_min, kind = SCHEDULES[name]
-    decay = DecayConfig.model_validate({"name": form, "r_min": r_min})
+    decay = make({"name": form, "r_min": r_min})
     if kind == "decay":
-        return {"schedule": decay.model_dump()}
-    epochs, extra = divmod(decay.build().total(rounds), rounds)
+        return {"schedule": decay.config.model_dump()}
+    epochs, extra = divmod(decay.total(rounds), rounds)
     return {"schedule": {"name": "constant", "epochs": epochs, "extra_rounds": extra}}

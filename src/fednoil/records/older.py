@@ -10,7 +10,7 @@ Values = dict[str, Any]  # section -> key -> value
 
 # Keys that are gone, with the value at which they did nothing that is not done today. A key that had another value
 # stays, so that a report shows it.
-_GONE: dict[str, Values] = {}
+_GONE: dict[str, Values] = {"schedule": {"warmup_rounds": 0, "warmup_epochs": 1}}
 _RATIOS = {  # what `noise.mode` meant
     ("symmetric", "high"): [0.5, 0.6, 0.7, 0.8],
     ("symmetric", "low"): [0.3, 0.4, 0.5, 0.6],

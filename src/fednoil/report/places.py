@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fednoil import schedules
 from fednoil.config import load_config, merge, preset
 from fednoil.config.presets import DATASETS, METHODS, NOISES, RATIOS, SETTINGS
 from fednoil.config.small import shrink_schedule
@@ -21,7 +22,6 @@ from fednoil.paper import METHODS as PAPER_METHODS
 from fednoil.paper import SCHEDULES
 from fednoil.records.compare import method_name, setting_name
 from fednoil.records.folder import Roster
-from fednoil.schedules import DecayConfig
 
 Values = dict[str, Any]
 
@@ -92,10 +92,10 @@ def values_of(family: str, dataset: str, setting: str, noise: str, method: str, 
         return base
     form, r_min, kind = SCHEDULES[schedule]
     keys = {"name": form, "t_max": 100, "t_min": 20, "r_min": r_min}
-    decay = DecayConfig.model_validate(shrink_schedule(keys) if family == "small" else keys)
+    decay = schedules.make(shrink_schedule(keys) if family == "small" else keys)
     if kind == "decay":
-        return merge(base, {"schedule": decay.model_dump()})
-    epochs, extra = divmod(decay.build().total(length := rounds or int(base["train"]["rounds"])), length)
+        return merge(base, {"schedule": decay.config.model_dump()})
+    epochs, extra = divmod(decay.total(length := rounds or int(base["train"]["rounds"])), length)
     return merge(base, {"schedule": {"name": "constant", "epochs": epochs, "extra_rounds": extra}})
 
 
@@ -245,10 +245,11 @@ def _own_keys(full: Values) -> tuple[str, ...]:
     names = (full["sampling"]["name"], full["server"]["name"], full["learner"]["name"])
     if any(":" in name for name in names):  # a user's own code, which a report doesn't import
         return ()
-    return _differences(full, _defaults(*names), ("sampling", "server", "learner"))
+    changes = _differences(full, _defaults(*names), ("sampling", "server", "learner"))
+    return tuple(change for change in changes if change != "sampling.fraction=null")  # the share follows the clients
 
 
 @functools.cache
 def _defaults(sampling: str, server: str, learner: str) -> Values:
-    names = {"sampling": sampling, "server": server, "learner": learner}
-    return load_config({section: {"name": name} for section, name in names.items()}).model_dump(mode="json")
+    values = {"sampling": {"name": sampling, "fraction": 0.3}, "server": {"name": server}, "learner": {"name": learner}}
+    return load_config(values).model_dump(mode="json")  # the share of clients is that of all presets

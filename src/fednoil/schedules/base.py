@@ -1,0 +1,40 @@
+"""The contract of a schedule: how many local epochs a round has."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from fednoil.plugins import About
+from fednoil.section import Section
+
+
+class ScheduleConfig(Section):
+    """The keys every schedule has."""
+
+    name: str = Field(default="constant", description="how local epochs go on from round to round")
+
+
+class Schedule(ABC):
+    """Local epochs by round. Rounds count from 1."""
+
+    Config: ClassVar[type[ScheduleConfig]] = ScheduleConfig
+    about: ClassVar[About | None] = None
+
+    def __init__(self, config: Any) -> None:
+        self.config = config
+
+    @abstractmethod
+    def epochs(self, round_idx: int) -> int:
+        """Local epochs T_r of round `round_idx`, at least one."""
+
+    def total(self, rounds: int) -> int:
+        """Σ T_r over rounds 1..rounds."""
+        return sum(self.epochs(r) for r in range(1, rounds + 1))
+
+
+def check_round(round_idx: int) -> None:
+    if round_idx < 1:
+        raise ValueError(f"rounds count from 1, not {round_idx}")

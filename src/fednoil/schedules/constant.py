@@ -1,0 +1,32 @@
+"""The same number of local epochs in every round, and one more in the first ones if a total asks for it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from fednoil.plugins import About
+from fednoil.schedules.base import Schedule, ScheduleConfig, check_round
+
+
+class ConstantConfig(ScheduleConfig):
+    name: Literal["constant"] = "constant"
+    epochs: int = Field(default=30, ge=1, description="local epochs in every round")
+    extra_rounds: int = Field(default=0, ge=0, description="one more epoch in each of the first so many rounds")
+
+
+class Constant(Schedule):
+    Config = ConstantConfig
+    about = About(title="The same number of local epochs in every round")
+    config: ConstantConfig
+
+    @classmethod
+    def matching(cls, schedule: Schedule, rounds: int) -> Constant:
+        """The constant schedule with exactly the same total over `rounds` rounds."""
+        epochs, extra = divmod(schedule.total(rounds), rounds)
+        return cls(ConstantConfig(epochs=epochs, extra_rounds=extra))
+
+    def epochs(self, round_idx: int) -> int:
+        check_round(round_idx)
+        return self.config.epochs + (round_idx <= self.config.extra_rounds)
