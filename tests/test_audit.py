@@ -181,7 +181,7 @@ def test_an_unfinished_run_is_told(trained: Path, tmp_path: Path, monkeypatch: p
     monkeypatch.setattr("fednoil.audit.cases.load_run", early)
     status, told, _ = fednoil("audit", trained / "run", "--out", tmp_path / "audit")
     assert status == 0
-    assert "the run is unfinished: this rests on round 2 of 6" in told
+    assert "the run is unfinished: this audit uses round 2 of 6" in told
 
 
 def test_samples_held_out_are_told_and_clean_labels_need_no_budget(values: dict[str, Any], tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_samples_held_out_are_told_and_clean_labels_need_no_budget(values: dict[
     for entry in json.loads(told)["clients"]:
         held = round(entry["samples"] / 3)
         assert f"{held} samples held out by data.validation are not audited" in entry["notices"]
-    assert "this run has none by its noise.kind" in refused("audit", tmp_path / "run", "--budget", "10")
+    assert "this run has none (noise.kind)" in refused("audit", tmp_path / "run", "--budget", "10")
     assert not (tmp_path / "run" / "budget").exists()
 
 

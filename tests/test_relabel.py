@@ -250,7 +250,7 @@ def test_bad_files_and_places(photos: Path, tmp_path: Path, tiny_npz: Path) -> N
     (tmp_path / "there").symlink_to("nowhere")
     assert "exists already" in refused(*args, photos)
     assert "exists already" in refused(*args, tmp_path / "there")
-    assert "which is no folder" in refused(*args, tmp_path / "a" / "b")
+    assert "which is not a folder" in refused(*args, tmp_path / "a" / "b")
     assert "inside the data" in refused(*args, photos / "train" / "new")
     place = ("--out", tmp_path / "out")
     for data, message in (

@@ -1,4 +1,4 @@
-"""Which labels are wrong: what a model and the rounds before it say of each given label, on the client alone."""
+"""Which labels are wrong: what the final model and earlier rounds say about each given label, on the client alone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["METHODS", "estimates", "run_audit"]
 
 
 def estimates(cases: Cases, method: str = "channel") -> list[Estimate]:
-    """What is thought of each client's labels."""
+    """The estimate for each client's labels."""
     for case in cases.clients:
         if not np.isfinite(case.probabilities).all():
             raise UserError(
@@ -42,7 +42,7 @@ def run_audit(cases: Cases, out: Path, method: str = "channel") -> dict[str, Any
     found = estimates(cases, method)
     table, summary = files.make_table(cases, found), files.summarise(cases, found, method)
     out.mkdir(parents=True, exist_ok=True)
-    (out / files.SUMMARY).unlink(missing_ok=True)  # which says that an audit is whole
+    (out / files.SUMMARY).unlink(missing_ok=True)  # its presence says that the audit is complete
     page.write_page(out, table, summary, cases.images)
     files.write_audit(out, table, summary)
     return summary

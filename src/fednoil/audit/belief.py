@@ -1,10 +1,10 @@
-"""How far a model's class probabilities are believed, before they are held against labels.
+"""How far a model's class probabilities are believed before they are compared with labels.
 
-A model hesitates after few rounds and is too sure after many. Where its accuracy is known from a test set it is taken
-at that: a hesitant model's probabilities are sharpened, and a sure one's are blurred, not evenly but between classes
-that it confuses itself. Which those are is seen without any label, from where it puts its second thoughts. A client
-that holds mostly images of a class that the model misses looks as if it held others; with the accuracy of each class
-its shares are found from what the model says, without any label too.
+A model hesitates after few rounds and is overconfident after many. Where its accuracy is known from a test set, its
+probabilities are adjusted to it: a hesitant model's are sharpened, an overconfident one's are blurred, not evenly but
+between the classes that it confuses. Which those are shows without any label, in its second choices. A client that
+holds mostly images of a class that the model misses seems to hold other classes; given the accuracy on each class, its
+true class shares are estimated from the predictions, again without any label.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-_FLOOR = 1e-6  # the least chance of a class; a larger one would make the most suspicious labels all alike
+_FLOOR = 1e-6  # least probability of a class; a larger one would make the most suspicious labels all equal
 _MOST = 0.8  # of a class's images may be missed; half of that where only the accuracy on all of them is known
 _ROUNDS = 50
 
@@ -21,9 +21,9 @@ _ROUNDS = 50
 def believed(
     probabilities: np.ndarray, accuracy: float | None, per_class: Sequence[float | None] = ()
 ) -> tuple[np.ndarray, np.ndarray]:
-    """What the model says [n, C], no less sure than it is right, and what to make of it [n, C]: no more sure either.
+    """The probabilities [n, C] sharpened to the model's accuracy, and these blurred to it [n, C].
 
-    `accuracy` is in percent, as is that of each class's images [C], None where it is unknown.
+    `accuracy` is in percent, as is the accuracy on each class's images [C]; None where it is unknown.
     """
     said = _sharpened(probabilities, accuracy)
     displaced = _displaced(said, accuracy, per_class)
@@ -32,7 +32,7 @@ def believed(
 
 
 def mistaken(probabilities: np.ndarray, accuracy: float | None) -> float:
-    """The share of images on which the model is wrong, by its own account or by a test set if that is worse."""
+    """The share of images on which the model is wrong, by its own estimate, or by a test set if that is worse."""
     known = 0.0 if accuracy is None else 1 - accuracy / 100
     return max(1 - float(probabilities.max(1).mean()), known)
 
@@ -51,9 +51,9 @@ def soft(probabilities: np.ndarray, temperature: float) -> np.ndarray:
 
 
 def _sharpened(probabilities: np.ndarray, accuracy: float | None) -> np.ndarray:
-    """The probabilities [n, C], made sharper where the model expects to be right less often than it is.
+    """The probabilities [n, C], sharpened where the model is correct more often than it expects.
 
-    Labels would else be explained by its hesitation.
+    Otherwise its hesitation would explain the labels.
     """
     target = 0.0 if accuracy is None else min(accuracy / 100, 0.99)
     low, high = 0.02, 1.0  # temperatures

@@ -1,4 +1,4 @@
-"""What cleaning buys: a run's labels put right in part, the most suspicious or random ones, and trained on again."""
+"""What cleaning buys: correct some of a run's labels, the most suspicious or random ones, and train again."""
 
 from __future__ import annotations
 
@@ -51,16 +51,16 @@ def simulate(
 ) -> Iterator[Bought]:
     """Train with nothing corrected, and for each budget with the most suspicious and with random labels looked at.
 
-    Whoever looks at a label puts it right, which needs true labels; everything else is as in the run. Data
-    without them, or without a wrong one, are refused at once; each training begins when its result is asked for.
+    Checking a label corrects it, which needs true labels; everything else is as in the run. Data without true labels,
+    or without a wrong one, are refused at once; each training starts when its result is requested.
     """
     true = experiment.setting.truth.labels
     if true is None:
-        raise UserError("--budget plays somebody who knows the true labels, and of this run's data they are unknown")
-    if all(np.array_equal(*labels) for labels in zip(experiment.setting.labels.given, true, strict=True)):
         raise UserError(
-            "--budget puts wrong labels right, and this run has none by its noise.kind; nothing would change"
+            "--budget simulates somebody who knows the true labels, and those of this run's data are unknown"
         )
+    if all(np.array_equal(*labels) for labels in zip(experiment.setting.labels.given, true, strict=True)):
+        raise UserError("--budget corrects wrong labels, and this run has none (noise.kind); nothing would change")
     plans = [("none", 0.0), *((order, b) for b in budgets for order in ("suspicious", "random"))]
 
     def played(number: int, order: str, percent: float) -> Bought:
@@ -106,7 +106,7 @@ def _trained(
 
 
 def _chosen(experiment: Experiment, found: Sequence[Estimate], order: str, percent: float) -> Iterator[np.ndarray]:
-    """Which rows of each client somebody looks at."""
+    """Which rows of each client are checked."""
     for client, estimate in enumerate(found):
         count = round(percent / 100 * len(estimate.p_wrong))
         if order == "suspicious":

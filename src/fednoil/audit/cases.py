@@ -1,7 +1,7 @@
-"""What an audit is about: each client's given labels, and all that is remembered of them and known at the end.
+"""What an audit examines: each client's given labels, and everything that is remembered about them.
 
-For a run it is the clients of its checkpoint, for a site with nothing but a model its own files. Either way the last
-word is the final model's look at every sample; what earlier rounds left comes before it.
+For a run these are the clients of its checkpoint; for a site that has only a model, its own files. Either way the last
+look at every sample is the final model's; what earlier rounds left comes before it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from fednoil.tensors import Tensors, cpu
 class Case:
     """One client's samples: what each is called, its row in the data, its given label, and its evidence.
 
-    `true` [n] is there where true labels are known, for measuring the audit and nothing else.
+    `true` [n] is present where true labels are known, only to measure the audit.
     """
 
     client: str | None
@@ -115,7 +115,7 @@ def of_data(
     labels = torch.from_numpy(given)
     bundle, look = evidence.start([labels], len(model.class_names)), _look(model, images)
     bundle = evidence.add_looks(bundle, [len(labels)], {0: look})
-    # On other images than its run's test set a model may do worse, and if it does it often says so.
+    # On images unlike its run's test set a model may do worse, and then it is often less confident.
     accuracy = None if model.accuracy is None else min(model.accuracy, 100 * float(look.max(1).values.mean()))
     less = 1.0 if accuracy is None or not model.accuracy else accuracy / model.accuracy
     case = Case(
@@ -146,13 +146,15 @@ def load_run(path: Path, data_dir: Path | None = None) -> tuple[Experiment, RunS
     experiment = make_experiment(config, data_dir)
     checkpoints = Checkpoints(path / CHECKPOINT, hashes_of(experiment))
     if not checkpoints.exists():
-        raise UserError(f"{path} has no checkpoint yet; let the run come to one (run.checkpoint_every) or to its end")
+        raise UserError(
+            f"{path} has no checkpoint yet; wait until the run has written one (run.checkpoint_every) or has ended"
+        )
     return experiment, checkpoints.load()
 
 
 def _unfinished(experiment: Experiment, state: RunState) -> tuple[str, ...]:
     played, planned = state.round_idx, experiment.config.train.rounds
-    return () if played >= planned else (f"the run is unfinished: this rests on round {played} of {planned}",)
+    return () if played >= planned else (f"the run is unfinished: this audit uses round {played} of {planned}",)
 
 
 def _held_out(experiment: Experiment, client: int) -> tuple[str, ...]:
@@ -180,7 +182,7 @@ def final_bundle(experiment: Experiment, state: RunState, device: torch.device) 
 
 
 def final_looks(experiment: Experiment, state: RunState, device: torch.device) -> dict[int, torch.Tensor]:
-    """What each client's final model makes of its samples: class probabilities [n, C], by client."""
+    """Class probabilities [n, C] of each client's samples by its final model, by client."""
     bench, images, loaded, looks = make_bench(experiment, device), experiment.setting.dataset.train.images, None, {}
     for k, part in enumerate(experiment.setting.parts):
         received = experiment.server.model_for(state.final, k)
@@ -195,7 +197,7 @@ def final_looks(experiment: Experiment, state: RunState, device: torch.device) -
 
 
 def duplicates(items: Sequence[str], images: Sequence[np.ndarray] | np.ndarray) -> tuple[tuple[str, ...], ...]:
-    """The groups of items whose pixels are the same."""
+    """Groups of items with identical pixels."""
     groups: dict[bytes, list[str]] = {}
     for item, image in zip(items, images, strict=True):
         groups.setdefault(hashlib.sha256(np.ascontiguousarray(image).data).digest(), []).append(item)

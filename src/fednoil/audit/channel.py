@@ -1,10 +1,10 @@
-"""A client's labels as the output of a noisy channel: an image of true class c gets the label g with chance T[c, g].
+"""A client's labels as the output of a noisy channel: an image of true class c gets label g with probability T[c, g].
 
 T and the client's share of each class are fitted by expectation-maximisation to class probabilities and given labels,
-so that a client that always errs in one direction, or has few of some class, is understood as such. T leans towards
-errors that go to all other classes alike, or from each class mostly to one other; towards which of them and how much is
-found from the data (empirical Bayes, with Dirichlet priors on the rows). Without this the model's own confusions would
-be taken for the client's.
+so that a client that always errs in one direction, or has few samples of a class, is recognised as such. T is
+regularised towards errors that go to all other classes equally, or from each class mostly to one other; which of them
+and how strongly is estimated from the data (empirical Bayes, with Dirichlet priors on the rows). Without this the
+model's own confusions would be attributed to the client.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MOST = 0.9  # of the errors go in a class's one direction: the rest keeps a wro
 class Channel:
     """T [C, C], true by given class, and the classes' shares over the model's [C].
 
-    `alike`: whether errors go to all other classes alike, as they do where rows lean that way by more than a label a
+    `alike`: whether errors go to all other classes equally; true where the rows favour that by more than one label per
     class.
     """
 

@@ -35,7 +35,7 @@ class Source(ABC):
     places: tuple[Path, ...] = ()  # folders that the copy must not lie in
     named: bool = True  # or classes are numbers
     hint: str = ""  # how a class of the folder {} is added to the data
-    alone: bool = True  # has test images, so that it is trained on alone; a site among several may lack classes
+    alone: bool = True  # has test images, so it is trained on alone; one site of several may lack classes
 
     @property
     def train(self) -> np.ndarray:
@@ -55,7 +55,7 @@ class Source(ABC):
         return index
 
     def class_of(self, name: str) -> str:
-        """What the data call the class that decisions call so."""
+        """The data's name for a class of the decisions."""
         return name
 
     @abstractmethod
@@ -66,7 +66,7 @@ class Source(ABC):
 class FolderSource(Source):
     """`train/<class>/…` and `test/<class>/…`, or as an audit reads a site's pictures, `<class>/…` or `train/<class>/…`.
 
-    A picture with another label moves to that class's folder; what is no picture stays where it is.
+    A picture with a new label moves to that class's folder; other files stay where they are.
     """
 
     def __init__(self, root: Path) -> None:
@@ -115,7 +115,7 @@ class FolderSource(Source):
         return name if name in self.classes else folder.folder_name(name)
 
     def targets(self, labels: np.ndarray) -> list[Path | None]:
-        """Where each picture goes, relative to the copy; who stays keeps his name, who comes may get a number."""
+        """Where each picture goes, relative to the copy; one that moves may get a number."""
         moved = labels != self.labels
         taken = {_key(path) for path, moves in zip(self.paths, moved, strict=True) if not moves}
         taken |= {_key(path) for path in self._others}
@@ -275,7 +275,7 @@ def _open_manifest(path: Path, dataset: str | None, data_dir: Path | None) -> Ma
     elif (path.parent / "config.toml").is_file():
         name = str(read_toml(path.parent / "config.toml").get("data", {}).get("name", MINI))
     else:
-        raise UserError(f"manifest:{path} lies in no run's folder; say what it is about: --dataset NAME (data.name)")
+        raise UserError(f"manifest:{path} is not in a run's folder; name its data: --dataset NAME (data.name)")
     return ManifestSource(path, datasets.load(datasets.DataConfig(name=name), data_dir, site=True))
 
 

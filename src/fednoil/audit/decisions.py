@@ -1,7 +1,7 @@
 """What a person decided about labels, as the CSV file that the audit's page exports.
 
 One line a sample: `client, item, index, given, decision, label`. A cell that a spreadsheet would take for a formula
-has an apostrophe in front, which is taken away again here.
+has a leading apostrophe, which is removed here.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Decision:
 
 
 def read_decisions(path: Path) -> list[Decision]:
-    """Every line of a decisions file, checked by itself; what the lines mean is the data's to say."""
+    """Every line of a decisions file, each checked by itself; what it refers to is checked against the data."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file, strict=True)
@@ -75,7 +75,7 @@ def _decision(where: str, header: list[str], line: list[str]) -> Decision:
     if action not in ACTIONS:
         raise UserError(f"{where}: decision '{action}' must be {', '.join(ACTIONS)}{nearest(action, ACTIONS)}")
     if not given:
-        raise UserError(f"{where} has no given label; without it nobody can tell whether the decision is still right")
+        raise UserError(f"{where} has no given label; without it the decision can't be checked against the data")
     if not label and action in ("accept", "change"):
         raise UserError(f"{where}: decision '{action}' has no label; write the class that the sample gets")
     if action == "reject" and label not in ("", given):

@@ -1,4 +1,4 @@
-"""When an audit should not be believed: what speaks against the model that it rests on."""
+"""When not to trust an audit: doubts about the model that it uses."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _CHANCE = 2.0  # standard deviations above chance
 
 
 def doubts(probabilities: np.ndarray, given: np.ndarray, ratio: float, accuracy: float | None) -> list[str]:
-    """What to know of a model with class probabilities [n, C] for samples with `given` labels [n], `ratio` of them
-    thought wrong; `accuracy` in percent, if it is known from a test set.
+    """Warnings about a model with class probabilities [n, C] for samples with `given` labels [n], `ratio` of them
+    estimated to be wrong; `accuracy` in percent, if it is known from a test set.
 
-    What it expects itself counts, or what a test set has shown if that is worse: networks are surer than right.
+    The model's own expectation counts, or a test set's result if that is worse: networks are overconfident.
     """
     mistakes = mistaken(probabilities, accuracy)
     how = f"the model is mistaken on about {100 * mistakes:.0f} % of test images"

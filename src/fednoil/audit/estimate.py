@@ -1,11 +1,10 @@
-"""From class probabilities to wrong labels: for each sample the chance that its given label is wrong, for each client
-its noise.
+"""From class probabilities to wrong labels: the probability that each given label is wrong, and each client's noise.
 
-What the model says is taken for as right as it is (`fednoil.audit.belief`), the client's labels for the output of a
-noisy channel (`fednoil.audit.channel`), and Bayes' rule gives the chances. One thing is left: the model was trained on
-these labels, and repeats some of the wrong ones, so that the more of them a client has the more are missed. Where its
-errors go to all classes alike, the labels that the model could hardly mistake show how many there are, and its
-agreement with the given labels is discounted until the chances say so too. Nothing here needs true labels.
+The model's probabilities are calibrated to its accuracy (`fednoil.audit.belief`), the client's labels are modelled as
+the output of a noisy channel (`fednoil.audit.channel`), and Bayes' rule gives the probabilities. One thing remains: the
+model was trained on these labels and repeats some of the wrong ones, so that more are missed the noisier a client is.
+Where errors go to all classes equally, labels that the model could hardly mistake show how many wrong ones there are,
+and its agreement with the given labels is discounted until the probabilities agree. Nothing here needs true labels.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ _DRAWS, _DRAWN_FROM, _DRAW_ROUNDS = 40, 2000, 15  # of the interval
 
 @dataclass(frozen=True)
 class Estimate:
-    """What is thought of one client's labels.
+    """The estimate for one client's labels.
 
-    For each sample the chance that its label is wrong, whether it is `flagged` as such, and the `suggested` class: of a
-    flagged label the most probable other one, else the most probable. `matrix` [C, C] counts samples by given and
-    estimated true class. `ratio` is the estimated share of wrong labels, and `interval` where it may lie: no confidence
-    interval with a known level, see `_half_width`.
+    For each sample the probability that its label is wrong, whether it is `flagged`, and the `suggested` class: for a
+    flagged label the most probable other class, otherwise the most probable. `matrix` [C, C] counts samples by given
+    and estimated true class. `ratio` is the estimated share of wrong labels, and `interval` a range for it, not a
+    confidence interval with a known level: see `_half_width`.
     """
 
     p_wrong: np.ndarray
@@ -52,8 +51,8 @@ def estimate(
 ) -> Estimate:
     """What class probabilities [n, C] say of one client's given labels [n]; `rng` is for the interval alone.
 
-    `accuracy` is the model's on such images in percent, and `per_class` on those of each class, where they are known: a
-    model is then taken at its accuracy.
+    `accuracy` is the model's on such images in percent, and `per_class` that on each class; where they are known, the
+    model's probabilities are calibrated to them.
     """
     said, q = believed(probabilities, accuracy, per_class)
     channel = fit(q, given, np.ones(len(given)), _ROUNDS)
@@ -75,7 +74,7 @@ def estimate(
 def _unmistakable(said: np.ndarray, given: np.ndarray, mistakes: float) -> tuple[float, float]:
     """The noise ratio by labels that the model would hardly confuse with what it says itself, and its variance.
 
-    Of errors that go to all C − 1 other classes alike, each such pair of classes gets its share. A pair counts if it is
+    If errors go to all C − 1 other classes equally, each such pair of classes gets its share. A pair counts if it is
     confused less than it would be if all of the model's mistakes were spread evenly, and neither class is the one that
     the other is confused with most. Neither the model's confusions nor what it has learnt of similar classes' labels
     has a say here. The variance is of which wrong labels fall on such pairs. Without any the ratio is 0.

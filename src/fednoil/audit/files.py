@@ -24,7 +24,7 @@ from fednoil.records.files import write_json
 
 FORMAT = 1
 LABELS, CSV, SUMMARY, PAGE = "labels.parquet", "labels.csv", "summary.json", "audit.html"
-_CONFUSED = 5  # pairs of classes told of a client
+_CONFUSED = 5  # pairs of classes listed for a client
 
 SCHEMA = pa.schema(
     [
@@ -48,7 +48,7 @@ SCHEMA = pa.schema(
 
 
 def check_folder(out: Path) -> None:
-    """Refuse what is no folder."""
+    """Refuse an --out that is not a folder."""
     if out.exists() and not out.is_dir():
         raise UserError(f"--out {out} is a file; give a folder")
 
@@ -64,17 +64,17 @@ def check_out(out: Path, force: bool) -> None:
         raise UserError(f"--out {out} is not empty and holds no audit; choose another folder")
     if not force:
         what = "an audit already" if whole else "an audit that was not finished"
-        raise UserError(f"{out} holds {what}; add --force to write it anew, or choose another --out")
+        raise UserError(f"{out} holds {what}; add --force to write it again, or choose another --out")
 
 
 def check_outside(out: Path, data: str) -> None:
     """Refuse a folder inside a site's pictures, where it would be one more class of them."""
     form, _, path = data.partition(":")
-    if not path.strip():  # told when it is read
+    if not path.strip():  # reported when it is read
         return
     try:
         top = Path(path).expanduser().resolve()
-    except (OSError, RuntimeError):  # what is wrong with it is told when it is read
+    except (OSError, RuntimeError):  # what is wrong with it is reported when it is read
         return
     if form == "folder" and out.resolve().is_relative_to(top):
         raise UserError(f"--out {out} is inside the data {data}, which stay as they are; choose another folder")
@@ -119,7 +119,7 @@ def told(clients: Sequence[dict[str, Any]]) -> dict[str, list[str]]:
 
 
 def write_audit(out: Path, table: pa.Table, summary: dict[str, Any]) -> None:
-    """Write the files; the summary, which says that the audit is whole, comes last."""
+    """Write the files; the summary, whose presence marks the audit as complete, comes last."""
     buffer = io.BytesIO()
     pq.write_table(table, buffer)
     write_bytes(out / LABELS, buffer.getvalue())

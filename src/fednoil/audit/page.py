@@ -1,7 +1,7 @@
-"""The audit as one self-contained page: pictures with given and suggested labels, to be decided on and exported.
+"""The audit as one self-contained page: pictures with given and suggested labels, to decide on and export.
 
-Pictures lie in the file as sheets of a hundred, the most suspicious first, and the page decodes a sheet when one of
-its pictures is looked at. So 50,000 of 32×32 pixels are one file that opens at once.
+Pictures are stored in the file as sheets of a hundred, the most suspicious first, and the page decodes a sheet when one
+of its pictures is shown. So 50,000 pictures of 32×32 pixels are one file that opens at once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fednoil.audit.files import PAGE, told
 from fednoil.files import write_bytes
 
 LIMIT = 50_000
-"""How many pictures the page shows at most, unless it is told otherwise."""
+"""The most pictures that the page shows by default."""
 
 _PIXELS = LIMIT * 32 * 32  # of all pictures together: keeps the file below about 60 MB, whatever their number
 _LARGEST, _SMALLEST = 96, 32  # longest side of a picture on a sheet

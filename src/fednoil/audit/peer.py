@@ -1,4 +1,4 @@
-"""cleanlab's method on the same probabilities, for whoever prefers it; an optional extra.
+"""cleanlab's method on the same probabilities, as an alternative; an optional extra.
 
 Northcutt, Jiang and Chuang, "Confident Learning", JAIR 2021: a label is an issue where the model is more confident of
 another class than it usually is of that class's own samples.
@@ -27,8 +27,8 @@ def estimate(
 ) -> Estimate:
     """What cleanlab makes of class probabilities [n, C] and one client's given labels [n].
 
-    `p_wrong` is one less its label quality score, which orders labels and is no chance. The interval is a bootstrap's;
-    the model's accuracy has no say in it.
+    `p_wrong` is 1 minus its label quality score, which orders labels but is not a probability. The interval is a
+    bootstrap's; the model's accuracy is not used.
     """
     cleanlab = _cleanlab()
     q = np.asarray(probabilities, np.float64) + 1e-12  # a class that is ruled out may be the only one left

@@ -1,7 +1,7 @@
 """Decisions applied to a copy of the data: all of them or none, and never in place.
 
-Every decision is held against the data first: an unknown sample or class, a label that is no longer the given one, or
-a second decision about one sample ends it before anything is written.
+Every decision is checked against the data first: an unknown sample or class, a label that is no longer the given one,
+or a second decision about one sample stops it before anything is written.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def relabel(
 ) -> Outcome:
     """Apply a decisions file to a copy of `data` (`folder:`, `npz:`, `parquet:` or `manifest:`) at `out`.
 
-    A manifest that lies in no run's folder needs `dataset`, the `data.name` it is about; data that number their classes
+    A manifest outside a run's folder needs `dataset`, the `data.name` it is about; data that number their classes
     need the `model` that they were audited with, whose names the decisions have.
     """
     found = read_decisions(decisions)
@@ -76,7 +76,7 @@ def _check_out(out: Path, source: Source) -> None:
     if os.path.lexists(out):
         raise UserError(f"--out {out} exists already; choose another, nothing is overwritten")
     if not out.parent.is_dir():
-        raise UserError(f"--out {out} is in {out.parent}, which is no folder; make it first")
+        raise UserError(f"--out {out} is in {out.parent}, which is not a folder; create it first")
     inside = next((place for place in source.places if out.parent.resolve().is_relative_to(place.resolve())), None)
     if inside is not None:
         raise UserError(f"--out {out} is inside the data {inside}, which stay as they are; choose another place")
@@ -149,7 +149,7 @@ def _check_left(source: Source, labels: np.ndarray) -> None:
 
 @contextlib.contextmanager
 def _whole(out: Path) -> Iterator[Path]:
-    """A place to write beside `out`; it becomes `out` in one step at the end, and goes if that isn't reached.
+    """A place to write beside `out`; it becomes `out` in one step at the end, and is removed if that isn't reached.
 
     Only a process that is killed leaves it; the next one with the same `out` removes it.
     """
@@ -161,7 +161,7 @@ def _whole(out: Path) -> Iterator[Path]:
         lock = _locked(place)
         yield place / out.name
         if os.path.lexists(out):
-            raise UserError(f"--out {out} has come into being meanwhile; choose another, nothing is overwritten")
+            raise UserError(f"--out {out} was created in the meantime; choose another, nothing is overwritten")
         (place / out.name).rename(out)
     except (OSError, UserError) as error:
         why = str(error)
