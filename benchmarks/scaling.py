@@ -95,7 +95,7 @@ class Case:
         learner, client = self.experiment.learner, self.executor.clients[0]
         assert isinstance(learner, FedNoil)
         samples = len(client)
-        labelled = learner.labelled_size(client, {"confidence": torch.zeros(samples)}, 1)
+        labelled = learner.labelled_size(client, {"confidence": torch.zeros(samples)})
         steps, batch_x, batch_u = learner.epoch_shape(labelled, samples - labelled, True)
         return steps * self.experiment.schedule.epochs(1) * len(self.experiment.setting.parts), batch_x + batch_u
 

@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from made_fednoil import learner, make
+from made_fednoil import learner, make, plus
 
 from fednoil import rounds
-from fednoil.augment import strong
 from fednoil.experiment import make_executor
 from fednoil.learners import fednoil_plus
 from fednoil.learners.base import Client, Turn
@@ -74,14 +73,12 @@ def test_auto_leaves_room_and_balances_only_auto() -> None:
         {"confidence": torch.cat([torch.full((60,), 0.999), torch.full((40,), 0.001)])},
         client_of(torch.zeros(100).long()),
     )
-    exact = learner(explore=0.0).labelled_size(client, sure, 1)
-    assert exact == pytest.approx(60, abs=2)
-    assert learner(explore=0.5).labelled_size(client, sure, 1) == pytest.approx(80, abs=2)
-    assert learner(frac=0.35, explore=0.5).labelled_size(client, sure, 1) == 35
-    assert learner().unlabelled_weight(80, 20, 1) == 0.25
-    assert learner().unlabelled_weight(20, 80, 1) == 1.0
-    assert learner(balance=False).unlabelled_weight(80, 20, 1) == 1.0
-    assert learner(frac=0.8).unlabelled_weight(80, 20, 1) == 1.0
+    assert plus(aside=0.0).labelled_size(client, sure) == pytest.approx(60, abs=2)
+    assert learner().labelled_size(client, sure) == pytest.approx(68, abs=2)  # and a fifth of the other 40
+    assert learner(frac=0.35).labelled_size(client, sure) == 35
+    assert learner().unlabelled_weight(80, 20) == 0.25
+    assert learner().unlabelled_weight(20, 80) == 1.0
+    assert learner(frac=0.8).unlabelled_weight(80, 20) == 1.0
 
 
 def test_the_weight_reaches_the_loss(fednoil_values: dict[str, Any]) -> None:
@@ -111,7 +108,7 @@ def test_the_weight_reaches_the_loss(fednoil_values: dict[str, Any]) -> None:
 def learnt_by_heart(aside: float) -> float:
     """The share of clean labels that a client finds with 1,000 labels, four of five wrong. The model is right about
     every image but those whose labels it was trained on: there it says what was given."""
-    method, labels = learner(aside=aside), torch.arange(1000) % 10
+    method, labels = plus(aside=aside), torch.arange(1000) % 10
     true = torch.where(torch.arange(1000) // 10 % 5 == 0, labels, (labels + 1 + torch.arange(1000) // 50 % 9) % 10)
     said = labels.clone()
     spared = method.set_aside(1000, CPU)
@@ -127,10 +124,17 @@ def test_labels_learnt_by_heart_look_clean_unless_some_were_set_aside() -> None:
     assert learnt_by_heart(0.3) == pytest.approx(0.2, abs=0.04)
 
 
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some labels are set aside however few they are."""
+    monkeypatch.setattr(fednoil_plus, "_FEW", 1)
+
+
+@pytest.mark.usefixtures("few")
 @pytest.mark.parametrize("draw", ["client", "class", "floor"])
 def test_what_is_set_aside_is_never_drawn(draw: str) -> None:
     """Not even where its labels are the likeliest, and its classes are others than the rest's; all of it is in D^u."""
-    method = learner(aside=0.2, draw=draw)
+    method = plus(aside=0.2, draw=draw)
     aside = method.set_aside(50, CPU)
     assert aside.tolist() == list(range(2, 50, 5))
     weight, labels = torch.full((2, 50), 1e-9), torch.zeros(2, 50).long()
@@ -140,11 +144,12 @@ def test_what_is_set_aside_is_never_drawn(draw: str) -> None:
     assert bool((rest.view(2, 20, 10).sort(2).values == torch.stack([aside, aside + 50])[:, None]).all())
 
 
+@pytest.mark.usefixtures("few")
 @pytest.mark.parametrize(("draw", "share"), [("class", 5.0), ("floor", 2.5)])
 def test_a_class_has_its_share_of_what_is_not_set_aside(draw: str, share: float) -> None:
     """Of 50 labels 10 are set aside, all of class 1 and the likeliest. Of the 40 that can be drawn 10 are of class 1
     and hardly likely: it has a quarter of D^x, 5 of 20, and with a floor half of that."""
-    method = learner(aside=0.2, draw=draw)
+    method = plus(aside=0.2, draw=draw)
     aside, rare = method.set_aside(50, CPU), torch.arange(0, 50, 5)
     weight, labels = torch.ones(1, 50), torch.zeros(1, 50).long()
     weight[:, aside], weight[:, rare] = 1e9, 1e-9
@@ -157,15 +162,15 @@ def test_sizes_are_of_what_is_not_set_aside() -> None:
     labels = torch.arange(100) % 10
     right = torch.full((100, 10), 0.001).scatter_(1, labels[:, None], 0.991)
     state = {"confidence": right[torch.arange(100), labels], "probabilities": right}
-    assert learner(aside=0.2).labelled_size(client_of(labels), state, 1) == pytest.approx(77, abs=1)
-    assert learner(aside=0.2, warmup=1).labelled_size(client_of(labels), state, 1) == 80
-    assert learner(aside=0.2, frac=0.35).labelled_size(client_of(labels), state, 1) == 35
-    assert learner(aside=0.2).set_aside(4, CPU).tolist() == []  # too few: the estimate is of all labels
+    assert plus(aside=0.4).labelled_size(client_of(labels), state) == pytest.approx(58, abs=1)  # of 60
+    assert plus(aside=0.4, frac=0.35).labelled_size(client_of(labels), state) == 35
+    assert plus(aside=0.4).set_aside(74, CPU).tolist() == []  # too few: the estimate is of all labels
 
 
+@pytest.mark.usefixtures("few")
 def test_whole_rounds_spare_the_same_labels(fednoil_values: dict[str, Any]) -> None:
     """Round after round and in every epoch, so that no turn learns them by heart."""
-    experiment = make(fednoil_values, frac="auto", aside=0.25)
+    experiment = make(fednoil_values, name="fednoil-plus", frac="auto", aside=0.25)
     executor, state = make_executor(experiment, CPU), rounds.start(experiment)
     for _ in range(3):
         state, _ = rounds.play(experiment, executor, state)
@@ -176,46 +181,8 @@ def test_whole_rounds_spare_the_same_labels(fednoil_values: dict[str, Any]) -> N
     assert int(drawn.sum()) > 0
 
 
-def test_strong_views_decide_where_the_survey_has_them() -> None:
-    """Plain views of labels learnt by heart say what was given, strong ones what is seen."""
-    labels = torch.arange(400) % 10
-    seen = torch.where(torch.arange(400) // 10 % 2 == 0, labels, (labels + 1 + torch.arange(400) // 40) % 10)
-    plain, strongly = (torch.full((400, 10), 0.01).scatter_(1, said[:, None], 0.91) for said in (labels, seen))
-    state = {"confidence": plain[torch.arange(400), labels], "probabilities": plain}
-    method, client = learner(estimate="strong"), client_of(labels)
-    assert method.clean_share(client, state) > 0.97
-    right = float((seen == labels).float().mean())
-    assert method.clean_share(client, {**state, "strongly": strongly}) == pytest.approx(right, abs=0.05)
-
-
-def test_strong_views_are_asked_for_anew_each_turn_and_by_auto_alone(fednoil_values: dict[str, Any]) -> None:
-    experiment = make(fednoil_values, frac="auto", estimate="strong", ssl=False)
-    client = make_executor(experiment, CPU).clients[0]
-    asked = [experiment.learner.asks(client, Turn(1, 1, Seed(seed)))["strong"] for seed in (0, 0, 1)]
-    assert torch.equal(asked[0], asked[1])
-    assert not torch.equal(asked[0], asked[2])
-    assert len(asked[0]) == len(client)
-    fixed = make(fednoil_values, frac=0.35)
-    assert fixed.learner.asks(client, Turn(1, 1, Seed(0))) == {}
-
-
-def test_an_estimate_by_strong_views_is_that_of_these_views(fednoil_values: dict[str, Any]) -> None:
-    experiment = make(fednoil_values, frac="auto", estimate="strong", ssl=False)
-    executor = make_executor(experiment, CPU)
-    bench, client, method, turn = executor.bench, executor.clients[0], experiment.learner, Turn(1, 1, Seed(0))
-    bench.load(experiment.initial_model(), {})
-    state = bench.open(client, {}, turn)
-    images = strong(client.pool, client.index, method.asks(client, turn)["strong"])
-    with torch.no_grad():
-        bench.nets["model"].eval()
-        wanted = torch.softmax(bench.nets["model"](images), dim=1)
-    assert torch.allclose(state["strongly"], wanted, atol=1e-6)
-    share = calibrated_share(wanted, client.labels)
-    assert method.labelled_size(client, state, 1) == int((share + 0.2 * (1 - share)) * len(client) + 0.5)
-
-
-@pytest.mark.parametrize("keys", [{"aside": 0.3, "posterior": True}, {"estimate": "strong"}], ids=str)
-def test_other_estimates_keep_the_contract(keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("keys", [{"aside": 0.3}, {"aside": 0.0}], ids=str)
+def test_other_estimates_keep_the_contract(keys: dict[str, Any]) -> None:
     """Through checkpoints and in any order of clients: nothing has to be remembered for them."""
-    monkeypatch.setattr(fednoil_plus, "_FEW", 1)
     check_learner("fednoil-plus", servers=["fedavg", "apfl"], xi=0.3, **keys)

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fednoil.config import Config, load_config, merge, parse_set, preset, preset_names, read_toml, to_toml
-from fednoil.config.schema import TrainConfig
 from fednoil.errors import UserError
 from fednoil.schedules import make
 
@@ -277,13 +276,3 @@ def test_a_truth_value_is_no_number(text: str) -> None:
     values.setdefault("learner", {}).setdefault("name", "fednoil")
     with pytest.raises(UserError, match=r"true and false are no value"):
         load_config(values)
-
-
-@pytest.mark.parametrize("key", sorted(TrainConfig.later))
-def test_a_later_key_counts_once_it_is_set(values: dict[str, Any], key: str) -> None:
-    set_to = {"lr_rounds": "cosine", "lr_rounds_end": 0.5, "lr_turn": "linear", "lr_turn_end": 0.5, "clip": 1.0}
-    plain, changed = load_config(values), copy.deepcopy(values)
-    changed["train"][key] = set_to.get(key, True)
-    assert load_config(changed).hash() != plain.hash()
-    changed["train"][key] = TrainConfig.model_fields[key].default
-    assert load_config(changed).hash() == plain.hash()

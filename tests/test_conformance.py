@@ -43,13 +43,6 @@ def test_methods_of_ones_own_meet_all_that_those_of_the_package_do(monkeypatch: 
     assert met[-1][0] == {"name": "my_module:Mine", "trim": 0.1}
 
 
-@pytest.mark.parametrize("keys", [{"statistics": "measure"}, {"step": 0.5}])
-def test_keys_of_all_servers_are_part_of_it(keys: dict[str, Any]) -> None:
-    """Statistics that clients measure cross as well, and the new model with them."""
-    for name in ("fedavg", "apfl", "krum"):
-        check_server(name, learners=["dividemix"], **keys)
-
-
 def test_the_tiny_federation_shows_what_it_should() -> None:
     """Clusters split, personal models are kept by clients that train again, after a pause as well, and sizes differ."""
     config = federation.tiny_config({"name": "cfl", **SERVER_KEYS["cfl"]}, {"name": "erm"})

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from made_fednoil import learner, make
+from made_fednoil import learner, make, plus
 
 from fednoil import rounds
 from fednoil.executors.base import Job
@@ -102,10 +102,10 @@ def test_uniform_local_sampling_ignores_confidence() -> None:
     client = Client(0, torch.empty(0), torch.arange(100), torch.arange(100) % 10)
     method = learner(local_sampling="uniform")
     labels = client.labels[None]
-    weight = method.judged(client, state)["weight"][None]
+    weight = method.weights(state)[None]
     labelled, _ = method.split(weight, labels, 35, Seeds((Seed(0),)), range(2000))
     assert float((labelled < 50).float().mean()) == pytest.approx(0.5, abs=0.01)
-    weight = learner().judged(client, state)["weight"][None]
+    weight = learner().weights(state)[None]
     labelled, _ = learner().split(weight, labels, 35, Seeds((Seed(0),)), range(200))
     assert float((labelled < 50).float().mean()) == 1.0
 
@@ -146,7 +146,7 @@ def test_any_beginning_of_an_order_by_class_has_classes_by_frequency(labels: lis
 def test_a_rare_class_is_drawn_as_often_as_others_over_epochs() -> None:
     """Twenty labels of one class and one of each of nine others, a third of all drawn: each is in every third D^x."""
     labels = torch.tensor([0] * 20 + list(range(1, 10)))[None]
-    drawn, _ = learner(draw="class").split(torch.ones(1, 29), labels, 10, Seeds((Seed(0),)), range(3000))
+    drawn, _ = plus(aside=0.0, draw="class").split(torch.ones(1, 29), labels, 10, Seeds((Seed(0),)), range(3000))
     often = torch.bincount(drawn.flatten(), minlength=29) / 3000
     assert float((often - 10 / 29).abs().max()) < 0.04
 
@@ -161,7 +161,7 @@ def test_a_class_that_the_model_never_finds_is_drawn_all_the_same(draw: str, sha
     seeds = Seeds((Seed(0), Seed(1)))
     drawn, _ = learner().split(weight, labels, 40, seeds, range(50))
     assert not bool((labels.flatten()[drawn] == 0).any())
-    drawn, rest = learner(draw=draw).split(weight, labels, 40, seeds, range(50))
+    drawn, rest = plus(aside=0.0, draw=draw).split(weight, labels, 40, seeds, range(50))
     counts = (labels.flatten()[drawn] == 0).sum(1)
     assert share - 1 <= int(counts.min()) <= int(counts.max()) <= share + 1
     assert bool((torch.cat([drawn, rest], 1).sort(1).values[:50] == torch.arange(100)).all())
@@ -180,7 +180,7 @@ def test_a_floor_by_hand() -> None:
     at b/2 and is among the first two if that is before the second 0, (1 + a)/4: with a and b in (0, 1) in 3 of 4 D^x.
     The second 1 is due after 1/2, two 0s before that, so no D^x has it."""
     labels, weight = torch.tensor([[0, 0, 0, 0, 1, 1]]), torch.tensor([[1.0, 1.0, 1.0, 1.0, 0.0, 0.0]])
-    drawn, _ = learner(draw="floor").split(weight, labels, 4, Seeds((Seed(0),)), range(10_000))
+    drawn, _ = plus(aside=0.0, draw="floor").split(weight, labels, 4, Seeds((Seed(0),)), range(10_000))
     often = torch.bincount((drawn >= 4).sum(1), minlength=3) / 10_000
     assert often.tolist() == pytest.approx([0.25, 0.75, 0.0], abs=0.02)
 
@@ -190,9 +190,9 @@ def test_a_floor_that_is_met_changes_nothing() -> None:
     labels, seeds = (torch.arange(1000) % 5)[None], Seeds((Seed(0),))
     weight = torch.where(torch.arange(1000) < 500, 0.9, 0.1)[None]
     as_published, _ = learner().split(weight, labels, 200, seeds, range(50))
-    drawn, _ = learner(draw="floor").split(weight, labels, 200, seeds, range(50))
+    drawn, _ = plus(aside=0.0, draw="floor").split(weight, labels, 200, seeds, range(50))
     assert torch.equal(drawn.sort(1).values, as_published.sort(1).values)
-    by_frequency, _ = learner(draw="class").split(weight, labels, 200, seeds, range(50))
+    by_frequency, _ = plus(aside=0.0, draw="class").split(weight, labels, 200, seeds, range(50))
     assert not torch.equal(by_frequency.sort(1).values, as_published.sort(1).values)
 
 

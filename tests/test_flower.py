@@ -25,7 +25,7 @@ from fednoil.errors import UserError
 from fednoil.experiment import make_experiment
 from fednoil.flower.messages import BadMessage, Body, Form, pack, unpack
 from fednoil.flower.server import Assignment, play
-from fednoil.learners import LEARNERS
+from fednoil.learners import LEARNERS, fednoil_plus
 from fednoil.records.compare import describe
 from fednoil.runner import Silent, run
 from fednoil.servers import SERVERS
@@ -53,8 +53,11 @@ def test_the_average_over_rounds_is_the_simulators(federated: Values, tmp_path: 
     assert_same_model(tmp_path / "simulated", tmp_path / "federated")
 
 
-def test_labels_are_set_aside_and_seen_strongly_as_by_the_simulator(federated: Values, tmp_path: Path) -> None:
-    federated["learner"] = {"name": "fednoil", "aside": 0.25, "estimate": "strong"}
+def test_labels_are_set_aside_as_by_the_simulator(
+    federated: Values, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fednoil_plus, "_FEW", 1)
+    federated["learner"] = {"name": "fednoil-plus", "aside": 0.25}
     config = load_config(federated)
     run(config, tmp_path / "simulated", Silent())
     federate(config, tmp_path / "federated", LoopGrid(partitions(tmp_path / "state")))
@@ -353,28 +356,18 @@ def test_state_stays_on_the_node_in_as_many_versions_as_a_resumption_may_need(
     assert not list((tmp_path / "run" / "checkpoint").glob("client-*"))
 
 
-def test_rates_momentum_and_the_servers_step_are_the_simulators(federated: Values, tmp_path: Path) -> None:
-    federated["train"] |= {"lr_rounds": "cosine", "lr_turn": "linear", "keep_momentum": True, "nesterov": True}
-    federated["server"]["step"] = 0.5
+def test_rates_are_the_simulators(federated: Values, tmp_path: Path) -> None:
+    federated["train"] |= {"lr_rounds": "cosine", "nesterov": True}
     config = load_config(federated)
     run(config, tmp_path / "simulated", Silent())
     federate(config, tmp_path / "federated", LoopGrid(partitions(tmp_path / "state")))
     assert_same_model(tmp_path / "simulated", tmp_path / "federated")
 
 
-@pytest.mark.parametrize(
-    ("section", "key", "value", "message"),
-    [
-        ("data", "validation", 0.25, "data.validation = 0.25 is for simulations"),
-        ("server", "statistics", "measure", "server.statistics = 'measure' is for simulations"),
-    ],
-)
-def test_what_only_a_simulation_can_do_is_refused(
-    section: str, key: str, value: Any, message: str, federated: Values, tmp_path: Path
-) -> None:
-    federated[section][key] = value
+def test_what_only_a_simulation_can_do_is_refused(federated: Values, tmp_path: Path) -> None:
+    federated["data"]["validation"] = 0.25
     grid = LoopGrid(partitions(tmp_path / "state"))
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match=r"data\.validation = 0\.25 is for simulations"):
         federate(load_config(federated), tmp_path / "federated", grid)
     assert grid.sent == []
     assert not (tmp_path / "federated").exists()

@@ -1,4 +1,4 @@
-"""The clients' optimiser: rates that fall, Nesterov, clipping, momentum that is kept; against worked numbers."""
+"""The clients' optimiser: rates that fall, Nesterov, clipping; against worked numbers."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import assert_same
-from torch import Tensor, nn
+from torch import nn
 
 from fednoil import rounds
 from fednoil.config import load_config
@@ -46,42 +45,25 @@ def test_a_single_round_has_the_whole_rate() -> None:
     assert Optimiser(rounds=1, lr_rounds="cosine").round_share(1) == 1
 
 
-def test_the_rates_of_a_turn() -> None:
-    """0.2 falls to 0.05 of it in the last of 3 rounds: 0.2 · 0.525 in the second; within the turn linearly to 0.5."""
-    optimiser = Optimiser(rounds=3, lr=0.2, lr_rounds="linear", lr_rounds_end=0.05, lr_turn="linear", lr_turn_end=0.5)
-    rates = optimiser.rates(2, torch.tensor([0.0, 0.25, 0.5, 0.75]))
-    assert rates.tolist() == pytest.approx([0.105, 0.091875, 0.07875, 0.065625])
-    assert rates.dtype == torch.float32
-    cosine = Optimiser(rounds=3, lr=0.2, lr_turn="cosine").rates(2, torch.tensor([0.0, 0.5]))
-    assert cosine.tolist() == pytest.approx([0.2, 0.1])
-
-
 def phase(steps: int, *trains: str) -> Phase:
     return Phase({"index": torch.arange(steps)}, trains=trains or ("model",))
 
 
-def rates_of(phases: list[Phase]) -> list[Tensor]:
-    return [p.tensors[RATE] for p in phases]
-
-
-def test_epochs_planned_together_have_the_rates_of_each() -> None:
-    optimiser, turn = Optimiser(lr=1, lr_turn="linear"), Turn(1, 5, Seed(0))
-    together = rates_of(optimiser.paced([phase(15)], turn, range(5), CPU))[0]
-    assert together.tolist() == pytest.approx([1 - k / 15 for k in range(15)])
-    one_by_one = [rates_of(optimiser.paced([phase(3)], turn, range(e, e + 1), CPU))[0] for e in range(5)]
-    assert torch.allclose(torch.cat(one_by_one), together)
-
-
-def test_networks_that_train_by_turns_each_have_the_whole_fall() -> None:
-    optimiser, turn = Optimiser(lr=1, lr_turn="linear"), Turn(1, 1, Seed(0))
-    phases = [phase(2, "a"), phase(4, "b"), phase(2, "a")]
-    a, b, a_again = rates_of(optimiser.paced(phases, turn, range(1), CPU))
-    assert torch.cat([a, a_again]).tolist() == b.tolist() == [1.0, 0.75, 0.5, 0.25]
+def test_every_phase_that_trains_has_the_rate_of_its_round() -> None:
+    """0.2 falls to 0.05 of it in the last of 3 rounds: 0.2 · 0.525 in the second."""
+    optimiser = Optimiser(rounds=3, lr=0.2, lr_rounds="linear", lr_rounds_end=0.05)
+    a, looks, b = optimiser.paced(
+        [phase(2, "a"), Phase({"x": torch.zeros(1)}, trains=()), phase(4, "b")], Turn(2, 1, Seed(0)), CPU
+    )
+    assert a.tensors[RATE].tolist() == pytest.approx([0.105] * 2)
+    assert b.tensors[RATE].tolist() == pytest.approx([0.105] * 4)
+    assert a.tensors[RATE].dtype == torch.float32
+    assert RATE not in looks.tensors
 
 
 def test_a_constant_rate_is_no_part_of_the_plan() -> None:
     phases = [phase(3)]
-    assert Optimiser(nesterov=True, clip=1.0).paced(phases, Turn(1, 1, Seed(0)), range(1), CPU) == phases
+    assert Optimiser(nesterov=True, clip=1.0).paced(phases, Turn(1, 1, Seed(0)), CPU) == phases
 
 
 @pytest.mark.parametrize("nesterov", [False, True])
@@ -118,7 +100,7 @@ def test_a_rate_as_a_tensor_is_the_same_rate() -> None:
 
 def test_the_rates_reach_the_steps(values: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients of 20 samples, batches of 8, two epochs: six steps a turn; round 2 of 4 has 2/3 of the rate."""
-    values["train"] |= {"lr": 0.3, "lr_rounds": "linear", "lr_rounds_end": 1e-9, "lr_turn": "linear"}
+    values["train"] |= {"lr": 0.3, "lr_rounds": "linear", "lr_rounds_end": 1e-9}
     experiment = make_experiment(load_config(values))
     seen: list[float] = []
     sgd = Network.sgd
@@ -132,24 +114,7 @@ def test_the_rates_reach_the_steps(values: dict[str, Any], monkeypatch: pytest.M
     for expected in (0.3, 0.2):
         seen.clear()
         state, _ = rounds.play(experiment, executor, state)
-        assert seen == pytest.approx([expected * (1 - k / 6) for k in range(6)] * 2)
-
-
-def test_kept_momentum_goes_on_where_it_stopped(values: dict[str, Any]) -> None:
-    """A client's second turn differs by what it kept, and what it keeps is the momentum after its last step."""
-    values["train"]["keep_momentum"] = True
-    values["sampling"]["fraction"] = 1.0
-    experiment = make_experiment(load_config(values))
-    executor, start = make_executor(experiment, CPU), rounds.start(experiment)
-    first, _ = rounds.play(experiment, executor, start)
-    kept = first.keep[3]["momentum of model"]
-    assert kept.abs().sum() > 0
-    job = rounds.make_job(experiment, first, 3, 2)
-    with_it = executor.train([job])[0]
-    forgetful = rounds.make_job(experiment, rounds.RunState(1, first.server), 3, 2)
-    without = executor.train([forgetful])[0]
-    assert any(not torch.equal(with_it.tensors[n], without.tensors[n]) for n in without.tensors)
-    assert_same({"m": executor.bench.nets["model"].momentum}, {"m": without.keep["momentum of model"]})
+        assert seen == pytest.approx([expected] * 12)
 
 
 @pytest.mark.parametrize(
@@ -157,8 +122,6 @@ def test_kept_momentum_goes_on_where_it_stopped(values: dict[str, Any]) -> None:
     [
         ({"lr_rounds": "sine"}, "train.lr_rounds = 'sine': must be 'constant', 'linear', 'cosine', 'exponential'"),
         ({"lr_rounds_end": 0}, "train.lr_rounds_end = 0"),
-        ({"lr_turn": "step"}, "train.lr_turn = 'step': must be 'constant', 'linear' or 'cosine'"),
-        ({"lr_turn_end": 1.5}, "train.lr_turn_end = 1.5"),
         ({"clip": 0}, "train.clip = 0"),
         ({"nesterov": True, "momentum": 0}, "train.nesterov = true needs train.momentum above 0"),
     ],

@@ -119,3 +119,13 @@ def test_a_run_of_an_earlier_version_has_the_place_of_its_preset(tmp_path: Path)
     (run,) = load_runs([tmp_path])[0]
     assert run.place.title == "cifar10 iid pair-low"
     assert run.values["noise"]["ratios"] == [0.3, 0.4, 0.5, 0.6]
+
+
+def test_a_report_shows_the_settings_that_are_gone_where_they_did_something(tmp_path: Path) -> None:
+    config = made_run(tmp_path / "a") / "config.toml"
+    text = config.read_text()
+    assert "[server]\n" in text
+    config.write_text(text.replace("[server]\n", '[server]\nstep = 0.5\nstatistics = "average"\n'))
+    (run,) = load_runs([tmp_path])[0]
+    assert run.values["server"]["step"] == 0.5
+    assert "statistics" not in run.values["server"]

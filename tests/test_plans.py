@@ -20,15 +20,13 @@ CPU = torch.device("cpu")
 EPOCHS = range(1, 4)
 READINGS: list[dict[str, Any]] = [
     {"name": "fednoil", "frac": 0.5, "xi": 0.3},
-    {"name": "fednoil", "frac": 0.5, "teacher": "local"},
-    {"name": "fednoil", "frac": 0.3, "xi": 0.3, "views": 3, "views_as": "turns", "soft": True, "x_augment": "strong"},
-    {"name": "fednoil", "frac": 0.4, "redraw": "round", "mu": 2.5, "x_augment": "none"},
+    {"name": "fednoil", "frac": 0.3, "xi": 0.3, "views": 3, "x_augment": "strong"},
+    {"name": "fednoil", "frac": 0.4, "x_augment": "none"},
     {"name": "fednoil", "frac": 0.4, "ssl": False},
     {"name": "fednoil", "frac": 1.0},
-    {"name": "fednoil-plus", "frac": 0.5, "mix": 0.7, "posterior": True, "balanced": True, "align": True},
-    {"name": "fednoil", "frac": 0.5, "draw": "class"},
-    {"name": "fednoil", "aside": 0.25, "draw": "class", "warmup": 3},
-    {"name": "fednoil", "frac": 0.5, "draw": "floor"},
+    {"name": "fednoil-plus", "frac": 0.5, "mix": 0.7},
+    {"name": "fednoil-plus", "frac": 0.5, "draw": "class"},
+    {"name": "fednoil-plus", "frac": 0.5, "draw": "floor", "mix": 0.0},
 ]
 
 

@@ -88,6 +88,16 @@ def test_a_run_without_a_checkpoint_says_that_it_begins_anew(stopped: Path) -> N
     assert told not in fednoil("run", "--resume", "--out", stopped)[1]
 
 
+def test_a_run_of_an_earlier_version_is_not_resumed(stopped: Path, toml: Path) -> None:
+    config = stopped / "config.toml"
+    config.write_text(config.read_text().replace("[server]\n", "[server]\nstep = 1.0\n"))
+    before = snapshot(stopped)
+    for source in ((), (toml,)):
+        assert "is a run of an earlier version" in refused("run", *source, "--resume", "--out", stopped)
+    assert "is a run of an earlier version" in refused("audit", stopped)
+    assert snapshot(stopped) == before
+
+
 def test_resume_when_killed_before_the_first_file(reference: Path, toml: Path, tmp_path: Path) -> None:
     add(".lock")(tmp_path)
     add("config.toml.part", "[da")(tmp_path)

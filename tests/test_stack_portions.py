@@ -103,7 +103,7 @@ class Counts(Erm):
         state["observed"].add_(1)
 
     def final(self, nets: Nets, client: Client, state: Tensors, turn: Turn) -> Final:
-        return Final(evidence=dict(state))
+        return Final(evidence=state | {"momentum": nets["model"].momentum.clone()})
 
 
 def test_nothing_of_a_frozen_client_changes(values: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,7 +113,7 @@ def test_nothing_of_a_frozen_client_changes(values: dict[str, Any], monkeypatch:
         "model": {"name": "test_rounds:bn_model"},
         "learner": {"name": "test_stack_portions:Counts"},
     }
-    values["train"] |= {"keep_momentum": True, "lr_turn": "linear"}
+    values["train"] |= {"lr_rounds": "linear"}
     experiment = make_experiment(load_config(values))
     wanted = trained(experiment, make_executor(experiment, CPU), [0, 1, 2, 3], 2)
     monkeypatch.setattr(cuda, "_busy", lambda counts, step: len(counts))
@@ -255,7 +255,7 @@ class CountsSteps(Erm):
 def test_what_is_observed_is_no_training(values: dict[str, Any], kind: str) -> None:
     """Same model, mean loss and number of steps as without; frozen clients observe nothing."""
     values["partition"] = {"kind": kind, "clients": 4} | ({"min_size": 8} if kind == "dirichlet" else {})
-    values["train"] |= {"lr_turn": "linear"}
+    values["train"] |= {"lr_rounds": "linear"}
     plain = make_experiment(load_config(values))
     wanted = trained(plain, make_executor(plain, CPU), [0, 1, 2, 3], 2)
     values["learner"] = {"name": "test_stack_portions:CountsSteps"}

@@ -26,7 +26,6 @@ from fednoil.executors.sequential import Sequential
 from fednoil.labels import Labels, Truth
 from fednoil.learners import learner_class
 from fednoil.learners.base import Client, Learner, Task
-from fednoil.learners.momentum import KeptMomentum
 from fednoil.models.network import Network
 from fednoil.sampling import Sampling
 from fednoil.schedules import Schedule
@@ -221,8 +220,6 @@ def assemble(config: Config, setting: Setting) -> Experiment:
     )
     server = cls(config.server, task)
     learner = server.wrap(learner_class(config.learner.name)(config.learner, task))
-    if config.train.keep_momentum and not cls.pools:  # which keeps it anyway
-        learner = KeptMomentum(learner)
     sampling = samplings.make(config.sampling)
     return Experiment(config, setting, task, server, learner, schedules.make(config.schedule), sampling, template, seed)
 

@@ -4,7 +4,7 @@ Each stage (data, partition, noise, …) and each method owns its section beside
 `fednoil.config` puts the sections together and turns what pydantic finds wrong into one clear line.
 """
 
-from typing import Any, ClassVar, get_args
+from typing import Any, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
 
@@ -13,13 +13,6 @@ class Section(BaseModel):
     """A frozen group of settings; an unknown key is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-    # Keys that came after runs had been recorded: at their defaults they mean what was meant before them, and are left
-    # out of a configuration's hash, so that the runs are recognised.
-    later: ClassVar[frozenset[str]] = frozenset()
-
-    def at_rest(self) -> frozenset[str]:
-        """The later keys that have their defaults."""
-        return frozenset(key for key in self.later if getattr(self, key) == type(self).model_fields[key].default)
 
     @field_validator("*", mode="before")
     @classmethod

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from fednoil import evidence
-from fednoil.config.loading import load_config, read_toml
+from fednoil.config.loading import load_config
 from fednoil.data import SITES
 from fednoil.data.folder import folder_name
 from fednoil.data.items import Items, read_items, readable
@@ -26,6 +26,7 @@ from fednoil.learners.base import Client, chunks
 from fednoil.records.checkpoint import Checkpoints
 from fednoil.records.folder import CHECKPOINT, RunFolder
 from fednoil.records.model_file import LoadedModel, load_model
+from fednoil.records.older import read_current
 from fednoil.records.store import hashes_of
 from fednoil.rounds import RunState
 from fednoil.tensors import Tensors, cpu
@@ -137,7 +138,7 @@ def of_data(
 def load_run(path: Path, data_dir: Path | None = None) -> tuple[Experiment, RunState]:
     """A run's experiment and the state of its last checkpoint."""
     RunFolder(path).check_is_run("; give one that `fednoil run` has written, or --data and --model")
-    config = load_config(read_toml(path / "config.toml"))
+    config = load_config(read_current(path / "config.toml"))
     if config.data.name == SITES:
         raise UserError(
             f"{path} is a federation's run, whose labels stayed with the nodes; each node has its audit in its own "

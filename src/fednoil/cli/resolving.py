@@ -22,6 +22,7 @@ def resolve(
 ) -> tuple[Any, Path]:
     """The configuration and the folder that the arguments of `run` ask for; with `seeds` the folder of several runs."""
     from fednoil.config import load_config, merge, parse_set, preset, preset_names, read_toml
+    from fednoil.records.older import read_current
 
     changes = parse_set(assignments)
     if seed is not None:
@@ -32,7 +33,7 @@ def resolve(
         source is not None and source not in preset_names() and (source.endswith(".toml") or Path(source).is_file())
     )
     if source is None and resume and out is not None:
-        base = read_toml(_own_config(out, seeds))
+        base = read_current(_own_config(out, seeds))
     elif is_file:
         base = read_toml(Path(str(source)))
     else:

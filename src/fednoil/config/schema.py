@@ -119,7 +119,4 @@ class Config(Section):
         """SHA-256 of everything that is meant to change results (of `run` only the seed, of `federation` nothing)."""
         values = self.model_dump(mode="json", exclude={"federation"})
         values["run"] = {"seed": self.run.seed}
-        for section, keys in values.items():
-            for key in getattr(self, section).at_rest():
-                keys.pop(key, None)
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()

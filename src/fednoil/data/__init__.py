@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import numpy as np
 from pydantic import Field
@@ -60,8 +60,6 @@ class DataConfig(Section):
     validation: float = Field(
         default=0.0, ge=0, lt=1, description="share of each client's samples that is kept out of training"
     )
-
-    later: ClassVar[frozenset[str]] = frozenset(("validation",))
 
 
 @dataclass(frozen=True)

@@ -82,10 +82,6 @@ class Executor(Protocol):
         """Each client's model, `received`, on what that client holds out."""
         ...
 
-    def statistics(self, jobs: Sequence[Job]) -> dict[int, Tensors]:
-        """BatchNorm's statistics of the received networks on each client's samples, named as in a message."""
-        ...
-
 
 @dataclass(frozen=True)
 class Account:
@@ -126,9 +122,6 @@ class Federation(ABC):
     @abstractmethod
     def held_out(self, jobs: Sequence[Job]) -> dict[int, HeldOut]:
         """Each client's model on what that client holds out; for a federation without a test set of its own."""
-
-    def statistics(self, jobs: Sequence[Job]) -> dict[int, Tensors]:
-        raise NotImplementedError("a federation's configuration asks for no measured statistics")
 
     @abstractmethod
     def noise_ratios(self, jobs: Sequence[Job]) -> dict[int, float]:

@@ -104,9 +104,6 @@ class CudaGraphs:
     def held_out(self, jobs: Sequence[Job]) -> dict[int, HeldOut]:
         return self.eager.held_out(jobs)
 
-    def statistics(self, jobs: Sequence[Job]) -> dict[int, Tensors]:
-        return self.eager.statistics(jobs)
-
     def train(self, jobs: Sequence[Job], progress: Progress | None = None) -> list[Result]:
         results: list[Result] = []
         seats = len(self.bench.benches)
@@ -251,7 +248,7 @@ def _planned(seats: Sequence[Seat], epochs: range) -> list[list[Phase]]:
         trainees = [Trainee(s.bench.nets, s.client, s.state, s.job.turn) for s in group]
         found = group[0].bench.learner.plans(trainees, own) if own else [[] for _ in group]
         for s, phases in zip(group, found, strict=True):
-            plans[s.place] = s.bench.ready(phases, s.job.turn, own)
+            plans[s.place] = s.bench.ready(phases, s.job.turn)
     return [plans[seat.place] for seat in seats]
 
 

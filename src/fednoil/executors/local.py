@@ -126,13 +126,13 @@ class Workbench:
 
     def planned(self, client: Client, state: Tensors, turn: Turn, epochs: range) -> list[Phase]:
         """The phases of the given epochs, with all networks ready to train."""
-        return self.ready(self.learner.plan(self.nets, client, state, turn, epochs), turn, epochs)
+        return self.ready(self.learner.plan(self.nets, client, state, turn, epochs), turn)
 
-    def ready(self, phases: list[Phase], turn: Turn, epochs: range) -> list[Phase]:
+    def ready(self, phases: list[Phase], turn: Turn) -> list[Phase]:
         """The phases with their rates, and all networks ready to train."""
         for net in self.nets.values():
             net.train()
-        return self.optimiser.paced(phases, turn, epochs, self.device)
+        return self.optimiser.paced(phases, turn, self.device)
 
     def modules(self) -> Iterator[nn.Module]:
         """All modules of all networks."""
@@ -203,20 +203,6 @@ class Workbench:
         return Result(client.id, sent, numbers, keep, final.evidence, loss)
 
     @torch.no_grad()
-    def statistics(self, client: Client, received: Tensors) -> Tensors:
-        """Mean and variance of what BatchNorm layers see when the received networks look at the client's samples,
-        un-augmented, as `<network>/<name>`; nothing for a client with one sample, which has no variance."""
-        self.load(received, {})
-        found: Tensors = {}
-        for role in self.learner.roles:
-            if role.shared and len(client) > 1:
-                net = self.nets[role.name]
-                net.train()
-                measured = net.statistics(client.pool[client.index[rows]] for rows in _spans(client))
-                found |= {f"{role.name}/{name}": tensor for name, tensor in measured.items()}
-        return found
-
-    @torch.no_grad()
     def logits(self, model: Tensors, images: Tensor) -> Tensor:
         """Logits of a scored model, in eval mode: float32 [N, C]."""
         self.load(model, model)
@@ -233,9 +219,3 @@ def _refuse(learner: Learner, loss: object) -> NoReturn:
     raise UserError(
         f"learner.name = '{name}': its step must return the loss, one number with a gradient, and not {got}"
     )
-
-
-def _spans(client: Client) -> list[Tensor]:
-    """The places of a client's samples in parts for one pass each, all about equally long: none has a single one."""
-    parts = len(chunks(len(client), client.pool))
-    return list(torch.arange(len(client), device=client.index.device).tensor_split(parts))

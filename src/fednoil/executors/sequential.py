@@ -62,9 +62,6 @@ class Sequential:
             found |= held_out(logits, clients)
         return found
 
-    def statistics(self, jobs: Sequence[Job]) -> dict[int, Tensors]:
-        return {job.client: self.bench.statistics(self.clients[job.client], job.received) for job in jobs}
-
 
 def held_out(logits: Tensor, clients: Sequence[Client]) -> dict[int, HeldOut]:
     """How well logits [n, C] of several clients' samples, one client after another, meet their given labels."""

@@ -75,11 +75,6 @@ def check_simulated_only(config: Config) -> None:
             f"data.validation = {config.data.validation} is for simulations: in a federation a site's test images are "
             "what it holds out; set it to 0"
         )
-    if config.server.statistics != "average":
-        raise UserError(
-            f"server.statistics = '{config.server.statistics}' is for simulations: a federation's nodes send no "
-            "statistics of their own; set it to 'average'"
-        )
 
 
 class Lines(runner.Silent):

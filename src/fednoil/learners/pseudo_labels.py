@@ -18,34 +18,19 @@ _GRAIN = 8  # batches made alike are a multiple of it, so that few shapes come u
 
 
 @torch.no_grad()
-def taught(net: Network, client: Client, plans: Tensor, temperature: float, *, mean: bool) -> Tensor:
-    """The mean softmax over weak views [n, views, 3] of each sample, of which pseudo-labels are made: [n, C], or
-    where the views take turns (not `mean`) that of each of them: [n, views, C]."""
+def taught(net: Network, client: Client, plans: Tensor) -> Tensor:
+    """The mean softmax over weak views [n, views, 3] of each sample, of which pseudo-labels are made (Eq. 7–8):
+    [n, C]."""
     views, found = plans.shape[1], []
     for rows in chunks(len(client), client.pool, views):
         index = client.index[rows].expand(views, -1)
         images = weak(client.pool, index, plans[rows].transpose(0, 1)).flatten(0, 1)
-        probs = _softmax(net(images), temperature).unflatten(0, index.shape)
-        found.append(probs.mean(0) if mean else probs.transpose(0, 1))
+        found.append(torch.softmax(net(images).float(), dim=1).unflatten(0, index.shape).mean(0))
     return torch.cat(found)
 
 
-@torch.no_grad()
-def taught_now(net: Network, views: Tensor, temperature: float) -> Tensor:
-    """What a network in training says of `views` [views, B, C, H, W] as it is now (FixMatch's own way): [B, C]."""
-    net.eval()
-    probs = [_softmax(net(view), temperature) for view in views]
-    net.train()
-    return torch.stack(probs).mean(0)
-
-
-def _softmax(logits: Tensor, temperature: float) -> Tensor:
-    """The probabilities of a pseudo-label (Eq. 7–8)."""
-    return torch.softmax(logits.float() if temperature == 1 else logits.float() / temperature, dim=1)
-
-
 def unlabelled_loss(logits: Tensor, pseudo: Tensor, mask: Tensor) -> Tensor:
-    """L_u (Eq. 7) of logits [B, C], with pseudo-labels [B] or their probabilities [B, C] where `mask` [B] says so.
+    """L_u (Eq. 7) of logits [B, C], with pseudo-labels [B] where `mask` [B] says so.
 
     The mean counts rejected samples too.
     """
@@ -86,12 +71,3 @@ def decided(probs: Tensor, xi: float) -> tuple[Tensor, Tensor]:
 def count_votes(votes: Tensor, position: Tensor, labels: Tensor, mask: Tensor) -> None:
     """Add one to votes[position, label] [n, C] for each sample that is trained with that pseudo-label."""
     votes.view(-1).scatter_add_(0, position * votes.shape[1] + labels, mask.long())
-
-
-def first_time(rows: Tensor, epochs: int) -> Tensor:
-    """Whether a sample in the batches [E · steps, size] comes for the first time in its epoch."""
-    flat = rows.view(epochs, -1)
-    ordered, place = flat.sort(dim=1, stable=True)
-    fresh = torch.ones_like(ordered, dtype=torch.bool)
-    fresh[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
-    return torch.zeros_like(fresh).scatter(1, place, fresh).view(rows.shape)

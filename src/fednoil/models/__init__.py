@@ -6,7 +6,7 @@ import contextlib
 import copy
 import math
 from collections.abc import Callable
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from pydantic import Field
@@ -38,8 +38,6 @@ class ModelConfig(Section):
     start: str | None = Field(
         default=None, description="safetensors file of the weights before round 1; none: random ones, by the seed"
     )
-
-    later: ClassVar[frozenset[str]] = frozenset(("norm", "start"))
 
 
 def build(config: ModelConfig, image_shape: tuple[int, int, int], num_classes: int, seed: Seed) -> nn.Module:

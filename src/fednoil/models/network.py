@@ -8,7 +8,7 @@ clients can lie side by side in a `Stack`, so that such an operation is one for 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 import torch
@@ -182,31 +182,6 @@ class Network:
             self.params.addcmul_(step, lr, value=-1)
         else:
             self.params.add_(step, alpha=-lr)
-
-    def statistics(self, batches: Iterable[Tensor]) -> Tensors:
-        """The mean over batches of what BatchNorm layers find in each, by the buffers' names; those take it over."""
-        layers = {
-            name: layer
-            for name, layer in self.module.named_modules()
-            if isinstance(layer, _BatchNorm) and layer.running_mean is not None
-        }
-        names = [f"{name}.{buffer}" for name in layers for buffer in ("running_mean", "running_var")]
-        if not names:
-            return {}
-        momenta = {name: layer.momentum for name, layer in layers.items()}
-        totals, count = {name: torch.zeros_like(self.others[name]) for name in names}, 0
-        for layer in layers.values():
-            layer.momentum = 1.0  # a running statistic is then the last batch's
-        for images in batches:
-            self(images)
-            count += len(images)
-            for name, total in totals.items():
-                total.add_(self.others[name], alpha=len(images))
-        for name, layer in layers.items():
-            layer.momentum = momenta[name]
-        for name, total in totals.items():
-            self.others[name].copy_(total.div_(count))
-        return totals
 
     def load(self, tensors: Tensors, prefix: str) -> None:
         """Copy `<prefix>/<name>` into this network."""

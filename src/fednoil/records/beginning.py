@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fednoil import manifest, rounds
-from fednoil.config.loading import load_config, read_toml, to_toml
+from fednoil.config.loading import load_config, to_toml
 from fednoil.config.schema import Config
 from fednoil.errors import UserError
 from fednoil.experiment import Experiment, Setting, Sites
@@ -13,6 +13,7 @@ from fednoil.history import RoundRecord
 from fednoil.records.checkpoint import Checkpoints
 from fednoil.records.environment import note_resumption
 from fednoil.records.folder import RunFolder
+from fednoil.records.older import read_current
 
 
 def check(folder: RunFolder, config: Config, *, resume: bool, force: bool) -> None:
@@ -25,7 +26,7 @@ def check(folder: RunFolder, config: Config, *, resume: bool, force: bool) -> No
 def _same_config(folder: RunFolder, config: Config) -> None:
     """Refuse to resume a run with another configuration, and say what differs."""
     path = folder.path / "config.toml"
-    values = read_toml(path)
+    values = read_current(path)
     try:
         before = load_config(values)
     except UserError as error:

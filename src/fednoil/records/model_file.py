@@ -108,7 +108,9 @@ def load_model(path: Path, trusted: tuple[str, ...] = (), device: torch.device |
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise UserError(f"{path}: its metadata is damaged: {error!r}") from None
     try:
-        bench = _bench(load_config(values), image_shape, class_names, normalisation, device or torch.device("cpu"))
+        bench = _bench(
+            load_config(in_todays_keys(values)), image_shape, class_names, normalisation, device or torch.device("cpu")
+        )
     except UserError as error:
         raise UserError(f"{path}: its metadata is damaged or of another version: {error}") from None
     tensors = read_tensors(path)

@@ -2,15 +2,47 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from fednoil.config.axes import AXES, own_code, owners, section_model
+from fednoil.config.loading import read_toml
+from fednoil.errors import UserError
 
 Values = dict[str, Any]  # section -> key -> value
 
-# Keys that are gone, with the value at which they did nothing that is not done today. A key that had another value
-# stays, so that a report shows it.
-_GONE: dict[str, Values] = {"schedule": {"warmup_rounds": 0, "warmup_epochs": 1}}
+# Keys that are gone, with the value at which they did nothing that is not done today, by section and by what it names.
+_TWO_SETS: Values = {
+    "teacher": "global",
+    "epoch": "proportional",
+    "redraw": "epoch",
+    "mu": None,
+    "ramp": 0,
+    "pseudo_temperature": 1.0,
+    "views_as": "mean",
+    "soft": False,
+    "warmup": 0,
+    "estimate": "plain",
+    "balance": True,
+}
+_GONE: dict[tuple[str, str], Values] = {
+    ("server", ""): {"step": 1.0, "statistics": "average"},
+    ("server", "cfl"): {"linkage": "single", "gamma": None},
+    ("schedule", ""): {"warmup_rounds": 0, "warmup_epochs": 1},
+    ("train", ""): {"lr_turn": "constant", "lr_turn_end": 0.0, "keep_momentum": False},
+    ("learner", "fednoil"): {**_TWO_SETS, "explore": 0.2, "aside": 0.0, "draw": "client", "ssl_start": 1},
+    ("learner", "fednoil-plus"): {
+        **_TWO_SETS,
+        "explore": 0.0,
+        "posterior": False,
+        "balanced": False,
+        "align": False,
+        "ssl": True,
+        "local_sampling": "confidence",
+        "ra_prob": 0.5,
+        "ra_ops": 2,
+    },
+}
 _RATIOS = {  # what `noise.mode` meant
     ("symmetric", "high"): [0.5, 0.6, 0.7, 0.8],
     ("symmetric", "low"): [0.3, 0.4, 0.5, 0.6],
@@ -28,10 +60,9 @@ _SAMPLING = {  # of the server once
 def in_todays_keys(recorded: Values) -> Values:
     """The same configuration without keys that are gone; what has all of today's keys comes back as it is."""
     values = {section: dict(keys) for section, keys in recorded.items()}
-    for section, keys in _GONE.items():
-        for key, rest in keys.items():
-            if values.get(section, {}).get(key, rest) == rest:
-                values.get(section, {}).pop(key, None)
+    for section, keys in _gone(values).items():
+        for key in keys:
+            values[section].pop(key, None)
     _apart(values)
     noise = values.get("noise", {})
     mode = noise.pop("mode", "high")
@@ -40,6 +71,41 @@ def in_todays_keys(recorded: Values) -> Values:
     for section in AXES.keys() & values.keys():
         _drop_keys_of_others(section, values[section])
     return values
+
+
+def lost_settings(recorded: Values) -> Values:
+    """The keys that are gone and did something in this run: a report shows them, no run can have them again."""
+    found = {
+        section: {key: recorded[section][key] for key, rest in keys.items() if recorded[section].get(key, rest) != rest}
+        for section, keys in _gone(recorded).items()
+    }
+    return {section: keys for section, keys in found.items() if keys}
+
+
+def read_current(path: Path) -> Values:
+    """The configuration in a run's file, to go on with what it stands for; one of an earlier version is refused."""
+    values = read_toml(path)
+    if is_older(values):
+        raise UserError(
+            f"{path.parent} is a run of an earlier version: `fednoil report` and `fednoil compare` show it, but this "
+            "version reads its settings differently and can't go on with it; start over with --force or another --out"
+        )
+    return values
+
+
+def is_older(recorded: Values) -> bool:
+    """Whether an earlier version has recorded this configuration."""
+    gone = any(not keys.keys().isdisjoint(recorded[section]) for section, keys in _gone(recorded).items())
+    return gone or "mode" in recorded.get("noise", {}) or not _SAMPLING.keys().isdisjoint(recorded.get("server", {}))
+
+
+def _gone(recorded: Values) -> dict[str, Values]:
+    """The keys of each section that are gone, and the value at which each did nothing."""
+    found: dict[str, Values] = {}
+    for (section, name), keys in _GONE.items():
+        if section in recorded and name in ("", recorded[section].get("name")):
+            found[section] = {**found.get(section, {}), **keys}
+    return found
 
 
 def _drop_keys_of_others(section: str, keys: Values) -> None:

@@ -22,7 +22,7 @@ from fednoil.history import RoundRecord
 from fednoil.manifest import label_counts
 from fednoil.records.files import read_json
 from fednoil.records.folder import CONFUSION, Roster, RunFolder
-from fednoil.records.older import in_todays_keys
+from fednoil.records.older import in_todays_keys, lost_settings
 from fednoil.report.checks import Confusion, Environment, Summary, check, check_rounds
 from fednoil.report.places import Place, method_key, place_of
 
@@ -201,11 +201,13 @@ def read_config(path: Path) -> dict[str, Any]:
 
 def completed(raw: dict[str, Any]) -> dict[str, Any]:
     """A run's configuration with all keys. Code of a user's own that it names is not imported: runs travel."""
+    lost = lost_settings(raw)
     raw = in_todays_keys(raw)
     own = {key.split(".")[0] for key in own_code(raw)} - {"model"}
     own = {section: raw[section] for section in own}
     values = load_config({**raw, **{section: {} for section in own}}).model_dump(mode="json")
-    return values | {section: {**values[section], **keys} for section, keys in own.items()}
+    more = (own, lost)
+    return values | {section: {**values[section], **keys} for of in more for section, keys in of.items()}
 
 
 def _curves(records: list[RoundRecord]) -> dict[str, np.ndarray]:

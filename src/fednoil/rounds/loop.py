@@ -9,7 +9,7 @@ import torch
 
 from fednoil import evidence
 from fednoil.evaluation import Evaluation, validate
-from fednoil.executors.base import Executor, Job, Progress
+from fednoil.executors.base import Executor, Progress
 from fednoil.experiment import Experiment
 from fednoil.history import RoundRecord
 from fednoil.rounds.figures import selection_figures
@@ -18,7 +18,7 @@ from fednoil.rounds.policy import policy_of
 from fednoil.rounds.selection import select
 from fednoil.rounds.state import RunState, averaged, evaluation_job, make_job
 from fednoil.servers.base import ServerState
-from fednoil.tensors import Tensors, weighted_mean
+from fednoil.tensors import Tensors
 
 
 def play(
@@ -34,9 +34,6 @@ def play(
     results = sorted(executor.train(jobs, progress), key=lambda r: r.client)
     server = policy.aggregate(state, results)
     played = Played(epochs, everyone, chosen, results, kept=server is None)
-    if server and experiment.server.config.statistics == "measure":
-        server, measured = _with_statistics(experiment, executor, server, jobs)
-        played = replace(played, measured=measured)
     after = _after(experiment, state, server, played)
     evaluation = policy.evaluate(after)
     after = replace(after, per_class=evaluation.per_class if evaluation else state.per_class)
@@ -115,17 +112,3 @@ def _remembered(experiment: Experiment, before: Tensors, played: Played) -> Tens
         before = evidence.start(given, experiment.task.num_classes)
     after = evidence.add_looks(before, sizes, looks) if looks else before
     return evidence.add_draws(after, sizes, drawn, played.epochs)
-
-
-def _with_statistics(
-    experiment: Experiment, executor: Executor, state: ServerState, jobs: list[Job]
-) -> tuple[ServerState, list[Tensors]]:
-    """The averaged model with the BatchNorm statistics that the clients of the round have measured with it, averaged
-    by their numbers of samples; and what each of them found."""
-    server = experiment.server
-    asked = [replace(job, received=server.model_for(state, job.client)) for job in jobs]
-    found = {k: tensors for k, tensors in executor.statistics(asked).items() if tensors}
-    if not found:
-        return state, []
-    mean = weighted_mean(list(found.values()), [experiment.task.sizes[k] for k in found])
-    return server.with_statistics(state, mean), list(found.values())

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from fednoil.executors.base import Job, Result
-from fednoil.tensors import Tensors
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,6 @@ class Played:
     chosen: Selection
     results: Sequence[Result]
     kept: bool
-    measured: Sequence[Tensors] = ()  # BatchNorm statistics that clients sent after training
 
     @property
     def jobs(self) -> list[Job]:

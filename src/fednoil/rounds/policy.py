@@ -160,18 +160,15 @@ def policy_of(experiment: Experiment, executor: Executor) -> Policy:
 
 
 def _traffic(played: Played) -> tuple[int, int]:
-    """Bytes down and up of one round; where statistics are `measured` the new model goes to its clients once more.
+    """Bytes down and up of one round.
 
     Scoring sends the model to every client and one number back, and the selected ones have it already when they
     are told to train; without scoring only the selected clients receive it. Each reply is the update.
     """
     orders = {"round": 0.0, "epochs": 0.0}
-    jobs, results, measured = played.jobs, played.results, played.measured
-    up = sum(message_bytes(r.tensors, r.numbers) for r in results)
-    up += sum(message_bytes(tensors, {}) for tensors in measured)
-    down = sum(message_bytes(r.tensors, {}) for r in results) if measured else 0
+    jobs, everyone = played.jobs, played.everyone.values()
+    up = sum(message_bytes(r.tensors, r.numbers) for r in played.results)
     if played.chosen.scores is None:
-        return down + sum(message_bytes(job.received, orders) for job in jobs), up
-    everyone = played.everyone.values()
-    down += sum(message_bytes(job.received, {"round": 0.0}) for job in everyone)
+        return sum(message_bytes(job.received, orders) for job in jobs), up
+    down = sum(message_bytes(job.received, {"round": 0.0}) for job in everyone)
     return down + len(jobs) * message_bytes({}, orders), up + len(everyone) * message_bytes({}, {"score": 0.0})

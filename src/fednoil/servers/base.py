@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 from pydantic import Field
@@ -24,22 +24,12 @@ class ServerConfig(Section):
     """The keys every server has; a method adds its own."""
 
     name: str = "fedavg"
-    step: float = Field(
-        default=1.0, gt=0, le=1, description="share of the way from the old model to the clients' that the server goes"
-    )
-    statistics: Literal["average", "measure"] = Field(
-        default="average",
-        description="BatchNorm's: the clients' averaged; measure: by the same clients anew with the averaged model",
-    )
-
     average: float = Field(
         default=0.0,
         ge=0,
         lt=1,
         description="share of the rounds before in the model that is scored and kept; clients begin with the last one",
     )
-
-    later: ClassVar[frozenset[str]] = frozenset(("step", "statistics", "average"))
 
 
 @dataclass(frozen=True)
@@ -93,21 +83,11 @@ class Server:
 
     def aggregate(self, state: ServerState, round_idx: int, updates: Sequence[Update]) -> ServerState:
         """The next state, from updates in the order of client ids."""
-        combined = self.combine(updates)
-        if self.config.step < 1:  # a moving average of models: rounds with other clients have their say in it
-            combined = {
-                n: torch.lerp(state.tensors[n], t, self.config.step) if t.is_floating_point() else t
-                for n, t in combined.items()
-            }
-        return ServerState(combined, state.values)
+        return ServerState(self.combine(updates), state.values)
 
     def combine(self, updates: Sequence[Update]) -> Tensors:
         """One model from several: their mean by number of samples (Eq. 4, over the sampled clients)."""
         return weighted_mean([u.tensors for u in updates], [u.numbers["samples"] for u in updates])
-
-    def with_statistics(self, state: ServerState, measured: Tensors) -> ServerState:
-        """The state with these BatchNorm statistics, named as in a message."""
-        return ServerState({**state.tensors, **measured}, state.values)
 
     def models(self, state: ServerState) -> Tensors:
         """Of all that the server remembers the models, by which it is scored (`average`)."""

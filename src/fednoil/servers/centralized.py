@@ -12,22 +12,37 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
-from fednoil.learners.base import Learner, Role
-from fednoil.learners.momentum import KeptMomentum
+from fednoil.learners.base import Client, Final, Learner, Nets, Role, Turn, Wrapped
 from fednoil.plugins import About
 from fednoil.servers.base import Server, ServerConfig
+from fednoil.tensors import Tensors
 
 
 class CentralizedConfig(ServerConfig):
     name: Literal["centralized"] = "centralized"
 
 
-class Continued(KeptMomentum):
+class Continued(Wrapped):
     """The learner as one training that never starts anew: networks that are not shared and all momenta are kept."""
 
     @property
     def roles(self) -> tuple[Role, ...]:
         return tuple(role if role.shared else replace(role, kept=True) for role in self.inner.roles)
+
+    def init(self, nets: Nets, client: Client, keep: Tensors, turn: Turn) -> Tensors:
+        for name, net in nets.items():
+            if _momentum(name) in keep:
+                net.momentum.copy_(keep[_momentum(name)])
+        return self.inner.init(nets, client, keep, turn)
+
+    def final(self, nets: Nets, client: Client, state: Tensors, turn: Turn) -> Final:
+        final = self.inner.final(nets, client, state, turn)
+        momenta = {_momentum(name): net.momentum.clone() for name, net in nets.items()}
+        return replace(final, keep={**final.keep, **momenta})
+
+
+def _momentum(name: str) -> str:
+    return f"momentum of {name}"
 
 
 class Centralized(Server):

@@ -2,7 +2,7 @@
 
 All clients begin in one cluster with one model. When a cluster's mean update has become small while a single one is
 still large, its members are split in two by the cosine similarity of their updates, so that the largest similarity
-across the cut is least (single linkage; the authors' code uses complete linkage, `linkage`). With partial
+across the cut is least (single linkage; the authors' code uses complete linkage). With partial
 participation, which the method leaves open, a cluster is judged by the last update of each member that has trained
 since the cluster came to be; members that have not go with the larger part. Within a cluster models are averaged by
 number of samples. Scored is the mean over all clients, by their samples, of their cluster's model; once there are
@@ -11,12 +11,11 @@ several, the accuracy of the one with most clients is told beside it (`largest_c
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field
 from torch import Tensor
 
 from fednoil.plugins import About
@@ -30,39 +29,18 @@ class CflConfig(ServerConfig):
     eps2: float = Field(default=1.6, ge=0, description="and the longest single one is longer")
     first_split: int = Field(default=20, ge=0, description="no split up to this round")
     least: int = Field(default=3, ge=2, description="members that must have trained")
-    linkage: Literal["single", "complete"] = Field(
-        default="single", description="likeness of two groups: that of their most similar pair, or of their least"
-    )
-    gamma: float | None = Field(
-        default=None,
-        ge=0,
-        lt=1,
-        description="γ_max of the authors' check: split only where √((1 − largest similarity across)/2) is more; "
-        "none: wherever the lengths say so",
-    )
-
-    later: ClassVar[frozenset[str]] = ServerConfig.later | {"gamma"}
-
-    @field_validator("step", "statistics")
-    @classmethod
-    def _one_model_only(cls, value: Any, info: ValidationInfo) -> Any:
-        only = cls.model_fields[str(info.field_name)].default
-        if value != only:
-            raise ValueError(f"the server 'cfl' has a model for each cluster and no such choice: set it to {only!r}")
-        return value
 
 
-def bipartition(similarity: Tensor, linkage: str = "single") -> tuple[list[int], list[int]]:
+def bipartition(similarity: Tensor) -> tuple[list[int], list[int]]:
     """Two groups of places, from merging the most similar groups of a matrix [n, n] until two are left.
 
     Single linkage (likeness of the closest pair) makes the largest similarity across the cut the least possible.
     """
     groups = [[i] for i in range(len(similarity))]
-    best = max if linkage == "single" else min
     matrix = similarity.tolist()
     while len(groups) > 2:
         pairs = [(i, j) for i in range(len(groups)) for j in range(i + 1, len(groups))]
-        i, j = max(pairs, key=lambda p: best(matrix[a][b] for a in groups[p[0]] for b in groups[p[1]]))
+        i, j = max(pairs, key=lambda p: max(matrix[a][b] for a in groups[p[0]] for b in groups[p[1]]))
         groups[i] = sorted(groups[i] + groups[j])
         del groups[j]
     first, second = sorted(groups)
@@ -73,11 +51,6 @@ def cosine_matrix(updates: Tensor) -> Tensor:
     """Cosine similarity of the rows [n, d]: [n, n]."""
     unit = torch.nn.functional.normalize(updates.double(), dim=1)
     return unit @ unit.T
-
-
-def separation(across: float) -> float:
-    """√((1 − s)/2) of the largest cosine similarity s across a cut: how far apart its two sides are, 0..1."""
-    return math.sqrt(max(0.0, 1 - across) / 2)
 
 
 class Cfl(Server):
@@ -130,13 +103,12 @@ class Cfl(Server):
             if not (mine and round_idx > self.config.first_split and self.must_split(len(trained), mean, longest)):
                 continue
             parts, across = self._split(clusters[c], trained, last)
-            if self.config.gamma is None or separation(across) > self.config.gamma:
-                lengths = {"mean": mean, "longest": longest, "across": across}
-                splits.append({"round": round_idx, "from": clusters[c], "into": parts, **lengths})
-                clusters[c] = parts[0]
-                clusters.append(parts[1])
-                models.append(models[c])
-                last = {k: t for k, t in last.items() if k not in trained}
+            lengths = {"mean": mean, "longest": longest, "across": across}
+            splits.append({"round": round_idx, "from": clusters[c], "into": parts, **lengths})
+            clusters[c] = parts[0]
+            clusters.append(parts[1])
+            models.append(models[c])
+            last = {k: t for k, t in last.items() if k not in trained}
         tensors = {f"cluster {c}/{name}": t for c, model in enumerate(models) for name, t in model.items()}
         tensors |= {f"update {k}": t for k, t in sorted(last.items())}
         return ServerState(tensors, {"clusters": clusters, "splits": splits, "norms": norms})
@@ -149,7 +121,7 @@ class Cfl(Server):
     ) -> tuple[list[list[int]], float]:
         """Two lists of client ids, whoever hasn't trained with the larger part, and the largest similarity across."""
         similarity = cosine_matrix(torch.stack([last[k] for k in trained]))
-        places = bipartition(similarity, self.config.linkage)
+        places = bipartition(similarity)
         across = float(similarity[places[0]][:, places[1]].max())
         parts = [[trained[i] for i in group] for group in places]
         larger = max(parts, key=len)

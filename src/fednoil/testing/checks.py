@@ -128,9 +128,8 @@ def _check_messages(config: Config, trace: Trace) -> None:
     experiment = assemble(config, tiny_setting(config))
     shared = {role.name for role in experiment.learner.roles if role.shared}
     clients = experiment.setting.num_clients
-    rounds = zip(trace.jobs, trace.results, trace.measured, trace.records, strict=True)
-    for jobs, results, measured, record in rounds:
-        up = sum(t.nbytes for tensors in measured for t in tensors.values())
+    for jobs, results, record in zip(trace.jobs, trace.results, trace.records, strict=True):
+        up = 0
         for result in results:
             networks = {name.split("/")[0] for name in result.tensors}
             if networks != shared:
@@ -145,7 +144,6 @@ def _check_messages(config: Config, trace: Trace) -> None:
             up, down = up + 8 * clients, clients * (model + 8) + 16 * len(jobs)
         else:
             down = len(jobs) * (model + 16)
-        down += sum(t.nbytes for r in results for t in r.tensors.values()) if measured else 0  # the new model once more
         expected = (0, 0) if experiment.server.pools else (down, up)
         if (record.bytes_down, record.bytes_up) != expected:
             raise NotConforming(

@@ -53,7 +53,6 @@ class Trace:
     records: list[RoundRecord] = field(default_factory=list)
     jobs: list[list[Job]] = field(default_factory=list)
     results: list[list[Result]] = field(default_factory=list)
-    measured: list[list[Tensors]] = field(default_factory=list)  # statistics that clients sent after training
 
 
 def tiny_model(image_shape: tuple[int, int, int], num_classes: int) -> nn.Module:
@@ -122,7 +121,6 @@ class Recording:
         results = self.inner.train(jobs[::-1] if self.backwards else jobs, progress)
         self.trace.jobs.append(list(jobs))
         self.trace.results.append(sorted(results, key=lambda r: r.client))
-        self.trace.measured.append([])
         return results
 
     def test_logits(self, model: Tensors) -> Tensor:
@@ -130,11 +128,6 @@ class Recording:
 
     def held_out(self, jobs: Sequence[Job]) -> dict[int, HeldOut]:
         return self.inner.held_out(jobs)
-
-    def statistics(self, jobs: Sequence[Job]) -> dict[int, Tensors]:
-        found = self.inner.statistics(jobs)
-        self.trace.measured[-1] += found.values()
-        return found
 
 
 def play(config: Config, circumstances: Circumstances) -> Trace:
