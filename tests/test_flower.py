@@ -322,7 +322,7 @@ def test_late_lost_and_returning_nodes(federated: Values, tmp_path: Path) -> Non
     assert records[3]["nodes"] == ["client-0", "client-1", "client-2", "client-3"]
 
 
-@pytest.mark.parametrize("server", ["fedavg", "apfl", "cfl"])
+@pytest.mark.parametrize("server", ["apfl", "cfl"])  # clients have a state of their own, and the server has
 def test_a_run_that_was_stopped_resumes_to_the_same_weights(server: str, federated: Values, tmp_path: Path) -> None:
     """Stopped while round 3 trains, with a checkpoint of round 2 and clients that have trained further."""
     federated["server"] |= {"name": server}

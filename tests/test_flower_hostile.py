@@ -49,24 +49,29 @@ INTRODUCTIONS: list[tuple[str, str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("record", "key", "value"), INTRODUCTIONS, ids=[f"{k}-{i}" for i, (_, k, _) in enumerate(INTRODUCTIONS)]
-)
 def test_an_impossible_introduction_is_refused(
-    record: str, key: str, value: Any, federated: Values, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    federated: Values, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Three honest nodes and one liar for each lie."""
+    nodes = partitions(tmp_path / "state")
+    honest = nodes.pop(LIAR)
+    liars = {100 + number: lie for number, lie in enumerate(INTRODUCTIONS)}
+    nodes |= {number: {**honest, "state": str(tmp_path / str(number))} for number in liars}
+
     def spoil(node: int, order: Message, reply: Message) -> Message:
-        if node == LIAR and order.metadata.message_type == "query.hello":
+        if node in liars and order.metadata.message_type == "query.hello":
+            record, key, value = liars[node]
             reply.content[record][key] = value  # type: ignore[index]
         return reply
 
     federated["federation"]["min_nodes"] = 3
     federated["train"]["rounds"] = 1
-    (first,) = federate(load_config(federated), tmp_path / "run", LoopGrid(partitions(tmp_path / "state"), spoil))
+    (first,) = federate(load_config(federated), tmp_path / "run", LoopGrid(nodes, spoil))
     assert first["nodes"] == ["client-0", "client-1", "client-3"]
-    assert list(first["refused"]) == [f"node {LIAR}"]
-    assert first["refused"][f"node {LIAR}"].startswith("its introduction is not sound: ")
-    assert any(text.startswith(f"node {LIAR} is refused: its introduction is not sound") for text in said(caplog))
+    assert set(first["refused"]) == {f"node {number}" for number in liars}
+    for number, (_, key, _) in liars.items():
+        assert first["refused"][f"node {number}"].startswith("its introduction is not sound: "), key
+        assert any(text.startswith(f"node {number} is refused: its introduction is not") for text in said(caplog)), key
 
 
 def test_a_billion_samples_take_no_memory(experiment: Any) -> None:
