@@ -35,11 +35,11 @@ mutants: setup ## put mistakes into a copy of the package, one at a time, and se
 
 test-slow: setup test-kernels ## run the tests that take minutes: real federations with faults, Ray
 	$(PY) -m pip install --quiet -c constraints.txt -e ".[dev,ray,simulation]"
-	$(PY) -m pytest -m slow
+	$(PYTEST) -m slow
 
 test-kernels: setup ## run the GPU's kernels in Triton's interpreter, on the CPU
 	test -d .triton/triton || $(PY) -m pip install --quiet --no-deps --target .triton triton==3.6.0
-	TRITON_INTERPRET=1 PYTHONPATH=.triton $(PY) -m pytest tests/test_kernels_*.py
+	TRITON_INTERPRET=1 PYTHONPATH=.triton $(PYTEST) tests/test_kernels_*.py
 
 check: setup ## formatting, lint, types
 	$(VENV)/bin/ruff format --check .

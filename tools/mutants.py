@@ -12,21 +12,33 @@ were killed.
 from __future__ import annotations
 
 import argparse
+import importlib
+import multiprocessing
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
+import time
 import tomllib
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from queue import Queue
 
 ROOT = Path(__file__).resolve().parents[1]
 LIST = ROOT / "tools" / "mutants.toml"
-SECONDS = 600  # a mutant that makes its tests hang is killed, too
+SECONDS = 900  # a mutant that makes its tests hang is killed, too
+# Imported once, before the processes that run the tests are forked: that takes longer than most of the tests.
+SHARED = (
+    "torch",
+    "pytest",
+    "hypothesis",
+    "pydantic",
+    "pyarrow.parquet",
+    "safetensors.torch",
+    "scipy.optimize",
+    "flwr.app",
+)
+FORK = multiprocessing.get_context("fork")
 
 
 @dataclass(frozen=True)
@@ -51,34 +63,53 @@ def read(path: Path) -> list[Mutant]:
 
 def place(mutant: Mutant, package: Path) -> Path | None:
     """The one file of the mutant's area that holds its text, once."""
+    if not mutant.old:
+        return None
     start = package / mutant.area
     files = start.rglob("*.py") if start.is_dir() else package.glob(f"{mutant.area}*")
     holding = [file for file in files if file.suffix == ".py" and mutant.old in file.read_text()]
     return holding[0] if len(holding) == 1 and holding[0].read_text().count(mutant.old) == 1 else None
 
 
-def run(copy: Path, tests: Sequence[str]) -> int:
-    """The exit status of pytest in a copy of the tree: 0 all pass, 1 some fail, others: they didn't run."""
-    env = {**os.environ, "PYTHONPATH": str(copy / "src"), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    words = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--no-header", "--tb=no", *tests]
-    try:
-        return subprocess.run(words, cwd=copy, env=env, capture_output=True, timeout=SECONDS, check=False).returncode
-    except subprocess.TimeoutExpired:
-        return 1
+def run(copy: Path, tests: Sequence[str]) -> None:
+    """Run tests in a copy of the tree and end this process with pytest's status: 0 all pass, 1 some fail."""
+    os.chdir(copy)
+    sys.path.insert(0, str(copy / "src"))
+    os.environ["PYTHONPATH"] = str(copy / "src")
+    silent = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(silent, 1)
+    os.dup2(silent, 2)
+    import pytest
+
+    os._exit(int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "--tb=no", *tests])))
 
 
-def verdict(mutant: Mutant, copy: Path) -> str:
-    """Killed, survived or stale."""
-    file = place(mutant, copy / "src" / "fednoil")
-    if file is None:
-        return "stale: text not found once"
-    text = file.read_text()
-    file.write_text(text.replace(mutant.old, mutant.new))
-    try:
-        status = run(copy, mutant.tests)
-    finally:
-        file.write_text(text)
-    return {0: "SURVIVED", 1: "killed"}.get(status, f"stale: pytest ends with {status}")
+class Trial:
+    """A mutant in a copy of the tree, while its tests run."""
+
+    def __init__(self, mutant: Mutant, copy: Path) -> None:
+        self.mutant, self.copy, self.began = mutant, copy, time.monotonic()
+        self.file, self.process = place(mutant, copy / "src" / "fednoil"), None
+        if self.file is not None:
+            self.text = self.file.read_text()
+            self.file.write_text(self.text.replace(mutant.old, mutant.new))
+        if self.file is not None or not mutant.old:
+            self.process = FORK.Process(target=run, args=(copy, mutant.tests))
+            self.process.start()
+
+    def verdict(self) -> str | None:
+        """Killed, survived or stale; None: not known yet."""
+        if self.process is None:
+            return "stale: its text is not there exactly once"
+        if self.process.is_alive():
+            if time.monotonic() - self.began < SECONDS:
+                return None
+            self.process.kill()
+            self.process.join()
+        if self.file is not None:
+            self.file.write_text(self.text)
+        status = self.process.exitcode
+        return {0: "SURVIVED", 1: "killed", -9: "killed"}.get(status or 0, f"stale: pytest ends with {status}")
 
 
 def copied(folder: Path) -> Path:
@@ -92,6 +123,20 @@ def copied(folder: Path) -> Path:
     return folder
 
 
+def tried(mutants: Sequence[Mutant], copies: Sequence[Path]) -> Iterator[tuple[Mutant, str]]:
+    """Try mutants, as many at a time as there are copies; each with its verdict when that is known."""
+    waiting, free, running = list(reversed(mutants)), list(copies), []
+    while waiting or running:
+        while waiting and free:
+            running.append(Trial(waiting.pop(), free.pop()))
+        time.sleep(0.05)
+        for trial in list(running):
+            if verdict := trial.verdict():
+                running.remove(trial)
+                free.append(trial.copy)
+                yield trial.mutant, verdict
+
+
 def main() -> int:
     """Try the mutants and print a line for each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -99,26 +144,20 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1, help="mutants side by side")
     options = parser.parse_args()
     mutants = [m for m in read(LIST) if options.only in f"{m} {m.tests}"]
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(options.jobs) as pool:
-        copies: Queue[Path] = Queue()
-        for number in range(options.jobs):
-            copies.put(copied(Path(folder) / str(number)))
-        named = sorted({test for mutant in mutants for test in mutant.tests})
-        if run(copy := copies.get(), named):
-            print("the tests fail without any mutant: run them first")
-            return 1
-        copies.put(copy)
-
-        def attempt(mutant: Mutant) -> str:
-            copy = copies.get()
-            try:
-                found = verdict(mutant, copy)
-            finally:
-                copies.put(copy)
-            print(f"{found:8}  {mutant}", flush=True)
-            return found
-
-        found = list(pool.map(attempt, mutants))
+    for name in SHARED:
+        importlib.import_module(name)
+    sys.dont_write_bytecode = True
+    with tempfile.TemporaryDirectory() as folder:
+        copies = [copied(Path(folder) / str(number)) for number in range(options.jobs)]
+        # Without any mistake all tests must pass, or nothing is shown by one that fails.
+        sound = {m.tests: v for m, v in tried([Mutant("", "", "", t) for t in {m.tests for m in mutants}], copies)}
+        broken = [tests for tests, verdict in sound.items() if verdict != "SURVIVED"]
+        for tests in broken:
+            print(f"fails without any mutant, and is left out: {' '.join(tests)}", flush=True)
+        found = ["stale"] * sum(m.tests in broken for m in mutants)
+        for mutant, verdict in tried([m for m in mutants if m.tests not in broken], copies):
+            print(f"{verdict:8}  {mutant}", flush=True)
+            found.append(verdict)
     killed, survived = found.count("killed"), found.count("SURVIVED")
     print(f"{len(found)} mutants: {killed} killed, {survived} survived, {len(found) - killed - survived} stale")
     return int(killed < len(found))
