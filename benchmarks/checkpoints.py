@@ -29,13 +29,14 @@ from typing import Any
 import torch
 
 from fednoil import rounds, runner
-from fednoil.config import load_config, preset
+from fednoil.config import load_config
 from fednoil.models.resnet import ResNet18
 from fednoil.records.checkpoint import Checkpoints
 from fednoil.records.folder import RunFolder
 from fednoil.runner import Silent
 from fednoil.schedules.decay import DecayConfig
 from fednoil.servers.base import ServerState
+from fednoil.study import preset
 from fednoil.tensors import Tensors
 from floor import bare_step, check_device, device_name, noise_experiment, plain_resnet18
 from scaling import Case, Point, Size

@@ -18,9 +18,10 @@ from typing import Any
 import torch
 
 from fednoil import rounds
-from fednoil.config import load_config, preset
+from fednoil.config import load_config
 from fednoil.experiment import make_executor, make_experiment, pick_device
 from fednoil.rounds import loop
+from fednoil.study import preset
 
 LIMIT = 1.0  # percent
 

@@ -23,11 +23,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fednoil.config import load_config, preset
+from fednoil.config import load_config
 from fednoil.executors.base import Executor, Job
 from fednoil.experiment import Experiment, make_executor, make_experiment
 from fednoil.learners.base import Turn
 from fednoil.models.network import Network
+from fednoil.study import preset
 from floor import check_device
 
 LIMIT = 1.3

@@ -84,7 +84,8 @@ def timed_run(options: argparse.Namespace, folder: Path) -> None:
 
     importlib.import_module("fednoil.cli.main")  # what `fednoil run` imports besides
     importlib.import_module("fednoil.reporters")
-    from fednoil.config import load_config, preset
+    from fednoil.config import load_config
+    from fednoil.study import preset
 
     over("import fednoil")
 

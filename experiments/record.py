@@ -20,8 +20,9 @@ from typing import Any
 
 from fednoil.history import RoundRecord
 from fednoil.pages.marked import fill
-from fednoil.paper import DATASETS, cells, noise_name
 from fednoil.records.folder import RunFolder
+from fednoil.study.paper import DATASET_NAMES, noise_name
+from fednoil.study.paper import printed as printed_numbers
 
 HERE = Path(__file__).parent
 FIELDS = (
@@ -61,8 +62,8 @@ class Table:
 def printed(setting: str, method: str) -> str:
     """The accuracy that the paper prints for `cifar10 iid symmetric-high`, say."""
     dataset, clients, noise = setting.split()
-    for cell in cells():
-        where = (DATASETS[cell.dataset], cell.setting, noise_name(cell.noise, cell.mode))
+    for cell in printed_numbers():
+        where = (DATASET_NAMES[cell.dataset], cell.setting, noise_name(cell.noise, cell.mode))
         if (*where, cell.method, cell.metric) == (dataset, clients, noise, method, "accuracy"):
             return str(cell)
     return "–"

@@ -14,7 +14,15 @@ from fednoil.config import load_config, merge, to_toml
 from fednoil.history import RoundRecord
 from fednoil.labels import Labels, Truth
 from fednoil.manifest import write_manifest
-from fednoil.report.places import values_of
+from fednoil.report.results import Results, load_results
+from fednoil.study.places import values_of
+from fednoil.study.report import STUDY
+
+
+def results_of(*paths: Path) -> Results:
+    """What a report of the study makes of run folders or records."""
+    return load_results(paths, STUDY)
+
 
 CLEAN_SHARES = (0.9, 0.6, 0.3)  # of the three clients of a made run
 

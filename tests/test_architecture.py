@@ -24,7 +24,6 @@ STAGES = [
     ["servers"],
     ["executors", "evidence"],
     ["config"],
-    ["paper"],
     ["experiment"],
     ["metrics"],
     ["evaluation"],
@@ -36,8 +35,7 @@ STAGES = [
     ["flower"],
     ["report"],
     ["figures"],
-    ["reproduce"],
-    ["api"],
+    ["study", "api"],
     ["cli"],
     ["__main__"],
 ]
@@ -97,3 +95,21 @@ def test_flower_is_imported_in_its_own_package_alone() -> None:
 def test_the_command_does_not_load_flower() -> None:
     program = "import sys, fednoil.cli.main; sys.exit('flwr' in sys.modules or 'fednoil.flower' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_the_core_does_not_know_the_study() -> None:
+    """The study of the paper uses the core; of the rest only the command may ask for it."""
+    users = {stage_of(path) for path in FILES if "study" in imported(path)}
+    assert users <= {"study", "cli"}
+    assert "fednoil.study" not in (ROOT / "__init__.py").read_text()
+
+
+def test_a_run_of_ones_own_does_not_load_the_study(tmp_path: Path) -> None:
+    run = ["run", "demo", "--set=train.rounds=1", "--set=partition.samples_per_client=20", "--set=schedule.t_max=1"]
+    run += ["--set=schedule.t_min=1", "--set=model.width=2", "--set=run.device=cpu", "--quiet", f"--out={tmp_path}/run"]
+    program = f"""import sys, fednoil
+from fednoil.cli.main import app
+app({run}, standalone_mode=False)
+sys.exit(any(name.startswith('fednoil.study') for name in sys.modules))"""
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+    assert (tmp_path / "run/summary.json").is_file()

@@ -5,18 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from made_runs import made_run
+from made_runs import made_run, results_of
 
-from fednoil.report.claims import CLAIMS, REFUTED, SUPPORTED, UNTESTED, Verdict, judge
 from fednoil.report.html import render
 from fednoil.report.results import Results
-from fednoil.report.runs import load_runs
 from fednoil.report.sheets import sheets
 from fednoil.report.text import markdown
+from fednoil.study.claims import CLAIMS, REFUTED, SUPPORTED, UNTESTED, Verdict, judge
 
 
 def results(*paths: Path) -> Results:
-    return Results(*load_runs(paths))
+    return results_of(*paths)
 
 
 def judged(found: Results, start: str) -> Verdict:
@@ -72,7 +71,7 @@ def test_methods_are_compared_on_the_seeds_they_share(tmp_path: Path) -> None:
         made_run(tmp_path / f"b{seed}", "fednoil-uniform-clients", [last] * 7, seed)
     (found,) = [v for v in judge(results(tmp_path)) if v.claim.said.startswith("Two-level")]
     assert (found.status, found.summary) == (REFUTED, "holds in 0 of 1 comparisons in 1 setting, 2 seeds each")
-    assert "seeds 1, 2: FedNoiL(Logarithm) 61.00 ± 1.41, FedNoiL(Uniform Client" in found.evidence[0].text
+    assert "seeds 1, 2: FedNoiL(Logarithm) 61.00 ± 1.41, FedNoiL(Uniform Client" in found.support[0].text
     made_run(tmp_path / "c", "fednoil-uniform-local", [62] * 7, seed=7)  # no seed in common: all there are
     (found,) = [v for v in judge(results(tmp_path)) if v.claim.said.startswith("Two-level")]
     assert found.summary == (
@@ -93,7 +92,7 @@ def test_dmix_against_josrc_and_servers_against_fedavg(tmp_path: Path) -> None:
     assert verdict(found, "DMix is more accurate") == SUPPORTED
     assert verdict(found, "DMix is more stable") == SUPPORTED
     evidence = next(v for v in judge(found) if v.claim.said.startswith("Other FL"))
-    assert sorted(e.holds for e in evidence.evidence) == [False, False, True]
+    assert sorted(e.holds for e in evidence.support) == [False, False, True]
     assert evidence.status == REFUTED
 
 
@@ -142,7 +141,7 @@ def test_standing_still_after_a_fall_is_told(tmp_path: Path) -> None:
     found = judged(results(tmp_path), "DMix is more stable")
     assert found.status == REFUTED
     assert "(in 1 a method stands still 10 points or more below its best round)" in found.summary
-    assert "1 of the runs stand still 10 points or more below" in found.evidence[0].text
+    assert "1 of the runs stand still 10 points or more below" in found.support[0].text
     (sheet,) = sheets(results(tmp_path))
     shown = {method: entry.beside for method, (entry,) in zip(sheet.methods, sheet.entries, strict=True) if entry}
     assert shown["FedAvg+JoSRC"][0] == "best round 70.00"

@@ -18,9 +18,10 @@ from made_runs import made_run
 from rich.console import Console
 
 from fednoil import __version__, runner
-from fednoil.config import load_config, preset_names
+from fednoil.config import load_config
 from fednoil.config.axes import AXES
 from fednoil.reporters import Bars
+from fednoil.study import preset_names
 
 COMMANDS = ["run", "presets", "methods", "data", "compare", "predict", "version"]
 TINY = {
@@ -114,9 +115,9 @@ def test_presets() -> None:
     assert (status, list(listed)) == (0, names)
     for values in listed.values():
         load_config(values)
-    cells = [f"paper/{d}/iid/pair-high-shared/fedprox" for d in ("fashion-mnist", "cifar10", "cifar100")]
+    cells = [f"paper/{d}/iid/pair-high/fedprox" for d in ("fashion-mnist", "cifar10", "cifar100")]
     assert set(names) >= {"demo", *cells}
-    assert fednoil("presets", "cifar100/iid/clean/fedp")[1] == "paper/cifar100/iid/clean/fedprox\n"
+    assert fednoil("presets", "cifar10/iid/clean/feda")[1] == "paper/cifar10/iid/clean/fedavg\n"
     _, out, _ = fednoil("presets", "cifar10/*/pair-low/krum")
     settings = ("iid", "non-iid", "100-clients", "imbalanced")
     methods = ("dividemix", "josrc")

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fednoil.config import Config, load_config, merge, parse_set, preset, preset_names, read_toml, to_toml
+from fednoil.config import Config, load_config, merge, parse_set, read_toml, to_toml
 from fednoil.errors import UserError
 from fednoil.schedules import make
+from fednoil.study import preset, preset_names
 
 
 @pytest.mark.parametrize(

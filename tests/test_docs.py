@@ -25,9 +25,10 @@ from typer.main import get_command
 
 import fednoil
 from fednoil.cli.main import app
-from fednoil.config import Config, load_config, preset_names
+from fednoil.config import Config, load_config
 from fednoil.config.axes import AXES
 from fednoil.errors import UserError
+from fednoil.study import preset_names
 
 ROOT = Path(__file__).resolve().parents[1]
 DECISIONS = sorted((ROOT / "docs/decisions").glob("0*.md"))

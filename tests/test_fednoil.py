@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from fednoil import rounds, schedules
 from fednoil.augment import plain, strong, weak, weak_plan
-from fednoil.config import load_config, preset
+from fednoil.config import load_config
 from fednoil.errors import UserError
 from fednoil.executors.base import Job
 from fednoil.experiment import make_executor, make_experiment
@@ -22,6 +22,7 @@ from fednoil.learners.base import Client, Task, Turn
 from fednoil.learners.fednoil import FedNoil, FedNoilConfig
 from fednoil.learners.pseudo_labels import decided, unlabelled_loss
 from fednoil.seeds import Seed
+from fednoil.study import preset
 
 CPU = torch.device("cpu")
 

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 from browsing import CHROMIUM, Opened
-from made_runs import made_run
+from made_runs import made_run, results_of
 
 from fednoil.report.html import render
 from fednoil.report.results import Results
-from fednoil.report.runs import Run, load_run, load_runs
+from fednoil.report.runs import Run, load_run
+from fednoil.study.report import STUDY
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium here; apt-get install chromium")
 
@@ -29,7 +30,7 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
             made_run(folder / f"{noise}-b{seed}", "fedavg", [60 + seed] * 8, **same)
             made_run(folder / f"{noise}-c{seed}", "fednoil-uniform-local", [65, 64, 60, 66, 59, 61], **same)
     path = folder / "report.html"
-    path.write_text(render(Results(*load_runs([folder])), "Tested in a browser"))
+    path.write_text(render(results_of(folder), "Tested in a browser"))
     return path
 
 
@@ -131,7 +132,7 @@ def test_phone_width(browser: Any, page_file: Path) -> None:
 def test_a_thousand_runs_open(browser: Any, tmp_path: Path) -> None:
     """How fast, benchmarks/pages.py measures."""
     path = tmp_path / "thousand.html"
-    path.write_text(render(Results(thousand(tmp_path)), "Thousand"))
+    path.write_text(render(Results(thousand(tmp_path), study=STUDY), "Thousand"))
     visit = Visit(browser, path)
     visit.scroll()
     assert visit.page.locator("#runs-table tbody tr").count() == 1000
@@ -140,7 +141,7 @@ def test_a_thousand_runs_open(browser: Any, tmp_path: Path) -> None:
 
 def thousand(folder: Path) -> list[Run]:
     """Twenty seeds of fifty variants of a method, 150 rounds each."""
-    source = load_run(made_run(folder / "a", accuracies=list(np.linspace(20, 80, 150)), clients=True))
+    source = load_run(made_run(folder / "a", accuracies=list(np.linspace(20, 80, 150)), clients=True), STUDY)
     runs = []
     for number in range(1000):
         values = {**source.values, "run": {**source.values["run"], "seed": number % 20}}

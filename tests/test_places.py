@@ -5,13 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from made_runs import made_run
+from made_runs import made_run, results_of
 
-from fednoil.config import load_config, merge, preset, preset_names
-from fednoil.report.places import Place, command_of, place_of, schedule_methods, values_of
-from fednoil.report.results import Results
-from fednoil.report.runs import load_runs
+from fednoil.config import load_config, merge
+from fednoil.report.places import Place, own_place
 from fednoil.report.sheets import sheets
+from fednoil.study import preset, preset_names
+from fednoil.study.places import command_of, place_of, schedule_methods, values_of
+
+
+def somewhere(values: dict) -> Place:
+    return place_of(values) or own_place(values)
 
 
 @pytest.mark.parametrize("data", ["fashion-mnist-mini", "fashion-mnist"])
@@ -27,7 +31,7 @@ def test_methods_that_differ_in_a_key_have_titles_of_their_own(
     data: str, section: str, one: dict[str, object], other: dict[str, object]
 ) -> None:
     titles = [
-        place_of(load_config({"data": {"name": data}, section: keys}).model_dump(mode="json")).method_title
+        somewhere(load_config({"data": {"name": data}, section: keys}).model_dump(mode="json")).method_title
         for keys in (one, other)
     ]
     assert titles[0] != titles[1]
@@ -37,7 +41,7 @@ def test_a_mix_of_classes_is_a_non_iid_setting_with_a_change() -> None:
     """`--set partition.kind=mixture` on a cell of the paper stands beside it, and its command makes it again."""
     values = merge(preset("paper/fashion-mnist/non-iid/pair-low/fednoil-cosine"), {"partition": {"kind": "mixture"}})
     full = load_config(values).model_dump(mode="json")
-    place = place_of(full)
+    place = somewhere(full)
     assert (place.family, place.setting, place.noise, place.method) == (
         "paper",
         "non-iid",
@@ -45,7 +49,8 @@ def test_a_mix_of_classes_is_a_non_iid_setting_with_a_change() -> None:
         "fednoil-cosine",
     )
     name = "paper/fashion-mnist/non-iid/pair-low/fednoil-cosine"
-    assert command_of(full) == ["run", name, "--set", "partition.kind=mixture", "--seed", "0"]
+    changes = ["--set", "partition.kind=mixture", "--set", "partition.beta=0.5"]  # its own default
+    assert command_of(full) == ["run", name, *changes, "--seed", "0"]
 
 
 def test_methods_that_differ_in_epochs_or_in_a_users_own_keys_keep_their_rows(tmp_path: Path) -> None:
@@ -57,7 +62,7 @@ def test_methods_that_differ_in_epochs_or_in_a_users_own_keys_keep_their_rows(tm
         config = made_run(tmp_path / f"own{epochs}", "fedavg", [epochs + 1] * 8, where=small) / "config.toml"
         own = f'name = "my_learner:Mine"\nstrength = {epochs}'
         config.write_text(config.read_text().replace('name = "erm"', own))
-    (sheet,) = sheets(Results(*load_runs([tmp_path])))
+    (sheet,) = sheets(results_of(tmp_path))
     shown = {method: entry.ours.mean for method, (entry,) in zip(sheet.methods, sheet.entries, strict=True) if entry}
     assert shown == {
         "median, schedule.epochs=10": 10.0,
@@ -68,16 +73,13 @@ def test_methods_that_differ_in_epochs_or_in_a_users_own_keys_keep_their_rows(tm
 
 
 def place(name: str, changes: dict | None = None) -> Place:
-    return place_of(load_config(merge(preset(name), changes or {})).model_dump(mode="json"))
+    return somewhere(load_config(merge(preset(name), changes or {})).model_dump(mode="json"))
 
 
-@pytest.mark.parametrize("name", [n for n in preset_names() if n.split("/")[0] != "demo"][::17])
+@pytest.mark.parametrize("name", [n for n in preset_names() if n.split("/")[0] != "demo"][::11])
 def test_a_preset_is_its_own_place(name: str) -> None:
-    """DivideMix as its authors tune it is DivideMix where they don't."""
     found = place(name)
     family = ("paper", found.dataset) if found.family == "paper" else ("small",)
-    if load_config(preset(name)) == load_config(preset(name.removesuffix("-tuned"))):
-        name = name.removesuffix("-tuned")
     assert "/".join((*family, found.setting, found.noise, found.method)) == name
     assert (found.setting_changes, found.method_changes) == ((), ())
 
@@ -93,11 +95,11 @@ def test_what_a_run_changes_is_told_as_set_takes_it() -> None:
 def test_schedules_of_the_figures_are_methods() -> None:
     for method in schedule_methods():
         values = values_of("paper", "cifar10", "iid", "symmetric-high", method)
-        assert place_of(load_config(values).model_dump(mode="json")).method == method
+        assert somewhere(load_config(values).model_dump(mode="json")).method == method
     # with fewer rounds a constant schedule matches the total over those
     values = values_of("paper", "cifar10", "iid", "symmetric-high", "fednoil-constant-as-cosine(40)", 50)
     values = merge(values, {"train": {"rounds": 50}})
-    assert place_of(load_config(values).model_dump(mode="json")).method == "fednoil-constant-as-cosine(40)"
+    assert somewhere(load_config(values).model_dump(mode="json")).method == "fednoil-constant-as-cosine(40)"
 
 
 def test_own_data_and_own_methods_have_a_place_in_words() -> None:
@@ -116,7 +118,7 @@ def test_a_run_of_an_earlier_version_has_the_place_of_its_preset(tmp_path: Path)
     assert "ratios = [0.3, 0.4, 0.5, 0.6]\n" in text
     old = text.replace('mode = "high"\n', "").replace("ratios = [0.3, 0.4, 0.5, 0.6]\n", 'mode = "low"\n')
     config.write_text(old)
-    (run,) = load_runs([tmp_path])[0]
+    (run,) = results_of(tmp_path).runs
     assert run.place.title == "cifar10 iid pair-low"
     assert run.values["noise"]["ratios"] == [0.3, 0.4, 0.5, 0.6]
 
@@ -126,6 +128,37 @@ def test_a_report_shows_the_settings_that_are_gone_where_they_did_something(tmp_
     text = config.read_text()
     assert "[server]\n" in text
     config.write_text(text.replace("[server]\n", '[server]\nstep = 0.5\nstatistics = "average"\n'))
-    (run,) = load_runs([tmp_path])[0]
+    (run,) = results_of(tmp_path).runs
     assert run.values["server"]["step"] == 0.5
     assert "statistics" not in run.values["server"]
+
+
+def origin_place(name: str, changes: dict, origin: dict | None) -> Place | None:
+    return place_of(load_config(merge(preset(name), changes)).model_dump(mode="json"), origin)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("paper/cifar10/iid/pair-low/krum+josrc", {}),
+        ("small/non-iid/pair-high/fednoil-cosine", {"train": {"rounds": 3}, "learner": {"xi": 0.8}}),
+        ("paper/fashion-mnist/iid/symmetric-high/fedavg", {"server": {"name": "median"}}),
+        ("paper/cifar10/iid/symmetric-high/fednoil-logarithm", {"schedule": {"name": "cosine", "r_min": 40}}),
+    ],
+)
+def test_a_recorded_preset_gives_the_place_that_the_configuration_gives(name: str, changes: dict) -> None:
+    found = origin_place(name, changes, {"preset": name, "set": []})
+    assert found is not None
+    assert found == origin_place(name, changes, None)
+
+
+def test_a_recorded_preset_decides_where_configurations_are_alike() -> None:
+    """Ratios of one's own are no noise of the paper's, and the preset still says what they were changed from."""
+    name, changes = "paper/cifar10/iid/symmetric-high/fedavg", {"noise": {"ratios": [0.2]}}
+    assert origin_place(name, changes, None) is None
+    found = origin_place(name, changes, {"preset": name})
+    assert found is not None
+    assert (found.noise, found.setting_changes) == ("symmetric-high", ("noise.ratios=[0.2]",))
+    own = {"data": {"name": "npz:mine.npz"}}
+    assert origin_place(name, own, {"preset": name}) is None
+    assert origin_place("demo", {}, {"preset": "demo"}) is None

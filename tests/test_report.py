@@ -8,19 +8,20 @@ from pathlib import Path
 
 import pytest
 from conftest import fednoil, refused
-from made_runs import made_run, site_run
+from made_runs import made_run, results_of, site_run
 
-from fednoil.report.claims import UNTESTED, judge
 from fednoil.report.html import page_data, paired_rows, render
 from fednoil.report.latex import latex
-from fednoil.report.results import Results, paired
-from fednoil.report.runs import load_run, load_runs
+from fednoil.report.results import Results, load_results, paired
+from fednoil.report.runs import load_run
 from fednoil.report.sheets import sheets
 from fednoil.report.text import markdown
+from fednoil.study.claims import UNTESTED, judge
+from fednoil.study.report import STUDY
 
 
 def results(*paths: Path) -> Results:
-    return Results(*load_runs(paths))
+    return results_of(*paths)
 
 
 # ---- seeds together
@@ -77,7 +78,7 @@ def test_a_run_that_diverged_is_told_from_one_that_was_stopped(tmp_path: Path) -
         run = made_run(tmp_path / name, method, [60, 50, 40], finished=False)
         noted = {"at": "now", "after_round": after, "reason": "training diverged: …"}
         (run / "environment.json").write_text(json.dumps({"device": "cpu", "diverged": noted}))
-    found = Results(*load_runs([tmp_path]))
+    found = results_of(tmp_path)
     told = {row.place.method: row.progress for row in found.rows}
     assert told == {"fedavg": "at round 3 of 150", "fedprox": "diverged after round 3 of 150"}
     assert any("seed 0: diverged after round 3 of 150; shown as far as it got" in line for line in found.warnings)
@@ -103,7 +104,7 @@ def test_runs_of_another_precision_have_a_row_of_their_own(tmp_path: Path) -> No
         ("FedNoiL(Logarithm), bfloat16", "Vanilla FedAvg")
     ]
     (ahead,) = [v for v in judge(found) if v.claim.said.startswith("FedNoiL is ahead")]
-    assert len(ahead.evidence) == 1
+    assert len(ahead.support) == 1
     assert any("rows of their own" in w for w in found.warnings)
     commands = {run["command"] for run in page_data(found)["runs"]}
     assert sum("--set run.precision=bfloat16" in command for command in commands) == 4
@@ -170,6 +171,28 @@ def test_a_run_given_twice_counts_once(tmp_path: Path) -> None:
 # ---- beside the paper
 
 
+def test_a_report_needs_no_study(tmp_path: Path) -> None:
+    """Without the study the same runs are runs like others, and nobody speaks of a paper."""
+    made_run(tmp_path / "ours", accuracies=[84.96] * 7)
+    made_run(tmp_path / "fedavg", "fedavg", accuracies=[60] * 7)
+    found = load_results([tmp_path])
+    (sheet,) = sheets(found)
+    assert sheet.title == "Results, fashion-mnist"
+    assert sorted(entry.ours.mean for (entry,) in sheet.entries if entry) == [60, pytest.approx(84.96)]
+    assert found.sections() == ()
+    for text in (markdown(found), latex(found), render(found, "t").split("<script>")[0]):
+        assert "84.96" in text
+        assert "paper" not in text.lower()
+
+
+def test_a_study_says_nothing_of_runs_that_are_not_its_own(tmp_path: Path) -> None:
+    made_run(tmp_path / "own", changes={"data": {"name": "npz:mine.npz"}})
+    found = results(tmp_path)
+    assert found.sections() == []
+    for text in (markdown(found), latex(found), render(found, "t").split("<script>")[0]):
+        assert "paper" not in text.lower()
+
+
 def test_cells_stand_beside_the_papers(tmp_path: Path) -> None:
     made_run(tmp_path / "ours", accuracies=[84.96] * 7)
     made_run(tmp_path / "fedavg", "fedavg", accuracies=[60] * 7)
@@ -179,7 +202,8 @@ def test_cells_stand_beside_the_papers(tmp_path: Path) -> None:
     assert sheet.methods == ["Vanilla FedAvg", "FedNoiL(Logarithm)"]
     entry = sheet.entries[1][0]
     assert entry is not None
-    assert str(entry.paper) == "82.46 ± 0.54"
+    assert entry.printed is not None
+    assert entry.printed.text == "paper 82.46 ± 0.54"
     assert entry.difference == pytest.approx(2.5)
     assert entry.best
     assert sheet.entries[0][1] is None
@@ -191,7 +215,8 @@ def test_other_scales_show_the_paper_without_a_difference(tmp_path: Path) -> Non
     for sheet in sheets(results(tmp_path)):
         entry = sheet.entries[0][0]
         assert entry is not None
-        assert str(entry.paper) == "82.46 ± 0.54"
+        assert entry.printed is not None
+        assert entry.printed.text == "paper 82.46 ± 0.54"
         assert entry.difference is None
         assert "Not the paper's scale" in sheet.note
 
@@ -218,7 +243,8 @@ def test_ablations_have_tables_of_their_own(tmp_path: Path) -> None:
     assert tables["3"].methods == ["FedNoiL(Logarithm)", "FedNoiL(Uniform Local-Data Sampling)"]
     original = tables["3"].entries[0][1]
     assert original is not None
-    assert str(original.paper) == "62.29 ± 2.82"
+    assert original.printed is not None
+    assert original.printed.text == "paper 62.29 ± 2.82"
     assert tables["4"].methods == ["FedNoiL(Logarithm)", "FedNoiL†"]
     assert tables["schedules"].methods == ["FedNoiL(Logarithm)", "FedNoiL Cosine(40)"]
 
@@ -274,8 +300,8 @@ def test_a_federations_sites_are_told_as_they_are(tmp_path: Path) -> None:
 
 
 def test_a_thinned_folder_is_enough(tmp_path: Path) -> None:
-    run = load_run(made_run(tmp_path / "a"))
+    run = load_run(made_run(tmp_path / "a"), STUDY)
     assert (run.clients.noise, run.confusion, run.environment) == (None, None, {})
-    page = render(Results([run]), "t").split('id="data"')[0]
+    page = render(Results([run], study=STUDY), "t").split('id="data"')[0]
     assert "Computed in: precision not recorded." in page
     assert page.count("not recorded") == 2  # there, and where the mouse points at the cell

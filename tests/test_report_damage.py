@@ -10,11 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from conftest import fednoil, refused
-from made_runs import made_run
+from made_runs import made_run, results_of
 
 from fednoil.report.html import page_data
-from fednoil.report.results import Results
-from fednoil.report.runs import load_runs
 from fednoil.report.text import markdown
 
 
@@ -41,7 +39,7 @@ def test_a_damaged_file_costs_its_run_alone(tmp_path: Path, file: str, change: C
     made_run(tmp_path / "good", clients=True)
     bad = made_run(tmp_path / "bad", seed=1, clients=True) / file
     bad.write_text(json.dumps(change(json.loads(bad.read_text()))))
-    found = Results(*load_runs([tmp_path]))
+    found = results_of(tmp_path)
     assert [run.path.name for run in found.runs] == ["good"]
     assert any(told in line for line in found.warnings), found.warnings
 
@@ -70,7 +68,7 @@ def test_a_run_that_diverged_is_reported(tmp_path: Path) -> None:
     odd["selected_noise"] = float("nan")
     records = [json.loads(line) | odd for line in (run / "rounds.jsonl").read_text().splitlines()]
     (run / "rounds.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
-    found = Results(*load_runs([tmp_path]))
+    found = results_of(tmp_path)
     assert found.runs[0].clients.clean_share == [None, None, None]
     assert (found.rows[0].figure("precision"), found.rows[0].figure("noise_ratio")) == (None, None)
     assert "nan" not in markdown(found).lower()

@@ -10,19 +10,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import fednoil, refused
-from made_runs import made_run, site_run
+from made_runs import made_run, results_of, site_run
 
 from fednoil.report.html import page_data, render
 from fednoil.report.latex import latex
-from fednoil.report.record import read_record
 from fednoil.report.results import Results
-from fednoil.report.runs import load_run, load_runs
+from fednoil.report.runs import load_run
 from fednoil.report.sheets import sheets
 from fednoil.report.text import markdown
+from fednoil.study.report import STUDY
 
 
 def results(*paths: Path) -> Results:
-    return Results(*load_runs(paths))
+    return results_of(*paths)
 
 
 def test_the_files(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_a_record_says_what_the_runs_say(tmp_path: Path) -> None:
     about.write_text(json.dumps({**json.loads(about.read_text()), "command": ["fednoil", "--out", str(tmp_path)]}))
     record = tmp_path / "record.parquet"
     assert fednoil("report", tmp_path / "runs", "--record", record) == (0, f"wrote {record}\n", "")
-    whole, packed = results(tmp_path / "runs"), Results(read_record(record))
+    whole, packed = results(tmp_path / "runs"), results_of(record)
     assert markdown(packed) == markdown(whole)
     assert [row.conduct for row in packed.rows] == [row.conduct for row in whole.rows]
     for a, b in zip(whole.rows, packed.rows, strict=True):
@@ -160,7 +160,7 @@ def test_a_record_keeps_federations_apart(tmp_path: Path) -> None:
     site_run(tmp_path / "a", {"north": 30, "south": 20, "west": 10})
     site_run(tmp_path / "b", {"north": 30, "south": 21, "west": 10})
     assert fednoil("report", tmp_path, "--record", tmp_path / "r.parquet")[0] == 0
-    packed, folders = Results(read_record(tmp_path / "r.parquet")), results(tmp_path)
+    packed, folders = results_of(tmp_path / "r.parquet"), results(tmp_path)
     assert [row.place for row in packed.rows] == [row.place for row in folders.rows]
     assert len(packed.rows) == 2
     assert packed.runs[0].clients == folders.runs[0].clients
@@ -174,13 +174,13 @@ def test_commands_can_be_pasted(tmp_path: Path) -> None:
 
 def test_a_thousand_runs(tmp_path: Path) -> None:
     """Curves are thinned so that the page stays small; benchmarks/pages.py measures the time."""
-    source = load_run(made_run(tmp_path / "a", accuracies=list(np.linspace(20, 80, 150)), clients=True))
+    source = load_run(made_run(tmp_path / "a", accuracies=list(np.linspace(20, 80, 150)), clients=True), STUDY)
     runs = []
     for seed in range(1000):
         values = {**source.values, "run": {**source.values["run"], "seed": seed}}
         runs.append(type(source)(**{**vars(source), "values": values, "path": Path(f"runs/{seed}")}))
         runs[-1].__dict__.pop("key", None)
-    found = Results(runs)
+    found = Results(runs, study=STUDY)
     assert len(render(found, "thousand")) < 4_000_000
     data = page_data(found)
     assert len(data["runs"]) == 1000

@@ -9,10 +9,11 @@ from types import ModuleType
 
 import pyarrow.parquet as pq
 import pytest
-from made_runs import made_run
+from made_runs import made_run, results_of
 
 from fednoil.report.record import read_record
 from fednoil.report.results import Results
+from fednoil.study.report import STUDY
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "experiments/paper"
@@ -30,7 +31,7 @@ def build() -> ModuleType:
 
 
 def test_the_pages_are_what_the_record_says(build: ModuleType) -> None:
-    found = Results(read_record(FOLDER / "results.parquet"))
+    found = Results(read_record(FOLDER / "results.parquet", STUDY), study=STUDY)
     assert (FOLDER / "results.csv").read_text() == build.csv_text(found.runs)
     parts, page = build.parts(found), (FOLDER / "README.md").read_text()
     assert all(page.count(f"<!-- {name} -->") == 1 for name in parts if name != "headline")
@@ -66,7 +67,7 @@ def test_cells_by_hand(build: ModuleType, tmp_path: Path) -> None:
     made_run(tmp_path / "fallen", "fedavg+josrc", [80.0] + [10.0] * 7, where=PAIR_LOW)
     made_run(tmp_path / "moving", "fedavg", [60.0, 80.0, 50.0, 60.0, 50.0, 60.0, 50.0], where=PAIR_LOW)
     made_run(tmp_path / "stopped", "krum+josrc", [60.0, 50.0], where=PAIR_LOW, finished=False)
-    parts = build.parts(Results(build.load_runs([tmp_path])[0]))
+    parts = build.parts(results_of(tmp_path))
     lines = parts["results"].splitlines()
     assert lines[0] == "|  | iid pair-low |"
     assert "| FedNoiL(Cosine) | 85.00 ± 0.50 (3; paper ≈ 84.73 ± 0.53) |" in lines
@@ -82,6 +83,6 @@ def test_cells_by_hand(build: ModuleType, tmp_path: Path) -> None:
 def test_another_shift_has_a_line_of_its_own(build: ModuleType, tmp_path: Path) -> None:
     made_run(tmp_path / "a", "fednoil-logarithm", [85.0] * 8, where=PAIR_LOW)
     made_run(tmp_path / "b", "fednoil-logarithm", [83.0] * 8, where=PAIR_LOW, changes={"train": {"pad": 4}})
-    parts = build.parts(Results(build.load_runs([tmp_path])[0]))
+    parts = build.parts(results_of(tmp_path))
     assert "| FedNoiL(Logarithm), 4-pixel shifts | 83.00 (1; paper 85.22 ± 0.50) |" in parts["results"]
     assert "| iid, pair-low | – | 85.00 (n = 1) | 83.00 (n = 1) | 85.22 ± 0.50 |" in parts["headline"]

@@ -136,6 +136,8 @@ def differences(rows: list[Row], before: dict[str, Row]) -> Iterator[str]:
         elif (old.model_sha256, old.accuracies) != (row.model_sha256, row.accuracies):
             what = "accuracies" if old.accuracies != row.accuracies else "model, with the same accuracies"
             reason = f" (expected: {old.note})" if old.note else ""
+            if "failed: " in row.accuracies and " preset '" in row.accuracies:
+                reason = " (expected: the preset is gone)"
             yield f"{row.case}: {what}: {old.accuracies} -> {row.accuracies}{reason}"
 
 

@@ -31,13 +31,15 @@ from references import file_of, references
 
 from fednoil.audit.cases import final_looks, known_accuracy, load_run
 from fednoil.batch.cell import parse_seeds
-from fednoil.config import load_config, preset
+from fednoil.config import load_config
 from fednoil.config.loading import merge, parse_set, read_toml
 from fednoil.evidence import add_looks, start
 from fednoil.experiment import make_experiment, pick_device
 from fednoil.history import RoundRecord
-from fednoil.report.places import place_of
+from fednoil.report.places import own_place
 from fednoil.runner import Silent, run
+from fednoil.study import preset
+from fednoil.study.places import place_of
 from fednoil.tensors import cpu
 
 REFERENCES = "references"
@@ -69,7 +71,8 @@ def collect(folder: Path, device: torch.device) -> dict[str, Any]:
     looks = final_looks(experiment, state, device)
     given = [torch.from_numpy(labels) for labels in setting.labels.given]
     before = cpu(state.evidence) or start(given, experiment.task.num_classes)
-    place = place_of(experiment.config.model_dump(mode="json"))
+    values = experiment.config.model_dump(mode="json")
+    place = place_of(values) or own_place(values)
     return {
         "final": torch.cat([looks[k] for k in range(len(sizes))]).numpy().astype(np.float16),
         "mean": add_looks(before, sizes, looks)["probabilities"].numpy().astype(np.float16),

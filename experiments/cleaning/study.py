@@ -25,8 +25,7 @@ from fednoil.audit.cases import of_run
 from fednoil.config import load_config, merge, preset
 from fednoil.config.schema import Config
 from fednoil.experiment import make_experiment
-from fednoil.figures.drawing import draw_lines
-from fednoil.figures.numbers import Line
+from fednoil.figures.drawing import Line, draw_lines
 from fednoil.pages.marked import fill
 from fednoil.runner import Silent, run
 

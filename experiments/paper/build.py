@@ -22,14 +22,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from scipy.stats import ttest_ind_from_stats
 
-from fednoil.config.presets import NOISES, SETTINGS
 from fednoil.pages.marked import fill
-from fednoil.paper import METHODS, Cell
 from fednoil.report.record import read_record, write_record
 from fednoil.report.results import Results, Row
 from fednoil.report.runs import Run, load_runs
-from fednoil.report.sheets import paper_value
-from fednoil.report.text import markdown_claims
+from fednoil.study.paper import METHOD_NAMES, Printed
+from fednoil.study.presets import NOISES, SETTINGS
+from fednoil.study.report import STUDY, markdown_claims
+from fednoil.study.tables import paper_value
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -45,11 +45,11 @@ def collect(given: Sequence[Path], record: Path = RECORD) -> pa.Table:
     tables, runs = [], []
     if given:
         with tempfile.TemporaryDirectory() as folder:
-            write_record(load_runs(given)[0], path := Path(folder) / "new.parquet")
-            tables, runs = [pq.read_table(path)], read_record(path)
+            write_record(load_runs(given, STUDY)[0], path := Path(folder) / "new.parquet")
+            tables, runs = [pq.read_table(path)], read_record(path, STUDY)
     if record.is_file():
         tables.append(pq.read_table(record))
-        runs += read_record(record)
+        runs += read_record(record, STUDY)
     chosen = {id(run) for run in Results(runs).runs}
     rows = [row for table in tables for row in table.to_pylist()]
     kept = [row for row, run in zip(rows, runs, strict=True) if id(run) in chosen]
@@ -85,7 +85,7 @@ def version(run: Run) -> str:
     return run.environment.get("packages", {}).get("fednoil") or ""
 
 
-def within_chance(row: Row, paper: Cell) -> bool | None:
+def within_chance(row: Row, paper: Printed) -> bool | None:
     """Whether Welch's test on means and deviations can't tell ours from the paper's; None where one has no spread."""
     ours = row.figure("accuracy")
     assert ours is not None  # every run has an accuracy
@@ -95,7 +95,7 @@ def within_chance(row: Row, paper: Cell) -> bool | None:
     return not float(test.pvalue) < CHANCE
 
 
-def cell(row: Row | None, paper: Cell | None) -> str:
+def cell(row: Row | None, paper: Printed | None) -> str:
     """`84.46 ± 0.62 (5; paper 82.46 ± 0.54)`; ≈: no more than chance between them."""
     if row is None:
         return "–"
@@ -133,7 +133,7 @@ class Cells:
         return f"| {' | '.join([title, *(cell(row, _paper(row)) for row in found)])} |"
 
 
-def _paper(row: Row | None) -> Cell | None:
+def _paper(row: Row | None) -> Printed | None:
     """The paper's value for this place, wherever it prints one."""
     if row is None:
         return None
@@ -146,8 +146,8 @@ def table(results: Results, dataset: str) -> str:
     cells = Cells(results, dataset)
     head = ["", *(f"{setting} {noise}" for setting, noise in cells.columns())]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
-    titles = {ours: paper for paper, ours in reversed(METHODS.items())} | {LOGARITHM: "FedNoiL(Logarithm)"}
-    for method in dict.fromkeys(METHODS.values()):
+    titles = {ours: paper for paper, ours in reversed(METHOD_NAMES.items())} | {LOGARITHM: "FedNoiL(Logarithm)"}
+    for method in dict.fromkeys(METHOD_NAMES.values()):
         lines += [line] if (line := cells.line(titles[method], method)) else []
     lines += [line] if (line := cells.line("FedNoiL(Logarithm), 4-pixel shifts", LOGARITHM, PAD_4)) else []
     return "\n".join(lines)
@@ -227,7 +227,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="*", type=Path, help="run folders, or folders of them, to add to the record")
     pq.write_table(collect(parser.parse_args().runs), RECORD, compression="zstd")
-    results = Results(read_record(RECORD))
+    results = Results(read_record(RECORD, STUDY), study=STUDY)
     (HERE / "results.csv").write_text(csv_text(results.runs), encoding="utf-8")
     draw(results, HERE / "rounds.png")
     for readme in (HERE / "README.md", ROOT / "README.md"):

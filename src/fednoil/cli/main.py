@@ -134,8 +134,10 @@ def presets(
     import json
     from fnmatch import fnmatchcase
 
-    from fednoil.config import preset, preset_names, preset_parts
+    from fednoil.cli.resolving import register_study
+    from fednoil.config.presets import about_presets, preset, preset_names
 
+    register_study()
     names = [name for name in preset_names() if fnmatchcase(name, f"*{pattern}*")]
     if not names:
         raise UserError(f"no preset's name contains '{pattern}'; `fednoil presets` shows what they are made of")
@@ -144,13 +146,7 @@ def presets(
     elif pattern:
         print("\n".join(names))
     else:
-        demos, *rest = preset_parts().items()
-        print("\n".join(demos[1]))
-        paper = sum(name.startswith("paper/") for name in names)
-        print(f"paper/{'/'.join(f'<{what}>' for what, _ in rest)}, {paper} in all:")
-        for what, parts in rest:
-            print(f"  {what + ':':9} {', '.join(parts)}")
-        print(f"small/{'/'.join(f'<{what}>' for what, _ in rest[1:])}: the same in minutes on a CPU, embedded data")
+        print("\n".join(about_presets()))
         print("List names: fednoil presets PATTERN, for example 'cifar10/*/krum' or symmetric-high")
 
 

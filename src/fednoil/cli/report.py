@@ -20,21 +20,19 @@ def report(
     record: Annotated[
         Path | None, typer.Option("--record", metavar="FILE", help="All runs as one small file, to be reported again.")
     ] = None,
-    title: Annotated[str, typer.Option("--title", help="The page's title.")] = "FedNoiL: results beside the paper",
+    title: Annotated[str, typer.Option("--title", help="The page's title.")] = "FedNoiL: results",
 ) -> None:
-    """Compare runs with the paper and with each other; without a file, the tables are printed."""
+    """Compare runs with each other and those of the paper's cells with the paper; else the tables are printed."""
     from fednoil.cli.results import show_results
-    from fednoil.report.record import read_record, write_record
-    from fednoil.report.results import Results
-    from fednoil.report.runs import load_runs
+    from fednoil.report.record import write_record
+    from fednoil.report.results import load_results
+    from fednoil.study.report import STUDY
 
     for option, path in (("--html", html), ("--markdown", markdown), ("--latex", latex), ("--record", record)):
         if path is not None and ((path.exists() and not path.is_file()) or not path.parent.is_dir()):
             what = "is no file" if path.exists() else f"is in {path.parent}, which doesn't exist"
             raise UserError(f"{option} {path} {what}; name a file in a folder that exists")
-    packed, folders = [p for p in runs if p.is_file()], [p for p in runs if not p.is_file()]
-    found, left_out = load_runs(folders) if folders else ([], [])
-    results = Results([*found, *(run for path in packed for run in read_record(path))], left_out)
+    results = load_results(runs, STUDY)
     written = write_reports(results, html, markdown, latex, title)
     if record is not None:
         write_record(results.runs, record)

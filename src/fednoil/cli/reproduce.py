@@ -57,7 +57,7 @@ def reproduce(
     from fednoil.batch.cell import parse_seeds
     from fednoil.cli.progress import Bars, Lines
     from fednoil.config import parse_set
-    from fednoil.reproduce.plan import DEFAULT_SEEDS, Wanted, make_plan
+    from fednoil.study.plan import DEFAULT_SEEDS, Wanted, make_plan
 
     sections = parse_set(changes or [])
     if device is not None:
@@ -104,7 +104,7 @@ def _check_first(goal: str, cells: Sequence[Any], out: Path, data_dir: Path | No
     """Refuse what would fail later, before anything is measured or run; make the folder."""
     from fednoil.batch.cluster import import_ray
     from fednoil.figures import require_matplotlib
-    from fednoil.reproduce.plan import GOALS
+    from fednoil.study.plan import GOALS
 
     if goal != "all" and not goal.startswith("table") and GOALS[goal].figure:
         require_matplotlib()
@@ -192,7 +192,7 @@ def _describe(
 
 
 def _show_plan(console: Console, plan: dict[str, Any]) -> None:
-    from fednoil.reproduce.plan import GOALS
+    from fednoil.study.plan import GOALS
 
     def line(text: str) -> None:
         console.print(text, markup=False, highlight=False, soft_wrap=True)
@@ -223,13 +223,13 @@ def _finish(goal: str, scale: str, cells: Sequence[Any], out: Path, wanted: Any,
     """Tables on the terminal, the page, Markdown and LaTeX, and the figures; returns the files."""
     from fednoil.cli.report import write_reports
     from fednoil.cli.results import show_results
-    from fednoil.report.results import Results
-    from fednoil.report.runs import load_runs
-    from fednoil.reproduce.plan import GOALS
+    from fednoil.report.results import load_results
+    from fednoil.study.plan import GOALS
+    from fednoil.study.report import STUDY
 
     name = goal if scale == "paper" else f"{goal}-{scale}"
     there = [out / cell.folder for cell in cells if (out / cell.folder / "rounds.jsonl").is_file()]
-    results = Results(*load_runs(there)) if there else None
+    results = load_results(there, STUDY) if there else None
     files: list[Path] = []
     if results is not None:
         if not quiet:
@@ -241,22 +241,15 @@ def _finish(goal: str, scale: str, cells: Sequence[Any], out: Path, wanted: Any,
 
 
 def _figures(goal: str, scale: str, results: Any, folder: Path, wanted: Any) -> list[Path]:
-    from fednoil.figures import draw, draw_schedules
-    from fednoil.report.places import values_of
-    from fednoil.reproduce.plan import GOALS
+    from fednoil.study.figures import FIGURES
+    from fednoil.study.places import values_of
+    from fednoil.study.plan import GOALS
 
+    dataset = (wanted.datasets or GOALS["schedules"].datasets)[0]
+    planned = values_of(scale, dataset, "iid", "clean", "fedavg")["train"]["rounds"]
+    rounds = (wanted.changes or {}).get("train", {}).get("rounds", planned)
     chosen = dict.fromkeys(g.figure for name, g in GOALS.items() if goal in (name, "all") and g.figure)
-    files: list[Path] = []
-    for figure in chosen:
-        if figure == "schedules":
-            dataset = (wanted.datasets or GOALS["schedules"].datasets)[0]
-            preset = values_of(scale, dataset, "iid", "clean", "fedavg")
-            rounds = (wanted.changes or {}).get("train", {}).get("rounds", preset["train"]["rounds"])
-            folder.mkdir(parents=True, exist_ok=True)
-            files += draw_schedules(rounds, scale == "small", folder)
-        elif results is not None:
-            files += draw(figure, results, folder)
-    return files
+    return [path for name in chosen for path in FIGURES[name].make(results, folder, rounds, scale == "small")]
 
 
 def _end(console: Console, files: Sequence[Path], failed: Sequence[Any], total: int) -> None:

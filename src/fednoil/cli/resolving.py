@@ -21,17 +21,16 @@ def resolve(
     seeds: bool = False,
 ) -> tuple[Any, Path]:
     """The configuration and the folder that the arguments of `run` ask for; with `seeds` the folder of several runs."""
-    from fednoil.config import load_config, merge, parse_set, preset, preset_names, read_toml
+    from fednoil.config import is_preset, load_config, merge, parse_set, preset, read_toml
     from fednoil.records.older import read_current
 
+    register_study()
     changes = parse_set(assignments)
     if seed is not None:
         changes.setdefault("run", {})["seed"] = seed
     if device is not None:
         changes.setdefault("run", {})["device"] = device
-    is_file = (
-        source is not None and source not in preset_names() and (source.endswith(".toml") or Path(source).is_file())
-    )
+    is_file = source is not None and not is_preset(source) and (source.endswith(".toml") or Path(source).is_file())
     if source is None and resume and out is not None:
         base = read_current(_own_config(out, seeds))
     elif is_file:
@@ -44,6 +43,24 @@ def resolve(
         of_seed = "" if config.run.seed == 0 else f"-seed{config.run.seed}"
         out = Path("runs") / f"{name}{'-seeds' if seeds else of_seed}"
     return config, out
+
+
+def register_study() -> None:
+    """Make the presets of the study of the paper known; it is loaded when one of them is asked for."""
+    from fednoil.config.presets import Family, register
+
+    def paper() -> Family:
+        from fednoil.study.presets import PAPER
+
+        return PAPER
+
+    def small() -> Family:
+        from fednoil.study.presets import SMALL
+
+        return SMALL
+
+    register("paper", paper)
+    register("small", small)
 
 
 def asked_device(name: str) -> torch.device:

@@ -1,4 +1,4 @@
-"""Results on the terminal: the tables, and the claims that the runs say something about."""
+"""Results on the terminal: the tables, and what a study says of them."""
 
 from __future__ import annotations
 
@@ -7,24 +7,21 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fednoil.report.claims import SCOPE, UNTESTED, judge
 from fednoil.report.results import Results
 from fednoil.report.sheets import Entry, Sheet, sheets
 
 
 def show_results(results: Results) -> None:
-    """Print every table, then the verdicts, then the warnings."""
+    """Print every table, then the study's sections, then the warnings."""
     console = Console()
     if not console.is_terminal:
         console = Console(width=max(console.width, 160))  # a file has room
     for sheet in sheets(results):
         console.print(_table(sheet))
         console.print()
-    verdicts = [v for v in judge(results) if v.status != UNTESTED]
-    for verdict in verdicts:
-        _line(console, f"{verdict.status}: {verdict.claim.said} ({verdict.claim.where}; {verdict.summary})")
-    if verdicts:
-        _line(console, f"({SCOPE})")
+    for section in results.sections():
+        for line in section.lines:
+            _line(console, line)
         console.print()
     for warning in results.warnings:
         _line(console, f"warning: {warning}")
@@ -51,5 +48,6 @@ def _cell(entry: Entry | None) -> Text:
     text = Text(str(entry.ours), style="bold" if entry.best else "")
     difference = "" if entry.difference is None else f" {entry.difference:+.2f}"
     for part in entry.beside:
-        text.append(f"\n{part}{difference if part.startswith('paper') else ''}", style="dim")
+        is_printed = entry.printed is not None and part == entry.printed.text
+        text.append(f"\n{part}{difference if is_printed else ''}", style="dim")
     return text

@@ -58,7 +58,7 @@ _SAMPLING = {  # of the server once
 
 
 def in_todays_keys(recorded: Values) -> Values:
-    """The same configuration without keys that are gone; what has all of today's keys comes back as it is."""
+    """The same configuration without keys that are gone; one with all of today's keys comes back as it is."""
     values = {section: dict(keys) for section, keys in recorded.items()}
     for section, keys in _gone(values).items():
         for key in keys:
@@ -68,6 +68,9 @@ def in_todays_keys(recorded: Values) -> Values:
     mode = noise.pop("mode", "high")
     if (noise.get("kind"), mode) in _RATIOS and not noise.get("ratios"):
         noise["ratios"] = _RATIOS[noise["kind"], mode]
+    partition = values.get("partition", {})
+    if partition.get("kind") == "dirichlet":
+        partition.setdefault("cap", True)  # before there was the key there was the cap
     for section in AXES.keys() & values.keys():
         _drop_keys_of_others(section, values[section])
     return values

@@ -42,6 +42,7 @@ class Environment(_Part):
     command: list[str] = []
     resumed: list[dict[str, Any]] = []
     diverged: dict[str, Any] = {}
+    origin: dict[str, Any] | None = None
 
 
 class Confusion(_Part):

@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 
 from fednoil import __version__, pages
-from fednoil.report.claims import SCOPE, judge
-from fednoil.report.places import command_of
 from fednoil.report.results import Results, Row, paired
 from fednoil.report.runs import CURVES, Run
 from fednoil.report.sheets import Column, Entry, sheets
@@ -22,7 +20,6 @@ _SQUARE = 20  # classes up to which the whole matrix of given and predicted labe
 
 def render(results: Results, title: str) -> str:
     """The page as text."""
-    verdicts = judge(results)
     return pages.render(
         _asset("page.html.j2"),
         title=title,
@@ -30,12 +27,9 @@ def render(results: Results, title: str) -> str:
         css=_asset("uPlot.min.css") + pages.style() + _asset("page.css"),
         scripts=[_asset("uPlot.iife.min.js"), pages.script(), _asset("page.js")],
         data=pages.embedded(page_data(results)),
-        sheets=sheets(results),
-        verdicts=verdicts,
-        scope=SCOPE,
-        counts={
-            status: sum(v.status == status for v in verdicts) for status in dict.fromkeys(v.status for v in verdicts)
-        },
+        sheets=(tables := sheets(results)),
+        cites=results.study.cites if results.study and any(sheet.table for sheet in tables) else "",
+        sections=results.sections(),
         pairs=paired_rows(results),
         warnings=results.warnings,
         runs=len(results.runs),
@@ -49,10 +43,10 @@ def _asset(name: str) -> str:
 
 
 def _verdict_of(entry: Entry, column: Column) -> str:
-    """Who wins a cell, ours or the paper; less than the larger spread is a tie."""
-    if entry.difference is None or entry.paper is None:
+    """Who wins a cell, ours or the printed value; less than the larger spread is a tie."""
+    if entry.difference is None or entry.printed is None:
         return ""
-    spread = max(entry.ours.std or 0.0, entry.paper.std or 0.0, 0.5)
+    spread = max(entry.ours.std or 0.0, entry.printed.std or 0.0, 0.5)
     if abs(entry.difference) <= spread:
         return "even"
     return "ahead" if (entry.difference > 0) == column.higher_wins else "behind"
@@ -105,7 +99,7 @@ def page_data(results: Results) -> dict[str, Any]:
                 "environment": index("environments", about),
                 "seed": run.seed,
                 "summary": _summary(run),
-                "command": _command(run),
+                "command": _command(run, results),
                 "curves": _thinned(run, length),
                 "clients": _clients(run),
                 "confusion": _confusion(run),
@@ -126,13 +120,13 @@ def _summary(run: Run) -> dict[str, Any]:
     return {**found, "rounds": run.rounds, "planned": planned, "finished": run.finished, "conduct": conduct}
 
 
-def _command(run: Run) -> str:
+def _command(run: Run, results: Results) -> str:
     """What makes the run again, its precision included; a federation takes its own keys from the file."""
     asked = run.environment.get("command") or []
     if asked[1:3] == ["federation", "run"]:  # which nodes took part no configuration says
         return shlex.join(asked)
     precision = [f"run.precision={run.precision}"] if run.precision in ("float32", "tf32", "bfloat16") else []
-    args = None if run.federated else command_of(run.values, precision)
+    args = None if run.federated or results.study is None else results.study.command(run.values, precision)
     if args is None:
         verb = "federation run" if run.federated else "run"
         args = [*verb.split(), str(run.path / "config.toml"), "--out", run.path.name]

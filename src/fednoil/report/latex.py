@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from itertools import groupby
 
 from fednoil.report.results import METRICS, Results
@@ -10,16 +9,18 @@ from fednoil.report.sheets import Entry, Sheet, sheets
 
 _NARROW = 2  # columns of numbers that one column of a two-column page takes
 _WHOLE = 4  # columns of numbers up to which several settings share a table
-_PAPER = "Wang, Zhou, Long, Han, Jiang: FedNoiL (arXiv 2205.10110)"
 _FIT = (
     "\\resizebox{\\ifdim\\width>\\linewidth\\linewidth\\else\\width\\fi}{!}{%"  # smaller where it must be, never larger
 )
 
 
 def latex(results: Results) -> str:
-    """Every table in environments of its own (booktabs), the paper's value in small type under ours."""
-    lines = [f"% Values of the paper: {_PAPER}", "% needs \\usepackage{booktabs} and \\usepackage{graphicx}"]
-    tables = [_table(sheet, columns) for sheet in sheets(results) for columns in _pieces(sheet)]
+    """Every table in environments of its own (booktabs), a printed value in small type under ours."""
+    found = sheets(results)
+    lines = ["% needs \\usepackage{booktabs} and \\usepackage{graphicx}"]
+    if results.study and any(sheet.table for sheet in found):
+        lines.insert(0, f"% Values of the paper: {results.study.cites}")
+    tables = [_table(sheet, columns) for sheet in found for columns in _pieces(sheet)]
     return "\n\n".join(["\n".join(lines), *tables]) + "\n"
 
 
@@ -45,7 +46,7 @@ def _table(sheet: Sheet, columns: list[int]) -> str:
     lines = [
         f"\\begin{{{table}}}",
         "\\centering",
-        f"\\caption{{{_escape(', '.join([_title(sheet), *common]))}. {_seeds(rows)}}}\\par\\smallskip",
+        f"\\caption{{{_escape(', '.join([sheet.caption, *common]))}. {_seeds(rows)}}}\\par\\smallskip",
         _FIT,
         f"\\begin{{tabular}}{{l{'c' * len(columns)}}}",
         "\\toprule",
@@ -88,7 +89,7 @@ def _parts(entry: Entry | None) -> tuple[str, str]:
     if entry is None:
         return "", ""
     beside = entry.beside
-    return ("; ".join(beside[:-1]), beside[-1]) if entry.paper else ("; ".join(beside), "")
+    return ("; ".join(beside[:-1]), beside[-1]) if entry.printed else ("; ".join(beside), "")
 
 
 def _ours(entry: Entry | None) -> str:
@@ -99,12 +100,6 @@ def _ours(entry: Entry | None) -> str:
 
 def _row(cells: list[str]) -> str:
     return " & ".join(cells) + " \\\\"
-
-
-def _title(sheet: Sheet) -> str:
-    """The title, with the paper's number of the table behind it: LaTeX puts its own in front."""
-    title = re.sub(r"^(Table \d): ([^,]*)", r"\2 (\1 of the paper)", sheet.title)
-    return title[:1].upper() + title[1:]
 
 
 def _seeds(rows: list[tuple[str, list[Entry | None]]]) -> str:

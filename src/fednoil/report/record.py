@@ -20,10 +20,10 @@ from fednoil.errors import UserError
 from fednoil.files import write_bytes
 from fednoil.records.folder import Roster
 from fednoil.report.checks import Environment, Summary, check
-from fednoil.report.places import place_of
-from fednoil.report.runs import Clients, Run, completed
+from fednoil.report.hook import Study
+from fednoil.report.runs import Clients, Run, completed, placed
 
-CURVES = (
+_KEPT = (
     "test_accuracy",
     "train_batches",
     "selected_noise",
@@ -38,7 +38,7 @@ _SCHEMA = pa.schema(
         ("finished", pa.bool_()),
         ("federated", pa.bool_()),
         *((text, pa.string()) for text in _TEXTS),
-        *((key, pa.list_(pa.float64() if key == "train_batches" else pa.float32())) for key in CURVES),
+        *((key, pa.list_(pa.float64() if key == "train_batches" else pa.float32())) for key in _KEPT),
     ]
 )
 
@@ -51,14 +51,14 @@ def write_record(runs: Sequence[Run], path: Path) -> None:
     write_bytes(path, buffer.getvalue().to_pybytes())
 
 
-def read_record(path: Path) -> list[Run]:
+def read_record(path: Path, study: Study | None = None) -> list[Run]:
     """The runs of a file; what was left out of it is absent in reports."""
     try:
         there = pq.read_schema(path).names
         names = [name if name in there else _FORMERLY.get(name, name) for name in _SCHEMA.names]
         schema = pa.schema([field.with_name(name) for field, name in zip(_SCHEMA, names, strict=True)])
         rows = pq.read_table(path, schema=schema).rename_columns(_SCHEMA.names).to_pylist()
-        return [_run(row, path) for row in rows]
+        return [_run(row, path, study) for row in rows]
     except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
         raise UserError(f"{path} is not a record of runs, as `fednoil report --record` writes it: {error}") from None
 
@@ -75,20 +75,21 @@ def _row(run: Run) -> dict[str, Any]:
         "environment": _text(environment),
         "clients": _text(_rounded(asdict(run.clients))),
         "confusion": _text(run.confusion),
-        **{key: run.curves[key].round(2).tolist() if key in run.curves else None for key in CURVES},
+        **{key: run.curves[key].round(2).tolist() if key in run.curves else None for key in _KEPT},
     }
 
 
-def _run(row: dict[str, Any], path: Path) -> Run:
+def _run(row: dict[str, Any], path: Path, study: Study | None) -> Run:
     values = completed(json.loads(row["config"]))
     known: dict[str, Any] = {text: json.loads(row[text]) for text in _TEXTS[1:]}
     check(Summary, known["summary"], path / row["name"])
     check(Environment, known["environment"], path / row["name"])
-    curves = {key: np.array(row[key], dtype=float) for key in CURVES if row[key] is not None}
+    curves = {key: np.array(row[key], dtype=float) for key in _KEPT if row[key] is not None}
     clients = Clients(**known["clients"])
+    roster = None if clients.founders is None else Roster({}, {}, clients.founders)
     return Run(
         path / row["name"],
-        place_of(values, None if clients.founders is None else Roster({}, {}, clients.founders)),
+        placed(values, known["environment"], roster, study),
         values,
         row["finished"],
         known["summary"],

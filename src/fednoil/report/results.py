@@ -1,4 +1,4 @@
-"""From runs to results: seeds put together, beside the paper's value, with what a reader should be warned of."""
+"""From runs to results: seeds put together, with what a reader should be warned of."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from scipy.special import stdtr
 
-from fednoil.report.places import METHOD_SECTIONS, Place, differing, key_of, picked
-from fednoil.report.runs import Run
+from fednoil.report.hook import Section, Study
+from fednoil.report.places import METHOD_SECTIONS, Place, differing, picked
+from fednoil.report.record import read_record
+from fednoil.report.runs import Run, load_runs
 
 METRICS = {"accuracy": "accuracy", "noise_ratio": "noise ratio", "precision": "precision", "recall": "recall"}
 _CURVE_OF = {"noise_ratio": "selected_noise", "precision": "label_precision", "recall": "label_recall"}
@@ -70,7 +73,7 @@ class Row:
 
     @property
     def starred(self) -> bool:
-        """The paper's *: at least one seed did not converge, and the best rounds are reported."""
+        """At least one seed did not converge: the best rounds are reported, with a *."""
         return self.finished and any(run.starred for run in self.runs)
 
     @cached_property
@@ -95,7 +98,7 @@ class Row:
         return _figure(list(self.by_seed.values()))
 
     def figure(self, metric: str) -> Figure | None:
-        """Accuracy over seeds by the paper's rule; other figures over the rounds of all seeds, as in the paper."""
+        """Accuracy over seeds, of the best rounds where one did not converge; other figures over all rounds."""
         if metric == "accuracy":
             key = "best_accuracy" if self.starred else "final_accuracy"
             return _figure([float(run.summary[key]) for run in self.runs], self.starred)
@@ -119,19 +122,18 @@ class Paired:
 
 
 class Results:
-    """All rows, by setting."""
+    """All rows, by setting; with a study, its tables and sections go with them."""
 
-    def __init__(self, runs: Iterable[Run], left_out: Sequence[str] = ()) -> None:
+    def __init__(self, runs: Iterable[Run], left_out: Sequence[str] = (), study: Study | None = None) -> None:
+        self.study = study
         self.runs, repeated = _once(runs)
         ordered = sorted(self.runs, key=lambda run: (run.key, run.seed))
-        groups = [group for _, group in _grouped(ordered, lambda run: run.key)]
+        groups = [group for _, group in grouped(ordered, lambda run: run.key)]
         conducts: dict[Any, set[tuple[str, ...]]] = {}
         for group in groups:
             conducts.setdefault(_same_line(group[0]), set()).add(group[0].conduct)
         self.rows = _told_apart([_row(group, conducts[_same_line(group[0])]) for group in groups])
         self._titles = {row.runs[0].key: row.title for row in self.rows}
-        self._by_key = {row.runs[0].key: row for row in self.rows}
-        self._by_name = {(*_ground(row), row.place.method): row for row in self.rows}
         self.warnings = [*left_out, *repeated, *_warnings(self.rows, groups)]
 
     def title_of(self, run: Run) -> str:
@@ -140,30 +142,22 @@ class Results:
 
     def settings(self) -> list[list[Row]]:
         """The rows of each setting."""
-        return [list(rows) for _, rows in _grouped(self.rows, lambda row: row.place.where)]
+        return [list(rows) for _, rows in grouped(self.rows, lambda row: row.place.where)]
 
-    def find(self, beside: Row, method: str) -> Row | None:
-        """The row of one of the paper's methods in the setting of another row, carried out alike, with its changes."""
-        place = beside.place
-        if not place.family:
-            return None
-        if place.method_changes:
-            return self._by_name.get((*_ground(beside), method))
-        rounds = beside.runs[0].values["train"]["rounds"]
-        return self._by_key.get((place.where, key_of(place, method, rounds), beside.conduct))
-
-    def grounds(self) -> list[Row]:
-        """One row of each of the paper's settings, of each set of changes to methods there, and of each conduct."""
-        return [rows[0] for _, rows in _grouped(self.rows, _ground) if rows[0].place.family]
+    def sections(self) -> Sequence[Section]:
+        """What the study says of its rows."""
+        return self.study.sections(self) if self.study else ()
 
     def some(self, keep: Callable[[Row], bool]) -> Results:
         """Some of the rows."""
-        return Results(run for row in self.rows if keep(row) for run in row.runs)
+        return Results((run for row in self.rows if keep(row) for run in row.runs), study=self.study)
 
 
-def _ground(row: Row) -> tuple[Any, ...]:
-    """What rows share that may be compared."""
-    return row.place.where, row.place.method_changes, row.conduct
+def load_results(paths: Sequence[Path], study: Study | None = None) -> Results:
+    """The results of run folders, folders of run folders, and records of runs."""
+    packed, folders = [p for p in paths if p.is_file()], [p for p in paths if not p.is_file()]
+    found, left_out = load_runs(folders, study) if folders else ([], [])
+    return Results([*found, *(run for path in packed for run in read_record(path, study))], left_out, study)
 
 
 def _same_line(run: Run) -> tuple[Any, ...]:
@@ -183,7 +177,7 @@ def _row(group: tuple[Run, ...], conducts: set[tuple[str, ...]]) -> Row:
 def _told_apart(rows: list[Row]) -> list[Row]:
     """Rows whose titles are their own in each column: methods outside the paper's may differ in keys not told yet."""
     telling: dict[Any, set[str]] = {}
-    for _, same in _grouped(rows, lambda row: (row.place.where, row.title)):
+    for _, same in grouped(rows, lambda row: (row.place.where, row.title)):
         if len(same) > 1:
             names = differing([row.runs[0].values for row in same], METHOD_SECTIONS)
             telling.setdefault(_same_line(same[0].runs[0]), set()).update(names)
@@ -218,7 +212,7 @@ def _figure(values: list[float], starred: bool = False) -> Figure:
     return Figure(sum(values) / len(values), std, starred)
 
 
-def _grouped(items: Sequence[Any], key: Callable[[Any], Any]) -> list[tuple[Any, tuple[Any, ...]]]:
+def grouped(items: Sequence[Any], key: Callable[[Any], Any]) -> list[tuple[Any, tuple[Any, ...]]]:
     """Items with the same key together, groups in the order of first appearance."""
     order = {k: place for place, k in reversed(list(enumerate(map(key, items))))}
     ranked = sorted(items, key=lambda item: order[key(item)])

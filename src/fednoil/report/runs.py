@@ -24,7 +24,8 @@ from fednoil.records.files import read_json
 from fednoil.records.folder import CONFUSION, Roster, RunFolder
 from fednoil.records.older import in_todays_keys, lost_settings
 from fednoil.report.checks import Confusion, Environment, Summary, check, check_rounds
-from fednoil.report.places import Place, method_key, place_of
+from fednoil.report.hook import Study
+from fednoil.report.places import Place, method_key, own_place
 
 CURVES = {
     "test_accuracy": "test accuracy, %",
@@ -119,7 +120,7 @@ class Run:
 
     @property
     def accuracy(self) -> float:
-        """The final accuracy, or the best one if the run didn't converge (the paper's rule)."""
+        """The final accuracy, or the best one if the run didn't converge."""
         return float(self.summary["best_accuracy" if self.starred else "final_accuracy"])
 
     @property
@@ -128,7 +129,7 @@ class Run:
 
     @property
     def fallen(self) -> bool:
-        """Whether it stands still far below its best round, which the paper's rule takes for converged."""
+        """Whether it stands still far below its best round, which passes for converged."""
         return not self.starred and self.summary["best_accuracy"] - self.summary["final_accuracy"] >= FALL
 
 
@@ -148,13 +149,13 @@ def find(paths: Sequence[Path]) -> Iterator[Path]:
                 yield folder
 
 
-def load_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
+def load_runs(paths: Sequence[Path], study: Study | None = None) -> tuple[list[Run], list[str]]:
     """All runs at and below `paths`, and a line for each folder that was left out."""
     runs: list[Run] = []
     left_out: list[str] = []
     for folder in find(paths):
         try:
-            runs.append(load_run(folder))
+            runs.append(load_run(folder, study))
         except UserError as error:
             left_out.append(str(error))
     if not runs:
@@ -162,7 +163,7 @@ def load_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
     return runs, left_out
 
 
-def load_run(path: Path) -> Run:
+def load_run(path: Path, study: Study | None = None) -> Run:
     """Read one run folder."""
     folder = RunFolder(path)
     values = read_config(path)
@@ -187,8 +188,15 @@ def load_run(path: Path) -> Run:
         raise UserError(f"{path} is damaged: {error!r}") from None
     environment = _read(path / "environment.json", Environment)
     matrix = confusion.get("given_predicted")
-    federated, place = records[-1].nodes is not None, place_of(values, roster)
+    federated = records[-1].nodes is not None
+    place = placed(values, environment, roster, study)
     return Run(path, place, values, finished, summary, curves, clients, matrix, environment, federated)
+
+
+def placed(values: dict[str, Any], environment: dict[str, Any], roster: Roster | None, study: Study | None) -> Place:
+    """Where a run belongs: in a study if it knows the run, else among runs of one's own."""
+    found = None if study is None else study.place(values, environment.get("origin"), roster)
+    return found or own_place(values, roster)
 
 
 def read_config(path: Path) -> dict[str, Any]:

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from fednoil.report.evidence import (
+from fednoil.report.results import Results, Row
+from fednoil.report.runs import FALL
+from fednoil.study.grounds import Grounds
+from fednoil.study.support import (
     FEDNOIL,
     MARGIN,
-    Evidence,
     Judge,
+    Support,
     beats_all,
     converges,
     decay_beats_constant,
@@ -24,8 +27,6 @@ from fednoil.report.evidence import (
     no_better_server,
     pairs,
 )
-from fednoil.report.results import Results, Row
-from fednoil.report.runs import FALL
 
 SUPPORTED, REFUTED, UNTESTED = "supported", "not supported", "not tested here"
 SCOPE = (
@@ -51,34 +52,36 @@ class Claim:
 
 @dataclass(frozen=True)
 class Verdict:
+    """What became of a claim, and the comparisons that say so."""
+
     claim: Claim
     status: str
-    evidence: list[Evidence] = field(default_factory=list)
+    support: list[Support] = field(default_factory=list)
 
     @property
     def held(self) -> int:
-        return sum(e.holds for e in self.evidence)
+        return sum(e.holds for e in self.support)
 
     @property
     def summary(self) -> str:
-        if not self.evidence:
+        if not self.support:
             return "no runs that would show it"
-        ties, slim = sum(e.tie for e in self.evidence), sum(e.slim for e in self.evidence)
+        ties, slim = sum(e.tie for e in self.support), sum(e.slim for e in self.support)
         asides = [f"{ties} {'ties' if ties > 1 else 'tie'}"] if ties else []
         asides += [f"{slim} by no more than the spread over seeds"] if slim else []
-        if fallen := sum(e.fallen for e in self.evidence):
+        if fallen := sum(e.fallen for e in self.support):
             asides.append(f"in {fallen} a method stands still {FALL:g} points or more below its best round")
         aside = f" ({', '.join(asides)})" if asides else ""
-        counts, settings = [e.seeds for e in self.evidence], len({e.where.where for e in self.evidence})
+        counts, settings = [e.seeds for e in self.support], len({e.where.where for e in self.support})
         seeds = " to ".join(dict.fromkeys(str(count) for count in (min(counts), max(counts))))
         each = f"{seeds} seed{'s' * (max(counts) != 1)} each"
         places = f"in {settings} setting{'s' * (settings != 1)}"
-        return f"holds in {self.held} of {len(self.evidence)} comparisons{aside} {places}, {each}{self._failing}"
+        return f"holds in {self.held} of {len(self.support)} comparisons{aside} {places}, {each}{self._failing}"
 
     @property
     def _failing(self) -> str:
         """Where it doesn't hold, if it does somewhere else."""
-        titles = {e.where.title: [f.holds for f in self.evidence if f.where == e.where] for e in self.evidence}
+        titles = {e.where.title: [f.holds for f in self.support if f.where == e.where] for e in self.support}
         failing = [title for title, held in titles.items() if not all(held)]
         if not failing or len(failing) == len(titles):
             return ""
@@ -88,16 +91,16 @@ class Verdict:
 
 def judge(results: Results) -> list[Verdict]:
     """All claims, in the paper's order."""
-    grounds = {clean: results.some(lambda row, clean=clean: _judged(row, clean)) for clean in (False, True)}
+    grounds = {clean: Grounds(results.some(lambda row, clean=clean: _judged(row, clean))) for clean in (False, True)}
     verdicts = []
     for claim in CLAIMS:
-        evidence = list(claim.judge(grounds[claim.clean]))
-        if not evidence:
+        support = list(claim.judge(grounds[claim.clean]))
+        if not support:
             verdicts.append(Verdict(claim, UNTESTED))
             continue
-        share = sum(e.holds for e in evidence) / len(evidence)
+        share = sum(e.holds for e in support) / len(support)
         enough = share == 1.0 if claim.share == 1.0 else share > claim.share
-        verdicts.append(Verdict(claim, SUPPORTED if enough else REFUTED, evidence))
+        verdicts.append(Verdict(claim, SUPPORTED if enough else REFUTED, support))
     return verdicts
 
 
@@ -128,8 +131,8 @@ CLAIMS: list[Claim] = [
         "DMix is more accurate than Jo-SRC on clients",
         "Main results",
         "higher mean accuracy on the same server in more than half of the settings",
-        lambda results: (
-            e for s in ("fedavg", "apfl", "krum", "cfl") for e in pairs((f"{s}+dividemix",), (f"{s}+josrc",))(results)
+        lambda grounds: (
+            e for s in ("fedavg", "apfl", "krum", "cfl") for e in pairs((f"{s}+dividemix",), (f"{s}+josrc",))(grounds)
         ),
         0.5,
     ),

@@ -1,4 +1,4 @@
-"""What to run: the paper's tables and figures as cells, one run each.
+"""Plans: the paper's tables and figures as cells, one run each.
 
 A cell is a preset with changes and a seed. It is known by the hash of its configuration, which is part of its folder's
 name: cells that several tables share are run once, and a cell that is done is never run again.
@@ -14,61 +14,18 @@ from typing import Any
 
 from fednoil.batch.cell import Cell
 from fednoil.config import Config, load_config, merge
-from fednoil.config.presets import DATASETS, METHODS, NOISES, SETTINGS
 from fednoil.errors import UserError, nearest
-from fednoil.paper import METHODS as PAPER_METHODS
-from fednoil.report.places import Place, paper_name, place_of, schedule_methods, values_of
+from fednoil.report.places import Place, own_place
+from fednoil.study.figures import FIGURES
+from fednoil.study.goals import TABLES, Goal
+from fednoil.study.paper import METHOD_NAMES
+from fednoil.study.places import paper_name, place_of, preset_name, schedule_methods, values_of
+from fednoil.study.presets import DATASETS, METHODS, NOISES, SETTINGS
 
 SCALES = ("paper", "small")
 DEFAULT_SEEDS = {"paper": "0..4", "small": "0..2"}  # the paper's five; three keep a small table under ten minutes
-_NOISY = ("symmetric-high", "symmetric-low", "pair-high", "pair-low")
-_ABLATION = ("fednoil-logarithm", "fednoil-uniform-clients", "fednoil-uniform-local")
-_SCHEDULES = ("fednoil-cosine", "fednoil-logarithm", *schedule_methods())
-# One constant schedule is drawn; the other, which matches Logarithm(80), is not.
-_TRADE_OFF = tuple(m for m in _SCHEDULES if "(10)" not in m and ("constant" not in m or m.endswith("cosine(80)")))
-_BASELINES = tuple(m for m in dict.fromkeys(PAPER_METHODS.values()) if m not in _ABLATION and m != "fednoil-no-ssl")
-
-
-@dataclass(frozen=True)
-class Goal:
-    """A table or figure of the paper; a figure without methods needs no runs."""
-
-    title: str
-    datasets: tuple[str, ...] = ("cifar10",)
-    settings: tuple[str, ...] = ("iid",)
-    noises: tuple[str, ...] = ("symmetric-high",)
-    methods: tuple[str, ...] = ()
-    figure: str | None = None
-
-
-GOALS: dict[str, Goal] = {
-    "table1": Goal(
-        "Table 1: FedNoiL and baselines on three datasets",
-        tuple(DATASETS),
-        ("iid", "non-iid"),
-        _NOISY,
-        (*_BASELINES, "fednoil-logarithm"),
-    ),
-    "table2": Goal(
-        "Table 2: 100 clients, and clients of unequal size",
-        settings=("100-clients", "imbalanced"),
-        noises=_NOISY,
-        methods=tuple(
-            m for m in (*_BASELINES, "fednoil-logarithm") if not m.startswith("centralized") and m != "fedprox"
-        ),
-    ),
-    "table3": Goal(
-        "Table 3: either level of sampling made uniform", tuple(DATASETS), ("iid",), _NOISY[::2], _ABLATION, "ablation"
-    ),
-    "table4": Goal(
-        "Table 4: without semi-supervised learning", noises=_NOISY, methods=("fednoil-logarithm", "fednoil-no-ssl")
-    ),
-    "schedules": Goal("Figure: local epochs by round", figure="schedules"),
-    "efficiency": Goal("Figure: accuracy over rounds and over batches", methods=_SCHEDULES, figure="efficiency"),
-    "tradeoff": Goal("Figure: rounds, batches and accuracy", methods=_TRADE_OFF, figure="tradeoff"),
-    "ablation": Goal("Figure: Table 3 round by round", noises=("pair-high",), methods=_ABLATION, figure="ablation"),
-    "clean": Goal("Clean labels: FedAvg and FedNoiL", noises=("clean",), methods=("fedavg", "fednoil-logarithm")),
-}
+_TABLES = {name: goal for name, goal in TABLES.items() if name != "clean"}
+GOALS: dict[str, Goal] = {**_TABLES, **{f.name: f.goal for f in FIGURES.values()}, "clean": TABLES["clean"]}
 
 
 @dataclass(frozen=True)
@@ -113,7 +70,7 @@ def make_plan(goal: str, wanted: Wanted) -> list[PlacedCell]:
         )
     if wanted.scale not in SCALES:
         raise UserError(f"--scale {wanted.scale}: choose {' or '.join(SCALES)}")
-    wanted = replace(wanted, methods=[PAPER_METHODS.get(m, m) for m in wanted.methods])
+    wanted = replace(wanted, methods=[METHOD_NAMES.get(m, m) for m in wanted.methods])
     for option, (given, known) in _filters(wanted).items():
         _check(option, given, known)
     if wanted.scale == "small" and wanted.datasets:
@@ -149,9 +106,14 @@ def _cells(goal: str, wanted: Wanted) -> list[PlacedCell]:
             _chosen(wanted.noises, spec.noises, some),
             _chosen(wanted.methods, spec.methods, some) if spec.methods else [],
         ):
-            config = load_config(values)
-            cells.setdefault(config.hash(), placed(config, place_of(config.model_dump(mode="json"))))
+            cell = _planned(load_config(values))
+            cells.setdefault(cell.config.hash(), cell)
     return list(cells.values())
+
+
+def _planned(config: Config) -> PlacedCell:
+    values = config.model_dump(mode="json")
+    return placed(config, place_of(values) or own_place(values))
 
 
 def _empty(goal: str, wanted: Wanted) -> str:
@@ -174,11 +136,13 @@ def _urgency(cell: PlacedCell) -> tuple[int, int, int]:
 def _grid(
     wanted: Wanted, datasets: Sequence[str], settings: Sequence[str], noises: Sequence[str], methods: Sequence[str]
 ) -> Iterator[dict[str, Any]]:
-    """The sections of every cell, method by method."""
+    """The sections of every cell that has a preset, method by method."""
     changes = wanted.changes or {}
     rounds = changes.get("train", {}).get("rounds")
     places = itertools.product(datasets if wanted.scale == "paper" else [""], methods, settings, noises, wanted.seeds)
     for dataset, method, setting, noise, seed in places:
+        if preset_name(wanted.scale, dataset, setting, noise, method) is None:
+            continue
         values = merge(values_of(wanted.scale, dataset, setting, noise, method, rounds), changes)
         yield merge(values, {"run": {"seed": seed}})
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from fednoil.report.places import Place
-from fednoil.report.results import Results, Row, paired
+from fednoil.report.results import Row, paired
 from fednoil.report.runs import FALL
+from fednoil.study.grounds import Grounds
 
 NOISY_BASELINES = [f"{s}+{n}" for s in ("fedavg", "apfl", "krum", "cfl") for n in ("dividemix", "josrc")]
 FEDNOIL = ("fednoil-cosine", "fednoil-logarithm")
@@ -18,7 +19,7 @@ _R_MIN = (10, 20, 40, 80)
 
 
 @dataclass(frozen=True)
-class Evidence:
+class Support:
     """One comparison: does the claim hold in it, and the numbers; a tie is no lead, so no claim of one holds in it."""
 
     holds: bool
@@ -30,7 +31,7 @@ class Evidence:
     fallen: bool = False  # a method stands still far below its best round, which passes for stable
 
 
-Judge = Callable[[Results], Iterator[Evidence]]
+Judge = Callable[[Grounds], Iterator[Support]]
 
 
 def alike(a: Row, b: Row) -> tuple[Row, Row, str]:
@@ -44,7 +45,7 @@ def alike(a: Row, b: Row) -> tuple[Row, Row, str]:
     return a.of_seeds(common), b.of_seeds(common), f", seeds {', '.join(map(str, sorted(common)))}"
 
 
-def _compare(better: Row, worse: Row, metric: str = "accuracy", lower: bool = False) -> Evidence | None:
+def _compare(better: Row, worse: Row, metric: str = "accuracy", lower: bool = False) -> Support | None:
     """Whether one row is ahead of another in the same setting, with the paired test where seeds are shared."""
     better, worse, seeds = alike(better, worse)
     a, b = better.figure(metric), worse.figure(metric)
@@ -57,7 +58,7 @@ def _compare(better: Row, worse: Row, metric: str = "accuracy", lower: bool = Fa
     lead = _lead(b.mean, a.mean) if lower else _lead(a.mean, b.mean)
     spread = max(a.std or 0.0, b.std or 0.0) if metric == "accuracy" else 0.0
     fewest = min(len(better.runs), len(worse.runs))
-    return Evidence(lead > 0, better.place, text, fewest, lead == 0, 0 < lead <= spread)
+    return Support(lead > 0, better.place, text, fewest, lead == 0, 0 < lead <= spread)
 
 
 def _lead(a: float, b: float) -> float:
@@ -68,10 +69,10 @@ def _lead(a: float, b: float) -> float:
 def pairs(ahead: tuple[str, ...], behind: tuple[str, ...], metric: str = "accuracy", lower: bool = False) -> Judge:
     """A judge of all pairs of these methods, setting by setting."""
 
-    def judge(results: Results) -> Iterator[Evidence]:
-        for first in results.grounds():
-            for better in (results.find(first, m) for m in ahead):
-                for worse in (results.find(first, m) for m in behind):
+    def judge(grounds: Grounds) -> Iterator[Support]:
+        for first in grounds:
+            for better in (grounds.find(first, m) for m in ahead):
+                for worse in (grounds.find(first, m) for m in behind):
                     found = _compare(better, worse, metric, lower) if better and worse else None
                     if found:
                         yield found
@@ -79,12 +80,12 @@ def pairs(ahead: tuple[str, ...], behind: tuple[str, ...], metric: str = "accura
     return judge
 
 
-def beats_all(results: Results) -> Iterator[Evidence]:
+def beats_all(grounds: Grounds) -> Iterator[Support]:
     """FedNoiL, with the better of its two schedules, against every federated baseline."""
     behind = ("fedavg", "fedprox", *NOISY_BASELINES)
-    for first in results.grounds():
-        ours = [row for m in FEDNOIL if (row := results.find(first, m))]
-        for worse in (results.find(first, m) for m in behind):
+    for first in grounds:
+        ours = [row for m in FEDNOIL if (row := grounds.find(first, m))]
+        for worse in (grounds.find(first, m) for m in behind):
             if ours and worse:
                 best = max(ours, key=lambda row, worse=worse: _mean(alike(row, worse)[0]))
                 found = _compare(best, worse)
@@ -98,29 +99,29 @@ def _mean(row: Row) -> float:
     return figure.mean
 
 
-def converges(results: Results) -> Iterator[Evidence]:
-    for first in results.grounds():
-        for row in (results.find(first, m) for m in FEDNOIL):
+def converges(grounds: Grounds) -> Iterator[Support]:
+    for first in grounds:
+        for row in (grounds.find(first, m) for m in FEDNOIL):
             if row and all(run.summary["converged"] is not None for run in row.runs):
                 stars = sum(run.starred for run in row.runs)
                 text = f"{row.place.title}: {row.title} {len(row.runs) - stars} of {len(row.runs)} seeds"
-                yield Evidence(stars == 0, row.place, text, len(row.runs))
+                yield Support(stars == 0, row.place, text, len(row.runs))
 
 
-def diverges(results: Results) -> Iterator[Evidence]:
-    for first in results.grounds():
-        for row in (results.find(first, m) for m in ("fedavg", "fedprox")):
+def diverges(grounds: Grounds) -> Iterator[Support]:
+    for first in grounds:
+        for row in (grounds.find(first, m) for m in ("fedavg", "fedprox")):
             if row and all(run.summary["converged"] is not None for run in row.runs):
                 stars = sum(run.starred for run in row.runs)
                 text = f"{row.place.title}: {row.title} unsettled in {stars} of {len(row.runs)} seeds"
-                yield Evidence(stars > 0, row.place, text, len(row.runs))
+                yield Support(stars > 0, row.place, text, len(row.runs))
 
 
-def more_stable(results: Results) -> Iterator[Evidence]:
+def more_stable(grounds: Grounds) -> Iterator[Support]:
     """DMix against Jo-SRC on the same server: fewer unsettled seeds, or as many and less change at the end."""
-    for first in results.grounds():
+    for first in grounds:
         for server in ("fedavg", "apfl", "krum", "cfl"):
-            a, b = (results.find(first, f"{server}+{learner}") for learner in ("dividemix", "josrc"))
+            a, b = (grounds.find(first, f"{server}+{learner}") for learner in ("dividemix", "josrc"))
             if a and b and min(a.rounds, b.rounds) >= 6:
                 a, b, seeds = alike(a, b)
                 stars = [sum(run.starred for run in row.runs) / len(row.runs) for row in (a, b)]
@@ -136,24 +137,24 @@ def more_stable(results: Results) -> Iterator[Evidence]:
                     * bool(fallen)
                 )
                 fewest = min(len(a.runs), len(b.runs))
-                yield Evidence(ours < theirs, a.place, text, fewest, ours == theirs, fallen=bool(fallen))
+                yield Support(ours < theirs, a.place, text, fewest, ours == theirs, fallen=bool(fallen))
 
 
 def _last_jump(accuracy: np.ndarray) -> float:
     return float(np.abs(np.diff(accuracy[-6:])).max())
 
 
-def no_better_server(results: Results) -> Iterator[Evidence]:
-    for first in results.grounds():
+def no_better_server(grounds: Grounds) -> Iterator[Support]:
+    for first in grounds:
         for learner in ("dividemix", "josrc"):
-            base = results.find(first, f"fedavg+{learner}")
-            for found in (results.find(first, f"{server}+{learner}") for server in ("apfl", "krum", "cfl")):
+            base = grounds.find(first, f"fedavg+{learner}")
+            for found in (grounds.find(first, f"{server}+{learner}") for server in ("apfl", "krum", "cfl")):
                 if found and base:
                     other, fedavg, seeds = alike(found, base)
                     shown = ", ".join(f"{row.title} {row.figure('accuracy')}" for row in (other, fedavg))
                     text = f"{other.place.title}{seeds}: {shown}"
                     holds = _lead(_mean(other), _mean(fedavg)) <= MARGIN
-                    yield Evidence(holds, other.place, text, min(len(other.runs), len(fedavg.runs)))
+                    yield Support(holds, other.place, text, min(len(other.runs), len(fedavg.runs)))
 
 
 def _schedule(form: str, r_min: int) -> str:
@@ -174,7 +175,7 @@ def efficiency(row: Row, batches: float) -> tuple[float, float]:
     return float(accuracy.mean()), float(np.interp(grid, spent, accuracy).mean())
 
 
-def _more_efficient(better: Row, worse: Row, budget: float, names: tuple[str, str]) -> Evidence:
+def _more_efficient(better: Row, worse: Row, budget: float, names: tuple[str, str]) -> Support:
     """Whether both areas of one row are above the other's; slim if one is by no more than its spread over seeds."""
     a, b = efficiency(better, budget), efficiency(worse, budget)
     text = f"{names[0]} {a[0]:.2f} over rounds and {a[1]:.2f} over batches, {names[1]} {b[0]:.2f} and {b[1]:.2f}"
@@ -182,7 +183,7 @@ def _more_efficient(better: Row, worse: Row, budget: float, names: tuple[str, st
     spreads = np.max([_area_spread(row, budget) for row in (better, worse)], axis=0)
     slim = min(leads) > 0 and any(lead <= spread for lead, spread in zip(leads, spreads, strict=True))
     fewest = min(len(better.runs), len(worse.runs))
-    return Evidence(min(leads) > 0, better.place, text, fewest, not any(leads), slim)
+    return Support(min(leads) > 0, better.place, text, fewest, not any(leads), slim)
 
 
 def _area_spread(row: Row, budget: float) -> tuple[float, float]:
@@ -197,9 +198,9 @@ def _area_spread(row: Row, budget: float) -> tuple[float, float]:
 def largest_r_min(form: str) -> Judge:
     """r_min = 80 against each smaller one: area under accuracy over rounds and over batches."""
 
-    def judge(results: Results) -> Iterator[Evidence]:
-        for first in results.grounds():
-            rows = {r: row for r in _R_MIN if (row := results.find(first, _schedule(form, r)))}
+    def judge(grounds: Grounds) -> Iterator[Support]:
+        for first in grounds:
+            rows = {r: row for r in _R_MIN if (row := grounds.find(first, _schedule(form, r)))}
             if 80 not in rows or len(rows) < 2:
                 continue
             budget = min(curve(row)[0][-1] for row in rows.values())
@@ -211,12 +212,12 @@ def largest_r_min(form: str) -> Judge:
     return judge
 
 
-def decay_beats_constant(results: Results) -> Iterator[Evidence]:
-    for first in results.grounds():
+def decay_beats_constant(grounds: Grounds) -> Iterator[Support]:
+    for first in grounds:
         for form in ("cosine", "logarithm"):
             for r_min in _R_MIN:
-                decay = results.find(first, _schedule(form, r_min))
-                constant = results.find(first, f"fednoil-constant-as-{form}({r_min})")
+                decay = grounds.find(first, _schedule(form, r_min))
+                constant = grounds.find(first, f"fednoil-constant-as-{form}({r_min})")
                 if decay and constant:
                     decay, constant, seeds = alike(decay, constant)
                     budget = min(curve(decay)[0][-1], curve(constant)[0][-1])
@@ -234,10 +235,10 @@ def first_reach(row: Row, target: float) -> tuple[int, float] | None:
     return (int(reached[0]) + 1, float(spent[reached[0]])) if len(reached) else None
 
 
-def logarithm_cheapest(results: Results) -> Iterator[Evidence]:
-    for first in results.grounds():
-        logarithm = results.find(first, "fednoil-logarithm")
-        for found in (results.find(first, m) for m in ("fednoil-cosine", "fednoil-constant-as-cosine(80)")):
+def logarithm_cheapest(grounds: Grounds) -> Iterator[Support]:
+    for first in grounds:
+        logarithm = grounds.find(first, "fednoil-logarithm")
+        for found in (grounds.find(first, m) for m in ("fednoil-cosine", "fednoil-constant-as-cosine(80)")):
             if not logarithm or not found:
                 continue
             ours, other, seeds = alike(logarithm, found)
@@ -250,4 +251,4 @@ def logarithm_cheapest(results: Results) -> Iterator[Evidence]:
                 f"{other.title} in round {b[0]} after {b[1]:.0f}"
             )
             fewest = min(len(ours.runs), len(other.runs))
-            yield Evidence(a[0] <= b[0] and a[1] <= b[1], first.place, text, fewest)
+            yield Support(a[0] <= b[0] and a[1] <= b[1], first.place, text, fewest)

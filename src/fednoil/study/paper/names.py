@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from fednoil.paper.tables import Cell
-from fednoil.schedules import make
+from fednoil.study.paper.tables import Printed
 
 # The paper's dataset -> the second part of a preset's name.
-DATASETS: dict[str, str] = {"fashion-mnist": "fashion-mnist", "cifar-10": "cifar10", "cifar-100": "cifar100"}
+DATASET_NAMES: dict[str, str] = {"fashion-mnist": "fashion-mnist", "cifar-10": "cifar10", "cifar-100": "cifar100"}
 
 # The paper's method -> the last part of a preset's name. Ablations and the rows of Table 4 use the Logarithm schedule;
 # for its one run on clean labels the paper names no schedule.
-METHODS: dict[str, str] = {
+METHOD_NAMES: dict[str, str] = {
     "DMix (centralized)": "centralized+dividemix",
     "JoSRC (centralized)": "centralized+josrc",
     "Vanilla FedAvg": "fedavg",
@@ -49,20 +46,7 @@ def noise_name(noise: str, mode: str) -> str:
     return "clean" if noise == "none" else f"{noise}-{mode}"
 
 
-def preset_of(cell: Cell) -> str:
-    """The preset that runs what a cell reports."""
-    return f"paper/{DATASETS[cell.dataset]}/{cell.setting}/{noise_name(cell.noise, cell.mode)}/{METHODS[cell.method]}"
-
-
-def schedule_changes(name: str, rounds: int) -> dict[str, dict[str, Any]]:
-    """Sections to lay over a FedNoiL preset for a schedule of the figures, such as `Cosine(40)`.
-
-    `Constant matching Cosine(40)` has the same total of local epochs over `rounds`: where they don't divide, the first
-    rounds have one more.
-    """
-    form, r_min, kind = SCHEDULES[name]
-    decay = make({"name": form, "r_min": r_min})
-    if kind == "decay":
-        return {"schedule": decay.config.model_dump()}
-    epochs, extra = divmod(decay.total(rounds), rounds)
-    return {"schedule": {"name": "constant", "epochs": epochs, "extra_rounds": extra}}
+def preset_of(number: Printed) -> str:
+    """The preset that runs what a printed number reports."""
+    noise = noise_name(number.noise, number.mode)
+    return f"paper/{DATASET_NAMES[number.dataset]}/{number.setting}/{noise}/{METHOD_NAMES[number.method]}"

@@ -9,11 +9,11 @@ from importlib import resources
 
 
 @dataclass(frozen=True)
-class Cell:
+class Printed:
     """One printed number, in percent, under the paper's own names.
 
     table: "1" to "4" or "text"; noise: symmetric, pair or none; mode: high, low or none; metric: accuracy,
-    noise_ratio, precision or recall; std: None where none is printed; converged: False for a starred cell.
+    noise_ratio, precision or recall; std: None where none is printed; converged: False where it is starred.
     """
 
     table: str
@@ -34,11 +34,11 @@ class Cell:
 
 
 @functools.cache
-def cells() -> tuple[Cell, ...]:
-    """All cells in the order of the file."""
-    text = resources.files("fednoil.paper").joinpath("tables.csv").read_text(encoding="utf-8")
+def printed() -> tuple[Printed, ...]:
+    """All numbers in the order of the file."""
+    text = resources.files("fednoil.study.paper").joinpath("tables.csv").read_text(encoding="utf-8")
     return tuple(
-        Cell(
+        Printed(
             **{key: row[key] for key in ("table", "dataset", "setting", "noise", "mode", "method", "metric")},
             mean=float(row["mean"]),
             std=float(row["std"]) if row["std"] else None,

@@ -1,0 +1,98 @@
+"""What the paper's figures share: what they are drawn from, their files' names, and curves of rows."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from fednoil.figures.drawing import Line, draw_lines
+from fednoil.report.results import Results, Row
+from fednoil.study.goals import Goal
+from fednoil.study.grounds import Grounds
+from fednoil.study.small import shrink_schedule
+
+R_MIN = (10, 20, 40, 80)
+ACCURACY = "test accuracy, %"
+
+
+class Figure(ABC):
+    """One figure: the cells it needs, its numbers and its picture."""
+
+    name: ClassVar[str]
+    goal: ClassVar[Goal]
+
+    @abstractmethod
+    def make(self, results: Results | None, folder: Path, rounds: int, small: bool) -> list[Path]:
+        """Draw what can be drawn of the results, or of a plan of so many rounds; returns the files."""
+
+
+class RunFigure(Figure):
+    """A figure of runs: one picture for each setting that has those it needs."""
+
+    @abstractmethod
+    def draw(self, grounds: Grounds, first: Row, title: str, out: Path) -> list[Path]:
+        """Draw the setting of a row, under a title's second line; returns the files, none if runs are missing."""
+
+    def make(self, results: Results | None, folder: Path, rounds: int = 0, small: bool = False) -> list[Path]:
+        if results is None:
+            return []
+        files, grounds = [], Grounds(results)
+        for first in grounds:
+            words = (self.name, *first.place.where, *first.place.method_changes, *first.told)
+            name = re.sub(r"[^\w-]+", "-", "-".join(words)).strip("-")
+            where = ", ".join((first.place.title, *first.place.method_changes, *first.told))
+            files += self.draw(grounds, first, where, folder / name)
+        return files
+
+
+class LineFigure(RunFigure):
+    """A figure of lines, which needs two of them."""
+
+    @abstractmethod
+    def lines(self, grounds: Grounds, first: Row) -> list[Line]:
+        """What is drawn, of the setting of a row."""
+
+    @abstractmethod
+    def title(self, lines: Sequence[Line]) -> str:
+        """What is seen."""
+
+    @abstractmethod
+    def axes(self, panel: str) -> tuple[str, str]:
+        """What a panel has across and up."""
+
+    def draw(self, grounds: Grounds, first: Row, title: str, out: Path) -> list[Path]:
+        lines = self.lines(grounds, first)
+        if len({line.name for line in lines}) < 2:
+            return []
+        labels = {line.panel: self.axes(line.panel) for line in lines}
+        return draw_lines(lines, f"{self.title(lines)}{shades(lines)}\n{title}", labels, out)
+
+
+def shades(lines: Sequence[Line]) -> str:
+    """What shades are, where there are some."""
+    fewest, most = min(line.seeds for line in lines), max(line.seeds for line in lines)
+    count = f"{most}" if fewest == most else f"{fewest} to {most}"
+    return f" (mean and range of {count} seeds)" if most > 1 else ""
+
+
+def shown_r_min(r_min: int, small: bool) -> int:
+    """The r_min that runs have: the small scale's stand for the paper's."""
+    return int(shrink_schedule({"r_min": r_min})["r_min"]) if small else r_min
+
+
+def stacked(row: Row, key: str) -> np.ndarray:
+    """A curve of all seeds: [seeds, rounds that all have]."""
+    return np.array([run.curves[key][: row.rounds] for run in row.runs])
+
+
+def line_of(row: Row, key: str, over: str, panel: str, name: str, like: str = "", dashed: bool = False) -> Line:
+    """The mean over seeds of a curve, and its range, by round or by another curve."""
+    values = stacked(row, key)
+    name += f", {row.progress}" if row.progress else ""
+    x = np.arange(1.0, values.shape[1] + 1) if over == "round" else stacked(row, over).mean(0)
+    return Line(panel, name, x, values.mean(0), values.min(0), values.max(0), len(row.runs), like, dashed)
