@@ -20,7 +20,9 @@ from stopped_runs import ROUNDS, Stop
 
 from fednoil.cli import main
 from fednoil.config import Config, load_config, read_toml
+from fednoil.executors.optimiser import Optimiser, Shares
 from fednoil.experiment import Experiment, make_experiment
+from fednoil.models.network import Network
 from fednoil.runner import Silent, run
 
 CLASSES = 4
@@ -222,3 +224,10 @@ def site(trained: Path, tmp_path: Path) -> Path:
     """A copy of the pictures that a test may spoil."""
     shutil.copytree(trained / "photos", tmp_path / "site")
     return tmp_path / "site"
+
+
+def sgd_step(net: Network, lr: float, momentum: float = 0.0, weight_decay: float = 0.0) -> None:
+    """One step of SGD on a network by its gradient."""
+    optimiser = Optimiser(lr=lr, momentum=momentum, weight_decay=weight_decay)
+    net.memory = net.memory or optimiser.memory(net.params)
+    optimiser.step(net.params, net.grads, net.memory, Shares())

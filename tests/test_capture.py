@@ -139,7 +139,7 @@ class Adds:
     def __init__(self, device: Device) -> None:
         self.device, self.first, self.count = device, 0, 2
         self.params = torch.zeros(2, 1)
-        rest = {"grads": self.params.clone(), "momentum": self.params.clone(), "half": None, "others": {}}
+        rest = {"grads": self.params.clone(), "memory": {"momentum": self.params.clone()}, "half": None, "others": {}}
         self.stacked = SimpleNamespace(stacks={"model": SimpleNamespace(params=self.params, **rest)})
 
     def step(self, kind: str, trains: Any, row: Any, pool: Any, state: Any, total: Any, active: Any) -> None:

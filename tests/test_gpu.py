@@ -44,7 +44,8 @@ CASES: dict[str, dict[str, Any]] = {
         "server": {"name": "fedprox"},
     },
     "falling-rates-of-two": {"learner": {"name": "dividemix", "warmup": 1}, "train": {"lr_rounds": "linear"}},
-    "nesterov-clip": {"train": {"nesterov": True, "clip": 0.3}},
+    "adamw": {"train": {"optimizer": "adamw", "lr": 0.002, "decay": "weights"}},
+    "groups": {"train": {"decay": "weights"}},
     "group-norm": {"model": {"name": "test_gpu:gn_model"}, "learner": {"name": "fednoil", "frac": 0.4}},
     "average": {
         "model": {"name": "test_rounds:bn_model"},

@@ -2,6 +2,7 @@ import copy
 
 import pytest
 import torch
+from conftest import sgd_step
 from torch import nn
 
 from fednoil.errors import UserError
@@ -50,7 +51,7 @@ def test_flat_network_trains_exactly_like_torch_sgd() -> None:
         sgd.step()
         net.grads.zero_()
         nn.functional.cross_entropy(net(x), y).backward()
-        net.sgd(0.05, 0.5, 1e-4)
+        sgd_step(net, 0.05, 0.5, 1e-4)
     ours = net.dump("m")
     for name, tensor in module.state_dict().items():
         assert torch.allclose(ours[f"m/{name}"], tensor, atol=1e-6), name
@@ -61,7 +62,7 @@ def test_dump_is_a_copy_and_load_restores_it() -> None:
     saved = net.dump("m")
     images = torch.randint(256, (4, 1, 8, 8), dtype=torch.uint8)
     net(images).sum().backward()
-    net.sgd(0.1, 0.5, 0.0)
+    sgd_step(net, 0.1, 0.5, 0.0)
     changed = net.dump("m")
     assert not torch.equal(saved["m/head.weight"], changed["m/head.weight"])
     assert int(changed["m/stem.1.num_batches_tracked"]) == 1
@@ -115,7 +116,7 @@ def test_frozen_parameters_are_part_of_the_model_but_never_move() -> None:
     net = Network(module, (0.0,), (1.0,), CPU)
     before = net.dump("m")
     net(torch.full((2, 1, 8, 8), 9.0)).sum().backward()
-    net.sgd(0.1, 0.5, 0.1)
+    sgd_step(net, 0.1, 0.5, 0.1)
     after = net.dump("m")
     assert torch.equal(before["m/conv1.weight"], after["m/conv1.weight"])
     assert not torch.equal(before["m/head.bias"], after["m/head.bias"])

@@ -1,17 +1,19 @@
-"""The clients' optimiser: rates that fall, Nesterov, clipping; against worked numbers."""
+"""The clients' optimiser against torch.optim and worked numbers: SGD, AdamW, groups of parameters, rates that fall."""
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
 import torch
+from conftest import assert_same
 from torch import nn
 
 from fednoil import rounds
 from fednoil.config import load_config
 from fednoil.errors import UserError
-from fednoil.executors.optimiser import RATE, Optimiser
+from fednoil.executors.optimiser import RATE, Optimiser, Shares
 from fednoil.experiment import make_executor, make_experiment
 from fednoil.learners.base import Phase, Turn
 from fednoil.models.network import Network
@@ -63,39 +65,94 @@ def test_every_phase_that_trains_has_the_rate_of_its_round() -> None:
 
 def test_a_constant_rate_is_no_part_of_the_plan() -> None:
     phases = [phase(3)]
-    assert Optimiser(nesterov=True, clip=1.0).paced(phases, Turn(1, 1, Seed(0)), CPU) == phases
+    assert Optimiser(optimizer="adamw").paced(phases, Turn(1, 1, Seed(0)), CPU) == phases
 
 
-@pytest.mark.parametrize("nesterov", [False, True])
-@pytest.mark.parametrize("clip", [None, 0.5])
-def test_steps_are_those_of_pytorch(nesterov: bool, clip: float | None) -> None:
+class Grouped(nn.Module):
+    """Two layers, of which the first has a tenth of the rate and no decay."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(6, 4), nn.Linear(4, 3)
+        self.parameter_groups = {"body.": {"lr": 0.1, "weight_decay": 0.0}}
+
+
+def torch_groups(module: nn.Module, optimiser: Optimiser) -> list[dict[str, Any]]:
+    """The module's parameters for torch.optim, each in a group of its own."""
+    groups = []
+    for name, parameter in module.named_parameters():
+        body = name.startswith("body.") and hasattr(module, "parameter_groups")
+        decays = not body and (optimiser.decay == "all" or parameter.dim() > 1)
+        decay = optimiser.weight_decay if decays else 0.0
+        groups.append({"params": [parameter], "weight_decay": decay, "share": 0.1 if body else 1.0})
+    return groups
+
+
+@pytest.mark.parametrize("decay", ["all", "weights"])
+@pytest.mark.parametrize("make", [lambda: nn.Linear(6, 3), Grouped])
+@pytest.mark.parametrize("name", ["sgd", "adamw"])
+def test_steps_are_those_of_pytorch(name: Any, make: Any, decay: Any) -> None:
+    """Also for several clients side by side, each with a rate of its own."""
     torch.manual_seed(0)
-    module = nn.Linear(6, 3)
-    wanted = [nn.Parameter(p.detach().clone()) for p in module.parameters()]
-    optimiser = torch.optim.SGD(wanted, lr=1, momentum=0.5, weight_decay=0.1, nesterov=nesterov)
-    net = Network(module, (0.0,), (1.0,), CPU)
-    for rate in (0.3, 0.2, 0.05):
+    optimiser = Optimiser(optimizer=name, lr=1, momentum=0.5, betas=(0.8, 0.99), weight_decay=0.1, decay=decay)
+    wanted = make()
+    net = Network(copy.deepcopy(wanted), (0.0,), (1.0,), CPU)
+    groups = torch_groups(wanted, optimiser)
+    theirs = torch.optim.SGD(groups, momentum=0.5) if name == "sgd" else torch.optim.AdamW(groups, betas=(0.8, 0.99))
+    memory, shares = optimiser.memory(net.params), optimiser.shares(net)
+    two = net.params.repeat(2, 1)
+    two_memory = {part: tensor.repeat(2, 1) for part, tensor in memory.items()}
+    for rate in (0.3, 0.2, 0.05, 0.1):
         gradient = torch.randn_like(net.params)
-        net.grads.copy_(gradient)
-        for parameter, part in zip(wanted, net.named(gradient).values(), strict=True):
-            parameter.grad = part.clone()
-        if clip is not None:
-            net.clip(clip)
-            nn.utils.clip_grad_norm_(wanted, clip)
-        net.sgd(torch.tensor(rate), 0.5, 0.1, nesterov)
-        optimiser.param_groups[0]["lr"] = rate
-        optimiser.step()
-        assert torch.allclose(net.params, torch.cat([p.detach().flatten() for p in wanted]), atol=1e-6)
+        named = net.named(gradient)
+        for (parameter_name, parameter), group in zip(wanted.named_parameters(), theirs.param_groups, strict=True):
+            parameter.grad = named[parameter_name].clone()
+            group["lr"] = rate * group["share"]
+        theirs.step()
+        optimiser.step(net.params, gradient.clone(), memory, shares, torch.tensor(rate))
+        rates = torch.tensor([[rate], [0.0]])
+        optimiser.step(two, gradient.repeat(2, 1), two_memory, shares, rates)
+        for parameter_name, tensor in net.named(net.params).items():
+            torch.testing.assert_close(tensor, wanted.get_parameter(parameter_name).detach())
+        torch.testing.assert_close(two[0], net.params)
+    assert not torch.equal(two[0], two[1])
 
 
-def test_a_rate_as_a_tensor_is_the_same_rate() -> None:
-    torch.manual_seed(0)
-    nets = [Network(nn.Linear(6, 3), (0.0,), (1.0,), CPU) for _ in range(2)]
-    nets[1].params.copy_(nets[0].params)
-    for net, rate in zip(nets, (0.25, torch.tensor(0.25)), strict=True):
-        net.grads.fill_(0.5)
-        net.sgd(rate, 0.5, 0.1)
-    assert torch.allclose(nets[0].params, nets[1].params, atol=1e-7)
+@pytest.mark.parametrize("name", ["sgd", "adamw"])
+def test_a_rate_as_a_tensor_is_the_same_rate(name: Any) -> None:
+    optimiser, start = Optimiser(optimizer=name, lr=0.25, weight_decay=0.1), torch.randn(20)
+    found = []
+    for rate in (None, torch.tensor(0.25)):
+        params, memory = start.clone(), optimiser.memory(start)
+        for _ in range(3):
+            optimiser.step(params, torch.full_like(params, 0.5), memory, Shares(), rate)
+        found.append(params)
+    torch.testing.assert_close(*found)
+
+
+def test_adamw_has_its_own_rate_and_decay_unless_they_are_set() -> None:
+    plain, adamw, own = Optimiser(), Optimiser(optimizer="adamw"), Optimiser(optimizer="adamw", lr=0.5, weight_decay=0)
+    assert (plain.lr, plain.weight_decay) == (0.05, 1e-4)
+    assert (adamw.lr, adamw.weight_decay) == (1e-3, 1e-2)
+    assert (own.lr, own.weight_decay) == (0.5, 0)
+
+
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    [
+        ({"bodi.": {"lr": 0.1}}, "have 'bodi.', with which no trained parameter's name begins"),
+        ({"body.": {"rate": 0.1}}, "['body.'] has rate = 0.1; give shares of 'lr' and 'weight_decay'"),
+        ({"body.": {"lr": -1}}, "['body.'] has lr = -1"),
+        ({"body.": 0.1}, "must be a dictionary of dictionaries"),
+        (["body."], "must be a dictionary of dictionaries"),
+    ],
+)
+def test_groups_that_nothing_can_be_made_of(groups: Any, message: str) -> None:
+    module = Grouped()
+    module.parameter_groups = groups
+    with pytest.raises(UserError) as error:
+        Optimiser().shares(Network(module, (0.0,), (1.0,), CPU))
+    assert message in str(error.value)
 
 
 def test_the_rates_reach_the_steps(values: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,13 +160,13 @@ def test_the_rates_reach_the_steps(values: dict[str, Any], monkeypatch: pytest.M
     values["train"] |= {"lr": 0.3, "lr_rounds": "linear", "lr_rounds_end": 1e-9}
     experiment = make_experiment(load_config(values))
     seen: list[float] = []
-    sgd = Network.sgd
+    step = Optimiser.step
 
-    def spy(net: Network, lr: Any, *rest: Any) -> None:
-        seen.append(float(lr))
-        sgd(net, lr, *rest)
+    def spy(optimiser: Optimiser, params: Any, grads: Any, memory: Any, shares: Any, rate: Any = None) -> None:
+        seen.append(float(rate))
+        step(optimiser, params, grads, memory, shares, rate)
 
-    monkeypatch.setattr(Network, "sgd", spy)
+    monkeypatch.setattr(Optimiser, "step", spy)
     executor, state = make_executor(experiment, CPU), rounds.start(experiment)
     for expected in (0.3, 0.2):
         seen.clear()
@@ -117,13 +174,24 @@ def test_the_rates_reach_the_steps(values: dict[str, Any], monkeypatch: pytest.M
         assert seen == pytest.approx([expected] * 12)
 
 
+def test_each_turn_begins_with_an_empty_memory(values: dict[str, Any]) -> None:
+    """The same job twice leaves the same model: neither moments nor the count of steps last."""
+    values["train"] |= {"optimizer": "adamw"}
+    experiment = make_experiment(load_config(values))
+    executor, state = make_executor(experiment, CPU), rounds.start(experiment)
+    first, again = (executor.train([rounds.make_job(experiment, state, 0, 2)])[0] for _ in range(2))
+    assert_same(first.tensors, again.tensors)
+    assert float(executor.bench.nets["model"].memory["steps"]) == 6
+
+
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
         ({"lr_rounds": "sine"}, "train.lr_rounds = 'sine': must be 'constant', 'linear', 'cosine', 'exponential'"),
         ({"lr_rounds_end": 0}, "train.lr_rounds_end = 0"),
-        ({"clip": 0}, "train.clip = 0"),
-        ({"nesterov": True, "momentum": 0}, "train.nesterov = true needs train.momentum above 0"),
+        ({"optimizer": "adam"}, "train.optimizer = 'adam': must be 'sgd' or 'adamw'"),
+        ({"betas": [0.9, 1.0]}, "train.betas = [0.9, 1.0]: both must be at least 0 and below 1"),
+        ({"decay": "none"}, "train.decay = 'none': must be 'all' or 'weights'"),
     ],
 )
 def test_bad_values_get_one_clear_line(values: dict[str, Any], keys: dict[str, Any], message: str) -> None:

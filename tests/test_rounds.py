@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from conftest import assert_same
+from conftest import assert_same, sgd_step
 from torch import nn
 
 from fednoil import metrics, rounds
@@ -205,7 +205,7 @@ def test_fedprox_oracle() -> None:
     net.params.fill_(1.5)
     learner.step({"model": net}, client.pool, {}, state, "train").backward()
     learner.gradients({"model": net}, {}, state, "train")
-    net.sgd(0.05, 0.0, 0.0)
+    sgd_step(net, 0.05, 0.0, 0.0)
     assert net.params.item() == pytest.approx(1.4825)
 
 

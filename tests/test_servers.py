@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import assert_same
+from conftest import assert_same, sgd_step
 from scipy.optimize import minimize
 
 from fednoil import rounds
@@ -306,7 +306,7 @@ def test_apfl_oracle() -> None:
         personal.step(nets, client.pool, batch, state, "train").backward()
         personal.gradients(nets, batch, state, "train")
         for net in nets.values():
-            net.sgd(0.05, 0.0, 0.0)
+            sgd_step(net, 0.05, 0.0, 0.0)
         alphas.append(float(state["apfl/alpha"]))
         if s == 0:
             assert nets["model"].params.item() == pytest.approx(1.1)

@@ -139,7 +139,9 @@ def test_half_precision_means_the_same_too(values: dict[str, Any], server: str, 
 class ReadsMomentum(Erm):
     def step(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> Tensor:
         net = nets["model"]
-        return super().step(nets, pool, batch, state, kind) * (1 + net.momentum.abs().mean() + net.grads.sum())
+        return super().step(nets, pool, batch, state, kind) * (
+            1 + net.memory["momentum"].abs().mean() + net.grads.sum()
+        )
 
 
 class ReadsParameters(Erm):

@@ -103,7 +103,7 @@ class Counts(Erm):
         state["observed"].add_(1)
 
     def final(self, nets: Nets, client: Client, state: Tensors, turn: Turn) -> Final:
-        return Final(evidence=state | {"momentum": nets["model"].momentum.clone()})
+        return Final(evidence=state | {"momentum": nets["model"].memory["momentum"].clone()})
 
 
 def test_nothing_of_a_frozen_client_changes(values: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,6 +43,9 @@ class Workbench:
         self.nets = {
             role.name: Network(copy.deepcopy(template), *normalisation, device, dtype) for role in learner.roles
         }
+        for net in self.nets.values():
+            net.memory = optimiser.memory(net.params)
+        self.shares = optimiser.shares(next(iter(self.nets.values())))  # all networks are alike
 
     def load(self, received: Tensors, keep: Tensors) -> None:
         """Set every network: shared ones as received, kept ones as kept, the rest as copies."""
@@ -157,11 +160,9 @@ class Workbench:
             _refuse(learner, loss)
         loss.backward()
         learner.gradients(nets, batch, state, kind)
-        settings, rate = self.optimiser, batch.get(RATE, self.optimiser.lr)
         for name in phase.trains:
-            if settings.clip is not None:
-                nets[name].clip(settings.clip)
-            nets[name].sgd(rate, settings.momentum, settings.weight_decay, settings.nesterov)
+            net = nets[name]
+            self.optimiser.step(net.params, net.grads, net.memory, self.shares, batch.get(RATE))
         learner.after(nets, batch, state, kind)
         total += loss.detach()
 

@@ -1,43 +1,69 @@
-"""The clients' optimiser: SGD as in the paper, and what its paper leaves open, all off unless it is set.
+"""The clients' optimiser: SGD as in the paper, or AdamW; one meaning for every executor.
 
-The rate is `lr`, times a share that falls from round to round. Where it is not always the same it is a tensor of the
-plan, one number a step, like everything else that changes: a captured graph then reads it instead of holding it.
+A step works on flat vectors, [P] of one client or [K, P] of several side by side, so both train alike. What an
+optimiser remembers from step to step (`memory`) are vectors of the same form. The rate is `lr`, times a share that
+falls from round to round. Where it is not always the same it is a tensor of the plan, one number a step, like
+everything else that changes: a captured graph then reads it instead of holding it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Literal
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import torch
 from pydantic import Field, model_validator
+from torch import Tensor
 
+from fednoil.errors import UserError
 from fednoil.learners.base import Phase, Turn
+from fednoil.models.network import Network
 from fednoil.section import Section
+from fednoil.tensors import Tensors
 
 RATE = "optimiser/rate"  # the name of the rates [steps] among a phase's tensors
+_EPS = 1e-8  # AdamW's, which keeps a division by zero away
+_ADAMW = {"lr": 1e-3, "weight_decay": 1e-2}  # PyTorch's, where a configuration doesn't set them
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Which share of the rate and of the weight decay each parameter has: [P]; None: all of it, everywhere."""
+
+    rate: Tensor | None = None
+    decay: Tensor | None = None
 
 
 class Optimiser(Section):
-    """Rounds and SGD (the paper's values), for all methods alike."""
+    """Rounds and optimiser (by default the paper's), for all methods alike."""
 
     rounds: int = Field(default=20, ge=1)
-    lr: float = Field(default=0.05, gt=0)
-    momentum: float = Field(default=0.5, ge=0, lt=1)
-    weight_decay: float = Field(default=1e-4, ge=0)
+    optimizer: Literal["sgd", "adamw"] = "sgd"
+    lr: float = Field(default=0.05, gt=0, description="learning rate; with adamw 0.001 unless it is set")
+    momentum: float = Field(default=0.5, ge=0, lt=1, description="sgd's")
+    betas: tuple[float, float] = Field(default=(0.9, 0.999), description="adamw's, of the gradient and of its square")
+    weight_decay: float = Field(default=1e-4, ge=0, description="with adamw 0.01 unless it is set")
+    decay: Literal["all", "weights"] = Field(
+        default="all", description="which parameters decay; weights: not biases and scales, as of normalisations"
+    )
     lr_rounds: Literal["constant", "linear", "cosine", "exponential", "step"] = Field(
         default="constant", description="how the rate falls from round to round; step: at 1/2 and 3/4 of the rounds"
     )
     lr_rounds_end: float = Field(default=0.01, gt=0, le=1, description="share of the rate that the last round has")
-    nesterov: bool = Field(default=False, description="Nesterov's form of momentum")
-    clip: float | None = Field(default=None, gt=0, description="largest norm of a step's gradient; none: any")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _adamws_own_values(cls, values: Any) -> Any:
+        if isinstance(values, Mapping) and values.get("optimizer") == "adamw":
+            return {**_ADAMW, **values}
+        return values
 
     @model_validator(mode="after")
-    def _nesterov_needs_momentum(self) -> Optimiser:
-        if self.nesterov and not self.momentum:
-            raise ValueError("train.nesterov = true needs train.momentum above 0")
+    def _betas_are_shares(self) -> Optimiser:
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError(f"train.betas = {list(self.betas)}: both must be at least 0 and below 1")
         return self
 
     @property
@@ -69,3 +95,101 @@ class Optimiser(Section):
             return replace(phase, tensors={**phase.tensors, RATE: torch.full((phase.steps,), rate, device=device)})
 
         return [with_rates(phase) if phase.trains else phase for phase in phases]
+
+    def memory(self, params: Tensor) -> Tensors:
+        """What is remembered of a network with parameters [P] from step to step, as a turn begins with it: zeros."""
+        moments = ("momentum",) if self.optimizer == "sgd" else ("momentum", "squares")
+        memory = {name: torch.zeros_like(params) for name in moments}
+        if self.optimizer == "adamw":
+            memory["steps"] = torch.zeros(1, dtype=torch.float64, device=params.device)
+        return memory
+
+    def shares(self, net: Network) -> Shares:
+        """The parameters' shares: by `decay`, and by `parameter_groups` of a module that has it, a dictionary from the
+        beginning of parameters' names to their shares of `lr` and `weight_decay`."""
+        names = list(net.trained)
+        own: Mapping[str, Mapping[str, float]] = getattr(net.module, "parameter_groups", {})
+        _check_groups(own, names)
+        rates, decays = dict.fromkeys(names, 1.0), dict.fromkeys(names, 1.0)
+        for name, shape in net.trained.items():
+            if self.decay == "weights" and len(shape) < 2:
+                decays[name] = 0.0
+            for prefix in sorted((p for p in own if name.startswith(p)), key=len):
+                rates[name] = own[prefix].get("lr", rates[name])
+                decays[name] = own[prefix].get("weight_decay", decays[name])
+        return Shares(_vector(net, rates), _vector(net, decays))
+
+    @torch.no_grad()
+    def step(self, params: Tensor, grads: Tensor, memory: Tensors, shares: Shares, rate: Tensor | None = None) -> None:
+        """One step on [P], or [K, P], in place; `grads` are overwritten. One `rate` for all, or [K, 1]."""
+        lr = self.lr if rate is None else rate
+        lr = lr if shares.rate is None else lr * shares.rate
+        if self.optimizer == "sgd":
+            _sgd(params, grads, memory["momentum"], lr, self.momentum, self.weight_decay, shares.decay)
+        else:
+            _adamw(params, grads, memory, lr, self.betas, self.weight_decay, shares.decay)
+
+
+def _sgd(
+    params: Tensor,
+    grads: Tensor,
+    buffer: Tensor,
+    lr: float | Tensor,
+    momentum: float,
+    weight_decay: float,
+    decay: Tensor | None,
+) -> None:
+    """As torch.optim.SGD."""
+    if decay is None:
+        grads.add_(params, alpha=weight_decay)
+    else:
+        grads.addcmul_(params, decay, value=weight_decay)
+    buffer.mul_(momentum).add_(grads)
+    if isinstance(lr, Tensor):
+        params.addcmul_(buffer, lr, value=-1)
+    else:
+        params.add_(buffer, alpha=-lr)
+
+
+def _adamw(
+    params: Tensor,
+    grads: Tensor,
+    memory: Tensors,
+    lr: float | Tensor,
+    betas: tuple[float, float],
+    weight_decay: float,
+    decay: Tensor | None,
+) -> None:
+    """As torch.optim.AdamW. Steps are counted in float64: in float32 1 − 0.999 would have four digits."""
+    (first, second), steps = betas, memory["steps"].add_(1)
+    mean = memory["momentum"].lerp_(grads, 1 - first)
+    squares = memory["squares"].mul_(second).addcmul_(grads, grads, value=1 - second)
+    params.mul_(1 - lr * weight_decay * (1.0 if decay is None else decay))
+    bias = (1 - first**steps).float()
+    root = (1 - second**steps).sqrt().float()
+    params.sub_(mean.div(squares.sqrt().div_(root).add_(_EPS)).mul_(lr / bias))
+
+
+def _vector(net: Network, values: Mapping[str, float]) -> Tensor | None:
+    """A number for each parameter tensor as a flat vector [P]; None where all are 1."""
+    if all(value == 1 for value in values.values()):
+        return None
+    parts = [torch.full((shape.numel(),), values[name]) for name, shape in net.trained.items()]
+    return torch.cat(parts).to(net.device)
+
+
+def _check_groups(groups: object, names: Iterable[str]) -> None:
+    """Refuse a user's groups that nothing can be made of."""
+    if not isinstance(groups, Mapping) or not all(isinstance(shares, Mapping) for shares in groups.values()):
+        raise UserError("a model's parameter_groups must be a dictionary of dictionaries, as {'body.': {'lr': 0.1}}")
+    for prefix, shares in groups.items():
+        if not any(name.startswith(prefix) for name in names):
+            raise UserError(
+                f"a model's parameter_groups have '{prefix}', with which no trained parameter's name begins"
+            )
+        for key, value in shares.items():
+            if key not in ("lr", "weight_decay") or not isinstance(value, int | float) or not 0 <= value < math.inf:
+                raise UserError(
+                    f"a model's parameter_groups['{prefix}'] has {key} = {value!r}; "
+                    "give shares of 'lr' and 'weight_decay' that are at least 0"
+                )

@@ -18,7 +18,7 @@ from fednoil.executors.local import Workbench
 from fednoil.executors.optimiser import RATE
 from fednoil.learners.base import Nets, acts
 from fednoil.models.layers import Stacked
-from fednoil.models.network import Member, Stack, shortening
+from fednoil.models.network import Member, Stack
 from fednoil.tensors import Tensors
 
 Others = dict[str, Tensors]
@@ -34,7 +34,7 @@ class Rows:
         here = slice(first, first + count)
         self.params = {name: s.params[here] for name, s in stacked.stacks.items()}
         self.grads = {name: s.grads[here] for name, s in stacked.stacks.items()}  # zero, as a step finds them
-        self.momentum = {name: s.momentum[here] for name, s in stacked.stacks.items()}
+        self.memory = {name: {n: t[here] for n, t in s.memory.items()} for name, s in stacked.stacks.items()}
         self.half = {name: s.half[here] for name, s in stacked.stacks.items() if s.half is not None}
         self.others: Others = {
             name: {n: tensor[here] for n, tensor in s.others.items()} for name, s in stacked.stacks.items()
@@ -65,7 +65,7 @@ class Rows:
 
         `active` [K] (bool) freezes the clients where it is false.
         """
-        everything = (self.params, self.momentum, self.half, self.others, state) if trains else (self.others, state)
+        everything = (self.params, self.memory, self.half, self.others, state) if trains else (self.others, state)
         before = _copies(everything) if active is not None else None
         if trains:
             losses = self._step(kind, trains, batch, pool, state)
@@ -78,12 +78,12 @@ class Rows:
     @torch.no_grad()
     def _observe(self, kind: str, batch: Tensors, pool: Tensor, state: Tensors) -> None:
         def run(
-            params: Tensors, grads: Tensors, momentum: Tensors, others: Others, batch: Tensors, state: Tensors
+            params: Tensors, grads: Tensors, memory: Others, others: Others, batch: Tensors, state: Tensors
         ) -> Tensor:
-            self.bench.learner.observe(self._nets(params, grads, momentum, others, {}), pool, batch, state, kind)
+            self.bench.learner.observe(self._nets(params, grads, memory, others, {}), pool, batch, state, kind)
             return next(iter(params.values()))[:1]
 
-        self._mapped(run, self.params, self.grads, self.momentum, self.others, batch, state)
+        self._mapped(run, self.params, self.grads, self.memory, self.others, batch, state)
 
     def _step(self, kind: str, trains: Sequence[str], batch: Tensors, pool: Tensor, state: Tensors) -> Tensor:
         leaves = {name: self._leaves(name) for name in trains}
@@ -92,15 +92,15 @@ class Rows:
             leaves: Leaves,
             params: Tensors,
             grads: Tensors,
-            momentum: Tensors,
+            memory: Others,
             others: Others,
             batch: Tensors,
             state: Tensors,
         ) -> Tensor:
-            nets = self._nets(params, grads, momentum, others, leaves)
+            nets = self._nets(params, grads, memory, others, leaves)
             return self.bench.learner.step(nets, pool, batch, state, kind)
 
-        own = (self.params, self.grads, self.momentum, self.others)
+        own = (self.params, self.grads, self.memory, self.others)
         losses = self._mapped(loss_of, leaves, *own, batch, state)
         flat = [leaf for parts in leaves.values() for leaf in parts]
         found = torch.autograd.grad(losses, flat, self.each, allow_unused=True)
@@ -110,7 +110,7 @@ class Rows:
             self._step_with_hooks(kind, trains, grads, batch, state)
         else:
             for name in trains:
-                self._sgd(name, grads[name], batch.get(RATE))
+                self._optimise(name, grads[name], batch.get(RATE))
         return losses.detach()
 
     def _step_with_hooks(self, kind: str, trains: Sequence[str], grads: Leaves, batch: Tensors, state: Tensors) -> None:
@@ -120,18 +120,18 @@ class Rows:
 
         def hook(method: Callable[..., None]) -> None:
             def run(
-                params: Tensors, grads: Tensors, momentum: Tensors, others: Others, batch: Tensors, state: Tensors
+                params: Tensors, grads: Tensors, memory: Others, others: Others, batch: Tensors, state: Tensors
             ) -> Tensor:
-                method(self._nets(params, grads, momentum, others, {}), batch, state, kind)
+                method(self._nets(params, grads, memory, others, {}), batch, state, kind)
                 return next(iter(params.values()))[:1]
 
-            self._mapped(run, self.params, whole, self.momentum, self.others, batch, state)
+            self._mapped(run, self.params, whole, self.memory, self.others, batch, state)
 
         learner = self.bench.learner
         if self.changes_gradients:
             hook(learner.gradients)
         for name in trains:
-            self._sgd(name, (whole[name],), batch.get(RATE))
+            self._optimise(name, (whole[name],), batch.get(RATE))
         if self.follows_up:
             hook(learner.after)
             self.refresh(trains)
@@ -142,9 +142,9 @@ class Rows:
         parts = (params,) if half is None else (half, params[:, half.shape[1] :])
         return tuple(part.detach().requires_grad_() for part in parts)
 
-    def _nets(self, params: Tensors, grads: Tensors, momentum: Tensors, others: Others, leaves: Leaves) -> Nets:
+    def _nets(self, params: Tensors, grads: Tensors, memory: Others, others: Others, leaves: Leaves) -> Nets:
         stacks = self.stacked.stacks
-        members = {n: Member(stacks[n], leaves.get(n), params[n], grads[n], momentum[n], others[n]) for n in stacks}
+        members = {n: Member(stacks[n], leaves.get(n), params[n], grads[n], memory[n], others[n]) for n in stacks}
         return cast(Nets, members)
 
     def _mapped(self, function: Callable[..., Tensor], *arguments: Any) -> Tensor:
@@ -154,26 +154,18 @@ class Rows:
                 return torch.vmap(function)(*arguments)
             return function(*(_first(a) for a in arguments))[None]
 
-    def _sgd(self, name: str, grads: tuple[Tensor, ...], rates: Tensor | None) -> None:
-        """As `Network.sgd`, for all clients, with a rate for each [K] if it varies; the gradient may come in two parts,
-        as the parameters do."""
-        settings, params, momentum = self.bench.optimiser, self.params[name], self.momentum[name]
-        half, lr = self.half.get(name), settings.lr if rates is None else rates
-        if settings.clip is not None:
-            whole = _whole(grads)
-            grads = (whole.mul_(shortening(whole, settings.clip)),)
-        if kernels.usable(params):
+    def _optimise(self, name: str, grads: tuple[Tensor, ...], rates: Tensor | None) -> None:
+        """A step of the optimiser for all clients, with a rate for each [K] if it varies; the gradient may come in two
+        parts, as the parameters do."""
+        settings, shares, params, memory = self.bench.optimiser, self.bench.shares, self.params[name], self.memory[name]
+        plain = settings.optimizer == "sgd" and shares.rate is None and shares.decay is None
+        if plain and kernels.usable(params):
             from fednoil.kernels.norm import sgd
 
-            sgd(params, grads, momentum, lr, settings.momentum, settings.weight_decay, half, settings.nesterov)
+            lr, half = settings.lr if rates is None else rates, self.half.get(name)
+            sgd(params, grads, memory["momentum"], lr, settings.momentum, settings.weight_decay, half)
             return
-        step = _whole(grads).add(params, alpha=settings.weight_decay)
-        momentum.mul_(settings.momentum).add_(step)
-        step = step.add_(momentum, alpha=settings.momentum) if settings.nesterov else momentum
-        if rates is None:
-            params.add_(step, alpha=-settings.lr)
-        else:
-            params.addcmul_(step, rates[:, None], value=-1)
+        settings.step(params, _whole(grads), memory, shares, None if rates is None else rates[:, None])
         self.refresh([name])
 
 
@@ -192,7 +184,7 @@ class Unchanged:
         self.tensors = [
             tensor[here]
             for stack in bench.stacks.values()
-            for tensor in (stack.params, stack.grads, stack.momentum, stack.half, *stack.others.values())
+            for tensor in (stack.params, stack.grads, stack.half, *stack.memory.values(), *stack.others.values())
             if tensor is not None
         ]
 

@@ -245,7 +245,6 @@ def sgd(
     momentum: float,
     weight_decay: float,
     half: Tensor | None = None,
-    nesterov: bool = False,
 ) -> None:
     """One step of SGD, in place, on stacked parameters [K, P]; the first H of them also go to `half` [K, H].
 
@@ -275,6 +274,6 @@ def sgd(
         lr = lr.clone(memory_format=torch.contiguous_format)  # in the middle of a capture
     kernels.sgd[(triton.cdiv(size, SGD_BLOCK), clients)](
         params, grads[0], rest, momentum_buffer, copy, lr, momentum, weight_decay, size, low, *rows,
-        PARTS=len(grads) == 2, HALF=half is not None, RATES=rates, NESTEROV=nesterov,
+        PARTS=len(grads) == 2, HALF=half is not None, RATES=rates,
         BLOCK=SGD_BLOCK, num_warps=WARPS,
     )  # fmt: skip

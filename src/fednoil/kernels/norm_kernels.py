@@ -176,7 +176,7 @@ def gradient_apply(
 def sgd(
     weights, grads, rest, buffer, half, lr, momentum, weight_decay, P, H,
     row_weights, row_grads, row_rest, row_buffer, row_half,
-    PARTS: tl.constexpr, HALF: tl.constexpr, RATES: tl.constexpr, NESTEROV: tl.constexpr, BLOCK: tl.constexpr,
+    PARTS: tl.constexpr, HALF: tl.constexpr, RATES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One step of SGD with momentum on BLOCK parameters of one client; with PARTS `rest` has the gradient from H on,
     with RATES `lr` points to a rate for each client."""
@@ -193,8 +193,6 @@ def sgd(
         grad = tl.load(grads + at).to(tl.float32)
         step = grad + (weight_decay * value + momentum * tl.load(buffer + at))
         tl.store(buffer + at, step)
-        if NESTEROV:
-            step = grad + weight_decay * value + momentum * step
         value -= rate * step
         tl.store(weights + at, value)
         if HALF:
@@ -210,8 +208,6 @@ def sgd(
             grad = tl.load(grads + at, mask=inside, other=0.0)
         step = grad + (weight_decay * value + momentum * tl.load(buffer + at, mask=inside, other=0.0))
         tl.store(buffer + at, step, mask=inside)
-        if NESTEROV:
-            step = grad + weight_decay * value + momentum * step
         value -= rate * step
         tl.store(weights + at, value, mask=inside)
         if HALF:

@@ -15,11 +15,11 @@ A learner's work in one round is `init / step / final` over tensors. An executor
     final  = learner.final(nets, client, state, turn)               once a round
 
 Inside `step`, `gradients`, `after` and `observe`: static shapes, full batches, no host synchronisation. A network there
-can be called and has `params`, `grads`, `momentum` and `others`, but no `module`. In `step` its `params` are for
-reading (a term of the loss on them is added as its gradient, in `gradients`). All random numbers are drawn in `asks`,
-`init` and `plan` from `turn.seed`. One learner serves all clients, many at once: what belongs to a client or a round is
-in `state`, never in an attribute of the learner. Given labels are all a learner can see; true labels are not part of
-any of these types.
+can be called and has `params`, `grads`, `memory` (the optimiser's) and `others`, but no `module`. In `step` its
+`params` are for reading (a term of the loss on them is added as its gradient, in `gradients`). All random numbers are
+drawn in `asks`, `init` and `plan` from `turn.seed`. One learner serves all clients, many at once: what belongs to a
+client or a round is in `state`, never in an attribute of the learner. Given labels are all a learner can see; true
+labels are not part of any of these types.
 """
 
 from __future__ import annotations

@@ -137,7 +137,8 @@ def _students(nets: Nets) -> list[str]:
 
 def _moving(nets: Nets, name: str) -> Tensors:
     """What an optimiser step changes of a network."""
-    return {f"{name}/params": nets[name].params, f"{name}/momentum": nets[name].momentum}
+    memory = {f"{name}/{part}": tensor for part, tensor in nets[name].memory.items()}
+    return {f"{name}/params": nets[name].params, **memory}
 
 
 def smooth(labels: Tensor, num_classes: int, epsilon: float) -> Tensor:

@@ -40,13 +40,8 @@ def mixes(module: nn.Module) -> bool:
     return any(isinstance(m, (_BatchNorm, _DropoutNd)) for m in module.modules())
 
 
-def shortening(grads: Tensor, norm: float) -> Tensor:
-    """What gradients [..., P] are multiplied with so that none is longer than `norm`: [..., 1]."""
-    return (norm / (torch.linalg.vector_norm(grads, dim=-1, keepdim=True) + 1e-6)).clamp(max=1.0)
-
-
 class Network:
-    """One network of one client: flat `params`, `grads`, `momentum`, and its other tensors.
+    """One network of one client: flat `params` and `grads`, what an optimiser remembers of it, and its other tensors.
 
     Calling it takes images with pixels 0..255 (uint8 or float), normalises them and returns float32 logits, so
     learners work in pixels throughout and mixing or erasing images needs no knowledge of the normalisation.
@@ -87,7 +82,7 @@ class Network:
         count = sum(shape.numel() for shape in self.trained.values())
         self.params = torch.cat([self._stored(trained[name].data).flatten() for name in self.trained])
         self.grads = torch.zeros(count, device=device)
-        self.momentum = torch.zeros(count, device=device)
+        self.memory: Tensors = {}  # the optimiser's, of whoever trains it
         self._point()
 
     def _stored(self, tensor: Tensor) -> Tensor:
@@ -125,9 +120,9 @@ class Network:
         # All tensors that make up the model, by name.
         self._model = params | {name: tensor for name, tensor in self.others.items() if name not in self._scratch}
 
-    def move(self, params: Tensor, grads: Tensor, momentum: Tensor, others: Tensors) -> None:
+    def move(self, params: Tensor, grads: Tensor, memory: Tensors, others: Tensors) -> None:
         """Take these tensors, which hold the same values, for its own."""
-        self.params, self.grads, self.momentum, self.others = params, grads, momentum, others
+        self.params, self.grads, self.memory, self.others = params, grads, memory, others
         self._point()
         for name, tensor in others.items():
             owner, leaf = _submodule(self.module, name)
@@ -167,21 +162,8 @@ class Network:
             self.module.eval()
 
     def reset_optimiser(self) -> None:
-        self.momentum.zero_()
-
-    def clip(self, norm: float) -> None:
-        """Shorten the gradient to `norm` if it is longer, as torch.nn.utils.clip_grad_norm_ does."""
-        self.grads.mul_(shortening(self.grads, norm))
-
-    def sgd(self, lr: float | Tensor, momentum: float, weight_decay: float, nesterov: bool = False) -> None:
-        """One step of SGD as torch.optim.SGD does it, on the flat vectors; `lr` may be a tensor of one number."""
-        self.grads.add_(self.params, alpha=weight_decay)
-        self.momentum.mul_(momentum).add_(self.grads)
-        step = self.grads.add_(self.momentum, alpha=momentum) if nesterov else self.momentum
-        if isinstance(lr, Tensor):
-            self.params.addcmul_(step, lr, value=-1)
-        else:
-            self.params.add_(step, alpha=-lr)
+        for tensor in self.memory.values():
+            tensor.zero_()
 
     def load(self, tensors: Tensors, prefix: str) -> None:
         """Copy `<prefix>/<name>` into this network."""
@@ -205,7 +187,7 @@ def _each(net: Callable[[Tensor], Tensor], network: Network, batches: Sequence[T
 
 
 class Stack:
-    """The same network of K clients, all tensors side by side: `params`, `grads`, `momentum` [K, P].
+    """The same network of K clients, all tensors side by side: `params`, `grads` [K, P], and `memory`.
 
     Its networks work as before, each on its row; inside `torch.vmap` a `Member` stands for each of them. Where they
     compute in half precision, `half` [K, H] is a copy in it of the parameters that autocast would cast.
@@ -215,14 +197,15 @@ class Stack:
         self.networks = networks
         self.params = _aligned([n.params for n in networks])
         self.grads = _aligned([n.grads for n in networks])
-        self.momentum = _aligned([n.momentum for n in networks])
         first = networks[0]
+        self.memory = {name: _aligned([n.memory[name] for n in networks]) for name in first.memory}
         self.half = self.params[:, : first.cast].to(first.dtype) if first.dtype != self.params.dtype else None
         # Each contiguous: batch_norm under vmap would change a copy of a strided running mean.
         self.others = {name: torch.stack([n.others[name] for n in networks]) for name in first.others}
         for row, network in enumerate(networks):
             others = {name: tensor[row] for name, tensor in self.others.items()}
-            network.move(self.params[row], self.grads[row], self.momentum[row], others)
+            memory = {name: tensor[row] for name, tensor in self.memory.items()}
+            network.move(self.params[row], self.grads[row], memory, others)
 
 
 def _aligned(rows: Sequence[Tensor]) -> Tensor:
@@ -241,18 +224,18 @@ class Member:
         weights: tuple[Tensor, ...] | None,
         params: Tensor,
         grads: Tensor,
-        momentum: Tensor,
+        memory: Tensors,
         others: Tensors,
     ) -> None:
         self.network = stack.networks[0]
         # What calls go through, for gradients; `params` are the same numbers without.
         self.weights = weights
-        self.params, self.grads, self.momentum, self.others = params, grads, momentum, others
+        self.params, self.grads, self.memory, self.others = params, grads, memory, others
         self.train, self.eval = self.network.train, self.network.eval
 
     def __getattr__(self, name: str) -> NoReturn:
         raise AttributeError(
-            f"inside a step a network has no '{name}': it can be called and has params, grads, momentum and others"
+            f"inside a step a network has no '{name}': it can be called and has params, grads, memory and others"
         )
 
     def __call__(self, images: Tensor) -> Tensor:

@@ -23,26 +23,28 @@ class CentralizedConfig(ServerConfig):
 
 
 class Continued(Wrapped):
-    """The learner as one training that never starts anew: networks that are not shared and all momenta are kept."""
+    """The learner as one training that never starts anew: the optimiser's memory and networks that are not shared are
+    kept."""
 
     @property
     def roles(self) -> tuple[Role, ...]:
         return tuple(role if role.shared else replace(role, kept=True) for role in self.inner.roles)
 
     def init(self, nets: Nets, client: Client, keep: Tensors, turn: Turn) -> Tensors:
-        for name, net in nets.items():
-            if _momentum(name) in keep:
-                net.momentum.copy_(keep[_momentum(name)])
+        for name, tensor in _memories(nets).items():
+            if name in keep:
+                tensor.copy_(keep[name])
         return self.inner.init(nets, client, keep, turn)
 
     def final(self, nets: Nets, client: Client, state: Tensors, turn: Turn) -> Final:
         final = self.inner.final(nets, client, state, turn)
-        momenta = {_momentum(name): net.momentum.clone() for name, net in nets.items()}
-        return replace(final, keep={**final.keep, **momenta})
+        memories = {name: tensor.clone() for name, tensor in _memories(nets).items()}
+        return replace(final, keep={**final.keep, **memories})
 
 
-def _momentum(name: str) -> str:
-    return f"momentum of {name}"
+def _memories(nets: Nets) -> Tensors:
+    """What the optimiser remembers of all networks."""
+    return {f"{part} of {name}": tensor for name, net in nets.items() for part, tensor in net.memory.items()}
 
 
 class Centralized(Server):
@@ -51,7 +53,7 @@ class Centralized(Server):
     about = About(
         title="No federation: all data in one place",
         paper="a reference",
-        keeps="optimiser's momentum",
+        keeps="optimiser's memory",
         sends="nothing",
         cost="1",
     )
