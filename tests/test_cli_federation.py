@@ -201,7 +201,7 @@ def test_up_goes_on_from_wherever_another_was_interrupted(tmp_path: Path) -> Non
     assert known == {key} == {public.read_text()}
     public.unlink()
     (tmp_path / "keys" / "a").write_text("")
-    with pytest.raises(UserError, match="keys/a is no private key; remove it"):
+    with pytest.raises(UserError, match="keys/a is not a private key; remove it"):
         Recorded(tmp_path, known).up({"a": ""})
 
 
@@ -209,7 +209,7 @@ def test_up_says_when_certificates_are_no_good(tmp_path: Path, monkeypatch: pyte
     with monkeypatch.context() as patch:
         patch.setattr("fednoil.flower.credentials._DAYS", -1 / 480)  # three minutes ago; it begins five ago
         make_certificates(tmp_path, ["localhost"])
-    with pytest.raises(UserError, match=rf"server.pem has expired on .*: fednoil federation certs {tmp_path} --force"):
+    with pytest.raises(UserError, match=rf"server.pem expired on .*: fednoil federation certs {tmp_path} --force"):
         Recorded(tmp_path, set()).up({})
     (tmp_path / "server.key").unlink()
     with pytest.raises(UserError, match=r"server.key is missing; make others"):

@@ -70,8 +70,10 @@ def test_an_impossible_introduction_is_refused(
     assert first["nodes"] == ["client-0", "client-1", "client-3"]
     assert set(first["refused"]) == {f"node {number}" for number in liars}
     for number, (_, key, _) in liars.items():
-        assert first["refused"][f"node {number}"].startswith("its introduction is not sound: "), key
-        assert any(text.startswith(f"node {number} is refused: its introduction is not") for text in said(caplog)), key
+        assert first["refused"][f"node {number}"].startswith("its introduction is invalid: "), key
+        assert any(
+            text.startswith(f"node {number} is refused: its introduction is invalid") for text in said(caplog)
+        ), key
 
 
 def test_a_billion_samples_take_no_memory(experiment: Any) -> None:
@@ -167,11 +169,11 @@ def _negative(name: str, array: np.ndarray) -> None:
 @pytest.mark.parametrize(
     ("kind", "bad", "reason"),
     [
-        ("train", _more, "has values unasked"),
+        ("train", _more, "has values, which was not asked for"),
         ("train", _control, "numbers: lacks samples"),
         ("train", _arrays(_large), "100 times the largest"),
         ("train", _arrays(_negative), "a variance below 0"),
-        ("score", _more, "has values unasked"),
+        ("score", _more, "has values, which was not asked for"),
     ],
 )
 def test_a_bad_reply_is_dropped(

@@ -150,7 +150,7 @@ def test_a_method_that_needs_no_score_gets_none(settings: Values, federated: Val
     """Its range would be that of a mean and its size that of a sum: noise of 1/n of what ε promises."""
     federated["sampling"]["name"] = "uniform"
     node, model = asked(federated, tmp_path, **settings)
-    with pytest.raises(Refusal, match="draws its clients without scores"):
+    with pytest.raises(Refusal, match="samples its clients without scores"):
         node.score(model)
     assert not list(tmp_path.iterdir())
 

@@ -177,7 +177,7 @@ def test_a_site_that_does_not_fit_is_refused_with_the_reason(
     said = {r.getMessage() for r in caplog.records}
     reason = "its images are 16×16 pixels with 1 channel, the federation's 8×8 pixels with 1 channel"
     assert {f"large is refused: {reason}", f"this node takes no part: {reason}"} <= said
-    assert "a waits: another node is called so already; each needs its own client-id" in said
+    assert "a waits: another node already has this name; each needs its own client-id" in said
     assert "node 34 is refused: it has no data of its own: --node-config has no data=" in said
     # What might name files stays in the node's own log.
     assert {f"node {n} is refused: failed at the node; its own log says why" for n in (32, 33)} <= said

@@ -2,5 +2,5 @@
 
 The only package that imports flwr, which is an optional extra. The server side is one executor behind the round loop
 (`executor`, `members`, `wire`), the client side one workbench behind four message handlers (`client`, `node`); what may
-cross between them is said in `messages`.
+cross between them is defined in `messages`.
 """

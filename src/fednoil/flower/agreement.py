@@ -1,6 +1,6 @@
 """What the nodes must agree on before round 1: the names of the classes, the size of images, the normalisation.
 
-A site tells what it has; nobody's images or labels are needed for it. Classes are matched by name, so that a site that
+A site reports what it has; no images or labels are needed for that. Classes are matched by name, so that a site that
 lacks one doesn't shift the others' numbers.
 """
 
@@ -21,7 +21,7 @@ Shape = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Site:
-    """What a node tells of itself: its name, its sizes, its classes by name, its images' shape, mean and std."""
+    """What a node reports about itself: its name, its sizes, its classes by name, its images' shape, mean and std."""
 
     name: str
     partition: int | None
@@ -35,7 +35,7 @@ class Site:
 
 @dataclass(frozen=True)
 class Agreement:
-    """What holds for every node of a federation."""
+    """What applies to every node of a federation."""
 
     class_names: tuple[str, ...]
     image_shape: Shape
@@ -43,7 +43,7 @@ class Agreement:
     std: tuple[float, ...]
 
     def values(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """As JSON values."""
         return {name: list(value) for name, value in asdict(self).items()}
 
     @classmethod
@@ -61,7 +61,7 @@ class Agreement:
 def agree(sites: Sequence[Site], mean: Sequence[float] | None, std: Sequence[float] | None) -> Agreement:
     """What the sites have in common; `mean` and `std` where the configuration sets them.
 
-    The shape is that of most sites; of equally many, of the first one. Normalisation is that of the pooled pixels of
+    The shape is that of most sites; in a tie, that of the first one. Normalisation is that of the pooled pixels of
     the sites of that shape, to four digits as for a dataset in one place.
     """
     shape = Counter(site.image_shape for site in sites).most_common(1)[0][0]
@@ -71,7 +71,7 @@ def agree(sites: Sequence[Site], mean: Sequence[float] | None, std: Sequence[flo
 
 
 def misfit(site: Site, agreement: Agreement) -> str | None:
-    """Why a site can't take part; None: it can."""
+    """Why a site can't take part; None if it can."""
     if site.image_shape != agreement.image_shape:
         return f"its images are {_shape(site.image_shape)}, the federation's {_shape(agreement.image_shape)}"
     unknown = [name for name in site.class_names if name not in agreement.class_names]

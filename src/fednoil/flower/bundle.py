@@ -1,6 +1,6 @@
 """The Flower app that `flwr run` takes: a configuration and no code.
 
-The code is the fednoil that each machine has installed, so a node runs what its operator has put there.
+The code is the fednoil that each machine has installed, so a node runs what its operator has installed.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ clientapp = "fednoil.flower.client:app"
 
 
 def write_bundle(folder: Path, config: Config, out: Path, *, resume: bool, force: bool, command: Sequence[str]) -> None:
-    """Write the app for one run into `folder`; `out` is a path on the SuperLink's machine, `command` how it was asked
-    for."""
+    """Write the app for one run into `folder`; `out` is a path on the SuperLink's machine, `command` the user's
+    command."""
     folder.mkdir(parents=True, exist_ok=True)
     values = {"config": to_toml(config), "out": str(out), "resume": resume, "force": force}
     values["command"] = json.dumps(list(command))  # Flower's configuration has no lists

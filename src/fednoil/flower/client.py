@@ -1,7 +1,7 @@
 """The ClientApp: a few kinds of message, each answered with what its form allows or with an error.
 
-What goes wrong is told in full in the node's own log. The server learns only refusals, whose texts are about the
-federation: the text of another error might name files.
+What goes wrong is logged in full by the node. The server learns only refusals, whose texts are about the federation:
+the text of another error might name files.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def score(message: Message, context: Context) -> Message:
 
 @app.query("audit")
 def audit(message: Message, context: Context) -> Message:
-    """Which labels here are wrong, written down here; the server learns their share alone."""
+    """Which labels here are wrong, written on the node; the server learns only their share."""
 
     def work() -> RecordDict:
         node, received = _node(message, context)
@@ -123,7 +123,7 @@ def _privately(message: Message, context: Context, call_next: ClientAppCallable)
     try:
         config = configured(_peek(message)["config"], NodeSettings.read(context.node_config).trust)
     except (Refusal, BadMessage, UserError):
-        return call_next(message, context)  # which tells what is wrong
+        return call_next(message, context)  # which reports what is wrong
     return private_update(config.federation, message, context, call_next)
 
 

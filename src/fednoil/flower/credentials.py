@@ -1,6 +1,6 @@
 """Certificates and keys for a federation, in the forms that Flower reads.
 
-A small certificate authority of one's own signs the SuperLink's certificate; each node has an ECDSA key pair whose
+A small private certificate authority signs the SuperLink's certificate; each node has an ECDSA key pair whose
 public half is registered at the SuperLink. Private files are readable by their owner only.
 """
 
@@ -63,7 +63,7 @@ def make_certificates(folder: Path, hosts: Sequence[str], force: bool = False) -
 
 
 def have_certificates(folder: Path, hosts: Sequence[str]) -> None:
-    """Make certificates where there are none; refuse those with which no node would ever come online."""
+    """Make certificates if there are none; refuse existing ones that would keep nodes from coming online."""
     missing = [name for name in (CA, CERTIFICATE, KEY) if not (folder / name).exists()]
     if len(missing) == 3:
         make_certificates(folder, hosts)
@@ -75,9 +75,9 @@ def have_certificates(folder: Path, hosts: Sequence[str]) -> None:
     try:
         until = x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc
     except ValueError:
-        raise UserError(f"{path} is no certificate; {renew}") from None
+        raise UserError(f"{path} is not a certificate; {renew}") from None
     if until < datetime.now(UTC):
-        raise UserError(f"{path} has expired on {until:%Y-%m-%d}; {renew}")
+        raise UserError(f"{path} expired on {until:%Y-%m-%d}; {renew}")
 
 
 def make_key(path: Path, force: bool = False) -> list[Path]:
@@ -92,7 +92,7 @@ def make_key(path: Path, force: bool = False) -> list[Path]:
 
 
 def have_key(path: Path) -> Path:
-    """The public half of the key pair at `path`, which is made if it isn't there, or made whole."""
+    """The public half of the key pair at `path`, which is created or completed if necessary."""
     public = path.with_name(f"{path.name}.pub")
     if not path.exists():
         public.unlink(missing_ok=True)
@@ -101,9 +101,9 @@ def have_key(path: Path) -> Path:
         try:
             key = serialization.load_ssh_private_key(path.read_bytes(), None)
         except ValueError:
-            raise UserError(f"{path} is no private key; remove it, and another is made") from None
+            raise UserError(f"{path} is not a private key; remove it, and a new one is made") from None
         if not isinstance(key, ec.EllipticCurvePrivateKey):
-            raise UserError(f"{path} is no ECDSA key, which Flower needs; remove it, and another is made")
+            raise UserError(f"{path} is not an ECDSA key, which Flower needs; remove it, and a new one is made")
         _write(public, _public(key), 0o644)
     return public
 

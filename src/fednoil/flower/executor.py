@@ -1,7 +1,7 @@
 """The server's side of a federation: what a round asks of clients, as messages to nodes.
 
-A reply is used only if it is of the agreed form and its numbers are possible; whatever else comes back costs its sender
-the round and nobody anything more.
+A reply is used only if it has the agreed form and its numbers are possible; anything else costs its sender the round,
+and nobody else anything.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class FlowerExecutor(Federation):
         def read(client: int, body: Body) -> Result:
             told = self.crew.sites[client].samples
             if body.numbers["samples"] != told or not 0 <= body.numbers["steps"] <= 1e9:
-                raise BadMessage(f"it told {told} samples and trained {body.numbers['samples']:g}")
+                raise BadMessage(f"it reported {told} samples and trained on {body.numbers['samples']:g}")
             _check_update(sent[client], body.arrays, self._trained)
             return Result(client, body.arrays, body.numbers, keep={}, evidence={}, loss=0.0)
 
@@ -98,7 +98,7 @@ class FlowerExecutor(Federation):
         def read(client: int, body: Body) -> HeldOut:
             found = HeldOut(body.numbers["right"], body.numbers["samples"], body.numbers["loss"])
             if found.samples != self.crew.sites[client].held_out or not 0 <= found.right <= found.samples:
-                raise BadMessage(f"{found.right} right of {found.samples} held out is not possible")
+                raise BadMessage(f"{found.right} correct of {found.samples} held out is not possible")
             if not 0 <= found.loss <= _LOSS:
                 raise BadMessage(f"a loss of {found.loss:g} is not possible")
             return found
@@ -126,7 +126,7 @@ class FlowerExecutor(Federation):
         return account
 
     def _ask(self, kind: str, jobs: Sequence[Job], form: Form, read: Callable[[int, Body], T]) -> dict[int, T]:
-        """Send the jobs to their nodes; the sound replies by client, in the order of client ids."""
+        """Send the jobs to their nodes; returns the valid replies by client, in the order of client ids."""
         clients = {self.crew.nodes[job.client]: job.client for job in jobs}
         orders = {self.crew.nodes[job.client]: pack(order_form(self._arrays), self._order(job)) for job in jobs}
         round_idx = jobs[0].turn.round_idx if jobs else 0

@@ -1,7 +1,7 @@
-"""What a client has told with its noisy scores, and what that has cost: its own account, which no message can change.
+"""The noisy scores that a client has reported, and the ε they cost: its own account, which no message can change.
 
-The noise on a score is R/ε, and R comes from the server. So the node writes down, for each run, the R and the ε with
-which it began, every score before it leaves, and the ε spent over all runs; what would go beyond is not answered.
+The noise on a score is R/ε, and R comes from the server. So the node records, for each run, the R and ε it
+started with, every score before it is sent, and the ε spent over all runs; a request that would exceed it is refused.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class ScoreLedger:
         self.folder = folder
 
     def told(self, run: str, round_idx: int, terms: Terms) -> float | None:
-        """The score that was told in this round; None: none yet, and one may be."""
+        """The score reported in this round; None if there is none yet and one is allowed."""
         return self._check(self._runs(), run, round_idx, terms)
 
     def tell(self, run: str, round_idx: int, terms: Terms, score: float) -> float:
-        """Write down a noisy score; what may leave is the one that was told first."""
+        """Record a noisy score; only the first one of a round may be sent."""
         make_own(self.folder)
         with self._locked():
             runs = self._runs()
@@ -53,7 +53,7 @@ class ScoreLedger:
         return score
 
     def last(self, run: str) -> float | None:
-        """The score that was told last in this run; to use it again costs nothing."""
+        """The last score reported in this run; using it again costs nothing."""
         told = self._runs().get(run, {}).get("told", {})
         return float(told[max(told, key=int)]) if told else None
 
@@ -72,12 +72,12 @@ class ScoreLedger:
                     f"and it is asked with ε = {terms.epsilon:g} over {terms.rounds}"
                 )
             if str(round_idx) in account["told"]:
-                return float(account["told"][str(round_idx)])  # a second noisy answer would tell more
+                return float(account["told"][str(round_idx)])  # a second noisy answer would reveal more
         if not 1 <= round_idx <= terms.rounds:
             raise Refusal(f"round {round_idx} is not one of {terms.rounds}; each further score would cost privacy")
         spent, cost = _spent(runs), terms.epsilon / terms.rounds
         if terms.budget is not None and spent + cost > terms.budget * (1 + 1e-9):
-            # What other servers were told is no business of this one: the account itself is in the node's folder.
+            # What other servers learned is none of this one's business: the account itself is in the node's folder.
             raise Refusal(f"another score would cost more than its budget of ε = {terms.budget:g} for all runs leaves")
         return None
 
@@ -89,7 +89,7 @@ class ScoreLedger:
             runs = read_json(path)["runs"]
             _spent(runs)
         except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError) as error:
-            raise UserError(f"{path} is damaged ({error!r}); without it no score can be told") from None
+            raise UserError(f"{path} is damaged ({error!r}); without it no score can be reported") from None
         return runs
 
     @contextlib.contextmanager
@@ -106,5 +106,5 @@ class ScoreLedger:
 
 
 def _spent(runs: dict[str, Any]) -> float:
-    """The ε of all scores that were ever told."""
+    """The ε of all scores ever reported."""
     return float(sum(len(a["told"]) * a["epsilon"] / a["rounds"] for a in runs.values()))

@@ -1,6 +1,6 @@
 """A whole federation on this machine: SuperLink and SuperNodes as processes, with TLS and authentication.
 
-All it needs lies in one folder: certificates, keys, Flower's home, logs, and `federation.json` with what was started,
+It lives in one folder: certificates, keys, Flower's home, logs, and `federation.json` with what was started,
 so that another command can ask for its status or stop it.
 """
 
@@ -38,7 +38,7 @@ class Process:
     port: int
 
     def alive(self) -> bool:
-        """Whether it runs, and is still Flower's: numbers of processes are used again."""
+        """Whether it runs and is still Flower's: process ids are reused."""
         try:
             os.kill(self.pid, 0)
             line = Path(f"/proc/{self.pid}/cmdline")
@@ -46,7 +46,7 @@ class Process:
             if not line.exists():
                 return not Path("/proc/self").exists()  # a system without /proc has no better answer
             command, state = line.read_bytes(), stat.read_text().rpartition(")")[2].split()[0]
-            return state != "Z" and (not command or b"flower-" in command)  # it has none in the moment that it begins
+            return state != "Z" and (not command or b"flower-" in command)  # it has none at the moment it starts
         except OSError:
             return False
 
@@ -55,7 +55,7 @@ class Loopback:
     """The federation in one folder."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder.resolve()  # Flower takes no relative paths of certificates
+        self.folder = folder.resolve()  # Flower accepts no relative paths for certificates
         self._children: list[subprocess.Popen[bytes]] = []  # of this process; those of an earlier one are in the file
 
     @property
@@ -88,7 +88,7 @@ class Loopback:
         """Start a SuperLink and one SuperNode for each name and node configuration; nothing stays if one fails."""
         running = [process.name for process in self.processes if process.alive()]
         if running:
-            raise UserError(f"{self.folder} is up already ({', '.join(running)}); `fednoil federation down` stops it")
+            raise UserError(f"{self.folder} is already up ({', '.join(running)}); `fednoil federation down` stops it")
         private_folder(self.folder, sorted(OURS))
         self.file.unlink(missing_ok=True)
         have_certificates(self.folder, ["localhost", "127.0.0.1"])
@@ -141,7 +141,7 @@ root-certificates = {json.dumps(str(self.folder / CA))}
         return self._start(name, free_port(), ["flower-supernode", *options])
 
     def _register(self, public: Path) -> None:
-        """Tell the SuperLink of a key; whether it knows it already nobody but its database can say."""
+        """Register a key at the SuperLink, which may know it already."""
         try:
             self.flwr("supernode", "register", str(public), CONNECTION)
         except UserError as error:
@@ -168,7 +168,7 @@ root-certificates = {json.dumps(str(self.folder / CA))}
         return [node for node in listed.get("nodes", []) if node.get("status") == "online"]
 
     def flwr(self, *arguments: str) -> str:
-        """Run one of Flower's commands in this federation's home; what it printed."""
+        """Run one of Flower's commands in this federation's home; returns what it printed."""
         command = [str(Path(sys.executable).parent / "flwr"), *arguments]
         done = subprocess.run(command, env=self.environment(), capture_output=True, text=True, check=False)
         if done.returncode:
@@ -177,7 +177,7 @@ root-certificates = {json.dumps(str(self.folder / CA))}
         return done.stdout
 
     def down(self) -> list[str]:
-        """Stop everything that was started here, nodes first; the names of what was running."""
+        """Stop everything that was started here, nodes first; returns the names of what was running."""
         running = [process for process in self.processes if process.alive()]
         _stop(running[::-1])
         self._end_stragglers()
@@ -229,7 +229,7 @@ root-certificates = {json.dumps(str(self.folder / CA))}
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens at."""
+    """A free port of this machine."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

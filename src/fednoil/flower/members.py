@@ -1,7 +1,7 @@
 """Who takes part: nodes introduce themselves, are admitted or refused, and come and go by their stable client ids.
 
 Flower numbers nodes at random, and a restarted node may have a new number. Clients are numbered by our roster, which
-lies in the run folder, so that a resumed run and a node that comes back go on as the same client.
+is in the run folder, so that after a resume, or when a node comes back, it is the same client.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _PAUSE = 0.5  # seconds between two looks for nodes that haven't come yet
 
 @dataclass(frozen=True)
 class Refused:
-    """A node that is not let in: what it calls itself, why, how often so far, and when it is asked again."""
+    """A node that is not admitted: its own name, why, how often so far, and when it is asked again."""
 
     name: str
     reason: str
@@ -99,7 +99,7 @@ class Members:
         )
 
     def refresh(self, round_idx: int) -> list[int]:
-        """Admit who came meanwhile; the clients that are there, by number."""
+        """Admit nodes that have come since; returns the clients that are online, by number."""
         self._introduce(round_idx)
         return self.online()
 
@@ -108,14 +108,14 @@ class Members:
         return sorted(k for k, node in self.nodes.items() if node in there)
 
     def refused(self) -> dict[str, str]:
-        """Who is there and not let in, by what it calls itself, and why."""
+        """Who is online but not admitted, by its own name, and why."""
         out = [(refused.name, node, refused.reason) for node, refused in self._refused.items()]
-        out += [(site.name, node, "it waits: another node is called so already") for node, site in self._twins.items()]
+        out += [(site.name, node, "it waits: another node already has this name") for node, site in self._twins.items()]
         times = Counter(name for name, _, _ in out)
         return {name if times[name] == 1 else f"{name} (node {node})": reason for name, node, reason in sorted(out)}
 
     def load(self, out: Path) -> None:
-        """Take roster and agreement from the run that goes on in `out`."""
+        """Take roster and agreement from the run that is resumed in `out`."""
         path = out / ROSTER
         try:
             values = read_json(path)
@@ -133,7 +133,7 @@ class Members:
         self._write()
 
     def _told(self) -> dict[str, int]:
-        """Samples of each client as it first told them."""
+        """Samples of each client as it first reported them."""
         return {**{self.name(k): site.samples for k, site in self.sites.items()}, **self._sizes}
 
     def _write(self) -> None:
@@ -166,7 +166,7 @@ class Members:
                 site = _site(unpack(HELLO_REPLY, reply))
             except Exception as error:  # whatever a node may send
                 said = error if isinstance(error, BadMessage) else type(error).__name__
-                self._refuse(node, f"node {node}", f"its introduction is not sound: {said}")
+                self._refuse(node, f"node {node}", f"its introduction is invalid: {said}")
                 continue
             if self.agreement is None:
                 self._waiting[node] = site
@@ -189,7 +189,7 @@ class Members:
         reason = reason or self._other_identity(site, number)
         if reason is None and self.nodes.get(number, node) in online - {node}:
             # A node that was restarted has a new number until the old one is known to be gone.
-            log.warning("%s waits: another node is called so already; each needs its own client-id", site.name)
+            log.warning("%s waits: another node already has this name; each needs its own client-id", site.name)
             self._twins[node] = site
             return
         before = self._told().get(site.name, site.samples)
@@ -231,7 +231,7 @@ class Members:
         return self._numbers.get(site.name, max(self._numbers.values(), default=-1) + 1)
 
     def _refuse(self, node: int, name: str, reason: str, told: bool = False) -> None:
-        """Leave a node out, and tell its operator why; one that could not be asked knows already."""
+        """Refuse a node and inform its operator; one that could not be asked knows already."""
         reason = clean(reason)
         times = self._refused[node].times + 1 if node in self._refused else 1
         pause = min(_AGAIN[0] * 2 ** min(times - 1, 20), _AGAIN[1])

@@ -41,7 +41,7 @@ class Memory:
         self, round_idx: int, look: Tensor, client: str, data: str, experiment: Experiment, accuracy: float | None
     ) -> Cases:
         """The client's labels as an audit wants them, with a last look [n, C] and, in percent, the model's accuracy on
-        what the client holds out; of true labels a node knows none."""
+        what the client holds out; a node knows no true labels."""
         bundle, dataset = self._looked(round_idx, look), experiment.setting.dataset
         index, images = self.client.index.cpu().numpy(), dataset.train.images
         names = item_names(data, len(dataset.train))

@@ -1,7 +1,7 @@
 """What may cross between server and nodes: for each kind of message the names, types and shapes, and nothing else.
 
-Both ends build and read messages with the same `Form`, so what is not in it neither leaves a node nor is taken from
-one. Arrays travel as plain numpy buffers whose header is checked before a byte of them is used; nothing is unpickled.
+Both ends build and read messages with the same `Form`, so what is not in it neither leaves a node nor is accepted from
+one. Arrays are sent as plain numpy buffers whose header is checked before any byte is used; nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _PYTHON = {"int": int, "float": float, "str": str}
 
 
 class BadMessage(Exception):
-    """In which way a message is not of its form."""
+    """How a message violates its form."""
 
 
 class Refusal(Exception):
-    """Why a node doesn't do what it was asked; unlike other errors its text may be told to the server."""
+    """Why a node refuses a request; unlike other errors, its text is sent to the server."""
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ def _same_names(what: str, expected: Mapping[str, Any], found: Mapping[str, Any]
     extra = [str(name) for name in found if name not in expected]
     if missing or extra:
         parts = [f"lacks {', '.join(missing[:3])}"] if missing else []
-        parts += [f"has {', '.join(extra[:3])} unasked"] if extra else []
+        parts += [f"has {', '.join(extra[:3])}, which was not asked for"] if extra else []
         raise BadMessage(f"{what}: {' and '.join(parts)}")
 
 

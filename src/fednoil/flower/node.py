@@ -1,6 +1,6 @@
 """A node's own side: its settings, its data in the federation's terms, its state on disk, and its work.
 
-A node's process may live for a single message, so nothing here outlasts one but the files in its state folder.
+A node's process may live for a single message, so only the files in its state folder outlast it.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class Node:
         order, sampling = self.order, self.work.experiment.sampling
         rounds = self.work.experiment.config.train.rounds
         if not isinstance(sampling, Scoring):
-            raise Refusal("this run draws its clients without scores, so no score may leave")
+            raise Refusal("this run samples its clients without scores, so no score is sent")
         epsilon = self._epsilon()
         ledger = ScoreLedger(self.state.folder.parent)
         if epsilon is None:
@@ -141,10 +141,10 @@ class Node:
         if (told := ledger.told(order.run, order.round_idx, terms)) is not None:
             return told
         # With what the client keeps, which its samples have shaped, one of them could change more than its confidence.
-        # The same where the received model overflows on it: a sum that is no number would tell so, without any noise.
+        # The same where the received model overflows on it: a sum that is not a number would reveal it, noise or not.
         bounded = self._confidences(sampling, received, keep={}).nan_to_num(0.0).clamp(0.0, 1.0)
         plain = float(sampling.score(bounded))
-        # From the system's entropy: noise from the run's seed could be taken away by whoever knows it.
+        # From the system's entropy: noise from the run's seed could be subtracted by anyone who knows it.
         u = (secrets.randbits(53) + 0.5) * 2.0**-53
         noisy = sampling.private(plain, len(self.work.client), rounds / terms.epsilon, u)
         return ledger.tell(order.run, order.round_idx, terms, noisy)
@@ -174,15 +174,15 @@ class Node:
         scored = isinstance(self.work.experiment.sampling, Scoring)
         self.memory.turn(round_idx, self.order.epochs, result.evidence, scored)
         if self._epsilon() is not None:
-            # FedNoiL's own number follows from the sum of the confidences: it would tell the score without its noise.
+            # FedNoiL's own number follows from the sum of the confidences: it would reveal the score without its noise.
             steps = self.order.epochs * -(-len(self.work.client) // self.work.experiment.config.train.batch_size)
             result = replace(result, numbers={**result.numbers, "steps": float(steps)})
         return result
 
     def audit(self, received: Tensors) -> float:
-        """Find wrong labels with the final model, write them down in the client's folder, and tell their share.
+        """Find wrong labels with the final model, write them to the client's folder, and report their share.
 
-        Where scores have noise, it is told by the last of them, which the server has: that costs no privacy.
+        Where scores have noise, the share follows from the last score, which the server has: that costs no privacy.
         """
         work, client = self.work, self.work.client
         held_out = self.evaluate(received) if len(work.test) else None
@@ -198,7 +198,7 @@ class Node:
             return float(summary["overall"]["noise_ratio"])
         last = ledger.last(self.order.run)
         if last is None or not isinstance(sampling, Scoring):
-            raise Refusal("it tells its noise with noisy scores alone, and has told none")
+            raise Refusal("it reports its noise only through noisy scores, and has reported none")
         return 1 - last / sampling.largest(len(client))
 
     def evaluate(self, received: Tensors) -> HeldOut:
@@ -221,11 +221,11 @@ class Node:
 
 
 def introduce(settings: NodeSettings, config_text: str) -> Site:
-    """What this node tells of itself before round 1."""
+    """What this node reports about itself before round 1."""
     config = configured(config_text, settings.trust)
     if settings.data is not None:
         if config.data.name != SITES:
-            raise Refusal(f"it has data of its own, and this run is on {config.data.name}")
+            raise Refusal(f"it has its own data, and this run uses {config.data.name}")
         dataset = _own_data(settings.data)
         names, samples, held_out = dataset.class_names, len(dataset.train), len(dataset.test)
     else:

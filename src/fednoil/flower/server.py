@@ -1,4 +1,4 @@
-"""The ServerApp: a recorded run as any other, with the federation's nodes as executor."""
+"""The ServerApp: a recorded run like any other, with the federation's nodes as executor."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class FlowerEngine:
         self.members: Members | None = None
 
     def experiment(self, config: Config, out: Path | None, *, going_on: bool) -> Experiment:
-        """Gather the nodes; the experiment knows of them what they have told, or all if they share a dataset."""
+        """Gather the nodes; the experiment knows what they have reported, or everything if they share a dataset."""
         check_simulated_only(config)
         whole = None if config.data.name == SITES else make_experiment(config)
         partitions = None if whole is None else whole.setting.num_clients
@@ -87,7 +87,7 @@ class Lines(runner.Silent):
         config, setting = experiment.config, experiment.setting
         log.info("%s × %s: %d clients", config.server.name, config.learner.name, setting.num_clients)
         if done:
-            log.info("going on after round %d", len(done))
+            log.info("continuing after round %d", len(done))
 
     def round(self, record: RoundRecord) -> None:
         accuracy, trained, nodes = record.test_accuracy, record.trained or (), record.nodes or ()

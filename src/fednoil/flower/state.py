@@ -1,8 +1,8 @@
-"""What a client keeps on its node from message to message, for its owner's eyes only: its networks and α by round, and
-its evidence on its labels.
+"""What a client keeps on its node between messages, readable by its owner only: its networks and α by round, and its
+evidence about its labels.
 
-Of each several versions may be there: a server that was stopped goes on from its last checkpoint,
-and the client must then go on from the same round. A version goes once no checkpoint can ask for it any more.
+Several versions of each may exist: a server that was stopped resumes from its last checkpoint, and the client must then
+continue from the same round. A version is removed once no checkpoint can ask for it.
 """
 
 from __future__ import annotations

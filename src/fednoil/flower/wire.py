@@ -18,7 +18,7 @@ _GRACE = 5.0  # seconds by which a message outlives our patience, so that we and
 
 
 class Lost(str):
-    """Why there is no reply: the node isn't there, which is nothing against it."""
+    """Why there is no reply: the node isn't online, which is not its fault."""
 
 
 @dataclass
