@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -13,8 +14,8 @@ from fednoil.config import load_config
 from fednoil.errors import UserError
 from fednoil.experiment import Experiment, make_executor, make_experiment
 from fednoil.learners import fednoil_plus
-from fednoil.learners.base import Task, Turn
-from fednoil.learners.fednoil_plus import FedNoilPlus, FedNoilPlusConfig
+from fednoil.learners.base import Task, Trainee, Turn
+from fednoil.learners.fednoil_plus import FedNoilPlus, FedNoilPlusConfig, class_prior
 from fednoil.seeds import Seed
 
 CPU = torch.device("cpu")
@@ -44,6 +45,35 @@ def test_mixed_pairs_by_hand() -> None:
     right = -(torch.tensor(0.75).log() + torch.tensor(0.5).log()) / 2
     crossed = -(torch.tensor(0.25).log() + torch.tensor(0.5).log()) / 2
     assert float(learner(mix=1.0).labelled_loss(logits, batch)) == pytest.approx(float(0.75 * right + 0.25 * crossed))
+
+
+def test_adjusted_logits_by_hand() -> None:
+    """Labels 0, 0, 1 of three classes: π = (3, 2, 1)/6. With equal logits the loss of class 1 is −log(2/6), and a
+    model whose logits undo the client's classes gets each class alike."""
+    prior = class_prior(torch.tensor([[0, 0, 1]]), 3)
+    assert prior.tolist()[0] == pytest.approx([3 / 6, 2 / 6, 1 / 6])
+    adjusting = learner(adjust=True, mix=0.0)
+    batch = {"x_labels": torch.tensor([1]), "x_prior": prior[0].log()}
+    assert float(adjusting.labelled_loss(torch.zeros(1, 3), batch)) == pytest.approx(math.log(3))
+    assert float(adjusting.labelled_loss(-prior.log(), batch)) == pytest.approx(math.log(3))
+    batch["x_labels"] = torch.tensor([2])
+    assert float(adjusting.labelled_loss(torch.zeros(1, 3), batch)) == pytest.approx(math.log(6))
+
+
+def test_logits_are_adjusted_by_the_labels_drawn_in_each_epoch(values: dict[str, Any]) -> None:
+    experiment = made(values, **OFF | {"adjust": True, "lambda_u": 0.0})
+    executor = make_executor(experiment, CPU)
+    turn, learner = Turn(1, 3, Seed(2)), experiment.learner
+    executor.bench.load(experiment.initial_model(), {})
+    states = [executor.bench.open(executor.clients[k], {}, turn) for k in (0, 1)]
+    trainees = [Trainee({}, executor.clients[k], state, turn) for k, state in enumerate(states)]
+    for phases in learner.plans(trainees, range(3)):
+        batch = phases[0].tensors
+        epochs = batch["x_labels"].unflatten(0, (3, -1))  # each epoch's batches go through its D^x once, and wrap
+        size = learner.labelled_size(executor.clients[0], states[0])
+        drawn = epochs.flatten(1)[:, :size]
+        wanted = class_prior(drawn, experiment.task.num_classes).log().repeat_interleave(epochs.shape[1], 0)
+        assert torch.allclose(batch["x_prior"], wanted)
 
 
 def test_what_is_mixed_is_planned_epoch_by_epoch(values: dict[str, Any]) -> None:
@@ -86,6 +116,7 @@ INGREDIENTS = [
     {"draw": "floor"},
     {"x_augment": "strong"},
     {"ssl_start": 2},
+    {"adjust": True},
 ]
 
 

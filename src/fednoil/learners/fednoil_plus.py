@@ -5,8 +5,11 @@ how many these are (`aside`), and there is no room for more: so D^x doesn't grow
 by heart. A client with few labels needs them all, and estimates by all.
 
 `mix` mixes the images and labels of D^x in pairs (mixup, Zhang et al., ICLR 2018), which makes wrong labels harder to
-learn by heart. `draw` can see to it that a class which the model finds hard is not lost from D^x. The averaged global
-model that goes with it in the presets is the server's (`server.average`).
+learn by heart. `draw` can see to it that a class which the model finds hard is not lost from D^x. `adjust` is for
+clients with different classes: the labelled loss is CE(z + log π, y), with π the frequencies of classes among the
+labels of the D^x that is drawn (logit adjustment, Menon et al., ICLR 2021; in a federation FedLC, Zhang et al., ICML
+2022), and tests, confidences and pseudo-labels use z alone. The averaged global model that goes with it in the presets
+is the server's (`server.average`).
 """
 
 from __future__ import annotations
@@ -46,6 +49,11 @@ class FedNoilPlusConfig(TwoSetsConfig):
     )
     mix: float = Field(default=1.0, ge=0, description="α of the Beta that mixes pairs of D^x; 0: none are mixed")
     ssl_start: int = Field(default=1, ge=1, description="first round that trains on pseudo-labels")
+    adjust: bool = Field(
+        default=False,
+        description="logits of D^x are adjusted by how often its labels have each class: a client teaches how classes "
+        "look, not how many of each it has",
+    )
 
     def lost_class_advice(self) -> str:
         return "--set learner.draw=class may help" if self.draw != "class" else ""
@@ -84,9 +92,11 @@ class FedNoilPlus(TwoSets):
     def labelled_plan(
         self, client: Client, labelled: Tensor, seeds: Seeds, epochs: range, shape: tuple[int, int]
     ) -> Tensors:
-        batch = super().labelled_plan(client, labelled, seeds, epochs, shape)
+        batch, (steps, size) = super().labelled_plan(client, labelled, seeds, epochs, shape), shape
+        if self.config.adjust:
+            prior = class_prior(client.labels[labelled], self.task.num_classes).log()
+            batch["x_prior"] = prior.repeat_interleave(steps, dim=0)
         if self.config.mix:
-            steps, size = shape
             generators = (seed.child("mix", e).numpy() for seed in seeds.members for e in epochs)
             beta = [generator.beta(self.config.mix, self.config.mix, steps) for generator in generators]
             share = np.maximum(beta, 1 - np.array(beta)).astype(np.float32).ravel()
@@ -102,8 +112,16 @@ class FedNoilPlus(TwoSets):
 
     def labelled_loss(self, logits: Tensor, batch: Tensors) -> Tensor:
         labels = batch["x_labels"]
+        if "x_prior" in batch:
+            logits = logits + batch["x_prior"]
         if "x_share" not in batch:
             return F.cross_entropy(logits, labels)
         share = batch["x_share"]
         other = F.cross_entropy(logits, labels[batch["x_partner"]])
         return share * F.cross_entropy(logits, labels) + (1 - share) * other
+
+
+def class_prior(labels: Tensor, num_classes: int) -> Tensor:
+    """How often each class is among labels [R, n], with one more of each: rows of float32 [R, C] that sum up to 1."""
+    counts = labels.new_ones(len(labels), num_classes).scatter_add(1, labels, torch.ones_like(labels))
+    return counts / (labels.shape[1] + num_classes)

@@ -23,7 +23,7 @@ from fednoil.report.places import (
     own_keys,
 )
 from fednoil.study.paper import METHOD_NAMES, SCHEDULES
-from fednoil.study.presets import DATASETS, METHODS, NOISES, PAPER, RATIOS, SETTINGS, SMALL, composed
+from fednoil.study.presets import DATASETS, METHODS, NOISES, PAPER, RATIOS, SETTINGS, SMALL, TOTAL, composed
 from fednoil.study.small import BASE, shrink, shrink_schedule
 
 Values = dict[str, Any]
@@ -55,6 +55,8 @@ def paper_name(method: str) -> str:
     """`FedNoiL(Cosine)` for `fednoil-cosine`, `FedNoiL Cosine(40)` for a schedule of the figures."""
     if method in schedule_methods():
         return f"FedNoiL {schedule_methods()[method]}"
+    if method.endswith(TOTAL):
+        return f"{paper_name(method.removesuffix(TOTAL))}, D^x by client"
     return _NAMES.get(method, method)
 
 

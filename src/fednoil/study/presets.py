@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from fednoil.errors import UserError, nearest
-from fednoil.study.goals import BEYOND, SMALL_BEYOND, TABLES, Goal
+from fednoil.study.goals import BEYOND, FEDNOIL, SMALL_BEYOND, TABLES, Goal
 from fednoil.study.small import BASE, shrink
 
 Values = dict[str, Any]
@@ -119,6 +119,13 @@ METHODS: dict[str, Values] = {
     "fednoil-no-ssl": _fednoil(_LOGARITHM, learner={"ssl": False}),
 }
 
+# The other reading of the labelled subset's size: as many samples as a client has clean labels (experiments/readings).
+TOTAL = "-total"
+METHODS |= {
+    f"{name}{TOTAL}": METHODS[name]
+    for name in (*FEDNOIL, "fednoil-uniform-clients", "fednoil-uniform-local", "fednoil-no-ssl")
+}
+
 PARTS: dict[str, dict[str, Values]] = {"dataset": DATASETS, "setting": SETTINGS, "noise": NOISES, "method": METHODS}
 
 
@@ -128,7 +135,9 @@ def composed(dataset: str, setting: str, noise: str, method: str) -> Values:
     for layer in (DATASETS[dataset], SETTINGS[setting], NOISES[noise], METHODS[method]):
         for section, keys in layer.items():
             values[section] = {**values.get(section, {}), **keys}
-    if values.get("learner", {}).get("name") == "fednoil":
+    if method.endswith(TOTAL):
+        values["learner"]["frac"] = [round(1 - ratio, 6) for ratio in values["noise"].get("ratios", [0.0])]
+    elif values.get("learner", {}).get("name") == "fednoil":
         values["learner"].setdefault("frac", _FRAC.get(noise, _FRAC_OTHERWISE))
     if dataset == "cifar100" and values.get("learner", {}).get("name") == "dividemix":
         values["learner"]["warmup"] = 30  # as its authors have it for 100 classes
