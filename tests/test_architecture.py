@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import fednoil
+from fednoil.labels import Truth
 
 ROOT = Path(fednoil.__file__).parent
 STAGES = [
@@ -70,14 +71,34 @@ def test_imports_point_left(path: Path) -> None:
         )
 
 
-@pytest.mark.parametrize("stage", ["learners", "servers", "executors", "models", "augment", "schedules", "sampling"])
+# Everything between a client's samples and its update: it is given tensors and given labels, and nothing else.
+TRAINS = ["kernels", "models", "augment", "learners", "schedules", "sampling", "servers", "executors", "evidence"]
+# Where true labels are: in the datasets, in the noise that starts from them, in what measures by them.
+HOLD_TRUTH = {"data", "labels", "partition", "noise", "manifest", "metrics", "experiment"}
+# The file that keeps them, what measures by them, and the check that results don't depend on them.
+OPEN_TRUTH = {"labels", "manifest", "metrics", "audit", "testing"}
+
+
+@pytest.mark.parametrize("stage", TRAINS)
 def test_what_trains_cannot_reach_true_labels(stage: str) -> None:
     paths = [p for p in FILES if stage_of(p) == stage]
     assert paths
     for path in paths:
-        assert not imported(path) & {"labels", "noise", "manifest", "metrics", "experiment"}, path
+        assert not imported(path) & HOLD_TRUTH, path
         assert "true_labels" not in path.read_text()
         assert "truth" not in path.read_text().lower()
+
+
+def test_the_truth_is_opened_for_metrics_alone() -> None:
+    users, inside = set(), set()
+    for path in FILES:
+        names = {n.id for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Name)}
+        names |= {n.attr for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Attribute)}
+        users |= {stage_of(path)} if "open_truth" in names else set()
+        inside |= {stage_of(path)} if "_closed" in names else set()
+    assert users <= OPEN_TRUTH
+    assert inside == {"labels"}
+    assert [name for name in dir(Truth(None)) if not name.startswith("_")] == ["kept", "known", "pooled"]
 
 
 def test_flower_is_imported_in_its_own_package_alone() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import assert_same
+from made_labels import true_labels
 from torch import nn
 
 from fednoil import rounds
@@ -40,16 +41,14 @@ def test_the_pool_is_the_federations_samples_with_their_labels(values: dict[str,
     values["server"] = {"name": "centralized"}
     pooled = make_experiment(load_config(values)).setting
     assert pooled.num_clients == 1
-    assert federation.truth.labels is not None
-    assert pooled.truth.labels is not None
     assert np.array_equal(pooled.parts[0], np.concatenate(federation.parts))
     assert np.array_equal(pooled.labels.given[0], np.concatenate(federation.labels.given))
-    assert np.array_equal(pooled.truth.labels[0], np.concatenate(federation.truth.labels))
+    assert np.array_equal(true_labels(pooled.truth)[0], np.concatenate(true_labels(federation.truth)))
 
 
 def test_unknown_truth_stays_unknown(values: dict[str, Any]) -> None:
     values |= {"server": {"name": "centralized"}, "noise": {"kind": "unknown"}}
-    assert make_experiment(load_config(values)).setting.truth.labels is None
+    assert not make_experiment(load_config(values)).setting.truth.known
 
 
 def test_rounds_are_one_plain_training(values: dict[str, Any]) -> None:

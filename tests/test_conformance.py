@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from made_labels import true_labels
 from torch import Tensor
 
 from fednoil import rounds
@@ -284,8 +285,7 @@ def test_true_labels_that_leak_are_found(monkeypatch: pytest.MonkeyPatch) -> Non
     real = federation.make_executor
 
     def leaky(experiment: Experiment, device: torch.device) -> Any:
-        truth = experiment.setting.truth.labels
-        assert truth is not None
+        truth = true_labels(experiment.setting.truth)
         return real(replace(experiment, setting=replace(experiment.setting, labels=Labels(truth))), device)
 
     monkeypatch.setattr(federation, "make_executor", leaky)

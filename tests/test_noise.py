@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_labels import dataset_of
+from made_labels import dataset_of, true_labels
 
 from fednoil.config.loading import load_config, merge
 from fednoil.data.dataset import Dataset
 from fednoil.errors import UserError
-from fednoil.labels import Labels, Truth, noise_ratios
+from fednoil.labels import Labels, Truth
+from fednoil.metrics import noise_ratios
 from fednoil.noise import KIND_AXIS, apply, levels_of
 from fednoil.noise.base import KindConfig, NoiseKind, NoiseLevels, NoisyClient, Population
 from fednoil.noise.pair import Pair
@@ -154,9 +155,8 @@ def test_realised_rate_is_near_the_ratio(kind: str, ratio: float, num_classes: i
 def test_draws_follow_the_matrix(kind: str, exact: bool) -> None:
     data, parts = clients_of(5, 1, 50_000)
     noisy, truth = apply(data, parts, make(kind=kind, ratios=[0.6], exact=exact), Seed(4))
-    assert truth.labels is not None
     counts = np.zeros((5, 5))
-    np.add.at(counts, (truth.labels[0], noisy.given[0]), 1)
+    np.add.at(counts, (true_labels(truth)[0], noisy.given[0]), 1)
     expected = prepared(make(kind=kind), [0.6], 5, root=4).matrix(client_with(0.6, 5))
     assert expected is not None
     # 10,000 draws a row: a standard deviation is at most .005.
@@ -205,8 +205,7 @@ def flips(pair_map: str, num_classes: int = 10, clients: int = 20, root: int = 0
     config = make(kind="pair", pair_map=pair_map, ratios=[0.3, 0.5, 0.6, 0.8])
     noisy, truth = apply(data, parts, config, Seed(root))
     offsets = offsets_of(config, clients, num_classes, root)
-    assert truth.labels is not None
-    for seen, true, offset in zip(noisy.given, truth.labels, offsets, strict=True):
+    for seen, true, offset in zip(noisy.given, true_labels(truth), offsets, strict=True):
         assert ((seen == true) | (seen == (true + offset) % num_classes)).all()
         assert (seen != true).any()
     return tuple(offsets)
@@ -232,8 +231,7 @@ def test_groups_share_offsets_when_there_are_too_few() -> None:
 def test_no_noise_and_unknown_noise_keep_the_labels() -> None:
     data, parts = clients_of(3, 2, 10)
     clean, truth = apply(data, parts, make(kind="none"), Seed(0))
-    assert truth.labels is not None
-    for seen, true, part in zip(clean.given, truth.labels, parts, strict=True):
+    for seen, true, part in zip(clean.given, true_labels(truth), parts, strict=True):
         assert np.array_equal(seen, data.train.labels[part])
         assert np.array_equal(true, data.train.labels[part])
         assert not np.shares_memory(seen, true)
@@ -241,7 +239,7 @@ def test_no_noise_and_unknown_noise_keep_the_labels() -> None:
     assert ratios is not None
     assert ratios.tolist() == [0, 0]
     own, unknown = apply(data, parts, make(kind="unknown"), Seed(0))
-    assert unknown.labels is None
+    assert not unknown.known
     assert noise_ratios(own, unknown) is None
     assert np.array_equal(own.given[1], data.train.labels[parts[1]])
 

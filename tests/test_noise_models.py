@@ -8,13 +8,14 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from made_labels import dataset_of
+from made_labels import dataset_of, true_labels
 
 from fednoil import metrics
 from fednoil.config.loading import load_config
 from fednoil.data.dataset import Dataset, Split
 from fednoil.errors import UserError
-from fednoil.labels import Labels, Truth, noise_ratios
+from fednoil.labels import Labels, Truth
+from fednoil.metrics import noise_ratios
 from fednoil.noise import apply, levels_of, prepare
 from fednoil.noise.base import NoisyClient
 from fednoil.noise.instance import flip_chances, label_chances
@@ -220,7 +221,7 @@ def test_classes_that_are_outvoted() -> None:
     parts = [np.arange(150), np.arange(150, 300)]
     labels, truth = Labels(tuple(given[p] for p in parts)), Truth(tuple(true[p] for p in parts))
     assert metrics.outvoted(labels, truth, 3) == {}  # 60 against 40 may be chance: 2 standard deviations
-    ten = Labels(tuple(np.tile(g, 10) for g in labels.given)), Truth(tuple(np.tile(t, 10) for t in truth.labels or ()))
+    ten = Labels(tuple(np.tile(g, 10) for g in labels.given)), Truth(tuple(np.tile(t, 10) for t in true_labels(truth)))
     assert metrics.outvoted(*ten, 3) == {0: 1}
     assert metrics.outvoted(labels, Truth(None), 3) == {}
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import assert_same, sgd_step
+from made_labels import true_labels
 from torch import nn
 
 from fednoil import metrics, rounds
@@ -241,7 +242,7 @@ def test_record_of_a_round(experiment: Experiment) -> None:
     assert first.bytes_up == 2 * (size + 16)
     assert first.local_epochs == 2
     assert second.train_batches == 2 * 2 * 2 * 3  # rounds × clients × epochs × ceil(20 / 8)
-    given, true = experiment.setting.labels.given, experiment.setting.truth.labels
+    given, true = experiment.setting.labels.given, true_labels(experiment.setting.truth)
     assert true is not None
     ratios = [100 * np.mean(given[k] != true[k]) for k in first.selected]
     assert first.selected_noise == pytest.approx(np.mean(ratios))
@@ -251,7 +252,7 @@ def test_unknown_truth_is_absent_not_zero(values) -> None:
     values["noise"] = {}
     experiment = make_experiment(load_config(values))
     assert experiment.config.noise.kind == "unknown"
-    assert experiment.setting.truth.labels is None
+    assert not experiment.setting.truth.known
     _, (record,) = play(experiment, 1)
     assert record.selected_noise is None
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import assert_same, fednoil, refused
+from made_labels import true_labels
 from test_stack import stacked
 
 from fednoil import metrics, rounds
@@ -38,7 +39,6 @@ def made(values: dict[str, Any], share: float, **sections: dict[str, Any]) -> Ex
 def test_samples_are_either_trained_on_or_kept(values: dict[str, Any]) -> None:
     whole, part = make_experiment(load_config(values)).setting, made(values, 0.25).setting
     assert part.validation is not None
-    assert part.truth.labels is not None
     for k in range(4):
         trained, kept = part.parts[k], part.validation.parts[k]
         assert (len(trained), len(kept)) == (15, 5)
@@ -47,7 +47,7 @@ def test_samples_are_either_trained_on_or_kept(values: dict[str, Any]) -> None:
         assert [labels[i] for i in trained] == part.labels.given[k].tolist()
         assert [labels[i] for i in kept] == part.validation.given[k].tolist()
         true = whole.dataset.train.labels
-        assert part.truth.labels[k].tolist() == true[trained].tolist()
+        assert true_labels(part.truth)[k].tolist() == true[trained].tolist()
     assert made(values, 0.25).task.sizes == (15, 15, 15, 15)
 
 

@@ -36,6 +36,7 @@ from fednoil.config.loading import merge, parse_set, read_toml
 from fednoil.evidence import add_looks, start
 from fednoil.experiment import make_experiment, pick_device
 from fednoil.history import RoundRecord
+from fednoil.labels import open_truth
 from fednoil.report.places import own_place
 from fednoil.runner import Silent, run
 from fednoil.study import preset
@@ -67,7 +68,8 @@ def collect(folder: Path, device: torch.device) -> dict[str, Any]:
     """What a comparison needs of one run."""
     experiment, state = load_run(folder)
     setting, sizes = experiment.setting, experiment.task.sizes
-    assert setting.truth.labels is not None
+    true = open_truth(setting.truth)
+    assert true is not None
     looks = final_looks(experiment, state, device)
     given = [torch.from_numpy(labels) for labels in setting.labels.given]
     before = cpu(state.evidence) or start(given, experiment.task.num_classes)
@@ -77,7 +79,7 @@ def collect(folder: Path, device: torch.device) -> dict[str, Any]:
         "final": torch.cat([looks[k] for k in range(len(sizes))]).numpy().astype(np.float16),
         "mean": add_looks(before, sizes, looks)["probabilities"].numpy().astype(np.float16),
         "given": torch.cat(given).numpy().astype(np.int16),
-        "true": np.concatenate(setting.truth.labels).astype(np.int16),
+        "true": np.concatenate(true).astype(np.int16),
         "sizes": np.array(sizes),
         "accuracy": known_accuracy(state),
         "per_class": np.array([np.nan if value is None else value for value in state.per_class]),

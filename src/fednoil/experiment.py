@@ -62,12 +62,12 @@ class Setting:
     def pooled(self) -> Setting:
         """All clients' samples, with the labels their clients gave them, as those of one client."""
         labels = Labels((np.concatenate(self.labels.given),))
-        known = self.truth.labels
-        truth = Truth(None if known is None else (np.concatenate(known),))
         held = self.validation
         if held is not None:
             held = Validation((np.concatenate(held.parts),), (np.concatenate(held.given),))
-        return replace(self, parts=(np.concatenate(self.parts),), labels=labels, truth=truth, validation=held)
+        return replace(
+            self, parts=(np.concatenate(self.parts),), labels=labels, truth=self.truth.pooled(), validation=held
+        )
 
     def with_validation(self, share: float, seed: Seed) -> Setting:
         """Keep `share` of each client's samples, drawn at random, out of what it trains on."""
@@ -86,12 +86,12 @@ class Setting:
         def split(arrays: Sequence[np.ndarray], held: bool) -> tuple[np.ndarray, ...]:
             return tuple(a[pick == held] for a, pick in zip(arrays, picks, strict=True))
 
-        given, known = self.labels.given, self.truth.labels
+        given = self.labels.given
         return replace(
             self,
             parts=split(self.parts, False),
             labels=replace(self.labels, given=split(given, False)),
-            truth=Truth(None if known is None else split(known, False)),
+            truth=self.truth.kept([~held for held in picks]),
             validation=Validation(split(self.parts, True), split(given, True)),
         )
 

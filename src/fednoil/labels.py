@@ -1,11 +1,13 @@
 """The labels of a federation: what the clients see, and apart from it what is true.
 
-The true labels are a value of their own, `Truth`, that is handed to the metrics alone, so that a learner can't read
-them.
+The true labels are a closed value of their own, `Truth`. Everybody may carry it and cut it to size; `open_truth` is for
+the metrics, for the audit, which is measured by it, and for the file that it is kept in (`fednoil.manifest`). What
+trains has no way to either; `tests/test_architecture.py` reads the imports.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,19 +22,35 @@ class Labels:
     given: tuple[np.ndarray, ...]
 
 
-@dataclass(frozen=True, eq=False)
 class Truth:
-    """The true `labels` int64 [n_k] of each client, for metrics only; None where nobody knows them."""
+    """The true labels int64 [n_k] of each client, closed; `Truth(None)` where nobody knows them."""
 
-    labels: tuple[np.ndarray, ...] | None
+    __slots__ = ("_closed",)
+
+    def __init__(self, labels: Sequence[np.ndarray] | None) -> None:
+        self._closed = None if labels is None else tuple(labels)
+
+    @property
+    def known(self) -> bool:
+        return self._closed is not None
+
+    def pooled(self) -> Truth:
+        """All clients' labels as those of one client."""
+        return Truth(None if self._closed is None else (np.concatenate(self._closed),))
+
+    def kept(self, masks: Sequence[np.ndarray]) -> Truth:
+        """Of each client only the labels where its mask, bool [n_k], is true."""
+        if self._closed is None:
+            return self
+        return Truth([labels[mask] for labels, mask in zip(self._closed, masks, strict=True)])
+
+    def __repr__(self) -> str:
+        return f"Truth({'known' if self.known else None})"
 
 
-def noise_ratios(labels: Labels, truth: Truth) -> np.ndarray | None:
-    """The realised share of wrong labels of each client: float64 [K], or None if the truth is unknown."""
-    if truth.labels is None:
-        return None
-    pairs = zip(labels.given, truth.labels, strict=True)
-    return np.array([np.count_nonzero(given != true) / max(len(true), 1) for given, true in pairs])
+def open_truth(truth: Truth) -> tuple[np.ndarray, ...] | None:
+    """The true labels int64 [n_k] of each client, None where nobody knows them; not for what trains."""
+    return truth._closed
 
 
 def check_labels(labels: np.ndarray, num_classes: int) -> None:

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from fednoil.columns import to_column, to_numbers
 from fednoil.errors import UserError
 from fednoil.files import write_bytes
-from fednoil.labels import Labels, Truth
+from fednoil.labels import Labels, Truth, open_truth
 
 VERSION = "1"
 """The version of this file format, not of the package."""
@@ -125,12 +125,12 @@ def _rows(parts: Parts, labels: Labels, truth: Truth) -> _Rows:
     """The three values as sorted columns."""
     if not parts or not all(len(part) for part in parts):
         raise ValueError("a noise manifest needs at least one client, and one sample for each")
-    sizes = [len(part) for part in parts]
-    for name, arrays in (("given", labels.given), ("true", truth.labels)):
+    sizes, known = [len(part) for part in parts], open_truth(truth)
+    for name, arrays in (("given", labels.given), ("true", known)):
         if arrays is not None and [len(a) for a in arrays] != sizes:
             raise ValueError(f"{name} labels don't match the partition's sizes")
     client = np.repeat(np.arange(len(parts), dtype=np.int64), sizes)
-    true = None if truth.labels is None else np.concatenate(truth.labels)
+    true = None if known is None else np.concatenate(known)
     return _Rows(client, np.concatenate(parts), np.concatenate(labels.given), true).sort()
 
 

@@ -5,7 +5,7 @@ This is the only stage that sees true labels. What can't be known (no true label
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from fednoil.executors.base import HeldOut
 from fednoil.history import RoundRecord
-from fednoil.labels import Labels, Truth
+from fednoil.labels import Labels, Truth, open_truth
 
 
 @dataclass(frozen=True)
@@ -35,16 +35,26 @@ class Score:
     shifted: float = 0.0
 
 
+def noise_ratios(labels: Labels, truth: Truth) -> np.ndarray | None:
+    """The share of wrong labels of each client: float64 [K], or None if the truth is unknown."""
+    known = open_truth(truth)
+    if known is None:
+        return None
+    pairs = zip(labels.given, known, strict=True)
+    return np.array([np.count_nonzero(given != true) / max(len(true), 1) for given, true in pairs])
+
+
 def outvoted(labels: Labels, truth: Truth, num_classes: int) -> dict[int, int]:
     """Classes whose samples are mostly labelled as another one, over all clients, and as which.
 
     Nothing in such labels says which class is meant. A lead that may be chance, of less than three standard
     deviations, doesn't count.
     """
-    if truth.labels is None:
+    true = open_truth(truth)
+    if true is None:
         return {}
     counts = np.zeros((num_classes, num_classes), dtype=np.int64)
-    np.add.at(counts, (np.concatenate(truth.labels), np.concatenate(labels.given)), 1)
+    np.add.at(counts, (np.concatenate(true), np.concatenate(labels.given)), 1)
     own, most = np.diag(counts), counts.argmax(1)
     largest = counts[np.arange(num_classes), most]
     clear = np.flatnonzero(largest - own > 3 * np.sqrt(largest + own))
@@ -127,6 +137,16 @@ def selection(
             "pseudo_accuracy": (right_u, total_u),
         }
     return {name: 100.0 * part / whole for name, (part, whole) in ratios.items() if whole > 0}
+
+
+def mean_selection(
+    labels: Labels, truth: Truth, counts: Mapping[int, tuple[np.ndarray, np.ndarray | None]], epochs: int
+) -> dict[str, float]:
+    """`selection`, averaged over clients by their `drawn` and `votes`; nothing if the truth is unknown."""
+    true = open_truth(truth)
+    if true is None:
+        return {}
+    return mean_of([selection(*both, labels.given[k], true[k], epochs) for k, both in counts.items()])
 
 
 def agreement(predicted: Sequence[np.ndarray], given: Sequence[np.ndarray], num_classes: int) -> dict[str, Any]:

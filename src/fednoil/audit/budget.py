@@ -16,7 +16,7 @@ from fednoil.audit.estimate import Estimate
 from fednoil.errors import UserError
 from fednoil.experiment import Experiment, assemble, make_executor
 from fednoil.files import write_bytes
-from fednoil.labels import Labels, noise_ratios
+from fednoil.labels import Labels, open_truth
 
 Progress = Callable[[str], None]
 
@@ -54,7 +54,7 @@ def simulate(
     Checking a label corrects it, which needs true labels; everything else is as in the run. Data without true labels,
     or without a wrong one, are refused at once; each training starts when its result is requested.
     """
-    true = experiment.setting.truth.labels
+    true = open_truth(experiment.setting.truth)
     if true is None:
         raise UserError(
             "--budget simulates somebody who knows the true labels, and those of this run's data are unknown"
@@ -82,13 +82,14 @@ def _trained(
     experiment: Experiment, found: Sequence[Estimate], order: str, percent: float, device: torch.device
 ) -> Bought:
     setting, looked_at, corrected = experiment.setting, 0, 0
-    assert setting.truth.labels is not None
+    true = open_truth(setting.truth)
+    assert true is not None
     given = []
     for client, rows in enumerate(_chosen(experiment, found, order, percent)):
         labels = setting.labels.given[client].copy()
         looked_at += len(rows)
-        corrected += int((labels[rows] != setting.truth.labels[client][rows]).sum())
-        labels[rows] = setting.truth.labels[client][rows]
+        corrected += int((labels[rows] != true[client][rows]).sum())
+        labels[rows] = true[client][rows]
         given.append(labels)
     fixed = replace(setting, labels=Labels(tuple(given)))
     changed = assemble(experiment.config, fixed)
@@ -97,7 +98,7 @@ def _trained(
     for _ in range(experiment.config.train.rounds):
         state, record = rounds.play(changed, executor, state)
         accuracies.append(record.test_accuracy)
-    ratios = noise_ratios(fixed.labels, setting.truth)
+    ratios = metrics.noise_ratios(fixed.labels, setting.truth)
     assert ratios is not None
     last = accuracies[-10:]
     left = 100.0 * float(np.average(ratios, weights=[len(labels) for labels in given]))

@@ -22,6 +22,7 @@ from fednoil.data.items import Items, read_items, readable
 from fednoil.data.sources import locate
 from fednoil.errors import UserError
 from fednoil.experiment import Experiment, Sites, make_bench, make_experiment
+from fednoil.labels import open_truth
 from fednoil.learners.base import Client, chunks
 from fednoil.records.checkpoint import Checkpoints
 from fednoil.records.folder import CHECKPOINT, RunFolder
@@ -73,7 +74,7 @@ def of_run(path: Path, client: int | None, data_dir: Path | None, device: torch.
     setting, dataset = experiment.setting, experiment.setting.dataset
     if client is not None and not 0 <= client < setting.num_clients:
         raise UserError(f"--client {client}: {path} has the clients 0 to {setting.num_clients - 1}")
-    bundle = final_bundle(experiment, state, device)
+    bundle, true = final_bundle(experiment, state, device), open_truth(setting.truth)
     items = item_names(dataset.name, len(dataset.train))
     unfinished, accuracy = _unfinished(experiment, state), known_accuracy(state)
     cases = []
@@ -87,7 +88,7 @@ def of_run(path: Path, client: int | None, data_dir: Path | None, device: torch.
                 index,
                 setting.labels.given[k],
                 evidence.of_client(bundle, experiment.task.sizes, k),
-                None if setting.truth.labels is None else setting.truth.labels[k],
+                None if true is None else true[k],
                 accuracy,
                 state.per_class,
                 notices=(*unfinished, *_held_out(experiment, k)),

@@ -22,7 +22,7 @@ from fednoil.data.items import read_arrays, readable
 from fednoil.data.sources import MINI
 from fednoil.errors import UserError
 from fednoil.files import naming
-from fednoil.labels import Labels, Truth
+from fednoil.labels import Labels
 from fednoil.manifest import read_manifest, write_manifest
 
 
@@ -241,9 +241,7 @@ class ManifestSource(Source):
         kept = [part >= 0 for part in np.split(labels, ends)]
         given = tuple(part[keep] for part, keep in zip(np.split(labels, ends), kept, strict=True))
         parts = tuple(part[keep] for part, keep in zip(self.parts, kept, strict=True))
-        true = self.truth.labels
-        truth = Truth(None if true is None else tuple(part[keep] for part, keep in zip(true, kept, strict=True)))
-        write_manifest(out, parts, Labels(given), truth, self.dataset.hash, self.dataset.num_classes)
+        write_manifest(out, parts, Labels(given), self.truth.kept(kept), self.dataset.hash, self.dataset.num_classes)
 
 
 def open_source(data: str, dataset: str | None, data_dir: Path | None) -> Source:

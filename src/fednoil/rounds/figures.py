@@ -6,14 +6,13 @@ from typing import Any
 
 from fednoil import metrics
 from fednoil.experiment import Experiment
-from fednoil.labels import noise_ratios
 from fednoil.rounds.played import Played
 
 
 def selection_figures(experiment: Experiment, played: Played) -> dict[str, Any]:
     """Noise and ranking of the clients, and the quality of the labels that were trained on, by the record's names."""
     setting, chosen, epochs = experiment.setting, played.chosen, played.epochs
-    ratios = noise_ratios(setting.labels, setting.truth)
+    ratios = metrics.noise_ratios(setting.labels, setting.truth)
     figures: dict[str, Any] = {}
     if ratios is not None and chosen.clients:
         figures["selected_noise"] = metrics.selected_noise(ratios, chosen.clients)
@@ -26,12 +25,11 @@ def selection_figures(experiment: Experiment, played: Played) -> dict[str, Any]:
     if with_draws:
         sizes = [float(r.evidence["drawn"].sum()) / (epochs * len(r.evidence["drawn"])) for r in with_draws]
         figures["labelled_share"] = 100.0 * sum(sizes) / len(sizes)
-    if setting.truth.labels is not None:
-        rows = []
+    if setting.truth.known:
+        counts = {}
         for r in with_draws:
             drawn, votes = (r.evidence[n].cpu().numpy() if n in r.evidence else None for n in ("drawn", "votes"))
             assert drawn is not None
-            given, true = setting.labels.given[r.client], setting.truth.labels[r.client]
-            rows.append(metrics.selection(drawn, votes, given, true, epochs))
-        figures |= metrics.mean_of(rows)
+            counts[r.client] = drawn, votes
+        figures |= metrics.mean_selection(setting.labels, setting.truth, counts, epochs)
     return figures

@@ -20,7 +20,7 @@ from fednoil.data.dataset import Dataset, Split
 from fednoil.executors.base import Executor, HeldOut, Job, Look, Progress, Result
 from fednoil.experiment import Experiment, Setting, assemble, make_executor
 from fednoil.history import RoundRecord
-from fednoil.labels import Truth
+from fednoil.labels import Truth, open_truth
 from fednoil.records.checkpoint import Checkpoints
 from fednoil.sampling import Scoring
 from fednoil.seeds import Seed
@@ -98,9 +98,10 @@ def tiny_setting(config: Config) -> Setting:
 
 def with_garbage(setting: Setting) -> Setting:
     """The same images and given labels, every true label of the training set another."""
-    assert setting.truth.labels is not None
+    true = open_truth(setting.truth)
+    assert true is not None
     train = replace(setting.dataset.train, labels=(setting.dataset.train.labels + 1) % CLASSES)
-    truth = Truth(tuple((labels + 1) % CLASSES for labels in setting.truth.labels))
+    truth = Truth(tuple((labels + 1) % CLASSES for labels in true))
     return replace(setting, dataset=replace(setting.dataset, train=train), truth=truth)
 
 
