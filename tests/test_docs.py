@@ -331,6 +331,15 @@ def test_the_reference_is_up_to_date(reference: ModuleType, name: str) -> None:
     assert (ROOT / "docs" / name).read_text(encoding="utf-8") == reference.PAGES[name]()
 
 
+def test_every_key_is_explained_once() -> None:
+    """In the reference, and in no other table of keys."""
+    choices = {"data.name", *(axis.path for axes in AXES.values() for axis in axes)}  # tables of what they may name
+    for path in set((ROOT / "docs").glob("*.md")) - {ROOT / "docs/configuration.md"}:
+        found = re.findall(rf"^\| `((?:{'|'.join(keys())})\.\w+)`", path.read_text(encoding="utf-8"), re.M)
+        explained = [key for key in found if key.partition(".")[2] not in SUFFIXES and key not in choices]
+        assert explained == [], f"{path.name} has a table of keys"
+
+
 def test_the_site_is_built_and_every_link_leads_somewhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("mkdocs")
     assert tool("site").build(tmp_path) == 0, capsys.readouterr().out
