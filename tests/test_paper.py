@@ -122,6 +122,14 @@ def test_schedules_of_the_figures() -> None:
     assert values_of(*where, "fednoil-constant-as-cosine(80)")["schedule"]["epochs"] == 40
 
 
+def test_the_other_reading_has_as_many_labels_as_are_clean() -> None:
+    """|D^x_k| = (1 − ρ_k)·n_k: the groups of pair-high have 70, 50, 40 and 20 % clean labels."""
+    total = load_config(preset("paper/fashion-mnist/iid/pair-high/fednoil-logarithm-total"))
+    each = load_config(preset("paper/fashion-mnist/iid/pair-high/fednoil-logarithm"))
+    assert total.learner.frac == (0.7, 0.5, 0.4, 0.2)  # pyright: ignore
+    assert total.model_copy(update={"learner": each.learner}) == each
+
+
 def test_presets_are_those_that_a_goal_has() -> None:
     """Every number of the paper has one, a few hundred in all; what no table or question has is refused."""
     names = preset_names()

@@ -10,7 +10,7 @@ from fednoil.report.places import Place
 from fednoil.report.results import Results, Row
 from fednoil.study.paper import DATASET_NAMES, METHOD_NAMES, Printed, noise_name, printed
 from fednoil.study.places import schedule_methods
-from fednoil.study.presets import NOISES, SETTINGS
+from fednoil.study.presets import NOISES, SETTINGS, TOTAL
 from fednoil.study.small import BASE
 
 TITLES = {  # the table's number in the paper, and what it shows
@@ -73,7 +73,8 @@ class PaperTable:
         return settings.index(setting), noises.index(noise)
 
     def rank_method(self, method: str) -> int:
-        return _ORDER.index(method) if method in _ORDER else len(_ORDER)
+        known = method.removesuffix(TOTAL)
+        return _ORDER.index(known) if known in _ORDER else len(_ORDER)
 
     def notes(self) -> list[str]:
         place = self.rows[0].place
@@ -106,10 +107,10 @@ def _tables_of(rows: Sequence[Row]) -> dict[str, list[Row]]:
     special = {m: table for table, methods in _ABLATIONS.items() for m in methods}
     special |= dict.fromkeys(schedule_methods(), "schedules")
     for row in rows:
-        found.setdefault(special.get(row.place.method, main), []).append(row)
+        found.setdefault(special.get(row.place.method.removesuffix(TOTAL), main), []).append(row)
     for table in set(found) & {"3", "4", "schedules"}:
         beside = ("fednoil-logarithm", "fednoil-cosine") if table == "schedules" else ("fednoil-logarithm",)
-        found[table] += [row for row in found.get(main, []) if row.place.method in beside]
+        found[table] += [row for row in found.get(main, []) if row.place.method.removesuffix(TOTAL) in beside]
     # A main table that would only repeat rows of the others says nothing new.
     elsewhere = {id(row) for table, members in found.items() if table != main for row in members}
     if main in found and all(id(row) in elsewhere for row in found[main]):
@@ -127,7 +128,7 @@ def paper_value(table: str, place: Place, metric: str) -> Printed | None:
             if (
                 (number.table, number.dataset, number.setting, number.metric) == (table, dataset, place.setting, metric)
                 and noise_name(number.noise, number.mode) == noise
-                and METHOD_NAMES[number.method] == place.method
+                and METHOD_NAMES[number.method] == place.method.removesuffix(TOTAL)
             ):
                 return number
     return None
