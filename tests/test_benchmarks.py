@@ -17,7 +17,8 @@ import pytest
 import torch
 from torch.utils import deterministic as memory
 
-from fednoil.models import ModelConfig, build
+from fednoil.config import load_config
+from fednoil.models import build
 from fednoil.seeds import Seed
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
@@ -40,7 +41,7 @@ def test_the_floor_has_the_model_s_parameters(
 ) -> None:
     floor = modules["floor"]
     plain = floor.PlainCNN(width) if name == "cnn" else floor.plain_resnet18()
-    ours = build(ModelConfig(name=name, width=width), shape, 10, Seed(0))
+    ours = build(load_config({"model": {"name": name, "width": width}}).model, shape, 10, Seed(0))
     sizes = [sorted(p.shape for p in m.parameters()) for m in (plain, ours)]
     assert sizes[0] == sizes[1]
 

@@ -183,7 +183,9 @@ configs = st.fixed_dictionaries(
             st.booleans(),
         )
         | texts.map(lambda path: {"kind": "manifest", "manifest": path}),
-        "model": st.fixed_dictionaries({"name": texts}, optional={"width": st.none() | st.integers(1, 999)}),
+        "model": st.fixed_dictionaries(
+            {"name": st.sampled_from(["cnn", "resnet18"])}, optional={"width": st.integers(1, 999)}
+        ),
         "server": st.fixed_dictionaries({"name": st.just("fedprox"), "mu": st.floats(0, 1e300)}),
         "sampling": st.fixed_dictionaries({"name": st.sampled_from(["score", "uniform"]), "fraction": fractions}),
         "schedule": decays("cosine") | decays("logarithm") | st.builds(lambda n: {"epochs": n}, st.integers(1, 99)),

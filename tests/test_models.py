@@ -1,16 +1,23 @@
 import copy
+import math
 
 import pytest
 import torch
 from conftest import sgd_step
+from pydantic import Field
 from torch import nn
 
+from fednoil.config import load_config
 from fednoil.errors import UserError
 from fednoil.models import ModelConfig, build
 from fednoil.models.network import Network
 from fednoil.seeds import Seed
 
 CPU = torch.device("cpu")
+
+
+def chosen(**keys: object) -> ModelConfig:
+    return load_config({"model": keys}).model
 
 
 def parameters(module: nn.Module) -> int:
@@ -20,10 +27,10 @@ def parameters(module: nn.Module) -> int:
 @pytest.mark.parametrize(
     ("config", "shape", "classes", "expected"),
     [
-        (ModelConfig(name="cnn", width=32), (1, 28, 28), 10, 83_466),
-        (ModelConfig(name="cnn"), (1, 28, 28), 10, 83_466),
-        (ModelConfig(name="resnet18"), (3, 32, 32), 10, 11_173_962),
-        (ModelConfig(name="resnet18"), (3, 32, 32), 100, 11_220_132),
+        (chosen(name="cnn", width=32), (1, 28, 28), 10, 83_466),
+        (chosen(name="cnn"), (1, 28, 28), 10, 83_466),
+        (chosen(name="resnet18"), (3, 32, 32), 10, 11_173_962),
+        (chosen(name="resnet18"), (3, 32, 32), 100, 11_220_132),
     ],
 )
 def test_parameter_counts(config: ModelConfig, shape: tuple[int, int, int], classes: int, expected: int) -> None:
@@ -33,14 +40,14 @@ def test_parameter_counts(config: ModelConfig, shape: tuple[int, int, int], clas
 def test_initial_weights_follow_the_seed_and_leave_the_global_generator_alone() -> None:
     torch.manual_seed(5)
     before = torch.random.get_rng_state()
-    a, b, c = (build(ModelConfig(width=4), (1, 8, 8), 3, Seed(s)) for s in (0, 0, 1))
+    a, b, c = (build(chosen(width=4), (1, 8, 8), 3, Seed(s)) for s in (0, 0, 1))
     assert torch.equal(torch.random.get_rng_state(), before)
     assert torch.equal(a.conv1.weight, b.conv1.weight)
     assert not torch.equal(a.conv1.weight, c.conv1.weight)
 
 
 def test_flat_network_trains_exactly_like_torch_sgd() -> None:
-    module = build(ModelConfig(name="resnet18", width=4), (3, 8, 8), 5, Seed(0))
+    module = build(chosen(name="resnet18", width=4), (3, 8, 8), 5, Seed(0))
     net = Network(copy.deepcopy(module), (0.0,) * 3, (1 / 255,) * 3, CPU)
     sgd = torch.optim.SGD(module.parameters(), lr=0.05, momentum=0.5, weight_decay=1e-4)
     torch.manual_seed(0)
@@ -58,7 +65,7 @@ def test_flat_network_trains_exactly_like_torch_sgd() -> None:
 
 
 def test_dump_is_a_copy_and_load_restores_it() -> None:
-    net = Network(build(ModelConfig(name="resnet18", width=2), (1, 8, 8), 3, Seed(0)), (0.5,), (0.2,), CPU)
+    net = Network(build(chosen(name="resnet18", width=2), (1, 8, 8), 3, Seed(0)), (0.5,), (0.2,), CPU)
     saved = net.dump("m")
     images = torch.randint(256, (4, 1, 8, 8), dtype=torch.uint8)
     net(images).sum().backward()
@@ -111,7 +118,7 @@ def test_network_normalises_pixels() -> None:
 
 
 def test_frozen_parameters_are_part_of_the_model_but_never_move() -> None:
-    module = build(ModelConfig(width=2), (1, 8, 8), 3, Seed(0))
+    module = build(chosen(width=2), (1, 8, 8), 3, Seed(0))
     module.conv1.weight.requires_grad_(False)
     net = Network(module, (0.0,), (1.0,), CPU)
     before = net.dump("m")
@@ -123,7 +130,7 @@ def test_frozen_parameters_are_part_of_the_model_but_never_move() -> None:
 
 
 def test_buffers_that_are_no_part_of_the_model_do_not_leak_to_the_next_client() -> None:
-    module = build(ModelConfig(width=2), (1, 8, 8), 3, Seed(0))
+    module = build(chosen(width=2), (1, 8, 8), 3, Seed(0))
     module.register_buffer("calls", torch.zeros(()), persistent=False)
     net = Network(module, (0.0,), (1.0,), CPU)
     saved = net.dump("m")
@@ -148,7 +155,7 @@ def test_buffers_that_are_no_part_of_the_model_do_not_leak_to_the_next_client() 
 )
 def test_bad_models_are_told_in_one_line(name: str, message: str) -> None:
     with pytest.raises(UserError, match=r"model\.name") as error:
-        build(ModelConfig(name=name), (1, 8, 8), 3, Seed(0))
+        build(chosen(name=name), (1, 8, 8), 3, Seed(0))
     assert message in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -163,20 +170,54 @@ def nothing_to_train(image_shape: tuple[int, int, int], num_classes: int) -> nn.
 
 def test_resnet_with_group_norm() -> None:
     """As many parameters as with BatchNorm, no buffers, and an image's logits don't depend on its neighbours."""
-    config = ModelConfig(name="resnet18", norm="group")
+    config = chosen(name="resnet18", norm="group")
     module = build(config, (3, 32, 32), 10, Seed(0))
     assert sum(p.numel() for p in module.parameters()) == 11_173_962
     assert list(module.buffers()) == []
     groups = {m.num_channels: m.num_groups for m in module.modules() if isinstance(m, nn.GroupNorm)}
     assert groups == {64: 32, 128: 32, 256: 32, 512: 32}
-    narrow = build(ModelConfig(name="resnet18", norm="group", width=4), (3, 8, 8), 10, Seed(0)).train()
+    narrow = build(chosen(name="resnet18", norm="group", width=4), (3, 8, 8), 10, Seed(0)).train()
     images = torch.randn(4, 3, 8, 8)
     assert torch.allclose(narrow(images)[:1], narrow(images[:1]), atol=1e-5)
 
 
 def test_a_cnn_has_nothing_to_normalise() -> None:
-    with pytest.raises(UserError, match=r"model.norm = 'group': the model 'cnn' has no normalisation"):
-        build(ModelConfig(norm="group"), (1, 28, 28), 10, Seed(0))
+    with pytest.raises(UserError, match=r"unknown key 'model.norm'.*it is a key of resnet18"):
+        chosen(norm="group")
+
+
+def stacked(
+    image_shape: tuple[int, int, int], num_classes: int, depth: int = 1, bias=True, layer=nn.Linear
+) -> nn.Module:
+    size = math.prod(image_shape)
+    hidden = [layer(size, size, bias=bias) for _ in range(depth)]
+    return nn.Sequential(nn.Flatten(), *hidden, nn.Linear(size, num_classes))
+
+
+class Deep(nn.Sequential):
+    class Config(ModelConfig):
+        layers: int = Field(default=2, ge=1)
+
+    def __init__(self, image_shape: tuple[int, int, int], num_classes: int, layers: int) -> None:
+        super().__init__(*stacked(image_shape, num_classes, depth=layers))
+
+
+def test_the_arguments_of_a_function_are_its_keys() -> None:
+    """1×2×2 images, 3 classes: 4·4 + 4 a hidden layer, of which the 4 are biases, and 4·3 + 3 for the last."""
+    for keys, expected in (({}, 35), ({"depth": 3}, 75), ({"depth": 3, "bias": False}, 63)):
+        config = chosen(name=f"{__name__}:stacked", **keys)
+        assert parameters(build(config, (1, 2, 2), 3, Seed(0))) == expected
+    assert config.model_dump() == {"name": f"{__name__}:stacked", "start": None, "depth": 3, "bias": False}
+    with pytest.raises(UserError, match=r"unknown key 'model.layer'"):  # no file can hold a class
+        chosen(name=f"{__name__}:stacked", layer="Linear")
+    with pytest.raises(UserError, match=r"model.depth = 'x': must be a whole number"):
+        chosen(name=f"{__name__}:stacked", depth="x")
+
+
+def test_a_class_with_a_configuration_of_its_own() -> None:
+    assert parameters(build(chosen(name=f"{__name__}:Deep"), (1, 2, 2), 3, Seed(0))) == 55
+    with pytest.raises(UserError, match=r"model.layers = 0: must be greater than or equal to 1"):
+        chosen(name=f"{__name__}:Deep", layers=0)
 
 
 class Centred(nn.Linear):
@@ -207,7 +248,7 @@ def dropping(image_shape: tuple[int, int, int], num_classes: int) -> nn.Module:
 )
 def test_several_batches_in_one_pass_where_none_sees_the_other(model: str, training: bool, passes: int) -> None:
     """Logits and BatchNorm's statistics are those of one batch after the other."""
-    module = build(ModelConfig(name=model, width=4), (1, 8, 8), 3, Seed(0))
+    module = build(chosen(name=model, width=4), (1, 8, 8), 3, Seed(0))
     together, apart = (Network(copy.deepcopy(module), (0.5,), (0.25,), CPU) for _ in range(2))
     calls = []
     together.module.register_forward_hook(lambda *_: calls.append(1))
@@ -225,11 +266,11 @@ def test_several_batches_in_one_pass_where_none_sees_the_other(model: str, train
 @pytest.mark.parametrize(
     ("config", "mixes"),
     [
-        (ModelConfig(width=4), False),
-        (ModelConfig(name="resnet18", width=4, norm="group"), False),
-        (ModelConfig(name="resnet18", width=4), True),
-        (ModelConfig(name="test_models:centred", width=4), True),
-        (ModelConfig(name="test_models:dropping"), True),
+        (chosen(width=4), False),
+        (chosen(name="resnet18", width=4, norm="group"), False),
+        (chosen(name="resnet18", width=4), True),
+        (chosen(name="test_models:centred", width=4), True),
+        (chosen(name="test_models:dropping"), True),
     ],
 )
 def test_whether_samples_see_each_other_is_found_without_a_trace(config: ModelConfig, mixes: bool) -> None:

@@ -90,7 +90,7 @@ class Axis(Generic[T]):
     def config(self, name: str) -> type[Section]:
         """The class that validates the section's keys; for the user's own, `key` holds its import path."""
         config: type[Section] = self.find(name).Config  # pyright: ignore[reportAttributeAccessIssue]
-        return _renamed(config, self.key, name) if self.is_own(name) else config
+        return renamed(config, self.key, name) if self.is_own(name) else config
 
     def owners(self, key: str) -> list[str]:
         """The classes of the table that have a key."""
@@ -98,7 +98,7 @@ class Axis(Generic[T]):
 
 
 @cache
-def _renamed(config: type[Section], key: str, name: str) -> type[Section]:
+def renamed(config: type[Section], key: str, name: str) -> type[Section]:
     """A configuration whose `key` is an import path and not one fixed word; the same class each time."""
     field: dict[str, Any] = {key: (str, name)}
     return create_model(config.__name__, __base__=config, **field)

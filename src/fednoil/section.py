@@ -19,6 +19,6 @@ class Section(BaseModel):
     def _no_truth_value_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
         """`rounds = true` is a slip, not one round."""
         kind = cls.model_fields[str(info.field_name)].annotation
-        if isinstance(value, bool) and kind is not bool and bool not in get_args(kind):
+        if isinstance(value, bool) and kind not in (bool, Any) and bool not in get_args(kind):
             raise ValueError("true and false are no value for this key")
         return value

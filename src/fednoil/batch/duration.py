@@ -62,7 +62,7 @@ def expected(cells: Sequence[Cell], past: Iterable[Past], jobs: int, threads: in
 
 def kind_of(config: Config) -> Kind:
     """What makes two runs equally fast for the same work."""
-    return (config.model.name, str(config.model.width), config.server.name, config.learner.name)
+    return (config.model.name, str(config.model.own_keys()), config.server.name, config.learner.name)
 
 
 def work_of(config: Config) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fednoil import learners, noise, partition, sampling, schedules, servers
+from fednoil import learners, models, noise, partition, sampling, schedules, servers
 from fednoil.errors import UserError
 from fednoil.plugins import Axis, merged
 from fednoil.section import Section
@@ -12,6 +12,7 @@ from fednoil.section import Section
 AXES: dict[str, tuple[Axis[Any], ...]] = {
     "partition": (partition.AXIS,),
     "noise": (noise.KIND_AXIS, noise.LEVELS_AXIS),
+    "model": (models.AXIS,),
     "sampling": (sampling.AXIS,),
     "server": (servers.AXIS,),
     "learner": (learners.AXIS,),
@@ -62,8 +63,7 @@ def own_code(values: dict[str, Any]) -> dict[str, str]:
             name = str(values.get(section, {}).get(axis.key, ""))
             if axis.is_own(name):
                 found[axis.path] = name
-    model = str(values.get("model", {}).get("name", ""))
-    return found | ({"model.name": model} if ":" in model else {})
+    return found
 
 
 def owners(section: str, key: str) -> list[str]:

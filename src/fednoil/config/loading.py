@@ -87,8 +87,6 @@ def merge(base: Values, changes: Values) -> Values:
     merged = {section: dict(keys) for section, keys in base.items()}
     for section, keys in changes.items():
         old = merged.get(section, {})
-        if section == "model" and keys.get("name", before := old.get("name", "cnn")) != before:
-            old = {}
         gone = outdated(section, old, keys)
         old = {k: v for k, v in old.items() if k not in gone}
         if section == "schedule" and "epochs" in keys:

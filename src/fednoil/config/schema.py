@@ -13,7 +13,8 @@ from fednoil.data import DataConfig, is_own
 from fednoil.executors.optimiser import Optimiser
 from fednoil.learners.base import LearnerConfig
 from fednoil.learners.erm import ErmConfig
-from fednoil.models import ModelConfig
+from fednoil.models.base import ModelConfig
+from fednoil.models.cnn import CnnConfig
 from fednoil.noise.base import KindConfig
 from fednoil.partition.base import PartitionConfig
 from fednoil.partition.iid import IidConfig
@@ -83,7 +84,7 @@ class Config(Section):
     data: DataConfig = DataConfig()
     partition: SerializeAsAny[PartitionConfig] = IidConfig()
     noise: SerializeAsAny[KindConfig] = Field(default_factory=lambda: validated("noise", {}))
-    model: ModelConfig = ModelConfig()
+    model: SerializeAsAny[ModelConfig] = CnnConfig()
     sampling: SerializeAsAny[SamplingConfig] = UniformConfig()
     server: SerializeAsAny[ServerConfig] = FedAvgConfig()
     learner: SerializeAsAny[LearnerConfig] = ErmConfig()

@@ -6,55 +6,57 @@ import contextlib
 import copy
 import math
 from collections.abc import Callable
-from typing import Literal
+from typing import Any
 
 import torch
-from pydantic import Field
 from torch import nn
 
-from fednoil.errors import UserError, nearest
+from fednoil.errors import UserError
+from fednoil.models.base import ModelConfig, keys_of
 from fednoil.models.cnn import CNN
 from fednoil.models.network import Network, channels_last, mixes
 from fednoil.models.resnet import ResNet18
-from fednoil.plugins import import_object
+from fednoil.plugins import Axis, import_object, renamed
 from fednoil.section import Section
 from fednoil.seeds import Seed
 
-__all__ = ["MODELS", "ModelConfig", "Network", "build"]
+__all__ = ["AXIS", "MODELS", "ModelConfig", "Network", "build"]
 
 MODELS: dict[str, Callable[..., nn.Module]] = {"cnn": CNN, "resnet18": ResNet18}
 
 
-class ModelConfig(Section):
-    """`name` is one of the built-in models or the user's own `package.module:factory`."""
+class _Models(Axis[Any]):
+    """A model may also be a plain function, whose arguments are its keys."""
 
-    name: str = "cnn"
-    width: int | None = Field(default=None, ge=1, le=4096, description="channels of the first layer; none: 32 or 64")
-    norm: Literal["batch", "group"] | None = Field(
-        default=None,
-        description="normalisation in resnet18; none: BatchNorm; group: GroupNorm, which keeps no statistics",
-    )
+    def find(self, name: str) -> Any:
+        if self.is_own(name):
+            factory = import_object(name, self.path)
+            if not callable(factory):
+                raise UserError(f"model.name = '{name}' is not callable; give a function or class that makes a module")
+            return factory
+        return super().find(name)
 
-    start: str | None = Field(
-        default=None, description="safetensors file of the weights before round 1; none: random ones, by the seed"
-    )
+    def config(self, name: str) -> type[Section]:
+        factory = self.find(name)
+        own = getattr(factory, "Config", None)
+        if not (isinstance(own, type) and issubclass(own, ModelConfig)):
+            own = keys_of(factory)
+        return renamed(own, self.key, name) if self.is_own(name) else own
+
+
+AXIS = _Models("model", nn.Module, MODELS, default="cnn")  # pyright: ignore[reportArgumentType]
 
 
 def build(config: ModelConfig, image_shape: tuple[int, int, int], num_classes: int, seed: Seed) -> nn.Module:
     """Make a model on the CPU with initial weights that depend on `seed` alone.
 
-    A user's factory is called as `factory(image_shape=…, num_classes=…)`, with `width=…` or `norm=…` where it is set.
+    Its factory is called as `factory(image_shape=…, num_classes=…)`, and with its own keys.
     """
-    factory = _factory(config.name)
-    if config.name == "cnn" and min(image_shape[1:]) < 4:
-        raise UserError(f"model.name = 'cnn' needs images of at least 4×4 pixels, not {image_shape[1:]}")
-    if config.name == "cnn" and config.norm is not None:
-        raise UserError(f"model.norm = '{config.norm}': the model 'cnn' has no normalisation; 'resnet18' has")
-    extra = {key: value for key in ("width", "norm") if (value := getattr(config, key)) is not None}
+    factory = AXIS.find(config.name)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed.value & (2**63 - 1))
         try:
-            module = factory(image_shape=image_shape, num_classes=num_classes, **extra)
+            module = factory(image_shape=image_shape, num_classes=num_classes, **config.own_keys())
         except UserError:
             raise
         except Exception as error:
@@ -70,21 +72,6 @@ def build(config: ModelConfig, image_shape: tuple[int, int, int], num_classes: i
     module.reads_channels_last = _reads_channels_last(module, image_shape)  # pyright: ignore[reportArgumentType]
     module.mixes_samples = _mixes_samples(module, image_shape)  # pyright: ignore[reportArgumentType]
     return module
-
-
-def _factory(name: str) -> Callable[..., object]:
-    if name in MODELS:
-        return MODELS[name]
-    if ":" not in name:
-        known = ", ".join(MODELS)
-        raise UserError(
-            f"model.name = '{name}' is unknown; choose {known} or your own package.module:factory"
-            + nearest(name, list(MODELS))
-        )
-    factory = import_object(name, "model.name")
-    if not callable(factory):
-        raise UserError(f"model.name = '{name}' is not callable; give a function or class that makes a module")
-    return factory
 
 
 def _check_output(name: str, module: nn.Module, image_shape: tuple[int, ...], num_classes: int) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import cast
+from typing import Literal, cast
 
+from pydantic import Field
 from torch import Tensor, nn
 
+from fednoil.models.base import ModelConfig
 from fednoil.models.layers import Norm, branch, conv_norm_relu
+from fednoil.plugins import About
 
 
 def _conv3(inputs: int, outputs: int, stride: int = 1) -> nn.Conv2d:
@@ -41,8 +44,19 @@ class BasicBlock(nn.Module):
         return conv_norm_relu(out, self.conv2, self.bn2, residual=x)
 
 
+class ResNet18Config(ModelConfig):
+    name: Literal["resnet18"] = "resnet18"
+    width: int = Field(default=64, ge=1, le=4096, description="channels of the first layer")
+    norm: Literal["batch", "group"] = Field(
+        default="batch", description="normalisation: BatchNorm, or GroupNorm, which keeps no statistics"
+    )
+
+
 class ResNet18(nn.Module):
     """Eight basic blocks of 64, 128, 256, 512 channels: 11,173,962 parameters for 3 channels, 10 classes."""
+
+    Config = ResNet18Config
+    about = About(title="Eight blocks of two convolutions, with the stem for small images")
 
     def __init__(
         self, image_shape: tuple[int, int, int], num_classes: int, width: int = 64, norm: str = "batch"

@@ -87,7 +87,7 @@ def load_model(path: Path, trusted: tuple[str, ...] = (), device: torch.device |
     try:
         values = {s: dict(about["config"].get(s, {})) for s in _READ}
         _check_trust(values, trusted, path)
-        values = {s: {k: v for k, v in keys.items() if v is not None} for s, keys in in_todays_keys(values).items()}
+        values = {s: {k: v for k, v in keys.items() if v is not None} for s, keys in values.items()}
         image_shape = tuple(int(n) for n in about["image_shape"])
         class_names = tuple(str(n) for n in about["class_names"])
         normalisation = (tuple(map(float, about["mean"])), tuple(map(float, about["std"])))

@@ -211,11 +211,9 @@ def completed(raw: dict[str, Any]) -> dict[str, Any]:
     """A run's configuration with all keys. Code of a user's own that it names is not imported: runs travel."""
     lost = lost_settings(raw)
     raw = in_todays_keys(raw)
-    own = {key.split(".")[0] for key in own_code(raw)} - {"model"}
-    own = {section: raw[section] for section in own}
-    values = load_config({**raw, **{section: {} for section in own}}).model_dump(mode="json")
-    more = (own, lost)
-    return values | {section: {**values[section], **keys} for of in more for section, keys in of.items()}
+    own = {key.split(".")[0]: raw[key.split(".")[0]] for key in own_code(raw)}
+    values = load_config({**raw, **{section: {} for section in own}}).model_dump(mode="json") | own
+    return values | {section: {**values[section], **keys} for section, keys in lost.items()}
 
 
 def _curves(records: list[RoundRecord]) -> dict[str, np.ndarray]:

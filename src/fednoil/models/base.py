@@ -1,0 +1,48 @@
+"""The keys of a model: those that all have, and those of a factory without a configuration of its own."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from pydantic import Field, create_model
+
+from fednoil.section import Section
+
+GIVEN = ("image_shape", "num_classes")  # what a factory is called with besides its keys
+_PLAIN = (bool, int, float, str, type(None))
+
+
+class ModelConfig(Section):
+    """The keys every model has. All others are given to its factory as they are called."""
+
+    name: str = Field(default="cnn", description="which network")
+    start: str | None = Field(
+        default=None, description="safetensors file of the weights before round 1; none: random ones, by the seed"
+    )
+
+    def own_keys(self) -> dict[str, Any]:
+        """What the factory is given: the keys that not every model has."""
+        return {key: getattr(self, key) for key in type(self).model_fields if key not in ModelConfig.model_fields}
+
+
+@cache
+def keys_of(factory: Callable[..., object]) -> type[ModelConfig]:
+    """The configuration of a user's plain function or class: its arguments are its keys, if a file can hold them."""
+    fields: dict[str, Any] = {}
+    for name, argument in _arguments(factory).items():
+        plain = isinstance(argument.default, _PLAIN) or argument.default is argument.empty
+        if name in GIVEN or argument.kind not in (argument.POSITIONAL_OR_KEYWORD, argument.KEYWORD_ONLY) or not plain:
+            continue
+        kind = argument.annotation if argument.annotation in _PLAIN else Any
+        fields[name] = (kind, ... if argument.default is argument.empty else argument.default)
+    return create_model("ModelConfig", __base__=ModelConfig, **fields)
+
+
+def _arguments(factory: Callable[..., object]) -> dict[str, inspect.Parameter]:
+    try:
+        return dict(inspect.signature(factory, eval_str=True).parameters)
+    except (NameError, TypeError, ValueError):  # annotations that don't evaluate, or no signature at all
+        return {}
