@@ -179,7 +179,7 @@ def test_a_full_gpu_leaves_a_plan_without_an_estimate(monkeypatch: pytest.Monkey
 def test_work_is_samples_times_epochs() -> None:
     config = load_config(preset("paper/fashion-mnist/iid/symmetric-high/fedavg"))
     assert work_of(config) == 150 * 30 * 6 * 600
-    assert kind_of(config) == ("cnn", "32", "fedavg", "erm")
+    assert kind_of(config) == ("cnn", "{'width': 32}", "fedavg", "erm")
     pooled = load_config(preset("paper/fashion-mnist/iid/symmetric-high/centralized+dividemix"))
     assert work_of(pooled) == 300 * 20 * 600
 
