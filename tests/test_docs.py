@@ -218,6 +218,8 @@ def unknown_keys(text: str, path: Path) -> list[str]:
     sections = "|".join(keys())
     pairs = [p for code in spans(text) for p in re.findall(rf"(?<![\w./])({sections})\.([a-z_]+)(?![\w.(/:])", code)]
     pairs = [(section, key) for section, key in pairs if key not in SUFFIXES]
+    # In text about Python `run.model` is a Run's.
+    pairs = [(section, key) for section, key in pairs if section != "run" or not hasattr(fednoil.Run, key)]
     for line in code_lines(text):
         own = set(
             re.findall(r"--set +(\w+)\.(?:name|kind|levels)=\w+:", line)

@@ -20,13 +20,13 @@ from conftest import assert_same
 from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
 from loop_grid import LoopGrid, federate, partitions
 
+from fednoil.api import compare
 from fednoil.config import load_config, to_toml
 from fednoil.errors import UserError
 from fednoil.experiment import make_experiment
 from fednoil.flower.messages import BadMessage, Body, Form, pack, unpack
 from fednoil.flower.server import Assignment, play
 from fednoil.learners import LEARNERS, fednoil_plus
-from fednoil.records.compare import describe
 from fednoil.runner import Silent, run
 from fednoil.servers import SERVERS
 from fednoil.tensors import read_tensors
@@ -85,7 +85,7 @@ def test_a_federation_ends_with_the_simulators_weights(
         if server != "apfl":  # whose clients' own models are on the nodes
             assert ours["test_accuracy"] == theirs["test_accuracy"]
         assert "mean_alpha" not in ours
-    assert describe(tmp_path / "federated")["finished"]
+    assert compare(tmp_path / "federated").rows[0]["finished"]
 
 
 def test_the_run_folder_says_how_it_was_made(federated: Values, tmp_path: Path) -> None:

@@ -17,9 +17,9 @@ pytest.importorskip("flwr")
 from flwr.app import Message
 from loop_grid import LoopGrid, federate
 
+from fednoil.api import compare
 from fednoil.config import load_config
 from fednoil.errors import UserError
-from fednoil.records.compare import describe
 
 Values = dict[str, Any]
 
@@ -104,7 +104,7 @@ def test_sites_agree_by_names_and_are_tested_on_what_they_hold_out(own: Values, 
     allowed = {"numbers": {"right", "samples", "loss"}}
     assert all({n: set(r) for n, r in reply.content.items()} == allowed for reply in replies)
     assert not (tmp_path / "run" / "noise.parquet").exists()
-    row = describe(tmp_path / "run")
+    (row,) = compare(tmp_path / "run").rows
     assert row["finished"]
     assert row["setting"] == "own data of 3 sites"
     again = federate(load_config(own), tmp_path / "run", LoopGrid(site_nodes(tmp_path, data)), resume=True)

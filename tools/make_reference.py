@@ -199,34 +199,56 @@ def _cell(text: str) -> str:
 
 
 def api() -> str:
-    """What `fednoil` offers, with signatures and docstrings."""
-    lines = [API.rstrip()]
-    for name in getattr(fednoil, "__all__", ()):
+    """What `fednoil` offers: the functions with their signatures, then the classes of what they return."""
+    lines, names = [API.rstrip()], [name for name in getattr(fednoil, "__all__", ()) if not name.startswith("__")]
+    for name in sorted(names, key=lambda name: inspect.isclass(getattr(fednoil, name))):
         found = getattr(fednoil, name)
-        if name.startswith("__") or inspect.ismodule(found):
-            continue
-        shown = f"fednoil.{name}{_signature(found)}" if callable(found) else f"fednoil.{name}"
-        lines += ["", f"## `{name}`", "", "```python", shown, "```", "", inspect.getdoc(found) or ""]
-        if inspect.isclass(found):
+        lines += ["", f"## `{name}`", ""]
+        if not inspect.isclass(found):
+            lines += ["```python", f"def {name}{_signature(found)}: ...", "```", ""]
+        lines += [_listed(inspect.getdoc(found) or "")]
+        if inspect.isclass(found) and found is not fednoil.Config:
             lines += _members(found)
     return "\n".join(lines) + "\n"
 
 
+def _listed(about: str) -> str:
+    """A docstring whose arguments are a list."""
+    lines: list[str] = []
+    for line in about.splitlines():
+        if line.startswith("        "):
+            lines[-1] += f" {line.strip()}"
+        elif line.startswith("    "):
+            name, _, text = line.strip().partition(": ")
+            lines.append(f"- `{name}`: {text}")
+        else:
+            lines += [line, ""] if line in ("Args:", "Raises:") else [line]
+    return "\n".join(lines)
+
+
 def _members(cls: type) -> Iterator[str]:
-    """The documented methods and properties of a class."""
+    """The documented methods and properties of a class that a user calls."""
     for name, value in vars(cls).items():
         about = inspect.getdoc(value.func if hasattr(value, "func") else value)
-        if name.startswith("_") or not about or not (callable(value) or hasattr(value, "__get__")):
+        if name.startswith("_") or not about or isinstance(value, classmethod) or not hasattr(value, "__get__"):
             continue
         signature = _signature(value) if inspect.isfunction(value) else ""
         yield from ("", f"- `.{name}{signature}`: {' '.join(about.split())}")
 
 
 def _signature(found: Any) -> str:
-    try:
-        return str(inspect.signature(found)).replace("'", "")
-    except (TypeError, ValueError):
-        return ""
+    """The parameters with their types and defaults, as they are written."""
+    parts = []
+    signature = inspect.signature(found)
+    for name, parameter in signature.parameters.items():
+        if name == "self":
+            continue
+        if parameter.kind is parameter.KEYWORD_ONLY and not any(part.startswith("*") for part in parts):
+            parts.append("*")
+        star = "*" if parameter.kind is parameter.VAR_POSITIONAL else ""
+        default = "" if parameter.default is parameter.empty else f" = {parameter.default!r}"
+        parts.append(f"{star}{name}: {parameter.annotation}{default}")
+    return f"({', '.join(parts)}) -> {signature.return_annotation}"
 
 
 PAGES: dict[str, typing.Callable[[], str]] = {

@@ -16,8 +16,9 @@ from torch import nn
 from fednoil import manifest, models, noise, partition, schedules
 from fednoil import sampling as samplings
 from fednoil.config.schema import Config
-from fednoil.data import load
+from fednoil.data import load, normalised
 from fednoil.data.dataset import Dataset
+from fednoil.data.given import Given
 from fednoil.errors import UserError
 from fednoil.executors.base import Executor
 from fednoil.executors.cuda import CudaGraphs
@@ -54,6 +55,7 @@ class Setting:
     labels: Labels
     truth: Truth
     validation: Validation | None = field(default=None, kw_only=True)
+    names: tuple[str, ...] = field(default=(), kw_only=True)  # of the clients; () where they have numbers alone
 
     @property
     def num_clients(self) -> int:
@@ -65,9 +67,8 @@ class Setting:
         held = self.validation
         if held is not None:
             held = Validation((np.concatenate(held.parts),), (np.concatenate(held.given),))
-        return replace(
-            self, parts=(np.concatenate(self.parts),), labels=labels, truth=self.truth.pooled(), validation=held
-        )
+        parts, truth = (np.concatenate(self.parts),), self.truth.pooled()
+        return replace(self, parts=parts, labels=labels, truth=truth, validation=held, names=())
 
     def with_validation(self, share: float, seed: Seed) -> Setting:
         """Keep `share` of each client's samples, drawn at random, out of what it trains on."""
@@ -104,13 +105,11 @@ class Sites(Setting):
     """The setting of a federation: who takes part and how many samples each has. Their images and labels are not
     here, nor is anything known of their noise."""
 
-    names: tuple[str, ...]
-
     @classmethod
     def of(cls, dataset: Dataset, names: Sequence[str], sizes: Sequence[int]) -> Sites:
         """Sites called `names` with `sizes` samples; of `dataset` only classes, shape and normalisation are used."""
         parts = tuple(np.broadcast_to(np.int64(0), (size,)) for size in sizes)  # lengths that take no memory
-        return cls(dataset, parts, Labels(()), Truth(None), tuple(names))
+        return cls(dataset, parts, Labels(()), Truth(None), names=tuple(names))
 
     def pooled(self) -> Setting:
         raise UserError("server.name = 'centralized' pools the clients' data, which never leave them in a federation")
@@ -134,6 +133,7 @@ class Experiment:
     sampling: Sampling
     template: nn.Module
     seed: Seed
+    given: Given | None = None  # the data, where a program has handed them over
 
     def initial_model(self) -> Tensors:
         """The tensors of all shared networks before round 1.
@@ -183,23 +183,28 @@ class Experiment:
         )
 
 
-def make_setting(config: Config, data_dir: Path | None, seed: Seed) -> Setting:
+def make_setting(config: Config, data_dir: Path | None, seed: Seed, given: Given | None = None) -> Setting:
     """Load the data, deal it to clients, spoil their labels and keep some for validation."""
-    setting = _make_setting(config, load(config.data, data_dir), seed)
+    dataset = load(config.data, data_dir) if given is None else normalised(given.dataset, config.data)
+    setting = _make_setting(config, dataset, seed, given or Given(dataset))
     return setting.with_validation(config.data.validation, seed) if config.data.validation else setting
 
 
-def _make_setting(config: Config, dataset: Dataset, seed: Seed) -> Setting:
+def _make_setting(config: Config, dataset: Dataset, seed: Seed, given: Given) -> Setting:
     read = noise.KIND_AXIS.find(config.noise.kind).read(config.noise, dataset)
     if read is not None:
         return Setting(dataset, *read)
-    parts = partition.partition(dataset.train.labels, dataset.num_classes, config.partition, seed)
-    return Setting(dataset, parts, *noise.apply(dataset, parts, config.noise, seed))
+    parts = given.parts() or partition.partition(dataset.train.labels, dataset.num_classes, config.partition, seed)
+    labels, truth = noise.apply(dataset, parts, config.noise, seed)
+    if given.true_labels is not None:
+        truth = Truth(tuple(given.true_labels[part] for part in parts))
+    return Setting(dataset, parts, labels, truth, names=given.names)
 
 
-def make_experiment(config: Config, data_dir: Path | None = None) -> Experiment:
+def make_experiment(config: Config, data_dir: Path | None = None, given: Given | None = None) -> Experiment:
     """Resolve a configuration; everything random depends on `run.seed` alone."""
-    return assemble(config, make_setting(config, data_dir, Seed(config.run.seed)))
+    setting = make_setting(config, data_dir, Seed(config.run.seed), given)
+    return replace(assemble(config, setting), given=given)
 
 
 def assemble(config: Config, setting: Setting) -> Experiment:

@@ -14,6 +14,7 @@ import torch
 
 from fednoil import metrics, rounds
 from fednoil.config.schema import Config
+from fednoil.data.given import ARRAYS, Given
 from fednoil.errors import Diverged, UserError, full_gpu, gpu_is_full
 from fednoil.executors.base import Executor, Progress
 from fednoil.experiment import Experiment, make_executor, make_experiment, pick_device, pick_precision
@@ -34,6 +35,8 @@ class Reporter(Protocol):
     def round(self, record: RoundRecord) -> None: ...
 
     def finish(self, summary: dict[str, Any], folder: Path | None) -> None: ...
+
+    def close(self) -> None: ...
 
 
 class Silent:
@@ -76,12 +79,16 @@ class Engine(Protocol):
 
 @dataclass(frozen=True)
 class Simulation:
-    """All clients in this process."""
+    """All clients in this process; `given` are data that have no name."""
 
     data_dir: Path | None = None
+    given: Given | None = None
 
     def experiment(self, config: Config, out: Path | None, *, going_on: bool) -> Experiment:
-        return make_experiment(config, self.data_dir)
+        given = self.given
+        if given is None and config.data.name == ARRAYS and going_on and out is not None:
+            given = Given.load(out)
+        return make_experiment(config, self.data_dir, given)
 
     def executor(self, experiment: Experiment, out: Path | None, device: torch.device) -> Executor:
         return make_executor(experiment, device)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from fednoil.audit import estimate, files, page, peer
 from fednoil.audit.cases import Cases
@@ -15,7 +16,7 @@ from fednoil.seeds import Seed
 
 METHODS = {"channel": estimate.estimate, "cleanlab": peer.estimate}
 
-__all__ = ["METHODS", "estimates", "run_audit"]
+__all__ = ["METHODS", "estimates", "run_audit", "write"]
 
 
 def estimates(cases: Cases, method: str = "channel") -> list[Estimate]:
@@ -41,8 +42,13 @@ def run_audit(cases: Cases, out: Path, method: str = "channel") -> dict[str, Any
     """Estimate, and write the results and their page to `out`; returns the summary."""
     found = estimates(cases, method)
     table, summary = files.make_table(cases, found), files.summarise(cases, found, method)
+    write(cases, table, summary, out)
+    return summary
+
+
+def write(cases: Cases, table: pa.Table, summary: dict[str, Any], out: Path) -> None:
+    """Write the results and their page."""
     out.mkdir(parents=True, exist_ok=True)
     (out / files.SUMMARY).unlink(missing_ok=True)  # its presence says that the audit is complete
     page.write_page(out, table, summary, cases.images)
     files.write_audit(out, table, summary)
-    return summary

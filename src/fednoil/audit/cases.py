@@ -18,6 +18,7 @@ from fednoil import evidence
 from fednoil.config.loading import load_config
 from fednoil.data import SITES
 from fednoil.data.folder import folder_name
+from fednoil.data.given import ARRAYS, Given
 from fednoil.data.items import Items, read_items, readable
 from fednoil.data.sources import locate
 from fednoil.errors import UserError
@@ -70,12 +71,18 @@ class Cases:
 
 def of_run(path: Path, client: int | None, data_dir: Path | None, device: torch.device) -> Cases:
     """The clients of a run, or one of them, by the run's last checkpoint."""
-    experiment, state = load_run(path, data_dir)
+    return of_state(*load_run(path, data_dir), client, device, str(path))
+
+
+def of_state(
+    experiment: Experiment, state: RunState, client: int | None, device: torch.device, where: str = "the run"
+) -> Cases:
+    """The clients of an experiment, or one of them, by its state after some rounds."""
     setting, dataset = experiment.setting, experiment.setting.dataset
     if client is not None and not 0 <= client < setting.num_clients:
-        raise UserError(f"--client {client}: {path} has the clients 0 to {setting.num_clients - 1}")
+        raise UserError(f"--client {client}: {where} has the clients 0 to {setting.num_clients - 1}")
     bundle, true = final_bundle(experiment, state, device), open_truth(setting.truth)
-    items = item_names(dataset.name, len(dataset.train))
+    items = _items(experiment)
     unfinished, accuracy = _unfinished(experiment, state), known_accuracy(state)
     cases = []
     for k in range(setting.num_clients) if client is None else [client]:
@@ -83,7 +90,7 @@ def of_run(path: Path, client: int | None, data_dir: Path | None, device: torch.
         names = tuple(items[row] for row in index)
         cases.append(
             Case(
-                str(k),
+                setting.names[k] if setting.names else str(k),
                 names,
                 index,
                 setting.labels.given[k],
@@ -145,7 +152,8 @@ def load_run(path: Path, data_dir: Path | None = None) -> tuple[Experiment, RunS
             f"{path} is a federation's run, whose labels stayed with the nodes; each node has its audit in its own "
             "folder, or makes one with --data and --model"
         )
-    experiment = make_experiment(config, data_dir)
+    given = Given.load(path) if config.data.name == ARRAYS else None
+    experiment = make_experiment(config, data_dir, given)
     checkpoints = Checkpoints(path / CHECKPOINT, hashes_of(experiment))
     if not checkpoints.exists():
         raise UserError(
@@ -209,6 +217,15 @@ def duplicates(items: Sequence[str], images: Sequence[np.ndarray] | np.ndarray) 
 def _look(model: LoadedModel, images: np.ndarray) -> torch.Tensor:
     pixels = torch.from_numpy(images)
     return torch.cat([model.probabilities(pixels[rows]) for rows in chunks(len(pixels), pixels)])
+
+
+def _items(experiment: Experiment) -> list[str]:
+    """What the rows of the training set are called; samples that a program gave client by client have the number that
+    they have there."""
+    given, dataset = experiment.given, experiment.setting.dataset
+    if given is not None and given.sizes:
+        return [str(place) for size in given.sizes for place in range(size)]
+    return item_names(dataset.name, len(dataset.train))
 
 
 def item_names(data: str, count: int) -> list[str]:

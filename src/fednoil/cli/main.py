@@ -91,9 +91,9 @@ def run(
     """Run an experiment and record it in a folder."""
     if tied:
         stop_with_standard_input()
+    from fednoil.api.running import run as run_experiment
     from fednoil.reporters import Bars, JsonLines, Plain
     from fednoil.runner import Silent
-    from fednoil.runner import run as run_experiment
 
     if resume and force:
         raise UserError("--resume and --force exclude each other: go on with the run, or start over")
@@ -115,12 +115,10 @@ def run(
     elif not quiet:
         reporter = Bars(console) if console.is_terminal else Plain(console)
     try:
-        run_experiment(config, folder, reporter, data_dir=data_dir, resume=resume, force=force)
+        run_experiment(config, out=folder, data_dir=data_dir, resume=resume, force=force, progress=reporter)
     except Stopped as stop:
         stop.hint = how_to_go_on(folder)
         raise
-    finally:
-        reporter.close()
 
 
 @app.command()

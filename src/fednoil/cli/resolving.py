@@ -21,25 +21,20 @@ def resolve(
     seeds: bool = False,
 ) -> tuple[Any, Path]:
     """The configuration and the folder that the arguments of `run` ask for; with `seeds` the folder of several runs."""
-    from fednoil.config import is_preset, load_config, merge, parse_set, preset, read_toml
+    from fednoil.api.running import resolve as resolved
+    from fednoil.config import parse_set
+    from fednoil.config.source import is_file
     from fednoil.records.older import read_current
 
     register_study()
     changes = parse_set(assignments)
-    if seed is not None:
-        changes.setdefault("run", {})["seed"] = seed
-    if device is not None:
-        changes.setdefault("run", {})["device"] = device
-    is_file = source is not None and not is_preset(source) and (source.endswith(".toml") or Path(source).is_file())
     if source is None and resume and out is not None:
-        base = read_current(_own_config(out, seeds))
-    elif is_file:
-        base = read_toml(Path(str(source)))
+        base: Any = read_current(_own_config(out, seeds))
     else:
-        base = preset(source or "demo")
-    config = load_config(merge(base, changes))
+        base = source or "demo"
+    config, _ = resolved(base, changes, seed=seed, device=device)
     if out is None:
-        name = Path(str(source)).stem if is_file else (source or "demo").replace("/", "-")
+        name = Path(str(source)).stem if source and is_file(source) else (source or "demo").replace("/", "-")
         of_seed = "" if config.run.seed == 0 else f"-seed{config.run.seed}"
         out = Path("runs") / f"{name}{'-seeds' if seeds else of_seed}"
     return config, out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +14,8 @@ from pydantic import Field
 from fednoil.data import cache
 from fednoil.data.arrays import read_mini
 from fednoil.data.dataset import Dataset, Split
-from fednoil.data.decoded import Decoded, check_classes
+from fednoil.data.decoded import Decoded, assemble, check_classes
+from fednoil.data.given import ARRAYS
 from fednoil.data.sources import (
     FASHION_NORMALISATION,
     KNOWN,
@@ -29,6 +31,7 @@ from fednoil.errors import UserError
 from fednoil.section import Section
 
 __all__ = [
+    "ARRAYS",
     "OWN_FORMS",
     "SITES",
     "DataConfig",
@@ -38,6 +41,8 @@ __all__ = [
     "catalogue",
     "is_own",
     "load",
+    "normalised",
+    "of_arrays",
 ]
 
 # A channel that is the same in every training image has no spread to divide by.
@@ -80,9 +85,16 @@ def load(config: DataConfig, data_dir: Path | None = None, *, site: bool = False
     """
     if config.name == SITES:
         raise UserError(f"data.name = '{SITES}' means the data of a federation's sites: `fednoil federation run`")
+    if config.name == ARRAYS:
+        raise UserError(f"data.name = '{ARRAYS}' means data that a program gives: fednoil.run(data=...) in Python")
     dataset = _load(config.name, data_dir)
     if not site:
         check_classes(config.name, dataset.train.labels, dataset.class_names)
+    return normalised(dataset, config)
+
+
+def normalised(dataset: Dataset, config: DataConfig) -> Dataset:
+    """The dataset with the mean and std that `config` asks for, else with its own."""
     channels = dataset.image_shape[0]
     for key, values in (("mean", config.mean), ("std", config.std)):
         if values is not None and len(values) != channels:
@@ -130,6 +142,21 @@ def _load(name: str, data_dir: Path | None) -> Dataset:
     if entry is not None:
         cache.store(entry, dataset)
     return dataset
+
+
+def of_arrays(
+    train: tuple[np.ndarray, np.ndarray],
+    test: tuple[np.ndarray, np.ndarray] | None,
+    class_names: Sequence[str] | None,
+) -> Dataset:
+    """A dataset of (images uint8 [N, C, H, W], labels [N]) that a program gives; without a test pair it has no test
+    images."""
+    empty = (train[0][:0], train[1][:0])
+    decoded = assemble("data", train, train if test is None else test, class_names)
+    if test is None:
+        decoded = dataclasses.replace(decoded, test=Split(*empty))
+    check_classes("data", decoded.train.labels, decoded.class_names)
+    return _dataset(ARRAYS, decoded, None)
 
 
 def _dataset(name: str, decoded: Decoded, normalisation: Normalisation | None) -> Dataset:

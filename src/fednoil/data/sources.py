@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fednoil.data import arrays, cifar, folder, idx, parquet
 from fednoil.data.decoded import Files
+from fednoil.data.given import ARRAYS
 from fednoil.errors import UserError, nearest
 
 MINI = "fashion-mnist-mini"
@@ -65,9 +66,10 @@ OWN_FORMS: dict[str, str] = {
 
 
 def is_own(name: str) -> bool:
-    """Whether `data.name` points at the user's own data (folder:, npz:, parquet:, or that of a federation's sites)."""
+    """Whether `data.name` points at the user's own data (folder:, npz:, parquet:, that of a federation's sites, or
+    given by a program)."""
     prefix, colon, _ = name.partition(":")
-    return (bool(colon) and prefix in OWN) or name == SITES
+    return (bool(colon) and prefix in OWN) or name in (SITES, ARRAYS)
 
 
 def places(name: str, data_dir: Path | None) -> list[Path]:

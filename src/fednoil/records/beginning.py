@@ -65,6 +65,8 @@ def begin(
     folder.rounds_file.unlink(missing_ok=True)
     folder.write_config(to_toml(experiment.config))
     folder.write_environment(made_with)
+    if experiment.given is not None:
+        experiment.given.save(folder.path)
     if has_manifest(experiment.setting):
         _write_noise(folder, experiment.setting)
     return rounds.start(experiment), []

@@ -1,41 +1,26 @@
-"""Runs side by side, from their folders."""
+"""What runs are called when they are put side by side."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fednoil import metrics
-from fednoil.config.loading import read_toml
-from fednoil.data import SITES
-from fednoil.errors import UserError
-from fednoil.records.folder import Roster, RunFolder
-from fednoil.records.older import in_todays_keys
+from fednoil.data import ARRAYS, SITES
+from fednoil.records.folder import Roster
 
 
-def describe(path: Path) -> dict[str, Any]:
-    """One row of a comparison; an unfinished run is summarised as far as it got."""
-    folder = RunFolder(path)
-    folder.check_is_run(" (no config.toml)")
-    values = in_todays_keys(read_toml(path / "config.toml"))
-    finished = (path / "summary.json").is_file()
-    summary = folder.summary() if finished else _so_far(folder)
+def described(
+    values: dict[str, Any], roster: Roster | None, summary: Mapping[str, Any], finished: bool
+) -> dict[str, Any]:
+    """What a run with this configuration and summary is, in a comparison's columns."""
     return {
-        "run": str(path),
         "method": method_name(values),
-        "setting": setting_name(values, folder.roster()),
+        "setting": setting_name(values, roster),
         "seed": values.get("run", {}).get("seed", 0),
         "finished": finished,
         **{k: v for k, v in summary.items() if not k.endswith("_hash") and k != "per_class_accuracy"},
     }
-
-
-def _so_far(folder: RunFolder) -> dict[str, Any]:
-    """The summary of the rounds there are."""
-    records = folder.records()
-    if not records:
-        raise UserError(f"{folder.path} has no finished round yet")
-    return metrics.summarise(records, ())
 
 
 def method_name(values: dict[str, Any]) -> str:
@@ -51,6 +36,8 @@ def setting_name(values: dict[str, Any], roster: Roster | None = None) -> str:
     """Data, partition and noise in a few words; of a federation's sites, which share none of these, how many."""
     if values.get("data", {}).get("name") == SITES:
         return "own data of " + (f"{len(roster.founders)} sites" if roster else "sites")
+    if values.get("data", {}).get("name") == ARRAYS:
+        return f"arrays, {values.get('partition', {}).get('clients', '?')} clients"
     noise = values.get("noise", {})
     kind, levels = noise.get("kind", "none"), noise.get("levels", "groups")
     if levels != "groups":

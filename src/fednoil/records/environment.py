@@ -35,8 +35,13 @@ def package_version(name: str) -> str | None:
 
 
 def _command() -> list[str]:
-    """How this process was called; a process that Flower started has a secret among its arguments."""
-    return [] if "flwr" in Path(sys.argv[0]).name else ["fednoil", *sys.argv[1:]]
+    """How this process was called; of a program that isn't the command only its name, as its arguments may hold
+    secrets: Flower's do."""
+    program = Path(sys.argv[0])
+    if "flwr" in program.name:
+        return []
+    is_command = program.stem == "fednoil" or program.parts[-2:] == ("fednoil", "__main__.py")
+    return ["fednoil", *sys.argv[1:]] if is_command else [program.name]
 
 
 def environment(

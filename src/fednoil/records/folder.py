@@ -12,6 +12,7 @@ from typing import IO, Any
 
 from fednoil.config.loading import read_toml
 from fednoil.config.schema import Config
+from fednoil.data.given import FILE as GIVEN_DATA
 from fednoil.errors import UserError
 from fednoil.files import naming, write_bytes
 from fednoil.history import RoundRecord
@@ -141,7 +142,7 @@ class RunFolder:
             with contextlib.suppress(OSError):  # somebody else's file is in it
                 checkpoint.rmdir()
         self.clear_events()
-        for name in (CONFUSION, ROSTER, *reversed(FILES)):
+        for name in (CONFUSION, ROSTER, GIVEN_DATA, *reversed(FILES)):
             (self.path / name).unlink(missing_ok=True)
 
     def clear_events(self) -> None:
@@ -154,7 +155,7 @@ class RunFolder:
 
     def sweep(self) -> None:
         """Remove half-written files that a killed run has left."""
-        for name in (CONFUSION, ROSTER, *FILES):
+        for name in (CONFUSION, ROSTER, GIVEN_DATA, *FILES):
             (self.path / f"{name}.part").unlink(missing_ok=True)
 
     def append_round(self, record: RoundRecord) -> None:

@@ -40,6 +40,7 @@ class LoadedModel:
     tensors: Tensors
     class_names: tuple[str, ...]
     image_shape: tuple[int, int, int]
+    normalisation: tuple[tuple[float, ...], tuple[float, ...]]  # mean and std a channel
     accuracy: float | None = None  # on its run's test set, in percent
     per_class: tuple[float | None, ...] = ()  # and on each class's images there, None where it had none
 
@@ -117,7 +118,7 @@ def load_model(path: Path, trusted: tuple[str, ...] = (), device: torch.device |
     if len(networks) == 1:
         tensors = {f"{networks[0]}/{name}": t for name, t in tensors.items()}
     _check_shapes(path, bench, tensors)
-    return LoadedModel(bench, tensors, class_names, image_shape, accuracy, per_class)
+    return LoadedModel(bench, tensors, class_names, image_shape, normalisation, accuracy, per_class)
 
 
 def class_names(path: Path) -> tuple[str, ...]:

@@ -17,11 +17,11 @@ from fednoil import metrics, rounds
 from fednoil.config.schema import Config
 from fednoil.errors import UserError
 from fednoil.executors.base import Executor
-from fednoil.experiment import Experiment, predicted_labels
+from fednoil.experiment import Experiment, pick_device, pick_precision, predicted_labels
 from fednoil.history import RoundRecord
 from fednoil.records.beginning import begin, check, has_manifest
 from fednoil.records.checkpoint import Checkpoints
-from fednoil.records.environment import note, slower_noted
+from fednoil.records.environment import environment, note, slower_noted
 from fednoil.records.events import EventFiles
 from fednoil.records.folder import CHECKPOINT, RunFolder
 from fednoil.records.model_file import save_model
@@ -204,6 +204,25 @@ class InFolder(Store):
     def close(self) -> None:
         if self._events is not None:
             self._events.close()
+
+    def keep(self, played: Store) -> None:
+        """Write a run that was played elsewhere, finished or not."""
+        assert played.experiment is not None
+        assert played.state is not None
+        config, device = played.experiment.config, pick_device(played.experiment.config.run.device)
+        self.check(config)
+        with self.held(config):
+            hashes = hashes_of(played.experiment)
+            self.finished(played.experiment, hashes, behind=False)
+            now = environment(device, pick_precision(config.run.precision, device)) | hashes
+            self.begin(played.made_with or now)
+            for record in played.records:
+                self.folder.append_round(record)
+            self.records, self.state = list(played.records), played.state
+            if self.records:
+                self._save()
+            if played.summary is not None:
+                self.end(played.summary, device)
 
 
 def hashes_of(experiment: Experiment) -> dict[str, str]:

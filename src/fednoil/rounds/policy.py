@@ -57,6 +57,8 @@ class Policy:
 
     def evaluate(self, after: RunState) -> Evaluation | None:
         """How good the model is after a round; None: not known. Beside an average over rounds also the last model."""
+        if not len(self.experiment.setting.dataset.test):
+            return None
         found = evaluate(self.experiment, self.executor, after.final, after.keep, after.round_idx)
         if not after.average:
             return found

@@ -1,0 +1,103 @@
+"""An audit as Python sees it: which labels are wrong, and how many of each client's."""
+
+from __future__ import annotations
+
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import torch
+
+from fednoil.api.table import Table
+from fednoil.api.words import in_python
+from fednoil.audit import METHODS, estimates, files, write
+from fednoil.audit.cases import Cases, of_state
+from fednoil.errors import UserError
+from fednoil.experiment import Experiment
+from fednoil.rounds import RunState
+
+
+class Audit:
+    """What is thought of every given label, by the final model and the rounds before it."""
+
+    def __init__(self, cases: Cases, rows: pa.Table, summary: dict[str, Any]) -> None:
+        self._cases, self._rows, self._summary = cases, rows, summary
+
+    @classmethod
+    def of(
+        cls, experiment: Experiment, state: RunState, client: str | int | None, method: str, device: torch.device
+    ) -> Audit:
+        if method not in METHODS:
+            raise UserError(f"method = {method!r} is unknown; choose {' or '.join(METHODS)}")
+        cases = of_state(experiment, state, _number(experiment, client), device)
+        found = estimates(cases, method)
+        return cls(cases, files.make_table(cases, found), files.summarise(cases, found, method))
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """All figures, client by client, as an audit's summary.json has them; with true labels also how good it is."""
+        return self._summary
+
+    @property
+    def table(self) -> Table:
+        """One row a label, the most suspicious of each client first.
+
+        `client` and `sample` say which (the sample's place in the client's arrays, its number in the dataset, or its
+        file), `given` and `suggested` are class names, `p_wrong` is the chance that the given label is wrong and
+        `flagged` whether that is more likely than not. The other columns are what this rests on.
+        """
+        rows = self._rows.drop_columns(["index"])
+        names = ["sample" if name == "item" else name for name in rows.column_names]
+        rows = rows.rename_columns(names)
+        return Table(_numbers(_numbers(rows, "client"), "sample"))
+
+    @property
+    def flagged(self) -> Table:
+        """The rows of `table` that are flagged, the most suspicious first."""
+        rows = self.table.to_arrow()
+        return Table(rows.filter(rows.column("flagged")).sort_by([("p_wrong", "descending")]))
+
+    @property
+    def noise_ratios(self) -> dict[str | int, float]:
+        """The estimated share of wrong labels of each client, in 0..1."""
+        clients = _numbers(pa.table({"client": [entry["client"] for entry in self.summary["clients"]]}), "client")
+        ratios = [entry["noise_ratio"] for entry in self.summary["clients"]]
+        return dict(zip(clients.column("client").to_pylist(), ratios, strict=True))
+
+    @in_python
+    def save(self, path: str | Path, *, force: bool = False) -> Path:
+        """Write the audit to a folder, as `fednoil audit` does, with the page to look at images and decide; returns
+        that page."""
+        folder = Path(path)
+        files.check_out(folder, force)
+        write(self._cases, self._rows, self.summary, folder)
+        return folder / files.PAGE
+
+    def __repr__(self) -> str:
+        overall, count = self.summary["overall"], len(self.summary["clients"])
+        ratio = f"about {100 * overall['noise_ratio']:.1f} % of {overall['samples']:,} labels wrong"
+        return f"<fednoil.Audit of {count} client{'s' * (count > 1)}: {ratio}, {overall['flagged']:,} flagged>"
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        return f"<p><code>{escape(repr(self))}</code></p>{self.flagged._repr_html_()}"
+
+
+def _number(experiment: Experiment, client: str | int | None) -> int | None:
+    """The number of a client that is given by its name or number."""
+    names = experiment.setting.names
+    if client is None or (isinstance(client, int) and not names):
+        return client
+    if str(client) in names:
+        return names.index(str(client))
+    known = ", ".join(names[:10]) if names else f"0 to {experiment.setting.num_clients - 1}"
+    raise UserError(f"client = {client!r}: the clients are {known}{' …' if len(names) > 10 else ''}")
+
+
+def _numbers(rows: pa.Table, name: str) -> pa.Table:
+    """The table with a column of texts that are all whole numbers as numbers."""
+    texts = rows.column(name).to_pylist()
+    if not all(isinstance(text, str) and text.isdecimal() for text in texts):
+        return rows
+    return rows.set_column(rows.column_names.index(name), name, pa.array(map(int, texts), pa.int64()))

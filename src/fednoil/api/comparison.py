@@ -1,0 +1,163 @@
+"""Runs side by side: a table, a picture of their accuracies, Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fednoil.api.run import Run, read_run
+from fednoil.api.table import Table
+from fednoil.api.words import in_python
+from fednoil.errors import UserError
+from fednoil.figures.drawing import COLOURS, require_matplotlib
+from fednoil.records.compare import described, short_names
+from fednoil.report.places import METHOD_SECTIONS, SETTING_SECTIONS, differing, picked
+from fednoil.report.runs import completed
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+COLUMNS = {
+    "run": "run",
+    "method": "method",
+    "setting": "setting",
+    "keys": "differs in",
+    "seed": "seed",
+    "rounds": "rounds",
+    "final_accuracy": "final",
+    "best_accuracy": "best",
+    "last10_accuracy": "last 10",
+    "converged": "conv.",
+    "train_batches": "batches",
+    "wall_s": "s",
+}
+
+
+class Comparison:
+    """Several runs side by side. Accuracies are in percent."""
+
+    def __init__(self, runs: Sequence[Run], names: Sequence[str]) -> None:
+        self.runs = tuple(runs)
+        self.names = tuple(names)
+        self.rows: list[dict[str, Any]] = []  # all that is known of each run, for programs
+        for run, name in zip(self.runs, self.names, strict=True):
+            where = name if run.path is None else str(run.path)
+            self.rows.append({"run": where, **described(run._values, run._roster, run.summary, run.finished)})
+        for row, keys in zip(self.rows, self._keys(), strict=True):
+            row["keys"] = keys
+
+    @property
+    def common(self) -> dict[str, Any]:
+        """What all runs have in common of their setting, seed and rounds."""
+        return {k: self.rows[0][k] for k in ("setting", "seed", "rounds") if len({row[k] for row in self.rows}) == 1}
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """The columns of the table, by key: what is the same for all runs is left out."""
+        left_out = {*self.common, *([] if any(row["keys"] for row in self.rows) else ["keys"])}
+        return {key: heading for key, heading in COLUMNS.items() if key not in left_out}
+
+    @property
+    def title(self) -> str:
+        """What the accuracies are of."""
+        shared = [str(value) if key == "setting" else f"{key} {value}" for key, value in self.common.items()]
+        return "Test accuracy in percent" + "".join(f", {part}" for part in shared)
+
+    @property
+    def table(self) -> Table:
+        """One row a run: its method, accuracies, batches and seconds, and the keys in which it differs from others of
+        the same method."""
+        return Table.of([{key: row.get(key) for key in self.columns} for row in self.shown()])
+
+    def shown(self) -> list[dict[str, Any]]:
+        """The rows with names and keys as text."""
+        names = [n if run.finished else f"{n} (unfinished)" for n, run in zip(self.names, self.runs, strict=True)]
+        return [{**r, "run": n, "keys": ", ".join(r["keys"])} for r, n in zip(self.rows, names, strict=True)]
+
+    def to_markdown(self) -> str:
+        """The table in Markdown."""
+        return f"{self.title}:\n\n{self.table.to_markdown()}"
+
+    @in_python
+    def plot(self, x: str = "round", y: str = "test_accuracy", ax: Axes | None = None) -> Axes:
+        """Draw each run's accuracy by round, or other columns of `Run.history`; returns matplotlib's Axes."""
+        require_matplotlib()
+        from matplotlib import pyplot as plt
+
+        if ax is None:
+            _, ax = plt.subplots(figsize=(6, 4), layout="constrained")
+        drawn = 0
+        for place, (run, name) in enumerate(zip(self.runs, self.names, strict=True)):
+            columns = run.history.columns
+            if x not in columns or y not in columns:
+                continue
+            points = [(a, b) for a, b in zip(run.history[x], run.history[y], strict=True) if None not in (a, b)]
+            if points:
+                colour, style = COLOURS[place % len(COLOURS)], ("-", "--", ":")[place // len(COLOURS) % 3]
+                across, up = zip(*points, strict=True)
+                ax.plot(across, up, label=name, color=colour, linestyle=style, marker="o", markersize=3)
+                drawn += 1
+        if not drawn:
+            known = ", ".join(dict.fromkeys(c for run in self.runs for c in run.history.columns))
+            raise UserError(f"plot: no run has both '{x}' and '{y}'; the columns are {known}")
+        ax.set_xlabel(_AXES.get(x, x))
+        ax.set_ylabel(_AXES.get(y, y))
+        ax.grid(alpha=0.3)
+        ax.legend(frameon=False)
+        return ax
+
+    def _keys(self) -> list[list[str]]:
+        """Of each run the `section.key=value` that tell it from others of the same method's or setting's name."""
+        configs = [_completed(run) for run in self.runs]
+        found: list[list[str]] = [[] for _ in self.rows]
+        for name, sections in (("method", METHOD_SECTIONS), ("setting", (*SETTING_SECTIONS, "run", "federation"))):
+            for row, config, keys in zip(self.rows, configs, found, strict=True):
+                alike = [c for c, other in zip(configs, self.rows, strict=True) if other[name] == row[name]]
+                keys += picked(config, sections, differing(alike, sections) - {"run.seed"})
+        return found
+
+    def __repr__(self) -> str:
+        return f"{self.title}\n{self.table!r}"
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        return f"<p>{self.title}</p>{self.table._repr_html_()}"
+
+
+_AXES = {"round": "round", "test_accuracy": "test accuracy, %", "train_batches": "training batches"}
+
+
+def side_by_side(*runs: Run | str | Path, names: Sequence[str] | None = None) -> Comparison:
+    """Put runs, or the folders of runs, side by side; `names` are what they are called."""
+    if not runs:
+        raise UserError("compare: give at least one run, or the folder of one")
+    found = [run if isinstance(run, Run) else read_run(run) for run in runs]
+    if names is not None and len(names) != len(found):
+        raise UserError(f"compare: {len(names)} names for {len(found)} runs; give one each")
+    for run in found:
+        if not len(run.history):
+            raise UserError(f"{run.path or run.name} has no finished round yet")
+    return Comparison(found, names or _names(found))
+
+
+compare = in_python(side_by_side)
+
+
+def _completed(run: Run) -> dict[str, Any]:
+    try:
+        return completed(run._values)
+    except UserError as error:
+        raise UserError(f"{run.path or run.name}: {error}") from None
+
+
+def _names(runs: Sequence[Run]) -> list[str]:
+    """The runs' own names where these tell them apart, else with their folders, seeds or numbers."""
+    if all(run.path is not None for run in runs):
+        return short_names([run.path for run in runs if run.path is not None])
+    names = [run.name for run in runs]
+    if len(set(names)) < len(names):
+        names = [f"{run.name}, seed {run._values.get('run', {}).get('seed', 0)}" for run in runs]
+    if len(set(names)) < len(names):
+        names = [f"{run.name} ({place})" for place, run in enumerate(runs, 1)]
+    return names

@@ -1,0 +1,214 @@
+"""A run as Python sees it: its numbers, its model and its audit, whether it is in memory or in a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fednoil import metrics
+from fednoil.api.arrays import pixels
+from fednoil.api.audit import Audit
+from fednoil.api.model import Classifier
+from fednoil.api.table import Table
+from fednoil.api.words import in_python
+from fednoil.audit.cases import load_run
+from fednoil.config.loading import Values, load_config, read_toml
+from fednoil.config.schema import Config
+from fednoil.errors import UserError
+from fednoil.executors.local import Workbench
+from fednoil.experiment import Experiment, pick_device
+from fednoil.history import RoundRecord
+from fednoil.learners.base import chunks
+from fednoil.records.compare import method_name
+from fednoil.records.folder import Roster, RunFolder
+from fednoil.records.model_file import load_model
+from fednoil.records.older import in_todays_keys
+from fednoil.records.store import InFolder, Store
+from fednoil.rounds import RunState
+
+
+class Run:
+    """One experiment, finished or as far as it got.
+
+    `fednoil.run` makes it and `fednoil.load` reads it from a folder. Accuracies are in percent; what can't be known is
+    None.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        values: Values,
+        records: list[RoundRecord],
+        summary: Mapping[str, Any] | None,
+        played: Callable[[], tuple[Experiment, RunState]],
+        path: Path | None = None,
+        made_with: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._name, self._path = name, path
+        self._values, self._records, self._played = values, records, played
+        self._made_with = dict(made_with or {})
+        self._finished = summary is not None
+        self._summary: dict[str, Any] = dict(summary) if summary is not None else _so_far(records)
+
+    @classmethod
+    def of(cls, store: Store, name: str) -> Run:
+        """The run that a store holds."""
+        experiment, state = store.experiment, store.state
+        assert experiment is not None
+        assert state is not None
+        values = experiment.config.model_dump(mode="json")
+        return cls(name, values, store.records, store.summary, lambda: (experiment, state), store.path, store.made_with)
+
+    @property
+    def name(self) -> str:
+        """What it is called: its preset, its file or its folder, else its method."""
+        return self._name
+
+    @property
+    def path(self) -> Path | None:
+        """Its folder; None in memory."""
+        return self._path
+
+    @property
+    def finished(self) -> bool:
+        """Whether all rounds were played."""
+        return self._finished
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """All figures of the whole run, as a run folder's summary.json has them."""
+        return self._summary
+
+    @property
+    def accuracy(self) -> float | None:
+        """Test accuracy after the last round, in percent; None without test images."""
+        return self.summary.get("final_accuracy")
+
+    @cached_property
+    def config(self) -> Config:
+        """All keys of the experiment."""
+        return load_config({s: {k: v for k, v in keys.items() if v is not None} for s, keys in self._values.items()})
+
+    @cached_property
+    def history(self) -> Table:
+        """One row a round: `test_accuracy`, `test_loss`, `train_loss`, `local_epochs`, `selected` and more."""
+        return Table.of([record.to_json() for record in self._records])
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The names of the classes, in the order of the model's outputs."""
+        return self._model[1]
+
+    @property
+    def model(self) -> Classifier:
+        """The trained model as a torch module on the CPU, in eval mode: images [N, C, H, W] in, uint8 pixels or
+        fractions in 0..1, logits out."""
+        return self._model[0]
+
+    @cached_property
+    def _model(self) -> tuple[Classifier, tuple[str, ...], tuple[int, int, int]]:
+        """The model, its classes' names and the shape of its images."""
+        if self.path is not None and (file := self.path / "model.safetensors").is_file():
+            names = [str(self._values.get(section, {}).get("name", "")) for section in ("model", "server", "learner")]
+            loaded = load_model(file, tuple(name for name in names if ":" in name))
+            mean, std = loaded.normalisation
+            return Classifier(loaded.bench, loaded.tensors, mean, std), loaded.class_names, loaded.image_shape
+        experiment, state = self._played()
+        dataset, tensors = experiment.setting.dataset, experiment.server.exported(state.final)
+        place = experiment.normalisation, experiment.config.train, torch.device("cpu")
+        bench = Workbench(experiment.learner, experiment.template, *place)
+        return Classifier(bench, tensors, dataset.mean, dataset.std), dataset.class_names, dataset.image_shape
+
+    @in_python
+    def probabilities(self, images: Any) -> np.ndarray:
+        """The chance of each class for each image: float32 [N, classes]. Images as `fednoil.run` takes them."""
+        model, _, shape = self._model
+        array = pixels(images, "images")
+        if array.shape[1:] != shape:
+            sizes = ["×".join(map(str, (s[2], s[1], s[0]))) for s in (array.shape[1:], shape)]
+            raise UserError(f"images are {sizes[0]} (width×height×channels), the model takes {sizes[1]}")
+        device, tensor = next(model.parameters()).device, torch.from_numpy(array)
+        with torch.no_grad():
+            logits = [model(tensor[rows].to(device)).cpu() for rows in chunks(len(tensor), tensor)]
+        return torch.softmax(torch.cat(logits), 1).numpy()
+
+    @in_python
+    def predict(self, images: Any) -> np.ndarray:
+        """The most probable class of each image [N]: its number, or its name where labels were given as texts."""
+        numbers = self.probabilities(images).argmax(1)
+        return np.array(self.class_names)[numbers] if self._strings else numbers
+
+    @property
+    def _strings(self) -> bool:
+        given = self._played()[0].given if self._values.get("data", {}).get("name") == "arrays" else None
+        return given is not None and given.strings
+
+    @in_python
+    def audit(self, client: str | int | None = None, *, method: str = "channel", device: str = "auto") -> Audit:
+        """Which labels are wrong: of all clients, or of one by its name or number."""
+        experiment, state = self._played()
+        return Audit.of(experiment, state, client, method, pick_device(device, "device"))
+
+    @in_python
+    def save(self, path: str | Path, *, force: bool = False) -> Run:
+        """Write the run to a folder, as `fednoil.run(out=...)` does; returns the run in it. An unfinished one can go on
+        there with `fednoil.run(out=path, resume=True)`."""
+        played = Store()
+        played.experiment, played.state = self._played()
+        played.records, played.made_with = self._records, self._made_with
+        played.summary = self.summary if self.finished else None
+        InFolder(Path(path), force=force).keep(played)
+        return read_run(path)
+
+    @property
+    def _roster(self) -> Roster | None:
+        return None if self.path is None else RunFolder(self.path).roster()
+
+    def __repr__(self) -> str:
+        rounds, planned = len(self._records), self._values.get("train", {}).get("rounds", "?")
+        accuracy = "accuracy not known" if self.accuracy is None else f"accuracy {self.accuracy:.2f} %"
+        played = f"{rounds} rounds" if self.finished else f"{rounds} of {planned} rounds"
+        where = "" if self.path is None else f", in {self.path}"
+        return f"<fednoil.Run {self.name}: {method_name(self._values)}, {played}, {accuracy}{where}>"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the line and the last rounds."""
+        shown = [c for c in _SHOWN if c in self.history.columns]
+        table = Table(self.history[-5:].to_arrow().select(shown))._repr_html_() if self._records else ""
+        return f"<p><code>{escape(repr(self))}</code></p>{table}"
+
+
+_SHOWN = ("round", "test_accuracy", "test_loss", "train_loss", "val_accuracy", "local_epochs", "selected_noise")
+
+
+def _so_far(records: list[RoundRecord]) -> dict[str, Any]:
+    """The summary of the rounds there are."""
+    if not records:
+        return {"final_accuracy": None, "best_accuracy": None, "last10_accuracy": None, "rounds": 0}
+    return metrics.summarise(records, ())
+
+
+def read_run(path: str | Path, *, data_dir: str | Path | None = None) -> Run:
+    """Read a run from its folder; `data_dir` is where a dataset with a name is searched, for an audit."""
+    folder = RunFolder(Path(path))
+    folder.check_is_run(" (no config.toml)")
+    values = in_todays_keys(read_toml(folder.path / "config.toml"))
+    summary = folder.summary() if (folder.path / "summary.json").is_file() else None
+    place = None if data_dir is None else Path(data_dir)
+    cached: list[tuple[Experiment, RunState]] = []
+
+    def played() -> tuple[Experiment, RunState]:
+        if not cached:
+            cached.append(load_run(folder.path, place))
+        return cached[0]
+
+    return Run(folder.path.resolve().name, values, folder.records(), summary, played, folder.path)
+
+
+load = in_python(read_run)

@@ -1,0 +1,153 @@
+"""`fednoil.run`: an experiment from start to end, in memory or in a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fednoil.api.arrays import given_data
+from fednoil.api.run import Run
+from fednoil.config.loading import Values, load_config, merge
+from fednoil.config.schema import Config
+from fednoil.config.source import read_source, values_of
+from fednoil.data.given import ARRAYS, Given
+from fednoil.errors import UserError
+from fednoil.records.compare import method_name
+from fednoil.records.folder import RunFolder
+from fednoil.records.older import read_current
+from fednoil.records.store import InFolder, Store
+from fednoil.reporters import reporter_for
+from fednoil.runner import Reporter, Simulation, carry_out
+
+Source = str | Path | Config | Mapping[str, Any]
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C. `run` is the run as far as it got: all its whole rounds, in memory, and in its folder if it has one."""
+
+    def __init__(self, message: str, run: Run) -> None:
+        super().__init__(message)
+        self.run = run
+
+
+def run(
+    source: Source | None = None,
+    *,
+    seed: int | None = None,
+    set: Mapping[str, Any] | None = None,
+    data: Any = None,
+    test: Any = None,
+    class_names: Sequence[str] | None = None,
+    true_labels: Any = None,
+    out: str | Path | None = None,
+    device: str | None = None,
+    data_dir: str | Path | None = None,
+    resume: bool = False,
+    force: bool = False,
+    progress: bool | Reporter | None = None,
+) -> Run:
+    """Run an experiment and return it.
+
+    Args:
+        source: A preset's name (`fednoil.presets()` lists them), a TOML file, a `fednoil.Config`, or a dict of sections
+            or dotted keys. Without one the preset `demo`, or with `resume` what the run in `out` was made from.
+        seed: Same as `run.seed`: it decides the split, the noise, the initial model and every draw.
+        set: Keys to change, as `{"train.rounds": 5}`.
+        data: Your own data: a list of clients, or a dict by their names, each a pair (images, labels) or a torch
+            Dataset of such samples. One pair or Dataset alone is dealt to clients as `partition` says. Images are
+            uint8, or fractions in 0..1, of shape [N, H, W], [N, H, W, C] or [N, C, H, W]; labels are class numbers from
+            0, or texts. They are used as they are: a preset's noise is left out unless `set` has some.
+        test: A pair or Dataset to measure accuracy with. Without it accuracy is None; `set={"data.validation": 0.2}`
+            then keeps a share of each client's samples out of training, and `Run.history` has the agreement with their
+            given labels as `val_accuracy`.
+        class_names: The names of the classes, in the order of their numbers.
+        true_labels: True labels of the samples in `data`, in the same form; only metrics see them.
+        out: A folder for the run. Without one nothing is written.
+        device: `auto`, `cpu` or `cuda`.
+        data_dir: Where datasets with a name are searched; else `$FEDNOIL_DATA`.
+        resume: Go on with the run in `out`, or start it if there is none.
+        force: Start over, replacing the run in `out`.
+        progress: Whether to show how the run goes; by default on a terminal and in a notebook.
+
+    Raises:
+        UserError: Something that was given is wrong; one line says what would be right.
+        Interrupted: Ctrl-C; its `run` is the run as far as it got.
+    """
+    if resume and force:
+        raise UserError("--resume and --force exclude each other: go on with the run, or start over")
+    if out is None and (resume or force):
+        raise UserError(f"{'resume' if resume else 'force'}=True is about the run in a folder; give it with out=")
+    folder = None if out is None else Path(out)
+    given = _given(data, test, class_names, true_labels)
+    config, name = resolve(source, values_of(set or {}), given, folder if resume else None, seed, device)
+    store = Store() if folder is None else InFolder(folder, resume=resume, force=force)
+    place = None if data_dir is None else Path(data_dir)
+    reporter = reporter_for(progress)
+    try:
+        carry_out(config, store, reporter, Simulation(place, given))
+    except KeyboardInterrupt as stop:
+        if store.state is None:
+            raise
+        raise _interrupted(Run.of(store, name)) from stop
+    finally:
+        reporter.close()
+    return Run.of(store, name)
+
+
+def _interrupted(run: Run) -> Interrupted:
+    hint = "" if run.path is None else f"; go on with fednoil.run(out='{run.path}', resume=True)"
+    return Interrupted(f"stopped after round {len(run.history)} of {run.config.train.rounds}{hint}", run)
+
+
+def _given(data: Any, test: Any, class_names: Sequence[str] | None, true_labels: Any) -> Given | None:
+    if data is not None:
+        return given_data(data, test, class_names, true_labels)
+    beside = {"test": test, "class_names": class_names, "true_labels": true_labels}
+    for name, value in beside.items():
+        if value is not None:
+            raise UserError(f"{name}= belongs to data=, which is not given; a dataset with a name has its own")
+    return None
+
+
+def resolve(
+    source: Source | None,
+    changes: Values,
+    given: Given | None = None,
+    resumed: Path | None = None,
+    seed: Any = None,
+    device: str | None = None,
+) -> tuple[Config, str]:
+    """The configuration that a run is to have, and what to call it; `resumed` is the folder of a run to go on with."""
+    changes = {section: dict(keys) for section, keys in changes.items()}
+    for key, value in (("seed", seed), ("device", device)):
+        if value is not None:
+            changes.setdefault("run", {})[key] = value
+    if source is None and resumed is not None and RunFolder(resumed).is_run():
+        base, name = read_current(resumed / "config.toml"), resumed.resolve().name
+    elif isinstance(source, Config | Mapping):
+        base = values_of(source, "source")
+        name = method_name(base)
+    else:
+        base, name = read_source("demo" if source is None else source)
+    if given is not None:
+        base, changes = _with_given(base, changes, given, own=isinstance(source, Mapping))
+    return load_config(merge(base, changes)), name
+
+
+def _with_given(base: Values, changes: Values, given: Given, own: bool) -> tuple[Values, Values]:
+    """The sections for data that a program gives; noise and clients that a preset has for other data are left out, but
+    not what the caller has written (`own`: the base, too)."""
+    written = {**(base if own else {}), **changes}
+    if given.sizes and "partition" in written:
+        raise UserError("partition: data= says which client has what; give one pair (images, labels) to have it dealt")
+    if given.true_labels is not None and written.get("noise", {}).get("kind", "auto") not in ("auto", "unknown"):
+        raise UserError("true_labels= are those of labels as they are, and noise would change labels; give one of both")
+    base = {section: dict(keys) for section, keys in base.items()}
+    if own:
+        base.setdefault("data", {})["name"] = ARRAYS
+    changes = {**changes, "data": {**changes.get("data", {}), "name": ARRAYS}}
+    if given.sizes:
+        base.pop("partition", None)
+        changes["partition"] = {"clients": len(given.sizes)}
+    return base, changes

@@ -1,0 +1,54 @@
+"""What a run is made from: a preset's name, a TOML file, or sections that a program gives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fednoil.config.loading import Values, read_toml
+from fednoil.config.presets import is_preset, preset
+from fednoil.config.schema import Config
+from fednoil.errors import UserError
+
+
+def is_file(source: str | Path) -> bool:
+    """Whether a source is meant as a file and not as a preset's name."""
+    if isinstance(source, Path):
+        return True
+    return not is_preset(source) and (source.endswith(".toml") or Path(source).is_file())
+
+
+def read_source(source: str | Path) -> tuple[Values, str]:
+    """The sections of a preset or a TOML file, and what to call it."""
+    if is_file(source):
+        return read_toml(Path(source)), Path(source).stem
+    return preset(str(source)), str(source)
+
+
+def values_of(given: Config | Mapping[str, Any], what: str = "set") -> Values:
+    """The sections of a configuration, or of a dict of sections or of dotted keys."""
+    if isinstance(given, Config):
+        dumped = given.model_dump(mode="json")
+        return {s: {k: v for k, v in keys.items() if v is not None} for s, keys in dumped.items()}
+    values: Values = {}
+    for key, value in given.items():
+        section, dot, name = str(key).partition(".")
+        if dot:
+            values.setdefault(section, {})[name] = _plain(value)
+        elif isinstance(value, Mapping):
+            values.setdefault(section, {}).update({str(name): _plain(inner) for name, inner in value.items()})
+        else:
+            raise UserError(
+                f"{what}: {key!r} is no key; write {{'section.key': value}}, for example {{'train.rounds': 50}}"
+            )
+    return values
+
+
+def _plain(value: Any) -> Any:
+    """Numbers of numpy's as Python's own, paths as text, any sequence as a list."""
+    if isinstance(value, Path):
+        return str(value)
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    return list(value) if isinstance(value, tuple | range) else value
