@@ -7,6 +7,7 @@ does; docs/commands.md the command's options; docs/api.md what `fednoil` offers 
 from __future__ import annotations
 
 import inspect
+import json
 import typing
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -205,7 +206,7 @@ def api() -> str:
         found = getattr(fednoil, name)
         lines += ["", f"## `{name}`", ""]
         if not inspect.isclass(found):
-            lines += ["```python", f"def {name}{_signature(found)}: ...", "```", ""]
+            lines += ["```python", f"def {name}{_signature(found, wide=100)}: ...", "```", ""]
         lines += [_listed(inspect.getdoc(found) or "")]
         if inspect.isclass(found) and found is not fednoil.Config:
             lines += _members(found)
@@ -236,8 +237,8 @@ def _members(cls: type) -> Iterator[str]:
         yield from ("", f"- `.{name}{signature}`: {' '.join(about.split())}")
 
 
-def _signature(found: Any) -> str:
-    """The parameters with their types and defaults, as they are written."""
+def _signature(found: Any, wide: int = 10_000) -> str:
+    """The parameters with their types and defaults, as they are written; one a line where they are longer than `wide`."""
     parts = []
     signature = inspect.signature(found)
     for name, parameter in signature.parameters.items():
@@ -246,9 +247,13 @@ def _signature(found: Any) -> str:
         if parameter.kind is parameter.KEYWORD_ONLY and not any(part.startswith("*") for part in parts):
             parts.append("*")
         star = "*" if parameter.kind is parameter.VAR_POSITIONAL else ""
-        default = "" if parameter.default is parameter.empty else f" = {parameter.default!r}"
+        value = json.dumps(parameter.default) if isinstance(parameter.default, str) else repr(parameter.default)
+        default = "" if parameter.default is parameter.empty else f" = {value}"
         parts.append(f"{star}{name}: {parameter.annotation}{default}")
-    return f"({', '.join(parts)}) -> {signature.return_annotation}"
+    shown = ", ".join(parts)
+    if len(shown) > wide:
+        shown = "".join(f"\n    {part}," for part in parts) + "\n"
+    return f"({shown}) -> {signature.return_annotation}"
 
 
 PAGES: dict[str, typing.Callable[[], str]] = {
