@@ -238,7 +238,7 @@ def _members(cls: type) -> Iterator[str]:
 
 
 def _signature(found: Any, wide: int = 10_000) -> str:
-    """The parameters with their types and defaults, as they are written; one a line where they are longer than `wide`."""
+    """The parameters with their types and defaults, as they are written, one a line if longer than `wide`."""
     parts = []
     signature = inspect.signature(found)
     for name, parameter in signature.parameters.items():
