@@ -168,22 +168,22 @@ def test_compare(finished: Path) -> None:
 
 
 def test_compare_tells_runs_apart_that_have_one_name() -> None:
-    """`learner.draw` among the runs of its method, `train.lr` among all of the setting; the seed has a column."""
+    """`learner.xi` among the runs of its method, `train.lr` among all of the setting; the seed has a column."""
     made_run(Path("a"), "fednoil-logarithm")
-    made_run(Path("b"), "fednoil-logarithm", changes={"learner": {"draw": "class"}})
-    made_run(Path("c"), "fednoil-logarithm", seed=1, changes={"learner": {"draw": "class"}})
+    made_run(Path("b"), "fednoil-logarithm", changes={"learner": {"xi": 0.5}})
+    made_run(Path("c"), "fednoil-logarithm", seed=1, changes={"learner": {"xi": 0.5}})
     made_run(Path("d"), "fedavg", changes={"train": {"lr": 0.5}})
     rows = json.loads(fednoil("compare", "--json", "a", "b", "c", "d")[1])
     default = f"train.lr={load_config({}).train.lr}"
     assert [row["keys"] for row in rows] == [
-        ["learner.draw=client", default],
-        ["learner.draw=class", default],
-        ["learner.draw=class", default],
+        ["learner.xi=0.95", default],
+        ["learner.xi=0.5", default],
+        ["learner.xi=0.5", default],
         ["train.lr=0.5"],
     ]
     out = fednoil("compare", "a", "b")[1]
     assert [line.split()[2] for line in out.splitlines()[-2:]] == ["(logarithm)"] * 2
-    assert [line.split()[3] for line in out.splitlines()[-2:]] == ["learner.draw=client", "learner.draw=class"]
+    assert [line.split()[3] for line in out.splitlines()[-2:]] == ["learner.xi=0.95", "learner.xi=0.5"]
     assert "differs in" not in fednoil("compare", "b", "c")[1]
 
 
@@ -191,15 +191,16 @@ def test_compare_tells_runs_apart_that_have_one_name() -> None:
 def test_compare_cuts_no_number_and_leaves_no_text_out(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
     """Long names of runs left no room for others: 30 rounds were shown as 3, and methods not at all."""
     names = [f"iid--symmetric-high--fednoil-logarithm--{n}--a-longer-name" for n in "ab"]
-    made_run(Path(names[0]), "fednoil-logarithm", changes={"learner": {"draw": "class"}})
-    made_run(Path(names[1]), "fednoil-logarithm", seed=1, where=("paper", "fashion-mnist", "non-iid", "symmetric-high"))
+    made_run(Path(names[0]), "fednoil-logarithm", changes={"learner": {"xi": 0.5}})
+    where, longer = ("paper", "fashion-mnist", "non-iid", "symmetric-high"), {"learner": {"xi": 0.9512345}}
+    made_run(Path(names[1]), "fednoil-logarithm", seed=1, where=where, changes=longer)
     rows = json.loads(fednoil("compare", "--json", *names)[1])
     monkeypatch.setenv("COLUMNS", str(columns))
     out = fednoil("compare", *names)[1]
     for row in rows:
         numbers = [f"{row['final_accuracy']:.2f}", f"{row['best_accuracy']:.2f}", str(row["train_batches"])]
         assert any(set(numbers) <= set(line.split()) for line in out.splitlines()), out
-    for text in ("(logarithm)", "symmetric-0.5..0.8", "learner.draw=class"):
+    for text in ("(logarithm)", "symmetric-0.5..0.8", "learner.xi=0.5"):
         assert text in out
     assert max(map(len, out.splitlines())) <= max(columns, 80)
 
@@ -225,7 +226,7 @@ def test_compare_of_an_unfinished_run_and_of_damaged_ones(finished: Path) -> Non
     assert (row["finished"], row["rounds"]) == (False, 3)
     assert "[b]copy" in fednoil("compare", copy)[1]
     (copy / "rounds.jsonl").write_text('{"round": 1}\n')
-    assert "rounds.jsonl is damaged" in refused("compare", copy)
+    assert "rounds.jsonl, line 1 is damaged: it has no local_epochs" in refused("compare", copy)
     (copy / "rounds.jsonl").write_text("")
     assert "no finished round" in refused("compare", copy)
     for content in ("{", "[]", "{}"):

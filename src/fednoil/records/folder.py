@@ -192,11 +192,15 @@ class RunFolder:
         records = []
         for number, line in enumerate(lines, start=1):
             try:
-                records.append(RoundRecord.from_json(json.loads(line)))
+                values = json.loads(line)
             except ValueError:
                 if number == len(lines):
                     break
                 raise UserError(f"{self.rounds_file}, line {number} is damaged: {line[:60]!r}") from None
+            try:
+                records.append(RoundRecord.from_json(values))
+            except ValueError as error:
+                raise UserError(f"{self.rounds_file}, line {number} is damaged: {error}") from None
         return records
 
     def roster(self) -> Roster | None:
