@@ -21,7 +21,8 @@ SMALL = ("train.rounds=1", "schedule.name=constant", "schedule.epochs=1", "model
 
 
 def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", README, flags=re.DOTALL | re.MULTILINE)
+    return [body for name, body in found if name == language]
 
 
 def commands() -> list[list[str]]:
