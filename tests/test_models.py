@@ -117,15 +117,17 @@ def test_network_normalises_pixels() -> None:
     assert torch.allclose(out, torch.tensor([1.5, 2.0]), atol=1e-6)
 
 
-def test_frozen_parameters_are_part_of_the_model_but_never_move() -> None:
+def test_frozen_parameters_are_apart_and_never_move() -> None:
     module = build(chosen(width=2), (1, 8, 8), 3, Seed(0))
     module.conv1.weight.requires_grad_(False)
     net = Network(module, (0.0,), (1.0,), CPU)
-    before = net.dump("m")
+    before, frozen = net.dump("m"), net.dump_fixed("m")
     net(torch.full((2, 1, 8, 8), 9.0)).sum().backward()
     sgd_step(net, 0.1, 0.5, 0.1)
     after = net.dump("m")
-    assert torch.equal(before["m/conv1.weight"], after["m/conv1.weight"])
+    assert set(frozen) == {"m/conv1.weight"}
+    assert "m/conv1.weight" not in after
+    assert torch.equal(module.conv1.weight, frozen["m/conv1.weight"])
     assert not torch.equal(before["m/head.bias"], after["m/head.bias"])
 
 

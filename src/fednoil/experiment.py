@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -27,13 +28,13 @@ from fednoil.executors.sequential import Sequential
 from fednoil.labels import Labels, Truth
 from fednoil.learners import learner_class
 from fednoil.learners.base import Client, Learner, Task
-from fednoil.models.network import Network
+from fednoil.models.network import Network, fixed_names
 from fednoil.sampling import Sampling
 from fednoil.schedules import Schedule
 from fednoil.seeds import Seed
 from fednoil.servers import server_class
 from fednoil.servers.base import Server
-from fednoil.tensors import Tensors, read_tensors
+from fednoil.tensors import Tensors, digest, read_tensors
 
 _SAME_MODEL = "it must be of a model as `model` says, for as many classes"
 
@@ -136,23 +137,47 @@ class Experiment:
     given: Given | None = None  # the data, where a program has handed them over
 
     def initial_model(self) -> Tensors:
-        """The tensors of all shared networks before round 1.
+        """The tensors of all shared networks that training changes, before round 1.
 
         Each has weights of its own, and the first one the same under every method, whatever it is called there.
         """
-        tensors: Tensors = {}
+        changing, _ = self._initial()
+        return changing
+
+    def _initial(self) -> tuple[Tensors, Tensors]:
+        """The shared networks before round 1: what training changes, and the rest."""
+        changing: Tensors = {}
+        fixed: Tensors = {}
         shared = [role.name for role in self.learner.roles if role.shared]
         for place, name in enumerate(shared):
             module = self.build_model("model" if place == 0 else f"model {place}")
-            tensors |= Network(module, *self.normalisation, torch.device("cpu")).dump(name)
-        return tensors
+            net = Network(module, *self.normalisation, torch.device("cpu"))
+            changing |= net.dump(name)
+            fixed |= net.dump_fixed(name)
+        return changing, fixed
+
+    @cached_property
+    def fixed(self) -> Tensors:
+        """What no client changes of the shared networks, as frozen parameters; everybody has it, so nobody sends it."""
+        if not fixed_names(self.template):
+            return {}
+        _, fixed = self._initial()
+        return self._started(fixed)
+
+    def fixed_hash(self) -> str:
+        """SHA-256 of `fixed`; empty where there is nothing."""
+        return digest(self.fixed) if self.fixed else ""
 
     def first_model(self) -> Tensors:
         """What round 1 begins with: the initial model, or the file `model.start` with tensors of the same names.
 
         A file with the names of one network is for all of them.
         """
-        own, path = self.initial_model(), self.config.model.start
+        return self._started(self.initial_model())
+
+    def _started(self, own: Tensors) -> Tensors:
+        """The initial tensors, or those of the same names in the file `model.start`."""
+        path = self.config.model.start
         if path is None:
             return own
         try:
@@ -272,7 +297,8 @@ def make_bench(experiment: Experiment, device: torch.device) -> Workbench:
     config = experiment.config
     half = pick_precision(config.run.precision, device) == "bfloat16"
     dtype = torch.bfloat16 if half else torch.float32
-    return Workbench(experiment.learner, experiment.template, experiment.normalisation, config.train, device, dtype)
+    made_of = (experiment.learner, experiment.template, experiment.normalisation, config.train)
+    return Workbench(*made_of, device, dtype, experiment.fixed)
 
 
 def make_executor(experiment: Experiment, device: torch.device) -> Executor:

@@ -6,6 +6,7 @@ called `<network>/<name in the module>`, so two networks of one client can't col
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -51,6 +52,15 @@ def weighted_mean(messages: Sequence[Tensors], weights: Sequence[float]) -> Tens
             out.add_(message[name], alpha=share)
         mean[name] = out
     return mean
+
+
+def digest(tensors: Tensors) -> str:
+    """SHA-256 of tensors with their names, types and shapes."""
+    found = hashlib.sha256()
+    for name, tensor in sorted(cpu(tensors).items()):
+        found.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
+        found.update(tensor.flatten().view(torch.uint8).numpy().data)
+    return found.hexdigest()
 
 
 def cpu(tensors: Tensors) -> Tensors:

@@ -60,7 +60,11 @@ class CudaGraphs:
     ) -> None:
         self.eager = Sequential(make_bench(), clients, test_images, validation)
         self.clients = clients
-        self.bench = StackedBench([make_bench() for _ in range(parallel)])
+        benches: list[Workbench] = []
+        for _ in range(parallel):
+            benches.append(make_bench())
+            benches[-1].share(self.eager.bench)  # at once: a large frozen part is never there twice
+        self.bench = StackedBench(benches)
         device = self.bench.benches[0].device
         self.losses = torch.zeros(parallel, device=device)
         self.graphs = Graphs(device, parallel)

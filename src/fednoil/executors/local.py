@@ -36,6 +36,7 @@ class Workbench:
         optimiser: Optimiser,
         device: torch.device,
         dtype: torch.dtype = torch.float32,
+        fixed: Tensors | None = None,
     ) -> None:
         self.learner = learner
         self.optimiser = optimiser
@@ -45,7 +46,23 @@ class Workbench:
         }
         for net in self.nets.values():
             net.memory = optimiser.memory(net.params)
+        if fixed:
+            self.fix(fixed)
         self.shares = optimiser.shares(next(iter(self.nets.values())))  # all networks are alike
+
+    def fix(self, tensors: Tensors) -> None:
+        """Set what no training changes: of a shared network by its name, of another as of its `start`."""
+        for role in sorted(self.learner.roles, key=lambda role: not role.shared):
+            net = self.nets[role.name]
+            if role.shared:
+                net.fix(tensors, role.name)
+            else:
+                net.share(self.nets[role.start].fixed)
+
+    def share(self, other: Workbench) -> None:
+        """Take another bench's tensors for what no training changes."""
+        for name, net in self.nets.items():
+            net.share(other.nets[name].fixed)
 
     def load(self, received: Tensors, keep: Tensors) -> None:
         """Set every network: shared ones as received, kept ones as kept, the rest as copies."""

@@ -158,6 +158,10 @@ def _node(message: Message, context: Context) -> tuple[Node, Tensors]:
     agreement = Agreement.of({"class_names": values["classes"], "image_shape": values["shape"], **_scale(values)})
     order = Order(values["config"], values["run"], values["client"], values["round"], values["epochs"], agreement)
     node = Node(NodeSettings.read(context.node_config), order)
+    if node.work.experiment.fixed_hash() != values["frozen"]:
+        start = node.work.experiment.config.model.start
+        have = f"the file model.start = '{start}'" if start else "the model's code"
+        raise Refusal(f"its frozen parameters are not the server's; it needs {have} as the server has it")
     arrays = model_arrays(node.work.experiment.initial_model())
     return node, unpack(order_form(arrays), message.content).arrays
 

@@ -58,6 +58,7 @@ class FlowerExecutor(Federation):
         self._learner = experiment.learner
         self._trained = experiment.task.parameters
         self._arrays = model_arrays(experiment.initial_model())
+        self._frozen = experiment.fixed_hash()
         self._bench = make_bench(experiment, device)
         self._test_images = torch.tensor(experiment.setting.dataset.test.images, device=device)
         self._failed: dict[int, list[str]] = {}  # of a round, each of a client's failures
@@ -158,6 +159,7 @@ class FlowerExecutor(Federation):
             "shape": list(agreement.image_shape),
             "mean": list(agreement.mean),
             "std": list(agreement.std),
+            "frozen": self._frozen,
         }
         return Body(job.received, values=values)
 

@@ -20,7 +20,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from fednoil.learners.base import Learner
 from fednoil.tensors import Tensors
 
-PROTOCOL = 2
+PROTOCOL = 3
 HELLO, REFUSE, SCORE, AUDIT = "query.hello", "query.refuse", "query.score", "query.audit"
 TRAIN, EVALUATE = "train", "evaluate"
 LARGEST = 1e30  # the mean of such numbers can't overflow; what a weight may be depends on the model that was sent
@@ -68,6 +68,7 @@ _ORDER: Kinds = {
     "shape": "list[int]",
     "mean": "list[float]",
     "std": "list[float]",
+    "frozen": "str",
 }
 HELLO_ORDER = Form(values=_HELLO_ORDER)
 HELLO_REPLY = Form(

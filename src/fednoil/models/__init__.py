@@ -76,8 +76,9 @@ def build(config: ModelConfig, image_shape: tuple[int, int, int], num_classes: i
 
 def _check_output(name: str, module: nn.Module, image_shape: tuple[int, ...], num_classes: int) -> None:
     """Run two blank images through the model, so that a wrong one is told before any training."""
-    if not any(True for _ in module.parameters()):
-        raise UserError(f"model.name = '{name}' has no parameters to train")
+    if not any(parameter.requires_grad for parameter in module.parameters()):
+        frozen = "; all of them are frozen (requires_grad = False)" if any(True for _ in module.parameters()) else ""
+        raise UserError(f"model.name = '{name}' has no parameters to train{frozen}")
     was_training = module.training
     try:
         with torch.no_grad():

@@ -14,7 +14,7 @@ from typing import NoReturn
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 
 from fednoil.tensors import Tensors, joined
@@ -40,11 +40,25 @@ def mixes(module: nn.Module) -> bool:
     return any(isinstance(m, (_BatchNorm, _DropoutNd)) for m in module.modules())
 
 
+def fixed_names(module: nn.Module) -> set[str]:
+    """What of a module's state no training changes: parameters that are frozen (`requires_grad = False`), and the
+    statistics of normalisations that stay in eval mode when the module trains."""
+    names = {name for name, parameter in module.named_parameters() if not parameter.requires_grad}
+    was_training = module.training
+    module.train()
+    for name, layer in module.named_modules():
+        if isinstance(layer, _NormBase) and not layer.training:
+            names |= {f"{name}.{buffer}".removeprefix(".") for buffer, _ in layer.named_buffers(recurse=False)}
+    module.train(was_training)
+    return names & module.state_dict().keys()
+
+
 class Network:
     """One network of one client: flat `params` and `grads`, what an optimiser remembers of it, and its other tensors.
 
     Calling it takes images with pixels 0..255 (uint8 or float), normalises them and returns float32 logits, so
     learners work in pixels throughout and mixing or erasing images needs no knowledge of the normalisation.
+    What no training changes is `fixed`: it is no part of what clients receive, send and keep.
     With `dtype` bfloat16 convolutions and matrix products run in it (autocast); parameters stay float32.
     """
 
@@ -73,9 +87,10 @@ class Network:
         cast = {f"{name}.weight".removeprefix(".") for name in layers} & trained.keys()
         self.trained = {n: p.shape for n, p in sorted(trained.items(), key=lambda item: item[0] not in cast)}
         self.cast = sum(trained[name].numel() for name in cast)  # how long that piece is
-        # Everything else the module holds: buffers, and parameters that the user has frozen.
-        self.others: Tensors = {n: p.data for n, p in module.named_parameters() if not p.requires_grad}
-        self.others |= dict(module.named_buffers())
+        fixed, state = fixed_names(module), module.state_dict()
+        self.fixed: Tensors = {name: state[name] for name in state if name in fixed}
+        # Everything else the module holds.
+        self.others: Tensors = {n: b for n, b in module.named_buffers() if n not in fixed}
         persistent = set(module.state_dict().keys())
         # Buffers that are no part of the model start as they were made, lest one client's leak to the next.
         self._scratch = {n: b.clone() for n, b in module.named_buffers() if n not in persistent}
@@ -117,7 +132,7 @@ class Network:
         for name, tensor in params.items():
             parameter = self.module.get_parameter(name)
             parameter.data, parameter.grad = tensor, grads[name]
-        # All tensors that make up the model, by name.
+        # All tensors of the model that training changes, by name.
         self._model = params | {name: tensor for name, tensor in self.others.items() if name not in self._scratch}
 
     def move(self, params: Tensor, grads: Tensor, memory: Tensors, others: Tensors) -> None:
@@ -125,6 +140,13 @@ class Network:
         self.params, self.grads, self.memory, self.others = params, grads, memory, others
         self._point()
         for name, tensor in others.items():
+            owner, leaf = _submodule(self.module, name)
+            owner._buffers[leaf] = tensor
+
+    def share(self, fixed: Tensors) -> None:
+        """Take these tensors, another network's, for what no training changes."""
+        self.fixed = fixed
+        for name, tensor in fixed.items():
             owner, leaf = _submodule(self.module, name)
             if leaf in owner._buffers:
                 owner._buffers[leaf] = tensor
@@ -173,11 +195,20 @@ class Network:
             self.others[name].copy_(start)
 
     def dump(self, prefix: str) -> Tensors:
-        """A copy of all tensors of the model as `<prefix>/<name>`."""
+        """A copy of all tensors that training changes as `<prefix>/<name>`."""
         return {
             f"{prefix}/{name}": view.detach().clone(memory_format=torch.contiguous_format)
             for name, view in self._model.items()
         }
+
+    def fix(self, tensors: Tensors, prefix: str) -> None:
+        """Copy what no training changes from `<prefix>/<name>`."""
+        for name, tensor in self.fixed.items():
+            tensor.copy_(tensors[f"{prefix}/{name}"])
+
+    def dump_fixed(self, prefix: str) -> Tensors:
+        """A copy of what no training changes as `<prefix>/<name>`."""
+        return {f"{prefix}/{name}": tensor.clone() for name, tensor in self.fixed.items()}
 
 
 def _each(net: Callable[[Tensor], Tensor], network: Network, batches: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -203,6 +234,7 @@ class Stack:
         # Each contiguous: batch_norm under vmap would change a copy of a strided running mean.
         self.others = {name: torch.stack([n.others[name] for n in networks]) for name in first.others}
         for row, network in enumerate(networks):
+            network.share(first.fixed)
             others = {name: tensor[row] for name, tensor in self.others.items()}
             memory = {name: tensor[row] for name, tensor in self.memory.items()}
             network.move(self.params[row], self.grads[row], memory, others)

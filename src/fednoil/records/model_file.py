@@ -56,7 +56,8 @@ def save_model(
     accuracy: float | None = None,
     per_class: Sequence[float | None] = (),
 ) -> None:
-    """Write the model, with its accuracy in percent and that of each class where they are known.
+    """Write the model, frozen parameters included, with its accuracy in percent and that of each class where they are
+    known.
 
     With a single network its tensors have the names of the module's state_dict.
     """
@@ -76,6 +77,7 @@ def save_model(
         "test_accuracy": accuracy,
         "per_class_accuracy": list(per_class),
     }
+    tensors = {**experiment.fixed, **tensors}
     if len(networks) == 1:
         tensors = {name.removeprefix(f"{networks[0]}/"): t for name, t in tensors.items()}
     write_tensors(path, tensors, {_KEY: json.dumps(about)})
@@ -118,6 +120,7 @@ def load_model(path: Path, trusted: tuple[str, ...] = (), device: torch.device |
     if len(networks) == 1:
         tensors = {f"{networks[0]}/{name}": t for name, t in tensors.items()}
     _check_shapes(path, bench, tensors)
+    bench.fix(tensors)
     return LoadedModel(bench, tensors, class_names, image_shape, normalisation, accuracy, per_class)
 
 
@@ -174,7 +177,8 @@ def _bench(
 
 def _check_shapes(path: Path, bench: Workbench, tensors: Tensors) -> None:
     for role in bench.learner.roles:
-        for name, own in bench.nets[role.name].dump(role.name).items():
+        net = bench.nets[role.name]
+        for name, own in {**net.dump(role.name), **net.dump_fixed(role.name)}.items():
             if role.shared and (name not in tensors or tensors[name].shape != own.shape):
                 raise UserError(f"{path}: tensor '{name}' is missing or does not fit the architecture")
             if role.shared and not bool(torch.isfinite(tensors[name]).all()):

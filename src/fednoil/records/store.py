@@ -226,9 +226,10 @@ class InFolder(Store):
 
 
 def hashes_of(experiment: Experiment) -> dict[str, str]:
-    """What a checkpoint belongs to: configuration, data, and who has which labels."""
-    return {
+    """What a checkpoint belongs to: configuration, data, who has which labels, and frozen parameters, if any."""
+    hashes = {
         "config_hash": experiment.config.hash(),
         "data_hash": experiment.setting.dataset.hash,
         "noise_hash": experiment.setting.manifest_hash(),
     }
+    return hashes | ({"frozen_hash": experiment.fixed_hash()} if experiment.fixed else {})
