@@ -14,6 +14,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.ticker import MaxNLocator
+from PIL import Image
 
 from fednoil.records.folder import RunFolder
 
@@ -73,7 +74,8 @@ def main() -> None:
     axes[0][0].legend(frameon=False, fontsize=9)
     figure.suptitle(args.title)
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(args.out, dpi=150)
+    figure.savefig(args.out, dpi=120)
+    Image.open(args.out).convert("RGB").quantize(48).save(args.out, optimize=True)
 
 
 if __name__ == "__main__":
