@@ -46,7 +46,7 @@ def _cell(entry: Entry | None) -> Text:
     if entry is None:
         return Text("–")
     text = Text(str(entry.ours), style="bold" if entry.best else "")
-    difference = "" if entry.difference is None else f" {entry.difference:+.2f}"
+    difference = f" {entry.gap}" if entry.gap else ""
     for part in entry.beside:
         is_printed = entry.printed is not None and part == entry.printed.text
         text.append(f"\n{part}{difference if is_printed else ''}", style="dim")

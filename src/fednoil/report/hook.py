@@ -24,6 +24,7 @@ class Beside:
     mean: float
     std: float | None
     same: bool  # the same experiment, so that a difference means something
+    count: int = 1  # trials that mean and deviation are of
 
 
 @dataclass(frozen=True)

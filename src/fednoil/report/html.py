@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fednoil import __version__, pages
+from fednoil.report.chance import CHANCE
 from fednoil.report.results import Results, Row, paired
 from fednoil.report.runs import CURVES, Run
 from fednoil.report.sheets import Column, Entry, sheets
@@ -43,11 +44,11 @@ def _asset(name: str) -> str:
 
 
 def _verdict_of(entry: Entry, column: Column) -> str:
-    """Who wins a cell, ours or the printed value; less than the larger spread is a tie."""
-    if entry.difference is None or entry.printed is None:
+    """Who wins a cell, ours or the printed value; nobody where the difference may be chance."""
+    if entry.difference is None or entry.printed is None or (entry.p is None and column.metric == "accuracy"):
         return ""
-    spread = max(entry.ours.std or 0.0, entry.printed.std or 0.0, 0.5)
-    if abs(entry.difference) <= spread:
+    spread = max(entry.ours.std or 0.0, entry.printed.std or 0.0, 0.5)  # over rounds, of other figures than accuracy
+    if abs(entry.difference) <= spread if entry.p is None else entry.p >= CHANCE:
         return "even"
     return "ahead" if (entry.difference > 0) == column.higher_wins else "behind"
 

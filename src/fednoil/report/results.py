@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -11,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.special import stdtr
 
+from fednoil.report.chance import paired_p, sample_of
 from fednoil.report.hook import Section, Study
 from fednoil.report.places import METHOD_SECTIONS, Place, differing, picked
 from fednoil.report.record import read_record
@@ -118,7 +117,7 @@ class Paired:
     seeds: int
     mean: float
     std: float | None
-    p: float | None  # two-sided; None with fewer than two seeds or no spread
+    p: float | None  # two-sided; None with one seed
 
 
 class Results:
@@ -196,15 +195,8 @@ def paired(a: Row, b: Row) -> Paired | None:
     common = sorted(a.by_seed.keys() & b.by_seed.keys())
     if not common:
         return None
-    differences = np.array([a.by_seed[seed] - b.by_seed[seed] for seed in common])
-    mean = float(differences.mean())
-    if len(common) < 2:
-        return Paired(1, mean, None, None)
-    std = float(differences.std(ddof=1))
-    if std == 0:
-        return Paired(len(common), mean, 0.0, None)
-    t = abs(mean) / (std / math.sqrt(len(common)))
-    return Paired(len(common), mean, std, float(2 * stdtr(len(common) - 1, -t)))
+    found = sample_of(differences := [a.by_seed[seed] - b.by_seed[seed] for seed in common])
+    return Paired(len(common), found.mean, found.std, paired_p(differences))
 
 
 def _figure(values: list[float], starred: bool = False) -> Figure:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fednoil.report.chance import CHANCE, Sample, unpaired_p
 from fednoil.report.hook import Beside, Table
 from fednoil.report.results import METRICS, Figure, Results, Row
 
@@ -33,8 +34,16 @@ class Entry:
     printed: Beside | None
     difference: float | None
     best: bool  # of its column
+    p: float | None = None  # how likely the difference is by chance; None: nobody can tell
     last_round: Figure | None = None  # where `ours` is the best round because a seed did not converge
     best_round: Figure | None = None  # where `ours` is the last one, and a seed has fallen far below its best
+
+    @property
+    def gap(self) -> str:
+        """The difference in words, with ≈ where it may be chance."""
+        if self.difference is None:
+            return ""
+        return f"{self.difference:+.2f}" + (" ≈" if self.p is not None and self.p >= CHANCE else "")
 
     @property
     def beside(self) -> list[str]:
@@ -123,9 +132,13 @@ def _at(row: Row, column: Column) -> bool:
 def _entry(table: Table, row: Row, metric: str, ours: Figure, best: bool) -> Entry:
     printed = table.printed(row, metric)
     difference = ours.mean - printed.mean if printed and printed.same and row.finished else None
+    p = None
+    if printed is not None and difference is not None and metric == "accuracy":  # others spread over rounds
+        theirs = Sample(printed.mean, printed.std, printed.count)
+        p = unpaired_p(Sample(ours.mean, None if ours.starred else ours.std, len(row.runs)), theirs)
     last = row.last_round() if ours.starred else None
     fallen = metric == "accuracy" and not ours.starred and any(run.fallen for run in row.runs)
-    return Entry(row, ours, printed, difference, best, last, row.best_round() if fallen else None)
+    return Entry(row, ours, printed, difference, best, p, last, row.best_round() if fallen else None)
 
 
 def _note(table: Table) -> str:
@@ -139,5 +152,7 @@ def _note(table: Table) -> str:
         notes.append(
             "Rows that say “at round” or “diverged” are not finished: no difference, test or claim is made of them."
         )
+    if any(table.printed(row, "accuracy") for row in table.rows):
+        notes.append("≈: Welch's test can't tell the difference from chance.")
     conducts = dict.fromkeys(", ".join(row.conduct) for row in table.rows)
     return " ".join([*notes, *table.notes(), f"Computed in: {'; '.join(sorted(conducts))}."])

@@ -43,6 +43,6 @@ def _markdown_entry(entry: Entry | None) -> str:
     if entry is None:
         return "–"
     ours = f"**{entry.ours}**" if entry.best else str(entry.ours)
-    difference = "" if entry.difference is None else f", {entry.difference:+.2f}"
+    difference = f", {entry.gap}" if entry.gap else ""
     beside = f" [{'; '.join(entry.beside)}{difference}]" if entry.beside else ""
     return f"{ours} (n = {len(entry.row.runs)}){beside}"

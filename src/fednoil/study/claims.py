@@ -1,4 +1,4 @@
-"""The paper's claims, each with a rule that the runs at hand support, don't support, or don't test.
+"""The paper's claims, each with a rule that the runs at hand support, contradict, leave open, or don't test.
 
 A rule compares rows of one setting with each other, never across settings or scales. Comparisons of accuracy use what
 the tables show (mean over seeds; the best round where a seed did not converge). The rules were written down before
@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from fednoil.report.chance import CHANCE
 from fednoil.report.results import Results, Row
 from fednoil.report.runs import FALL
 from fednoil.study.grounds import Grounds
+from fednoil.study.schedule_support import decay_beats_constant, largest_r_min, logarithm_cheapest
 from fednoil.study.support import (
     FEDNOIL,
     MARGIN,
@@ -19,22 +21,21 @@ from fednoil.study.support import (
     Support,
     beats_all,
     converges,
-    decay_beats_constant,
     diverges,
-    largest_r_min,
-    logarithm_cheapest,
     more_stable,
     no_better_server,
     pairs,
 )
 
-SUPPORTED, REFUTED, UNTESTED = "supported", "not supported", "not tested here"
+SUPPORTED, REFUTED, OPEN, UNTESTED = "supported", "not supported", "not distinguishable", "not tested here"
 SCOPE = (
-    "Only finished runs are judged, and methods are compared in the same setting and precision, on the seeds they "
-    "share where they share some. All claims but the last, which is on clean labels, are judged on noisy labels alone. "
-    "Pair noise with one shared map is left out: most labels of a class are then the same wrong one, which no method "
-    "that treats classes alike can tell from the truth. Means that are equal to two decimals are a tie, and a tie is "
-    "no lead. One seed has no spread that a lead could be held against."
+    "Only finished runs are judged, and methods are compared in the same setting and precision. A lead counts if it is "
+    f"more than chance (p < {CHANCE:g}, not corrected for the number of tests): by Student's paired test on shared "
+    "seeds, or where fewer than two are shared, by Welch's, which gives a seed alone the other method's spread. Else "
+    "the two are not distinguishable, and so are one seed each and means that are equal to two decimals. All claims "
+    "but the last, which is on clean labels, are judged on noisy labels alone. Pair noise with one shared map is left "
+    "out: most labels of a class are then the same wrong one, which no method that treats classes alike can tell from "
+    "the truth."
 )
 
 
@@ -60,15 +61,14 @@ class Verdict:
 
     @property
     def held(self) -> int:
-        return sum(e.holds for e in self.support)
+        return sum(e.holds is True for e in self.support)
 
     @property
     def summary(self) -> str:
         if not self.support:
             return "no runs that would show it"
-        ties, slim = sum(e.tie for e in self.support), sum(e.slim for e in self.support)
-        asides = [f"{ties} {'ties' if ties > 1 else 'tie'}"] if ties else []
-        asides += [f"{slim} by no more than the spread over seeds"] if slim else []
+        left = sum(e.holds is None for e in self.support)
+        asides = [f"{left} not distinguishable"] if left else []
         if fallen := sum(e.fallen for e in self.support):
             asides.append(f"in {fallen} a method stands still {FALL:g} points or more below its best round")
         aside = f" ({', '.join(asides)})" if asides else ""
@@ -80,13 +80,12 @@ class Verdict:
 
     @property
     def _failing(self) -> str:
-        """Where it doesn't hold, if it does somewhere else."""
-        titles = {e.where.title: [f.holds for f in self.support if f.where == e.where] for e in self.support}
-        failing = [title for title, held in titles.items() if not all(held)]
-        if not failing or len(failing) == len(titles):
+        """Where it is contradicted, if it isn't everywhere."""
+        failing = list(dict.fromkeys(e.where.title for e in self.support if e.holds is False))
+        if not failing or len(failing) == len({e.where.title for e in self.support}):
             return ""
         more = f" and {len(failing) - 3} more" if len(failing) > 3 else ""
-        return f"; not, or not always, in {'; '.join(failing[:3])}{more}"
+        return f"; contradicted in {'; '.join(failing[:3])}{more}"
 
 
 def judge(results: Results) -> list[Verdict]:
@@ -98,10 +97,20 @@ def judge(results: Results) -> list[Verdict]:
         if not support:
             verdicts.append(Verdict(claim, UNTESTED))
             continue
-        share = sum(e.holds for e in support) / len(support)
-        enough = share == 1.0 if claim.share == 1.0 else share > claim.share
-        verdicts.append(Verdict(claim, SUPPORTED if enough else REFUTED, support))
+        verdicts.append(Verdict(claim, _status(claim, support), support))
     return verdicts
+
+
+def _status(claim: Claim, support: list[Support]) -> str:
+    """Supported if enough comparisons hold, open if enough would hold were the open ones decided for it."""
+
+    def enough(count: int) -> bool:
+        share = count / len(support)
+        return share == 1.0 if claim.share == 1.0 else share > claim.share
+
+    if enough(sum(e.holds is True for e in support)):
+        return SUPPORTED
+    return OPEN if enough(sum(e.holds is not False for e in support)) else REFUTED
 
 
 def _judged(row: Row, clean: bool) -> bool:

@@ -7,27 +7,26 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fednoil.report.chance import CHANCE, paired_p, sample_of, unpaired_p
 from fednoil.report.places import Place
-from fednoil.report.results import Row, paired
+from fednoil.report.results import Row
 from fednoil.report.runs import FALL
 from fednoil.study.grounds import Grounds
 
 NOISY_BASELINES = [f"{s}+{n}" for s in ("fedavg", "apfl", "krum", "cfl") for n in ("dividemix", "josrc")]
 FEDNOIL = ("fednoil-cosine", "fednoil-logarithm")
 MARGIN = 1.0  # points; less is a tie
-_R_MIN = (10, 20, 40, 80)
 
 
 @dataclass(frozen=True)
 class Support:
-    """One comparison: does the claim hold in it, and the numbers; a tie is no lead, so no claim of one holds in it."""
+    """One comparison with its numbers: does the claim hold in it (True), is it contradicted (False), or is the
+    difference not distinguishable from chance (None)?"""
 
-    holds: bool
+    holds: bool | None
     where: Place
     text: str
     seeds: int
-    tie: bool = False
-    slim: bool = False  # a lead that is no larger than the spread over seeds
     fallen: bool = False  # a method stands still far below its best round, which passes for stable
 
 
@@ -35,33 +34,62 @@ Judge = Callable[[Grounds], Iterator[Support]]
 
 
 def alike(a: Row, b: Row) -> tuple[Row, Row, str]:
-    """Two rows on the seeds they share, and these in words where a row has others; both whole if they share none.
+    """Two rows on the seeds they share, and these in words where a row has others; both whole if they share few.
 
     Split, noise and first weights differ from seed to seed by more than many methods do.
     """
     common = a.by_seed.keys() & b.by_seed.keys()
-    if not common or a.by_seed.keys() == b.by_seed.keys():
+    if len(common) < 2 or a.by_seed.keys() == b.by_seed.keys():
         return a, b, ""
     return a.of_seeds(common), b.of_seeds(common), f", seeds {', '.join(map(str, sorted(common)))}"
 
 
 def _compare(better: Row, worse: Row, metric: str = "accuracy", lower: bool = False) -> Support | None:
-    """Whether one row is ahead of another in the same setting, with the paired test where seeds are shared."""
+    """Whether one row is ahead of another in the same setting, by more than chance."""
     better, worse, seeds = alike(better, worse)
     a, b = better.figure(metric), worse.figure(metric)
     if a is None or b is None:
         return None
-    text = f"{better.place.title}{seeds}: {better.title} {a}, {worse.title} {b}"
-    pair = paired(better, worse) if metric == "accuracy" else None
-    if pair is not None and pair.p is not None:
-        text += f" (last round {pair.mean:+.2f} over {pair.seeds} shared seeds, p = {pair.p:.2g})"
-    lead = _lead(b.mean, a.mean) if lower else _lead(a.mean, b.mean)
-    spread = max(a.std or 0.0, b.std or 0.0) if metric == "accuracy" else 0.0
-    fewest = min(len(better.runs), len(worse.runs))
-    return Support(lead > 0, better.place, text, fewest, lead == 0, 0 < lead <= spread)
+    found = tested(by_seed(better, metric), by_seed(worse, metric))
+    text = f"{better.place.title}{seeds}: {better.title} {a}, {worse.title} {b} ({found})"
+    lead = lead_of(b.mean, a.mean) if lower else lead_of(a.mean, b.mean)
+    return Support(found.decided(lead), better.place, text, min(len(better.runs), len(worse.runs)))
 
 
-def _lead(a: float, b: float) -> float:
+@dataclass(frozen=True)
+class Test:
+    """How likely a difference is by chance, and of what; None: with one seed each nobody can tell."""
+
+    p: float | None
+    pairs: int  # of shared seeds; 0: the rows are compared as a whole
+
+    def __str__(self) -> str:
+        if self.p is None:
+            return "one seed each"
+        return f"p = {self.p:.2g}" + (f" over {self.pairs} shared seeds" if self.pairs else "")
+
+    def decided(self, lead: float) -> bool | None:
+        """Whether a claim of this lead holds: None where it is no more than chance."""
+        return None if lead == 0 or self.p is None or self.p >= CHANCE else lead > 0
+
+
+def tested(ours: dict[int, float], theirs: dict[int, float]) -> Test:
+    """Student's paired test of values by seed on the seeds they share, or Welch's of all where they share few."""
+    shared = sorted(ours.keys() & theirs.keys())
+    if len(shared) > 1:
+        return Test(paired_p([ours[seed] - theirs[seed] for seed in shared]), len(shared))
+    return Test(unpaired_p(sample_of(list(ours.values())), sample_of(list(theirs.values()))), 0)
+
+
+def by_seed(row: Row, metric: str) -> dict[int, float]:
+    """What a table shows of each seed: accuracy of the last round, or of the best where one did not converge."""
+    found = {run.seed: row.of_seeds({run.seed}).figure(metric) for run in row.runs}
+    if metric == "accuracy" and row.starred:
+        return {run.seed: float(run.summary["best_accuracy"]) for run in row.runs}
+    return {seed: figure.mean for seed, figure in found.items() if figure is not None}
+
+
+def lead_of(a: float, b: float) -> float:
     """a − b of numbers as they are shown: with two decimals."""
     return round(round(a, 2) - round(b, 2), 2)
 
@@ -137,7 +165,7 @@ def more_stable(grounds: Grounds) -> Iterator[Support]:
                     * bool(fallen)
                 )
                 fewest = min(len(a.runs), len(b.runs))
-                yield Support(ours < theirs, a.place, text, fewest, ours == theirs, fallen=bool(fallen))
+                yield Support(None if ours == theirs else ours < theirs, a.place, text, fewest, fallen=bool(fallen))
 
 
 def _last_jump(accuracy: np.ndarray) -> float:
@@ -153,102 +181,9 @@ def no_better_server(grounds: Grounds) -> Iterator[Support]:
                     other, fedavg, seeds = alike(found, base)
                     shown = ", ".join(f"{row.title} {row.figure('accuracy')}" for row in (other, fedavg))
                     text = f"{other.place.title}{seeds}: {shown}"
-                    holds = _lead(_mean(other), _mean(fedavg)) <= MARGIN
-                    yield Support(holds, other.place, text, min(len(other.runs), len(fedavg.runs)))
-
-
-def _schedule(form: str, r_min: int) -> str:
-    return f"fednoil-{form}" if r_min == 80 else f"fednoil-{form}({r_min})"
-
-
-def curve(row: Row, over: str = "train_batches") -> tuple[np.ndarray, np.ndarray]:
-    """Mean accuracy over seeds by round, and the mean of `over` at these rounds."""
-    length = row.rounds
-    accuracy = np.mean([run.curves["test_accuracy"][:length] for run in row.runs], axis=0)
-    return np.mean([run.curves[over][:length] for run in row.runs], axis=0), accuracy
-
-
-def efficiency(row: Row, batches: float) -> tuple[float, float]:
-    """Mean accuracy over all rounds, and over training batches up to `batches`: the area under each curve."""
-    spent, accuracy = curve(row)
-    grid = np.linspace(spent[0], batches, 200)
-    return float(accuracy.mean()), float(np.interp(grid, spent, accuracy).mean())
-
-
-def _more_efficient(better: Row, worse: Row, budget: float, names: tuple[str, str]) -> Support:
-    """Whether both areas of one row are above the other's; slim if one is by no more than its spread over seeds."""
-    a, b = efficiency(better, budget), efficiency(worse, budget)
-    text = f"{names[0]} {a[0]:.2f} over rounds and {a[1]:.2f} over batches, {names[1]} {b[0]:.2f} and {b[1]:.2f}"
-    leads = [_lead(*pair) for pair in zip(a, b, strict=True)]
-    spreads = np.max([_area_spread(row, budget) for row in (better, worse)], axis=0)
-    slim = min(leads) > 0 and any(lead <= spread for lead, spread in zip(leads, spreads, strict=True))
-    fewest = min(len(better.runs), len(worse.runs))
-    return Support(min(leads) > 0, better.place, text, fewest, not any(leads), slim)
-
-
-def _area_spread(row: Row, budget: float) -> tuple[float, float]:
-    """The standard deviations of both areas over seeds; 0 with one seed."""
-    if len(row.runs) < 2:
-        return 0.0, 0.0
-    areas = [efficiency(row.of_seeds({run.seed}), budget) for run in row.runs]
-    rounds, batches = np.std(areas, axis=0, ddof=1).tolist()
-    return rounds, batches
-
-
-def largest_r_min(form: str) -> Judge:
-    """r_min = 80 against each smaller one: area under accuracy over rounds and over batches."""
-
-    def judge(grounds: Grounds) -> Iterator[Support]:
-        for first in grounds:
-            rows = {r: row for r in _R_MIN if (row := grounds.find(first, _schedule(form, r)))}
-            if 80 not in rows or len(rows) < 2:
-                continue
-            budget = min(curve(row)[0][-1] for row in rows.values())
-            for r in sorted(rows.keys() - {80}):
-                large, small, seeds = alike(rows[80], rows[r])
-                names = (f"{first.place.title}, {form}{seeds}: r_min = 80 has", f"r_min = {r} has")
-                yield _more_efficient(large, small, budget, names)
-
-    return judge
-
-
-def decay_beats_constant(grounds: Grounds) -> Iterator[Support]:
-    for first in grounds:
-        for form in ("cosine", "logarithm"):
-            for r_min in _R_MIN:
-                decay = grounds.find(first, _schedule(form, r_min))
-                constant = grounds.find(first, f"fednoil-constant-as-{form}({r_min})")
-                if decay and constant:
-                    decay, constant, seeds = alike(decay, constant)
-                    budget = min(curve(decay)[0][-1], curve(constant)[0][-1])
-                    names = (
-                        f"{first.place.title}{seeds}: {form} r_min = {r_min} has",
-                        "constant epochs of the same total",
-                    )
-                    yield _more_efficient(decay, constant, budget, names)
-
-
-def first_reach(row: Row, target: float) -> tuple[int, float] | None:
-    """The first round, and the batches so far, at which the mean accuracy reaches `target`."""
-    spent, accuracy = curve(row)
-    reached = np.flatnonzero(accuracy >= target)
-    return (int(reached[0]) + 1, float(spent[reached[0]])) if len(reached) else None
-
-
-def logarithm_cheapest(grounds: Grounds) -> Iterator[Support]:
-    for first in grounds:
-        logarithm = grounds.find(first, "fednoil-logarithm")
-        for found in (grounds.find(first, m) for m in ("fednoil-cosine", "fednoil-constant-as-cosine(80)")):
-            if not logarithm or not found:
-                continue
-            ours, other, seeds = alike(logarithm, found)
-            target = min(float(np.nanmax(curve(row)[1])) for row in (ours, other)) - 0.5
-            a, b = first_reach(ours, target), first_reach(other, target)
-            if a is None or b is None:  # a round in between was not tested
-                continue
-            text = (
-                f"{first.place.title}{seeds}: {target:.1f} % in round {a[0]} after {a[1]:.0f} batches, "
-                f"{other.title} in round {b[0]} after {b[1]:.0f}"
-            )
-            fewest = min(len(ours.runs), len(other.runs))
-            yield Support(a[0] <= b[0] and a[1] <= b[1], first.place, text, fewest)
+                    allowed = {seed: value + MARGIN for seed, value in by_seed(fedavg, "accuracy").items()}
+                    found_by = tested(allowed, by_seed(other, "accuracy"))
+                    lead = round(MARGIN - lead_of(_mean(other), _mean(fedavg)), 2)
+                    holds = True if lead == 0 else found_by.decided(lead)
+                    fewest = min(len(other.runs), len(fedavg.runs))
+                    yield Support(holds, other.place, f"{text} ({found_by})", fewest)

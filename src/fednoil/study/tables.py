@@ -27,6 +27,7 @@ _ORDER = [*dict.fromkeys(METHOD_NAMES.values()), *schedule_methods()]
 # Keys that the paper doesn't give: at its own scale another value is another reading of it.
 _READINGS = ("partition.kind=", "partition.beta=", "partition.cap=", "partition.min_size=", "noise.")
 _ABLATIONS = {"3": ("fednoil-uniform-clients", "fednoil-uniform-local"), "4": ("fednoil-no-ssl",)}
+_TRIALS = 5  # of the paper
 _TABLE_OF = {"iid": "1", "non-iid": "1", "100-clients": "2", "imbalanced": "2"}
 
 
@@ -66,7 +67,7 @@ class PaperTable:
         whose = place.family != "small" or value.dataset == BASE
         text = f"paper {value}" if whose else f"paper, {value.dataset.upper()}: {value}"
         same = place.family == "paper" and not place.setting_changes and not place.method_changes
-        return Beside(text, value.mean, value.std, same)
+        return Beside(text, value.mean, value.std, same, _TRIALS)
 
     def rank_spot(self, setting: str, noise: str) -> tuple[int, int]:
         settings, noises = list(SETTINGS), list(NOISES)

@@ -1,0 +1,53 @@
+"""Whether a difference is more than chance: Student's and Welch's t-tests, two-sided."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import stdtr
+
+CHANCE = 0.05  # a difference with a larger p is not distinguishable from none
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Mean, standard deviation and number of values; one value alone has no deviation."""
+
+    mean: float
+    std: float | None
+    count: int
+
+
+def sample_of(values: Sequence[float]) -> Sample:
+    std = float(np.std(values, ddof=1)) if len(values) > 1 else None
+    return Sample(float(np.mean(values)), std, len(values))
+
+
+def paired_p(differences: Sequence[float]) -> float | None:
+    """Student's paired test; None with fewer than two pairs."""
+    found = sample_of(differences) if len(differences) > 1 else None
+    if found is None or found.std is None:
+        return None
+    return _p(found.mean, found.std / math.sqrt(found.count), found.count - 1)
+
+
+def unpaired_p(a: Sample, b: Sample) -> float | None:
+    """Welch's test; of a value alone the other sample's deviation is assumed. None where neither has one."""
+    if a.std is None or b.std is None:
+        known = a if b.std is None else b
+        if known.std is None:
+            return None
+        return _p(a.mean - b.mean, known.std * math.sqrt(1 / a.count + 1 / b.count), known.count - 1)
+    parts = (a.std**2 / a.count, b.std**2 / b.count)
+    below = parts[0] ** 2 / (a.count - 1) + parts[1] ** 2 / (b.count - 1)
+    freedom = sum(parts) ** 2 / below if below else a.count + b.count - 2
+    return _p(a.mean - b.mean, math.sqrt(sum(parts)), freedom)
+
+
+def _p(difference: float, error: float, freedom: float) -> float:
+    if error == 0:
+        return 1.0 if difference == 0 else 0.0
+    return float(2 * stdtr(freedom, -abs(difference) / error))
