@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -14,13 +15,14 @@ from typing import Any
 
 import torch
 
+from fednoil import __version__
 from fednoil.errors import UserError
 from fednoil.executors.base import Executor
 from fednoil.history import RoundRecord
 from fednoil.records.files import read_json
 from fednoil.records.folder import RunFolder
 
-_PACKAGES = ("fednoil", "torch", "numpy", "pydantic", "pyarrow", "pillow", "safetensors")
+_PACKAGES = ("torch", "numpy", "pydantic", "pyarrow", "pillow", "safetensors")
 
 
 def now() -> str:
@@ -32,6 +34,25 @@ def package_version(name: str) -> str | None:
         return version(name)
     except PackageNotFoundError:
         return None
+
+
+def commit(package: Path = Path(__file__).parents[1]) -> str | None:
+    """The commit of the checkout that this package is run from, with `+changed` where its code differs from that; None
+    where it is installed, or git can't be asked."""
+    root = package.parents[1]
+    if package.parent.name != "src" or not (root / ".git").exists():
+        return None
+    ask = ["git", "-c", f"safe.directory={root}", "-C", str(root)]  # whoever owns the checkout
+    try:
+        found = _output([*ask, "rev-parse", "HEAD"])
+        changed = _output([*ask, "status", "--porcelain", "--", str(package)])
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return f"{found}+changed" if changed else found
+
+
+def _output(words: Sequence[str]) -> str:
+    return subprocess.run(words, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
 
 
 def _command() -> list[str]:
@@ -57,7 +78,11 @@ def environment(
         "command": _command() if command is None else list(command),
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "packages": {name: package_version(name) for name in (*_PACKAGES, *more_packages)},
+        "commit": commit(),
+        "packages": {
+            "fednoil": __version__,  # also where it isn't installed
+            **{name: package_version(name) for name in (*_PACKAGES, *more_packages)},
+        },
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "precision": precision,
         "cpus": os.cpu_count(),
@@ -72,7 +97,8 @@ def note_resumption(folder: RunFolder, after: int, present: dict[str, Any]) -> N
         known = {**past, "resumed": list(past.get("resumed", []))}
     except (UserError, TypeError, AttributeError):
         known = {**present, "resumed": []}
-    known["resumed"].append({"at": now(), "after_round": after, "precision": present["precision"]})
+    made_with = {"precision": present["precision"], "version": __version__, "commit": present.get("commit")}
+    known["resumed"].append({"at": now(), "after_round": after, **made_with})
     folder.write_environment(known)
 
 

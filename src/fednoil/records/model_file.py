@@ -12,7 +12,7 @@ from typing import Any
 import safetensors
 import torch
 
-from fednoil import models
+from fednoil import __version__, models
 from fednoil.config.axes import own_code
 from fednoil.config.loading import load_config
 from fednoil.config.schema import Config
@@ -65,6 +65,7 @@ def save_model(
     networks = [role.name for role in experiment.learner.roles if role.shared]
     about = {
         "format": FORMAT,
+        "version": __version__,
         "config": experiment.config.model_dump(mode="json"),
         "config_hash": experiment.config.hash(),
         "data_hash": dataset.hash,
