@@ -66,6 +66,17 @@ def test_a_simulation_adds_the_same_noise_twice(values: dict[str, Any]) -> None:
     assert played(values) == played(values) != plain
 
 
+def test_all_rounds_share_epsilon(values: dict[str, Any]) -> None:
+    """Twice as many rounds with twice the ε have the same noise, of scale R/ε; with the same ε it is twice as large."""
+    values["sampling"]["name"] = "score"
+    plain, noise = played(values), {}
+    for rounds_, epsilon in ((4, 100.0), (8, 200.0), (8, 100.0)):
+        values["train"]["rounds"], values["sampling"]["epsilon"] = rounds_, epsilon
+        noise[rounds_, epsilon] = [a - b for a, b in zip(played(values), plain, strict=True)]
+    assert noise[8, 200.0] == pytest.approx(noise[4, 100.0])
+    assert noise[8, 100.0] == pytest.approx([2 * n for n in noise[4, 100.0]])
+
+
 @pytest.mark.parametrize("epsilon", [0, -1, "much"])
 def test_epsilon_is_above_zero(values: dict[str, Any], epsilon: object) -> None:
     values["sampling"] |= {"name": "score", "epsilon": epsilon}

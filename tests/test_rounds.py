@@ -46,6 +46,23 @@ def test_aggregation_oracle() -> None:
     assert mean["n"].item() == 9
 
 
+def test_the_loss_of_a_round_is_the_mean_over_its_clients(values) -> None:
+    values["sampling"] = {"fraction": 0.75}
+    experiment = make_experiment(load_config(values))
+    executor, state = make_executor(experiment, CPU), rounds.start(experiment)
+    _, record = rounds.play(experiment, executor, state)
+    jobs = [rounds.make_job(experiment, state, k, record.local_epochs) for k in record.selected]
+    losses = [result.loss for result in executor.train(jobs)]
+    assert len(set(losses)) == 3
+    assert record.train_loss == pytest.approx(sum(losses) / 3)
+
+
+def test_classes_of_which_no_test_image_is_found_are_counted(experiment) -> None:
+    state, (record,) = play(experiment, 1)
+    assert record.lost_classes == [accuracy == 0 for accuracy in state.per_class].count(True)
+    assert 0 < record.lost_classes < 4
+
+
 def test_aggregation_of_one_client_returns_it() -> None:
     message = {"w": torch.randn(5)}
     assert_same(weighted_mean([message], [7]), message)

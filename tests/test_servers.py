@@ -87,7 +87,7 @@ def test_krum_scores_by_brute_force() -> None:
         assert krum_scores(torch.tensor(points), f).tolist() == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(("count", "f"), [(1, 0), (2, 0), (3, 0), (4, 0), (5, 1), (6, 1), (10, 3), (30, 9)])
+@pytest.mark.parametrize(("count", "f"), [(1, 0), (2, 0), (3, 0), (4, 0), (5, 1), (6, 1), (9, 2), (10, 3), (30, 9)])
 def test_krum_tolerates_what_the_number_of_updates_allows(count: int, f: int) -> None:
     assert tolerated(None, count) == f
     assert tolerated(99, 30) == 13
@@ -142,6 +142,12 @@ def test_weiszfeld_oracle(iterations: int, expected: float) -> None:
     assert float(weights.sum()) == pytest.approx(1)
     if iterations == 4:
         assert float((points - z).norm(dim=1).mean()) == pytest.approx(3.889442, abs=1e-6)
+
+
+def test_fedavg_counts_samples() -> None:
+    combined = server("fedavg").combine(updates(torch.tensor([[0.0], [4.0]]), [3.0, 1.0]))
+    assert combined["model/w"].item() == pytest.approx(1.0)
+    assert combined["model/mean"].item() == pytest.approx(1250)
 
 
 def test_rfa_weighs_buffers_like_parameters_and_counts_samples() -> None:
@@ -247,6 +253,9 @@ def test_clients_that_have_not_trained_go_with_the_larger_part() -> None:
     state = server.init({"model/w": torch.zeros(2), "model/mean": torch.zeros(1), "model/n": torch.tensor(0)})
     after = server.aggregate(state, 1, updates(DELTAS[[0, 1, 2]]))  # client 3 has not trained
     assert after.values["clusters"] == [[0, 1, 3], [2]]
+    later = server.aggregate(after, 2, updates(DELTAS[[0, 1]]))  # the smaller cluster stays where it was
+    assert_same(server.exported(later), server.model_for(later, 3))
+    assert not torch.equal(server.exported(later)["model/w"], server.model_for(later, 2)["model/w"])
 
 
 def test_cfl_that_never_splits_is_fedavg(values: dict[str, Any]) -> None:

@@ -81,7 +81,7 @@ def run(copy: Path, tests: Sequence[str]) -> None:
     os.dup2(silent, 2)
     import pytest
 
-    os._exit(int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "--tb=no", *tests])))
+    os._exit(int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "--assert=plain", "--tb=no", *tests])))
 
 
 class Trial:
