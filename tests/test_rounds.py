@@ -63,6 +63,20 @@ def test_classes_of_which_no_test_image_is_found_are_counted(experiment) -> None
     assert 0 < record.lost_classes < 4
 
 
+def test_the_loss_of_a_turn_is_the_mean_over_its_steps(experiment, monkeypatch) -> None:
+    executor, losses = make_executor(experiment, CPU), []
+    step = executor.bench.learner.step
+
+    def spy(*args):
+        losses.append(step(*args))
+        return losses[-1]
+
+    monkeypatch.setattr(executor.bench.learner, "step", spy)
+    (result,) = executor.train([rounds.make_job(experiment, rounds.start(experiment), 0, 2)])
+    assert len(losses) == 6  # two epochs of 20 samples in batches of eight
+    assert result.loss == pytest.approx(float(torch.stack(losses).detach().mean()), rel=1e-5)
+
+
 def test_aggregation_of_one_client_returns_it() -> None:
     message = {"w": torch.randn(5)}
     assert_same(weighted_mean([message], [7]), message)

@@ -171,10 +171,10 @@ def test_a_run_that_lost_a_class_says_so(per_class: list[float | None], told: st
 @pytest.mark.parametrize(
     ("learner", "advice"),
     [
-        ({"name": "fednoil"}, "--set learner.draw=class may help"),
+        ({"name": "fednoil"}, "--set learner.name=fednoil-plus --set learner.draw=class may help"),
         ({"name": "fednoil-plus"}, "--set learner.draw=class may help"),
-        ({"name": "fednoil", "draw": "floor"}, "--set learner.draw=class may help"),
-        ({"name": "fednoil", "draw": "class"}, ""),
+        ({"name": "fednoil-plus", "draw": "floor"}, "--set learner.draw=class may help"),
+        ({"name": "fednoil-plus", "draw": "class"}, ""),
         ({"name": "erm"}, ""),
     ],
 )

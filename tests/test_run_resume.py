@@ -409,8 +409,8 @@ def test_a_disk_full_at_any_write_loses_nothing(stays_full: bool, reference: Pat
         assert "No space left on device" in err
         assert str(out) in err
         whole = RunFolder(out).records()
-        assert [{k: r[k] for k in ("round", "selected")} for r in whole] == [
-            {k: r[k] for k in ("round", "selected")} for r in expected["rounds.jsonl"][: len(whole)]
+        assert [(r.round, r.selected) for r in whole] == [
+            (r["round"], r["selected"]) for r in expected["rounds.jsonl"][: len(whole)]
         ]
         resume(out, toml)
         assert results(out) == expected, moment

@@ -1,8 +1,10 @@
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fednoil.seeds import Seed, bits, gumbel, integers, permutations, uniform
+from fednoil import seeds
+from fednoil.seeds import Seed, bits, gumbel, integers, open_uniform, permutations, uniform
 
 
 def splitmix64(state: int, count: int) -> list[int]:
@@ -77,3 +79,11 @@ def test_gumbel_top_m_is_successive_sampling() -> None:
     inclusion = torch.bincount(top.flatten(), minlength=4) / 200_000
     expected = torch.tensor([0.715873, 0.608333, 0.441270, 0.234524])
     assert torch.allclose(inclusion.float(), expected, atol=0.005)
+
+
+def test_open_uniform_numbers_are_never_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Noise made from bits that are all zero is finite."""
+    monkeypatch.setattr(seeds, "bits", lambda keys, count: torch.zeros(*keys.shape, count, dtype=torch.int64))
+    keys = Seed(0).keys(range(2))
+    assert bool((open_uniform(keys, 3) > 0).all())
+    assert bool(torch.isfinite(gumbel(keys, 3)).all())
