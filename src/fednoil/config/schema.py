@@ -31,15 +31,15 @@ from fednoil.servers.fedavg import FedAvgConfig
 class TrainConfig(Optimiser):
     """Rounds, the clients' optimiser (the paper's values) and weak augmentation, for all methods alike."""
 
-    batch_size: int = Field(default=32, ge=2, le=65536)
+    batch_size: int = Field(default=32, ge=2, le=65536, description="samples of a step")
     pad: int = Field(default=4, ge=0, description="largest shift of a weakly augmented image, in pixels")
 
 
 class RunConfig(Section):
     """How this run is carried out. The seed changes its results; precision and executor change them by rounding."""
 
-    seed: int = Field(default=0, ge=0)
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    seed: int = Field(default=0, ge=0, description="of the split, the noise, the first weights and every draw")
+    device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="auto: a GPU where there is one")
     executor: Literal["auto", "sequential"] = Field(
         default="auto", description="auto: all clients at once on a GPU; sequential: the reference, one after another"
     )
@@ -50,12 +50,12 @@ class RunConfig(Section):
     )
     parallel: int = Field(default=32, ge=1, description="clients that train at once on a GPU, at most")
     deterministic: bool = Field(default=False, description="same bits on every run on the same GPU, at some cost")
-    checkpoint_every: int = Field(default=10, ge=1)
+    checkpoint_every: int = Field(default=10, ge=1, description="rounds between two checkpoints")
     tensorboard: bool = Field(default=False, description="also write TensorBoard event files")
 
 
 class FederationConfig(Section):
-    """How a real federation is carried out; a simulation reads none of it."""
+    """How a real federation is carried out; a simulation ignores it."""
 
     min_nodes: int | None = Field(
         default=None, ge=1, description="nodes to wait for before round 1; none: every partition, or two sites"

@@ -59,9 +59,15 @@ class DataConfig(Section):
     `mean` and `std` replace the dataset's own normalisation: one number a channel, for pixels in 0..1.
     """
 
-    name: str = MINI
-    mean: Values | None = None
-    std: Annotated[tuple[Positive, ...], Field(min_length=1)] | None = None
+    name: str = Field(
+        default=MINI,
+        description="fashion-mnist-mini, fashion-mnist, cifar10, cifar100, or your own: folder:PATH, npz:FILE, "
+        "parquet:PATH; in a federation also sites: each site's own",
+    )
+    mean: Values | None = Field(default=None, description="of each channel, for pixels in 0..1; none: the dataset's")
+    std: Annotated[tuple[Positive, ...], Field(min_length=1)] | None = Field(
+        default=None, description="of each channel, for pixels in 0..1; none: the dataset's"
+    )
     validation: float = Field(
         default=0.0, ge=0, lt=1, description="share of each client's samples that is kept out of training"
     )

@@ -39,8 +39,8 @@ class Shares:
 class Optimiser(Section):
     """Rounds and optimiser (by default the paper's), for all methods alike."""
 
-    rounds: int = Field(default=20, ge=1)
-    optimizer: Literal["sgd", "adamw"] = "sgd"
+    rounds: int = Field(default=20, ge=1, description="rounds to play")
+    optimizer: Literal["sgd", "adamw"] = Field(default="sgd", description="of the clients; new in every turn")
     lr: float = Field(default=0.05, gt=0, description="learning rate; with adamw 0.001 unless it is set")
     momentum: float = Field(default=0.5, ge=0, lt=1, description="sgd's")
     betas: tuple[float, float] = Field(default=(0.9, 0.999), description="adamw's, of the gradient and of its square")
