@@ -16,8 +16,9 @@ from fednoil.config import load_config
 from fednoil.experiment import Experiment, make_executor, make_experiment
 from fednoil.labels import Labels
 from fednoil.learners import LEARNERS
-from fednoil.learners.base import Client, Final, Nets, Phase, Turn
+from fednoil.learners.base import Client, Final, Nets, Phase, Turn, one_by_one
 from fednoil.learners.erm import Erm
+from fednoil.learners.looks import confidences, logits_of
 from fednoil.servers import SERVERS
 from fednoil.servers.base import Server, ServerState
 from fednoil.tensors import Tensors
@@ -112,7 +113,8 @@ class DrawsAhead(Erm):
         (phase,) = super().plan(nets, client, state, turn, epochs)
         return [Phase({**phase.tensors, "labels": (phase.tensors["labels"] + int(random.random() * 4)) % 4})]
 
-    adaptive = True
+    def adapts(self, turn: Turn) -> bool:
+        return True
 
 
 class Looks(Erm):
@@ -169,12 +171,12 @@ class OneSeed(Erm):
     """Plans all clients with the seed of the first."""
 
     def plans(self, trainees: Any, epochs: range) -> list[list[Phase]]:
-        return super().plans([one._replace(turn=trainees[0].turn) for one in trainees], epochs)
+        return one_by_one(self, [one._replace(turn=trainees[0].turn) for one in trainees], epochs)
 
 
 class OneKind(Erm):
     def plans(self, *args: Any) -> list[list[Phase]]:
-        return [[replace(phase, kind="together") for phase in phases] for phases in super().plans(*args)]
+        return [[replace(phase, kind="together") for phase in phases] for phases in one_by_one(self, *args)]
 
 
 class Spoils(Erm):
@@ -193,7 +195,8 @@ class Uneven(Erm):
         (phase,) = super().plan(nets, client, state, turn, epochs)
         return [phase, Phase({name: t[:, :5] for name, t in phase.tensors.items()})]
 
-    adaptive = True
+    def adapts(self, turn: Turn) -> bool:
+        return True
 
 
 class Ghost(Erm):
@@ -204,14 +207,17 @@ class Ghost(Erm):
 class Compares(Erm):
     """Its survey looks at a client as a whole."""
 
+    def asks(self, client: Client, turn: Turn) -> Tensors:
+        return {}
+
     def survey(self, nets: Nets, client: Client, asked: Tensors) -> Tensors:
-        confidence = self.confidence(nets, client, 1.0)
+        confidence = confidences(logits_of(self, nets, client), client.labels, 1.0)
         return {"rank": confidence / confidence.sum()}
 
 
 class Sums(Compares):
     def survey(self, nets: Nets, client: Client, asked: Tensors) -> Tensors:
-        return {"sum": self.confidence(nets, client, 1.0).sum()[None]}
+        return {"sum": logits_of(self, nets, client).sum()[None]}
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from fednoil.executors.base import Job
 from fednoil.experiment import Experiment, make_executor
 from fednoil.learners.base import Client, Turn
 from fednoil.learners.labelled_set import by_class, led_by
+from fednoil.learners.looks import confidences, logits_of
 from fednoil.sampling.score import Score, ScoreConfig, ScoreMean, ScoreMeanConfig
 from fednoil.seeds import Seed, Seeds
 
@@ -36,7 +37,8 @@ def test_confidence_oracle(experiment: Experiment, temperature: float, expected:
 
     client = make_executor(experiment, CPU).clients[0]
     three = type(client)(0, client.pool, client.index[:3], torch.tensor([0, 1, 2]))
-    got = experiment.learner.confidence({"model": Fixed()}, three, temperature)  # type: ignore[dict-item]
+    logits = logits_of(experiment.learner, {"model": Fixed()}, three)  # type: ignore[dict-item]
+    got = confidences(logits, three.labels, temperature)
     assert got.tolist() == pytest.approx(expected, abs=1e-6)
 
 

@@ -21,6 +21,7 @@ from fednoil.experiment import Experiment, make_executor, make_experiment
 from fednoil.learners import LEARNERS
 from fednoil.learners.base import Client, Final, Nets, Phase, Role, Turn
 from fednoil.learners.erm import Erm
+from fednoil.learners.looks import confidences, logits_of
 from fednoil.sampling.score import Score, ScoreConfig
 from fednoil.servers import SERVERS
 from fednoil.tensors import Tensors
@@ -171,14 +172,6 @@ class Fills(Erm):
         return (self.table[batch["labels"]] * F.cross_entropy(nets["model"](batch["images"]), batch["labels"])).mean()
 
 
-class WholeClients(Erm):
-    """A confidence that looks at a client as a whole."""
-
-    def confidence(self, nets: Nets, client: Client, temperature: float) -> Tensor:
-        found = super().confidence(nets, client, temperature)
-        return found / found.max()
-
-
 class AsksSomeMore(Erm):
     """Client 0 is asked nothing, clients 1 and 2 are given a number a sample, client 3 two of another type."""
 
@@ -193,7 +186,7 @@ class AsksSomeMore(Erm):
 
     def survey(self, nets: Nets, client: Client, asked: Tensors) -> Tensors:
         self.surveyed.append(client.id)
-        told = self.confidence(nets, client, 1.0)
+        told = confidences(logits_of(self, nets, client), client.labels, 1.0)
         if "numbers" in asked:
             return {"told": told + asked["numbers"].view(len(client), -1).sum(1), "numbers": asked["numbers"]}
         return {"told": told}
@@ -234,9 +227,7 @@ def test_clients_that_are_asked_different_things_get_their_own_answers(values: d
         assert ("numbers" in result.evidence) == (client > 0)
 
 
-@pytest.mark.parametrize("name", ["erm", "test_stack:WholeClients"])
-def test_scores_are_those_of_client_after_client(values: dict[str, Any], name: str) -> None:
-    values["learner"] = {"name": name}
+def test_scores_are_those_of_client_after_client(values: dict[str, Any]) -> None:
     experiment = make_experiment(load_config(values))
     state = rounds.start(experiment)
     jobs = [rounds.make_job(experiment, state, k, 1) for k in range(4)]
@@ -245,11 +236,7 @@ def test_scores_are_those_of_client_after_client(values: dict[str, Any], name: s
     got = stacked(experiment, 2).scores(jobs, BY_SCORE)
     for client, look in wanted.items():
         assert got[client].score == pytest.approx(look.score, rel=1e-5)
-        assert (got[client].probabilities is None) == (
-            name != "erm"
-        )  # a learner's own confidences have none behind them
-        if look.probabilities is not None and got[client].probabilities is not None:
-            close({"probabilities": got[client].probabilities}, {"probabilities": look.probabilities})
+        close({"logits": got[client].logits}, {"logits": look.logits})
 
 
 @pytest.mark.parametrize("own", ["received", "keep"])
@@ -279,19 +266,13 @@ class Keeps(AsksSomeMore):
         return nets["own"](images)
 
 
-class SurveysWhole(AsksSomeMore, WholeClients):
-    """Its survey has the confidences that look at a client as a whole."""
-
-
-@pytest.mark.parametrize("name", ["Keeps", "SurveysWhole"])
-def test_surveys_that_are_a_client_s_own_are_not_put_together(values: dict[str, Any], name: str) -> None:
-    values["learner"] = {"name": f"test_stack:{name}"}
+def test_surveys_that_are_a_client_s_own_are_not_put_together(values: dict[str, Any]) -> None:
+    values["learner"] = {"name": "test_stack:Keeps"}
     experiment = make_experiment(load_config(values))
     state = rounds.start(experiment)
     jobs = [rounds.make_job(experiment, state, k, 2) for k in range(4)]
-    if name == "Keeps":
-        own = [_renamed({n: (1 + job.client) * t for n, t in job.received.items()}) for job in jobs]
-        jobs = [replace(job, keep=keep) for job, keep in zip(jobs, own, strict=True)]
+    own = [_renamed({n: (1 + job.client) * t for n, t in job.received.items()}) for job in jobs]
+    jobs = [replace(job, keep=keep) for job, keep in zip(jobs, own, strict=True)]
     wanted = make_executor(experiment, CPU).train(jobs)
     for got, result in zip(stacked(experiment, 4).train(jobs), wanted, strict=True):
         close(got.tensors, result.tensors)

@@ -202,7 +202,8 @@ def test_a_client_that_ends_in_no_numbers_is_named(values: dict[str, Any]) -> No
 class CountsTurns(Erm):
     """Goes on with the very tensor that the client has kept; from the second chunk of a turn on it can't be stacked."""
 
-    adaptive = True
+    def adapts(self, turn: Turn) -> bool:
+        return True
 
     def init(self, nets: Nets, client: Client, keep: Tensors, turn: Turn) -> Tensors:
         return {"steps": keep.get("steps", torch.zeros(()))}

@@ -61,6 +61,7 @@ class Axis(Generic[T]):
     table: Mapping[str, type[T]]
     default: str
     key: str = "name"
+    optional: tuple[type, ...] = ()  # protocols whose methods a class may have besides those of the base
 
     @property
     def path(self) -> str:
@@ -80,7 +81,10 @@ class Axis(Generic[T]):
         if not (isinstance(found, type) and issubclass(found, self.base)):
             base = f"{self.base.__module__}.{self.base.__name__}"
             raise UserError(f"{self.path} = '{name}' is not a class derived from {base}")
-        _check_methods(found, self.base, f"{self.path} = '{name}'")
+        said = f"{self.path} = '{name}'"
+        _check_methods(found, self.base, said)
+        for protocol in self.optional:
+            _check_optional(found, protocol, said)
         return found
 
     def is_own(self, name: str) -> bool:
@@ -119,13 +123,30 @@ def _check_methods(found: type, base: type, said: str) -> None:
     missing = sorted(getattr(found, "__abstractmethods__", ()))
     if missing:
         raise UserError(f"{said} must define {' and '.join(missing)}, as {base.__module__} tells")
-    for name, theirs in vars(base).items():
-        own = inspect.getattr_static(found, name)
-        if name.startswith("_") or own is theirs or not (inspect.isfunction(theirs) and inspect.isfunction(own)):
-            continue
-        wanted = list(inspect.signature(theirs).parameters)
-        try:
-            inspect.signature(own).bind(*wanted)
-        except TypeError:
-            given = ", ".join(inspect.signature(own).parameters)
-            raise UserError(f"{said}: its {name}({given}) must take ({', '.join(wanted)})") from None
+    for name in vars(base):
+        _check_signature(found, base, name, said)
+
+
+def _check_optional(found: type, protocol: type, said: str) -> None:
+    """Refuse a class that has some of a protocol's methods and not all, or one that can't be called as it says."""
+    methods = [name for name, value in vars(protocol).items() if not name.startswith("_") and inspect.isfunction(value)]
+    present = [name for name in methods if hasattr(found, name)]
+    if present and len(present) < len(methods):
+        missing = " and ".join(name for name in methods if name not in present)
+        raise UserError(
+            f"{said} has {' and '.join(present)} but no {missing}: {protocol.__module__} says what it is for"
+        )
+    for name in present:
+        _check_signature(found, protocol, name, said)
+
+
+def _check_signature(found: type, base: type, name: str, said: str) -> None:
+    own, theirs = inspect.getattr_static(found, name), vars(base)[name]
+    if name.startswith("_") or own is theirs or not (inspect.isfunction(theirs) and inspect.isfunction(own)):
+        return
+    wanted = list(inspect.signature(theirs).parameters)
+    try:
+        inspect.signature(own).bind(*wanted)
+    except TypeError:
+        given = ", ".join(inspect.signature(own).parameters)
+        raise UserError(f"{said}: its {name}({given}) must take ({', '.join(wanted)})") from None

@@ -15,6 +15,7 @@ from fednoil.config.axes import AXES, named, outdated, owners, section_model
 from fednoil.config.schema import Config
 from fednoil.data import is_own
 from fednoil.errors import UserError, nearest
+from fednoil.learners.base import LearnerConfig
 
 Values = dict[str, Any]  # section -> key -> value
 
@@ -95,14 +96,20 @@ def merge(base: Values, changes: Values) -> Values:
     new_data = changes.get("data", {}).get("name")
     if isinstance(new_data, str) and is_own(new_data) and new_data != base.get("data", {}).get("name"):
         merged["noise"] = dict(changes.get("noise", {}))
-        if "frac" not in changes.get("learner", {}):
-            merged.get("learner", {}).pop("frac", None)  # set for the preset's noise; without it, clients estimate it
+        merged["learner"] = _unfitted(merged.get("learner", {}), changes.get("learner", {}))
         if "fraction" not in changes.get("sampling", {}):
             merged.get("sampling", {}).pop("fraction", None)  # set for the preset's clients
         merged["partition"] = {
             k: v for k, v in merged.get("partition", {}).items() if k != "samples_per_client"
         } | changes.get("partition", {})
     return merged
+
+
+def _unfitted(learner: Values, changes: Values) -> Values:
+    """The learner's keys without those that were set to fit the preset's noise."""
+    config = section_model("learner", learner)
+    fitted = config.fits_noise if issubclass(config, LearnerConfig) else frozenset[str]()
+    return {key: value for key, value in learner.items() if key not in fitted or key in changes}
 
 
 def load_config(values: Values) -> Config:

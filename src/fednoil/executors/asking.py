@@ -1,28 +1,49 @@
-"""Questions to the networks that several clients received, put once for all of them."""
+"""Questions to the received networks: asked once a round, and once for all clients that received the same."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
+from torch import Tensor
 
-from fednoil.executors.base import Job
+from fednoil.executors.base import Job, Look
 from fednoil.executors.local import Workbench
-from fednoil.learners.base import Client, Learner, Wrapped, acts, together
+from fednoil.learners.base import Client, together
+from fednoil.learners.looks import confidences
+from fednoil.sampling import Scoring
 from fednoil.tensors import Tensors
+
+
+def scored(
+    looks: Mapping[int, Tensor], everyone: Mapping[int, Client], jobs: Sequence[Job], sampling: Scoring
+) -> dict[int, Look]:
+    """How clean each client's received model finds its labels, from what it says of them."""
+    clients, tau = [everyone[job.client] for job in jobs], sampling.config.temperature
+    scores = sampling.scores([confidences(looks[c.id], c.labels, tau) for c in clients])
+    return {c.id: Look(score, looks[c.id]) for c, score in zip(clients, scores, strict=True)}
+
+
+def looks(bench: Workbench, everyone: Mapping[int, Client], jobs: Sequence[Job]) -> dict[int, Tensor]:
+    """What each client's received model says of its samples: logits [n, C]."""
+    found: dict[int, Tensor] = {}
+    for group in _alike(bench, jobs):
+        clients = [everyone[job.client] for job in group]
+        bench.load(group[0].received, {})
+        parts = bench.look(together(clients)).split([len(c) for c in clients])
+        found |= {client.id: part for client, part in zip(clients, parts, strict=True)}
+    return found | bench.looks(everyone, [job for job in jobs if job.client not in found])
 
 
 def surveys(bench: Workbench, everyone: Mapping[int, Client], jobs: Sequence[Job]) -> dict[int, Tensors]:
     """The surveys of clients that received the same model and keep none, each model asked once."""
     found: dict[int, Tensors] = {}
-    groups: dict[int, list[Job]] = {}
-    for job in jobs:
-        if not own_networks(bench, job) and acts(bench.learner, "survey") and usual(bench.learner):
-            groups.setdefault(id(job.received), []).append(job)
-    for group in groups.values():
+    if not bench.surveying:
+        return found
+    for group in _alike(bench, jobs):
         alike: dict[object, list[tuple[Job, Tensors]]] = {}
         for job in group:
-            asked = bench.learner.asks(everyone[job.client], job.turn)
+            asked = bench.surveying.asks(everyone[job.client], job.turn)
             alike.setdefault(_form(asked), []).append((job, asked))
         bench.load(group[0].received, {})
         for members in alike.values():
@@ -30,6 +51,15 @@ def surveys(bench: Workbench, everyone: Mapping[int, Client], jobs: Sequence[Job
             answers = _answers(bench, clients, [asked for _, asked in members])
             found |= {job.client: answer for (job, _), answer in zip(members, answers, strict=True)}
     return found
+
+
+def _alike(bench: Workbench, jobs: Sequence[Job]) -> Iterator[list[Job]]:
+    """The jobs of clients without networks of their own, by the model that they received."""
+    groups: dict[int, list[Job]] = {}
+    for job in jobs:
+        if not (job.keep and any(role.kept for role in bench.learner.roles)):
+            groups.setdefault(id(job.received), []).append(job)
+    yield from groups.values()
 
 
 def _form(asked: Tensors) -> frozenset[object]:
@@ -43,18 +73,3 @@ def _answers(bench: Workbench, clients: Sequence[Client], asked: Sequence[Tensor
     answers = bench.survey(together(clients), whole)
     pieces = {name: tensor.split([len(c) for c in clients]) for name, tensor in answers.items()}
     return [{name: parts[place] for name, parts in pieces.items()} for place in range(len(clients))]
-
-
-def own_networks(bench: Workbench, job: Job) -> bool:
-    """Whether the client has networks of its own, kept from its last turn."""
-    return bool(job.keep) and any(role.kept for role in bench.learner.roles)
-
-
-def usual(learner: Learner) -> bool:
-    """Whether its confidences are those of single samples; a learner's own may look at whole clients."""
-    return _inner(learner).confidence.__func__ is Learner.confidence
-
-
-def _inner(learner: Learner) -> Learner:
-    """The learner inside all wrappings."""
-    return _inner(learner.inner) if isinstance(learner, Wrapped) else learner

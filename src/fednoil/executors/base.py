@@ -16,12 +16,14 @@ from fednoil.tensors import Numbers, Tensors
 
 @dataclass(frozen=True)
 class Job:
-    """One client's work in one round: what it received, what it kept, and its turn."""
+    """One client's work in one round: what it received, what it kept, and its turn; and, where it was asked already,
+    what the received model says of its samples, un-augmented and in eval mode: logits [n, C]."""
 
     client: int
     received: Tensors
     keep: Tensors
     turn: Turn
+    looked: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -39,11 +41,11 @@ class Result:
 
 @dataclass(frozen=True)
 class Look:
-    """What a client's received model makes of its labels: the `score` that the server gets, and `probabilities`
-    [n, C], which stay with the client (None: it is elsewhere, or its learner has confidences of another kind)."""
+    """What a client's received model makes of its labels: the `score` that the server gets, and the `logits` [n, C]
+    behind it, which stay with the client (None: the client is elsewhere)."""
 
     score: float
-    probabilities: Tensor | None = None
+    logits: Tensor | None = None
 
 
 @dataclass(frozen=True)

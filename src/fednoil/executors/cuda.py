@@ -19,14 +19,16 @@ from torch import Tensor
 from torch.nn.modules.dropout import _DropoutNd
 
 from fednoil.errors import Slower
-from fednoil.executors.asking import own_networks, surveys, usual
+from fednoil.executors.asking import looks, scored, surveys
 from fednoil.executors.base import HeldOut, Job, Look, Progress, Result
 from fednoil.executors.capture import Graphs, NotCapturable, Portion, Signature
 from fednoil.executors.local import Workbench
 from fednoil.executors.sequential import Sequential
 from fednoil.executors.stack import Rows, StackedBench
 from fednoil.executors.touch import Touched, attributes, touched_by
-from fednoil.learners.base import Client, Phase, Trainee, together
+from fednoil.learners.base import Client, Phase, Trainee
+from fednoil.learners.capabilities import EvensBatches, adapts, capability
+from fednoil.learners.capabilities import plans as plans_of
 from fednoil.sampling import Scoring
 from fednoil.tensors import Tensors
 
@@ -90,17 +92,7 @@ class CudaGraphs:
 
     def scores(self, jobs: Sequence[Job], sampling: Scoring) -> dict[int, Look]:
         """Clients that received the same model and keep none are asked in one pass over all their samples."""
-        bench, first = self.eager.bench, jobs[0]
-        alike = all(job.received is first.received for job in jobs) and not any(own_networks(bench, j) for j in jobs)
-        if not alike or not usual(bench.learner):
-            return self.eager.scores(jobs, sampling)
-        clients = [self.clients[job.client] for job in jobs]
-        bench.load(first.received, {})
-        everyone, probabilities = bench.learner.look(bench.nets, together(clients), sampling.config.temperature)
-        assert probabilities is not None
-        sizes = [len(c) for c in clients]
-        looks = map(Look, sampling.scores(everyone.split(sizes)), probabilities.split(sizes))
-        return dict(zip((job.client for job in jobs), looks, strict=True))
+        return scored(looks(self.eager.bench, self.clients, jobs), self.clients, jobs, sampling)
 
     def test_logits(self, model: Tensors) -> Tensor:
         return self.eager.test_logits(model)
@@ -142,13 +134,17 @@ class CudaGraphs:
         learner = self.bench.benches[0].learner
         before = attributes(learner)
         self.losses.zero_()
-        seats, found = [], surveys(self.eager.bench, self.clients, jobs)
+        bench, seats = self.eager.bench, []
+        if bench.looking:
+            missing = looks(bench, self.clients, [job for job in jobs if job.looked is None])
+            jobs = [replace(job, looked=missing.get(job.client, job.looked)) for job in jobs]
+        found = surveys(bench, self.clients, jobs)
         for place, job in enumerate(jobs):
             bench, client = self.bench.benches[place], self.clients[job.client]
             seats.append(Seat(place, bench, client, job, bench.begin(client, job, found.get(job.client))))
         longest = max((job.turn for job in jobs), key=lambda turn: turn.epochs)
         for epochs in seats[0].bench.chunks(longest):
-            if learner.adapts(longest) or any(t.state for t in self.touched.values()):
+            if adapts(learner, longest) or any(t.state for t in self.touched.values()):
                 self.graphs.join()  # else the next epochs are planned while the last ones run
             plans = _planned(seats, epochs)
             for number in range(max(map(len, plans))):
@@ -179,7 +175,8 @@ class CudaGraphs:
         alike = len({(phase.kind, phase.trains, tuple(phase.tensors)) for phase in phases}) == 1
         if self.mixes or self.alone or not alike or len({_sizes(phase) for phase in phases}) == 1:
             return ready
-        batches = ready[0][0].bench.learner.evened([phase.tensors for phase in phases])
+        evens = capability(ready[0][0].bench.learner, EvensBatches)
+        batches = evens.evened([phase.tensors for phase in phases]) if evens else None
         if batches is None:
             return ready
         return [(seat, replace(phase, tensors=b)) for (seat, phase), b in zip(ready, batches, strict=True)]
@@ -250,7 +247,7 @@ def _planned(seats: Sequence[Seat], epochs: range) -> list[list[Phase]]:
     plans: dict[int, list[Phase]] = {}
     for own, group in groups.items():
         trainees = [Trainee(s.bench.nets, s.client, s.state, s.job.turn) for s in group]
-        found = group[0].bench.learner.plans(trainees, own) if own else [[] for _ in group]
+        found = plans_of(group[0].bench.learner, trainees, own) if own else [[] for _ in group]
         for s, phases in zip(group, found, strict=True):
             plans[s.place] = s.bench.ready(phases, s.job.turn)
     return [plans[seat.place] for seat in seats]

@@ -15,11 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from fednoil.errors import Diverged, UserError
-from fednoil.executors.base import Job, Look, Progress, Result
+from fednoil.executors.base import Job, Progress, Result
 from fednoil.executors.optimiser import RATE, Optimiser
-from fednoil.learners.base import Client, Learner, Phase, Turn, acts, chunks
+from fednoil.learners.base import Client, Learner, Phase, Turn, chunks
+from fednoil.learners.capabilities import ChangesGradients, FollowsUp, Looks, Surveys, adapts, capability, observer
+from fednoil.learners.looks import logits_of
 from fednoil.models.network import Network
-from fednoil.sampling import Scoring
 from fednoil.tensors import Tensors
 
 PLANNED = (32, 64)  # epochs planned at once: enough to be cheap, and the later ones while the first ones run
@@ -41,6 +42,8 @@ class Workbench:
         self.learner = learner
         self.optimiser = optimiser
         self.device = device
+        self.looking, self.surveying = capability(learner, Looks), capability(learner, Surveys)
+        self.changing, self.following = capability(learner, ChangesGradients), capability(learner, FollowsUp)
         self.nets = {
             role.name: Network(copy.deepcopy(template), *normalisation, device, dtype) for role in learner.roles
         }
@@ -79,18 +82,19 @@ class Workbench:
         for role in copies:
             self.nets[role.name].load(self.nets[role.start].dump(role.name), role.name)
 
-    def scores(self, clients: Mapping[int, Client], jobs: Sequence[Job], sampling: Scoring) -> dict[int, Look]:
-        """How clean each client's received model finds its labels; a model that many received is loaded once."""
-        confidences, probabilities, loaded = [], [], None
+    def look(self, client: Client) -> Tensor:
+        """What the networks, as they are, say of a client's samples, un-augmented, in eval mode: float32 [n, C]."""
+        return logits_of(self.learner, self.nets, client)
+
+    def looks(self, clients: Mapping[int, Client], jobs: Sequence[Job]) -> dict[int, Tensor]:
+        """What each client's received model says of its samples; a model that many received is loaded once."""
+        found, loaded = {}, None
         for job in jobs:
             if job.received is not loaded or job.keep:
                 self.load(job.received, job.keep)
                 loaded = job.received if not job.keep else None
-            confidence, probs = self.learner.look(self.nets, clients[job.client], sampling.config.temperature)
-            confidences.append(confidence)
-            probabilities.append(probs)
-        looks = map(Look, sampling.scores(confidences), probabilities)
-        return dict(zip((job.client for job in jobs), looks, strict=True))
+            found[job.client] = self.look(clients[job.client])
+        return found
 
     def update(self, client: Client, job: Job, progress: Progress | None = None) -> Result:
         """Run one client's turn."""
@@ -114,7 +118,7 @@ class Workbench:
 
     def chunks(self, turn: Turn) -> list[range]:
         """Epochs that are planned together: one where planning must see how training went."""
-        if self.learner.adapts(turn):
+        if adapts(self.learner, turn):
             return [range(e, e + 1) for e in range(turn.epochs)]
         chunks: list[range] = []
         while (start := chunks[-1].stop if chunks else 0) < turn.epochs:
@@ -127,22 +131,27 @@ class Workbench:
         # Copies: a turn that fails is begun again, or ends the run, and then what was kept must be as it was.
         keep = {name: tensor.to(self.device, copy=True) for name, tensor in job.keep.items()}
         self.load(job.received, keep)
-        return self.open(client, keep, job.turn, found)
+        return self.open(client, keep, job.turn, found, job.looked)
 
-    def open(self, client: Client, keep: Tensors, turn: Turn, found: Tensors | None = None) -> Tensors:
-        """The state of a turn with the networks as they are."""
-        if found is None:
-            found = self.survey(client, self.learner.asks(client, turn))
-        return {**found, **self.learner.init(self.nets, client, keep, turn)}
+    def open(
+        self, client: Client, keep: Tensors, turn: Turn, found: Tensors | None = None, looked: Tensor | None = None
+    ) -> Tensors:
+        """The state of a turn with the networks as they are; what was asked before is not asked again."""
+        state: Tensors = {}
+        if self.looking:
+            state |= self.looking.look(self.look(client) if looked is None else looked, client)
+        if found is None and self.surveying:
+            found = self.survey(client, self.surveying.asks(client, turn))
+        return {**state, **(found or {}), **self.learner.init(self.nets, client, keep, turn)}
 
     @torch.no_grad()
     def survey(self, client: Client, asked: Tensors) -> Tensors:
         """What the networks say of the samples of one client, or of several put together."""
-        if not acts(self.learner, "survey"):
+        if not self.surveying:
             return {}
         for net in self.nets.values():
             net.eval()
-        return self.learner.survey(self.nets, client, asked)
+        return self.surveying.survey(self.nets, client, asked)
 
     def planned(self, client: Client, state: Tensors, turn: Turn, epochs: range) -> list[Phase]:
         """The phases of the given epochs, with all networks ready to train."""
@@ -168,7 +177,7 @@ class Workbench:
         learner, nets, kind = self.learner, self.nets, phase.kind
         if not phase.trains:
             with torch.no_grad():
-                learner.observe(nets, pool, batch, state, kind)
+                observer(learner, kind).observe(nets, pool, batch, state, kind)
             return
         for name in phase.trains:
             nets[name].grads.zero_()
@@ -176,11 +185,13 @@ class Workbench:
         if not isinstance(loss, Tensor) or loss.dim() or not loss.requires_grad:
             _refuse(learner, loss)
         loss.backward()
-        learner.gradients(nets, batch, state, kind)
+        if self.changing:
+            self.changing.gradients(nets, batch, state, kind)
         for name in phase.trains:
             net = nets[name]
             self.optimiser.step(net.params, net.grads, net.memory, self.shares, batch.get(RATE))
-        learner.after(nets, batch, state, kind)
+        if self.following:
+            self.following.after(nets, batch, state, kind)
         total += loss.detach()
 
     def _run(

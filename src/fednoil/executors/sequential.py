@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from fednoil.executors.asking import scored
 from fednoil.executors.base import HeldOut, Job, Look, Progress, Result
 from fednoil.executors.local import Workbench
 from fednoil.learners.base import Client
@@ -33,7 +34,7 @@ class Sequential:
         self.validation = validation or {}
 
     def scores(self, jobs: Sequence[Job], sampling: Scoring) -> dict[int, Look]:
-        return self.bench.scores(self.clients, jobs, sampling)
+        return scored(self.bench.looks(self.clients, jobs), self.clients, jobs, sampling)
 
     def train(self, jobs: Sequence[Job], progress: Progress | None = None) -> list[Result]:
         results = []

@@ -16,7 +16,8 @@ from torch import Tensor
 from fednoil import kernels
 from fednoil.executors.local import Workbench
 from fednoil.executors.optimiser import RATE
-from fednoil.learners.base import Nets, acts
+from fednoil.learners.base import Nets
+from fednoil.learners.capabilities import observer
 from fednoil.models.layers import Stacked
 from fednoil.models.network import Member, Stack
 from fednoil.tensors import Tensors
@@ -39,9 +40,6 @@ class Rows:
         self.others: Others = {
             name: {n: tensor[here] for n, tensor in s.others.items()} for name, s in stacked.stacks.items()
         }
-        learner = self.bench.learner
-        self.changes_gradients = acts(learner, "gradients")
-        self.follows_up = acts(learner, "after")
         # The gradient of each client's loss is asked for as it is: a sum over clients would be launches of its own.
         self.each = torch.ones(count, device=self.bench.device)
 
@@ -80,7 +78,8 @@ class Rows:
         def run(
             params: Tensors, grads: Tensors, memory: Others, others: Others, batch: Tensors, state: Tensors
         ) -> Tensor:
-            self.bench.learner.observe(self._nets(params, grads, memory, others, {}), pool, batch, state, kind)
+            by = observer(self.bench.learner, kind)
+            by.observe(self._nets(params, grads, memory, others, {}), pool, batch, state, kind)
             return next(iter(params.values()))[:1]
 
         self._mapped(run, self.params, self.grads, self.memory, self.others, batch, state)
@@ -106,7 +105,7 @@ class Rows:
         found = torch.autograd.grad(losses, flat, self.each, allow_unused=True)
         given = iter(torch.zeros_like(leaf) if g is None else g for leaf, g in zip(flat, found, strict=True))
         grads = {name: tuple(next(given) for _ in parts) for name, parts in leaves.items()}
-        if self.changes_gradients or self.follows_up:
+        if self.bench.changing or self.bench.following:
             self._step_with_hooks(kind, trains, grads, batch, state)
         else:
             for name in trains:
@@ -127,13 +126,12 @@ class Rows:
 
             self._mapped(run, self.params, whole, self.memory, self.others, batch, state)
 
-        learner = self.bench.learner
-        if self.changes_gradients:
-            hook(learner.gradients)
+        if self.bench.changing:
+            hook(self.bench.changing.gradients)
         for name in trains:
             self._optimise(name, (whole[name],), batch.get(RATE))
-        if self.follows_up:
-            hook(learner.after)
+        if self.bench.following:
+            hook(self.bench.following.after)
             self.refresh(trains)
 
     def _leaves(self, name: str) -> tuple[Tensor, ...]:

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from fednoil.executors.capture import NotCapturable
 from fednoil.executors.stack import StackedBench, Unchanged
-from fednoil.learners.base import Client, Learner, Phase, Wrapped
+from fednoil.learners.base import Client, Learner, Phase
+from fednoil.learners.capabilities import Wrapped
 from fednoil.tensors import Tensors
 
 

@@ -33,6 +33,7 @@ from fednoil.flower.memory import Memory
 from fednoil.flower.messages import NAME, Refusal
 from fednoil.flower.state import NodeState
 from fednoil.learners.base import Client, Turn
+from fednoil.learners.looks import confidences
 from fednoil.sampling import Scoring
 from fednoil.tensors import Tensors
 
@@ -135,8 +136,8 @@ class Node:
         ledger = ScoreLedger(self.state.folder.parent)
         if epsilon is None:
             ledger.check_plain(order.run)
-            confidences = self._confidences(sampling, received, self.state.keep_before(order.round_idx))
-            return float(sampling.score(confidences))
+            found = self._confidences(sampling, received, self.state.keep_before(order.round_idx))
+            return float(sampling.score(found))
         terms = Terms(rounds, epsilon, self.settings.score_budget)
         if (told := ledger.told(order.run, order.round_idx, terms)) is not None:
             return told
@@ -159,10 +160,9 @@ class Node:
     def _confidences(self, sampling: Scoring, received: Tensors, keep: Tensors) -> torch.Tensor:
         bench, job = self.work.bench, self._job(received, keep)
         bench.load(job.received, job.keep)
-        confidences, probabilities = bench.learner.look(bench.nets, self.work.client, sampling.config.temperature)
-        if probabilities is not None:
-            self.memory.look(self.order.round_idx, probabilities)
-        return confidences
+        logits = bench.look(self.work.client)
+        self.memory.look(self.order.round_idx, torch.softmax(logits, dim=1))
+        return confidences(logits, self.work.client.labels, sampling.config.temperature)
 
     def train(self, received: Tensors) -> Result:
         """This client's turn; what it keeps stays in its state folder."""
@@ -188,7 +188,7 @@ class Node:
         held_out = self.evaluate(received) if len(work.test) else None
         accuracy = None if held_out is None else 100 * held_out.right / held_out.samples
         work.bench.load({name: tensor.to(work.bench.device) for name, tensor in received.items()}, {})
-        look = torch.softmax(work.bench.learner.logits(work.bench.nets, client), dim=1)
+        look = torch.softmax(work.bench.look(client), dim=1)
         data = self.settings.data or work.experiment.config.data.name
         case = self.memory.case(self.order.round_idx, look, self.settings.client_id, data, work.experiment, accuracy)
         summary = run_audit(case, self.state.folder / "audit")

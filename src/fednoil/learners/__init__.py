@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fednoil.learners.base import Learner
+from fednoil.learners.capabilities import CAPABILITIES
 from fednoil.learners.dividemix import DivideMix
 from fednoil.learners.erm import Erm
 from fednoil.learners.fednoil import FedNoil
@@ -22,7 +23,7 @@ LEARNERS: dict[str, type[Learner]] = {
 }
 
 
-AXIS = Axis("learner", Learner, LEARNERS, default="erm")
+AXIS = Axis("learner", Learner, LEARNERS, default="erm", optional=CAPABILITIES)
 
 
 def learner_class(name: str) -> type[Learner]:

@@ -31,6 +31,7 @@ from fednoil.learners.base import (
     Trainee,
     Turn,
     chunks,
+    one_by_one,
     together,
 )
 from fednoil.learners.dividemix_plan import Split, draw, fill, parts_of
@@ -63,7 +64,6 @@ class DivideMix(Learner):
 
     Config = DivideMixConfig
     config: DivideMixConfig
-    adaptive = True
     about = About(
         title="Two networks, co-divide by loss, MixMatch",
         paper="Li et al., ICLR 2020",
@@ -130,8 +130,8 @@ class DivideMix(Learner):
         _, clients, states, turns = zip(*trainees, strict=True)
         warmup = self.in_warmup(turns[0])
         widths = {len(c) if warmup else state["order"].shape[1] for c, state in zip(clients, states, strict=True)}
-        if type(self).plan is not DivideMix.plan or len(widths) > 1:
-            return super().plans(trainees, epochs)
+        if len(widths) > 1:
+            return one_by_one(self, trainees, epochs)
         return self._plans(clients, states, turns, epochs)
 
     def _plans(

@@ -85,7 +85,7 @@ class FedNoilPlus(TwoSets):
     def clean_share(self, client: Client, state: Tensors) -> float:
         """By the labels that are set aside, if some are: what was learnt by heart doesn't count."""
         aside = self.set_aside(len(client), client.labels.device)
-        if len(aside) and "probabilities" in state:
+        if len(aside):
             return calibrated_share(state["probabilities"][aside], client.labels[aside])
         return super().clean_share(client, state)
 

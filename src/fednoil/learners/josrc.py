@@ -60,7 +60,7 @@ class Josrc(Learner):
 
     @property
     def roles(self) -> tuple[Role, ...]:
-        return (Role("model"), Role("teacher", shared=False, start="model"))
+        return (Role("model"), Role("teacher", shared=False, start="model", trained=False))
 
     @property
     def smoothing(self) -> float:
@@ -81,10 +81,14 @@ class Josrc(Learner):
     def init(self, nets: Nets, client: Client, keep: Tensors, turn: Turn) -> Tensors:
         state = {"threshold": torch.tensor(self.threshold(turn.round_idx), device=client.index.device)}
         if self.in_warmup(turn):
-            for name in _students(nets):
-                state |= {f"held/{part}": torch.empty_like(t) for part, t in _moving(nets, name).items()}
+            for name in self._trained(nets):
+                state |= {f"held/{part}": torch.zeros_like(t) for part, t in _moving(nets, name).items()}
                 state[f"idle/{name}"] = torch.zeros((), dtype=torch.bool, device=client.index.device)
         return state
+
+    def _trained(self, nets: Nets) -> list[str]:
+        """The networks that the optimiser moves: all but the teacher, those too that a server has added."""
+        return [name for name in nets if name not in {role.name for role in self.roles if not role.trained}]
 
     def plan(self, nets: Nets, client: Client, state: Tensors, turn: Turn, epochs: range) -> list[Phase]:
         chosen = shuffled(client, turn.seed.child("order"), epochs, self.task.batch_size)
@@ -113,7 +117,7 @@ class Josrc(Learner):
     def gradients(self, nets: Nets, batch: Tensors, state: Tensors, kind: str) -> None:
         """Hold what a step moves: with an empty set the gradient is zero, but momentum and decay would go on."""
         if kind == "warmup":
-            for name in _students(nets):
+            for name in self._trained(nets):
                 state[f"idle/{name}"].copy_(~(nets[name].grads != 0).any())
                 for part, tensor in _moving(nets, name).items():
                     state[f"held/{part}"].copy_(tensor)
@@ -121,18 +125,13 @@ class Josrc(Learner):
     def after(self, nets: Nets, batch: Tensors, state: Tensors, kind: str) -> None:
         model, teacher, keeps = nets["model"].params, nets["teacher"].params, self.config.ema
         if kind == "warmup":
-            for name in _students(nets):
+            for name in self._trained(nets):
                 for part, tensor in _moving(nets, name).items():
                     tensor.copy_(torch.where(state[f"idle/{name}"], state[f"held/{part}"], tensor))
             follows = (1 - keeps) * (~state["idle/model"]).float()
             teacher.add_((model - teacher) * follows)
         else:
             teacher.mul_(keeps).add_(model, alpha=1 - keeps)
-
-
-def _students(nets: Nets) -> list[str]:
-    """The networks that the optimiser moves: the student, and under APFL the personal one."""
-    return [name for name in nets if name != "teacher"]
 
 
 def _moving(nets: Nets, name: str) -> Tensors:

@@ -21,6 +21,7 @@ from fednoil.learners.base import Client, Final, Learner, LearnerConfig, Nets, P
 from fednoil.learners.batches import shuffled_anew, side_by_side, weak_views
 from fednoil.learners.clean_share import clean_share
 from fednoil.learners.labelled_set import drawn_order
+from fednoil.learners.looks import confidences
 from fednoil.seeds import Seeds
 from fednoil.tensors import Tensors, joined
 
@@ -29,6 +30,8 @@ Share = Annotated[float, Field(gt=0, le=1)]
 
 class TwoSetsConfig(LearnerConfig):
     """The keys of every learner with a D^x and a D^u."""
+
+    fits_noise = frozenset({"frac"})
 
     temperature: float = Field(default=0.5, gt=0, description="τ of the confidences that draw D^x")
     frac: Share | Literal["auto"] | Annotated[tuple[Share, ...], Field(min_length=1)] = Field(
@@ -68,6 +71,10 @@ class TwoSets(Learner):
     def trains_on_unlabelled(self, round_idx: int) -> bool:
         return self.uses_unlabelled
 
+    def look(self, logits: Tensor, client: Client) -> Tensors:
+        confidence = confidences(logits, client.labels, self.config.temperature)
+        return {"confidence": confidence, "probabilities": torch.softmax(logits, dim=1)}
+
     def asks(self, client: Client, turn: Turn) -> Tensors:
         if not self.trains_on_unlabelled(turn.round_idx):
             return {}
@@ -75,13 +82,7 @@ class TwoSets(Learner):
         return {"weak": weak_plan(keys, len(client), self.task.pad).transpose(0, 1)}
 
     def survey(self, nets: Nets, client: Client, asked: Tensors) -> Tensors:
-        confidence, probabilities = self.look(nets, client, self.config.temperature)
-        found = {"confidence": confidence}
-        if probabilities is not None:
-            found["probabilities"] = probabilities
-        if "weak" in asked:
-            found["taught"] = pseudo_labels.taught(nets["model"], client, asked["weak"])
-        return found
+        return {"taught": pseudo_labels.taught(nets["model"], client, asked["weak"])} if asked else {}
 
     def init(self, nets: Nets, client: Client, keep: Tensors, turn: Turn) -> Tensors:
         state = {"drawn": torch.zeros_like(client.labels)}
@@ -135,12 +136,10 @@ class TwoSets(Learner):
         return order[:, :size], order[:, size:]
 
     def plan(self, nets: Nets, client: Client, state: Tensors, turn: Turn, epochs: range) -> list[Phase]:
-        return self._plans([client], [state], [turn], epochs, self.labelled_size(client, state))[0]
+        return TwoSets.plans(self, [Trainee(nets, client, state, turn)], epochs)[0]
 
     def plans(self, trainees: Sequence[Trainee], epochs: range) -> list[list[Phase]]:
         """All at once where the clients have equally many samples and labelled ones."""
-        if type(self).plan is not TwoSets.plan:
-            return super().plans(trainees, epochs)
         _, clients, states, turns = zip(*trainees, strict=True)
         sizes = [self.labelled_size(client, state) for client, state in zip(clients, states, strict=True)]
         if len({(len(client), size) for client, size in zip(clients, sizes, strict=True)}) == 1:

@@ -30,7 +30,7 @@ def play(
     epochs = experiment.schedule.epochs(round_idx)
     everyone = {k: make_job(experiment, state, k, epochs) for k in policy.members(round_idx)}
     chosen = select(experiment, policy, everyone, round_idx)
-    jobs = [everyone[k] for k in chosen.clients]
+    jobs = [replace(everyone[k], looked=chosen.looks.get(k)) for k in chosen.clients]
     results = sorted(executor.train(jobs, progress), key=lambda r: r.client)
     server = policy.aggregate(state, results)
     played = Played(epochs, everyone, chosen, results, kept=server is None)
@@ -100,7 +100,7 @@ def _remembered(experiment: Experiment, before: Tensors, played: Played) -> Tens
     In a federation both are empty here, because the nodes keep theirs.
     """
     sizes, results = experiment.task.sizes, played.results
-    looks = played.chosen.looks or {
+    looks = {k: torch.softmax(logits, dim=1) for k, logits in played.chosen.looks.items()} or {
         r.client: r.evidence["probabilities"] for r in results if "probabilities" in r.evidence
     }
     drawn = {r.client: r.evidence["drawn"] for r in results if "drawn" in r.evidence}

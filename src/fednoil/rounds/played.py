@@ -13,7 +13,7 @@ from fednoil.executors.base import Job, Result
 @dataclass(frozen=True)
 class Selection:
     """The clients of a round, whom they were drawn from and by which shares p_k, and where clients gave scores these
-    and the class probabilities [n, C] behind them, as far as they are known here."""
+    and the logits [n, C] behind them, as far as they are known here."""
 
     clients: list[int]
     candidates: list[int]

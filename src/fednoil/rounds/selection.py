@@ -18,7 +18,7 @@ def select(experiment: Experiment, policy: Policy, everyone: Mapping[int, Job], 
     candidates, scores, looks = list(everyone), None, {}
     if isinstance(sampling, Scoring):
         found = policy.scores(list(everyone.values()), sampling)
-        looks = {k: look.probabilities for k, look in found.items() if look.probabilities is not None}
+        looks = {k: look.logits for k, look in found.items() if look.logits is not None}
         candidates = [k for k in everyone if k in found]
         scores = [found[k].score for k in candidates]
     if not candidates:

@@ -10,7 +10,7 @@ the same views.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, cast
 
@@ -18,7 +18,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fednoil.learners.base import Client, Final, Learner, Nets, Phase, Role, Turn, Wrapped
+from fednoil.learners.base import Client, Final, Learner, Nets, Phase, Role, Trainee, Turn
+from fednoil.learners.capabilities import ChangesGradients, Wrapped, capability, plans
 from fednoil.models.network import Network
 from fednoil.plugins import About
 from fednoil.servers.base import Scored, Server, ServerConfig, ServerState
@@ -87,14 +88,22 @@ class Personal(Wrapped):
         return self.inner.init(nets, client, keep, turn) | {"apfl/alpha": alpha}
 
     def plan(self, nets: Nets, client: Client, state: Tensors, turn: Turn, epochs: range) -> list[Phase]:
-        phases = []
-        for place, phase in enumerate(self.inner.plan(nets, client, state, turn, epochs)):
-            slope = torch.zeros(phase.steps, device=client.index.device)
+        return self.plans([Trainee(nets, client, state, turn)], epochs)[0]
+
+    def plans(self, trainees: Sequence[Trainee], epochs: range) -> list[list[Phase]]:
+        each = zip(trainees, plans(self.inner, trainees, epochs), strict=True)
+        return [self._with_slope(trainee, phases, epochs) for trainee, phases in each]
+
+    def _with_slope(self, trainee: Trainee, phases: Sequence[Phase], epochs: range) -> list[Phase]:
+        """The learner's phases for both networks, with the gradient of α at the first step of the turn."""
+        found = []
+        for place, phase in enumerate(phases):
+            slope = torch.zeros(phase.steps, device=trainee.client.index.device)
             if place == 0 and epochs.start == 0 and self.apfl.adaptive:
-                slope[0] = self._slope(nets, client, phase, state)
+                slope[0] = self._slope(trainee.nets, trainee.client, phase, trainee.state)
             trains = (*phase.trains, *(_own(name) for name in phase.trains))
-            phases.append(replace(phase, tensors={**phase.tensors, "apfl/slope": slope}, trains=trains))
-        return phases
+            found.append(replace(phase, tensors={**phase.tensors, "apfl/slope": slope}, trains=trains))
+        return found
 
     def _slope(self, nets: Nets, client: Client, phase: Phase, state: Tensors) -> Tensor:
         """The gradient of α at the first batch; networks and state are left as they were."""
@@ -122,7 +131,8 @@ class Personal(Wrapped):
         return loss + self.inner.step(cast(Nets, {**nets, **mixed}), pool, batch, aside, kind)
 
     def gradients(self, nets: Nets, batch: Tensors, state: Tensors, kind: str) -> None:
-        self.inner.gradients(nets, batch, state, kind)
+        if inner := capability(self.inner, ChangesGradients):
+            inner.gradients(nets, batch, state, kind)
         alpha = state["apfl/alpha"]
         alpha.copy_((alpha - self.task.lr * batch["apfl/slope"]).clamp(0, 1))
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
-from fednoil.learners.base import Client, Final, Learner, Nets, Role, Turn, Wrapped
+from fednoil.learners.base import Client, Final, Learner, Nets, Role, Turn
+from fednoil.learners.capabilities import Wrapped
 from fednoil.plugins import About
 from fednoil.servers.base import Server, ServerConfig
 from fednoil.tensors import Tensors

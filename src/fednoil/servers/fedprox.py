@@ -9,7 +9,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from fednoil.learners.base import Client, Learner, Nets, Turn, Wrapped
+from fednoil.learners.base import Client, Learner, Nets, Turn
+from fednoil.learners.capabilities import ChangesGradients, Wrapped, capability
 from fednoil.plugins import About
 from fednoil.servers.base import Server, ServerConfig
 from fednoil.tensors import Tensors
@@ -35,7 +36,8 @@ class Proximal(Wrapped):
         return state | {f"anchor/{name}": nets[name].params.clone() for name in self._shared()}
 
     def gradients(self, nets: Nets, batch: Tensors, state: Tensors, kind: str) -> None:
-        self.inner.gradients(nets, batch, state, kind)
+        if inner := capability(self.inner, ChangesGradients):
+            inner.gradients(nets, batch, state, kind)
         for name in self._shared():
             net = nets[name]
             net.grads.add_(net.params, alpha=self.mu).sub_(state[f"anchor/{name}"], alpha=self.mu)

@@ -16,7 +16,8 @@ from fednoil.executors.base import Job
 from fednoil.executors.local import Workbench
 from fednoil.executors.sequential import Sequential
 from fednoil.experiment import Experiment, make_executor
-from fednoil.learners.base import Client, Learner, Phase, Trainee, Turn, acts
+from fednoil.learners.base import Client, Phase, Trainee, Turn, one_by_one
+from fednoil.learners.capabilities import PlansTogether, adapts, capability
 from fednoil.servers.base import Update
 from fednoil.tensors import Tensors
 from fednoil.testing.federation import ROUNDS, NotConforming
@@ -88,7 +89,7 @@ def _check_turn(bench: Workbench, client: Client, job: Job) -> None:
     state = bench.begin(client, job)
     _check_state(state)
     _check_survey(bench, client, job)
-    if not learner.adapts(job.turn):
+    if not adapts(learner, job.turn):
         _check_plan(bench, client, job.turn)
     shapes: dict[str, Any] = {}
     total = torch.zeros(())
@@ -113,8 +114,10 @@ def _check_state(state: object) -> None:
 
 def _check_survey(bench: Workbench, client: Client, job: Job) -> None:
     """A survey says the same of a sample whoever else is asked: an executor may ask several clients at once."""
+    if not bench.surveying:
+        return
     bench.load(job.received, job.keep)
-    asked = bench.learner.asks(client, job.turn)
+    asked = bench.surveying.asks(client, job.turn)
     whole, half = bench.survey(client, asked), len(client) // 2
     for name, tensor in {**asked, **whole}.items():
         if len(tensor) != len(client):
@@ -147,23 +150,24 @@ def _check_plan(bench: Workbench, client: Client, turn: Turn) -> None:
         if not all(found) or not torch.equal(*map(torch.cat, found)):
             raise NotConforming(
                 f"planning all epochs at once gives another '{name}' than planning them one by one; draw it with one "
-                "key per epoch (turn.seed.child(…).keys(epochs)), or set adaptive = True if it looks at the networks"
+                "key per epoch (turn.seed.child(…).keys(epochs)), or let `adapts` say that it looks at the networks"
             )
 
 
 def _check_plans(bench: Workbench, clients: Sequence[Client], received: Tensors, turns: Sequence[Turn]) -> None:
     """Planning several clients at once is planning each."""
-    if not acts(bench.learner, "plans"):
+    if not (together := capability(bench.learner, PlansTogether)):
         return
+
     epochs, found = bench.chunks(turns[0])[0], []
-    for plans in (bench.learner.plans, partial(Learner.plans, bench.learner)):
+    for plans in (together.plans, partial(one_by_one, bench.learner)):
         bench.load(received, {})
         states = [bench.open(client, {}, turn) for client, turn in zip(clients, turns, strict=True)]
         trainees = list(map(Trainee, [bench.nets] * len(clients), clients, states, turns))
         found.append((plans(trainees, epochs), states))
-    (together, states), (alone, own_states) = found
+    (at_once, states), (alone, own_states) = found
     pairs = list(zip(states, own_states, strict=True))
-    for phases, own in zip(together, alone, strict=True):
+    for phases, own in zip(at_once, alone, strict=True):
         if [(p.kind, p.trains, set(p.tensors)) for p in phases] != [(p.kind, p.trains, set(p.tensors)) for p in own]:
             raise NotConforming("its plans give other kinds of phases than its plan does for each client")
         pairs += [(phase.tensors, other.tensors) for phase, other in zip(phases, own, strict=True)]
@@ -186,6 +190,9 @@ def _check_phase(bench: Workbench, phase: Phase, shapes: dict[str, Any]) -> None
     lengths = {name: len(tensor) for name, tensor in phase.tensors.items()}
     if len(set(lengths.values())) != 1:
         raise NotConforming(f"a phase's tensors must all have the number of steps first, but there are {lengths}")
+    still = {role.name for role in bench.learner.roles if not role.trained} & set(phase.trains)
+    if still:
+        raise NotConforming(f"a phase trains {sorted(still)}, whose role says that it is not trained")
     unknown = set(phase.trains) - bench.nets.keys()
     if unknown:
         raise NotConforming(f"a phase trains {sorted(unknown)}, but the roles are {sorted(bench.nets)}")
