@@ -37,6 +37,10 @@ def test_each_seed_is_the_run_it_would_be_alone(tiny_npz: Path, jobs: int) -> No
     assert [[json.loads(line)[k] for k in keys] for line in one] == [
         [json.loads(line)[k] for k in keys] for line in alone
     ]
+    origins = [json.loads((Path(f) / "environment.json").read_text())["origin"] for f in ("alone", "all/seed-1")]
+    assert origins[0] == origins[1]
+    assert origins[0]["preset"] == "demo/fedavg"
+    assert f"data.name=npz:{tiny_npz}" in origins[0]["set"]
 
 
 def test_seeds_go_on_where_they_stopped(tiny_npz: Path) -> None:

@@ -107,6 +107,16 @@ def test_the_command_of_a_cell_makes_that_cell(scale: str) -> None:
         assert config.hash() == cell.config.hash()
 
 
+def test_a_cell_says_where_it_came_from() -> None:
+    """A schedule of the figures is a preset with another schedule; the preset with what was set makes the same cell."""
+    wanted = Wanted("small", methods=["fednoil-cosine(40)"], changes=parse_set(TINY[:3]), seeds=[3])
+    (cell,) = make_plan("efficiency", wanted)
+    assert cell.origin is not None
+    assert cell.origin["preset"] == "small/iid/symmetric-high/fednoil-logarithm"
+    again = merge(preset(cell.origin["preset"]), parse_set([*cell.origin["set"], "run.seed=3"]))
+    assert load_config(again).hash() == cell.config.hash()
+
+
 def test_seeds() -> None:
     assert parse_seeds("0..4") == [0, 1, 2, 3, 4]
     assert parse_seeds("3,0..1, 3") == [3, 0, 1]
@@ -211,6 +221,10 @@ def test_a_plan_is_run_once_and_reported(tmp_path: Path) -> None:
     written = {p.name for p in tmp_path.iterdir() if p.is_file()}
     assert written == {"table3-small.html", "table3-small.md", "table3-small.tex"}
     assert {p.suffix for p in (tmp_path / "figures").iterdir()} == {".svg", ".pdf", ".png", ".csv"}
+    for folder in folders:
+        origin = json.loads((tmp_path / folder / "environment.json").read_text())["origin"]
+        assert origin["preset"].startswith("small/iid/pair-high/fednoil-")
+        assert origin["set"] == TINY
     before = {f: (tmp_path / f / "summary.json").stat().st_mtime_ns for f in folders}
     status, text, err = run(tmp_path)
     assert (status, err) == (0, "")

@@ -106,10 +106,12 @@ def run(
     resume: bool = False,
     force: bool = False,
     engine: Engine | None = None,
+    origin: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Run an experiment to its end, simulated unless another engine is given, and record it under `out`; returns the
     summary."""
     store = InFolder(out, resume=resume, force=force)
+    store.origin = origin
     carry_out(config, store, reporter, engine or Simulation(data_dir))
     assert store.summary is not None
     return store.summary
@@ -133,7 +135,7 @@ def carry_out(config: Config, store: Store, reporter: Reporter, engine: Engine) 
             if store.going_on and not store.kept():
                 reporter.say(f"{store.path} has no checkpoint yet (run.checkpoint_every): it begins anew, at round 1")
             made_with = engine.environment(device, pick_precision(config.run.precision, device)) | hashes
-            store.begin(made_with)
+            store.begin(made_with | ({"origin": store.origin} if store.origin else {}))
             _play(experiment, store, reporter, engine, device)
     assert store.summary is not None
     reporter.finish(store.summary, store.path)

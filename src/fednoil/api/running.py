@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fednoil.api.arrays import given_data
 from fednoil.api.run import Run
 from fednoil.config.loading import Values, load_config, merge
 from fednoil.config.schema import Config
-from fednoil.config.source import read_source, values_of
+from fednoil.config.source import origin_of, read_source, values_of
 from fednoil.data.given import ARRAYS, Given
 from fednoil.errors import UserError
 from fednoil.records.compare import method_name
@@ -80,19 +80,26 @@ def run(
         raise UserError(f"{'resume' if resume else 'force'}=True is about the run in a folder; give it with out=")
     folder = None if out is None else Path(out)
     given = _given(data, test, class_names, true_labels)
-    config, name = resolve(source, values_of(set or {}), given, folder if resume else None, seed, device)
+    made = resolve(source, values_of(set or {}), given, folder if resume else None, seed, device)
     store = Store() if folder is None else InFolder(folder, resume=resume, force=force)
-    place = None if data_dir is None else Path(data_dir)
+    return carried_out(made, store, None if data_dir is None else Path(data_dir), progress, given)
+
+
+def carried_out(
+    made: Resolved, store: Store, data_dir: Path | None, progress: bool | Reporter | None, given: Given | None = None
+) -> Run:
+    """Carry out the run that was asked for."""
+    store.origin = made.origin
     reporter = reporter_for(progress)
     try:
-        carry_out(config, store, reporter, Simulation(place, given))
+        carry_out(made.config, store, reporter, Simulation(data_dir, given))
     except KeyboardInterrupt as stop:
         if store.state is None:
             raise
-        raise _interrupted(Run.of(store, name)) from stop
+        raise _interrupted(Run.of(store, made.name)) from stop
     finally:
         reporter.close()
-    return Run.of(store, name)
+    return Run.of(store, made.name)
 
 
 def _interrupted(run: Run) -> Interrupted:
@@ -110,6 +117,14 @@ def _given(data: Any, test: Any, class_names: Sequence[str] | None, true_labels:
     return None
 
 
+class Resolved(NamedTuple):
+    """The configuration that a run is to have, what to call it, and where it came from."""
+
+    config: Config
+    name: str
+    origin: Values | None = None
+
+
 def resolve(
     source: Source | None,
     changes: Values,
@@ -117,8 +132,9 @@ def resolve(
     resumed: Path | None = None,
     seed: Any = None,
     device: str | None = None,
-) -> tuple[Config, str]:
-    """The configuration that a run is to have, and what to call it; `resumed` is the folder of a run to go on with."""
+) -> Resolved:
+    """What a run is made from; `resumed` is the folder of a run to go on with."""
+    origin = None
     changes = {section: dict(keys) for section, keys in changes.items()}
     for key, value in (("seed", seed), ("device", device)):
         if value is not None:
@@ -129,10 +145,11 @@ def resolve(
         base = values_of(source, "source")
         name = method_name(base)
     else:
-        base, name = read_source("demo" if source is None else source)
+        base, name = read_source(source := "demo" if source is None else source)
+        origin = origin_of(source, changes)
     if given is not None:
         base, changes = _with_given(base, changes, given, own=isinstance(source, Mapping))
-    return load_config(merge(base, changes)), name
+    return Resolved(load_config(merge(base, changes)), name, origin)
 
 
 def _with_given(base: Values, changes: Values, given: Given, own: bool) -> tuple[Values, Values]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from fednoil.config import Config
 from fednoil.errors import UserError
@@ -19,6 +20,7 @@ class Cell:
     title: str
     folder: str
     short: str
+    origin: dict[str, Any] | None = field(default=None, kw_only=True)  # what its run records of where it came from
 
     def is_done(self, out: Path) -> bool:
         """Whether `out` holds this cell's finished run."""

@@ -38,7 +38,8 @@ def run_on_ray(
         pending = {}
         for cell in cells:
             values = cell.config.model_dump(mode="json", exclude_none=True)
-            pending[task.remote(values, str((out / cell.folder).resolve()), str(token.resolve()), where)] = cell
+            places = str((out / cell.folder).resolve()), str(token.resolve()), where
+            pending[task.remote(values, *places, cell.origin)] = cell
         outcomes = {}
         while pending:
             for ref in ray.wait(list(pending), timeout=1.0)[0]:
@@ -80,13 +81,16 @@ def _connect(address: str) -> tuple[Any, bool]:
     return ray, True
 
 
-def _run_cell(values: dict[str, Any], folder: str, token: str, data_dir: str | None) -> tuple[str, dict[str, bytes]]:
+def _run_cell(
+    values: dict[str, Any], folder: str, token: str, data_dir: str | None, origin: dict[str, Any] | None
+) -> tuple[str, dict[str, bytes]]:
     """On a worker: run, and return why it failed or the files that the driver can't see."""
     shared = Path(token).is_file()
     with tempfile.TemporaryDirectory() as own:
         target = Path(folder) if shared else Path(own) / "run"
         try:
-            run(load_config(values), target, Silent(), data_dir=Path(data_dir) if data_dir else None, resume=True)
+            data = Path(data_dir) if data_dir else None
+            run(load_config(values), target, Silent(), data_dir=data, resume=True, origin=origin)
         except UserError as error:
             return str(error), {}
         if shared:

@@ -61,7 +61,8 @@ def run_here(cells: Sequence[Cell], out: Path, data_dir: Path | None, view: View
         began = time.perf_counter()
         reason = ""
         try:
-            run(cell.config, out / cell.folder, _Watcher(cell, view), data_dir=data_dir, resume=True)
+            watcher = _Watcher(cell, view)
+            run(cell.config, out / cell.folder, watcher, data_dir=data_dir, resume=True, origin=cell.origin)
         except UserError as error:
             reason = str(error)
         except Exception as error:  # a cell's own failure, out of memory for instance, must not end the others
@@ -147,6 +148,8 @@ class _Processes:
         plan.parent.mkdir(parents=True, exist_ok=True)
         write_bytes(plan, to_toml(cell.config).encode())
         command = [sys.executable, "-m", "fednoil", "run", str(plan), "--out", str(folder), "--resume", "--json"]
+        if cell.origin is not None:
+            command += ["--origin", json.dumps(cell.origin)]
         if self.data_dir is not None:
             command += ["--data-dir", str(self.data_dir)]
         # Its standard input, to which nothing is written, ends when this process does, even by kill -9: it stops then.

@@ -148,7 +148,7 @@ def run(
     own = [text.partition("=")[0].strip() for text in changes or []]
     # A round of a federation is dear, and its server may be killed: every one is kept.
     each = [] if "run.checkpoint_every" in own else ["run.checkpoint_every=1"]
-    config, target = resolve(source, [*(changes or []), *each], seed, None, out, resume)
+    made, target = resolve(source, [*(changes or []), *each], seed, None, out, resume)
     federation = Loopback(folder)
     if superlink is None and not any(p.alive() for p in federation.processes):
         raise UserError(f"{folder} is not up; `fednoil federation up`, or --superlink NAME for one elsewhere")
@@ -156,7 +156,7 @@ def run(
         target = target.resolve()  # the ServerApp's working folder is another one
     with tempfile.TemporaryDirectory(prefix="fednoil-app-") as place:
         bundle = Path(place) / "app"
-        write_bundle(bundle, config, target, resume=resume, force=force, command=["fednoil", *sys.argv[1:]])
+        write_bundle(bundle, made.config, target, resume=resume, force=force, command=["fednoil", *sys.argv[1:]])
         try:
             _flwr_run(bundle, superlink or CONNECTION, None if superlink else federation)
         except Stopped as stop:

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import gc
 import io
+import json
 import os
 import signal
 import sys
@@ -86,12 +87,14 @@ def run(
     force: Annotated[bool, typer.Option("--force", help="Start over, replacing the run in --out.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a round.")] = False,
+    origin: Annotated[str | None, typer.Option("--origin", hidden=True, help="Where FILE.toml came from.")] = None,
     tied: Annotated[bool, typer.Option("--tied", hidden=True, help="Stop when standard input ends.")] = False,
 ) -> None:
     """Run an experiment and record it in a folder."""
     if tied:
         stop_with_standard_input()
-    from fednoil.api.running import run as run_experiment
+    from fednoil.api.running import carried_out
+    from fednoil.records.store import InFolder
     from fednoil.reporters import Bars, JsonLines, Plain
     from fednoil.runner import Silent
 
@@ -103,11 +106,13 @@ def run(
         raise UserError("--jobs: runs side by side are those of several seeds; give --seeds 0..4, for example")
     if seeds is not None and (seed is not None or as_json):
         raise UserError("--seeds goes with neither --seed nor --json")
-    config, folder = resolve(source, list(changes or []), seed, device, out, resume, seeds is not None)
+    made, folder = resolve(source, list(changes or []), seed, device, out, resume, seeds is not None)
+    if origin is not None:
+        made = made._replace(origin=json.loads(origin))
     if seeds is not None:
         from fednoil.cli.seeds import run_seeds
 
-        return run_seeds(config, folder, seeds, jobs, data_dir, resume, force, quiet)
+        return run_seeds(made, folder, seeds, jobs, data_dir, resume, force, quiet)
     console = Console()
     reporter: Silent = Silent()
     if as_json:
@@ -115,7 +120,7 @@ def run(
     elif not quiet:
         reporter = Bars(console) if console.is_terminal else Plain(console)
     try:
-        run_experiment(config, out=folder, data_dir=data_dir, resume=resume, force=force, progress=reporter)
+        carried_out(made, InFolder(folder, resume=resume, force=force), data_dir, reporter)
     except Stopped as stop:
         stop.hint = how_to_go_on(folder)
         raise
@@ -129,7 +134,6 @@ def presets(
     as_json: Json = False,
 ) -> None:
     """Show the presets that `fednoil run` takes, or list those that match a pattern."""
-    import json
     from fnmatch import fnmatchcase
 
     from fednoil.cli.resolving import register_study

@@ -10,6 +10,8 @@ from fednoil.errors import UserError
 if TYPE_CHECKING:
     import torch
 
+    from fednoil.api.running import Resolved
+
 
 def resolve(
     source: str | None,
@@ -19,8 +21,8 @@ def resolve(
     out: Path | None,
     resume: bool,
     seeds: bool = False,
-) -> tuple[Any, Path]:
-    """The configuration and the folder that the arguments of `run` ask for; with `seeds` the folder of several runs."""
+) -> tuple[Resolved, Path]:
+    """The run and the folder that the arguments of `run` ask for; with `seeds` the folder of several runs."""
     from fednoil.api.running import resolve as resolved
     from fednoil.config import parse_set
     from fednoil.config.source import is_file
@@ -32,12 +34,12 @@ def resolve(
         base: Any = read_current(_own_config(out, seeds))
     else:
         base = source or "demo"
-    config, _ = resolved(base, changes, seed=seed, device=device)
+    made = resolved(base, changes, seed=seed, device=device)
     if out is None:
         name = Path(str(source)).stem if source and is_file(source) else (source or "demo").replace("/", "-")
-        of_seed = "" if config.run.seed == 0 else f"-seed{config.run.seed}"
+        of_seed = "" if made.config.run.seed == 0 else f"-seed{made.config.run.seed}"
         out = Path("runs") / f"{name}{'-seeds' if seeds else of_seed}"
-    return config, out
+    return made, out
 
 
 def register_study() -> None:

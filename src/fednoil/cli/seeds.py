@@ -8,10 +8,10 @@ from typing import Any
 
 from rich.console import Console
 
+from fednoil.api.running import Resolved
 from fednoil.batch.cell import Cell, parse_seeds
 from fednoil.cli.resolving import how_to_go_on
 from fednoil.cli.stopping import Stopped
-from fednoil.config import Config
 from fednoil.errors import UserError
 from fednoil.records.beginning import check
 from fednoil.records.files import read_json
@@ -32,7 +32,7 @@ def usual_jobs(device: str, runs: int) -> int:
 
 
 def run_seeds(
-    config: Config,
+    made: Resolved,
     out: Path,
     seeds: str,
     jobs: int | None,
@@ -45,9 +45,9 @@ def run_seeds(
     from fednoil.batch.workers import run_here, run_in_processes
     from fednoil.cli.progress import Bars, Lines
 
-    cells = [_seeded(config, number) for number in parse_seeds(seeds)]
+    cells = [_seeded(made, number) for number in parse_seeds(seeds)]
     waiting = _checked(cells, out, data_dir, resume, force)
-    side_by_side = jobs or usual_jobs(config.run.device, len(waiting))
+    side_by_side = jobs or usual_jobs(made.config.run.device, len(waiting))
     if force:
         for cell in cells:
             _clear(RunFolder(out / cell.folder))
@@ -95,9 +95,10 @@ def _clear(folder: RunFolder) -> None:
             folder.clear()
 
 
-def _seeded(config: Config, seed: int) -> Cell:
+def _seeded(made: Resolved, seed: int) -> Cell:
+    config = made.config
     changed = config.model_copy(update={"run": config.run.model_copy(update={"seed": seed})})
-    return Cell(changed, f"seed {seed}", f"seed-{seed}", f"seed {seed}")
+    return Cell(changed, f"seed {seed}", f"seed-{seed}", f"seed {seed}", origin=made.origin)
 
 
 def _mean(summaries: list[dict[str, Any]]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,22 @@ def read_source(source: str | Path) -> tuple[Values, str]:
     if is_file(source):
         return read_toml(Path(source)), Path(source).stem
     return preset(str(source)), str(source)
+
+
+def origin_of(source: str | Path, changes: Values) -> Values:
+    """What a run records of where its configuration came from: the preset or the file's name, and what was set."""
+    named = {"file": Path(source).name} if is_file(source) else {"preset": str(source)}
+    left_out = ("run.seed", "run.device")  # which say nothing of the experiment
+    return {**named, "set": [change for change in as_set(changes) if change.split("=")[0] not in left_out]}
+
+
+def as_set(values: Values) -> list[str]:
+    """Every `section.key=value`, as `--set` takes it."""
+    return [
+        f"{section}.{key}={value if isinstance(value, str) else json.dumps(value)}"
+        for section, keys in values.items()
+        for key, value in keys.items()
+    ]
 
 
 def values_of(given: Config | Mapping[str, Any], what: str = "set") -> Values:

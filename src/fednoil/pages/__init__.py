@@ -9,11 +9,11 @@ import json
 from importlib import resources
 from typing import Any
 
-import jinja2
-
 
 def render(template: str, **values: Any) -> str:
     """A page from a Jinja template; values are escaped, and one that is missing is an error."""
+    import jinja2  # here: most runs write no page
+
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     return environment.from_string(template).render(**values)
 

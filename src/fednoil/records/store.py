@@ -38,6 +38,7 @@ class Store:
         self.records: list[RoundRecord] = []
         self.summary: dict[str, Any] | None = None  # of a finished run
         self.made_with: dict[str, Any] = {}
+        self.origin: dict[str, Any] | None = None  # the preset or file that the configuration came from
 
     @property
     def path(self) -> Path | None:

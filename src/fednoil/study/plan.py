@@ -14,6 +14,7 @@ from typing import Any
 
 from fednoil.batch.cell import Cell
 from fednoil.config import Config, load_config, merge
+from fednoil.config.source import as_set, origin_of
 from fednoil.errors import UserError, nearest
 from fednoil.report.places import Place, own_place
 from fednoil.study.figures import FIGURES
@@ -48,9 +49,10 @@ class PlacedCell(Cell):
     place: Place
 
 
-def placed(config: Config, place: Place) -> PlacedCell:
+def placed(config: Config, origin: dict[str, Any]) -> PlacedCell:
     """The cell that makes this run; its folder's name tells it from every other configuration."""
-    seed = config.run.seed
+    values, seed = config.model_dump(mode="json"), config.run.seed
+    place = place_of(values, origin) or own_place(values)
     words = (place.family, place.dataset, place.setting, place.noise, place.method)
     name = re.sub(r"[^\w+-]+", "-", "-".join(w for w in words if w)).strip("-")
     return PlacedCell(
@@ -59,6 +61,7 @@ def placed(config: Config, place: Place) -> PlacedCell:
         f"{name}-seed{seed}-{config.hash()[:8]}",
         f"{paper_name(place.method)}, {place.noise}, seed {seed}",
         place,
+        origin=origin,
     )
 
 
@@ -99,21 +102,16 @@ def _cells(goal: str, wanted: Wanted) -> list[PlacedCell]:
     cells: dict[str, PlacedCell] = {}
     for name in GOALS if goal == "all" else [goal]:
         spec, some = GOALS[name], goal == "all"
-        for values in _grid(
+        for values, origin in _grid(
             wanted,
             _chosen(wanted.datasets, spec.datasets, some),
             _chosen(wanted.settings, spec.settings, some),
             _chosen(wanted.noises, spec.noises, some),
             _chosen(wanted.methods, spec.methods, some) if spec.methods else [],
         ):
-            cell = _planned(load_config(values))
+            cell = placed(load_config(values), origin)
             cells.setdefault(cell.config.hash(), cell)
     return list(cells.values())
-
-
-def _planned(config: Config) -> PlacedCell:
-    values = config.model_dump(mode="json")
-    return placed(config, place_of(values) or own_place(values))
 
 
 def _empty(goal: str, wanted: Wanted) -> str:
@@ -135,16 +133,19 @@ def _urgency(cell: PlacedCell) -> tuple[int, int, int]:
 
 def _grid(
     wanted: Wanted, datasets: Sequence[str], settings: Sequence[str], noises: Sequence[str], methods: Sequence[str]
-) -> Iterator[dict[str, Any]]:
-    """The sections of every cell that has a preset, method by method."""
+) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """The sections of every cell that has a preset, method by method, and where they came from."""
     changes = wanted.changes or {}
     rounds = changes.get("train", {}).get("rounds")
     places = itertools.product(datasets if wanted.scale == "paper" else [""], methods, settings, noises, wanted.seeds)
     for dataset, method, setting, noise, seed in places:
-        if preset_name(wanted.scale, dataset, setting, noise, method) is None:
+        name = preset_name(wanted.scale, dataset, setting, noise, method)
+        if name is None:
             continue
-        values = merge(values_of(wanted.scale, dataset, setting, noise, method, rounds), changes)
-        yield merge(values, {"run": {"seed": seed}})
+        values = values_of(wanted.scale, dataset, setting, noise, method, rounds)
+        own = {"schedule": values["schedule"]} if method in schedule_methods() else {}
+        origin = {"preset": name, "set": [*as_set(own), *origin_of(name, changes)["set"]]}
+        yield merge(merge(values, changes), {"run": {"seed": seed}}), origin
 
 
 def _chosen(given: Sequence[str], own: Sequence[str], only_own: bool) -> list[str]:
