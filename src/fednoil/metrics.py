@@ -201,8 +201,15 @@ def summarise(records: Sequence[RoundRecord], per_class: Sequence[float | None])
     """The summary of a run from its round records."""
     accuracies = [r.test_accuracy for r in records if r.test_accuracy is not None]  # of a federation not all
     last = accuracies[-10:]
-    agreed = [r.val_accuracy for r in records if r.val_accuracy is not None]
-    validated = {"val_accuracy": agreed[-1], "last10_val_accuracy": fmean(agreed[-10:])} if agreed else {}
+    agreed = [(r.val_accuracy, r) for r in records if r.val_accuracy is not None]
+    validated: dict[str, Any] = {}
+    if agreed:
+        _, best = max(agreed, key=lambda pair: pair[0])  # the first of equals
+        validated = {
+            "val_accuracy": agreed[-1][0],
+            "last10_val_accuracy": fmean(value for value, _ in agreed[-10:]),
+            "best_by_validation": {"round": best.round, "test_accuracy": best.test_accuracy},
+        }
     return {
         "final_accuracy": accuracies[-1] if last else None,
         "best_accuracy": max(accuracies, default=None),

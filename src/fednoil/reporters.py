@@ -182,7 +182,9 @@ def headline(experiment: Experiment, done: list[RoundRecord]) -> list[str]:
 def closing(summary: dict[str, Any], folder: Path | None, names: Sequence[str] = (), advice: str = "") -> str:
     """How a run ended; a second line lists the classes that it has lost."""
     known = summary["final_accuracy"] is not None
-    accuracy = f"{summary['final_accuracy']:.2f} %, best {summary['best_accuracy']:.2f} %" if known else "not known"
+    chosen = f" (round {summary['final_round']}, chosen by held-out labels)" if "final_round" in summary else ""
+    best = f", best {summary['best_accuracy']:.2f} %" if known else ""
+    accuracy = f"{summary['final_accuracy']:.2f} %{chosen}{best}" if known else "not known"
     where = "" if folder is None else f"; results in {folder}"
     told = f"final accuracy {accuracy}, {summary['wall_s']:.1f} s{where}"
     return "\n".join(filter(None, [told, lost_classes(summary, names, advice) if known else ""]))

@@ -173,7 +173,11 @@ def _play(experiment: Experiment, store: Store, reporter: Reporter, engine: Engi
     finally:
         _settle(device)
         store.close()
-    summary = metrics.summarise(store.records, store.state.per_class) | hashes_of(experiment)
+    summary: dict[str, Any] = metrics.summarise(store.records, store.state.final_per_class)
+    summary |= hashes_of(experiment)
+    if store.state.best is not None:
+        chosen = summary["best_by_validation"]
+        summary |= {"final_accuracy": chosen["test_accuracy"], "final_round": chosen["round"]}
     summary |= rounds.policy_of(experiment, executor).finish(store.state)
     store.end(summary, device)
 

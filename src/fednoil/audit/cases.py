@@ -178,7 +178,7 @@ def _held_out(experiment: Experiment, client: int) -> tuple[str, ...]:
 
 def known_accuracy(state: RunState) -> float | None:
     """The mean accuracy of the test set's classes after the last round, in percent."""
-    known = [value for value in state.per_class if value is not None]
+    known = [value for value in state.final_per_class if value is not None]
     return sum(known) / len(known) if known else None
 
 

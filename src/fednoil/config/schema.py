@@ -49,6 +49,9 @@ class RunConfig(Section):
         "whose factors lose 13 bits, as a GPU multiplies them faster",
     )
     parallel: int = Field(default=32, ge=1, description="clients that train at once on a GPU, at most")
+    select: Literal["last", "best"] = Field(
+        default="last", description="the round whose model is kept; best: by held-out given labels (data.validation)"
+    )
     deterministic: bool = Field(default=False, description="same bits on every run on the same GPU, at some cost")
     checkpoint_every: int = Field(default=10, ge=1, description="rounds between two checkpoints")
     tensorboard: bool = Field(default=False, description="also write TensorBoard event files")
@@ -116,8 +119,18 @@ class Config(Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _best_by_what(self) -> Config:
+        if self.run.select == "best" and not self.data.validation:
+            raise ValueError(
+                "run.select = 'best' chooses the round by labels that clients hold out, and data.validation = 0 "
+                "holds out none; set it above 0, as 0.1"
+            )
+        return self
+
     def hash(self) -> str:
-        """SHA-256 of everything that is meant to change results (of `run` only the seed, of `federation` nothing)."""
+        """SHA-256 of everything that is meant to change results: of `run` the seed and `select`, of `federation`
+        nothing."""
         values = self.model_dump(mode="json", exclude={"federation"})
-        values["run"] = {"seed": self.run.seed}
+        values["run"] = {"seed": self.run.seed} | ({"select": "best"} if self.run.select == "best" else {})
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()

@@ -26,7 +26,7 @@ from torch import Tensor
 from fednoil.errors import UserError
 from fednoil.files import write_bytes
 from fednoil.records.files import checksum, read_json, tensor_bytes, write_json
-from fednoil.rounds import RunState
+from fednoil.rounds import Best, RunState
 from fednoil.servers.base import ServerState
 from fednoil.tensors import Tensors, read_tensors
 
@@ -83,7 +83,8 @@ class Checkpoints:
     def save(self, state: RunState) -> None:
         """Save the state, which may change afterwards."""
         self.wait()
-        sides = {"server": state.server.tensors, "average": state.average}
+        best = state.best
+        sides = {"server": state.server.tensors, "average": state.average, "best": best.server.tensors if best else {}}
         parts = {f"{side}/{group}": part for side, whole in sides.items() for group, part in _groups(whole).items()}
         parts |= {f"client/{client}": keep for client, keep in sorted(state.keep.items())}
         parts |= {_EVIDENCE: state.evidence} if state.evidence else {}
@@ -96,13 +97,20 @@ class Checkpoints:
             # The round and the place make the name new: no file that an index names is ever written again.
             file = f"{name.split('/')[0]}-{state.round_idx:06d}-{place:04d}.safetensors"
             found[name] = _Fresh(_copies(tensors) if self._thread else tensors, _origin(tensors), file)
-        index = {
+        index: dict[str, Any] = {
             "format": FORMAT,
             "round": state.round_idx,
             "train_batches": state.train_batches,
             "per_class": list(state.per_class),
             "server": {"values": copy.deepcopy(state.server.values)},
         }
+        if best is not None:
+            index["best"] = {
+                "round": best.round_idx,
+                "val_accuracy": best.val_accuracy,
+                "per_class": list(best.per_class),
+                "values": copy.deepcopy(best.server.values),
+            }
         if self._thread is None:
             self._write(found, index)
         else:
@@ -139,6 +147,7 @@ class Checkpoints:
         try:
             server: Tensors = {}
             average: Tensors = {}
+            best: Tensors = {}
             keep: dict[int, Tensors] = {}
             evidence: Tensors = {}
             written = {}
@@ -152,6 +161,8 @@ class Checkpoints:
                     evidence = tensors
                 elif side == "average":
                     average |= tensors
+                elif side == "best":
+                    best |= tensors
                 else:
                     server |= tensors
             self._written, self.round_idx = written, _count(index["round"])
@@ -163,6 +174,7 @@ class Checkpoints:
                 average=average,
                 train_batches=_count(index["train_batches"]),
                 per_class=tuple(index["per_class"]),
+                best=_best(index.get("best"), best),
             )
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise UserError(f"{self._index} is damaged ({error!r}); start over with --force") from None
@@ -189,6 +201,13 @@ class Checkpoints:
         for path in self.folder.iterdir():
             if path.name not in used and path != self._index and path.suffix in (".safetensors", ".part"):
                 path.unlink(missing_ok=True)
+
+
+def _best(entry: Any, tensors: Tensors) -> Best | None:
+    if entry is None:
+        return None
+    server = ServerState(tensors, dict(entry["values"]))
+    return Best(_count(entry["round"]), float(entry["val_accuracy"]), server, tuple(entry["per_class"]))
 
 
 def _origin(tensors: Tensors) -> Origin:

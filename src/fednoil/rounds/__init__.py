@@ -6,6 +6,6 @@ their own, is the executor's policy (`fednoil.rounds.policy`).
 
 from fednoil.rounds.loop import play
 from fednoil.rounds.policy import FederationPolicy, Policy, policy_of
-from fednoil.rounds.state import RunState, make_job, placed, start
+from fednoil.rounds.state import Best, RunState, make_job, placed, start
 
-__all__ = ["FederationPolicy", "Policy", "RunState", "make_job", "placed", "play", "policy_of", "start"]
+__all__ = ["Best", "FederationPolicy", "Policy", "RunState", "make_job", "placed", "play", "policy_of", "start"]

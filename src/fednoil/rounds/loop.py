@@ -16,7 +16,7 @@ from fednoil.rounds.figures import selection_figures
 from fednoil.rounds.played import Played
 from fednoil.rounds.policy import policy_of
 from fednoil.rounds.selection import select
-from fednoil.rounds.state import RunState, averaged, evaluation_job, make_job
+from fednoil.rounds.state import Best, RunState, averaged, evaluation_job, make_job
 from fednoil.servers.base import ServerState
 from fednoil.tensors import Tensors
 
@@ -38,6 +38,7 @@ def play(
     evaluation = policy.evaluate(after)
     after = replace(after, per_class=evaluation.per_class if evaluation else state.per_class)
     validation = validate(experiment, executor, lambda client: evaluation_job(experiment, after, client))
+    after = _with_best(experiment, after, validation[0])
     record = policy.complete(_record(experiment, after, played, evaluation, validation), played)
     return after, replace(record, wall_s=round(time.perf_counter() - began, 4))
 
@@ -54,7 +55,17 @@ def _after(experiment: Experiment, state: RunState, server: ServerState | None, 
         train_batches=state.train_batches + sum(int(r.numbers["steps"]) for r in played.results),
         evidence=_remembered(experiment, state.evidence, played),
         average=average,
+        best=state.best,
     )
+
+
+def _with_best(experiment: Experiment, after: RunState, val_accuracy: float | None) -> RunState:
+    """The state with its best round, where a run is to end with that one's model."""
+    if experiment.config.run.select != "best" or val_accuracy is None:
+        return after
+    if after.best is not None and val_accuracy <= after.best.val_accuracy:
+        return after
+    return replace(after, best=Best(after.round_idx, val_accuracy, after.scored, after.per_class))
 
 
 def _record(

@@ -59,7 +59,7 @@ class Policy:
         """How good the model is after a round; None: not known. Beside an average over rounds also the last model."""
         if not len(self.experiment.setting.dataset.test):
             return None
-        found = evaluate(self.experiment, self.executor, after.final, after.keep, after.round_idx)
+        found = evaluate(self.experiment, self.executor, after.scored, after.keep, after.round_idx)
         if not after.average:
             return found
         last = evaluate(self.experiment, self.executor, after.server, after.keep, after.round_idx)
@@ -108,7 +108,7 @@ class FederationPolicy(Policy):
         if round_idx % config.federation.evaluate_every and round_idx != config.train.rounds:
             return None
         if len(self.experiment.setting.dataset.test):
-            return evaluate(self.experiment, self.executor, after.final, after.keep, round_idx)
+            return evaluate(self.experiment, self.executor, after.scored, after.keep, round_idx)
         members = self.federation.members(round_idx)
         found = self.federation.held_out([evaluation_job(self.experiment, after, k) for k in members])
         if not found:

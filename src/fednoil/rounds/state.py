@@ -15,6 +15,17 @@ from fednoil.tensors import Tensors
 
 
 @dataclass(frozen=True)
+class Best:
+    """The round so far whose model agrees best with the labels that clients hold out, the first of equals, with its
+    agreement and its accuracy by class in percent."""
+
+    round_idx: int
+    val_accuracy: float
+    server: ServerState
+    per_class: tuple[float | None, ...] = ()
+
+
+@dataclass(frozen=True)
 class RunState:
     """Everything a run remembers between rounds; a checkpoint is this value."""
 
@@ -26,10 +37,22 @@ class RunState:
     evidence: Tensors = field(default_factory=dict)  # all clients', as `fednoil.evidence` has it; never sent
     average: Tensors = field(default_factory=dict)  # of the server's models over rounds, with `server.average`
 
+    best: Best | None = None  # with `run.select = "best"`
+
+    @property
+    def scored(self) -> ServerState:
+        """What is scored after this round: the server's state, or its average over rounds."""
+        return replace(self.server, tensors=self.average) if self.average else self.server
+
     @property
     def final(self) -> ServerState:
-        """What is scored and kept: the server's state, or its average over rounds."""
-        return replace(self.server, tensors=self.average) if self.average else self.server
+        """What a run that ends here leaves: the model of the last round, or of the best one (`run.select`)."""
+        return self.best.server if self.best else self.scored
+
+    @property
+    def final_per_class(self) -> tuple[float | None, ...]:
+        """The accuracy of that model by class, in percent."""
+        return self.best.per_class if self.best else self.per_class
 
 
 def start(experiment: Experiment) -> RunState:
@@ -47,8 +70,11 @@ def placed(state: RunState, device: torch.device) -> RunState:
         return state
     server = replace(state.server, tensors=move(state.server.tensors))
     keep = {k: move(kept) for k, kept in state.keep.items()}
-    average = move(state.average)
-    return replace(state, server=server, keep=keep, average=average, evidence=evidence.placed(state.evidence, device))
+    best = state.best and replace(
+        state.best, server=replace(state.best.server, tensors=move(state.best.server.tensors))
+    )
+    bundle = evidence.placed(state.evidence, device)
+    return replace(state, server=server, keep=keep, average=move(state.average), evidence=bundle, best=best)
 
 
 def make_job(experiment: Experiment, state: RunState, client: int, epochs: int) -> Job:
@@ -64,7 +90,7 @@ def make_job(experiment: Experiment, state: RunState, client: int, epochs: int) 
 
 def evaluation_job(experiment: Experiment, state: RunState, client: int) -> Job:
     """What a client is given to evaluate: the model that is scored and kept, and no training."""
-    return make_job(experiment, replace(state, server=state.final), client, 0)
+    return make_job(experiment, replace(state, server=state.scored), client, 0)
 
 
 def averaged(share: float, before: RunState, models: Tensors) -> Tensors:

@@ -1,0 +1,142 @@
+"""The choice of a round by given labels that clients hold out (`run.select`)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import assert_same
+
+from fednoil import metrics, rounds
+from fednoil.audit.cases import final_looks
+from fednoil.config import load_config
+from fednoil.errors import UserError
+from fednoil.experiment import make_executor, make_experiment
+from fednoil.history import RoundRecord
+from fednoil.records.checkpoint import Checkpoints
+from fednoil.records.folder import RunFolder
+from fednoil.reporters import closing
+from fednoil.runner import Silent, run
+from fednoil.tensors import read_tensors
+
+CPU = torch.device("cpu")
+AGREED = (40.0, 60.0, 60.0, 50.0)  # by round: the second is best, the third equals it
+
+
+@pytest.fixture
+def chosen(values: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Four rounds with these agreements."""
+    values["data"]["validation"] = 0.25
+    values["run"]["select"] = "best"
+
+    def validate(experiment: Any, executor: Any, job_of: Any) -> tuple[float, float]:
+        return AGREED[job_of(0).turn.round_idx - 2], 1.0
+
+    monkeypatch.setattr("fednoil.rounds.loop.validate", validate)
+    return values
+
+
+def record(number: int, test: float, val: float | None) -> RoundRecord:
+    return RoundRecord(
+        round=number,
+        test_accuracy=test,
+        val_accuracy=val,
+        local_epochs=1,
+        train_batches=1,
+        selected=[0],
+        bytes_down=0,
+        bytes_up=0,
+        wall_s=1.0,
+    )
+
+
+def test_the_summary_has_the_best_round_of_all_and_the_earlier_of_equals() -> None:
+    records = [record(n, 10.0 * n, val) for n, val in enumerate(AGREED, start=1)]
+    summary = metrics.summarise(records, ())
+    assert summary["best_by_validation"] == {"round": 2, "test_accuracy": 20.0}
+    assert summary["final_accuracy"] == 40.0
+    assert "best_by_validation" not in metrics.summarise([record(1, 50.0, None)], ())
+
+
+def test_a_run_ends_with_the_model_of_its_best_round(chosen: dict[str, Any], tmp_path: Path) -> None:
+    config = load_config(chosen)
+    summary = run(config, tmp_path / "best", Silent())
+    records = RunFolder(tmp_path / "best").records()
+    assert (summary["final_round"], summary["final_accuracy"]) == (2, records[1].test_accuracy)
+    assert summary["best_by_validation"] == {"round": 2, "test_accuracy": records[1].test_accuracy}
+    assert "(round 2, chosen by held-out labels)" in closing(summary, None)
+    chosen["train"]["rounds"] = 2
+    short = run(load_config(chosen), tmp_path / "short", Silent())
+    best, wanted = (read_tensors(tmp_path / name / "model.safetensors") for name in ("best", "short"))
+    assert_same(best, wanted)
+    assert summary["per_class_accuracy"] == short["per_class_accuracy"]
+    confusions = [json.loads((tmp_path / name / "confusion.json").read_text()) for name in ("best", "short")]
+    assert confusions[0] == confusions[1]
+
+
+def test_the_last_round_is_kept_unless_asked(chosen: dict[str, Any], tmp_path: Path) -> None:
+    chosen["run"]["select"] = "last"
+    summary = run(load_config(chosen), tmp_path / "last", Silent())
+    records = RunFolder(tmp_path / "last").records()
+    assert summary["final_accuracy"] == records[-1].test_accuracy
+    assert summary["best_by_validation"]["round"] == 2
+    assert "final_round" not in summary
+    assert not any(
+        "best" in part for part in json.loads((tmp_path / "last/checkpoint/checkpoint.json").read_text())["parts"]
+    )
+
+
+class StopAfterThree(Silent):
+    def round(self, record: RoundRecord) -> None:
+        if record.round == 3:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("server", ["fedavg", "cfl"])
+def test_the_best_round_survives_a_stop(chosen: dict[str, Any], server: str, tmp_path: Path) -> None:
+    chosen["server"] = {"name": server}
+    config = load_config(chosen)
+    whole = run(config, tmp_path / "whole", Silent())
+    with pytest.raises(KeyboardInterrupt):
+        run(config, tmp_path / "stopped", StopAfterThree())
+    resumed = run(config, tmp_path / "stopped", Silent(), resume=True)
+    for timed in (whole, resumed):
+        timed.pop("wall_s")
+    assert whole == resumed
+    models = (read_tensors(tmp_path / name / "model.safetensors") for name in ("whole", "stopped"))
+    assert_same(*models)
+
+
+def test_a_checkpoint_holds_the_best_round(chosen: dict[str, Any], tmp_path: Path) -> None:
+    experiment = make_experiment(load_config(chosen))
+    executor, state = make_executor(experiment, CPU), rounds.start(experiment)
+    states = []
+    for _ in range(4):
+        state, _ = rounds.play(experiment, executor, state)
+        states.append(state)
+    assert state.best is not None
+    assert (state.best.round_idx, state.best.val_accuracy) == (2, 60.0)
+    assert_same(state.final.tensors, states[1].scored.tensors)
+    Checkpoints(tmp_path, {}).save(state)
+    loaded = Checkpoints(tmp_path, {}).load()
+    assert loaded.best is not None
+    assert (loaded.best.round_idx, loaded.best.val_accuracy, loaded.best.per_class) == (2, 60.0, states[1].per_class)
+    assert_same(loaded.final.tensors, state.final.tensors)
+    assert_same(loaded.server.tensors, state.server.tensors)
+    looks = [final_looks(experiment, one, CPU) for one in (loaded, states[1])]  # what an audit goes by
+    assert_same({str(k): t for k, t in looks[0].items()}, {str(k): t for k, t in looks[1].items()})
+
+
+def test_another_choice_is_another_experiment(chosen: dict[str, Any]) -> None:
+    best = load_config(chosen)
+    chosen["run"]["select"] = "last"
+    assert load_config(chosen).hash() != best.hash()
+
+
+def test_without_held_out_labels_there_is_nothing_to_choose_by(values: dict[str, Any]) -> None:
+    values["run"]["select"] = "best"
+    with pytest.raises(UserError, match=r"run\.select = 'best' .* data\.validation = 0 holds out none"):
+        load_config(values)
