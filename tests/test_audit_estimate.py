@@ -12,7 +12,7 @@ from fednoil import metrics
 from fednoil.audit import METHODS
 from fednoil.audit.belief import _displaced, _shares, believed, confusions
 from fednoil.audit.channel import Channel, fit, lean, posterior
-from fednoil.audit.estimate import _spread, _unmistakable, estimate
+from fednoil.audit.estimate import _half_width, _spread, _unmistakable, estimate
 
 
 def made(kind: str, ratio: float, count: int, classes: int = 6, sure: float = 0.9) -> tuple[np.ndarray, ...]:
@@ -32,6 +32,20 @@ def test_a_posterior_worked_out() -> None:
     """q = (.8, .2), given label 1; T = ((.9, .1), (.4, .6)): .8·.1 = .08 against .2·.6 = .12, so .4 and .6."""
     got = posterior(np.array([[0.8, 0.2]]), np.array([1]), Channel(np.array([[0.9, 0.1], [0.4, 0.6]]), np.ones(2)))
     assert got[0] == pytest.approx([0.4, 0.6])
+
+
+def test_a_posterior_of_a_client_with_few_of_a_class_worked_out() -> None:
+    """The same, with half as many of class 0 as the model expects and twice as many of class 1: .04 against .24."""
+    channel = Channel(np.array([[0.9, 0.1], [0.4, 0.6]]), np.array([0.5, 2.0]))
+    assert posterior(np.array([[0.8, 0.2]]), np.array([1]), channel)[0] == pytest.approx([1 / 7, 6 / 7])
+
+
+def test_half_an_interval_worked_out() -> None:
+    """Four labels, wrong by half each: √(4 · ¼)/4 · 1.96 = .49; variances of the channel and of mistakes are added."""
+    sure, wrong = np.eye(4), np.full(4, 0.5)
+    assert _half_width(sure, wrong, 0.0, None) == pytest.approx(0.49)
+    assert _half_width(sure, wrong, 0.01, None) == pytest.approx((0.49**2 + 1.96**2 * 0.01) ** 0.5)
+    assert _half_width(sure, wrong, 0.0, 40.0) == pytest.approx((0.49**2 + 0.3**2) ** 0.5)
 
 
 @pytest.mark.parametrize(("kind", "ratio"), [("symmetric", 0.2), ("symmetric", 0.6), ("pair", 0.3), ("pair", 0.45)])
@@ -71,6 +85,7 @@ def test_a_class_that_a_client_lacks_stays_possible() -> None:
     q = np.tile([1 - 1e-6, 1e-6], (8, 1))
     channel = fit(q, np.zeros(8, dtype=int), np.ones(8), 1)
     assert channel.lift == pytest.approx([0.9, 0.1 / 1e-6], rel=1e-4)
+    assert channel.matrix.sum(1) == pytest.approx([1, 1])
 
 
 def test_no_class_is_given_up() -> None:
