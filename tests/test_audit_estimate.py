@@ -88,6 +88,18 @@ def test_a_class_that_a_client_lacks_stays_possible() -> None:
     assert channel.matrix.sum(1) == pytest.approx([1, 1])
 
 
+def test_errors_towards_two_classes_each_are_not_alike() -> None:
+    """From each class 20 % go to the next and 20 % to the one after it: in no single direction, and not to all."""
+    channel = 0.6 * np.eye(6) + 0.2 * np.roll(np.eye(6), 1, axis=1) + 0.2 * np.roll(np.eye(6), 2, axis=1)
+    _, strength, one_way = lean(500 * channel)
+    assert not one_way
+    assert strength == 1
+    given = np.array([np.random.default_rng(i).choice(6, p=channel[i % 6]) for i in range(1200)])
+    said = np.full((1200, 6), 0.002)
+    said[np.arange(1200), np.arange(1200) % 6] = 0.99
+    assert not fit(said, given, np.ones(1200), 20).alike
+
+
 def test_no_class_is_given_up() -> None:
     """At most four of five images of a class count as missed, and two where only the accuracy on all is known."""
     said = np.full((60, 3), 0.2)
