@@ -25,6 +25,7 @@ STAGES = [
     ["servers"],
     ["executors", "evidence"],
     ["config"],
+    ["setting"],
     ["experiment"],
     ["metrics"],
     ["evaluation"],
@@ -74,7 +75,7 @@ def test_imports_point_left(path: Path) -> None:
 # Everything between a client's samples and its update: it is given tensors and given labels, and nothing else.
 TRAINS = ["kernels", "models", "augment", "learners", "schedules", "sampling", "servers", "executors", "evidence"]
 # Where true labels are: in the datasets, in the noise that starts from them, in what measures by them.
-HOLD_TRUTH = {"data", "labels", "partition", "noise", "manifest", "metrics", "experiment"}
+HOLD_TRUTH = {"data", "labels", "partition", "noise", "manifest", "metrics", "setting", "experiment"}
 # The file that keeps them, what measures by them, and the check that results don't depend on them.
 OPEN_TRUTH = {"labels", "manifest", "metrics", "audit", "testing"}
 

@@ -77,7 +77,7 @@ def test_an_impossible_introduction_is_refused(
 
 
 def test_a_billion_samples_take_no_memory(experiment: Any) -> None:
-    from fednoil.experiment import Sites
+    from fednoil.setting import Sites
 
     sites = Sites.of(experiment.setting.dataset, ["a"], [10**12])
     assert len(sites.parts[0]) == 10**12

@@ -22,7 +22,7 @@ from fednoil.data.given import ARRAYS, Given
 from fednoil.data.items import Items, read_items, readable
 from fednoil.data.sources import locate
 from fednoil.errors import UserError
-from fednoil.experiment import Experiment, Sites, make_bench, make_experiment
+from fednoil.experiment import Experiment, make_bench, make_experiment
 from fednoil.labels import open_truth
 from fednoil.learners.base import Client, chunks
 from fednoil.records.checkpoint import Checkpoints
@@ -31,6 +31,7 @@ from fednoil.records.model_file import LoadedModel, load_model
 from fednoil.records.older import read_current
 from fednoil.records.store import hashes_of
 from fednoil.rounds import RunState
+from fednoil.setting import Sites
 from fednoil.tensors import Tensors, cpu
 
 

@@ -26,7 +26,7 @@ from fednoil.data import SITES, DataConfig, Dataset, Split, load
 from fednoil.errors import UserError, nearest
 from fednoil.executors.base import HeldOut, Job, Result
 from fednoil.executors.local import Workbench
-from fednoil.experiment import Experiment, Sites, assemble, make_bench, make_experiment, pick_device
+from fednoil.experiment import Experiment, assemble, make_bench, make_experiment, pick_device
 from fednoil.flower.agreement import Agreement, Site, misfit
 from fednoil.flower.ledger import ScoreLedger, Terms
 from fednoil.flower.memory import Memory
@@ -35,6 +35,7 @@ from fednoil.flower.state import NodeState
 from fednoil.learners.base import Client, Turn
 from fednoil.learners.looks import confidences
 from fednoil.sampling import Scoring
+from fednoil.setting import Sites
 from fednoil.tensors import Tensors
 
 log = logging.getLogger("flwr.fednoil")

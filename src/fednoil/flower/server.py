@@ -20,7 +20,7 @@ from fednoil.config import Config, load_config
 from fednoil.data import SITES
 from fednoil.errors import UserError
 from fednoil.executors.base import Executor
-from fednoil.experiment import Experiment, Sites, assemble, make_experiment
+from fednoil.experiment import Experiment, assemble, make_experiment
 from fednoil.flower.executor import FlowerExecutor
 from fednoil.flower.members import Members
 from fednoil.flower.privacy import check_update_privacy
@@ -28,6 +28,7 @@ from fednoil.flower.wire import Wire
 from fednoil.history import RoundRecord
 from fednoil.records.environment import environment
 from fednoil.records.folder import ROSTER
+from fednoil.setting import Sites
 
 log = logging.getLogger("flwr.fednoil")
 app = ServerApp()

@@ -8,12 +8,13 @@ from fednoil import manifest, rounds
 from fednoil.config.loading import load_config, to_toml
 from fednoil.config.schema import Config
 from fednoil.errors import UserError
-from fednoil.experiment import Experiment, Setting, Sites
+from fednoil.experiment import Experiment
 from fednoil.history import RoundRecord
 from fednoil.records.checkpoint import Checkpoints
 from fednoil.records.environment import note_resumption
 from fednoil.records.folder import RunFolder
 from fednoil.records.older import read_current
+from fednoil.setting import Setting, Sites
 
 
 def check(folder: RunFolder, config: Config, *, resume: bool, force: bool) -> None:

@@ -18,13 +18,14 @@ from fednoil.config.loading import load_config
 from fednoil.config.schema import Config
 from fednoil.data.dataset import Dataset, Split
 from fednoil.executors.base import Executor, HeldOut, Job, Look, Progress, Result
-from fednoil.experiment import Experiment, Setting, assemble, make_executor
+from fednoil.experiment import Experiment, assemble, make_executor
 from fednoil.history import RoundRecord
 from fednoil.labels import Truth, open_truth
 from fednoil.records.checkpoint import Checkpoints
 from fednoil.sampling import Scoring
 from fednoil.seeds import Seed
 from fednoil.servers import server_class
+from fednoil.setting import Setting
 from fednoil.tensors import Tensors
 
 CLASSES = 4

@@ -1,0 +1,120 @@
+"""The setting of an experiment: which images, dealt how, with which wrong labels, and what is kept for validation."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from fednoil import manifest, noise, partition
+from fednoil.config.schema import Config
+from fednoil.data import load, normalised
+from fednoil.data.dataset import Dataset
+from fednoil.data.given import Given
+from fednoil.errors import UserError
+from fednoil.labels import Labels, Truth
+from fednoil.seeds import Seed
+
+
+@dataclass(frozen=True)
+class Validation:
+    """Samples of each client that it doesn't train on: indices of the training set, and their given labels."""
+
+    parts: tuple[np.ndarray, ...]
+    given: tuple[np.ndarray, ...]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Data × partition × noise, of what clients train on. `truth` is for metrics; nothing that trains is given it."""
+
+    dataset: Dataset
+    parts: tuple[np.ndarray, ...]
+    labels: Labels
+    truth: Truth
+    validation: Validation | None = field(default=None, kw_only=True)
+    names: tuple[str, ...] = field(default=(), kw_only=True)  # of the clients; () where they have numbers alone
+
+    @property
+    def num_clients(self) -> int:
+        return len(self.parts)
+
+    def pooled(self) -> Setting:
+        """All clients' samples, with the labels their clients gave them, as those of one client."""
+        labels = Labels((np.concatenate(self.labels.given),))
+        held = self.validation
+        if held is not None:
+            held = Validation((np.concatenate(held.parts),), (np.concatenate(held.given),))
+        parts, truth = (np.concatenate(self.parts),), self.truth.pooled()
+        return replace(self, parts=parts, labels=labels, truth=truth, validation=held, names=())
+
+    def with_validation(self, share: float, seed: Seed) -> Setting:
+        """Keep `share` of each client's samples, drawn at random, out of what it trains on."""
+        picks = []
+        for k, part in enumerate(self.parts):
+            count = int(share * len(part) + 0.5)
+            if not 0 < count < len(part):
+                raise UserError(
+                    f"data.validation = {share} keeps {count} of the {len(part)} samples of client {k} out of "
+                    "training; at least one must stay on each side"
+                )
+            held = np.zeros(len(part), bool)
+            held[seed.child("validation", k).numpy().permutation(len(part))[:count]] = True
+            picks.append(held)
+
+        def split(arrays: Sequence[np.ndarray], held: bool) -> tuple[np.ndarray, ...]:
+            return tuple(a[pick == held] for a, pick in zip(arrays, picks, strict=True))
+
+        given = self.labels.given
+        return replace(
+            self,
+            parts=split(self.parts, False),
+            labels=replace(self.labels, given=split(given, False)),
+            truth=self.truth.kept([~held for held in picks]),
+            validation=Validation(split(self.parts, True), split(given, True)),
+        )
+
+    def manifest_hash(self) -> str:
+        return manifest.manifest_hash(self.parts, self.labels, self.truth)
+
+
+@dataclass(frozen=True)
+class Sites(Setting):
+    """The setting of a federation: who takes part and how many samples each has. Their images and labels are not
+    here, nor is anything known of their noise."""
+
+    @classmethod
+    def of(cls, dataset: Dataset, names: Sequence[str], sizes: Sequence[int]) -> Sites:
+        """Sites called `names` with `sizes` samples; of `dataset` only classes, shape and normalisation are used."""
+        parts = tuple(np.broadcast_to(np.int64(0), (size,)) for size in sizes)  # lengths that take no memory
+        return cls(dataset, parts, Labels(()), Truth(None), names=tuple(names))
+
+    def pooled(self) -> Setting:
+        raise UserError("server.name = 'centralized' pools the clients' data, which never leave them in a federation")
+
+    def manifest_hash(self) -> str:
+        """SHA-256 over names and sizes: what is known of who has what."""
+        roster = [[name, len(part)] for name, part in zip(self.names, self.parts, strict=True)]
+        return hashlib.sha256(json.dumps(roster).encode()).hexdigest()
+
+
+def make_setting(config: Config, data_dir: Path | None, seed: Seed, given: Given | None = None) -> Setting:
+    """Load the data, deal it to clients, spoil their labels and keep some for validation."""
+    dataset = load(config.data, data_dir) if given is None else normalised(given.dataset, config.data)
+    setting = _make_setting(config, dataset, seed, given or Given(dataset))
+    return setting.with_validation(config.data.validation, seed) if config.data.validation else setting
+
+
+def _make_setting(config: Config, dataset: Dataset, seed: Seed, given: Given) -> Setting:
+    read = noise.KIND_AXIS.find(config.noise.kind).read(config.noise, dataset)
+    if read is not None:
+        return Setting(dataset, *read)
+    parts = given.parts() or partition.partition(dataset.train.labels, dataset.num_classes, config.partition, seed)
+    labels, truth = noise.apply(dataset, parts, config.noise, seed)
+    if given.true_labels is not None:
+        truth = Truth(tuple(given.true_labels[part] for part in parts))
+    return Setting(dataset, parts, labels, truth, names=given.names)
