@@ -95,7 +95,7 @@ def test_a_run_in_a_folder_is_the_commands(reference: Path, toml: Path) -> None:
     assert results(Path("kept")) == results(reference)
     assert run.path == Path("kept")
     assert fednoil("run", toml, "--out", "kept")[0] == 2
-    with pytest.raises(package.UserError, match=re.escape("kept exists already: add resume=True to go on with it or ")):
+    with pytest.raises(package.UserError, match=re.escape("kept exists already: add resume=True to continue it or ")):
         package.run(toml, out="kept")
     assert package.run(out="kept", resume=True).accuracy == run.accuracy
     assert package.run(toml, out="kept", force=True).accuracy == run.accuracy
@@ -130,7 +130,7 @@ def test_seed_and_set_change_a_run(toml: Path) -> None:
     ("given", "told"),
     [
         ({"set": {"train.lr": -1}}, "train.lr = -1: must be greater than 0"),
-        ({"set": {"rounds": 1}}, "set: 'rounds' is no key; write {'section.key': value}"),
+        ({"set": {"rounds": 1}}, "set: 'rounds' is not a key; write {'section.key': value}"),
         ({"set": {"train.round": 1}}, "unknown key 'train.round'"),
         ({"device": "tpu"}, "run.device = 'tpu': must be 'auto', 'cpu' or 'cuda'"),
         ({"seed": -1}, "run.seed = -1"),
@@ -314,8 +314,8 @@ X, Y = clients()[0]
         ({"data": [(X, Y)], "test": (X[:, 1:], Y)}, "test: images are 8×7×1 (width×height×channels), those of data[0]"),
         ({"data": [(X, Y)], "class_names": ["a", "a", "b", "c"]}, "class name 'a' stands for two classes"),
         ({"data": [(X, Y)], "class_names": ["a", "b"]}, "label 2 (number 2) is out of range; use 0..1"),
-        ({"data": {"": (X, Y)}}, "data: '' is no name for a client"),
-        ({"data": {1: (X, Y), "1": (X, Y)}}, "data: '1' is no name for a client; each needs a readable one of its own"),
+        ({"data": {"": (X, Y)}}, "data: '' is not a name for a client"),
+        ({"data": {1: (X, Y), "1": (X, Y)}}, "data: '1' is not a name for a client; each needs its own readable name"),
         ({"data": [(X, Y)], "true_labels": [Y, Y]}, "true_labels must be as data are: labels of each of its 1 clients"),
         ({"data": [(X, Y)], "true_labels": [Y[:2]]}, "true_labels[0]: 2 labels for 20 samples; give one each"),
         (
@@ -342,7 +342,7 @@ def test_ctrl_c_leaves_whole_rounds(reference: Path, toml: Path, out: str | None
     assert run.model(torch.zeros(1, 1, 8, 8)).shape == (1, 4)
     assert "3 of 4 rounds" in repr(run)
     assert f"stopped after round 3 of {ROUNDS}" in str(stopped.value)
-    hint = "" if out is None else "; go on with fednoil.run(out='cut', resume=True)"
+    hint = "" if out is None else "; continue with fednoil.run(out='cut', resume=True)"
     assert str(stopped.value).endswith(f"of 4{hint}")
     if out is None:
         assert list(Path().iterdir()) == []

@@ -199,7 +199,7 @@ def test_other_bad_input(trained: Path, site: Path, tmp_path: Path) -> None:
         ("photos", model): "must be folder:PATH, npz:FILE or parquet:PATH",
         ("folder:~no-such-user/photos", model): "can't be read",
         (f"npz:{'x' * 5000}", model): "can't be read",
-        (f"folder:{site}", tmp_path / "model.safetensors"): "is damaged or no safetensors file",
+        (f"folder:{site}", tmp_path / "model.safetensors"): "is damaged or not a safetensors file",
         (f"folder:{site}", tmp_path / "none"): "no such file",
         (f"folder:{site}", trained / "run"): "is a folder; give a file, as model.safetensors",
     }

@@ -82,7 +82,7 @@ def test_how_to_go_on_is_told_only_where_that_works(
     monkeypatch.setattr(store, "begin", stopped)
     jobs = ("--jobs", 1) if seeds else ()
     told = fednoil("run", *sets(data__name=f"npz:{tiny_npz}"), *seeds, *jobs, "--out", "all", "-q")
-    hint = "; go on with: fednoil run --resume --seeds 0..1 --out all" if at else ""
+    hint = "; continue with: fednoil run --resume --seeds 0..1 --out all" if at else ""
     assert told == (130, "", f"fednoil: interrupted{hint}\n")
     monkeypatch.setattr(store, "begin", begin)
     status, _, err = fednoil("run", "--resume", *seeds, *jobs, "--out", "all", "-q")
@@ -154,9 +154,9 @@ def test_a_seed_that_lost_classes_says_so_with_its_learners_advice(
         lost = ", ".join(str(c) for c, right in enumerate(per_class) if right == 0)
         assert len(lost) > 1
         assert line.startswith(f"[{number + 1}/2] seed {number}: ")
-        assert line.endswith(f" s; no test image of the classes {lost} is classified rightly; {advice}")
+        assert line.endswith(f" s; no test image of the classes {lost} is classified correctly; {advice}")
     status, out, _ = fednoil("run", *options, "--out", "one")
-    assert out.splitlines()[-1].endswith(f" is classified rightly; {advice}")
+    assert out.splitlines()[-1].endswith(f" is classified correctly; {advice}")
 
 
 def test_lost_classes_are_told_by_name(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_lost_classes_are_told_by_name(tmp_path: Path) -> None:
     lost = [c for c, right in enumerate(summary["per_class_accuracy"]) if right == 0]
     assert len(lost) > 1
     names = ", ".join(["'T-shirt'", "'bag'", "2", "'coat'"][c] for c in lost)
-    told = f"no test image of the classes {names} is classified rightly"
+    told = f"no test image of the classes {names} is classified correctly"
     assert out.splitlines()[0].endswith(f" s; {told}")
     assert fednoil("run", *options, "--out", "one")[1].splitlines()[-1] == told
     Path("one/model.safetensors").unlink()

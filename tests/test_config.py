@@ -277,5 +277,5 @@ def test_a_bad_file_is_told_with_its_name(tmp_path: Path, content: bytes, line: 
 def test_a_truth_value_is_no_number(text: str) -> None:
     values = parse_set([text])
     values.setdefault("learner", {}).setdefault("name", "fednoil")
-    with pytest.raises(UserError, match=r"true and false are no value"):
+    with pytest.raises(UserError, match=r"true and false are not values"):
         load_config(values)

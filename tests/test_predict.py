@@ -211,7 +211,7 @@ def test_what_is_no_model_file_is_told(model: Path, grey: Path, tmp_path: Path) 
     for content in (b"", b"hello", model.read_bytes()[:-5], model.read_bytes()[:50], b"\xff" * 64):
         bad.write_bytes(content)
         line = refused("predict", bad, grey)
-        assert f"{bad} is damaged or no safetensors file; give a model that fednoil has written" in line
+        assert f"{bad} is damaged or not a safetensors file; give a model that fednoil has written" in line
         assert "header" not in line
     save_file({"w": torch.zeros(1)}, bad)
     assert "is not a model that fednoil has written" in refused("predict", bad, grey)

@@ -28,11 +28,11 @@ def without(key: str) -> Callable[[dict], dict]:
         ("summary.json", lambda s: s | {"final_accuracy": float("nan")}, "final_accuracy: Input should be a finite"),
         ("summary.json", lambda s: s | {"best_accuracy": "x"}, "best_accuracy: Input should be a valid number"),
         ("summary.json", lambda s: s | {"final_accuracy": None}, "was never tested"),
-        ("summary.json", lambda s: s | {"rounds": 9}, "it has 8 rounds, the run's summary tells of 9"),
+        ("summary.json", lambda s: s | {"rounds": 9}, "it has 8 rounds, the run's summary says 9"),
         ("environment.json", lambda _: [], "environment.json is damaged"),
         ("environment.json", lambda e: e | {"resumed": "no"}, "environment.json is damaged: resumed"),
         ("confusion.json", lambda c: c | {"agreement": ["x"]}, "confusion.json is damaged: agreement.0"),
-        ("confusion.json", lambda c: c | {"given_predicted": [[1, 2], [3]]}, "given_predicted is no square"),
+        ("confusion.json", lambda c: c | {"given_predicted": [[1, 2], [3]]}, "given_predicted is not square"),
     ],
 )
 def test_a_damaged_file_costs_its_run_alone(tmp_path: Path, file: str, change: Callable, told: str) -> None:
@@ -49,7 +49,7 @@ def test_a_damaged_file_costs_its_run_alone(tmp_path: Path, file: str, change: C
     [
         (lambda records: records[:2] + records[3:], "not 1, 2, 3 … without a gap"),
         (lambda records: records + records, "not 1, 2, 3 … without a gap"),
-        (lambda records: records[:4], "it has 4 rounds, the run's summary tells of 8"),
+        (lambda records: records[:4], "it has 4 rounds, the run's summary says 8"),
         (lambda records: [r | {"test_accuracy": float("nan")} for r in records], "test_accuracy is nan in round 1"),
         (lambda records: [r | {"test_accuracy": 1e9} for r in records], "test_accuracy is 1000000000.0 in round 1"),
     ],

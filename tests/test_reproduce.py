@@ -310,7 +310,7 @@ def test_a_stopped_plan_goes_on(number: signal.Signals, tmp_path: Path) -> None:
     _, err = process.communicate(timeout=120)
     if number == signal.SIGTERM:
         assert process.returncode == 128 + signal.SIGTERM, err
-        assert f"0 of 2 runs are done in {tmp_path}; run the same command again to go on" in err
+        assert f"0 of 2 runs are done in {tmp_path}; run the same command again to continue" in err
     while list(tmp_path.glob("*/.lock")):  # a cell that lives on holds its folder
         assert time.monotonic() < until
         time.sleep(0.05)

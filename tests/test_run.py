@@ -154,8 +154,8 @@ def test_what_needs_the_truth_is_absent_without_it(toml: Path, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("per_class", "told"),
     [
-        ([50.0, 0.0, 30.0], "no test image of class 1 is classified rightly"),
-        ([0.0, 12.5, 0.0, None], "no test image of the classes 0, 2 is classified rightly"),
+        ([50.0, 0.0, 30.0], "no test image of class 1 is classified correctly"),
+        ([0.0, 12.5, 0.0, None], "no test image of the classes 0, 2 is classified correctly"),
         ([50.0, 0.1, None], ""),
         ([], ""),
     ],

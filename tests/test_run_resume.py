@@ -82,7 +82,7 @@ def test_resume_from_what_a_killed_run_leaves(change: Callable[[Path], None], re
 
 def test_a_run_without_a_checkpoint_says_that_it_begins_anew(stopped: Path) -> None:
     forget_checkpoint(stopped)
-    told = f"{stopped} has no checkpoint yet (run.checkpoint_every): it begins anew, at round 1"
+    told = f"{stopped} has no checkpoint yet (run.checkpoint_every): starting again at round 1"
     status, out, err = fednoil("run", "--resume", "--out", stopped)
     assert (status, out.splitlines()[0], err) == (0, told, "")
     assert told not in fednoil("run", "--resume", "--out", stopped)[1]

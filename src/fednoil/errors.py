@@ -15,11 +15,11 @@ class UserError(Exception):
 
 
 class Diverged(UserError):
-    """Training whose numbers are none any more; the same run can't go on."""
+    """Training whose numbers are no longer finite; the run can't continue."""
 
 
 class Slower(UserWarning):
-    """Something that costs a run speed and nothing else; told once."""
+    """Something that only makes a run slower; reported once."""
 
 
 def gpu_is_full(error: BaseException) -> bool:

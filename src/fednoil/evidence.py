@@ -72,7 +72,7 @@ def add_looks(bundle: Tensors, sizes: Sequence[int], looks: Mapping[int, Tensor]
 
 
 def add_draws(bundle: Tensors, sizes: Sequence[int], drawn: Mapping[int, Tensor], epochs: int) -> Tensors:
-    """The bundle after some clients trained for so many epochs, having drawn each sample `drawn` [n] times."""
+    """The bundle after some clients trained for some epochs, having drawn each sample `drawn` [n] times."""
     if not drawn:
         return bundle
     before, turns = bundle["drawn"], _counted(bundle["epochs"], sorted(drawn), epochs)

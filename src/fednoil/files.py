@@ -11,7 +11,7 @@ from pathlib import Path
 def write_bytes(path: Path, content: bytes | memoryview, *, private: bool = False, for_good: bool = False) -> None:
     """Write beside the target, flush to disk, then put it in place in one step.
 
-    `private`: for its owner's eyes. `for_good`: after a cut of power too the new one stands there, not the old one.
+    `private`: readable only by its owner. `for_good`: the new one survives a power failure.
     """
     part = path.with_name(path.name + ".part")
     try:
@@ -28,7 +28,7 @@ def write_bytes(path: Path, content: bytes | memoryview, *, private: bool = Fals
 
 
 def _flush(folder: Path) -> None:
-    """Have a folder's names on disk."""
+    """Flush a folder's entries to disk."""
     number = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(number)

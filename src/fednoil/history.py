@@ -73,7 +73,7 @@ class RoundRecord:
     def from_json(cls, values: Mapping[str, Any]) -> RoundRecord:
         """A line of rounds.jsonl, also of earlier versions; ValueError says what is wrong with it."""
         if not isinstance(values, Mapping):
-            raise ValueError("it is no object")
+            raise ValueError("it is not an object")
         known: dict[str, Any] = {}
         extra: dict[str, Any] = {}
         for key, value in values.items():

@@ -106,7 +106,7 @@ def read_manifest(
     rows = _columns(path, table).sort()
     _check_rows(path, rows, dataset_labels, num_classes)
     if rows.hash() != metadata["noise_hash"]:
-        raise _bad(path, "its rows don't match its noise_hash, so it was changed: write it anew")
+        raise _bad(path, "its rows don't match its noise_hash, so it was changed: write it again")
     return _split(rows)
 
 

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class About:
-    """What `fednoil methods` tells of a method."""
+    """What `fednoil methods` shows about a method."""
 
     title: str
     paper: str = ""
@@ -122,7 +122,7 @@ def _check_methods(found: type, base: type, said: str) -> None:
     """Refuse a class that lacks a method, or has one that can't be called as the base's is."""
     missing = sorted(getattr(found, "__abstractmethods__", ()))
     if missing:
-        raise UserError(f"{said} must define {' and '.join(missing)}, as {base.__module__} tells")
+        raise UserError(f"{said} must define {' and '.join(missing)}, as {base.__module__} describes")
     for name in vars(base):
         _check_signature(found, base, name, said)
 

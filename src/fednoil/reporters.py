@@ -19,7 +19,7 @@ from fednoil.runner import Reporter, Silent
 
 
 def reporter_for(progress: bool | Reporter | None) -> Reporter:
-    """Whoever shows a run that Python code has started: None shows it where somebody is watching, on a terminal and in
+    """The reporter of a run started from Python: None shows it where somebody is watching, on a terminal and in
     a notebook; True everywhere."""
     if not isinstance(progress, bool | None):
         return progress
@@ -120,7 +120,7 @@ class Bars(Silent):
 
 
 class Notebook(Plain):
-    """One line in a notebook's output that changes as the run goes on."""
+    """One line in a notebook's output that changes as the run progresses."""
 
     def __init__(self) -> None:
         super().__init__(Console())
@@ -176,7 +176,7 @@ def headline(experiment: Experiment, done: list[RoundRecord]) -> list[str]:
     if not done:
         return [first]
     whole = len(done) == config.train.rounds
-    return [first, "all rounds are done already" if whole else f"going on after round {len(done)}"]
+    return [first, "all rounds are done already" if whole else f"continuing after round {len(done)}"]
 
 
 def closing(summary: dict[str, Any], folder: Path | None, names: Sequence[str] = (), advice: str = "") -> str:
@@ -203,11 +203,11 @@ def lost_classes(summary: dict[str, Any], names: Sequence[str], advice: str) -> 
     lost = [f"'{named[c]}'" if named.get(c, str(c)) != str(c) else str(c) for c in numbers]
     more = f" and {len(lost) - _NAMED} more" if len(lost) > _NAMED else ""
     which = f"class {lost[0]}" if len(lost) == 1 else f"the classes {', '.join(lost[:_NAMED])}{more}"
-    return "; ".join(filter(None, [f"no test image of {which} is classified rightly", advice]))
+    return "; ".join(filter(None, [f"no test image of {which} is classified correctly", advice]))
 
 
 def names_in(folder: Path) -> tuple[str, ...]:
-    """The names of a recorded run's classes, as its model has them; none where that isn't there any more."""
+    """The names of a recorded run's classes, as its model has them; none where the model is gone."""
     try:
         return class_names(folder / "model.safetensors")
     except UserError:

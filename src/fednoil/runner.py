@@ -24,7 +24,7 @@ from fednoil.records.store import InFolder, Store, hashes_of
 
 
 class Reporter(Protocol):
-    """Whoever wants to know how a run goes."""
+    """An observer of a run."""
 
     def say(self, line: str) -> None: ...
 
@@ -127,13 +127,13 @@ def carry_out(config: Config, store: Store, reporter: Reporter, engine: Engine) 
         rounds.start(experiment)
     with store.held(config), _full_gpu_told(config):
         hashes = hashes_of(experiment)
-        # A federation's nodes drop what the last checkpoint can't ask for any more: there it has to be on disk in time.
+        # A federation's nodes drop what the last checkpoint can no longer ask for: there it must be on disk in time.
         behind = device.type == "cuda" and isinstance(engine, Simulation)
         if store.finished(experiment, hashes, behind=behind):
             reporter.start(experiment, store.records)
         else:
             if store.going_on and not store.kept():
-                reporter.say(f"{store.path} has no checkpoint yet (run.checkpoint_every): it begins anew, at round 1")
+                reporter.say(f"{store.path} has no checkpoint yet (run.checkpoint_every): starting again at round 1")
             made_with = engine.environment(device, pick_precision(config.run.precision, device)) | hashes
             store.begin(made_with | ({"origin": store.origin} if store.origin else {}))
             _play(experiment, store, reporter, engine, device)
@@ -167,7 +167,7 @@ def _play(experiment: Experiment, store: Store, reporter: Reporter, engine: Engi
     except Diverged as error:
         kept = "; the last checkpoint is kept" if store.kept() else ""
         told = f"{error} in a run of its own: another --out, or --force{kept}" if store.path else str(error)
-        # Why there are no more rounds, in distinction to a run that was stopped.
+        # Why there are no more rounds, as opposed to a run that was stopped.
         store.note(diverged={"at": now(), "after_round": len(store.records), "reason": told})
         raise Diverged(told) from error
     finally:
@@ -207,7 +207,7 @@ def _play_all(
 
 @contextlib.contextmanager
 def _full_gpu_told(config: Config) -> Iterator[None]:
-    """Say what to do about a GPU whose memory is full, be it by data, networks, graphs, steps or the last test."""
+    """Say what to do about a GPU whose memory is full, whether by data, networks, graphs, steps or the last test."""
     try:
         yield
     except RuntimeError as error:
@@ -215,7 +215,7 @@ def _full_gpu_told(config: Config) -> Iterator[None]:
             raise
         advice = (
             f"lower run.parallel, how many clients train at once (now {config.run.parallel} at most), or use --device "
-            "cpu, and go on with --resume; a smaller train.batch_size helps too, but is another run"
+            "cpu, and continue with --resume; a smaller train.batch_size helps too, but is another run"
         )
         raise UserError(full_gpu(error, advice)) from error
 
@@ -223,7 +223,7 @@ def _full_gpu_told(config: Config) -> Iterator[None]:
 def _settle(device: torch.device) -> None:
     """Wait for a GPU's work: under NVIDIA's multi-process service a process that ends before may take others along."""
     if device.type == "cuda":
-        with contextlib.suppress(RuntimeError):  # what failed there is told already
+        with contextlib.suppress(RuntimeError):  # what failed there has been reported
             torch.cuda.synchronize(device)
 
 

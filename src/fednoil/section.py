@@ -20,5 +20,5 @@ class Section(BaseModel):
         """`rounds = true` is a slip, not one round."""
         kind = cls.model_fields[str(info.field_name)].annotation
         if isinstance(value, bool) and kind not in (bool, Any) and bool not in get_args(kind):
-            raise ValueError("true and false are no value for this key")
+            raise ValueError("true and false are not values of this key")
         return value

@@ -75,4 +75,4 @@ def read_tensors(path: Path) -> Tensors:
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from None
     except (safetensors.SafetensorError, ValueError):
-        raise UserError(f"{path} is damaged or no safetensors file") from None
+        raise UserError(f"{path} is damaged or not a safetensors file") from None

@@ -130,7 +130,7 @@ def _names(clients: Mapping[Any, Any]) -> tuple[str, ...]:
     names = tuple(str(name) for name in clients)
     for name in names:
         if not name.strip() or not name.isprintable() or names.count(name) > 1:
-            raise UserError(f"data: {name!r} is no name for a client; each needs a readable one of its own")
+            raise UserError(f"data: {name!r} is not a name for a client; each needs its own readable name")
     return names
 
 

@@ -108,7 +108,7 @@ class Comparison:
         return ax
 
     def _keys(self) -> list[list[str]]:
-        """Of each run the `section.key=value` that tell it from others of the same method's or setting's name."""
+        """Of each run the `section.key=value` that differ between runs with the same method's or setting's name."""
         configs = [_completed(run) for run in self.runs]
         found: list[list[str]] = [[] for _ in self.rows]
         for name, sections in (("method", METHOD_SECTIONS), ("setting", (*SETTING_SECTIONS, "run", "federation"))):
@@ -152,7 +152,7 @@ def _completed(run: Run) -> dict[str, Any]:
 
 
 def _names(runs: Sequence[Run]) -> list[str]:
-    """The runs' own names where these tell them apart, else with their folders, seeds or numbers."""
+    """The runs' own names where these differ, otherwise with their folders, seeds or numbers."""
     if all(run.path is not None for run in runs):
         return short_names([run.path for run in runs if run.path is not None])
     names = [run.name for run in runs]

@@ -75,7 +75,7 @@ def run(
         Interrupted: Ctrl-C; its `run` is the run as far as it got.
     """
     if resume and force:
-        raise UserError("--resume and --force exclude each other: go on with the run, or start over")
+        raise UserError("--resume and --force exclude each other: continue the run, or start over")
     if out is None and (resume or force):
         raise UserError(f"{'resume' if resume else 'force'}=True is about the run in a folder; give it with out=")
     folder = None if out is None else Path(out)
@@ -103,7 +103,7 @@ def carried_out(
 
 
 def _interrupted(run: Run) -> Interrupted:
-    hint = "" if run.path is None else f"; go on with fednoil.run(out='{run.path}', resume=True)"
+    hint = "" if run.path is None else f"; continue with fednoil.run(out='{run.path}', resume=True)"
     return Interrupted(f"stopped after round {len(run.history)} of {run.config.train.rounds}{hint}", run)
 
 
@@ -133,7 +133,7 @@ def resolve(
     seed: Any = None,
     device: str | None = None,
 ) -> Resolved:
-    """What a run is made from; `resumed` is the folder of a run to go on with."""
+    """What a run is made from; `resumed` is the folder of a run to resume."""
     origin = None
     changes = {section: dict(keys) for section, keys in changes.items()}
     for key, value in (("seed", seed), ("device", device)):

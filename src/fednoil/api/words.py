@@ -1,4 +1,4 @@
-"""Messages in the words of whoever reads them: options of the command become arguments of the functions."""
+"""Messages in the reader's terms: options of the command become arguments of the functions."""
 
 from __future__ import annotations
 

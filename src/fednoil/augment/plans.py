@@ -1,6 +1,6 @@
 """The parameters of augmented views, drawn ahead: one row of whole numbers for each sample.
 
-A row of a weak plan is (flip, dy, dx). A row of a strong plan goes on with (operation, level, sign, applied)
+A row of a weak plan is (flip, dy, dx). A row of a strong plan continues with (operation, level, sign, applied)
 for each operation and ends with Cutout's centre (y, x). All of a key's numbers come from one stream of
 counters, sample after sample, so a longer plan begins with the shorter one.
 """

@@ -1,6 +1,6 @@
 """Cells on a Ray cluster: Ray decides what runs where, and every finished run ends up in one folder here.
 
-Where a worker sees the output folder (one machine, a shared file system) it writes there, and a stopped cell goes on
+Where a worker sees the output folder (one machine, a shared file system) it writes there, and a stopped cell resumes
 from its checkpoint. Elsewhere it writes to its own disk and sends the finished run back.
 """
 

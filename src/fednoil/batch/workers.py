@@ -1,6 +1,6 @@
 """Running cells: one after another in this process, or side by side in processes of their own.
 
-Whatever happens to a cell, the others go on. A cell that was stopped goes on from its checkpoint the next time.
+Whatever happens to a cell, the others continue. A cell that was stopped resumes from its checkpoint the next time.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Outcome:
 
 
 class View(Protocol):
-    """Whoever shows how a plan goes; called from several threads."""
+    """An observer of a plan's progress; called from several threads."""
 
     def started(self, cell: Cell) -> None: ...
 
@@ -136,7 +136,7 @@ class _Processes:
             self._running.discard(process)
         self._plan(cell).unlink(missing_ok=True)
         outcome = _outcome(cell, _reason(status, errors), began)
-        if not self._stopped:  # what was told to stop has not failed
+        if not self._stopped:  # what was asked to stop has not failed
             self.view.ended(outcome)
         return outcome
 

@@ -48,7 +48,7 @@ def audit(
         typer.Option(
             "--budget",
             metavar="5,10,20",
-            help="Of a RUN: put right so many percent of each client's labels, the most suspicious or random ones, and "
+            help="Of a RUN: correct these percentages of each client's labels, the most suspicious or random ones, and "
             "train again.",
         ),
     ] = None,
@@ -101,7 +101,7 @@ def _check_budget(folder: Path, force: bool) -> None:
 
     check_folder(folder)
     if (folder / _BUDGET).exists() and not force:
-        raise UserError(f"{folder / _BUDGET} is there already; add --force to write it anew, or choose another --out")
+        raise UserError(f"{folder / _BUDGET} exists already; add --force to write it again, or choose another --out")
 
 
 def _budget(
@@ -114,7 +114,7 @@ def _budget(
     device: torch.device,
     as_json: bool,
 ) -> None:
-    """Write budget.csv and the figure: accuracy over the share of labels that somebody looks at."""
+    """Write budget.csv and the figure: accuracy over the share of labels that are checked."""
     import json
     from dataclasses import asdict
 
@@ -130,7 +130,7 @@ def _budget(
         folder.mkdir(parents=True, exist_ok=True)
         for result in trainings:
             results.append(result)
-            write_csv(folder / _BUDGET, results)  # after each: whoever stops a long one has what was done
+            write_csv(folder / _BUDGET, results)  # after each: stopping a long one keeps what was done
         written = [folder / _BUDGET, *draw_budget(results, folder / "budget-curve")]
     except OSError as error:
         raise UserError(f"{error.filename or folder}: {error.strerror or error}") from error

@@ -144,7 +144,7 @@ def run(
     from fednoil.flower.loopback import CONNECTION, Loopback
 
     if resume and force:
-        raise UserError("--resume and --force exclude each other: go on with the run, or start over")
+        raise UserError("--resume and --force exclude each other: continue the run, or start over")
     own = [text.partition("=")[0].strip() for text in changes or []]
     # A round of a federation is dear, and its server may be killed: every one is kept.
     each = [] if "run.checkpoint_every" in own else ["run.checkpoint_every=1"]
@@ -160,12 +160,12 @@ def run(
         try:
             _flwr_run(bundle, superlink or CONNECTION, None if superlink else federation)
         except Stopped as stop:
-            stop.hint = f"go on with: {_resuming(target, folder, superlink)}"
+            stop.hint = f"continue with: {_resuming(target, folder, superlink)}"
             raise
 
 
 def _flwr_run(bundle: Path, connection: str, federation: Loopback | None) -> None:
-    """Submit the app, show its log, and tell how it ended; if we are stopped, so is the run."""
+    """Submit the app, show its log, and say how it ended; if we are stopped, so is the run."""
     import json
     import os
 
@@ -206,7 +206,7 @@ def _flwr_run(bundle: Path, connection: str, federation: Loopback | None) -> Non
 
 
 def _resuming(target: Path, folder: Path, superlink: str | None) -> str:
-    """The command that goes on with a run at the same federation."""
+    """The command that resumes a run at the same federation."""
     where = ["--superlink", superlink] if superlink else ["--federation", str(folder)] if folder != HERE else []
     return shlex.join(["fednoil", "federation", "run", "--resume", "--out", str(target), *where])
 

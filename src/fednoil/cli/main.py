@@ -99,7 +99,7 @@ def run(
     from fednoil.runner import Silent
 
     if resume and force:
-        raise UserError("--resume and --force exclude each other: go on with the run, or start over")
+        raise UserError("--resume and --force exclude each other: continue the run, or start over")
     if quiet and as_json:
         raise UserError("--quiet and --json exclude each other")
     if jobs is not None and seeds is None:
@@ -206,7 +206,7 @@ def version() -> None:
 
 
 def main() -> None:
-    """Run the command; what goes wrong is told in one line and an exit status."""
+    """Run the command; errors become one line and an exit status."""
     signal.signal(signal.SIGTERM, _on_signal)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a job in the background may ignore Ctrl-C
         signal.signal(signal.SIGINT, _on_signal)
@@ -240,7 +240,7 @@ def _on_signal(number: int, _frame: object) -> None:
 def _run_app() -> int:
     try:
         status = int(app(standalone_mode=False) or 0)
-        sys.stdout.flush()  # here, where a full disk or a reader that left is still told in order
+        sys.stdout.flush()  # here, where a full disk or a closed pipe is still reported properly
         return status
     except UserError as error:
         return _fail(str(error))
@@ -254,10 +254,10 @@ def _run_app() -> int:
         if error.errno is None:
             raise
         _drop_output()
-        hint = "; free some space and go on with --resume" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+        hint = "; free some space and continue with --resume" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
         return _fail(f"{error.filename or 'writing'}: {error.strerror}{hint}")
     except Exception as error:
-        if gpu_is_full(error):  # of commands that only look; a run says itself how it goes on
+        if gpu_is_full(error):  # of read-only commands; a run itself says how to continue
             return _fail(full_gpu(error, "wait until other programs have left it, or use --device cpu"))
         # Wrong usage comes as the command-line library's own exceptions, of which only the shape is public.
         if not hasattr(error, "format_message"):

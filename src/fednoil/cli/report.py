@@ -30,7 +30,7 @@ def report(
 
     for option, path in (("--html", html), ("--markdown", markdown), ("--latex", latex), ("--record", record)):
         if path is not None and ((path.exists() and not path.is_file()) or not path.parent.is_dir()):
-            what = "is no file" if path.exists() else f"is in {path.parent}, which doesn't exist"
+            what = "is not a file" if path.exists() else f"is in {path.parent}, which doesn't exist"
             raise UserError(f"{option} {path} {what}; name a file in a folder that exists")
     results = load_results(runs, STUDY)
     written = write_reports(results, html, markdown, latex, title)

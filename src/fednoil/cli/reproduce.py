@@ -53,7 +53,7 @@ def reproduce(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but failures.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan, or how it ended, as JSON.")] = False,
 ) -> None:
-    """Run a table or figure of the paper; run again to go on where it was stopped."""
+    """Run a table or figure of the paper; the same command continues where it was stopped."""
     from fednoil.batch.cell import parse_seeds
     from fednoil.cli.progress import Bars, Lines
     from fednoil.config import parse_set
@@ -151,7 +151,7 @@ def _run(
         return run_in_processes(cells, out, data_dir, view, jobs)
     except Stopped as stop:
         done = total - sum(not cell.is_done(out) for cell in cells)
-        stop.hint = f"{done} of {total} runs are done in {out}; run the same command again to go on"
+        stop.hint = f"{done} of {total} runs are done in {out}; run the same command again to continue"
         raise
 
 

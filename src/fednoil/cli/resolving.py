@@ -70,18 +70,18 @@ def asked_device(name: str) -> torch.device:
 
 
 def how_to_go_on(out: Path, seeds: str | None = None) -> str:
-    """The command that goes on with what was stopped in `out`; "" where nothing is there yet that it could read."""
+    """The command that resumes what was stopped in `out`; "" where there is nothing yet that it could read."""
     if not any(out.glob(_wanted(seeds is not None))):
         return ""
     of_seeds = "" if seeds is None else f" --seeds {seeds}"
-    return f"go on with: fednoil run --resume{of_seeds} --out {out}"
+    return f"continue with: fednoil run --resume{of_seeds} --out {out}"
 
 
 def _own_config(out: Path, seeds: bool) -> Path:
     """Where the run in `out`, or the first of several seeds' runs, says what it is."""
     found = sorted(out.glob(_wanted(seeds)))
     if not found:
-        raise UserError(f"{out} holds no run to go on with (no {_wanted(seeds)}); name a preset or file to start one")
+        raise UserError(f"{out} holds no run to resume (no {_wanted(seeds)}); name a preset or file to start one")
     return found[0]
 
 

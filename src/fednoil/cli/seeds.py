@@ -41,7 +41,7 @@ def run_seeds(
     force: bool,
     quiet: bool,
 ) -> None:
-    """Run the experiment once for each seed under `out`/seed-N, and tell the mean."""
+    """Run the experiment once for each seed under `out`/seed-N, and print the mean."""
     from fednoil.batch.workers import run_here, run_in_processes
     from fednoil.cli.progress import Bars, Lines
 
@@ -73,7 +73,7 @@ def run_seeds(
 
 
 def _checked(cells: list[Cell], out: Path, data_dir: Path | None, resume: bool, force: bool) -> list[Cell]:
-    """The cells that have to run; what would make them fail one by one is told once, before anything is created."""
+    """The cells that have to run; what would make all of them fail is reported once, before anything is created."""
     from fednoil.experiment import make_experiment, pick_device
 
     if RunFolder(out).is_run():

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as an exception that says how to go on, and the end of whoever started this process as SIGTERM."""
+"""Ctrl-C and SIGTERM as an exception that says how to continue, and the end of the parent process as SIGTERM."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class Stopped(BaseException):
     def __init__(self, number: int) -> None:
         super().__init__(number)
         self.number = number
-        self.hint = ""  # how to go on with what was stopped
+        self.hint = ""  # how to continue
 
 
 def stop_with_standard_input() -> None:
-    """Be told to stop when standard input ends: a parent holds it open, and however that dies the system closes it.
+    """Stop when standard input ends: a parent holds it open, and however it dies, the system closes it.
 
     Linux can signal the death of a parent, but means the thread that started a process.
     """

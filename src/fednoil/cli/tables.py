@@ -47,7 +47,7 @@ def show(rows: list[dict[str, Any]], columns: dict[str, str], title: str, as_jso
         )
     for row in rows:
         told = [cell(row.get(first)), *(f"{columns[key]}: {cell(row[key])}" for key in below if row.get(key))]
-        # As text: a file's or class's name in brackets is no markup.
+        # As text: a file's or class's name in brackets is not markup.
         table.add_row(Text("\n".join(told)), *(Text(cell(row.get(key))) for key in beside))
     console.print(table)
 

@@ -68,7 +68,7 @@ class FederationConfig(Section):
     timeout: float = Field(default=3600, gt=0, description="seconds in which a node must reply")
     evaluate_every: int = Field(default=1, ge=1, description="rounds between two evaluations; the last round has one")
     audit: bool = Field(
-        default=True, description="after the last round nodes audit their labels and tell the share of wrong ones"
+        default=True, description="after the last round nodes audit their labels and report the share of wrong ones"
     )
     update_clip: float | None = Field(default=None, gt=0, description="largest length of an update that leaves a node")
     update_epsilon: float | None = Field(default=None, gt=0, description="ε of the noise on each update; needs a clip")

@@ -57,7 +57,7 @@ def values_of(given: Config | Mapping[str, Any], what: str = "set") -> Values:
             values.setdefault(section, {}).update({str(name): _plain(inner) for name, inner in value.items()})
         else:
             raise UserError(
-                f"{what}: {key!r} is no key; write {{'section.key': value}}, for example {{'train.rounds': 50}}"
+                f"{what}: {key!r} is not a key; write {{'section.key': value}}, for example {{'train.rounds': 50}}"
             )
     return values
 

@@ -19,7 +19,7 @@ KEYS = ("x_train", "y_train", "x_test", "y_test")
 _UNREADABLE = (
     *(OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error),
     RuntimeError,  # an entry that is encrypted, or packed in a way that zipfile doesn't know
-    MemoryError,  # a damaged header tells of more than any machine holds
+    MemoryError,  # a damaged header claims more than any machine holds
 )
 
 

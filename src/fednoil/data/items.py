@@ -239,7 +239,7 @@ def _opened(picture: Picture) -> Image.Image:
 
 
 def _no_picture(path: Path) -> str:
-    """Why something in a class folder is no picture."""
+    """Why something in a class folder is not a picture."""
     if path.is_dir():
         return "is a folder in a class folder"
     if path.suffix.lower() in SUFFIXES:
@@ -253,7 +253,7 @@ def _item(path: Path, root: Path) -> str:
 
 
 def readable(name: str) -> str:
-    """The name of a file; bytes in it that are no text are shown as such."""
+    """The name of a file; bytes in it that aren't text are shown as bytes."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 

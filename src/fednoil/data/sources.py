@@ -81,7 +81,7 @@ def places(name: str, data_dir: Path | None) -> list[Path]:
 
 
 def search(name: str, data_dir: Path | None) -> Files | None:
-    """The first place that holds the dataset; one that holds part of it is told, unless another is whole."""
+    """The first place that holds the dataset; one that holds part of it is reported, unless another is complete."""
     partial: UserError | None = None
     for place in places(name, data_dir):
         try:

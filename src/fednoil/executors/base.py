@@ -99,7 +99,7 @@ class Account:
 class Federation(ABC):
     """An executor whose clients are elsewhere: they come and go, fail to answer, and keep their state and their data.
 
-    `scores` and `train` return what came back in time and was sound; whoever is missing is in the next account.
+    `scores` and `train` return what came back in time and was valid; missing clients are in the next account.
     """
 
     slower: str | None = None
@@ -127,7 +127,7 @@ class Federation(ABC):
 
     @abstractmethod
     def noise_ratios(self, jobs: Sequence[Job]) -> dict[int, float]:
-        """Have the clients audit their labels with the model they are sent; the share of wrong ones that each tells."""
+        """Have the clients audit their labels with the model they are sent; returns each one's share of wrong ones."""
 
     @abstractmethod
     def account(self) -> Account:

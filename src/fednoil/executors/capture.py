@@ -171,7 +171,7 @@ class Streams:
 
 
 def _end_for_good(spoilt: torch.cuda.CUDAGraph, pool: Any) -> None:
-    """End a capture that failed, wherever it did. The first error is the one to tell, so none of this may raise.
+    """End a capture that failed, wherever it did. The first error is the one to report, so none of this may raise.
 
     A spoilt capture that is ended as usual leaves two things behind. PyTorch goes on taking `pool` for one that is
     allocated from: it refuses to capture into it again, and no longer gives memory back when it runs short. Its own
@@ -196,7 +196,7 @@ def _end_for_good(spoilt: torch.cuda.CUDAGraph, pool: Any) -> None:
 
 @contextlib.contextmanager
 def _explained() -> Iterator[None]:
-    """Errors of steps told as why they can't be captured; they have run eagerly before, so it is not the step's own."""
+    """Report errors of steps as the reason why they can't be captured: eagerly they have run before."""
     try:
         yield
     except Exception as error:

@@ -74,7 +74,7 @@ class CudaGraphs:
         self.seen: set[Signature] = set()
         self.reason: str | None = None  # why steps are not captured
         self.alone: str | None = None  # why clients are not stacked
-        self.slower: str | None = None  # what was told of either
+        self.slower: str | None = None  # what was reported about either
         # Whether the samples of a batch see each other.
         self.mixes = any(net.mixes for net in self.bench.benches[0].nets.values())
         if any(isinstance(m, _DropoutNd) and m.p > 0 for m in self.bench.benches[0].modules()):
@@ -282,7 +282,7 @@ def _side_by_side(tensors: Sequence[Tensor], rows: Tensor | None) -> Tensor:
 
 
 def _pieces(steps: int, pixels: int) -> Iterator[tuple[int, int]]:
-    """Spans of steps whose images, of so many pixels a step, are made at once."""
+    """Spans of steps whose images are made at once, given the pixels of a step."""
     size = max(1, _PIXELS // max(1, pixels) // _STEPS) * _STEPS
     return ((start, min(start + size, steps)) for start in range(0, steps, size))
 

@@ -1,4 +1,4 @@
-"""What cleaning labels buys, drawn over the share of labels that somebody looked at."""
+"""What cleaning labels buys, drawn over the share of labels that were checked."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fednoil.figures.drawing import Line, draw_lines
 
 
 def budget_lines(results: Sequence[Bought]) -> list[Line]:
-    """Wrong labels left, and accuracy, over the share of labels that somebody looked at; all begin where nobody did."""
+    """Wrong labels left, and accuracy, over the share of labels that were checked; all start at none."""
     lines = []
     for order, name in (("suspicious", "the most suspicious first"), ("random", "at random")):
         points = [r for r in results if r.order in ("none", order)]
@@ -27,6 +27,6 @@ def budget_lines(results: Sequence[Bought]) -> list[Line]:
 
 def draw_budget(results: Sequence[Bought], out: Path) -> list[Path]:
     """What cleaning buys, over the share of labels looked at, the most suspicious first or at random."""
-    share = "labels looked at and put right, %"
+    share = "labels checked and corrected, %"
     labels = {"wrong labels": (share, "wrong labels left, %"), "accuracy": (share, "final test accuracy, %")}
     return draw_lines(budget_lines(results), "What cleaning buys", labels, out)

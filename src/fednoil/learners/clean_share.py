@@ -29,7 +29,7 @@ def calibrated_share(probabilities: Tensor, labels: Tensor) -> float:
     With clean labels that the model contradicts, a higher T explains them better than wrong labels do: what it holds to
     be the second class is then more often given than the last. log T has mean 0 and deviation 1/2 a priori, since few
     labels tell a weak model from a wrong label. It needs labels that the model was not trained on: those that it has
-    learnt by heart look clean.
+    memorised look clean.
     """
     log_t = torch.linspace(*_LOG_T, dtype=torch.float64, device=probabilities.device)
     logits = probabilities.double().clamp_min(1e-300).log() / log_t.exp()[:, None, None]

@@ -37,7 +37,7 @@ class TwoSetsConfig(LearnerConfig):
     frac: Share | Literal["auto"] | Annotated[tuple[Share, ...], Field(min_length=1)] = Field(
         default="auto",
         description="share of a client's samples in D^x; auto: each client estimates it; a list: one share for each "
-        "of so many equal groups of clients",
+        "of equal groups of clients",
     )
     x_augment: Literal["none", "weak", "strong"] = Field(default="weak", description="views of D^x")
     views: int = Field(default=2, ge=1, description="weak views whose mean is a pseudo-label")

@@ -75,7 +75,7 @@ def build(config: ModelConfig, image_shape: tuple[int, int, int], num_classes: i
 
 
 def _check_output(name: str, module: nn.Module, image_shape: tuple[int, ...], num_classes: int) -> None:
-    """Run two blank images through the model, so that a wrong one is told before any training."""
+    """Run two blank images through the model, so that a wrong one is reported before any training."""
     if not any(parameter.requires_grad for parameter in module.parameters()):
         frozen = "; all of them are frozen (requires_grad = False)" if any(True for _ in module.parameters()) else ""
         raise UserError(f"model.name = '{name}' has no parameters to train{frozen}")
@@ -113,4 +113,4 @@ def _mixes_samples(module: nn.Module, image_shape: tuple[int, int, int]) -> bool
     images = torch.linspace(-1, 1, 4 * math.prod(image_shape)).view(4, *image_shape)
     with torch.no_grad(), torch.random.fork_rng(devices=[]), contextlib.suppress(Exception):
         return not torch.allclose(module(images)[:2], module(images[:2]), 1e-3, 1e-4)
-    return True  # what is wrong with it in training is told there
+    return True  # what is wrong with it in training is reported there

@@ -58,7 +58,7 @@ class Network:
 
     Calling it takes images with pixels 0..255 (uint8 or float), normalises them and returns float32 logits, so
     learners work in pixels throughout and mixing or erasing images needs no knowledge of the normalisation.
-    What no training changes is `fixed`: it is no part of what clients receive, send and keep.
+    What no training changes is `fixed`: it is not part of what clients receive, send and keep.
     With `dtype` bfloat16 convolutions and matrix products run in it (autocast); parameters stay float32.
     """
 
@@ -92,7 +92,7 @@ class Network:
         # Everything else the module holds.
         self.others: Tensors = {n: b for n, b in module.named_buffers() if n not in fixed}
         persistent = set(module.state_dict().keys())
-        # Buffers that are no part of the model start as they were made, lest one client's leak to the next.
+        # Buffers that are not part of the model start as they were made, so that one client's don't leak to the next.
         self._scratch = {n: b.clone() for n, b in module.named_buffers() if n not in persistent}
         count = sum(shape.numel() for shape in self.trained.values())
         self.params = torch.cat([self._stored(trained[name].data).flatten() for name in self.trained])

@@ -17,7 +17,7 @@ class GroupsConfig(LevelsConfig):
     ratios: tuple[Annotated[float, Field(ge=0, lt=1)], ...] = Field(
         default=(0.4,),
         min_length=1,
-        description="the level of each of so many groups of clients, at least 0 and below 1",
+        description="the level of each group of clients, at least 0 and below 1",
     )
 
 

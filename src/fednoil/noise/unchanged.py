@@ -46,7 +46,7 @@ class AutoConfig(KindConfig):
 
     @model_validator(mode="after")
     def _no_levels(self) -> AutoConfig:
-        # Whoever gives levels alone would take a clean run for a noisy one.
+        # Levels alone would make a clean run look like a noisy one.
         for key in sorted(self.model_fields_set - {"kind"}):
             if key != "levels" or getattr(self, key) != LevelsConfig.model_fields[key].default:
                 raise ValueError(f'noise.{key} needs a noise.kind such as "symmetric": with "auto" no label is changed')

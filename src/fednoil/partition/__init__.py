@@ -38,7 +38,7 @@ def partition(labels: np.ndarray, num_classes: int, config: PartitionConfig, see
 
 
 def _check(parts: tuple[np.ndarray, ...], size: int, config: PartitionConfig) -> None:
-    """Refuse what is no split, for example of the user's own class."""
+    """Refuse what is not a split, for example by a user's own class."""
     said = f"{AXIS.path} = '{config.kind}'"
     if len(parts) != config.clients:
         raise UserError(f"{said} dealt to {len(parts)} clients, but partition.clients = {config.clients}")

@@ -1,4 +1,4 @@
-"""How a run begins in its folder: whether it may, and anew or where it was stopped."""
+"""How a run starts in its folder: whether it may, and from the beginning or where it was stopped."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def begin(
     checkpoints: Checkpoints,
     made_with: dict[str, Any],
 ) -> tuple[rounds.RunState, list[RoundRecord]]:
-    """The state to go on from, with the records up to it; a new run's first files are written here."""
+    """The state to continue from, with the records up to it; a new run's first files are written here."""
     folder.sweep()
     if checkpoints.exists():
         state = checkpoints.load()

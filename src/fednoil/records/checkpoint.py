@@ -66,7 +66,7 @@ class _Fresh:
 
 
 class Checkpoints:
-    """The checkpoint of one run folder; with `behind` it is written while the run goes on."""
+    """The checkpoint of one run folder; with `behind` it is written while the run continues."""
 
     def __init__(self, folder: Path, hashes: dict[str, str], *, behind: bool = False) -> None:
         self.folder = folder

@@ -52,6 +52,6 @@ def setting_name(values: dict[str, Any], roster: Roster | None = None) -> str:
 
 
 def short_names(paths: list[Path]) -> list[str]:
-    """The folders' own names where these tell them apart, else the paths as given."""
+    """The folders' own names where these differ, otherwise the paths as given."""
     names = [path.name for path in paths]
     return names if len(set(names)) == len(names) and all(names) else [str(path) for path in paths]

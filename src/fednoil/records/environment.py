@@ -103,7 +103,7 @@ def note_resumption(folder: RunFolder, after: int, present: dict[str, Any]) -> N
 
 
 def slower_noted(folder: RunFolder, executor: Executor) -> Callable[[RoundRecord], None]:
-    """A watcher that writes down once what makes the run slower, for whoever compares times."""
+    """A watcher that records once what makes the run slower, for anyone who compares times."""
     noted: str | None = None
 
     def watch(record: RoundRecord) -> None:
@@ -116,7 +116,7 @@ def slower_noted(folder: RunFolder, executor: Executor) -> Callable[[RoundRecord
 
 
 def note(folder: RunFolder, **more: dict[str, Any]) -> None:
-    """Add to environment.json; if that fails, what goes on in the run itself is still what is to be told."""
+    """Add to environment.json; if that fails, the run's own outcome is still what gets reported."""
     with contextlib.suppress(UserError, OSError, TypeError):
         known = read_json(folder.path / "environment.json")
         folder.write_environment({**known, **more})

@@ -12,8 +12,8 @@ from fednoil.records.folder import TENSORBOARD, RunFolder
 class EventFiles:
     """Every number of every round as a scalar; rounds are steps.
 
-    A run that goes on writes the events of its earlier rounds anew: those of rounds that are played again would
-    otherwise stand there twice.
+    A resumed run writes the events of its earlier rounds again: those of rounds that are played again would otherwise
+    be there twice.
     """
 
     def __init__(self, folder: RunFolder) -> None:

@@ -59,7 +59,7 @@ class RunFolder:
         return (self.path / "config.toml").is_file()
 
     def check_is_run(self, advice: str) -> None:
-        """Refuse a folder that is no run, with the runs in it, as `run --seeds` leaves them, or else `advice`."""
+        """Refuse a folder that is not a run, naming the runs in it, as `run --seeds` leaves them, or with `advice`."""
         if self.is_run():
             return
         inside = sorted(path.parent.name for path in self.path.glob("*/config.toml"))
@@ -86,7 +86,7 @@ class RunFolder:
         if not self.is_run() or (force and not self._is_ours()):
             raise UserError(f"{self.path} is not empty and not a run folder; choose another --out")
         if not (resume or force):
-            raise UserError(f"{self.path} exists already: add --resume to go on with it or --force to start over")
+            raise UserError(f"{self.path} exists already: add --resume to continue it or --force to start over")
 
     def _is_ours(self) -> bool:
         """Whether what `clear` would remove is a run's: other programs have a config.toml, too."""
@@ -159,7 +159,7 @@ class RunFolder:
             (self.path / f"{name}.part").unlink(missing_ok=True)
 
     def append_round(self, record: RoundRecord) -> None:
-        """Add a line, which survives the end of this process but maybe not a cut of power until `flush_rounds`."""
+        """Add a line, which survives the end of this process but maybe not a power failure until `flush_rounds`."""
         with naming(self.rounds_file), self.rounds_file.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record.to_json()) + "\n")
 
@@ -182,7 +182,7 @@ class RunFolder:
         return records
 
     def records(self, most: int | None = None) -> list[RoundRecord]:
-        """All whole lines of rounds.jsonl, or the first so many; a last line cut off by a crash is left out."""
+        """All whole lines of rounds.jsonl, or the first few; a last line cut off by a crash is left out."""
         try:
             lines = self.rounds_file.read_text(encoding="utf-8").splitlines()[:most]
         except FileNotFoundError:
@@ -222,7 +222,7 @@ class RunFolder:
         path = self.path / "summary.json"
         summary = read_json(path)
         if not isinstance(summary, dict) or "final_accuracy" not in summary:
-            raise UserError(f"{path} is not a run's summary; remove it and go on with --resume")
+            raise UserError(f"{path} is not a run's summary; remove it and continue with --resume")
         return summary
 
     def write_summary(self, summary: dict[str, Any]) -> None:

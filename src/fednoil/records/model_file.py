@@ -86,7 +86,7 @@ def save_model(
 
 def load_model(path: Path, trusted: tuple[str, ...] = (), device: torch.device | None = None) -> LoadedModel:
     """Read a model file, to run on `device`, else on the CPU. Code is imported only for import paths named in
-    `trusted`, never on the file's word."""
+    `trusted`, never because the file says so."""
     about = _metadata(path)
     try:
         values = {s: dict(about["config"].get(s, {})) for s in _READ}
@@ -104,9 +104,9 @@ def load_model(path: Path, trusted: tuple[str, ...] = (), device: torch.device |
         if {len(values) for values in normalisation} != {image_shape[0]} or not min(normalisation[1]) > 0:
             raise ValueError("mean or std is wrong")
         if not all(map(math.isfinite, sum(normalisation, ()))):
-            raise ValueError("mean or std is no finite number")
+            raise ValueError("mean or std is not a finite number")
         if not all(0 <= value <= 100 for value in (accuracy, *per_class) if value is not None):
-            raise ValueError("test_accuracy or per_class_accuracy is no percentage")
+            raise ValueError("test_accuracy or per_class_accuracy is not a percentage")
         if len(per_class) not in (0, len(class_names)):
             raise ValueError("per_class_accuracy is not one for each class")
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
@@ -153,7 +153,7 @@ def _metadata(path: Path) -> dict[str, Any]:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from None
     except (safetensors.SafetensorError, ValueError, RecursionError):
         raise UserError(
-            f"{path} is damaged or no safetensors file; give a model that fednoil has written, as model.safetensors "
+            f"{path} is damaged or not a safetensors file; give a model that fednoil has written, as model.safetensors "
             "of a run's folder"
         ) from None
     if not isinstance(about, dict) or about.get("format") != FORMAT:
@@ -183,4 +183,4 @@ def _check_shapes(path: Path, bench: Workbench, tensors: Tensors) -> None:
             if role.shared and (name not in tensors or tensors[name].shape != own.shape):
                 raise UserError(f"{path}: tensor '{name}' is missing or does not fit the architecture")
             if role.shared and not bool(torch.isfinite(tensors[name]).all()):
-                raise UserError(f"{path}: tensor '{name}' holds values that are no finite numbers")
+                raise UserError(f"{path}: tensor '{name}' holds values that are not finite")

@@ -1,4 +1,4 @@
-"""Configurations as earlier versions recorded them, in today's keys: to be shown, never to go on with a run."""
+"""Configurations as earlier versions recorded them, in today's keys: to show a run, never to resume it."""
 
 from __future__ import annotations
 
@@ -86,12 +86,12 @@ def lost_settings(recorded: Values) -> Values:
 
 
 def read_current(path: Path) -> Values:
-    """The configuration in a run's file, to go on with what it stands for; one of an earlier version is refused."""
+    """The configuration in a run's file, to resume the run; one of an earlier version is refused."""
     values = read_toml(path)
     if is_older(values):
         raise UserError(
             f"{path.parent} is a run of an earlier version: `fednoil report` and `fednoil compare` show it, but this "
-            "version reads its settings differently and can't go on with it; start over with --force or another --out"
+            "version reads its settings differently and can't resume it; start over with --force or another --out"
         )
     return values
 

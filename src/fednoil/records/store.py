@@ -1,7 +1,7 @@
 """Where a run is kept while it is played: in this process's memory, or in a folder as well.
 
 A store holds the run as far as it got: the experiment, the state after the last whole round and the records of all
-rounds. `InFolder` writes the same to disk, so that a run that was stopped, by whatever, goes on from there.
+rounds. `InFolder` writes the same to disk, so that a run that was stopped, for whatever reason, continues from there.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Store:
         return False
 
     def begin(self, made_with: dict[str, Any]) -> None:
-        """Set the state and the records to go on from."""
+        """Set the state and the records to continue from."""
         assert self.experiment is not None
         self.made_with = made_with
         self.state, self.records = rounds.start(self.experiment), []
@@ -103,7 +103,7 @@ class Store:
 
 
 class InFolder(Store):
-    """A run in memory and in a folder, written so that it can go on after a crash at any moment."""
+    """A run in memory and in a folder, written so that it can be resumed after a crash at any moment."""
 
     def __init__(self, path: Path, *, resume: bool = False, force: bool = False) -> None:
         super().__init__()
@@ -132,7 +132,7 @@ class InFolder(Store):
     @contextlib.contextmanager
     def held(self, config: Config) -> Iterator[None]:
         with self.folder.locked():
-            # Again: another process may have been here meanwhile.
+            # Again: another process may have been here in the meantime.
             check(self.folder, config, resume=self._resume, force=self._force)
             yield
 

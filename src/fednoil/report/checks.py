@@ -55,7 +55,7 @@ class Confusion(_Part):
     def _is_square(self) -> Confusion:
         matrix = self.given_predicted or []
         if any(len(row) != len(matrix) for row in matrix):
-            raise ValueError("given_predicted is no square")
+            raise ValueError("given_predicted is not square")
         return self
 
 
@@ -70,12 +70,12 @@ def check(expected: type[_Part], values: Any, path: Path) -> None:
 
 
 def check_rounds(records: list[RoundRecord], summary: dict[str, Any], path: Path) -> None:
-    """Refuse records that lack a round, repeat one, have no accuracy, or are fewer than the summary tells of."""
+    """Refuse records that lack a round, repeat one, have no accuracy, or are fewer than the summary says."""
     numbers = [record.round for record in records]
     if numbers != list(range(1, len(records) + 1)):
         raise UserError(f"{path} is damaged: its rounds are not 1, 2, 3 … without a gap")
     if (told := summary.get("rounds", len(records))) != len(records):
-        raise UserError(f"{path} is damaged: it has {len(records)} rounds, the run's summary tells of {told}")
+        raise UserError(f"{path} is damaged: it has {len(records)} rounds, the run's summary says {told}")
     for record in records:
         accuracy = record.test_accuracy
         if accuracy is not None and not (math.isfinite(accuracy) and 0 <= accuracy <= 100):

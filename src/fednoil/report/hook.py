@@ -1,6 +1,6 @@
 """What a study adds to a report: where its runs belong, tables with printed values beside ours, sections of its own.
 
-A report works without one. Whoever makes a report passes the study in.
+A report works without one. The caller passes the study in.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Beside:
-    """A value that somebody else has printed, and as what it stands beside ours, in percent."""
+    """A value printed elsewhere, in percent, and the name it has beside ours."""
 
     text: str
     mean: float

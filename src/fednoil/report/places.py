@@ -1,4 +1,4 @@
-"""Where a run belongs among others: its setting and its method, in words, and the keys that tell two of them apart."""
+"""Where a run belongs among others: its setting and its method, in words, and the keys by which two of them differ."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Place:
 def own_place(full: Values, roster: Roster | None = None) -> Place:
     """The place of a run with this configuration, all keys given; `roster` of a federation's.
 
-    A short hash tells settings apart that the words don't.
+    A short hash distinguishes settings that the words don't.
     """
     if full["data"]["name"] == SITES:
         return _of_sites(full, roster)
@@ -78,7 +78,7 @@ def _digest(value: Any) -> str:
 
 
 def own_keys(full: Values) -> tuple[str, ...]:
-    """What sampling, server and learner have otherwise than their defaults, so that two methods are told apart."""
+    """What sampling, server and learner change from their defaults, so that two methods can be distinguished."""
     names = (full["sampling"]["name"], full["server"]["name"], full["learner"]["name"])
     if any(":" in name for name in names):  # a user's own code, which a report doesn't import
         return ()

@@ -1,4 +1,4 @@
-"""From runs to results: seeds put together, with what a reader should be warned of."""
+"""From runs to results: averages over seeds, and warnings for the reader."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Row:
 
     @property
     def title(self) -> str:
-        """The method, and what of its keys and of how it was carried out tells two rows apart."""
+        """The method, with the keys and conditions by which it differs from other rows."""
         return ", ".join([self.place.method_title, *self.apart, *self.told])
 
     @property
@@ -166,7 +166,7 @@ def _same_line(run: Run) -> tuple[Any, ...]:
 
 
 def _row(group: tuple[Run, ...], conducts: set[tuple[str, ...]]) -> Row:
-    """A row of the finished runs, or of all where none is; it tells what not all of its neighbours have."""
+    """A row of the finished runs, or of all where none is; it names what not all of its neighbours have."""
     first = group[0]
     shared = set.intersection(*map(set, conducts))
     told = tuple(part for part in first.conduct if part not in shared)
@@ -174,7 +174,7 @@ def _row(group: tuple[Run, ...], conducts: set[tuple[str, ...]]) -> Row:
 
 
 def _told_apart(rows: list[Row]) -> list[Row]:
-    """Rows whose titles are their own in each column: methods outside the paper's may differ in keys not told yet."""
+    """Rows whose titles are their own in each column: methods outside the paper's may differ in keys not named yet."""
     telling: dict[Any, set[str]] = {}
     for _, same in grouped(rows, lambda row: (row.place.where, row.title)):
         if len(same) > 1:
@@ -212,7 +212,7 @@ def grouped(items: Sequence[Any], key: Callable[[Any], Any]) -> list[tuple[Any, 
 
 
 def _once(runs: Iterable[Run]) -> tuple[list[Run], list[str]]:
-    """One run for each configuration and seed, the finished and longer one first; the others are told."""
+    """One run for each configuration and seed, the finished and longer one first; the others are reported."""
     best: dict[Any, Run] = {}
     repeated = []
     for run in runs:
@@ -249,7 +249,7 @@ def _warnings(rows: Sequence[Row], groups: Sequence[tuple[Run, ...]]) -> list[st
 
 
 def _general_warnings(rows: Sequence[Row]) -> list[str]:
-    """What is told of all rows together."""
+    """Warnings about all rows together."""
     found = []
     told = sorted({part for row in rows for part in row.told})
     if told:

@@ -58,7 +58,7 @@ class Clients:
     clean_share: Sequence[float | None] | None = None  # as the clients' scores estimate it, mean of the last ten rounds
     agreement: list[float] | None = None  # given labels that the final model predicts
     names: list[str] | None = None  # of a federation's clients
-    held_out: list[float | None] | None = None  # accuracy on what each holds out, as it last told
+    held_out: list[float | None] | None = None  # accuracy on what each holds out, as last reported
     founders: dict[str, int] | None = None  # samples by name of the sites that were there at the start
 
 
@@ -194,7 +194,7 @@ def load_run(path: Path, study: Study | None = None) -> Run:
 
 
 def placed(values: dict[str, Any], environment: dict[str, Any], roster: Roster | None, study: Study | None) -> Place:
-    """Where a run belongs: in a study if it knows the run, else among runs of one's own."""
+    """Where a run belongs: in a study if it knows the run, otherwise among the user's own runs."""
     found = None if study is None else study.place(values, environment.get("origin"), roster)
     return found or own_place(values, roster)
 
@@ -252,7 +252,7 @@ def _clients(
 
 
 def _site_clients(values: dict[str, Any], records: list[RoundRecord], roster: Roster) -> Clients:
-    """What a federation's sites have told of themselves."""
+    """What a federation's sites have reported about themselves."""
     count = 1 + max(roster.names)
     selected = np.bincount([k for r in records for k in r.selected], minlength=count)
     shares: list[float | None] = []

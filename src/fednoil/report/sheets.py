@@ -27,14 +27,14 @@ class Column:
 
 @dataclass(frozen=True)
 class Entry:
-    """One cell of a table: ours, what somebody printed, their difference where both are the same experiment."""
+    """One cell of a table: ours, a printed value, their difference where both are the same experiment."""
 
     row: Row
     ours: Figure
     printed: Beside | None
     difference: float | None
     best: bool  # of its column
-    p: float | None = None  # how likely the difference is by chance; None: nobody can tell
+    p: float | None = None  # how likely the difference is by chance; None: unknown
     last_round: Figure | None = None  # where `ours` is the best round because a seed did not converge
     best_round: Figure | None = None  # where `ours` is the last one, and a seed has fallen far below its best
 

@@ -77,7 +77,7 @@ class Policy:
 
 
 class FederationPolicy(Policy):
-    """Clients on machines of their own: some are missing or don't answer, and the round goes on with those who do.
+    """Clients on machines of their own: some are missing or don't answer, and the round continues with those who do.
 
     With fewer usable updates than `federation.min_replies`, or a mean that isn't finite, the model stays as it is. The
     clients add the noise to their scores and keep their training losses. They are named, not numbered, in the record.
@@ -164,8 +164,8 @@ def policy_of(experiment: Experiment, executor: Executor) -> Policy:
 def _traffic(played: Played) -> tuple[int, int]:
     """Bytes down and up of one round.
 
-    Scoring sends the model to every client and one number back, and the selected ones have it already when they
-    are told to train; without scoring only the selected clients receive it. Each reply is the update.
+    Scoring sends the model to every client and one number back, and the selected ones already have it when they
+    are asked to train; without scoring only the selected clients receive it. Each reply is the update.
     """
     orders = {"round": 0.0, "epochs": 0.0}
     jobs, everyone = played.jobs, played.everyone.values()

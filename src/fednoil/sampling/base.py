@@ -89,7 +89,7 @@ class Scoring(Sampling):
         self.config = config
 
     def score(self, confidences: Tensor) -> Tensor:
-        """What a client tells the server of its confidences [n]: their sum, one float64 number."""
+        """What a client reports to the server about its confidences [n]: their sum, one float64 number."""
         return confidences.double().sum()
 
     def largest(self, size: int) -> float:

@@ -14,7 +14,7 @@ from fednoil.section import Section
 class ScheduleConfig(Section):
     """The keys every schedule has."""
 
-    name: str = Field(default="constant", description="how local epochs go on from round to round")
+    name: str = Field(default="constant", description="how the number of local epochs changes from round to round")
 
 
 class Schedule(ABC):

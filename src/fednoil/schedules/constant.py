@@ -13,7 +13,7 @@ from fednoil.schedules.base import Schedule, ScheduleConfig, check_round
 class ConstantConfig(ScheduleConfig):
     name: Literal["constant"] = "constant"
     epochs: int = Field(default=30, ge=1, description="local epochs in every round")
-    extra_rounds: int = Field(default=0, ge=0, description="one more epoch in each of the first so many rounds")
+    extra_rounds: int = Field(default=0, ge=0, description="first rounds that have one more epoch each")
 
 
 class Constant(Schedule):

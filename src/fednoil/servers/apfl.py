@@ -3,7 +3,7 @@
 Only w is sent and averaged, and it learns exactly as without APFL. The personal model learns on the mixed output
 α·v(x) + (1 − α)·w(x), with w held fixed; α moves once a round, by the gradient at the first batch. A client's v starts
 as the w of its first turn. Outputs are mixed rather than parameters, as in the authors' code, which is robust with
-BatchNorm. Scored is the mean over the clients that have trained of their mixed models; w's accuracy is told beside it,
+BatchNorm. Scored is the mean over the clients that have trained of their mixed models; w's accuracy is noted beside it,
 and the mean of these clients' α (`mean_alpha`). With a noisy-label learner both branches run the learner's own loss on
 the same views.
 """

@@ -51,7 +51,7 @@ class Update:
 
 @dataclass(frozen=True)
 class Scored:
-    """A model the experiment is scored with, and its weight in the mean; with weight 0 it is only told beside it."""
+    """A model the experiment is scored with, and its weight in the mean; with weight 0 it is only noted beside it."""
 
     name: str
     weight: float
@@ -111,5 +111,5 @@ class Server:
         return state.tensors
 
     def notes(self, state: ServerState, keep: Mapping[int, Tensors]) -> dict[str, Any]:
-        """What the record of a round should tell of this server; `keep` is the clients' own state."""
+        """What a round's record should say about this server; `keep` is the clients' own state."""
         return {}

@@ -1,6 +1,6 @@
 """No federation: all clients' samples in one place, with the labels their clients gave them. The reference rows.
 
-Partition and noise are drawn as in the federation, and then everything is pooled into one client, which goes on where
+Partition and noise are drawn as in the federation, and then everything is pooled into one client, which continues where
 it stopped: its networks, a mean teacher too, and the optimiser's momentum last from round to round. A round is only
 the time between two evaluations. Learners count in rounds (warm-up, ramps, thresholds), so give rounds of one epoch
 (`schedule.epochs=1`) and as many of them as the method's authors give epochs: 300 for DivideMix, 200 for Jo-SRC. One
@@ -24,7 +24,7 @@ class CentralizedConfig(ServerConfig):
 
 
 class Continued(Wrapped):
-    """The learner as one training that never starts anew: the optimiser's memory and networks that are not shared are
+    """The learner as one training that never restarts: the optimiser's memory and networks that are not shared are
     kept."""
 
     @property

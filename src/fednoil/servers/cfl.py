@@ -6,7 +6,7 @@ across the cut is least (single linkage; the authors' code uses complete linkage
 participation, which the method leaves open, a cluster is judged by the last update of each member that has trained
 since the cluster came to be; members that have not go with the larger part. Within a cluster models are averaged by
 number of samples. Scored is the mean over all clients, by their samples, of their cluster's model; once there are
-several, the accuracy of the one with most clients is told beside it (`largest_cluster_accuracy`).
+several, the accuracy of the one with most clients is recorded beside it (`largest_cluster_accuracy`).
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Cfl(Server):
     def _split(
         self, members: list[int], trained: list[int], last: Mapping[int, Tensor]
     ) -> tuple[list[list[int]], float]:
-        """Two lists of client ids, whoever hasn't trained with the larger part, and the largest similarity across."""
+        """Two lists of client ids, untrained ones in the larger one, and the largest similarity across."""
         similarity = cosine_matrix(torch.stack([last[k] for k in trained]))
         places = bipartition(similarity)
         across = float(similarity[places[0]][:, places[1]].max())

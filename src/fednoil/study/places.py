@@ -2,7 +2,7 @@
 
 A run records the preset that it came from. Where it doesn't, as in folders of earlier versions or with a file of one's
 own, it is recognised by its configuration, never by its folder's name, so `fednoil run` and `fednoil reproduce` give
-the same rows. What is no preset's neighbour, a user's own data for instance, is none of the study's.
+the same rows. A run that is not near a preset, on a user's own data for instance, is not part of the study.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def place_of(full: Values, origin: Values | None = None) -> Place | None:
 
 
 def _recorded(full: Values, family: str, data: str, preset: str) -> Place | None:
-    """The place that the preset's name tells, with what differs from it."""
+    """The place that the preset's name gives, with what differs from it."""
     scale, *parts = preset.split("/")
     if scale != family or preset not in (PAPER if family == "paper" else SMALL).names():
         return None
@@ -132,7 +132,7 @@ def _near(place: Place) -> Place | None:
 
 
 def _at(full: Values, base: dict[str, Values], place: Place) -> Place:
-    """A place with its changes; another server or learner is a method of one's own."""
+    """A place with its changes; another server or learner is the user's own method."""
     values = base[place.method]
     method, changes = place.method, differences(full, values, METHOD_SECTIONS)
     if any(values[section]["name"] != full[section]["name"] for section in ("server", "learner")):
@@ -183,7 +183,7 @@ def key_of(place: Place, method: str, rounds: int) -> str:
 
 
 def command_of(full: Values, conduct: Sequence[str] = ()) -> list[str] | None:
-    """The arguments of `fednoil` that make such a run from a preset; None for a setting of one's own.
+    """The arguments of `fednoil` that make such a run from a preset; None for a user's own setting.
 
     `conduct` lists changes that no preset has and a configuration's hash doesn't tell, as `run.precision=float32`.
     """

@@ -50,7 +50,7 @@ class PlacedCell(Cell):
 
 
 def placed(config: Config, origin: dict[str, Any]) -> PlacedCell:
-    """The cell that makes this run; its folder's name tells it from every other configuration."""
+    """The cell that makes this run; its folder's name distinguishes it from every other configuration."""
     values, seed = config.model_dump(mode="json"), config.run.seed
     place = place_of(values, origin) or own_place(values)
     words = (place.family, place.dataset, place.setting, place.noise, place.method)

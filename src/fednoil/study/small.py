@@ -1,7 +1,7 @@
 """The paper's experiments made small: fewer clients, samples and rounds, on the embedded images, on a CPU.
 
 Local updates stay long, because that is where wrong labels are learnt: with about 2,200 steps in all, 8 rounds of 80
-to 35 epochs tell the ablations apart, which 30 rounds of 20 to 4 epochs, or more clients with less work each, do not.
+to 35 epochs separate the ablations, which 30 rounds of 20 to 4 epochs, or more clients with less work each, do not.
 """
 
 from __future__ import annotations

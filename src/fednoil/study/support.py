@@ -58,7 +58,7 @@ def _compare(better: Row, worse: Row, metric: str = "accuracy", lower: bool = Fa
 
 @dataclass(frozen=True)
 class Test:
-    """How likely a difference is by chance, and of what; None: with one seed each nobody can tell."""
+    """How likely a difference is by chance, and of what; None with one seed each."""
 
     p: float | None
     pairs: int  # of shared seeds; 0: the rows are compared as a whole

@@ -40,7 +40,7 @@ _CAUSES: tuple[tuple[Circumstances, str], ...] = (
     ),
     (
         Circumstances(checkpoints=True),
-        "a run that goes on from a checkpoint ends differently; keep nothing on the object: what a client remembers "
+        "a run that is resumed from a checkpoint ends differently; keep nothing on the object: what a client remembers "
         "goes into Final.keep (tensors), what a server remembers into ServerState",
     ),
     (Circumstances(garbage=True), "results depend on true labels; only given labels (client.labels) may be used"),
@@ -136,7 +136,9 @@ def _check_messages(config: Config, trace: Trace) -> None:
                 raise NotConforming(f"a client sent {sorted(networks)}, but the roles share {sorted(shared)}")
             wrong = [name for name, value in result.numbers.items() if not isinstance(value, float)]
             if wrong:
-                raise NotConforming(f"Final.numbers['{wrong[0]}'] is no float: a message holds tensors and floats only")
+                raise NotConforming(
+                    f"Final.numbers['{wrong[0]}'] is not a float: a message holds tensors and floats only"
+                )
             up += sum(t.nbytes for t in result.tensors.values()) + 8 * len(result.numbers)
         scored = record.client_scores is not None
         model = sum(t.nbytes for t in jobs[0].received.values())

@@ -113,7 +113,7 @@ def _check_state(state: object) -> None:
 
 
 def _check_survey(bench: Workbench, client: Client, job: Job) -> None:
-    """A survey says the same of a sample whoever else is asked: an executor may ask several clients at once."""
+    """A survey says the same about a sample whatever else is asked: an executor may ask several clients at once."""
     if not bench.surveying:
         return
     bench.load(job.received, job.keep)

@@ -42,7 +42,7 @@ class Circumstances:
 
     generators: int = 0  # state of the process's global random generators
     backwards: bool = False  # the order in which clients train
-    checkpoints: bool = False  # saved, loaded and built anew after every round
+    checkpoints: bool = False  # saved, loaded and rebuilt after every round
     garbage: bool = False  # true labels replaced by wrong ones
 
 

@@ -151,7 +151,7 @@ def _same(a: Arrays, b: Arrays) -> bool:
 
 @contextlib.contextmanager
 def _generators(number: int) -> Iterator[Callable[[], bool]]:
-    """The process's global random generators in a state of their own; gives whether somebody has used them since."""
+    """The process's global random generators in a state of their own; gives whether anything has used them since."""
     own, numpy_own = random.getstate(), np.random.get_state()  # noqa: NPY002 (the very generator that must not be used)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(number)
