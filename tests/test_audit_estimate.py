@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from fednoil import metrics
-from fednoil.audit import METHODS
+from fednoil.audit import ESTIMATORS
 from fednoil.audit.belief import _displaced, _shares, believed, confusions
 from fednoil.audit.channel import Channel, fit, lean, posterior
 from fednoil.audit.estimate import _half_width, _spread, _unmistakable, estimate
@@ -262,7 +262,7 @@ def test_one_sample_or_one_class_is_enough(sure: float) -> None:
 def test_cleanlab_has_the_same_form() -> None:
     pytest.importorskip("cleanlab")
     true, given, q = made("symmetric", 0.3, 600)
-    found = METHODS["cleanlab"](q, given, np.random.default_rng(0))
+    found = ESTIMATORS["cleanlab"](q, given, np.random.default_rng(0))
     assert found.matrix.sum() == pytest.approx(600)
     assert found.ratio == pytest.approx(float((true != given).mean()), abs=0.1)
     assert found.flagged.dtype == bool

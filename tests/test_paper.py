@@ -112,7 +112,7 @@ def test_the_rows_of_one_seed_begin_alike() -> None:
 
 def test_schedules_of_the_figures() -> None:
     where = ("paper", "cifar10", "iid", "symmetric-high")
-    assert len(paper.SCHEDULES) == 16
+    assert len(paper.FIGURE_SCHEDULES) == 16
     for method, name in schedule_methods().items():
         schedule = make(load_config(values_of(*where, method)).schedule)
         r_min = int(name.split("(")[1][:-1])

@@ -11,7 +11,7 @@ import torch
 
 from fednoil.api.table import Table
 from fednoil.api.words import in_python
-from fednoil.audit import METHODS, estimates, files, write
+from fednoil.audit import ESTIMATORS, estimates, files, write
 from fednoil.audit.cases import Cases, of_state
 from fednoil.errors import UserError
 from fednoil.experiment import Experiment
@@ -28,8 +28,8 @@ class Audit:
     def of(
         cls, experiment: Experiment, state: RunState, client: str | int | None, method: str, device: torch.device
     ) -> Audit:
-        if method not in METHODS:
-            raise UserError(f"method = {method!r} is unknown; choose {' or '.join(METHODS)}")
+        if method not in ESTIMATORS:
+            raise UserError(f"method = {method!r} is unknown; choose {' or '.join(ESTIMATORS)}")
         cases = of_state(experiment, state, _number(experiment, client), device)
         found = estimates(cases, method)
         return cls(cases, files.make_table(cases, found), files.summarise(cases, found, method))

@@ -14,9 +14,9 @@ from fednoil.audit.estimate import Estimate
 from fednoil.errors import UserError
 from fednoil.seeds import Seed
 
-METHODS = {"channel": estimate.estimate, "cleanlab": peer.estimate}
+ESTIMATORS = {"channel": estimate.estimate, "cleanlab": peer.estimate}
 
-__all__ = ["METHODS", "estimates", "run_audit", "write"]
+__all__ = ["ESTIMATORS", "estimates", "run_audit", "write"]
 
 
 def estimates(cases: Cases, method: str = "channel") -> list[Estimate]:
@@ -27,7 +27,7 @@ def estimates(cases: Cases, method: str = "channel") -> list[Estimate]:
                 "the model's class probabilities are not all numbers: it has diverged; audit with another model"
             )
     return [
-        METHODS[method](
+        ESTIMATORS[method](
             case.probabilities,
             case.given,
             Seed(0).child("audit", case.client or "").numpy(),

@@ -22,7 +22,7 @@ from fednoil.report.places import (
     method_key,
     own_keys,
 )
-from fednoil.study.paper import METHOD_NAMES, SCHEDULES
+from fednoil.study.paper import FIGURE_SCHEDULES, METHOD_NAMES
 from fednoil.study.presets import DATASETS, METHODS, NOISES, PAPER, RATIOS, SETTINGS, SMALL, TOTAL, composed
 from fednoil.study.small import BASE, shrink, shrink_schedule
 
@@ -64,7 +64,7 @@ def paper_name(method: str) -> str:
 def schedule_methods() -> dict[str, str]:
     """The schedules of the figures as methods: `fednoil-cosine(40)` -> `Cosine(40)`; r_min = 80 is Table 1's row."""
     found = {}
-    for name, (form, r_min, kind) in SCHEDULES.items():
+    for name, (form, r_min, kind) in FIGURE_SCHEDULES.items():
         if kind == "decay" and r_min == 80:
             continue
         found[f"fednoil-{form}({r_min})" if kind == "decay" else f"fednoil-constant-as-{form}({r_min})"] = name
@@ -84,7 +84,7 @@ def values_of(family: str, dataset: str, setting: str, noise: str, method: str, 
     base = composed(dataset, *parts) if family == "paper" else shrink(composed(BASE, *parts), setting)
     if schedule is None:
         return base
-    form, r_min, kind = SCHEDULES[schedule]
+    form, r_min, kind = FIGURE_SCHEDULES[schedule]
     keys = decay_of(form, r_min, family == "small")
     if kind == "decay":
         return merge(base, {"schedule": keys})

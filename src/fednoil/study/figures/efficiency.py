@@ -11,12 +11,12 @@ from fednoil.study.goals import Goal
 from fednoil.study.grounds import Grounds
 from fednoil.study.places import schedule_methods
 
-SCHEDULES = ("fednoil-cosine", "fednoil-logarithm", *schedule_methods())
+SCHEDULE_METHODS = ("fednoil-cosine", "fednoil-logarithm", *schedule_methods())
 
 
 class Efficiency(LineFigure):
     name = "efficiency"
-    goal = Goal("Figure: accuracy over rounds and over batches", methods=SCHEDULES, figure="efficiency")
+    goal = Goal("Figure: accuracy over rounds and over batches", methods=SCHEDULE_METHODS, figure="efficiency")
 
     def lines(self, grounds: Grounds, first: Row) -> list[Line]:
         found = []

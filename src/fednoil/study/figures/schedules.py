@@ -11,7 +11,7 @@ from fednoil.figures.drawing import Line, draw_lines
 from fednoil.report.results import Results
 from fednoil.study.figures.base import Figure, shown_r_min
 from fednoil.study.goals import Goal
-from fednoil.study.paper import SCHEDULES
+from fednoil.study.paper import FIGURE_SCHEDULES
 from fednoil.study.places import decay_of
 
 
@@ -31,7 +31,7 @@ class Schedules(Figure):
 
     def lines(self, rounds: int, small: bool = False) -> list[Line]:
         found = []
-        for form, r_min, kind in SCHEDULES.values():
+        for form, r_min, kind in FIGURE_SCHEDULES.values():
             if kind != "decay":
                 continue
             schedule = schedules.make(decay_of(form, r_min, small))

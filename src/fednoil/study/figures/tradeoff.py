@@ -12,13 +12,13 @@ import numpy as np
 from fednoil.figures.drawing import COLOURS, MARKERS, pyplot, save, write_csv
 from fednoil.report.results import Row
 from fednoil.study.figures.base import RunFigure, shown_r_min, stacked
-from fednoil.study.figures.efficiency import SCHEDULES
+from fednoil.study.figures.efficiency import SCHEDULE_METHODS
 from fednoil.study.goals import Goal
 from fednoil.study.grounds import Grounds
 
 _MOST_TRIPLES = 30
 # One constant schedule is drawn; the other, which matches Logarithm(80), is not.
-_METHODS = tuple(m for m in SCHEDULES if "(10)" not in m and ("constant" not in m or m.endswith("cosine(80)")))
+_METHODS = tuple(m for m in SCHEDULE_METHODS if "(10)" not in m and ("constant" not in m or m.endswith("cosine(80)")))
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,13 @@ percent: mean and standard deviation over five trials where the paper prints the
 converged (`converged` is False) is the best round's accuracy and has no deviation.
 """
 
-from fednoil.study.paper.names import DATASET_NAMES, METHOD_NAMES, SCHEDULES, noise_name, preset_of
+from fednoil.study.paper.names import DATASET_NAMES, FIGURE_SCHEDULES, METHOD_NAMES, noise_name, preset_of
 from fednoil.study.paper.tables import Printed, printed
 
 __all__ = [
     "DATASET_NAMES",
+    "FIGURE_SCHEDULES",
     "METHOD_NAMES",
-    "SCHEDULES",
     "Printed",
     "noise_name",
     "preset_of",

@@ -33,7 +33,7 @@ METHOD_NAMES: dict[str, str] = {
 
 # The schedules of the paper's figures, FedNoiL on CIFAR-10, IID, symmetric-high: (form, r_min), and for constant local
 # epochs whose total they match.
-SCHEDULES: dict[str, tuple[str, int, str]] = {
+FIGURE_SCHEDULES: dict[str, tuple[str, int, str]] = {
     f"{prefix}{form}({r_min})": (form.lower(), r_min, kind)
     for prefix, kind in (("", "decay"), ("Constant matching ", "constant"))
     for form in ("Cosine", "Logarithm")
