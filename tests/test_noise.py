@@ -301,6 +301,22 @@ class Short(NoiseKind):
         return client.labels[1:]
 
 
+class InPlace(NoiseKind):
+    """Writes to the true labels that it is shown."""
+
+    def labels(self, client: NoisyClient, rng: np.random.Generator) -> np.ndarray:
+        client.labels[:] = 0
+        return np.ones_like(client.labels)
+
+
+def test_a_kind_cannot_change_the_truth() -> None:
+    data, parts = clients_of(3, 2, 5)
+    noisy, truth = apply(data, parts, make(kind=f"{__name__}:InPlace"), Seed(0))
+    assert [given.tolist() for given in noisy.given] == [[1] * 5] * 2
+    assert [true.tolist() for true in true_labels(truth)] == [[0, 1, 2, 0, 1]] * 2
+    assert data.train.labels.tolist() == [0, 0, 1, 1, 2, 2, 0, 0, 1, 1]
+
+
 class Wild(NoiseLevels):
     def levels(self, sizes: tuple[int, ...], seed: Seed) -> np.ndarray:
         return np.array([0.5] * (len(sizes) - 1) + [1.5])

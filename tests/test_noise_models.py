@@ -18,7 +18,7 @@ from fednoil.labels import Labels, Truth
 from fednoil.metrics import noise_ratios
 from fednoil.noise import apply, levels_of, prepare
 from fednoil.noise.base import NoisyClient
-from fednoil.noise.instance import flip_chances, label_chances
+from fednoil.noise.instance import Instance, flip_chances, label_chances
 from fednoil.noise.matrix import transition
 from fednoil.noise.symmetric import Symmetric
 from fednoil.noise.two_level import two_levels
@@ -202,6 +202,14 @@ def test_the_wrong_class_follows_from_the_image() -> None:
     other = apply(twice, parts, config, Seed(1))[0].given[0]
     both = (first != data.train.labels) & (other != data.train.labels)
     assert (first == other)[both].mean() < 0.4
+
+
+def test_images_are_normalised_as_networks_see_them() -> None:
+    """(1 − 0.5) / 0.25 = 2 for a white pixel, −2 for a black one."""
+    config = load_config({"noise": {"kind": "instance"}}).noise
+    kind, _ = prepare(pictures(10), (np.arange(10),), config, Seed(0))
+    assert isinstance(kind, Instance)
+    assert kind._normalised(np.array([[[[255, 0]]]], np.uint8)).tolist() == [[2.0, -2.0]]
 
 
 def test_a_client_of_level_0_has_no_wrong_instance() -> None:
