@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,7 @@ from torch.utils.data import Dataset, TensorDataset
 import fednoil as package
 from fednoil.api.table import Table
 from fednoil.config import load_config, read_toml
+from fednoil.history import RoundRecord
 from fednoil.reporters import Notebook, reporter_for
 from fednoil.runner import Silent
 
@@ -350,6 +352,35 @@ def test_ctrl_c_leaves_whole_rounds(reference: Path, toml: Path, out: str | None
     whole = package.run(out="cut", resume=True)
     assert whole.finished
     assert results(Path("cut"))["rounds.jsonl"] == results(reference)["rounds.jsonl"]
+
+
+def test_a_real_ctrl_c_is_heard(toml: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Pressed(Silent):
+        def round(self, record: RoundRecord) -> None:
+            if record.round == 2:
+                signal.raise_signal(signal.SIGINT)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(package.Interrupted) as stopped:
+            package.run(toml, progress=Pressed())
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert len(stopped.value.run.history) == 2
+    # Before the first round there is a model already.
+    monkeypatch.setattr("fednoil.rounds.play", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(package.Interrupted, match="stopped after round 0 of 4") as stopped:
+        package.run(toml)
+    assert (stopped.value.run.accuracy, len(stopped.value.run.history)) == (None, 0)
+    assert stopped.value.run._repr_html_()
+
+
+def test_pooled_samples_are_numbered_through() -> None:
+    """`centralized` makes one client of all."""
+    run = package.run("demo/fedavg", data=clients(), test=test_pair(), set={**TINY, "server.name": "centralized"})
+    table = run.audit().table
+    assert sorted(table["sample"]) == list(range(80))
+    assert set(table["client"]) == {0}
 
 
 def test_ctrl_c_on_given_data_can_be_resumed_without_them() -> None:

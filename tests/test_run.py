@@ -93,7 +93,7 @@ def test_model_file_tells_all_that_predict_needs(reference: Path) -> None:
         about = json.loads(file.metadata()["fednoil"])
         assert set(file.keys()) == {f"{layer}.{kind}" for layer in LAYERS for kind in ("weight", "bias")}
     config = load_config(read_toml(reference / "config.toml"))
-    assert about["architecture"] == {"name": "cnn", "width": 2, "norm": None}
+    assert about["architecture"] == {"name": "cnn", "width": 2}
     assert about["class_names"] == ["0", "1", "2", "3"]
     assert about["image_shape"] == [1, 8, 8]
     assert len(about["mean"]) == len(about["std"]) == 1

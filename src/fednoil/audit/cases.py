@@ -224,7 +224,7 @@ def _items(experiment: Experiment) -> list[str]:
     """What the rows of the training set are called; samples that a program gave client by client have the number that
     they have there."""
     given, dataset = experiment.given, experiment.setting.dataset
-    if given is not None and given.sizes:
+    if given is not None and len(given.sizes) == experiment.setting.num_clients:  # a server may have pooled them
         return [str(place) for size in given.sizes for place in range(size)]
     return item_names(dataset.name, len(dataset.train))
 
