@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,18 +19,18 @@ from fednoil.labels import Labels
 from fednoil.learners import LEARNERS
 from fednoil.learners.base import Client, Final, Nets, Phase, Turn, one_by_one
 from fednoil.learners.erm import Erm
+from fednoil.learners.fednoil import FedNoil
 from fednoil.learners.looks import confidences, logits_of
 from fednoil.servers import SERVERS
 from fednoil.servers.base import Server, ServerState
 from fednoil.tensors import Tensors
-from fednoil.testing import NotConforming, check_learner, check_method, check_server, checks, federation
+from fednoil.testing import NotConforming, cases, check_learner, check_method, check_server, checks, federation
 from fednoil.testing.checks import LEARNER_KEYS, SERVER_KEYS
 
 
-@pytest.mark.parametrize("server", SERVERS)
-@pytest.mark.parametrize("learner", LEARNERS)
-def test_any_server_with_any_learner(server: str, learner: str) -> None:
-    check_method({"name": server, **SERVER_KEYS.get(server, {})}, {"name": learner, **LEARNER_KEYS.get(learner, {})})
+@pytest.mark.parametrize(("server", "learner"), cases(), ids=lambda section: section["name"])
+def test_any_server_with_any_learner(server: dict[str, Any], learner: dict[str, Any]) -> None:
+    check_method(server, learner)
 
 
 def test_methods_of_ones_own_meet_all_that_those_of_the_package_do(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,6 +219,19 @@ class Compares(Erm):
 class Sums(Compares):
     def survey(self, nets: Nets, client: Client, asked: Tensors) -> Tensors:
         return {"sum": logits_of(self, nets, client).sum()[None]}
+
+
+class Overcounts(FedNoil):
+    """Fills up batches with samples that count."""
+
+    def evened(self, batches: Sequence[Tensors]) -> Sequence[Tensors] | None:
+        wide = super().evened(batches)
+        return wide and [{**batch, "u_mask": torch.ones_like(batch["u_mask"])} for batch in wide]
+
+
+def test_clients_that_learn_something_else_side_by_side_are_found() -> None:
+    with pytest.raises(NotConforming, match=r"side by side with others as on a GPU, ends with another 'model/.*evened"):
+        check_learner(Overcounts, servers=["fedavg"], frac=0.35, xi=0.3)
 
 
 @pytest.mark.parametrize(

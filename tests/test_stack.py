@@ -18,12 +18,10 @@ from fednoil.executors.cuda import CudaGraphs
 from fednoil.executors.local import Workbench
 from fednoil.executors.sequential import Sequential
 from fednoil.experiment import Experiment, make_executor, make_experiment
-from fednoil.learners import LEARNERS
 from fednoil.learners.base import Client, Final, Nets, Phase, Role, Turn
 from fednoil.learners.erm import Erm
 from fednoil.learners.looks import confidences, logits_of
 from fednoil.sampling.score import Score, ScoreConfig
-from fednoil.servers import SERVERS
 from fednoil.tensors import Tensors
 
 CPU = torch.device("cpu")
@@ -51,12 +49,6 @@ def close(got: Tensors, wanted: Tensors) -> None:
             assert torch.allclose(got[name], tensor, rtol=1e-4, atol=1e-6), name
         else:
             assert torch.equal(got[name], tensor), name
-
-
-def test_every_method_is_compared_on_every_executor() -> None:
-    """Here on a CPU, and in tests/test_gpu.py with graphs."""
-    assert {case.get("server", {}).get("name", "fedavg") for case in CASES.values()} == set(SERVERS)
-    assert {case.get("learner", {}).get("name", "erm") for case in CASES.values()} == set(LEARNERS)
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -6,20 +6,23 @@
 
 A check raises `NotConforming`, an AssertionError, whose text says what is wrong. Learners and servers play three rounds
 on tiny data: does a method repeat itself, lose something at a checkpoint, depend on the order of clients, see true
-labels, send what it hasn't declared, or do something in a step that a GPU can't record? Noise and partitions follow
+labels, send what it hasn't declared, do something in a step that a GPU can't record, or learn something else where
+clients train side by side, as they do there? Noise and partitions follow
 the seed alone, change nothing they are given, and do what they say. All that the package has passes the same checks.
 """
 
-from fednoil.testing.checks import check_learner, check_method, check_server
+from fednoil.testing.checks import cases, check_learner, check_method, check_on, check_server
 from fednoil.testing.federation import NotConforming
 from fednoil.testing.setting import check_noise_kind, check_noise_levels, check_partition
 
 __all__ = [
     "NotConforming",
+    "cases",
     "check_learner",
     "check_method",
     "check_noise_kind",
     "check_noise_levels",
+    "check_on",
     "check_partition",
     "check_server",
 ]

@@ -13,6 +13,7 @@ from fednoil.learners import LEARNERS
 from fednoil.servers import SERVERS
 from fednoil.tensors import Tensors
 from fednoil.testing.contract import check_aggregation, check_steps
+from fednoil.testing.executors import check_side_by_side
 from fednoil.testing.federation import Circumstances, NotConforming, Trace, play, tiny_config, tiny_setting
 
 # So that three rounds see all that a method of the package does: clusters that split, the time after a warm-up.
@@ -47,6 +48,13 @@ _CAUSES: tuple[tuple[Circumstances, str], ...] = (
 )
 
 
+def cases() -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Every server of the package with every learner, as sections of a configuration."""
+    servers = [{"name": name, **SERVER_KEYS.get(name, {})} for name in SERVERS]
+    learners = [{"name": name, **LEARNER_KEYS.get(name, {})} for name in LEARNERS]
+    return [(server, learner) for learner in learners for server in servers]
+
+
 def check_learner(learner: str | type, *, servers: Iterable[str] = tuple(SERVERS), **keys: Any) -> None:
     """Check a learner, `my_module:MyLearner` or the class itself, with each of the servers; `keys` are its own."""
     for server in servers:
@@ -72,6 +80,13 @@ def check_method(server: dict[str, Any], learner: dict[str, Any]) -> None:
         torch.set_num_threads(threads)
 
 
+def check_on(device: torch.device, server: dict[str, Any], learner: dict[str, Any]) -> str | None:
+    """Check that clients learn on this device, side by side, what they learn on a CPU one after another; returns what
+    keeps them from learning side by side, if something does."""
+    config = tiny_config(server, learner)
+    return check_side_by_side(config, play(config, Circumstances()), device)
+
+
 def _path(method: str | type) -> str:
     return method if isinstance(method, str) else f"{method.__module__}:{method.__qualname__}"
 
@@ -92,6 +107,7 @@ def _check(config: Config) -> None:
                 raise NotConforming(wrong)
         raise NotConforming("results depend on several circumstances together: order of clients, checkpoints, "
                             "global random generators, true labels")  # fmt: skip
+    check_side_by_side(config, usual, torch.device("cpu"))
 
 
 def _same(a: Trace, b: Trace) -> bool:

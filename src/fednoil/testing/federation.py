@@ -63,6 +63,13 @@ def tiny_model(image_shape: tuple[int, int, int], num_classes: int) -> nn.Module
     return nn.Sequential(conv, nn.BatchNorm2d(3), nn.ReLU(), nn.Flatten(), nn.Linear(3 * height * width, num_classes))
 
 
+def plain_model(image_shape: tuple[int, int, int], num_classes: int) -> nn.Module:
+    """One in which no sample of a batch sees another."""
+    channels, height, width = image_shape
+    conv = nn.Conv2d(channels, 3, 3, padding=1)
+    return nn.Sequential(conv, nn.ReLU(), nn.Flatten(), nn.Linear(3 * height * width, num_classes))
+
+
 def tiny_config(server: dict[str, Any], learner: dict[str, Any]) -> Config:
     """Four clients of different sizes with half to four fifths of their labels wrong; three trained a round."""
     pools = server_class(str(server["name"])).pools  # then there is nobody to choose from
@@ -77,7 +84,11 @@ def tiny_config(server: dict[str, Any], learner: dict[str, Any]) -> Config:
             "learner": learner,
             "schedule": {"name": "constant", "epochs": 1},
             "train": {"rounds": ROUNDS, "batch_size": 8, "lr": 0.02, "pad": 1},
-            "run": {"device": "cpu", "seed": 1},  # with 1, unlike 0, a client trains, pauses and trains again
+            "run": {
+                "device": "cpu",
+                "seed": 1,
+                "precision": "float32",
+            },  # with 1, unlike 0, a client trains, pauses and trains again
         }
     )
 
