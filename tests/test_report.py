@@ -54,7 +54,7 @@ def test_figures_over_rounds(tmp_path: Path) -> None:
     records = [json.loads(line) for line in (tmp_path / "a/rounds.jsonl").read_text().splitlines()]
     records[0]["selected_noise"] = 68.0  # the others 60: mean 61, squares 49 + 7 = 56, deviation sqrt(56 / 7)
     (tmp_path / "a/rounds.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
-    figure = results(tmp_path).rows[0].figure("noise_ratio")
+    figure = results(tmp_path).rows[0].figure("selected_noise")
     assert figure is not None
     assert (figure.mean, figure.std) == (61.0, pytest.approx(8**0.5))
 
@@ -239,7 +239,7 @@ def test_ablations_have_tables_of_their_own(tmp_path: Path) -> None:
         made_run(tmp_path / method, method, selected_noise=60.0, label_precision=80.0, label_recall=75.0)
     tables = {sheet.table: sheet for sheet in sheets(results(tmp_path))}
     assert set(tables) == {"3", "4", "schedules"}  # Table 1 would only repeat FedNoiL(Logarithm)
-    assert [c.metric for c in tables["3"].columns] == ["accuracy", "noise_ratio", "precision", "recall"]
+    assert [c.metric for c in tables["3"].columns] == ["accuracy", "selected_noise", "precision", "recall"]
     assert tables["3"].methods == ["FedNoiL(Logarithm)", "FedNoiL(Uniform Local-Data Sampling)"]
     original = tables["3"].entries[0][1]
     assert original is not None

@@ -24,7 +24,8 @@ from fednoil.section import Section
 from fednoil.tensors import Tensors
 
 RATE = "optimiser/rate"  # the name of the rates [steps] among a phase's tensors
-_EPS = 1e-8  # AdamW's, which keeps a division by zero away
+_BETAS, _EPS = (0.9, 0.999), 1e-8  # AdamW's: of the gradient and its square, and what keeps a division by zero away
+_END = 0.01  # share of a falling rate that the last round has
 _ADAMW = {"lr": 1e-3, "weight_decay": 1e-2}  # PyTorch's, where a configuration doesn't set them
 
 
@@ -43,15 +44,14 @@ class Optimiser(Section):
     optimizer: Literal["sgd", "adamw"] = Field(default="sgd", description="of the clients; new in every turn")
     lr: float = Field(default=0.05, gt=0, description="learning rate; with adamw 0.001 unless it is set")
     momentum: float = Field(default=0.5, ge=0, lt=1, description="sgd's")
-    betas: tuple[float, float] = Field(default=(0.9, 0.999), description="adamw's, of the gradient and of its square")
     weight_decay: float = Field(default=1e-4, ge=0, description="with adamw 0.01 unless it is set")
     decay: Literal["all", "weights"] = Field(
         default="all", description="which parameters decay; weights: not biases and scales, as of normalisations"
     )
     lr_rounds: Literal["constant", "linear", "cosine", "exponential", "step"] = Field(
-        default="constant", description="how the rate falls from round to round; step: at 1/2 and 3/4 of the rounds"
+        default="constant",
+        description="how the rate falls from round to round, to 1 % in the last; step: at 1/2 and 3/4 of the rounds",
     )
-    lr_rounds_end: float = Field(default=0.01, gt=0, le=1, description="share of the rate that the last round has")
 
     @model_validator(mode="before")
     @classmethod
@@ -60,20 +60,14 @@ class Optimiser(Section):
             return {**_ADAMW, **values}
         return values
 
-    @model_validator(mode="after")
-    def _betas_are_shares(self) -> Optimiser:
-        if not all(0 <= beta < 1 for beta in self.betas):
-            raise ValueError(f"train.betas = {list(self.betas)}: both must be at least 0 and below 1")
-        return self
-
     @property
     def varies(self) -> bool:
         """Whether there is more than one rate."""
         return self.lr_rounds != "constant"
 
     def round_share(self, round_idx: int) -> float:
-        """How much of `lr` round `round_idx` has: 1 in round 1, `lr_rounds_end` in the last."""
-        done, end = (round_idx - 1) / max(1, self.rounds - 1), self.lr_rounds_end
+        """How much of `lr` round `round_idx` has: 1 in round 1, and 0.01 in the last if it falls."""
+        done, end = (round_idx - 1) / max(1, self.rounds - 1), _END
         if self.lr_rounds == "exponential":
             return end**done
         if self.lr_rounds == "step":
@@ -127,7 +121,7 @@ class Optimiser(Section):
         if self.optimizer == "sgd":
             _sgd(params, grads, memory["momentum"], lr, self.momentum, self.weight_decay, shares.decay)
         else:
-            _adamw(params, grads, memory, lr, self.betas, self.weight_decay, shares.decay)
+            _adamw(params, grads, memory, lr, self.weight_decay, shares.decay)
 
 
 def _sgd(
@@ -156,12 +150,11 @@ def _adamw(
     grads: Tensor,
     memory: Tensors,
     lr: float | Tensor,
-    betas: tuple[float, float],
     weight_decay: float,
     decay: Tensor | None,
 ) -> None:
     """As torch.optim.AdamW. Steps are counted in float64: in float32 1 − 0.999 would have four digits."""
-    (first, second), steps = betas, memory["steps"].add_(1)
+    (first, second), steps = _BETAS, memory["steps"].add_(1)
     mean = memory["momentum"].lerp_(grads, 1 - first)
     squares = memory["squares"].mul_(second).addcmul_(grads, grads, value=1 - second)
     params.mul_(1 - lr * weight_decay * (1.0 if decay is None else decay))

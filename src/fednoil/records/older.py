@@ -29,7 +29,14 @@ _GONE: dict[tuple[str, str], Values] = {
     ("server", ""): {"step": 1.0, "statistics": "average"},
     ("server", "cfl"): {"linkage": "single", "gamma": None},
     ("schedule", ""): {"warmup_rounds": 0, "warmup_epochs": 1},
-    ("train", ""): {"lr_turn": "constant", "lr_turn_end": 0.0, "keep_momentum": False, "nesterov": False, "clip": None},
+    ("train", ""): {
+        "lr_turn": "constant",
+        "lr_turn_end": 0.0,
+        "keep_momentum": False,
+        "nesterov": False,
+        "clip": None,
+        "lr_rounds_end": 0.01,
+    },
     ("learner", "fednoil"): {**_TWO_SETS, "explore": 0.2, "aside": 0.0, "draw": "client", "ssl_start": 1},
     ("learner", "fednoil-plus"): {
         **_TWO_SETS,

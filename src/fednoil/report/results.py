@@ -17,8 +17,8 @@ from fednoil.report.places import METHOD_SECTIONS, Place, differing, picked
 from fednoil.report.record import read_record
 from fednoil.report.runs import Run, load_runs
 
-METRICS = {"accuracy": "accuracy", "noise_ratio": "noise ratio", "precision": "precision", "recall": "recall"}
-_CURVE_OF = {"noise_ratio": "selected_noise", "precision": "label_precision", "recall": "label_recall"}
+METRICS = {"accuracy": "accuracy", "selected_noise": "noise ratio", "precision": "precision", "recall": "recall"}
+_CURVE_OF = {"selected_noise": "selected_noise", "precision": "label_precision", "recall": "label_recall"}
 FEW_SEEDS = 3
 
 

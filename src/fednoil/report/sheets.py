@@ -22,7 +22,7 @@ class Column:
 
     @property
     def higher_wins(self) -> bool:
-        return self.metric != "noise_ratio"
+        return self.metric != "selected_noise"
 
 
 @dataclass(frozen=True)

@@ -178,7 +178,7 @@ CLAIMS: list[Claim] = [
         "Sampling clients by score selects clients with less noise",
         "Table 3",
         "lower mean noise ratio of the selected clients than with uniform sampling, in every setting",
-        pairs(_ORIGINAL, ("fednoil-uniform-clients",), "noise_ratio", lower=True),
+        pairs(_ORIGINAL, ("fednoil-uniform-clients",), "selected_noise", lower=True),
     ),
     Claim(
         "Sampling labels by confidence selects cleaner labels",

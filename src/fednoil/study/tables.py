@@ -22,7 +22,7 @@ TITLES = {  # the table's number in the paper, and what it shows
     "schedules": ("", "Schedules of local epochs"),
     "beyond": ("", "Settings beyond the paper"),
 }
-_METRICS = {"3": ("accuracy", "noise_ratio", "precision", "recall"), "4": ("accuracy", "precision", "recall")}
+_METRICS = {"3": ("accuracy", "selected_noise", "precision", "recall"), "4": ("accuracy", "precision", "recall")}
 _ORDER = [*dict.fromkeys(METHOD_NAMES.values()), *schedule_methods()]
 # Keys that the paper doesn't give: at its own scale another value is another reading of it.
 _READINGS = ("partition.kind=", "partition.beta=", "partition.cap=", "partition.min_size=", "noise.")

@@ -13,7 +13,7 @@ class Printed:
     """One printed number, in percent, under the paper's own names.
 
     table: "1" to "4" or "text"; noise: symmetric, pair or none; mode: high, low or none; metric: accuracy,
-    noise_ratio, precision or recall; std: None where none is printed; converged: False where it is starred.
+    selected_noise, precision or recall; std: None where none is printed; converged: False where it is starred.
     """
 
     table: str
