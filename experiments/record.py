@@ -144,7 +144,7 @@ def row_of(folder: Path, setting: str, method: str) -> Row:
     found: dict[str, Any] = {
         "setting": setting,
         "method": method,
-        "changes": " ".join(environment.get("set", [])),
+        "changes": " ".join(environment.get("origin", {}).get("set", [])),
         "seed": values["run"]["seed"],
         "rounds": len(records),
         "planned": values["train"]["rounds"],
@@ -155,7 +155,7 @@ def row_of(folder: Path, setting: str, method: str) -> Row:
         "seconds": sum(record.wall_s for record in records),
         "device": environment["device"],
         "computed_in": environment["precision"],
-        "version": environment["packages"].get("fednoil"),
+        "version": " ".join(filter(None, (environment["packages"].get("fednoil"), environment.get("commit")))),
         "config_hash": environment["config_hash"][:12],
     }
     for field, key in (("validation", "val_accuracy"), *((k, k) for k in FIELDS[11:14])):

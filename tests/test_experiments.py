@@ -75,6 +75,7 @@ def made_run(folder: Path, seed: int, rounds: list[dict[str, Any]]) -> Path:
     folder.mkdir(parents=True)
     (folder / "config.toml").write_text(f"[run]\nseed = {seed}\n[train]\nrounds = 4\n")
     environment = {"device": "cpu", "precision": "float32", "config_hash": "a" * 64, "packages": {"fednoil": "9.9"}}
+    environment |= {"commit": "abc", "origin": {"preset": "demo", "set": ["train.pad=4"]}}
     (folder / "environment.json").write_text(json.dumps(environment))
     rest = {"local_epochs": 1, "train_batches": 2, "selected": [0], "bytes_down": 0, "bytes_up": 0, "wall_s": 1.5}
     lines = [{"round": i, **rest, **row} for i, row in enumerate(rounds, start=1)]
@@ -92,8 +93,8 @@ def test_runs_are_added_and_replaced(record: ModuleType, tmp_path: Path) -> None
     record.add(study, "20 %", "fedavg", [made_run(tmp_path / "c", 1, rounds[:3])])
     first, second = record.read(study / "results.csv")
     assert (first["final"], first["best"], first["chosen"], first["validation"]) == ("60", "70", "70", "30.00")
-    assert (first["rounds"], first["planned"], first["seconds"], first["version"]) == ("4", "4", "6.00", "9.9")
-    assert (second["seed"], second["rounds"], second["final"]) == ("1", "3", "65")
+    assert (first["rounds"], first["planned"], first["seconds"], first["version"]) == ("4", "4", "6.00", "9.9 abc")
+    assert (second["seed"], second["rounds"], second["final"], second["changes"]) == ("1", "3", "65", "train.pad=4")
     line = record.TABLES["levels"].text([first, second]).splitlines()[2]
     assert line == "| FedAvg | – | 62.5 ± 3.5, 70.0 ± 0.0 (2) | – | – | – |"
     with pytest.raises(SystemExit, match="settings: 0 %, 20 %"):

@@ -81,8 +81,9 @@ def _mean(run: Run, key: str) -> str:
 
 
 def version(run: Run) -> str:
-    """The package's version that made a run; empty for runs from before it was recorded."""
-    return run.environment.get("packages", {}).get("fednoil") or ""
+    """The package's version and commit that made a run; empty for runs from before they were recorded."""
+    known = (run.environment.get("packages", {}).get("fednoil"), run.environment.get("commit"))
+    return " ".join(filter(None, known))
 
 
 def within_chance(row: Row, paper: Printed) -> bool | None:
