@@ -66,10 +66,10 @@ def run_seeds(
     failed = [outcome for outcome in outcomes if outcome.reason]
     if failed:
         # Why, each has said when it ended, unless --quiet.
-        told = [f"{outcome.cell.title}: {outcome.reason}" if quiet else outcome.cell.title for outcome in failed]
-        raise UserError(f"{len(failed)} of {len(cells)} runs failed: {'; '.join(told)}")
-    told = _mean([read_json(out / cell.folder / "summary.json") for cell in cells])
-    console.print(f"{told}; results in {out}", markup=False, highlight=False, soft_wrap=True)
+        listed = [f"{outcome.cell.title}: {outcome.reason}" if quiet else outcome.cell.title for outcome in failed]
+        raise UserError(f"{len(failed)} of {len(cells)} runs failed: {'; '.join(listed)}")
+    mean = _mean([read_json(out / cell.folder / "summary.json") for cell in cells])
+    console.print(f"{mean}; results in {out}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _checked(cells: list[Cell], out: Path, data_dir: Path | None, resume: bool, force: bool) -> list[Cell]:

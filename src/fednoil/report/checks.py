@@ -74,8 +74,8 @@ def check_rounds(records: list[RoundRecord], summary: dict[str, Any], path: Path
     numbers = [record.round for record in records]
     if numbers != list(range(1, len(records) + 1)):
         raise UserError(f"{path} is damaged: its rounds are not 1, 2, 3 … without a gap")
-    if (told := summary.get("rounds", len(records))) != len(records):
-        raise UserError(f"{path} is damaged: it has {len(records)} rounds, the run's summary says {told}")
+    if (expected_rounds := summary.get("rounds", len(records))) != len(records):
+        raise UserError(f"{path} is damaged: it has {len(records)} rounds, the run's summary says {expected_rounds}")
     for record in records:
         accuracy = record.test_accuracy
         if accuracy is not None and not (math.isfinite(accuracy) and 0 <= accuracy <= 100):

@@ -90,7 +90,7 @@ class Study(Protocol):
     def command(self, values: dict[str, Any], conduct: Sequence[str]) -> list[str] | None:
         """The arguments of `fednoil` that make such a run from a preset; None: no preset is near.
 
-        `conduct` lists changes that no preset has and a configuration's hash doesn't tell, as `run.precision=float32`.
+        `conduct` lists changes that no preset has and a configuration's hash leaves out, as `run.precision=float32`.
         """
         ...
 

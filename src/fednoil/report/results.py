@@ -44,7 +44,7 @@ class Row:
 
     place: Place
     runs: tuple[Run, ...]
-    told: tuple[str, ...] = ()  # of `conduct`, where other rows of this method have another
+    own_conduct: tuple[str, ...] = ()  # of `conduct`, where other rows of this method have another
     apart: tuple[str, ...] = ()  # of the configuration, where another row in its column would have the same title
 
     @property
@@ -54,7 +54,7 @@ class Row:
     @property
     def title(self) -> str:
         """The method, with the keys and conditions by which it differs from other rows."""
-        return ", ".join([self.place.method_title, *self.apart, *self.told])
+        return ", ".join([self.place.method_title, *self.apart, *self.own_conduct])
 
     @property
     def finished(self) -> bool:
@@ -169,20 +169,20 @@ def _row(group: tuple[Run, ...], conducts: set[tuple[str, ...]]) -> Row:
     """A row of the finished runs, or of all where none is; it names what not all of its neighbours have."""
     first = group[0]
     shared = set.intersection(*map(set, conducts))
-    told = tuple(part for part in first.conduct if part not in shared)
-    return Row(first.place, tuple(run for run in group if run.finished) or group, told)
+    differs = tuple(part for part in first.conduct if part not in shared)
+    return Row(first.place, tuple(run for run in group if run.finished) or group, differs)
 
 
 def _told_apart(rows: list[Row]) -> list[Row]:
     """Rows whose titles are their own in each column: methods outside the paper's may differ in keys not named yet."""
-    telling: dict[Any, set[str]] = {}
+    names_of: dict[Any, set[str]] = {}
     for _, same in grouped(rows, lambda row: (row.place.where, row.title)):
         if len(same) > 1:
             names = differing([row.runs[0].values for row in same], METHOD_SECTIONS)
-            telling.setdefault(_same_line(same[0].runs[0]), set()).update(names)
+            names_of.setdefault(_same_line(same[0].runs[0]), set()).update(names)
     return [
         replace(row, apart=picked(row.runs[0].values, METHOD_SECTIONS, names))
-        if (names := telling.get(_same_line(row.runs[0])))
+        if (names := names_of.get(_same_line(row.runs[0])))
         else row
         for row in rows
     ]
@@ -251,9 +251,9 @@ def _warnings(rows: Sequence[Row], groups: Sequence[tuple[Run, ...]]) -> list[st
 def _general_warnings(rows: Sequence[Row]) -> list[str]:
     """Warnings about all rows together."""
     found = []
-    told = sorted({part for row in rows for part in row.told})
-    if told:
-        found.append(f"runs that were carried out differently ({'; '.join(told)}) have rows of their own")
+    differs = sorted({part for row in rows for part in row.own_conduct})
+    if differs:
+        found.append(f"runs that were carried out differently ({'; '.join(differs)}) have rows of their own")
     few = [row for row in rows if len(row.runs) < FEW_SEEDS]
     if few:
         shown = "; ".join(f"{row.title} on {row.place.title} ({len(row.runs)})" for row in few[:5])

@@ -259,9 +259,9 @@ def _site_clients(values: dict[str, Any], records: list[RoundRecord], roster: Ro
     held_out: list[float | None] = []
     for k in range(count):
         name, size = roster.names.get(k, ""), roster.samples.get(k, 1)
-        told = [r.scores[name] for r in records[-10:] if r.scores and name in r.scores]
+        scores = [r.scores[name] for r in records[-10:] if r.scores and name in r.scores]
         most = 1 if values["sampling"]["name"] == "score_mean" else size
-        shares.append(100.0 * float(np.mean(told)) / most if told else None)
+        shares.append(100.0 * float(np.mean(scores)) / most if scores else None)
         tested = [r.held_out[name]["accuracy"] for r in records if r.held_out and name in r.held_out]
         held_out.append(tested[-1] if tested else None)
     return Clients(

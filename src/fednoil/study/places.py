@@ -185,7 +185,7 @@ def key_of(place: Place, method: str, rounds: int) -> str:
 def command_of(full: Values, conduct: Sequence[str] = ()) -> list[str] | None:
     """The arguments of `fednoil` that make such a run from a preset; None for a user's own setting.
 
-    `conduct` lists changes that no preset has and a configuration's hash doesn't tell, as `run.precision=float32`.
+    `conduct` lists changes that no preset has and a configuration's hash leaves out, as `run.precision=float32`.
     """
     place = place_of(full)
     name = preset_name(place.family, place.dataset, place.setting, place.noise, place.method) if place else None

@@ -66,7 +66,7 @@ def placed(config: Config, origin: dict[str, Any]) -> PlacedCell:
 
 
 def make_plan(goal: str, wanted: Wanted) -> list[PlacedCell]:
-    """The cells of a goal, or of all of them, each once: the most telling first, all of a seed before the next."""
+    """The cells of a goal, or of all of them, each once: the most informative first, all of a seed before the next."""
     if goal != "all" and goal not in GOALS:
         raise UserError(
             f"unknown table or figure '{goal}'; choose {', '.join([*GOALS, 'all'])}{nearest(goal, [*GOALS])}"
@@ -119,8 +119,8 @@ def _empty(goal: str, wanted: Wanted) -> str:
     fields = {"--dataset": "datasets", "--setting": "settings", "--noise": "noises", "--method": "methods"}
     given = {option: values for option, (values, _) in _filters(wanted).items() if values}
     guilty = [option for option in given if _cells(goal, replace(wanted, seeds=(0,), **{fields[option]: ()}))]
-    told = " with ".join(f"{option} {' '.join(given[option])}" for option in guilty or given)
-    return f"nothing to run: no table or figure of '{goal}' has {told}; leave it out or name another"
+    named = " with ".join(f"{option} {' '.join(given[option])}" for option in guilty or given)
+    return f"nothing to run: no table or figure of '{goal}' has {named}; leave it out or name another"
 
 
 def _urgency(cell: PlacedCell) -> tuple[int, int, int]:

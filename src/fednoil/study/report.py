@@ -59,8 +59,8 @@ def _html(verdicts: Sequence[Verdict]) -> str:
 
 def _lines(verdicts: Sequence[Verdict]) -> tuple[str, ...]:
     found = [v for v in verdicts if v.status != UNTESTED]
-    told = [f"{v.status}: {v.claim.said} ({v.claim.where}; {v.summary})" for v in found]
-    return (*told, f"({SCOPE})") if told else ()
+    lines = [f"{v.status}: {v.claim.said} ({v.claim.where}; {v.summary})" for v in found]
+    return (*lines, f"({SCOPE})") if lines else ()
 
 
 STUDY = PaperStudy()

@@ -43,9 +43,9 @@ class RunFigure(Figure):
             return []
         files, grounds = [], Grounds(results)
         for first in grounds:
-            words = (self.name, *first.place.where, *first.place.method_changes, *first.told)
+            words = (self.name, *first.place.where, *first.place.method_changes, *first.own_conduct)
             name = re.sub(r"[^\w-]+", "-", "-".join(words)).strip("-")
-            where = ", ".join((first.place.title, *first.place.method_changes, *first.told))
+            where = ", ".join((first.place.title, *first.place.method_changes, *first.own_conduct))
             files += self.draw(grounds, first, where, folder / name)
         return files
 
