@@ -16,8 +16,9 @@ from fednoil.errors import UserError
 from fednoil.partition import partition
 from fednoil.partition.base import Partition, PartitionConfig, class_quotas, largest_remainder
 from fednoil.partition.classes import share_classes
-from fednoil.partition.dirichlet import class_counts
+from fednoil.partition.dirichlet import DirichletConfig, class_counts
 from fednoil.partition.quantity import deal_evenly
+from fednoil.records.older import in_todays_keys
 from fednoil.seeds import Seed
 
 quick = settings(deadline=None, max_examples=30)
@@ -175,7 +176,7 @@ def test_with_a_cap_full_clients_get_nothing_of_later_classes() -> None:
 
 def test_dirichlet_shares_have_the_right_law() -> None:
     # One class only: the first client's share of Dir_4(β) has mean 1/4 and variance (1/4)(3/4)/(4β+1).
-    config = make(kind="dirichlet", clients=4, beta=0.5, min_size=1)
+    config = DirichletConfig(clients=4, beta=0.5, min_size=1)
     rng = Seed(0).numpy()
     draws = np.array([class_counts(np.array([10_000]), config, rng)[0] for _ in range(4000)]) / 10_000
     assert draws.mean(0) == pytest.approx([0.25] * 4, abs=0.02)
@@ -395,6 +396,21 @@ def test_another_kind_keeps_the_keys_that_all_have() -> None:
     base = {"partition": {"kind": "dirichlet", "clients": 7, "beta": 0.1}}
     assert merge(base, {"partition": {"kind": "iid"}})["partition"] == {"kind": "iid", "clients": 7}
     assert merge(base, {"partition": {"kind": "dirichlet"}})["partition"] == base["partition"]
+
+
+def test_recorded_runs_had_the_keys_of_all_kinds() -> None:
+    """They meant nothing beside another kind, and are left out when a run of an earlier version is shown."""
+    old = {"partition": {"kind": "iid", "clients": 4, "beta": 0.5, "cap": False, "min_size": 32}}
+    old["noise"] = {"kind": "symmetric", "mode": "low", "pair_map": "per_client", "exact": True}
+    config = load_config(in_todays_keys(old))
+    assert config.partition == make(clients=4)
+    assert config.noise.model_dump() == {
+        "kind": "symmetric",
+        "exact": True,
+        "true_class": False,
+        "levels": "groups",
+        "ratios": (0.3, 0.4, 0.5, 0.6),
+    }
 
 
 class Own(Partition):
