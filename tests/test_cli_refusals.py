@@ -107,7 +107,7 @@ def test_wrong_usage(args: str, parts: list[str]) -> None:
         ("model.width=100000000", ["model.width = 100000000", "less than or equal to 4096"]),
         ("model.name=cnm", ["model.name = 'cnm'", "did you mean 'cnn'"]),
         ("data.name=cifar11", ["data.name = 'cifar11'", "did you mean 'cifar10'"]),
-        ("data.name=3", ["data.name = 3", "string"]),
+        ("data.name=3", ["data.name = 3", "must be a name"]),
         ("data.name=npz:", ["data.name = 'npz:'"]),
         ("data.mean=[0.1, 0.2]", ["data.mean", "2 numbers"]),
         ("data.std=[0]", ["value 1 of data.std = 0"]),

@@ -168,7 +168,7 @@ sizes: dict[str, st.SearchStrategy[Any]] = {
 configs = st.fixed_dictionaries(
     {
         "data": st.fixed_dictionaries(
-            {"name": texts},
+            {"name": texts.map(lambda path: f"folder:{path}") | st.sampled_from(["cifar10", "sites"])},
             optional={"mean": st.lists(st.floats(-10, 10), min_size=1, max_size=3)},
         ),
         "partition": st.fixed_dictionaries({}, optional=sizes)

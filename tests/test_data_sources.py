@@ -11,11 +11,11 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
-from fednoil.data import DataConfig, catalogue, is_own, load
-from fednoil.data.idx import CLASS_NAMES, FILES, read_idx
-from fednoil.data.sources import DEBIAN_FASHION
+from fednoil.config import load_config
+from fednoil.data import DataConfig, Decoded, Source, assemble, catalogue, is_own, load, open_source
+from fednoil.data.idx import CLASS_NAMES, DEBIAN, FILES, FashionMnist, read_idx
 from fednoil.errors import UserError
 
 
@@ -28,12 +28,8 @@ def _own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def no_debian(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Hide a Fashion-MNIST that this machine may have."""
-    from dataclasses import replace
 
-    from fednoil.data import sources
-
-    hidden = replace(sources.KNOWN["fashion-mnist"], elsewhere=(tmp_path / "nowhere",))
-    monkeypatch.setitem(sources.KNOWN, "fashion-mnist", hidden)
+    monkeypatch.setattr(FashionMnist, "usual", (tmp_path / "nowhere",))
 
 
 def idx_bytes(array: np.ndarray) -> bytes:
@@ -90,16 +86,16 @@ def test_make_mini_takes_the_first_of_each_class() -> None:
     assert _make_mini().first_of_each(labels, 2).tolist() == [0, 1, 2, *range(4, 7), *range(8, 14)]
 
 
-@pytest.mark.skipif(not DEBIAN_FASHION.is_dir(), reason="Debian's dataset-fashion-mnist is not installed")
+@pytest.mark.skipif(not DEBIAN.is_dir(), reason="Debian's dataset-fashion-mnist is not installed")
 def test_make_mini_reproduces_the_embedded_set() -> None:
-    made, data = _make_mini().make(DEBIAN_FASHION), load(DataConfig())
+    made, data = _make_mini().make(DEBIAN), load(DataConfig())
     assert np.array_equal(made["x_train"], data.train.images[:, 0])
     assert np.array_equal(made["y_test"], data.test.labels)
     assert np.array_equal(made["x_test"], data.test.images[:, 0])
     assert np.array_equal(made["y_train"], data.train.labels)
 
 
-@pytest.mark.skipif(not DEBIAN_FASHION.is_dir(), reason="Debian's dataset-fashion-mnist is not installed")
+@pytest.mark.skipif(not DEBIAN.is_dir(), reason="Debian's dataset-fashion-mnist is not installed")
 def test_real_fashion_mnist() -> None:
     data = load(DataConfig(name="fashion-mnist"))
     assert np.bincount(data.train.labels).tolist() == [6000] * 10
@@ -230,7 +226,59 @@ def test_bad_normalisation_is_refused(bad: dict[str, tuple[float, ...]]) -> None
 
 def test_is_own() -> None:
     assert all(map(is_own, ("folder:a", "npz:b.npz", "parquet:c")))
-    assert not any(map(is_own, ("cifar10", "fashion-mnist-mini", "folder", "zip:a")))
+    assert not any(map(is_own, ("cifar10", "fashion-mnist-mini")))
+    assert is_own(f"{__name__}:Stripes")
+
+
+class Stripes(Source):
+    """Images whose brightness is their class."""
+
+    class Config(DataConfig):
+        classes: int = Field(default=3, ge=2)
+
+    def read(self) -> Decoded:
+        def split(each: int) -> tuple[np.ndarray, np.ndarray]:
+            labels = np.arange(each * self.config.classes) % self.config.classes
+            return np.repeat(labels.astype(np.uint8) * 20, 64).reshape(-1, 1, 8, 8), labels
+
+        return assemble("stripes", split(10), split(2), None)
+
+
+def test_a_source_of_the_users_own() -> None:
+    config = load_config({"data": {"name": f"{__name__}:Stripes", "classes": 4, "mean": [0.5]}})
+    assert config.noise.kind == "unknown"  # whose labels nobody vouches for
+    data = load(config.data)
+    assert (len(data.train), data.num_classes, data.mean) == (40, 4, (0.5,))
+    assert data.name == f"{__name__}:Stripes"
+    raw = open_source(f"{__name__}:Stripes").labelled()
+    assert (raw.items[:2], raw.labels[:4].tolist()) == (["0", "1"], [0, 1, 2, 0])
+
+
+def test_what_a_decoded_copy_depends_on(tmp_path: Path) -> None:
+    """A source's own keys, and no keys that all sources have."""
+    keys = [load_config({"data": {"name": f"{__name__}:Stripes", **own}}).data for own in ({}, {"classes": 4})]
+    assert len({open_source(config).key() for config in keys}) == 2
+    plain = [DataConfig(name="folder:a"), DataConfig(name="folder:a", mean=(0.5,), validation=0.1)]
+    assert {open_source(config).key() for config in plain} == {"folder:a"}
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"name": "folder"}, r"data.name = 'folder' has no path; write folder:PATH"),
+        ({"name": "npz: "}, r"data.name = 'npz: ' has no path; write npz:FILE"),
+        ({"name": "zip:a"}, r"data.name = 'zip:a' is unknown.*folder:PATH, npz:FILE, parquet:PATH or package"),
+        ({"name": "cifar10:a"}, r"data.name = 'cifar10:a' is unknown"),
+        ({"name": "cifar10", "classes": 3}, r"unknown key 'data.classes'"),
+        ({"name": f"{__name__}:Stripes", "classes": 1}, r"data.classes = 1: must be greater than or equal to 2"),
+        ({"name": f"{__name__}:load"}, r"is not a class derived from fednoil.data.base.Source"),
+        ({"name": "sites"}, r"data.name = 'sites' means the data of a federation's sites"),
+        ({"name": "arrays"}, r"data.name = 'arrays' means data that a program gives"),
+    ],
+)
+def test_names_and_keys_that_lead_nowhere(keys: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        load(load_config({"data": keys}).data)
 
 
 @pytest.mark.usefixtures("no_debian")
@@ -240,6 +288,9 @@ def test_catalogue(tmp_path: Path) -> None:
         ("fashion-mnist", False),
         ("cifar10", False),
         ("cifar100", False),
+        ("folder:PATH", None),
+        ("npz:FILE", None),
+        ("parquet:PATH", None),
     ]
     write_fashion(tmp_path / "fashion-mnist")
     row = catalogue(tmp_path)[1]

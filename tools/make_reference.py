@@ -94,7 +94,7 @@ ABOUT = {
 
 
 def _choices(axis: Axis[Any]) -> str:
-    names = ", ".join(f"`{name}`" for name in axis.table)
+    names = ", ".join(f"`{name}`" for name in axis.names())
     return f"\n`{axis.path}`, by default `{axis.default}`: {names}, or `package.module:Class`."
 
 

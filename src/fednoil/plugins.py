@@ -68,6 +68,10 @@ class Axis(Generic[T]):
         """How the configuration calls the choice, for example `learner.name`."""
         return f"{self.section}.{self.key}"
 
+    def names(self) -> list[str]:
+        """What can be named, as the configuration takes it."""
+        return list(self.table)
+
     def find(self, name: str) -> type[T]:
         """The class called `name`, or the user's own."""
         if name in self.table:

@@ -16,11 +16,11 @@ import torch
 
 from fednoil import evidence
 from fednoil.config.loading import load_config
-from fednoil.data import SITES
+from fednoil.data import ARRAYS, SITES, open_source
 from fednoil.data.folder import folder_name
-from fednoil.data.given import ARRAYS, Given
-from fednoil.data.items import Items, read_items, readable
-from fednoil.data.sources import locate
+from fednoil.data.given import Given
+from fednoil.data.items import Items, read_items
+from fednoil.data.raw import readable
 from fednoil.errors import UserError
 from fednoil.experiment import Experiment, make_bench, make_experiment
 from fednoil.labels import open_truth
@@ -231,10 +231,7 @@ def _items(experiment: Experiment) -> list[str]:
 
 def item_names(data: str, count: int) -> list[str]:
     """What the rows of the training set are called: files by their path below the data's root, others by number."""
-    if not data.startswith("folder:"):
-        return [str(row) for row in range(count)]
-    files = locate(data, None)
-    return [readable(path.relative_to(files.where).as_posix()) for path in files.paths[:count]]
+    return open_source(data).row_names(count)
 
 
 def _numbers(name: str, found: Items, known: tuple[str, ...], skip_unknown: bool) -> np.ndarray:

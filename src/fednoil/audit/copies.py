@@ -6,6 +6,7 @@ import shutil
 import unicodedata
 import zipfile
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,15 +19,14 @@ from fednoil.config.loading import read_toml
 from fednoil.data import arrays, folder, parquet
 from fednoil.data.dataset import Dataset
 from fednoil.data.decoded import name_classes
-from fednoil.data.items import read_arrays, readable
-from fednoil.data.sources import MINI
+from fednoil.data.raw import readable
 from fednoil.errors import UserError
 from fednoil.files import naming
 from fednoil.labels import Labels
 from fednoil.manifest import read_manifest, write_manifest
 
 
-class Source(ABC):
+class Copy(ABC):
     """Data to be copied: class names and labels int64 [N]; whose the samples are if that is known, int64 [N]."""
 
     classes: tuple[str, ...]
@@ -63,7 +63,7 @@ class Source(ABC):
         """Write the copy with these labels int64 [N]; a sample with -1 is left out."""
 
 
-class FolderSource(Source):
+class FolderCopy(Copy):
     """`train/<class>/…` and `test/<class>/…`, or as an audit reads a site's pictures, `<class>/…` or `train/<class>/…`.
 
     A picture with a new label moves to that class's folder; other files stay where they are.
@@ -130,7 +130,7 @@ class FolderSource(Source):
         return targets
 
 
-class NpzSource(Source):
+class NpzCopy(Copy):
     """Arrays: `y_train` changes, everything else stays; a dropped sample goes from every array named `…_train`."""
 
     def __init__(self, path: Path) -> None:
@@ -143,7 +143,7 @@ class NpzSource(Source):
             decoded = arrays.find(path).read()
             self.classes, self.labels = decoded.class_names, decoded.train.labels
         else:  # a site's, which is audited and not trained on alone
-            raw = read_arrays(path)
+            raw = arrays.read_labelled(path)
             self.labels, self.classes = raw.labels, name_classes(f"npz:{path}", raw.labels, raw.class_names)
         self.named = "class_names" in values
 
@@ -173,7 +173,7 @@ class NpzSource(Source):
         return {name: values[name][kept] for name in rows if name == "y_train" or not kept.all()}
 
 
-class ParquetSource(Source):
+class ParquetCopy(Copy):
     """Image shards, in a folder or a single file: the label column of the training shards changes, rows and other
     columns stay as they are."""
 
@@ -214,7 +214,7 @@ class ParquetSource(Source):
             raise UserError(f"{shard.path} can't be copied ({error})") from error
 
 
-class ManifestSource(Source):
+class ManifestCopy(Copy):
     """A run's split and labels: given labels change, true ones and whose a sample is stay."""
 
     def __init__(self, path: Path, dataset: Dataset) -> None:
@@ -244,37 +244,42 @@ class ManifestSource(Source):
         write_manifest(out, parts, Labels(given), self.truth.kept(kept), self.dataset.hash, self.dataset.num_classes)
 
 
-def open_source(data: str, dataset: str | None, data_dir: Path | None) -> Source:
+# How each source of images is written again with other labels.
+COPIES: dict[type[datasets.Source], Callable[[Path], Copy]] = {
+    folder.Folder: FolderCopy,
+    arrays.Npz: NpzCopy,
+    parquet.Parquet: ParquetCopy,
+}
+
+
+def open_copy(data: str, dataset: str | None, data_dir: Path | None) -> Copy:
     """The data behind `--data`, read as far as a copy needs it."""
     form, colon, name = data.partition(":")
-    if not colon or form not in ("folder", "npz", "parquet", "manifest") or not name.strip():
+    make = COPIES.get(datasets.SOURCES.get(form, datasets.Source))
+    if not colon or not name.strip() or (make is None and form != "manifest"):
         hint = "; a dataset with a name has its labels in a run: manifest:RUN/noise.parquet" if not colon else ""
-        raise UserError(f"--data '{data}' must be folder:PATH, npz:FILE, parquet:PATH or manifest:FILE{hint}")
+        known = ", ".join(f"{word}:{cls.takes}" for word, cls in datasets.SOURCES.items() if cls in COPIES)
+        raise UserError(f"--data '{data}' must be {known} or manifest:FILE{hint}")
     if dataset is not None and form != "manifest":
         raise UserError(f"--dataset {dataset} is for manifest:FILE, and --data is {data}; leave it out")
     try:
         path = Path(name).expanduser()
-        if form == "folder":
-            return FolderSource(path)
-        if form == "npz":
-            return NpzSource(path)
-        if form == "parquet":
-            return ParquetSource(path)
-        return _open_manifest(path, dataset, data_dir)
+        return _open_manifest(path, dataset, data_dir) if make is None else make(path)
     except (OSError, RuntimeError) as error:  # no permission, too long a name, no such ~user
         raise UserError(f"--data {data} can't be read ({error})") from error
 
 
-def _open_manifest(path: Path, dataset: str | None, data_dir: Path | None) -> ManifestSource:
+def _open_manifest(path: Path, dataset: str | None, data_dir: Path | None) -> ManifestCopy:
     """A run's manifest with the data it is about: by name, or as the configuration beside it says."""
     path = path / "noise.parquet" if path.is_dir() else path
     if dataset is not None:
         name = dataset
     elif (path.parent / "config.toml").is_file():
-        name = str(read_toml(path.parent / "config.toml").get("data", {}).get("name", MINI))
+        recorded = read_toml(path.parent / "config.toml").get("data", {})
+        name = str(recorded.get("name", datasets.AXIS.default))
     else:
         raise UserError(f"manifest:{path} is not in a run's folder; name its data: --dataset NAME (data.name)")
-    return ManifestSource(path, datasets.load(datasets.DataConfig(name=name), data_dir, site=True))
+    return ManifestCopy(path, datasets.load(name, data_dir, site=True))
 
 
 def _copy_as_is(source: Path, target: Path) -> None:

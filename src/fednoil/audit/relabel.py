@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fednoil.audit.copies import Source, open_source
+from fednoil.audit.copies import Copy, open_copy
 from fednoil.audit.decisions import Decision, read_decisions
 from fednoil.errors import UserError, nearest
 from fednoil.records.model_file import class_names
@@ -51,7 +51,7 @@ def relabel(
     need the `model` that they were audited with, whose names the decisions have.
     """
     found = read_decisions(decisions)
-    source = open_source(data, dataset, data_dir)
+    source = open_copy(data, dataset, data_dir)
     if model is not None:
         _name_classes(source, data, model)
     _check_out(out, source)
@@ -62,7 +62,7 @@ def relabel(
     return outcome
 
 
-def _name_classes(source: Source, data: str, model: Path) -> None:
+def _name_classes(source: Copy, data: str, model: Path) -> None:
     """Give classes that are numbers the names that the model has for them, as the audit does."""
     if source.named:
         raise UserError(f"--model is for data whose classes have no names, and those of {data} have; leave it out")
@@ -72,7 +72,7 @@ def _name_classes(source: Source, data: str, model: Path) -> None:
     source.classes = names
 
 
-def _check_out(out: Path, source: Source) -> None:
+def _check_out(out: Path, source: Copy) -> None:
     if os.path.lexists(out):
         raise UserError(f"--out {out} exists already; choose another, nothing is overwritten")
     if not out.parent.is_dir():
@@ -82,7 +82,7 @@ def _check_out(out: Path, source: Source) -> None:
         raise UserError(f"--out {out} is inside the data {inside}, which stay as they are; choose another place")
 
 
-def _apply(decisions: list[Decision], source: Source, data: str) -> tuple[np.ndarray, Outcome]:
+def _apply(decisions: list[Decision], source: Copy, data: str) -> tuple[np.ndarray, Outcome]:
     """The new labels int64 [N], -1 for a sample that is dropped, and what has changed."""
     number = {name: i for i, name in enumerate(source.classes)}
     labels, first = source.labels.copy(), dict[int, Decision]()
@@ -131,7 +131,7 @@ def _check(decision: Decision, has: str, before: Decision | None, number: dict[s
         )
 
 
-def _check_left(source: Source, labels: np.ndarray) -> None:
+def _check_left(source: Copy, labels: np.ndarray) -> None:
     """Some sample is left, one of every class that had any if the data are trained on alone, and of every client."""
     train = source.train
     had, has = np.unique(source.labels[train]), np.unique(labels[train])

@@ -219,10 +219,13 @@ def _loopback(folder: Path) -> Loopback:
 
 def _site(text: str) -> tuple[str, str]:
     """NAME=DATA, with the data's path made absolute: the node's working folder is another one."""
+    from fednoil.data import forms
+
     name, equals, data = text.partition("=")
     form, colon, path = data.partition(":")
-    if not equals or not name or form not in ("folder", "npz", "parquet") or not colon or not path:
-        raise UserError(f"--site {text}: write NAME=folder:PATH, NAME=npz:FILE or NAME=parquet:PATH")
+    known = forms()
+    if not equals or not name or form not in {one.partition(":")[0] for one in known} or not colon or not path:
+        raise UserError(f"--site {text}: write NAME={' or NAME='.join(known)}")
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", name):
         raise UserError(f"--site {text}: '{name}' must be letters, digits, '.', '_' or '-'")
     if name == "superlink":
@@ -232,10 +235,10 @@ def _site(text: str) -> tuple[str, str]:
 
 def _check_data(text: str, data: str) -> None:
     """Refuse data that aren't there, before a node is started that would find out by itself; nothing is decoded."""
-    from fednoil.data.sources import locate
+    from fednoil.data import open_source
 
     try:
-        locate(data, None)
+        open_source(data).files()
     except UserError as error:
         raise UserError(f"--site {text}: {error}") from None
 

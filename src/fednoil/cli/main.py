@@ -161,10 +161,9 @@ def data(data_dir: DataDir = None, as_json: Json = False) -> None:
     from dataclasses import asdict
 
     from fednoil.cli.tables import show
-    from fednoil.data import OWN_FORMS, catalogue
+    from fednoil.data import catalogue
 
     rows = [asdict(status) for status in catalogue(data_dir)]
-    rows += [{"name": name, "found": None, "where": None, "how": how} for name, how in OWN_FORMS.items()]
     columns = {"name": "data.name", "found": "found", "where": "where", "how": "how to get it"}
     show(rows, columns, "Datasets", as_json)
 

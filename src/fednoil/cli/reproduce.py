@@ -122,14 +122,14 @@ def _check_first(goal: str, cells: Sequence[Any], out: Path, data_dir: Path | No
 
 def _check_data(names: Iterable[str], data_dir: Path | None) -> None:
     """Refuse to start without a dataset, and say which cells could be run."""
-    from fednoil.data.sources import KNOWN, locate
+    from fednoil.data import open_source
 
     missing: UserError | None = None
     there = []
-    for name in (name for name in names if name in KNOWN):
+    for name in names:
         try:
-            locate(name, data_dir)
-            there.append(name)
+            if open_source(name, data_dir).files() is not None:
+                there.append(name)
         except UserError as error:
             missing = missing or error
     if missing is not None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from fednoil import learners, models, noise, partition, sampling, schedules, servers
+from fednoil import data, learners, models, noise, partition, sampling, schedules, servers
 from fednoil.errors import UserError
 from fednoil.plugins import Axis, merged
 from fednoil.section import Section
 
 AXES: dict[str, tuple[Axis[Any], ...]] = {
+    "data": (data.AXIS,),
     "partition": (partition.AXIS,),
     "noise": (noise.KIND_AXIS, noise.LEVELS_AXIS),
     "model": (models.AXIS,),

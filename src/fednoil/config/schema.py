@@ -84,7 +84,7 @@ class FederationConfig(Section):
 class Config(Section):
     """One experiment."""
 
-    data: DataConfig = DataConfig()
+    data: SerializeAsAny[DataConfig] = DataConfig()
     partition: SerializeAsAny[PartitionConfig] = IidConfig()
     noise: SerializeAsAny[KindConfig] = Field(default_factory=lambda: validated("noise", {}))
     model: SerializeAsAny[ModelConfig] = CnnConfig()

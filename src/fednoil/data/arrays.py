@@ -11,7 +11,10 @@ from typing import IO
 
 import numpy as np
 
+from fednoil.data.base import PathSource, Source
 from fednoil.data.decoded import Decoded, Files, assemble, channels_first
+from fednoil.data.idx import FASHION_NORMALISATION
+from fednoil.data.raw import Raw, numbered
 from fednoil.errors import UserError
 
 _STARTS = (b"PK", b"\x93NUMPY")  # of a zip, as an .npz is one, and of a single array
@@ -21,6 +24,29 @@ _UNREADABLE = (
     RuntimeError,  # an entry that is encrypted, or packed in a way that zipfile doesn't know
     MemoryError,  # a damaged header claims more than any machine holds
 )
+
+
+class Npz(PathSource):
+    takes = "FILE"
+    cached = False  # it is decoded already: a second copy on disk would save little
+    how = "arrays x_train, y_train, x_test, y_test"
+    description = "your own arrays"
+
+    def find(self, path: Path) -> Files:
+        return find(path)
+
+    def labelled(self) -> Raw:
+        return read_labelled(self.path)
+
+
+class Mini(Source):
+    own = False
+    normalisation = FASHION_NORMALISATION
+    how = "comes with FedNoiL"
+    description = "Fashion-MNIST, 3,000 + 1,000 of its images, 10 classes"
+
+    def read(self) -> Decoded:
+        return read_mini()
 
 
 def find(path: Path) -> Files:
@@ -75,3 +101,20 @@ def names_of(values: dict[str, np.ndarray], where: str) -> list[str] | None:
         return [n.decode() if isinstance(n, bytes) else n for n in names.tolist()]
     except UnicodeDecodeError:
         raise UserError(f"{where}: class_names is not UTF-8 text") from None
+
+
+def read_labelled(path: Path) -> Raw:
+    """The training images and labels of an .npz file."""
+    where = f"npz:{path}"
+    if not path.is_file():
+        raise UserError(f"{where} is not a file; give an .npz with x_train and y_train")
+    values = load_arrays(path, where)
+    if missing := [key for key in ("x_train", "y_train") if key not in values]:
+        raise UserError(f"{where} lacks {', '.join(missing)}; an audit needs x_train and y_train")
+    images = channels_first(values["x_train"], f"{where}: x_train")
+    labels = values["y_train"]
+    if labels.ndim != 1 or labels.dtype.kind not in "iu" or len(labels) != len(images):
+        raise UserError(f"{where}: y_train is {labels.dtype} of shape {labels.shape}; expected {len(images)} integers")
+    names = names_of(values, where)
+    classes = None if names is None else tuple(names)
+    return Raw(numbered(len(images)), labels.astype(np.int64), list(images), classes)

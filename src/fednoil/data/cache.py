@@ -34,12 +34,12 @@ def cache_dir() -> Path | None:
         return None
 
 
-def entry(name: str, files: Files) -> Path | None:
-    """Where the decoded form of these files is kept: the name follows their paths, sizes and times."""
+def entry(key: str, files: Files) -> Path | None:
+    """Where the decoded form of these files is kept: by the source's `key` and the files' paths, sizes and times."""
     folder = cache_dir()
     if folder is None:
         return None
-    content = hashlib.sha256(f"{_VERSION}\0{name}".encode("utf-8", "surrogateescape"))
+    content = hashlib.sha256(f"{_VERSION}\0{key}".encode("utf-8", "surrogateescape"))
     try:
         for path in files.paths:
             stat = path.stat()
@@ -47,7 +47,7 @@ def entry(name: str, files: Files) -> Path | None:
             content.update(line.encode("utf-8", "surrogateescape"))
     except OSError:
         return None
-    place = hashlib.sha256(f"{name}\0{files.where.resolve()}".encode("utf-8", "surrogateescape"))
+    place = hashlib.sha256(f"{key}\0{files.where.resolve()}".encode("utf-8", "surrogateescape"))
     return folder / f"{place.hexdigest()[:12]}-{content.hexdigest()[:24]}.npz"
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from fednoil.data import parquet
+from fednoil.data.base import Known
 from fednoil.data.decoded import Decoded, Files, assemble
 from fednoil.data.restricted import load_dict
 from fednoil.errors import UserError
@@ -73,6 +74,23 @@ CIFAR100 = Layout(
     parquet_label="fine_label",
     class_names=CIFAR100_CLASSES,
 )
+
+
+class Cifar10(Known):
+    normalisation = ((0.4914, 0.4822, 0.4465), (0.2471, 0.2435, 0.2616))
+    description = "CIFAR-10, 50,000 + 10,000 colour images 32×32, 10 classes"
+    how = "put the official cifar-10-python.tar.gz (or train-*, test-*.parquet) into the data folder"
+    layout = CIFAR10
+
+    def find(self, place: Path) -> Files | None:
+        return find(self.layout, place)
+
+
+class Cifar100(Cifar10):
+    normalisation = ((0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761))
+    description = "CIFAR-100, 50,000 + 10,000 colour images 32×32, 100 classes"
+    how = "put the official cifar-100-python.tar.gz (or train-*, test-*.parquet) into the data folder"
+    layout = CIFAR100
 
 
 def find(layout: Layout, place: Path) -> Files | None:

@@ -7,14 +7,31 @@ from pathlib import Path
 
 import numpy as np
 
+from fednoil.data.base import PathSource
 from fednoil.data.decoded import Decoded, Files, assemble
 from fednoil.data.images import Encoded, decode
+from fednoil.data.raw import Raw, is_text, readable
 from fednoil.errors import UserError
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".pgm", ".ppm")
 _IGNORED = ("thumbs.db", "desktop.ini")
 
 Classes = dict[str, list[Path]]
+
+
+class Folder(PathSource):
+    how = "pictures in train/<class>/ and test/<class>/"
+    description = "your own pictures"
+
+    def find(self, path: Path) -> Files:
+        return find(path)
+
+    def labelled(self) -> Raw:
+        return read_labelled(self.path)
+
+    def row_names(self, count: int) -> list[str]:
+        files = self.files()
+        return [readable(path.relative_to(files.where).as_posix()) for path in files.paths[:count]]
 
 
 def find(root: Path) -> Files:
@@ -111,3 +128,48 @@ def _read(root: Path, train: Classes, test: Classes) -> Decoded:
     labels = [np.array([number[name] for name in c for _ in c[name]], np.int64) for c in (train, test)]
     images = decode(*pictures)
     return assemble(f"folder:{root}", (images[0], labels[0]), (images[1], labels[1]), tuple(train))
+
+
+def read_labelled(root: Path) -> Raw:
+    """<class>/<image files> in `root`, or in its folder `train`."""
+    if not root.is_dir():
+        raise UserError(f"folder:{root} is not a folder; expected <class>/<image files> in it")
+    top = classes_in(root)
+    items, labels, pictures, skipped, notices = [], [], [], [], []
+    names: list[str] = []
+    for folder in visible(top):
+        if not folder.is_dir():
+            skipped.append((_item(folder, root), "is not in a class folder"))
+            continue
+        if name_of(folder) in names:
+            raise UserError(f"{folder}: two folders are called '{name_of(folder)}'; merge them")
+        files = visible(folder)
+        if not files:
+            notices.append(f"the class folder '{readable(name_of(folder))}' is empty")
+            continue
+        names.append(name_of(folder))
+        for path in files:
+            item = _item(path, root)
+            if not is_picture(path):
+                skipped.append((item, _no_picture(path)))
+            elif not is_text(path.relative_to(root).as_posix()):
+                skipped.append((item, "has a name that is not UTF-8; rename it"))
+            else:
+                items.append(item)
+                labels.append(len(names) - 1)
+                pictures.append(Encoded(item, path))
+    return Raw(items, np.array(labels, np.int64), pictures, tuple(names), skipped, notices)
+
+
+def _no_picture(path: Path) -> str:
+    """Why something in a class folder is not a picture."""
+    if path.is_dir():
+        return "is a folder in a class folder"
+    if path.suffix.lower() in SUFFIXES:
+        return "is a link to nothing, or no file"
+    return f"is not an image file ({', '.join(SUFFIXES)})"
+
+
+def _item(path: Path, root: Path) -> str:
+    """The path below the data's root."""
+    return readable(path.relative_to(root).as_posix())

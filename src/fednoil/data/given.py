@@ -12,11 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from fednoil.data.dataset import Dataset, Split
+from fednoil.data.elsewhere import ARRAYS
 from fednoil.errors import UserError
 from fednoil.files import write_bytes
-
-ARRAYS = "arrays"
-"""The `data.name` of a run on such data."""
 
 FILE = "data.npz"
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fednoil.data.base import Known, Normalisation
 from fednoil.data.decoded import Decoded, Files, assemble, channels_first
 from fednoil.errors import UserError
 
@@ -28,6 +29,8 @@ CLASS_NAMES = (
     "Bag",
     "Ankle boot",
 )
+FASHION_NORMALISATION: Normalisation = ((0.2860,), (0.3530,))
+DEBIAN = Path("/usr/share/datasets/fashion-mnist")
 FILES = (
     "train-images-idx3-ubyte",
     "train-labels-idx1-ubyte",
@@ -36,6 +39,16 @@ FILES = (
 )
 _UBYTE = 8
 _GZIP_MAGIC = b"\x1f\x8b"
+
+
+class FashionMnist(Known):
+    normalisation = FASHION_NORMALISATION
+    description = "Fashion-MNIST, 60,000 + 10,000 grey images 28×28, 10 classes"
+    how = "install Debian's dataset-fashion-mnist or put the four *-ubyte.gz files into the data folder"
+    usual = (DEBIAN,)
+
+    def find(self, place: Path) -> Files | None:
+        return find(place)
 
 
 def find(folder: Path) -> Files | None:

@@ -17,8 +17,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fednoil.columns import to_numbers
+from fednoil.data.base import PathSource
 from fednoil.data.decoded import Decoded, Files, assemble
 from fednoil.data.images import Encoded, decode
+from fednoil.data.raw import Raw, numbered
 from fednoil.errors import UserError
 
 IMAGE_COLUMNS = ("img", "image")
@@ -33,6 +35,17 @@ class Shard:
     path: Path
     column: str
     labels: np.ndarray
+
+
+class Parquet(PathSource):
+    how = "train*.parquet and test*.parquet with images and labels"
+    description = "your own image shards"
+
+    def find(self, path: Path) -> Files:
+        return find(path)
+
+    def labelled(self) -> Raw:
+        return read_labelled(self.path)
 
 
 def shards(folder: Path, split: str) -> tuple[Path, ...]:
@@ -162,3 +175,15 @@ def integer_labels(path: Path, table: pa.Table) -> np.ndarray:
         return to_numbers(column)
     except OverflowError as error:
         raise UserError(f"{path}: column '{table.column_names[1]}' has no labels: {error}; use 0, 1, 2, …") from None
+
+
+def read_labelled(path: Path) -> Raw:
+    """One file, or the files train*.parquet of a folder."""
+    files = training_files(path)
+    tables = {file: read_table(file, LABEL_COLUMNS) for file in files}
+    stored = {names for table in tables.values() if (names := names_in(table.schema)) is not None}
+    if len(stored) > 1:
+        raise UserError(f"parquet:{path}: the shards' class names differ; all shards must be of one dataset")
+    pictures = [picture for file, table in tables.items() for picture in encoded(file, table, whole=False)]
+    labels = np.concatenate([integer_labels(file, table) for file, table in tables.items()])
+    return Raw(numbered(len(pictures)), labels.astype(np.int64), pictures, next(iter(stored), None))

@@ -1,124 +1,115 @@
-"""The table of known datasets, where each is searched, and the prefixes for the user's own data."""
+"""Every source of images by name: one file and one line in the table below for each."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from fednoil.data import arrays, cifar, folder, idx, parquet
-from fednoil.data.decoded import Files
-from fednoil.data.given import ARRAYS
+from fednoil.data.arrays import Mini, Npz
+from fednoil.data.base import DataConfig, Source
+from fednoil.data.cifar import Cifar10, Cifar100
+from fednoil.data.elsewhere import ARRAYS, SITES, Arrays, Sites
+from fednoil.data.folder import Folder
+from fednoil.data.idx import FashionMnist
+from fednoil.data.parquet import Parquet
 from fednoil.errors import UserError, nearest
+from fednoil.plugins import Axis
 
-MINI = "fashion-mnist-mini"
-SITES = "sites"
-DEBIAN_FASHION = Path("/usr/share/datasets/fashion-mnist")
-
-Normalisation = tuple[tuple[float, ...], tuple[float, ...]]
-FASHION_NORMALISATION: Normalisation = ((0.2860,), (0.3530,))
-
-
-@dataclass(frozen=True)
-class Known:
-    """A dataset with a name: how it is found in a folder, how to get it, its usual mean and std."""
-
-    find: Callable[[Path], Files | None]
-    normalisation: Normalisation
-    description: str
-    how: str
-    elsewhere: tuple[Path, ...] = ()
-
-
-KNOWN: dict[str, Known] = {
-    "fashion-mnist": Known(
-        find=idx.find,
-        normalisation=FASHION_NORMALISATION,
-        description="Fashion-MNIST, 60,000 + 10,000 grey images 28×28, 10 classes",
-        how="install Debian's dataset-fashion-mnist or put the four *-ubyte.gz files into the data folder",
-        elsewhere=(DEBIAN_FASHION,),
-    ),
-    "cifar10": Known(
-        find=lambda place: cifar.find(cifar.CIFAR10, place),
-        normalisation=((0.4914, 0.4822, 0.4465), (0.2471, 0.2435, 0.2616)),
-        description="CIFAR-10, 50,000 + 10,000 colour images 32×32, 10 classes",
-        how="put the official cifar-10-python.tar.gz (or train-*, test-*.parquet) into the data folder",
-    ),
-    "cifar100": Known(
-        find=lambda place: cifar.find(cifar.CIFAR100, place),
-        normalisation=((0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)),
-        description="CIFAR-100, 50,000 + 10,000 colour images 32×32, 100 classes",
-        how="put the official cifar-100-python.tar.gz (or train-*, test-*.parquet) into the data folder",
-    ),
+SOURCES: dict[str, type[Source]] = {
+    "fashion-mnist-mini": Mini,
+    "fashion-mnist": FashionMnist,
+    "cifar10": Cifar10,
+    "cifar100": Cifar100,
+    "folder": Folder,
+    "npz": Npz,
+    "parquet": Parquet,
+    SITES: Sites,
+    ARRAYS: Arrays,
 }
 
-OWN: dict[str, Callable[[Path], Files]] = {
-    "folder": folder.find,
-    "npz": arrays.find,
-    "parquet": parquet.find,
-}
-OWN_FORMS: dict[str, str] = {
-    "folder:PATH": "pictures in train/<class>/ and test/<class>/",
-    "npz:FILE": "arrays x_train, y_train, x_test, y_test",
-    "parquet:PATH": "train*.parquet and test*.parquet with images and labels",
-}
+
+class _Sources(Axis[Source]):
+    """A name may have a path after its word, and the words of the table come before import paths."""
+
+    def is_own(self, name: str) -> bool:
+        return ":" in name and name.partition(":")[0] not in self.table
+
+    def find(self, name: str) -> type[Source]:
+        word, colon, _ = name.partition(":")
+        if word in self.table and (not colon or self.table[word].takes):
+            return self.table[word]
+        if word in self.table or not colon:
+            raise self._unknown(name)
+        try:
+            return super().find(name)
+        except UserError as error:
+            if isinstance(error.__cause__, ModuleNotFoundError) and error.__cause__.name == word:
+                raise self._unknown(name) from None
+            raise
+
+    def names(self) -> list[str]:
+        return [f"{word}:{cls.takes}" if cls.takes else word for word, cls in self.table.items()]
+
+    def _unknown(self, name: str) -> UserError:
+        listed = [word for word, cls in self.table.items() if not cls.takes and not cls.elsewhere]
+        return UserError(
+            f"data.name = '{name}' is unknown; choose {', '.join(listed)} or your own {', '.join(forms())} or "
+            f"package.module:Class{nearest(name, [*listed, *forms()])}"
+        )
+
+
+AXIS = _Sources("data", Source, SOURCES, default="fashion-mnist-mini")
+
+
+def forms() -> list[str]:
+    """How data at a path are named: `folder:PATH`, …"""
+    return [f"{word}:{cls.takes}" for word, cls in SOURCES.items() if cls.takes]
 
 
 def is_own(name: str) -> bool:
-    """Whether `data.name` points at the user's own data (folder:, npz:, parquet:, that of a federation's sites, or
-    given by a program)."""
-    prefix, colon, _ = name.partition(":")
-    return (bool(colon) and prefix in OWN) or name in (SITES, ARRAYS)
+    """Whether `data.name` means the user's data, of whose labels nobody knows whether they are right."""
+    return AXIS.find(name).own
 
 
-def places(name: str, data_dir: Path | None) -> list[Path]:
-    """The folders in which a known dataset is searched, in order."""
-    roots = [data_dir] if data_dir is not None else []
-    if variable := os.environ.get("FEDNOIL_DATA"):
-        roots.append(Path(variable))
-    return [place for root in roots for place in (root, root / name)] + list(KNOWN[name].elsewhere)
+def open_source(data: DataConfig | str, data_dir: Path | None = None) -> Source:
+    """The source that a section or a name means; nothing is read."""
+    name = data if isinstance(data, str) else data.name
+    config = AXIS.config(name)(name=name) if isinstance(data, str) else data  # pyright: ignore[reportCallIssue]
+    return AXIS.find(name)(config, data_dir)
 
 
-def search(name: str, data_dir: Path | None) -> Files | None:
-    """The first place that holds the dataset; one that holds part of it is reported, unless another is complete."""
-    partial: UserError | None = None
-    for place in places(name, data_dir):
+def open_own(name: str) -> Source:
+    """The user's own data, as `--data` gives them."""
+    word, _, path = name.partition(":")
+    if not path.strip() or (word in SOURCES and not SOURCES[word].takes):
+        raise UserError(f"--data '{name}' must be {', '.join(forms())} or your own package.module:Class")
+    return open_source(name)
+
+
+@dataclass(frozen=True)
+class SourceStatus:
+    """A source: whether it is on this machine (None: it is the user's own), where, how to get it, and what it is."""
+
+    name: str
+    found: bool | None
+    where: str
+    how: str
+    description: str
+
+
+def catalogue(data_dir: Path | None = None) -> list[SourceStatus]:
+    """Every source that can be named, and whether and where it was found; nothing is decoded."""
+    rows = []
+    for word, cls in SOURCES.items():
+        if cls.elsewhere:
+            continue
+        if cls.takes:
+            rows.append(SourceStatus(f"{word}:{cls.takes}", None, "", cls.how, cls.description))
+            continue
         try:
-            if found := KNOWN[name].find(place):
-                return found
+            where = open_source(word, data_dir).where()
+            found = bool(where)
         except UserError as error:
-            partial = partial or error
-        except OSError as error:
-            partial = partial or UserError(f"data.name = '{name}': {place} can't be read ({error.strerror})")
-    if partial is not None:
-        raise partial
-    return None
-
-
-def locate(name: str, data_dir: Path | None) -> Files:
-    """The files behind any `data.name` but the embedded one."""
-    if is_own(name):
-        prefix, _, path = name.partition(":")
-        if not path.strip():
-            raise UserError(f"data.name = '{name}' has no path; write {prefix}:PATH")
-        try:
-            return OWN[prefix](Path(path).expanduser())
-        except (OSError, RuntimeError) as error:  # no permission, too long a name, no such ~user
-            raise UserError(f"data.name = '{name}' can't be read ({error})") from error
-    if name not in KNOWN:
-        known = [MINI, *KNOWN]
-        raise UserError(
-            f"data.name = '{name}' is unknown; choose {', '.join(known)} or your own {', '.join(OWN_FORMS)}"
-            + nearest(name, [*known, *OWN_FORMS])
-        )
-    if data_dir is not None and not data_dir.is_dir():
-        raise UserError(f"the data folder {data_dir} (--data-dir) does not exist")
-    found = search(name, data_dir)
-    if found is None:
-        looked = ", ".join(str(place) for place in places(name, data_dir)) or "no folder was given"
-        raise UserError(
-            f"data.name = '{name}' was not found (looked in: {looked}); {KNOWN[name].how}"
-            " (--data-dir or $FEDNOIL_DATA)",
-        )
-    return found
+            found, where = False, str(error)
+        rows.append(SourceStatus(word, found, where, cls.how, cls.description))
+    return rows

@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from fednoil.audit import run_audit
 from fednoil.config import Config, load_config
 from fednoil.config.axes import own_code
-from fednoil.data import SITES, DataConfig, Dataset, Split, load
+from fednoil.data import SITES, Dataset, Split, forms, load
 from fednoil.errors import UserError, nearest
 from fednoil.executors.base import HeldOut, Job, Result
 from fednoil.executors.local import Workbench
@@ -62,7 +62,8 @@ class NodeSettings:
                 raise UserError(f"--node-config: unknown key '{key}'; known: {', '.join(_KEYS)}{nearest(key, _KEYS)}")
         data, partition = values.get("data"), values.get("partition-id")
         if data is None and partition is None:
-            raise UserError('--node-config: set client-id="…" and data="folder:PATH" (or npz:, parquet:)')
+            known = " or ".join(f'data="{form}"' for form in forms())
+            raise UserError(f'--node-config: set client-id="…" and {known}')
         if data is not None and "client-id" not in values:
             raise UserError('--node-config: data without client-id; add client-id="a-name-that-stays"')
         client_id = str(values.get("client-id", f"client-{partition}"))
@@ -261,7 +262,7 @@ def whole(config_text: str, trust: tuple[str, ...]) -> Experiment:
 
 @lru_cache(maxsize=2)
 def _own_data(name: str) -> Dataset:
-    return load(DataConfig(name=name), site=True)
+    return load(name, site=True)
 
 
 @lru_cache(maxsize=2)

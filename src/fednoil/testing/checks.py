@@ -67,9 +67,9 @@ def check_server(server: str | type, *, learners: Iterable[str] = tuple(LEARNERS
         check_method({"name": _path(server), **keys}, {"name": learner, **LEARNER_KEYS.get(learner, {})})
 
 
-def check_method(server: dict[str, Any], learner: dict[str, Any]) -> None:
-    """Check one combination, given as the sections `server` and `learner` of a configuration."""
-    config = tiny_config(server, learner)
+def check_method(server: dict[str, Any], learner: dict[str, Any], sampling: dict[str, Any] | None = None) -> None:
+    """Check one combination, given as the sections of a configuration; without `sampling`, by score."""
+    config = tiny_config(server, learner, sampling)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # with tiny tensors more of them only wait for each other: 13 times the CPU time
     try:

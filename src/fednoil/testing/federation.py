@@ -70,10 +70,10 @@ def plain_model(image_shape: tuple[int, int, int], num_classes: int) -> nn.Modul
     return nn.Sequential(conv, nn.ReLU(), nn.Flatten(), nn.Linear(3 * height * width, num_classes))
 
 
-def tiny_config(server: dict[str, Any], learner: dict[str, Any]) -> Config:
+def tiny_config(server: dict[str, Any], learner: dict[str, Any], sampling: dict[str, Any] | None = None) -> Config:
     """Four clients of different sizes with half to four fifths of their labels wrong; three trained a round."""
     pools = server_class(str(server["name"])).pools  # then there is nobody to choose from
-    choice = {} if pools else {"name": "score", "fraction": 0.75}
+    choice = {} if pools else sampling or {"name": "score", "fraction": 0.75}
     return load_config(
         {
             "partition": {"kind": "dirichlet", "clients": 4, "min_size": 9, "beta": 2.0},

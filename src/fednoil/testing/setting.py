@@ -50,19 +50,19 @@ def check_partition(own: str | type, **keys: Any) -> None:
     """Check a partition, `my_module:MyPartition` or the class itself; `keys` are its own."""
     for case in _CASES:
         dataset = case.dataset()
-        config = load_config({"partition": {"kind": _path(own), "clients": case.clients, **keys}}).partition
+        config = load_config({"partition": {"kind": path_of(own), "clients": case.clients, **keys}}).partition
 
         def deal(seed: Seed, dataset: Dataset = dataset, config: Any = config) -> Arrays:
             return partition.partition(dataset.train.labels, dataset.num_classes, config, seed)
 
-        _check(deal, dataset, f"{_path(own)} {case}", varies=case.clients > 1)
+        _check(deal, dataset, f"{path_of(own)} {case}", varies=case.clients > 1)
 
 
 def check_noise_levels(own: str | type, **keys: Any) -> None:
     """Check levels of noise, `my_module:MyLevels` or the class itself; `keys` are its own."""
-    config = load_config({"noise": {"kind": "symmetric", "levels": _path(own), **keys}}).noise
+    config = load_config({"noise": {"kind": "symmetric", "levels": path_of(own), **keys}}).noise
     for sizes in ((50,) * 8, (30,), (10, 200, 40)):
-        where = f"{_path(own)} with {len(sizes)} clients"
+        where = f"{path_of(own)} with {len(sizes)} clients"
         _check(lambda seed, sizes=sizes: noise.levels_of(config, sizes, seed), None, where, varies=False)
 
 
@@ -70,9 +70,9 @@ def check_noise_kind(own: str | type, **keys: Any) -> None:
     """Check a kind of noise, `my_module:MyNoise` or the class itself; `keys` are its own."""
     levels = [0.0, 0.3, 0.5]
     for case in _CASES:
-        dataset, where = case.dataset(), f"{_path(own)} {case}"
+        dataset, where = case.dataset(), f"{path_of(own)} {case}"
         ratios = levels[-case.clients :]
-        config = load_config({"noise": {"ratios": ratios, **keys, "kind": _path(own)}}).noise
+        config = load_config({"noise": {"ratios": ratios, **keys, "kind": path_of(own)}}).noise
         parts = tuple(np.array_split(np.arange(len(dataset.train)), case.clients))
 
         def spoil(seed: Seed, dataset: Dataset = dataset, parts: Arrays = parts, config: Any = config) -> Arrays:
@@ -92,12 +92,8 @@ def _check(make: Callable[[Seed], Arrays], dataset: Dataset | None, where: str, 
     before = None if dataset is None else (dataset.train.images.copy(), dataset.train.labels.copy())
     results = []
     for number in (0, 1):
-        with _generators(number) as touched:
-            results.append(_refused(lambda: make(Seed(1)), where))
-            if touched():
-                raise NotConforming(
-                    f"{where}: uses a global random generator; draw from the one or the seed it is given"
-                )
+        with untouched_generators(number, where):
+            results.append(refused(lambda: make(Seed(1)), where))
     if not _same(*results):
         raise NotConforming(f"{where}: the same seed gives something else; keep nothing between two calls")
     if varies and all(_same(results[0], make(Seed(root))) for root in (2, 3, 4)):
@@ -137,7 +133,7 @@ def _check_level(kind: NoiseKind, client: NoisyClient, given: np.ndarray, where:
         raise NotConforming(f"{where}: {realised:.0%} of its labels are wrong, not about {expected:.0%}")
 
 
-def _refused(make: Callable[[], Any], where: str) -> Any:
+def refused(make: Callable[[], Any], where: str) -> Any:
     """What `make` gives; a refusal is what the check has found."""
     try:
         return make()
@@ -150,8 +146,8 @@ def _same(a: Arrays, b: Arrays) -> bool:
 
 
 @contextlib.contextmanager
-def _generators(number: int) -> Iterator[Callable[[], bool]]:
-    """The process's global random generators in a state of their own; gives whether anything has used them since."""
+def untouched_generators(number: int, where: str) -> Iterator[None]:
+    """The process's global random generators in a state of their own, which nobody may use meanwhile."""
     own, numpy_own = random.getstate(), np.random.get_state()  # noqa: NPY002 (the very generator that must not be used)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(number)
@@ -159,7 +155,11 @@ def _generators(number: int) -> Iterator[Callable[[], bool]]:
         random.seed(number)
         before = _state()
         try:
-            yield lambda: _state() != before
+            yield
+            if _state() != before:
+                raise NotConforming(
+                    f"{where}: uses a global random generator; draw from the one or the seed it is given"
+                )
         finally:
             random.setstate(own)
             np.random.set_state(numpy_own)  # noqa: NPY002
@@ -170,5 +170,5 @@ def _state() -> tuple[object, ...]:
     return torch.random.get_rng_state().tolist(), numbers["key"].tolist(), numbers["pos"], random.getstate()
 
 
-def _path(own: str | type) -> str:
+def path_of(own: str | type) -> str:
     return own if isinstance(own, str) else f"{own.__module__}:{own.__qualname__}"

@@ -1,0 +1,169 @@
+"""The contract of a data source: how it is named, found and read.
+
+A source is one class with its own keys. `data.name` names it by one word, or by a word and a path (`folder:PATH`), or
+as the user's own `package.module:Class`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from abc import ABC, abstractmethod
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from fednoil.data.decoded import Decoded, Files
+from fednoil.data.raw import Raw, numbered
+from fednoil.errors import UserError
+from fednoil.section import Section
+
+Normalisation = tuple[tuple[float, ...], tuple[float, ...]]
+Values = Annotated[tuple[float, ...], Field(min_length=1)]
+Positive = Annotated[float, Field(gt=0)]
+
+
+class DataConfig(Section):
+    """The keys every source has."""
+
+    name: str = Field(default="fashion-mnist-mini", description="which images")
+    mean: Values | None = Field(
+        default=None, description="of each channel, for pixels in 0..1; none: the dataset's"
+    )
+    std: Annotated[tuple[Positive, ...], Field(min_length=1)] | None = Field(
+        default=None, description="of each channel, for pixels in 0..1; none: the dataset's"
+    )
+    validation: float = Field(
+        default=0.0, ge=0, lt=1, description="share of each client's samples that is kept out of training"
+    )
+
+
+class Source(ABC):
+    """Where images and labels come from. A source of the user's own defines `read`; the rest is optional."""
+
+    Config: ClassVar[type[DataConfig]] = DataConfig
+    takes: ClassVar[str] = ""  # what follows its word and a colon in `data.name`: "PATH" or "FILE"; "": nothing
+    own: ClassVar[bool] = True  # the user's data: nobody knows whether the labels are right
+    cached: ClassVar[bool] = False  # a decoded copy on disk pays; it depends on `files` and the source's own keys
+    normalisation: ClassVar[Normalisation | None] = None  # mean and std a channel; None: of the training images
+    description: ClassVar[str] = ""
+    how: ClassVar[str] = ""  # to get it, or what to put there
+    elsewhere: ClassVar[str] = ""  # what the name means where it stands for data that aren't on this machine
+
+    def __init__(self, config: Any, data_dir: Path | None = None) -> None:
+        self.config, self.data_dir = config, data_dir
+
+    @abstractmethod
+    def read(self) -> Decoded:
+        """The images and labels; end in `fednoil.data.decoded.assemble`, which checks them."""
+
+    def files(self) -> Files | None:
+        """Where it lies and which files it depends on, found but not decoded; None: it depends on no file."""
+        return None
+
+    def where(self) -> str:
+        """Where it was found, for `fednoil data`; "" where it wasn't."""
+        return "inside the package"
+
+    def labelled(self) -> Raw:
+        """The training images one by one, for an audit, which lists what can't be read instead of refusing it."""
+        decoded = self.read()
+        images, labels = decoded.train.images, decoded.train.labels
+        return Raw(numbered(len(labels)), labels, list(images), decoded.class_names)
+
+    def row_names(self, count: int) -> list[str]:
+        """What the first `count` rows of the training set are called."""
+        return numbered(count)
+
+    def key(self) -> str:
+        """What a decoded copy depends on besides the files: the name, and the source's own keys if it has any."""
+        own = {k: v for k, v in self.config.model_dump(mode="json").items() if k not in DataConfig.model_fields}
+        return self.config.name + (json.dumps(own, sort_keys=True) if own else "")
+
+
+class PathSource(Source):
+    """Data at the path that `data.name` gives after a colon."""
+
+    takes = "PATH"
+    cached = True
+
+    @abstractmethod
+    def find(self, path: Path) -> Files:
+        """The files at `path`; whatever is wrong with them is one clear line."""
+
+    @property
+    def path(self) -> Path:
+        word, _, path = self.config.name.partition(":")
+        if not path.strip():
+            raise UserError(f"data.name = '{self.config.name}' has no path; write {word}:{self.takes}")
+        return Path(path).expanduser()
+
+    @cached_property
+    def _found(self) -> Files:
+        try:
+            return self.find(self.path)
+        except (OSError, RuntimeError) as error:  # no permission, too long a name, no such ~user
+            raise UserError(f"data.name = '{self.config.name}' can't be read ({error})") from error
+
+    def files(self) -> Files:
+        return self._found
+
+    def read(self) -> Decoded:
+        return self._found.read()
+
+
+class Known(Source):
+    """A dataset that everybody knows, searched in the data folders."""
+
+    own = False
+    cached = True
+    usual: ClassVar[tuple[Path, ...]] = ()  # where else it may lie, for example by a Debian package
+
+    @abstractmethod
+    def find(self, place: Path) -> Files | None:
+        """Its files in a folder; None: there are none."""
+
+    def places(self) -> list[Path]:
+        """The folders in which it is searched, in order."""
+        roots = [self.data_dir] if self.data_dir is not None else []
+        if variable := os.environ.get("FEDNOIL_DATA"):
+            roots.append(Path(variable))
+        return [place for root in roots for place in (root, root / self.config.name)] + list(self.usual)
+
+    def search(self) -> Files | None:
+        """The first place that holds it; one that holds part of it is reported, unless another is complete."""
+        partial: UserError | None = None
+        for place in self.places():
+            try:
+                if found := self.find(place):
+                    return found
+            except UserError as error:
+                partial = partial or error
+            except OSError as error:
+                partial = partial or UserError(
+                    f"data.name = '{self.config.name}': {place} can't be read ({error.strerror})"
+                )
+        if partial is not None:
+            raise partial
+        return None
+
+    def where(self) -> str:
+        found = self.search()
+        return "" if found is None else str(found.where)
+
+    def files(self) -> Files:
+        if self.data_dir is not None and not self.data_dir.is_dir():
+            raise UserError(f"the data folder {self.data_dir} (--data-dir) does not exist")
+        found = self.search()
+        if found is None:
+            looked = ", ".join(str(place) for place in self.places()) or "no folder was given"
+            raise UserError(
+                f"data.name = '{self.config.name}' was not found (looked in: {looked}); {self.how}"
+                " (--data-dir or $FEDNOIL_DATA)",
+            )
+        return found
+
+    def read(self) -> Decoded:
+        return self.files().read()
