@@ -29,9 +29,7 @@ class DataConfig(Section):
     """The keys every source has."""
 
     name: str = Field(default="fashion-mnist-mini", description="which images")
-    mean: Values | None = Field(
-        default=None, description="of each channel, for pixels in 0..1; none: the dataset's"
-    )
+    mean: Values | None = Field(default=None, description="of each channel, for pixels in 0..1; none: the dataset's")
     std: Annotated[tuple[Positive, ...], Field(min_length=1)] | None = Field(
         default=None, description="of each channel, for pixels in 0..1; none: the dataset's"
     )
