@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
 import pytest
+from conftest import fednoil
 from made_labels import dataset_of, true_labels
 
 from fednoil import metrics
@@ -239,6 +241,18 @@ def test_maps_that_are_shared_are_outvoted_and_others_are_not() -> None:
     for pair_map, lost in (("shared", 10), ("per_client", 0)):
         noisy, truth = spoilt(labels, 10, 20, kind="pair", pair_map=pair_map, ratios=[0.3, 0.5, 0.6, 0.8])
         assert len(metrics.outvoted(noisy, truth, 10)) == lost
+
+
+@pytest.mark.parametrize(("pair_map", "warned"), [("shared", True), ("per_client", False)])
+def test_a_run_warns_where_labels_mislead(tmp_path: Path, pair_map: str, warned: bool) -> None:
+    keys = {"noise.kind": "pair", "noise.ratios": "[0.7]", "noise.pair_map": pair_map, "train.rounds": 1}
+    small = {"schedule.epochs": 1, "schedule.extra_rounds": 0, "model.width": 2, "run.device": "cpu"}
+    sets = [part for key, value in (keys | small).items() for part in ("--set", f"{key}={value}")]
+    status, shown, _ = fednoil("run", "demo/fedavg", "--out", tmp_path / "run", *sets)
+    line = "warning: over all clients, 10 of 10 classes are mostly labelled as another one ('T-shirt/top' as 'Trouser')"
+    assert status == 0
+    assert (line in shown) == warned
+    assert ("warning" in shown) == warned
 
 
 @pytest.mark.parametrize(
