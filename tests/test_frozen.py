@@ -10,6 +10,7 @@ import pytest
 import torch
 from conftest import assert_same
 from loop_grid import LoopGrid, federate, partitions
+from made_models import Probe, part
 from test_stack import stacked
 from torch import nn
 
@@ -30,41 +31,13 @@ CPU = torch.device("cpu")
 HEAD = 4 * 16 + 4  # numbers of the only layer that trains
 
 
-class Probe(nn.Module):
-    """A frozen body, whose BatchNorm stays as it is, and a head."""
-
-    def __init__(self, num_classes: int) -> None:
-        super().__init__()
-        self.body = nn.Sequential(nn.Conv2d(1, 4, 3, stride=4), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten())
-        self.body.requires_grad_(False)
-        self.head = nn.Linear(16, num_classes)
-
-    def train(self, mode: bool = True) -> Probe:
-        super().train(mode)
-        self.body.eval()
-        return self
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.head(self.body(x))
-
-
-def probe(image_shape: tuple[int, int, int], num_classes: int) -> nn.Module:
-    return Probe(num_classes)
-
-
-def part(image_shape: tuple[int, int, int], num_classes: int) -> nn.Module:
-    """A frozen convolution before a BatchNorm that trains."""
-    conv = nn.Conv2d(1, 4, 3, stride=4).requires_grad_(False)
-    return nn.Sequential(conv, nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(16, num_classes))
-
-
 def frozen(image_shape: tuple[int, int, int], num_classes: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(64, num_classes)).requires_grad_(False)
 
 
 @pytest.fixture
 def probed(values: dict[str, Any]) -> dict[str, Any]:
-    return values | {"model": {"name": f"{__name__}:probe"}}
+    return values | {"model": {"name": "made_models:probe"}}
 
 
 def body_of(experiment: Experiment) -> dict[str, torch.Tensor]:
@@ -141,7 +114,7 @@ def test_it_is_in_the_model_file_and_in_no_checkpoint(probed: dict[str, Any], tm
     saved = [read_tensors(file) for file in (tmp_path / "whole" / "checkpoint").glob("*.safetensors")]
     assert {name for tensors in saved for name in tensors if "/" in name} == {"model/head.weight", "model/head.bias"}
     images = torch.from_numpy(experiment.setting.dataset.test.images)
-    loaded = load_model(tmp_path / "whole" / "model.safetensors", (f"{__name__}:probe",))
+    loaded = load_model(tmp_path / "whole" / "model.safetensors", ("made_models:probe",))
     right = loaded.probabilities(images).argmax(1).numpy() == experiment.setting.dataset.test.labels
     assert 100 * right.mean() == pytest.approx(RunFolder(tmp_path / "whole").records()[-1].test_accuracy)
 
@@ -158,7 +131,7 @@ def test_model_start_brings_the_frozen_part(probed: dict[str, Any], tmp_path: Pa
     with pytest.raises(KeyboardInterrupt):
         run(load_config(probed), tmp_path / "second", StopAfterTwo())
     other = tmp_path / "other"
-    probed_other = {**probed, "model": {"name": f"{__name__}:probe"}, "run": {**probed["run"], "seed": 7}}
+    probed_other = {**probed, "model": {"name": "made_models:probe"}, "run": {**probed["run"], "seed": 7}}
     run(load_config(probed_other), other, Silent())
     file.write_bytes((other / "model.safetensors").read_bytes())
     with pytest.raises(UserError, match="checkpoint of another experiment: frozen_hash"):
@@ -168,7 +141,7 @@ def test_model_start_brings_the_frozen_part(probed: dict[str, Any], tmp_path: Pa
 def trusting(folder: Path) -> dict[int, dict[str, Any]]:
     """Nodes that run the model of this file."""
     nodes = partitions(folder / "state")
-    return {number: {**node, "trust": f"{__name__}:probe"} for number, node in nodes.items()}
+    return {number: {**node, "trust": "made_models:probe"} for number, node in nodes.items()}
 
 
 def test_a_federation_sends_the_head_alone(probed: dict[str, Any], tmp_path: Path) -> None:

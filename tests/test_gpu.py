@@ -47,8 +47,8 @@ CASES: dict[str, dict[str, Any]] = {
     "falling-rates-of-two": {"learner": {"name": "dividemix", "warmup": 1}, "train": {"lr_rounds": "linear"}},
     "adamw": {"train": {"optimizer": "adamw", "lr": 0.002, "decay": "weights"}},
     "groups": {"train": {"decay": "weights"}},
-    "frozen": {"model": {"name": "test_frozen:part"}},
-    "frozen-norm": {"model": {"name": "test_frozen:probe"}, "train": {"optimizer": "adamw"}},
+    "frozen": {"model": {"name": "made_models:part"}},
+    "frozen-norm": {"model": {"name": "made_models:probe"}, "train": {"optimizer": "adamw"}},
     "group-norm": {"model": {"name": "test_gpu:gn_model"}, "learner": {"name": "fednoil", "frac": 0.4}},
     "average": {
         "model": {"name": "test_rounds:bn_model"},

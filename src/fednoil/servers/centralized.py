@@ -12,6 +12,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
+import torch
+
 from fednoil.learners.base import Client, Final, Learner, Nets, Role, Turn
 from fednoil.learners.capabilities import Wrapped
 from fednoil.plugins import About
@@ -39,13 +41,18 @@ class Continued(Wrapped):
 
     def final(self, nets: Nets, client: Client, state: Tensors, turn: Turn) -> Final:
         final = self.inner.final(nets, client, state, turn)
-        memories = {name: tensor.clone() for name, tensor in _memories(nets).items()}
+        memories = {n: t.clone(memory_format=torch.contiguous_format) for n, t in _memories(nets).items()}
         return replace(final, keep={**final.keep, **memories})
 
 
 def _memories(nets: Nets) -> Tensors:
-    """What the optimiser remembers of all networks."""
-    return {f"{part} of {name}": tensor for name, net in nets.items() for part, tensor in net.memory.items()}
+    """What the optimiser remembers of all networks, as views by parameter: the flat vectors are laid out by device."""
+    found: Tensors = {}
+    for name, net in nets.items():
+        for part, tensor in net.memory.items():
+            views = net.named(tensor) if tensor.shape == net.params.shape else {"": tensor}
+            found |= {f"{part} of {name}/{parameter}": view for parameter, view in views.items()}
+    return found
 
 
 class Centralized(Server):
