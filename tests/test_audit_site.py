@@ -326,7 +326,7 @@ def test_a_full_disk_is_told_with_what_helps(
         patch.setattr(files, "write_audit", full)
         error = refused(*words, "--out", tmp_path / "audit")
     assert "labels.parquet: No space left on device" in error
-    assert error.endswith("is not whole, make it again with --force\n")
+    assert error.endswith("is incomplete, make it again with --force\n")
     assert fednoil(*words, "--out", tmp_path / "audit", "--force")[0] == 0
     (tmp_path / "file").touch()
     assert refused(*words, "--out", tmp_path / "file" / "audit").endswith("audit: Not a directory\n")

@@ -113,7 +113,7 @@ def test_a_site_is_there_once_and_its_data_are_there(tmp_path: Path, monkeypatch
     monkeypatch.chdir(tmp_path)
     Path("x.npz").touch()  # what is in it the node finds out
     said = refused("federation", "up", "--site", "a=npz:x.npz", "--site", "a=npz:x.npz")
-    assert "--site a=npz:x.npz: 'a' is there twice" in said
+    assert "--site a=npz:x.npz: 'a' is given twice" in said
     said = refused("federation", "up", "--site", "a=npz:x.npz", "--site", "b=npz:y.npz")
     assert f"--site b=npz:y.npz: npz:{tmp_path}/y.npz is not a file" in said
     assert [path.name for path in tmp_path.iterdir()] == ["x.npz"]

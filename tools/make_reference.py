@@ -160,8 +160,11 @@ def methods() -> str:
     lines = [METHODS.rstrip()]
     for section in ("server", "learner"):
         lines += ["", f"## {section.capitalize()}s"]
+        seen: dict[str, str] = {}  # methods that share a file share its text
         for name, cls in AXES[section][0].table.items():
             about, text = cls.about, inspect.getdoc(inspect.getmodule(cls)) or ""
+            text = f"See [`{seen[text]}`](#{seen[text]})." if text in seen else text
+            seen.setdefault(text, name)
             kept = f"Keeps per client: {about.keeps}. Sends: {about.sends}."
             cost = f"Cost of a local update, FedAvg = 1: {about.cost}."
             lines += ["", f"### `{name}`", "", f"{about.title} ({about.paper}). {kept} {cost}", "", text]

@@ -17,19 +17,23 @@ if TYPE_CHECKING:
 
 
 def audit(
-    run: Annotated[Path | None, typer.Argument(metavar="[RUN]", help="A run folder; else --data and --model.")] = None,
-    client: Annotated[int | None, typer.Option("--client", metavar="K", help="Of a run, this client alone.")] = None,
+    run: Annotated[
+        Path | None, typer.Argument(metavar="[RUN]", help="A run folder; or give --data and --model.")
+    ] = None,
+    client: Annotated[
+        int | None, typer.Option("--client", metavar="K", help="Audit only this client of a run.")
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out", help="Folder for the results; else RUN/audit, RUN/audit-client-K, ./audit, or RUN/budget."
+            "--out", help="Folder for the results; default: RUN/audit, RUN/audit-client-K, ./audit, or RUN/budget."
         ),
     ] = None,
     data: Annotated[
         str | None, typer.Option("--data", metavar="SOURCE", help="folder:PATH, npz:FILE or parquet:PATH of one site.")
     ] = None,
     model: Annotated[
-        Path | None, typer.Option("--model", metavar="MODEL.safetensors", help="The model that looks at --data.")
+        Path | None, typer.Option("--model", metavar="MODEL.safetensors", help="The model to use on --data.")
     ] = None,
     method: Annotated[str, typer.Option("--method", help="channel, or cleanlab if that is installed.")] = "channel",
     resize: Annotated[bool, typer.Option("--resize", help="Scale images of --data to the model's size.")] = False,
@@ -37,10 +41,10 @@ def audit(
         bool, typer.Option("--skip-unknown", help="Leave out samples of classes that the model doesn't know.")
     ] = False,
     trust: Annotated[
-        list[str] | None, typer.Option("--trust", metavar="MODULE:NAME", help="Code of your own the model needs.")
+        list[str] | None, typer.Option("--trust", metavar="MODULE:NAME", help="Your own code that the model needs.")
     ] = None,
     data_dir: Annotated[
-        Path | None, typer.Option("--data-dir", help="Folder with datasets; else $FEDNOIL_DATA is searched.")
+        Path | None, typer.Option("--data-dir", help="Folder with datasets; default: $FEDNOIL_DATA.")
     ] = None,
     device: Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")] = "auto",
     budget: Annotated[
@@ -90,13 +94,13 @@ def audit(
         summary = run_audit(cases, folder, method)
     except OSError as error:
         half = folder.is_dir() and not (folder / files.SUMMARY).exists()
-        hint = f"; the audit in {folder} is not whole, make it again with --force" if half else ""
+        hint = f"; the audit in {folder} is incomplete, make it again with --force" if half else ""
         raise UserError(f"{error.filename or folder}: {error.strerror or error}{hint}") from error
     _show(summary, folder, as_json)
 
 
 def _check_budget(folder: Path, force: bool) -> None:
-    """Refuse to write over what took hours."""
+    """Refuse to overwrite what took hours."""
     from fednoil.audit.files import check_folder
 
     check_folder(folder)
@@ -160,13 +164,13 @@ def _check(
         missing = (
             "RUN, or --data and --model" if data is None and model is None else "--data" if data is None else "--model"
         )
-        raise UserError(f"give {missing}: a run folder, or a site's data and the model that looks at it")
+        raise UserError(f"give {missing}: a run folder, or a site's data and a model")
     if run is None and client is not None:
         raise UserError("--client is for a RUN; --data is one client's")
 
 
 def _check_source(run: Path | None, of_site: dict[str, Any], data_dir: Path | None) -> None:
-    """Refuse options that would be left unread."""
+    """Refuse options that would be ignored."""
     given = [name for name, value in of_site.items() if value]
     if run is not None and given:
         raise UserError(f"{given[0]} is for --data; a run's data and code are as it has used them")
@@ -218,7 +222,7 @@ def _show(summary: dict[str, Any], folder: Path, as_json: bool) -> None:
         error = summary["overall"]["ratio_error"]
         told = ", ".join(f"{_NAMES[name]} {value:.3f}" for name, value in quality.items())
         print(f"against true labels: {told}; noise ratios off by {100 * error['mean']:.1f} points on average")
-    print(f"wrote {folder}; open {folder / 'audit.html'} to look at the images and decide")
+    print(f"wrote {folder}; open {folder / 'audit.html'} to review the images")
 
 
 _BUDGET = "budget.csv"

@@ -25,8 +25,8 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-Folder = Annotated[Path, typer.Argument(metavar="[FOLDER]", help="The federation's folder; else ./federation.")]
-Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
+Folder = Annotated[Path, typer.Argument(metavar="[FOLDER]", help="The federation's folder; default: ./federation.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace existing files.")]
 HERE = Path("federation")
 
 
@@ -59,7 +59,7 @@ def keys(
     out: Annotated[Path, typer.Option("--out", help="Folder for the keys.")] = HERE / "keys",
     force: Force = False,
 ) -> None:
-    """Make key pairs with which SuperNodes prove who they are."""
+    """Make key pairs for SuperNodes to authenticate with."""
     from fednoil.flower.credentials import make_key
 
     for name in names:
@@ -89,7 +89,7 @@ def up(
     for text in site or []:
         name, data = _site(text)
         if name in nodes:
-            raise UserError(f"--site {text}: '{name}' is there twice; each site needs its own name")
+            raise UserError(f"--site {text}: '{name}' is given twice; each site needs its own name")
         nodes[name] = f'client-id="{name}" data={_quoted(data)} state={state}'
         _check_data(text, data)
     federation.up(nodes)
@@ -121,7 +121,7 @@ def status(
 @app.command()
 def run(
     source: Annotated[
-        str | None, typer.Argument(metavar="[PRESET|FILE.toml]", help="A preset's name or a TOML file; else demo.")
+        str | None, typer.Argument(metavar="[PRESET|FILE.toml]", help="A preset's name or a TOML file; default: demo.")
     ] = None,
     changes: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one key; may be repeated.")
@@ -132,10 +132,10 @@ def run(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", help="Folder for the results, where the SuperLink is; else runs/<preset>."),
+        typer.Option("--out", help="Folder for the results, on the SuperLink's machine; default: runs/<preset>."),
     ] = None,
     seed: Annotated[str | None, typer.Option("--seed", metavar="N", help="Same as --set run.seed=N.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out, or start it.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out, or start it.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Start over, replacing the run in --out.")] = False,
 ) -> None:
     """Run an experiment on a federation; it is recorded like any other run."""
@@ -146,7 +146,7 @@ def run(
     if resume and force:
         raise UserError("--resume and --force exclude each other: continue the run, or start over")
     own = [text.partition("=")[0].strip() for text in changes or []]
-    # A round of a federation is dear, and its server may be killed: every one is kept.
+    # A federation's rounds are expensive, and its server may be killed: every one is kept.
     each = [] if "run.checkpoint_every" in own else ["run.checkpoint_every=1"]
     made, target = resolve(source, [*(changes or []), *each], seed, None, out, resume)
     federation = Loopback(folder)

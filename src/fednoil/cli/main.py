@@ -43,9 +43,7 @@ app = typer.Typer(
 )
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
-DataDir = Annotated[
-    Path | None, typer.Option("--data-dir", help="Folder with datasets; else $FEDNOIL_DATA is searched.")
-]
+DataDir = Annotated[Path | None, typer.Option("--data-dir", help="Folder with datasets; default: $FEDNOIL_DATA.")]
 
 
 def _show_version(asked: bool) -> None:
@@ -66,14 +64,15 @@ def options(
 @app.command()
 def run(
     source: Annotated[
-        str | None, typer.Argument(metavar="[PRESET|FILE.toml]", help="A preset's name or a TOML file; else demo.")
+        str | None, typer.Argument(metavar="[PRESET|FILE.toml]", help="A preset's name or a TOML file; default: demo.")
     ] = None,
     changes: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one key; may be repeated.")
     ] = None,
     data_dir: DataDir = None,
     out: Annotated[
-        Path | None, typer.Option("--out", help="Folder for the results; else runs/<preset>, or runs/<preset>-seeds.")
+        Path | None,
+        typer.Option("--out", help="Folder for the results; default: runs/<preset>, or runs/<preset>-seeds."),
     ] = None,
     seed: Annotated[str | None, typer.Option("--seed", metavar="N", help="Same as --set run.seed=N.")] = None,
     seeds: Annotated[
@@ -82,7 +81,7 @@ def run(
     jobs: Annotated[int | None, typer.Option("--jobs", min=1, help="With --seeds: runs side by side.")] = None,
     device: Annotated[str | None, typer.Option("--device", help="auto, cpu or cuda.")] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the run in --out, or start it if there is none.")
+        bool, typer.Option("--resume", help="Continue the run in --out, or start it if there is none.")
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Start over, replacing the run in --out.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing.")] = False,
@@ -129,7 +128,7 @@ def run(
 @app.command()
 def presets(
     pattern: Annotated[
-        str, typer.Argument(help="List the names that contain this; * stands for anything. Else: what there is.")
+        str, typer.Argument(help="List the names that contain this; * stands for anything. Default: an overview.")
     ] = "",
     as_json: Json = False,
 ) -> None:
@@ -181,7 +180,7 @@ def predict(
     images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="Image files.")],
     resize: Annotated[bool, typer.Option("--resize", help="Scale images to the model's size.")] = False,
     trust: Annotated[
-        list[str] | None, typer.Option("--trust", metavar="MODULE:NAME", help="Code of your own the model needs.")
+        list[str] | None, typer.Option("--trust", metavar="MODULE:NAME", help="Your own code that the model needs.")
     ] = None,
     device: Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")] = "auto",
     as_json: Json = False,
@@ -211,7 +210,7 @@ def main() -> None:
         signal.signal(signal.SIGINT, _on_signal)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a name that the terminal can't show stops nothing
+            stream.reconfigure(errors="backslashreplace")  # a name that the terminal can't show is not an error
     warnings.formatwarning = _in_one_line
     status = _run_app()
     gc.freeze()  # else the end looks for garbage among all modules, for a fourth of the time of `import torch`
@@ -257,7 +256,7 @@ def _run_app() -> int:
         return _fail(f"{error.filename or 'writing'}: {error.strerror}{hint}")
     except Exception as error:
         if gpu_is_full(error):  # of read-only commands; a run itself says how to continue
-            return _fail(full_gpu(error, "wait until other programs have left it, or use --device cpu"))
+            return _fail(full_gpu(error, "wait until other programs have freed it, or use --device cpu"))
         # Wrong usage comes as the command-line library's own exceptions, of which only the shape is public.
         if not hasattr(error, "format_message"):
             raise

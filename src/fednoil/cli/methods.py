@@ -28,7 +28,7 @@ def methods(as_json: Annotated[bool, typer.Option("--json", help="Print JSON for
         details = "{paper}; keeps {keeps}; sends {sends}; cost\N{NO-BREAK SPACE}{cost}"
         details = details.format_map(row) if "paper" in row else ""
         groups.setdefault(row["key"], []).append((row["name"], [row["title"], details]))
-    print("Any choice goes with any other; your own is named as package.module:Class.")
+    print("Any choice works with any other; name your own as package.module:Class.")
     print("Listed are what a client keeps between rounds, what it sends, and the cost of")
     print("its work (FedAvg = 1).")
     show_list(groups)

@@ -15,19 +15,17 @@ def relabel(
     decisions: Annotated[
         Path, typer.Option("--decisions", metavar="FILE.csv", help="Decisions exported from the audit's page.")
     ],
-    out: Annotated[Path, typer.Option("--out", help="Where the copy goes; nothing may be there.")],
+    out: Annotated[Path, typer.Option("--out", help="Where the copy goes; must not exist.")],
     dataset: Annotated[
         str | None,
-        typer.Option("--dataset", metavar="NAME", help="What a manifest is about (data.name), outside a run's folder."),
+        typer.Option("--dataset", metavar="NAME", help="The data of a manifest (data.name), outside a run's folder."),
     ] = None,
     data_dir: Annotated[
-        Path | None, typer.Option("--data-dir", help="Folder with datasets; else $FEDNOIL_DATA is searched.")
+        Path | None, typer.Option("--data-dir", help="Folder with datasets; default: $FEDNOIL_DATA.")
     ] = None,
     model: Annotated[
         Path | None,
-        typer.Option(
-            "--model", metavar="MODEL.safetensors", help="What the audit was made with, if DATA have no names."
-        ),
+        typer.Option("--model", metavar="MODEL.safetensors", help="The audit's model, if DATA have no class names."),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and count, write nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,

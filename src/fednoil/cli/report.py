@@ -18,11 +18,11 @@ def report(
     markdown: Annotated[Path | None, typer.Option("--markdown", metavar="FILE", help="Tables as Markdown.")] = None,
     latex: Annotated[Path | None, typer.Option("--latex", metavar="FILE", help="Tables as LaTeX.")] = None,
     record: Annotated[
-        Path | None, typer.Option("--record", metavar="FILE", help="All runs as one small file, to be reported again.")
+        Path | None, typer.Option("--record", metavar="FILE", help="All runs as one small file, to report again.")
     ] = None,
     title: Annotated[str, typer.Option("--title", help="The page's title.")] = "FedNoiL: results",
 ) -> None:
-    """Compare runs with each other and those of the paper's cells with the paper; else the tables are printed."""
+    """Compare runs with each other, and those of the paper's cells with the paper; by default print the tables."""
     from fednoil.cli.results import show_results
     from fednoil.report.record import write_record
     from fednoil.report.results import load_results

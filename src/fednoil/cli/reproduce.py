@@ -31,7 +31,9 @@ def reproduce(
     method: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="A preset's method, or the paper's name of it.")
     ] = None,
-    seeds: Annotated[str | None, typer.Option("--seeds", metavar="0..4", help="Else 0..4, or 0..2 if small.")] = None,
+    seeds: Annotated[
+        str | None, typer.Option("--seeds", metavar="0..4", help="Default: 0..4, or 0..2 if small.")
+    ] = None,
     scale: Annotated[
         str, typer.Option("--scale", help="paper, or small: minutes on a CPU with the embedded data.")
     ] = "paper",
@@ -42,7 +44,8 @@ def reproduce(
         "runs/reproduce"
     ),
     jobs: Annotated[
-        int | None, typer.Option("--jobs", min=1, help="Runs side by side; else four on a GPU, one a core on a CPU.")
+        int | None,
+        typer.Option("--jobs", min=1, help="Runs side by side; default: four on a GPU, one per core on a CPU."),
     ] = None,
     ray: Annotated[
         str | None, typer.Option("--ray", metavar="auto|ADDRESS", help="Spread the runs over a Ray cluster.")

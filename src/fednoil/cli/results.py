@@ -1,4 +1,4 @@
-"""Results on the terminal: the tables, and what a study says of them."""
+"""Results on the terminal: the tables, and what a study adds."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Data that a program hands over instead of naming: `fednoil.run(data=...)`.
 
-A run folder keeps them as `data.npz`, so that it is as whole as one whose data have a name.
+A run folder keeps them as `data.npz`, so that it is as complete as one whose data have a name.
 """
 
 from __future__ import annotations

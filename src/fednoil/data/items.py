@@ -1,4 +1,4 @@
-"""A user's labelled images one by one, for an audit: what can't be used is listed and doesn't end it.
+"""A user's labelled images one by one, for an audit: what can't be used is listed and doesn't stop it.
 
 Training refuses data with a broken picture, because an image that silently vanishes spoils an experiment. An audit is
 how one finds such pictures, so here they are skipped, each with its reason.
@@ -103,7 +103,7 @@ def read_items(name: str, shape: Shape, *, resize: bool) -> Items:
 
 
 def _altered(seen: Sequence[_Seen], shape: Shape) -> list[str]:
-    """What was done to pictures before the model looked at them."""
+    """What was done to pictures before the model saw them."""
     channels, height, width = shape
     scaled = sum(one.size != (width, height) for one in seen)
     greyed = sum(one.colour for one in seen) if channels == 1 else 0

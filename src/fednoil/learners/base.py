@@ -1,6 +1,6 @@
 """The contract of a learner: how one client learns from its own data.
 
-What a learner of your own needs is `plan` and `step`; five more have a meaning of their own that suits most:
+Your own learner needs `plan` and `step`; the other five have defaults that suit most:
 
     roles    the networks that a client works with; by default one, `model`
     init     tensors for one turn, such as a threshold of this round
@@ -60,19 +60,19 @@ def chunks(count: int, pool: Tensor, views: int = 1) -> list[slice]:
 class LearnerConfig(Section):
     """The keys every learner has; a method adds its own."""
 
-    # Keys that a preset sets to fit its noise: a user's own data, whose noise nobody knows, have the defaults.
+    # Keys that a preset sets to fit its noise: a user's own data, whose noise is unknown, get the defaults.
     fits_noise: ClassVar[frozenset[str]] = frozenset()
 
     name: str = "erm"
 
     def lost_class_advice(self) -> str:
-        """What may help where a run ended without a right answer for some class, in a few words; "": nothing known."""
+        """What may help where a run ended without a correct answer for some class, in a few words, or ""."""
         return ""
 
 
 @dataclass(frozen=True)
 class Task:
-    """What a learner or server knows of the experiment besides its own settings."""
+    """What a learner or server knows about the experiment besides its own settings."""
 
     num_classes: int
     image_shape: tuple[int, int, int]

@@ -2,7 +2,7 @@
 
 Every epoch each network's losses are modelled by two Gaussians; the *other* network takes the samples of the lower one
 as labelled and the rest as unlabelled, refines and guesses labels, and trains on mixtures of images (MixMatch). As
-published but for: the paper's optimiser and batch of 32; λ_u = 25 everywhere (its authors' values by noise have presets
+published except: the paper's optimiser and batch of 32; λ_u = 25 everywhere (its authors' values by noise have presets
 of their own, `dividemix-tuned`); shifted views are filled by reflection, as all views here, not with zeros. In a
 federation both networks are shared and averaged, warm-up and the ramp of λ_u follow the round, and the two are scored
 together. A client whose labelled set has under two samples trains that epoch by cross-entropy; without unlabelled

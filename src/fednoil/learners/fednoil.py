@@ -2,12 +2,12 @@
 
 Once a round the received global model gives each sample's confidence in its given label. Every epoch a labelled
 set D^x is drawn by these confidences without replacement; the rest is the unlabelled set D^u, whose pseudo-labels
-come from the same global model and are trained on strong views where they are certain enough (FixMatch, Sohn
+come from the same global model and are trained on strong views where they are confident enough (FixMatch, Sohn
 et al., NeurIPS 2020). `fednoil.learners.two_sets` has the machinery.
 
-The paper leaves open and we read: an epoch goes through D^x once and through D^u beside it, ξ = 0.95, λ_u = 1, hard
-pseudo-labels from the mean of two weak views, weak views of D^x. `frac = "auto"` is ours: each client estimates its own
-share of clean labels.
+What the paper leaves open, in our reading: an epoch goes through D^x once and through D^u beside it, ξ = 0.95, λ_u = 1,
+hard pseudo-labels from the mean of two weak views, weak views of D^x. `frac = "auto"` is our addition: each client
+estimates its own share of clean labels.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""FedNoiL with ingredients of our own: what helps and stays simple.
+"""FedNoiL with our own additions: what helps and stays simple.
 
-D^x has as many samples as a client has clean labels (`frac = "auto"`). A tenth of the labels, never trained on, shows
-how many these are (`aside`), and there is no room for more: so D^x doesn't grow with the wrong labels that are learnt
-by heart. A client with few labels needs them all, and estimates by all.
+D^x has as many samples as a client has clean labels (`frac = "auto"`). A tenth of the labels, never trained on, is used
+to estimate how many these are (`aside`), and there is no room for more: so D^x doesn't grow with wrong labels that have
+been memorised. A client with few labels needs them all, and uses all of them for the estimate.
 
 `mix` mixes the images and labels of D^x in pairs (mixup, Zhang et al., ICLR 2018), which makes wrong labels harder to
-learn by heart. `draw` can see to it that a class which the model finds hard is not lost from D^x. `adjust` is for
+memorise. `draw` can make sure that a class which the model finds hard is not lost from D^x. `adjust` is for
 clients with different classes: the labelled loss is CE(z + log π, y), with π the frequencies of classes among the
 labels of the D^x that is drawn (logit adjustment, Menon et al., ICLR 2021; in a federation FedLC, Zhang et al., ICML
 2022), and tests, confidences and pseudo-labels use z alone. The averaged global model that goes with it in the presets
@@ -63,7 +63,7 @@ class FedNoilPlus(TwoSets):
     Config = FedNoilPlusConfig
     config: FedNoilPlusConfig  # pyright: ignore[reportIncompatibleVariableOverride]
     about = About(
-        title="FedNoiL with mixup, and a D^x of the size that labels set aside tell",
+        title="FedNoiL with mixup, and a D^x whose size is estimated on labels set aside",
         paper="this package",
         keeps="nothing",
         sends="model",
@@ -83,7 +83,7 @@ class FedNoilPlus(TwoSets):
         return {"client": 0, "class": count, "floor": int(_FLOOR * size + 0.5)}[self.config.draw]
 
     def clean_share(self, client: Client, state: Tensors) -> float:
-        """By the labels that are set aside, if some are: what was learnt by heart doesn't count."""
+        """By the labels that are set aside, if some are: what was memorised doesn't count."""
         aside = self.set_aside(len(client), client.labels.device)
         if len(aside):
             return calibrated_share(state["probabilities"][aside], client.labels[aside])

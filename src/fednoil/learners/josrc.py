@@ -1,9 +1,9 @@
 """Jo-SRC (Yao et al., CVPR 2021): a label is clean where it is close to the prediction in Jensen-Shannon divergence.
 
 A student learns from two views; samples that look clean keep their smoothed label, the others get the mean teacher's
-prediction where the views agree, and a nearly flat one where they don't. As published but for: the plain head of the
+prediction where the views agree, and a nearly flat one where they don't. As published except: the plain head of the
 study's models instead of an MLP; label smoothing 0.5 up to ten classes, because at 0.6 a wrong label that has been
-learnt by heart passes as clean; the paper's optimiser; shifted views are filled by reflection, not with zeros. In a
+memorised passes as clean; the paper's optimiser; shifted views are filled by reflection, not with zeros. In a
 federation the schedules follow the round, the teacher starts each turn as the received model, and the student alone is
 sent. A warm-up batch without a clean sample is skipped: neither weights nor momentum nor teacher move.
 

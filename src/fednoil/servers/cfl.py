@@ -1,10 +1,10 @@
 """Clustered federated learning (Sattler et al., 2019): split clients whose updates point in different directions.
 
-All clients begin in one cluster with one model. When a cluster's mean update has become small while a single one is
+All clients start in one cluster with one model. When a cluster's mean update has become small while a single one is
 still large, its members are split in two by the cosine similarity of their updates, so that the largest similarity
 across the cut is least (single linkage; the authors' code uses complete linkage). With partial
 participation, which the method leaves open, a cluster is judged by the last update of each member that has trained
-since the cluster came to be; members that have not go with the larger part. Within a cluster models are averaged by
+since the cluster was formed; members that have not go with the larger part. Within a cluster models are averaged by
 number of samples. Scored is the mean over all clients, by their samples, of their cluster's model; once there are
 several, the accuracy of the one with most clients is recorded beside it (`largest_cluster_accuracy`).
 """

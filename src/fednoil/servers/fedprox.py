@@ -1,6 +1,6 @@
 """FedProx (Li et al., MLSys 2020): FedAvg with (μ/2)‖w − w_global‖² in every local objective.
 
-The paper at hand gives no μ; 0.01 is our choice from FedProx's grid. Trainable parameters only; no stragglers.
+The FedNoiL paper gives no μ; 0.01 is our choice from FedProx's grid. Trainable parameters only; no stragglers.
 """
 
 from __future__ import annotations

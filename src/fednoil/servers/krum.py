@@ -2,7 +2,7 @@
 
 The score of client i is the sum of squared distances to its n − f − 2 nearest others, over trainable parameters of
 all networks together, so that two networks of one client stay together. The winner gives its whole state, BatchNorm
-statistics included. The paper at hand gives no f; we take 30 % of the updates, at most what 2f + 2 < n allows, which
+statistics included. The FedNoiL paper gives no f; we take 30 % of the updates, at most what 2f + 2 < n allows, which
 also holds when fewer updates arrive.
 """
 
