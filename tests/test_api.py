@@ -354,6 +354,18 @@ def test_ctrl_c_leaves_whole_rounds(reference: Path, toml: Path, out: str | None
     assert results(Path("cut"))["rounds.jsonl"] == results(reference)["rounds.jsonl"]
 
 
+def test_other_arrays_are_another_setting() -> None:
+    one = package.run("demo/fedavg", data=clients(), test=test_pair(), set=TINY)
+    same = package.run("demo/fedavg", data=clients(), test=test_pair(), set=TINY, seed=1)
+    other = package.run("demo/fedavg", data=clients()[::-1], test=test_pair(), set=TINY)
+    dealt = [*clients()[:2], tuple(np.concatenate(part) for part in zip(*clients()[2:], strict=True))]
+    names = [run.config.data.name for run in (one, same, other, package.run("demo", data=dealt, set=TINY))]
+    assert names[0] == names[1]
+    assert len(set(names)) == 3
+    assert "setting" in package.compare(one, other).table.columns
+    assert "setting" not in package.compare(one, same).table.columns
+
+
 def test_a_real_ctrl_c_is_heard(toml: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Pressed(Silent):
         def round(self, record: RoundRecord) -> None:
@@ -390,7 +402,7 @@ def test_ctrl_c_on_given_data_can_be_resumed_without_them() -> None:
     whole = package.run("demo/fedavg", data=clients(), test=test_pair(), set=TINY)
     assert again.history["train_loss"] == whole.history["train_loss"]
     other = [(x, y[::-1].copy()) for x, y in clients()]
-    with pytest.raises(package.UserError, match=r"checkpoint of another experiment.*or force=True to start over"):
+    with pytest.raises(package.UserError, match=r"data.name is 'arrays:\w{8}' there.*or force=True to start over"):
         package.run("demo/fedavg", data=other, test=test_pair(), set=TINY, out="cut", resume=True)
 
 

@@ -14,7 +14,8 @@ import torch
 
 from fednoil import metrics, rounds
 from fednoil.config.schema import Config
-from fednoil.data.given import ARRAYS, Given
+from fednoil.data.elsewhere import are_given
+from fednoil.data.given import Given
 from fednoil.errors import Diverged, UserError, full_gpu, gpu_is_full
 from fednoil.executors.base import Executor, Progress
 from fednoil.experiment import Experiment, make_executor, make_experiment, pick_device, pick_precision
@@ -86,7 +87,7 @@ class Simulation:
 
     def experiment(self, config: Config, out: Path | None, *, going_on: bool) -> Experiment:
         given = self.given
-        if given is None and config.data.name == ARRAYS and going_on and out is not None:
+        if given is None and are_given(config.data.name) and going_on and out is not None:
             given = Given.load(out)
         return make_experiment(config, self.data_dir, given)
 

@@ -20,6 +20,7 @@ from fednoil.api.words import in_python
 from fednoil.audit.cases import load_run
 from fednoil.config.loading import Values, load_config, read_toml
 from fednoil.config.schema import Config
+from fednoil.data.elsewhere import are_given
 from fednoil.errors import UserError
 from fednoil.executors.local import Workbench
 from fednoil.experiment import Experiment, pick_device
@@ -146,7 +147,7 @@ class Run:
 
     @property
     def _strings(self) -> bool:
-        given = self._played()[0].given if self._values.get("data", {}).get("name") == "arrays" else None
+        given = self._played()[0].given if are_given(self.config.data.name) else None
         return given is not None and given.strings
 
     @in_python

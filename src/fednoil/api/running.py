@@ -11,7 +11,7 @@ from fednoil.api.run import Run
 from fednoil.config.loading import Values, load_config, merge
 from fednoil.config.schema import Config
 from fednoil.config.source import origin_of, read_source, values_of
-from fednoil.data.given import ARRAYS, Given
+from fednoil.data.given import Given
 from fednoil.errors import UserError
 from fednoil.records.compare import method_name
 from fednoil.records.folder import RunFolder
@@ -162,8 +162,8 @@ def _with_given(base: Values, changes: Values, given: Given, own: bool) -> tuple
         raise UserError("true_labels= are those of labels as they are, and noise would change labels; give one of both")
     base = {section: dict(keys) for section, keys in base.items()}
     if own:
-        base.setdefault("data", {})["name"] = ARRAYS
-    changes = {**changes, "data": {**changes.get("data", {}), "name": ARRAYS}}
+        base.setdefault("data", {})["name"] = given.name
+    changes = {**changes, "data": {**changes.get("data", {}), "name": given.name}}
     if given.sizes:
         base.pop("partition", None)
         changes["partition"] = {"clients": len(given.sizes)}

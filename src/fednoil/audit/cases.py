@@ -16,7 +16,8 @@ import torch
 
 from fednoil import evidence
 from fednoil.config.loading import load_config
-from fednoil.data import ARRAYS, SITES, open_source
+from fednoil.data import SITES, open_source
+from fednoil.data.elsewhere import are_given
 from fednoil.data.folder import folder_name
 from fednoil.data.given import Given
 from fednoil.data.items import Items, read_items
@@ -153,7 +154,7 @@ def load_run(path: Path, data_dir: Path | None = None) -> tuple[Experiment, RunS
             f"{path} is a federation's run, whose labels stayed with the nodes; each node has its audit in its own "
             "folder, or makes one with --data and --model"
         )
-    given = Given.load(path) if config.data.name == ARRAYS else None
+    given = Given.load(path) if are_given(config.data.name) else None
     experiment = make_experiment(config, data_dir, given)
     checkpoints = Checkpoints(path / CHECKPOINT, hashes_of(experiment))
     if not checkpoints.exists():

@@ -17,7 +17,6 @@ from fednoil.data.sources import AXIS, SOURCES, SourceStatus, catalogue, forms, 
 from fednoil.errors import UserError
 
 __all__ = [
-    "ARRAYS",
     "AXIS",
     "SITES",
     "SOURCES",

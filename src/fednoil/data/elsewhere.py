@@ -9,7 +9,12 @@ from fednoil.errors import UserError
 
 SITES = "sites"
 ARRAYS = "arrays"
-"""The `data.name` of a run on data that a program gives."""
+"""The word in the `data.name` of a run on data that a program gives; a digest of them follows it."""
+
+
+def are_given(name: str) -> bool:
+    """Whether `data.name` stands for data that a program gives."""
+    return name.partition(":")[0] == ARRAYS
 
 
 class Elsewhere(Source):
@@ -24,4 +29,5 @@ class Sites(Elsewhere):
 
 
 class Arrays(Elsewhere):
+    takes = "DIGEST"
     elsewhere = "data that a program gives: fednoil.run(data=...) in Python"

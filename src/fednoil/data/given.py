@@ -5,8 +5,11 @@ A run folder keeps them as `data.npz`, so that it is as complete as one whose da
 
 from __future__ import annotations
 
+import hashlib
 import io
+import json
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +35,12 @@ class Given:
     names: tuple[str, ...] = ()
     true_labels: np.ndarray | None = None
     strings: bool = False
+
+    @cached_property
+    def name(self) -> str:
+        """The `data.name` of a run on them, which tells them from others: `arrays:` and a digest."""
+        who = json.dumps([self.dataset.hash, self.sizes, self.names])
+        return f"{ARRAYS}:{hashlib.sha256(who.encode()).hexdigest()[:8]}"
 
     def parts(self) -> tuple[np.ndarray, ...]:
         """The rows of each client."""

@@ -63,7 +63,7 @@ AXIS = _Sources("data", Source, SOURCES, default="fashion-mnist-mini")
 
 def forms() -> list[str]:
     """How data at a path are named: `folder:PATH`, …"""
-    return [f"{word}:{cls.takes}" for word, cls in SOURCES.items() if cls.takes]
+    return [f"{word}:{cls.takes}" for word, cls in SOURCES.items() if cls.takes and not cls.elsewhere]
 
 
 def is_own(name: str) -> bool:

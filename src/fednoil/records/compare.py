@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fednoil.data import ARRAYS, SITES
+from fednoil.data import SITES
+from fednoil.data.elsewhere import are_given
 from fednoil.records.folder import Roster
 
 
@@ -36,8 +37,8 @@ def setting_name(values: dict[str, Any], roster: Roster | None = None) -> str:
     """Data, partition and noise in a few words; of a federation's sites, which share none of these, how many."""
     if values.get("data", {}).get("name") == SITES:
         return "own data of " + (f"{len(roster.founders)} sites" if roster else "sites")
-    if values.get("data", {}).get("name") == ARRAYS:
-        return f"arrays, {values.get('partition', {}).get('clients', '?')} clients"
+    if are_given(str(name := values.get("data", {}).get("name"))):
+        return f"{name}, {values.get('partition', {}).get('clients', '?')} clients"
     noise = values.get("noise", {})
     kind, levels = noise.get("kind", "none"), noise.get("levels", "groups")
     if levels != "groups":
