@@ -13,7 +13,7 @@ from made_labels import true_labels
 from fednoil.config.loading import load_config, read_toml
 from fednoil.data import load
 from fednoil.manifest import read_manifest
-from fednoil.testing import check_learner, check_noise_kind, check_noise_levels, check_partition
+from fednoil.testing import check_learner, check_noise_kind, check_noise_levels, check_partition, check_source
 
 FILES = {
     "newcomer_noise.py": '''
@@ -64,6 +64,33 @@ class InTurn(Partition):
         return [order[(client + self.config.offset) % self.config.clients :: self.config.clients]
                 for client in range(self.config.clients)]
 ''',
+    "newcomer_data.py": '''
+import numpy as np
+
+from fednoil.data.base import DataConfig, Source
+from fednoil.data.decoded import assemble
+
+
+class StripesConfig(DataConfig):
+    size: int = 8
+
+
+class Stripes(Source):
+    """Five classes of images: a bright line in one of five rows, and noise."""
+
+    Config = StripesConfig
+    own = False
+
+    def read(self):
+        rng = np.random.default_rng(0)
+        splits = []
+        for count in (400, 100):
+            labels = np.arange(count) % 5
+            images = rng.integers(0, 100, (count, 1, self.config.size, self.config.size), dtype=np.uint8)
+            images[np.arange(count), 0, labels] = 200
+            splits.append((images, labels))
+        return assemble("stripes", *splits, [f"row {row}" for row in range(5)])
+''',
     "newcomer_learner.py": '''
 import torch
 
@@ -86,6 +113,8 @@ class Generalised(Erm):
 ''',
 }
 SET = {
+    "data.name": "newcomer_data:Stripes",
+    "data.size": 9,
     "noise.kind": "newcomer_noise:Bright",
     "noise.shift": 2,
     "noise.levels": "newcomer_noise:OneInTwo",
@@ -116,7 +145,8 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_each_file_passes_its_check(outside: Path) -> None:
-    check_noise_kind("newcomer_noise:Bright", shift=3)
+    check_source("newcomer_data:Stripes", size=12)
+    check_noise_kind("newcomer_noise:Bright", shift=1)
     check_noise_levels("newcomer_noise:OneInTwo")
     check_partition("newcomer_partition:InTurn", offset=1)
     check_learner("newcomer_learner:Generalised", servers=["fedavg"], power=0.5)
@@ -134,9 +164,9 @@ def test_the_command_runs_with_all_of_them(outside: Path) -> None:
     parts, labels, truth = read_manifest(
         outside / "run" / "noise.parquet", data.train.labels, data.num_classes, data.hash
     )
-    assert [len(part) for part in parts] == [750] * 4
-    steps = [(given - true) % 10 for given, true in zip(labels.given, true_labels(truth), strict=True)]
-    assert [np.count_nonzero(step) for step in steps] == [0, 300, 0, 300]
+    assert [len(part) for part in parts] == [100] * 4
+    steps = [(given - true) % 5 for given, true in zip(labels.given, true_labels(truth), strict=True)]
+    assert [np.count_nonzero(step) for step in steps] == [0, 40, 0, 40]
     assert set(np.concatenate(steps).tolist()) == {0, 2}
     assert fednoil("run", "--resume", "--out", "run", "--quiet") == (0, "", "")
     status, shown, err = fednoil("compare", "run", "--json")
