@@ -140,10 +140,10 @@ def tried(mutants: Sequence[Mutant], copies: Sequence[Path]) -> Iterator[tuple[M
 def main() -> int:
     """Try the mutants and print a line for each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="a word of the area, the text or the tests")
+    parser.add_argument("--only", nargs="*", default=[""], help="words, one of which is in the area, text or tests")
     parser.add_argument("--jobs", type=int, default=1, help="mutants side by side")
     options = parser.parse_args()
-    mutants = [m for m in read(LIST) if options.only in f"{m} {m.tests}"]
+    mutants = [m for m in read(LIST) if any(word in f"{m} {m.tests}" for word in options.only)]
     for name in SHARED:
         importlib.import_module(name)
     sys.dont_write_bytecode = True
