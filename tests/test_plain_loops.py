@@ -22,10 +22,11 @@ from torch import Tensor, nn
 
 from fednoil.augment import weak
 from fednoil.config import load_config
+from fednoil.executors import cuda
 from fednoil.executors.base import Job, Result
 from fednoil.executors.sequential import Sequential
 from fednoil.experiment import Experiment, make_executor, make_experiment
-from fednoil.learners.base import Client, Phase, Trainee, Turn
+from fednoil.learners.base import Client, Learner, Phase, Trainee, Turn
 
 CLASSES = 4
 
@@ -64,19 +65,20 @@ def turn_of(
     experiment = make_experiment(load_config(values))
     alone, phases = make_executor(experiment, torch.device("cpu")), []
     assert isinstance(alone, Sequential)
-    plan, plans = experiment.learner.plan, experiment.learner.plans
+    plan, plans = experiment.learner.plan, cuda.plans_of
 
-    def noting(trainees: Sequence[Trainee], epochs: range) -> list[list[Phase]]:
-        found = plans(trainees, epochs)
+    def noting(learner: Learner, trainees: Sequence[Trainee], epochs: range) -> list[list[Phase]]:
+        found = plans(learner, trainees, epochs)
         phases.extend(*(own for one, own in zip(trainees, found, strict=True) if one.client.id == client))
         return found
 
     turn = Turn(round_idx, experiment.schedule.epochs(round_idx), experiment.seed.child("round", round_idx))
     jobs = [Job(k, experiment.initial_model(), {}, turn) for k in range(experiment.setting.num_clients)]
     if executor_name == "stacked":
-        experiment.learner.plans = noting  # type: ignore[method-assign]
         executor = stacked(experiment, len(jobs))
-        result = next(r for r in executor.train(jobs) if r.client == client)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(cuda, "plans_of", noting)
+            result = next(r for r in executor.train(jobs) if r.client == client)
         assert (executor.alone, executor.reason) == (None, None)
     else:
         experiment.learner.plan = lambda *args: phases.extend(made := plan(*args)) or made  # type: ignore[method-assign]
