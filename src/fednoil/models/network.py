@@ -234,7 +234,6 @@ class Stack:
         # Each contiguous: batch_norm under vmap would change a copy of a strided running mean.
         self.others = {name: torch.stack([n.others[name] for n in networks]) for name in first.others}
         for row, network in enumerate(networks):
-            network.share(first.fixed)
             others = {name: tensor[row] for name, tensor in self.others.items()}
             memory = {name: tensor[row] for name, tensor in self.memory.items()}
             network.move(self.params[row], self.grads[row], memory, others)
