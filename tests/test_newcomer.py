@@ -13,7 +13,14 @@ from made_labels import true_labels
 from fednoil.config.loading import load_config, read_toml
 from fednoil.data import load
 from fednoil.manifest import read_manifest
-from fednoil.testing import check_learner, check_noise_kind, check_noise_levels, check_partition, check_source
+from fednoil.testing import (
+    check_learner,
+    check_noise_kind,
+    check_noise_levels,
+    check_partition,
+    check_sampling,
+    check_source,
+)
 
 FILES = {
     "newcomer_noise.py": '''
@@ -111,8 +118,19 @@ class Generalised(Erm):
         given = chances.gather(1, batch["labels"][:, None])[:, 0]
         return ((1 - given.clamp(min=1e-6) ** self.config.power) / self.config.power).mean()
 ''',
+    "newcomer_sampling.py": '''
+from fednoil.sampling.score import Score
+
+
+class Best(Score):
+    """The clients with the highest scores."""
+
+    def draw(self, shares, count, seed):
+        return sorted(range(len(shares)), key=lambda place: -shares[place])[:count]
+''',
 }
 SET = {
+    "sampling.name": "newcomer_sampling:Best",
     "data.name": "newcomer_data:Stripes",
     "data.size": 9,
     "noise.kind": "newcomer_noise:Bright",
@@ -149,6 +167,7 @@ def test_each_file_passes_its_check(outside: Path) -> None:
     check_noise_kind("newcomer_noise:Bright", shift=1)
     check_noise_levels("newcomer_noise:OneInTwo")
     check_partition("newcomer_partition:InTurn", offset=1)
+    check_sampling("newcomer_sampling:Best")
     check_learner("newcomer_learner:Generalised", servers=["fedavg"], power=0.5)
 
 

@@ -4,7 +4,8 @@ Each stage (data, partition, noise, …) and each method owns its section beside
 `fednoil.config` puts the sections together and turns what pydantic finds wrong into one clear line.
 """
 
-from typing import Any, get_args
+from collections.abc import Mapping
+from typing import Any, ClassVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
 
@@ -13,6 +14,14 @@ class Section(BaseModel):
     """A frozen group of settings; an unknown key is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    fitted: ClassVar[frozenset[str]] = frozenset()  # keys that a preset sets to fit its data, clients and noise
+    completes: ClassVar[Mapping[str, str]] = {}  # a key -> the key whose value it completes
+
+    @classmethod
+    def fits_data(cls) -> frozenset[str]:
+        """The keys that are dropped where a user's own data take the place of a preset's."""
+        return cls.fitted
 
     @field_validator("*", mode="before")
     @classmethod

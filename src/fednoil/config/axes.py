@@ -46,8 +46,12 @@ def validated(section: str, value: Any) -> Any:
 
 
 def outdated(section: str, old: dict[str, Any], changes: dict[str, Any]) -> set[str]:
-    """The keys in `old` that belong to what it names there, where `changes` name something else."""
-    gone: set[str] = set()
+    """The keys in `old` that belong to what it names there, where `changes` name something else, and those that
+    complete a key which `changes` set anew."""
+    if section not in AXES:
+        return set()
+    completed = section_model(section, old).completes
+    gone = {key for key, other in completed.items() if other in changes}
     for axis in AXES.get(section, ()):
         before = old.get(axis.key, axis.default)
         if changes.get(axis.key, before) != before:

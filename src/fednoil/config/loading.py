@@ -15,7 +15,6 @@ from fednoil.config.axes import AXES, named, outdated, owners, section_model
 from fednoil.config.schema import Config
 from fednoil.data import is_own
 from fednoil.errors import UserError, nearest
-from fednoil.learners.base import LearnerConfig
 
 Values = dict[str, Any]  # section -> key -> value
 
@@ -81,35 +80,21 @@ def _toml_value(value: Any, key: str) -> str:
 def merge(base: Values, changes: Values) -> Values:
     """Lay `changes` over a preset or file.
 
-    Where another method, model or noise is named, the keys that belonged to the old one are dropped. A change to the
-    user's own data drops the preset's noise, so that nobody's labels are changed unasked, and what was set to fit it or
-    the preset's clients.
+    Where another method, model or noise is named, the keys that belonged to the old one are dropped, and so is a key
+    that completes one which is set anew. Where the user's own data take the place of a preset's, what was set to fit
+    those is dropped, too: nobody's labels are changed unasked.
     """
     merged = {section: dict(keys) for section, keys in base.items()}
     for section, keys in changes.items():
         old = merged.get(section, {})
         gone = outdated(section, old, keys)
-        old = {k: v for k, v in old.items() if k not in gone}
-        if section == "schedule" and "epochs" in keys:
-            old.pop("extra_rounds", None)
-        merged[section] = {**old, **keys}
-    new_data = changes.get("data", {}).get("name")
-    if isinstance(new_data, str) and is_own(new_data) and new_data != base.get("data", {}).get("name"):
-        merged["noise"] = dict(changes.get("noise", {}))
-        merged["learner"] = _unfitted(merged.get("learner", {}), changes.get("learner", {}))
-        if "fraction" not in changes.get("sampling", {}):
-            merged.get("sampling", {}).pop("fraction", None)  # set for the preset's clients
-        merged["partition"] = {
-            k: v for k, v in merged.get("partition", {}).items() if k != "samples_per_client"
-        } | changes.get("partition", {})
+        merged[section] = {**{k: v for k, v in old.items() if k not in gone}, **keys}
+    name = changes.get("data", {}).get("name")
+    if isinstance(name, str) and name != base.get("data", {}).get("name") and is_own(name):
+        for section in AXES.keys() & merged.keys():
+            fitted = section_model(section, merged[section]).fits_data() - changes.get(section, {}).keys()
+            merged[section] = {k: v for k, v in merged[section].items() if k not in fitted}
     return merged
-
-
-def _unfitted(learner: Values, changes: Values) -> Values:
-    """The learner's keys without those that were set to fit the preset's noise."""
-    config = section_model("learner", learner)
-    fitted = config.fits_noise if issubclass(config, LearnerConfig) else frozenset[str]()
-    return {key: value for key, value in learner.items() if key not in fitted or key in changes}
 
 
 def load_config(values: Values) -> Config:

@@ -60,9 +60,6 @@ def chunks(count: int, pool: Tensor, views: int = 1) -> list[slice]:
 class LearnerConfig(Section):
     """The keys every learner has; a method adds its own."""
 
-    # Keys that a preset sets to fit its noise: a user's own data, whose noise is unknown, get the defaults.
-    fits_noise: ClassVar[frozenset[str]] = frozenset()
-
     name: str = "erm"
 
     def lost_class_advice(self) -> str:

@@ -31,7 +31,7 @@ Share = Annotated[float, Field(gt=0, le=1)]
 class TwoSetsConfig(LearnerConfig):
     """The keys of every learner with a D^x and a D^u."""
 
-    fits_noise = frozenset({"frac"})
+    fitted = frozenset({"frac"})
 
     temperature: float = Field(default=0.5, gt=0, description="τ of the confidences that draw D^x")
     frac: Share | Literal["auto"] | Annotated[tuple[Share, ...], Field(min_length=1)] = Field(

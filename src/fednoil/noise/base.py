@@ -24,6 +24,11 @@ Parts = tuple[np.ndarray, ...]  # of each client, indices of its samples
 class KindConfig(Section):
     """The keys every kind of noise has."""
 
+    @classmethod
+    def fits_data(cls) -> frozenset[str]:
+        """Nobody's labels are changed unasked."""
+        return frozenset(cls.model_fields)
+
     kind: str = Field(default="auto", description="which label becomes which")
 
 

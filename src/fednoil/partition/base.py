@@ -24,6 +24,8 @@ MAX_DRAWS = 2000
 class PartitionConfig(Section):
     """The keys every partition has."""
 
+    fitted = frozenset({"samples_per_client"})
+
     kind: str = Field(default="iid", description="how the training samples are dealt to the clients")
     clients: int = Field(default=20, ge=1, description="how many clients there are")
     samples_per_client: int | None = Field(

@@ -25,6 +25,8 @@ _SHARE = 0.3  # of more clients
 class SamplingConfig(Section):
     """The keys every sampling has."""
 
+    fitted = frozenset({"fraction"})
+
     name: str = "uniform"
     fraction: float | None = Field(
         default=None,

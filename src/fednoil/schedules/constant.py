@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -11,6 +12,8 @@ from fednoil.schedules.base import Schedule, ScheduleConfig, check_round
 
 
 class ConstantConfig(ScheduleConfig):
+    completes: ClassVar[Mapping[str, str]] = {"extra_rounds": "epochs"}
+
     name: Literal["constant"] = "constant"
     epochs: int = Field(default=30, ge=1, description="local epochs in every round")
     extra_rounds: int = Field(default=0, ge=0, description="first rounds that have one more epoch each")
