@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import importlib.util
+import re
 import struct
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -17,6 +19,7 @@ from fednoil.config import load_config
 from fednoil.data import DataConfig, Decoded, Source, assemble, catalogue, is_own, load, open_source
 from fednoil.data.idx import CLASS_NAMES, DEBIAN, FILES, FashionMnist, read_idx
 from fednoil.errors import UserError
+from fednoil.testing import check_source
 
 
 @pytest.fixture(autouse=True)
@@ -252,6 +255,18 @@ def test_a_source_of_the_users_own() -> None:
     assert data.name == f"{__name__}:Stripes"
     raw = open_source(f"{__name__}:Stripes").labelled()
     assert (raw.items[:2], raw.labels[:4].tolist()) == (["0", "1"], [0, 1, 2, 0])
+
+
+def test_the_source_of_the_page_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("sklearn")
+    page = (Path(__file__).parents[1] / "docs" / "data.md").read_text(encoding="utf-8")
+    (source,) = re.findall(r"```python\n# my_source\.py\n(.*?)```", page, flags=re.DOTALL)
+    (tmp_path / "my_source.py").write_text(source)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    check_source("my_source:Digits", test=500)
+    data = load(load_config({"data": {"name": "my_source:Digits"}}).data)
+    assert (len(data.train), len(data.test), data.image_shape, data.num_classes) == (1497, 300, (1, 8, 8), 10)
 
 
 def test_what_a_decoded_copy_depends_on(tmp_path: Path) -> None:

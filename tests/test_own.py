@@ -28,7 +28,7 @@ def test_the_page_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     sources = re.findall(r"```python\n# (\w+\.py)\n(.*?)```", PAGE, flags=re.DOTALL)
     assert [name for name, _ in sources] == [
         *("my_model.py", "my_learner.py", "my_server.py", "my_noise.py", "my_partition.py"),
-        "test_my_methods.py",
+        *("my_sampling.py", "my_schedule.py", "test_my_methods.py"),
     ]
     for name, text in sources:
         Path(name).write_text(text)
@@ -41,12 +41,13 @@ def test_the_page_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     for check in checks:
         check()
     commands = re.findall(r"^fednoil .*$", PAGE, flags=re.MULTILINE)
-    assert len(commands) == 5
+    assert len(commands) == 6
     for line in commands:
         args = line.split()[1:]
         if args[0] == "run":
             width = [] if "model.name" in line else ["--set", "model.width=2"]
-            args += [part for change in SMALL for part in ("--set", change)] + width + ["--force"]
+            small = SMALL if "schedule.name" not in line else ("train.rounds=2", "schedule.start=1", "run.device=cpu")
+            args += [part for change in small for part in ("--set", change)] + width + ["--force"]
         status, _, err = fednoil(*args)
         assert (status, err) == (0, ""), line
     learner = read_toml(Path("runs/demo-fedavg/config.toml"))["learner"]
