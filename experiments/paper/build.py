@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 from scipy.stats import ttest_ind_from_stats
 
 from fednoil.pages.marked import fill
+from fednoil.report.places import Place
 from fednoil.report.record import read_record, write_record
 from fednoil.report.results import Results, Row
 from fednoil.report.runs import Run, load_runs
@@ -86,13 +87,18 @@ def version(run: Run) -> str:
     return " ".join(filter(None, known))
 
 
-def within_chance(row: Row, paper: Printed) -> bool | None:
-    """Whether Welch's test on means and deviations can't tell ours from the paper's; None where one has no spread."""
+def within_chance(row: Row, paper: Printed) -> bool:
+    """Whether a row's accuracy can't be told from the paper's; never where one of them has no spread."""
     ours = row.figure("accuracy")
     assert ours is not None  # every run has an accuracy
-    if ours.std is None or ours.starred or paper.std is None:
-        return None
-    test = ttest_ind_from_stats(ours.mean, ours.std, len(row.runs), paper.mean, paper.std, PAPERS_SEEDS, False)
+    return not ours.starred and near(ours.mean, ours.std, len(row.runs), paper)
+
+
+def near(mean: float, std: float | None, count: int, paper: Printed) -> bool:
+    """Whether Welch's test on means and deviations can't tell ours from the paper's."""
+    if std is None or paper.std is None:
+        return False
+    test = ttest_ind_from_stats(mean, std, count, paper.mean, paper.std, PAPERS_SEEDS, False)
     return not float(test.pvalue) < CHANCE
 
 
@@ -156,25 +162,51 @@ def table(results: Results, dataset: str) -> str:
 
 def headline(results: Results) -> str:
     """FedNoiL(Logarithm) and FedAvg on Fashion-MNIST, next to the paper's FedNoiL."""
-    cells = Cells(results, "fashion-mnist")
-    head = ["Fashion-MNIST", "FedAvg: last (best) round", "FedNoiL", "FedNoiL, 4-pixel shifts", "paper's FedNoiL"]
+    cells, known = Cells(results, "fashion-mnist"), levels_known()
+    head = ["Fashion-MNIST", "FedAvg: last (best) round", "FedNoiL", "FedNoiL, 4-pixel shifts"]
+    head += ["FedNoiL, clients' noise levels known", "paper's FedNoiL"]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
-    for setting, noise in cells.columns():
+    for setting, noise in dict.fromkeys([*known, *cells.columns()]):
         ours = cells.rows.get((setting, noise, LOGARITHM, ()))
         average = cells.rows.get((setting, noise, "fedavg", ()))
         shifted = cells.rows.get((setting, noise, LOGARITHM, PAD_4))
-        if ours is None:
-            continue
+        found = known.get((setting, noise), [])
         plain = "–" if average is None else f"{average.last_round()} ({average.best_round()})"
-        paper = _paper(ours)
-        chance = "≈ " if paper and within_chance(ours, paper) else ""
-        known = [plain, _short(ours), "–" if shifted is None else _short(shifted), f"{chance}{paper or '–'}"]
-        lines.append(f"| {' | '.join([f'{setting}, {noise}', *known])} |")
+        printed = paper_value("1", Place("paper", "fashion-mnist", setting, noise, LOGARITHM), "accuracy")
+        shown = [plain, *("–" if row is None else _short(row, printed) for row in (ours, shifted))]
+        shown.append(_spread(found, printed))
+        name = f"{setting}, {noise}" if setting == "iid" else f"{setting} (β = 1), {noise}"
+        lines.append(f"| {' | '.join([name, *shown, str(printed or '–')])} |")
     return "\n".join(lines)
 
 
-def _short(row: Row) -> str:
-    return f"{row.figure('accuracy')} (n = {len(row.runs)})"
+def levels_known() -> dict[tuple[str, str], list[float]]:
+    """Final accuracies of runs whose D^x is as large as each client's noise allows, by setting and noise."""
+    found: dict[tuple[str, str], list[float]] = {}
+    with (HERE.parent / "readings/results.csv").open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            wanted = tuple(row[k] for k in _WHAT) == ("fashion-mnist", LOGARITHM, "total", "")
+            setting = {"iid": "iid", "non-iid-1": "non-iid"}.get(row["setting"])
+            if wanted and setting and row["rounds"] == row["planned"]:
+                found.setdefault((setting, row["noise"]), []).append(float(row["final"]))
+    order = [(s, n) for s in SETTINGS for n in NOISES]
+    return dict(sorted(found.items(), key=lambda item: order.index(item[0])))
+
+
+_WHAT = ("dataset", "method", "reading", "changes")
+
+
+def _spread(values: list[float], paper: Printed | None) -> str:
+    if not values:
+        return "–"
+    mean, std = float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else None
+    chance = " ≈" if paper and near(mean, std, len(values), paper) else ""
+    return f"{mean:.2f}{'' if std is None else f' ± {std:.2f}'} (n = {len(values)}){chance}"
+
+
+def _short(row: Row, paper: Printed | None) -> str:
+    chance = " ≈" if paper and within_chance(row, paper) else ""
+    return f"{row.figure('accuracy')} (n = {len(row.runs)}){chance}"
 
 
 def about(results: Results) -> str:

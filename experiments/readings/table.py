@@ -23,6 +23,7 @@ from scipy.stats import ttest_ind_from_stats
 from fednoil.pages.marked import fill
 
 HERE = Path(__file__).parent
+PAGE = HERE / "README.md"
 PAPER = next((HERE.parents[1] / "src/fednoil").rglob("tables.csv"))
 EACH = HERE.parent / "paper/results.parquet"
 KEY = ("dataset", "setting", "noise", "method", "reading", "changes", "seed")
@@ -72,7 +73,10 @@ def _text(value: Any) -> str:
 
 def read() -> list[Row]:
     path = HERE / "results.csv"
-    return list(csv.DictReader(path.open(newline="", encoding="utf-8"))) if path.is_file() else []
+    if not path.is_file():
+        return []
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
 
 
 def write(rows: Iterable[Row]) -> None:
@@ -84,7 +88,7 @@ def write(rows: Iterable[Row]) -> None:
 
 def printed() -> dict[tuple[str, ...], tuple[float, float]]:
     """The paper's means and deviations by table, dataset, setting, noise, method and metric."""
-    rows = csv.DictReader(PAPER.open(newline="", encoding="utf-8"))
+    rows = csv.DictReader(PAPER.read_text(encoding="utf-8").splitlines())
     return {
         (r["table"], r["dataset"], r["setting"], f"{r['noise']}-{r['mode']}", r["method"], r["metric"]): (
             float(r["mean"]),
@@ -197,6 +201,12 @@ def cifar(rows: list[Row]) -> str:
     return markdown(lines)
 
 
+def page(rows: list[Row]) -> str:
+    """The page with the tables of these rows."""
+    parts = {"accuracy": accuracies(rows), "labels": labels(rows)[0], "cifar": cifar(rows)}
+    return fill(PAGE.read_text(encoding="utf-8"), parts)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--commit", default="", help="of the version that made the runs, where they don't say")
@@ -207,9 +217,7 @@ def main() -> None:
         row = row_of(folder, options.commit)
         known[tuple(str(row[name]) for name in KEY)] = row
     write(known.values())
-    rows, page = read(), HERE / "README.md"
-    parts = {"accuracy": accuracies(rows), "labels": labels(rows)[0], "cifar": cifar(rows)}
-    page.write_text(fill(page.read_text(encoding="utf-8"), parts), encoding="utf-8")
+    PAGE.write_text(page(read()), encoding="utf-8")
 
 
 if __name__ == "__main__":
