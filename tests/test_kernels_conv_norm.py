@@ -59,7 +59,7 @@ def test_a_norm_takes_its_statistics_from_the_convolution(stride, with_residual)
 @pytest.mark.parametrize(("outputs", "stride"), [(8, 1), (16, 2)])
 def test_the_gradients_of_both_ways_through_a_block_meet_in_one_kernel(monkeypatch, outputs, stride):
     """Two clients' blocks under vmap against PyTorch's own, images' gradients too; no addition beside the kernel's."""
-    monkeypatch.setattr(kernels, "usable", lambda x: True)
+    monkeypatch.setattr(kernels, "usable", lambda x, kernel: True)
     torch.manual_seed(0)
     blocks = [BasicBlock(8, outputs, stride, "batch").to(DEVICE) for _ in range(2)]
     x = torch.randn(2, 3, 8, 6, 5, device=DEVICE).requires_grad_()
@@ -68,7 +68,7 @@ def test_the_gradients_of_both_ways_through_a_block_meet_in_one_kernel(monkeypat
     for block, images in zip(blocks, x, strict=True):  # outside of `Stacked`, but BatchNorm has a kernel there too
         own = images.detach().requires_grad_()
         with monkeypatch.context() as plain:
-            plain.setattr(kernels, "usable", lambda x: False)
+            plain.setattr(kernels, "usable", lambda x, kernel: False)
             y = block(own)
         wanted.append(torch.autograd.grad(y.square().sum(), [own, *block.parameters()]))
 

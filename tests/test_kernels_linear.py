@@ -83,7 +83,7 @@ def test_features_and_their_gradient_are_never_copied() -> None:
 
 
 def test_stacked_networks_end_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "usable", lambda x: True)
+    monkeypatch.setattr(kernels, "usable", lambda x, kernel: True)
     calls: list[object] = []
     monkeypatch.setattr(linear, "summed", lambda *parts: calls.append(parts) or stacked.summed(*parts))
     network = CNN((1, 8, 8), 10, width=4).to(DEVICE)

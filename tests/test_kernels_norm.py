@@ -33,6 +33,7 @@ def small_grids(monkeypatch):
     """Few programs with small tiles, so that tiny shapes have several parts, several tiles a part and ragged ends."""
     for name in ("STATISTICS_TILE", "GRADIENT_TILE", "APPLY_TILE"):
         monkeypatch.setattr(norm, name, 512)
+    monkeypatch.setattr(norm, "processors", lambda: 1)
     monkeypatch.setattr(norm, "REDUCE_PROGRAMS", 12)
     monkeypatch.setattr(norm, "APPLY_PROGRAMS", 20)
 

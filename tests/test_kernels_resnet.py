@@ -61,11 +61,11 @@ def test_gradients_are_those_of_pytorch_within_rounding(monkeypatch: pytest.Monk
     images = torch.randn(2, BATCH, 3, SIZE, SIZE, device=DEVICE)
     labels = torch.randint(0, 10, (2, BATCH), device=DEVICE)
     cases = list(zip(networks, images, labels, strict=True))
-    monkeypatch.setattr(kernels, "usable", lambda x: False)
+    monkeypatch.setattr(kernels, "usable", lambda x, kernel: False)
     copies = copy.deepcopy(networks)
     exact = [gradients(network, *rest) for network, *rest in cases]
     rounded = [gradients(network, *rest, HALF) for network, *rest in cases]
-    monkeypatch.setattr(kernels, "usable", lambda x: True)
+    monkeypatch.setattr(kernels, "usable", lambda x, kernel: True)
     monkeypatch.setattr(kernels, "computed", lambda x: x.to(dtype))
     found = stacked(copies, images, labels, dtype)
     wanted, halved = ([torch.stack(parts) for parts in zip(*rows, strict=True)] for rows in (exact, rounded))

@@ -1,5 +1,6 @@
 import copy
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -7,6 +8,7 @@ from conftest import sgd_step
 from pydantic import Field
 from torch import nn
 
+from fednoil import kernels
 from fednoil.config import load_config
 from fednoil.errors import UserError
 from fednoil.models import ModelConfig, build
@@ -280,3 +282,18 @@ def test_whether_samples_see_each_other_is_found_without_a_trace(config: ModelCo
     module = build(config, (1, 8, 8), 3, Seed(0))
     assert torch.equal(torch.get_rng_state(), generator)
     assert Network(module, (0.5,), (0.25,), CPU).mixes is mixes
+
+
+def test_kernels_are_left_out_by_name() -> None:
+    on_a_gpu = SimpleNamespace(is_cuda=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernels, "_available", lambda: True)
+        with kernels.without("conv", "loss"):
+            assert [kernels.usable(on_a_gpu, name) for name in ("conv", "loss", "norm")] == [False, False, True]
+        assert all(kernels.usable(on_a_gpu, name) for name in kernels.KERNELS)
+        with (
+            pytest.raises(ValueError, match=r"no kernels \['pooling'\]; there are augment, conv"),
+            kernels.without("pooling"),
+        ):
+            pass
+    assert not kernels.usable(torch.zeros(1), "conv")

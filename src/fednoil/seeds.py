@@ -123,7 +123,7 @@ def _shift(x: Tensor, bits: int) -> Tensor:
 
 def bits(keys: Tensor, count: int) -> Tensor:
     """64 random bits for each key and counter: int64 [*keys.shape, count]."""
-    if kernels.usable(keys):
+    if kernels.usable(keys, "random"):
         from fednoil.kernels.random import bits as in_one_launch
 
         return in_one_launch(keys, count, *CONSTANTS)

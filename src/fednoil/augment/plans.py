@@ -48,7 +48,7 @@ def _draw(keys: Tensor, count: int, rows: list[tuple[int, int, int, int]]) -> Te
     with probability chance / 2**30 and else 0.
     """
     columns = _columns(tuple(rows), keys.device)
-    if kernels.usable(keys):
+    if kernels.usable(keys, "random"):
         from fednoil.kernels.random import draws
 
         return draws(keys, count, columns, *CONSTANTS)

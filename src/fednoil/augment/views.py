@@ -68,7 +68,7 @@ def weak(images: Tensor, index: Tensor, params: Tensor) -> Tensor:
     """
     _check(images, index)
     _check_params(params, index, "3", params.shape[-1:] == (WEAK_COLUMNS,))
-    if kernels.usable(images):
+    if kernels.usable(images, "augment"):
         from fednoil.kernels import augment
 
         if augment.fits(images):
@@ -96,7 +96,7 @@ def strong(images: Tensor, index: Tensor, params: Tensor) -> Tensor:
     _check(images, index)
     ops, rest = divmod(params.shape[-1] - WEAK_COLUMNS - CENTRE_COLUMNS if params.dim() else -1, OP_COLUMNS)
     _check_params(params, index, "5 + 4*ops", ops >= 0 and rest == 0)
-    if kernels.usable(images):
+    if kernels.usable(images, "augment"):
         from fednoil.kernels import augment
 
         if augment.fits(images):

@@ -157,7 +157,7 @@ class Rows:
         parts, as the parameters do."""
         settings, shares, params, memory = self.bench.optimiser, self.bench.shares, self.params[name], self.memory[name]
         plain = settings.optimizer == "sgd" and shares.rate is None and shares.decay is None
-        if plain and kernels.usable(params):
+        if plain and kernels.usable(params, "sgd"):
             from fednoil.kernels.norm import sgd
 
             lr, half = settings.lr if rates is None else rates, self.half.get(name)

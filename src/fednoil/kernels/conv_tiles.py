@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import torch
 import triton
 
-PROCESSORS = 132  # streaming multiprocessors of an H100/H200: what the splits of the weight gradient have to fill
+from fednoil.kernels import processors
+
 _PART = 400  # rows of a sum that take as long as writing and reading one part of it: 8 bytes against 2 · rows products
 
 
@@ -91,9 +92,9 @@ def split_count(tiles: int, rows: int, config: Config, channels: int, bytes_of_o
     too narrow for the pipeline to run ahead: there many programs hide their latency instead.
     """
     if channels < 16:
-        return max(1, min(ceil(8 * PROCESSORS / tiles), rows // (4 * config.depth)))
+        return max(1, min(ceil(8 * processors() / tiles), rows // (4 * config.depth)))
     memory = (config.rows + config.cols) * config.depth * bytes_of_one * config.stages
-    held = PROCESSORS * max(1, _room() // memory)
+    held = processors() * max(1, _room() // memory)
 
     def cost(splits: int) -> float:
         programs = splits * tiles

@@ -4,6 +4,9 @@ Features are stacked and channels-last, [clients, batch, height, width, channels
 are PyTorch's [clients, outputs, channels · height · width]. A library's product needs copies of the features and of
 their gradient in the order of the weights, and is slow for so few outputs: its fast tiles want rows of results that
 begin at multiples of 16 bytes. Sums are taken in fp32 and in a fixed order: the results are deterministic.
+
+The version that brought it, with fewer copies elsewhere, took the 150 rounds of Fashion-MNIST's preset from 15.3 to
+13.1 s on an H200.
 """
 
 # Triton types a launched kernel as the bare function, without its options; it is missing where there is no GPU.
@@ -18,7 +21,8 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fednoil.kernels.conv_tiles import PROCESSORS, block_size, shares
+from fednoil.kernels import processors
+from fednoil.kernels.conv_tiles import block_size, shares
 from fednoil.kernels.stacked import contiguous_clients, fold, precision, summed, to_nhwc
 
 OUTPUTS = 64  # at most: those of a client are one tile
@@ -113,7 +117,7 @@ class Linear(torch.autograd.Function):
         clients, rows, outputs = x.shape[0], x.shape[1], w.shape[1]
         tiles = triton.cdiv(rows, options["BM"])
         blocks = triton.cdiv(w.shape[2], options["BK"])
-        share, splits = shares(blocks, 1, max(1, PROCESSORS // (tiles * clients)))
+        share, splits = shares(blocks, 1, max(1, processors() // (tiles * clients)))
         part = x.new_empty((splits, clients, rows, outputs), dtype=torch.float32)
         vector = w if bias is None else contiguous_clients(bias)  # any pointer serves for one that is never read
         strides = (x.stride(0), w.stride(0), vector.stride(0))

@@ -19,13 +19,14 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from fednoil.kernels import norm_kernels as kernels
+from fednoil.kernels import processors
 
 BLOCK_C = 64  # 64 bf16 channels are one 128-byte line of memory
 # Elements of a tile, as many as leave registers for about eight programs of four warps a multiprocessor.
 STATISTICS_TILE, GRADIENT_TILE, APPLY_TILE = 2048, 1024, 2048
 WARPS, STAGES = 4, 3
-REDUCE_PROGRAMS = 132 * 8  # one wave on 132 multiprocessors, all resident together
-APPLY_PROGRAMS = 132 * 16  # no partial results to combine, so more programs may even out the tail
+REDUCE_PROGRAMS = 8  # of a multiprocessor: one wave, all resident together
+APPLY_PROGRAMS = 16  # no partial results to combine, so more programs may even out the tail
 MAX_PARTS = 256  # partial sums of a client and channel: few enough for one small program to combine
 SGD_BLOCK = 1024
 
@@ -40,12 +41,12 @@ class Plan(NamedTuple):
 
 
 def plan(shape: torch.Size | tuple[int, int, int], tile: int, programs: int, max_parts: int | None = None) -> Plan:
-    """Cut the rows of each client into parts of whole tiles, so as to make about `programs` programs in all."""
+    """Cut the rows of each client into parts of whole tiles, so as to make about `programs` a multiprocessor."""
     clients, rows, channels = shape
     block_c = min(BLOCK_C, triton.next_power_of_2(channels))
     block_m = tile // block_c
     blocks = triton.cdiv(channels, block_c)
-    parts = min(programs // (clients * blocks), triton.cdiv(rows, block_m), max_parts or rows)
+    parts = min(programs * processors() // (clients * blocks), triton.cdiv(rows, block_m), max_parts or rows)
     size = triton.cdiv(triton.cdiv(rows, max(1, parts)), block_m) * block_m
     parts = triton.cdiv(rows, size)
     constants = {"BM": block_m, "BC": block_c, "STAGES": STAGES, "num_warps": WARPS}

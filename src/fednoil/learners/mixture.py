@@ -28,7 +28,7 @@ def low_component(values: Tensor, count: Tensor | None = None) -> Tensor:
     inside = _inside(values, count)
     x = torch.where(inside, values.double(), 0.0)
     upper = _upper_half(x, inside).double()
-    if kernels.usable(x):
+    if kernels.usable(x, "mixture"):
         from fednoil.kernels import mixture
 
         if x.shape[1] <= mixture.VALUES:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ from fednoil import kernels
 
 def conv_pool_relu(x: Tensor, conv: nn.Conv2d) -> Tensor:
     """relu(maxpool2(conv(x))) for a convolution of stride 1; as one kernel without the unpooled image."""
-    if kernels.usable(x):
+    if kernels.usable(x, "conv"):
         from fednoil.kernels.conv import conv_pool_relu_nchw
 
         return conv_pool_relu_nchw(kernels.computed(x), conv.weight, conv.bias, int(conv.padding[0]))
@@ -29,7 +29,7 @@ Norm = nn.BatchNorm2d | nn.GroupNorm
 
 def norm_relu(x: Tensor, norm: Norm, residual: Tensor | None = None, relu: bool = True) -> Tensor:
     """relu(norm(x) + residual); BatchNorm as one kernel for the statistics and one for the rest."""
-    if isinstance(norm, nn.BatchNorm2d) and kernels.usable(x):
+    if isinstance(norm, nn.BatchNorm2d) and kernels.usable(x, "norm"):
         from fednoil.kernels.norm import batch_norm_act_nchw
 
         return batch_norm_act_nchw(x, norm, residual, relu)
@@ -37,9 +37,15 @@ def norm_relu(x: Tensor, norm: Norm, residual: Tensor | None = None, relu: bool 
     return F.relu(y) if relu else y
 
 
+def _joined(norm: Norm, x: Tensor) -> TypeGuard[nn.BatchNorm2d]:
+    """Whether a convolution and the norm after it are kernels that work together."""
+    training = _stacked.get() and isinstance(norm, nn.BatchNorm2d) and norm.training
+    return training and kernels.usable(x, "conv") and kernels.usable(x, "norm")
+
+
 def conv_norm_relu(x: Tensor, conv: nn.Conv2d, norm: Norm, residual: Tensor | None = None, relu: bool = True) -> Tensor:
     """relu(norm(conv(x)) + residual); stacked clients' BatchNorm needs no look of its own at what it normalises."""
-    if _stacked.get() and isinstance(norm, nn.BatchNorm2d) and norm.training and kernels.usable(x):
+    if _joined(norm, x):
         from fednoil.kernels.conv import conv_norm_relu_nchw
 
         return conv_norm_relu_nchw(kernels.computed(x), conv, norm, residual, relu)[0]
@@ -48,7 +54,7 @@ def conv_norm_relu(x: Tensor, conv: nn.Conv2d, norm: Norm, residual: Tensor | No
 
 def branch(x: Tensor, conv: nn.Conv2d, norm: Norm) -> tuple[Tensor, Tensor]:
     """relu(norm(conv(x))) and x, for a way around it; stacked clients add both gradients of x where one is found."""
-    if _stacked.get() and isinstance(norm, nn.BatchNorm2d) and norm.training and kernels.usable(x):
+    if _joined(norm, x):
         from fednoil.kernels.conv import conv_norm_relu_nchw
 
         return conv_norm_relu_nchw(kernels.computed(x), conv, norm, passes=True)
@@ -57,7 +63,7 @@ def branch(x: Tensor, conv: nn.Conv2d, norm: Norm) -> tuple[Tensor, Tensor]:
 
 def flat_linear(x: Tensor, linear: nn.Linear) -> Tensor:
     """linear(x.flatten(1)); stacked clients' channels-last features need not be put in the order of the weights."""
-    if _stacked.get() and kernels.usable(x):
+    if _stacked.get() and kernels.usable(x, "linear"):
         from fednoil.kernels.linear import OUTPUTS, linear_nchw
 
         if linear.out_features <= OUTPUTS:
@@ -87,8 +93,9 @@ class Stacked(TorchFunctionMode):
         self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if function in _KNOWN and args and kernels.usable(args[0]):
-            result = _KNOWN[function](*args, **kwargs)
+        kernel, known = _KNOWN.get(function, ("", None))
+        if known and args and kernels.usable(args[0], kernel):
+            result = known(*args, **kwargs)
             if result is not None:
                 return result
         return function(*args, **kwargs)
@@ -140,10 +147,10 @@ def _cross_entropy(
     return cross_entropy(logits, labels, ignore_index, reduction == "mean")
 
 
-_KNOWN: dict[Callable[..., Any], Callable[..., Tensor | None]] = {
-    F.conv2d: _conv2d,
-    F.batch_norm: _batch_norm,
-    F.cross_entropy: _cross_entropy,
+_KNOWN: dict[Callable[..., Any], tuple[str, Callable[..., Tensor | None]]] = {
+    F.conv2d: ("conv", _conv2d),
+    F.batch_norm: ("norm", _batch_norm),
+    F.cross_entropy: ("loss", _cross_entropy),
 }
 
 

@@ -1,0 +1,99 @@
+"""What each file of kernels gains end to end: a turn with all of them against the same turn with one left to PyTorch.
+
+    python benchmarks/kernels.py [--case fashion-mnist cifar10 dividemix] [--epochs 4] [--kernel conv …] [--json FILE]
+
+A turn of FedNoiL with the paper's CNN or its ResNet18, six clients at once, on images of noise: augmentation, plans,
+steps and optimiser, captured in graphs as in a run. `dividemix` is that learner's turn with the CNN, for the kernel
+that only it has. Each line is the shortest of three turns after graphs were captured. A kernel that gains less than
+1.2 × in all of them is not worth its code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fednoil import kernels, rounds
+from fednoil.config import load_config
+from fednoil.experiment import Experiment, assemble, make_executor
+from floor import check_device, noise_experiment
+
+LEAST = 1.2
+CLIENTS = 6
+# name -> model, samples of a client, learner in place of FedNoiL, and the kernels that its turn can have
+CASES: dict[str, tuple[str, int, dict[str, Any] | None, tuple[str, ...]]] = {
+    "fashion-mnist": ("cnn", 600, None, ("augment", "conv", "linear", "loss", "random", "sgd")),
+    "cifar10": ("resnet18", 500, None, ("augment", "conv", "norm", "loss", "random", "sgd")),
+    "dividemix": ("cnn", 600, {"name": "dividemix", "warmup": 0}, ("mixture",)),
+}
+
+
+def experiment_of(case: str, epochs: int) -> Experiment:
+    model, samples, learner, _ = CASES[case]
+    experiment = noise_experiment({"name": model}, samples, CLIENTS, epochs, {"device": "cuda"})
+    if learner is None:
+        return experiment
+    section = load_config({"learner": learner}).learner
+    return assemble(experiment.config.model_copy(update={"learner": section}), experiment.setting)
+
+
+def turn_ms(experiment: Experiment, epochs: int) -> float:
+    """Milliseconds of a turn of all clients, the shortest of three."""
+    device = torch.device("cuda")
+    executor = make_executor(experiment, device)
+    state = rounds.placed(rounds.start(experiment), device)
+    jobs = [rounds.make_job(experiment, state, k, epochs) for k in range(CLIENTS)]
+    times = []
+    for number in range(6):  # the first ones compile and capture: a shape gets its long graph the second time
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        executor.train(jobs)
+        torch.cuda.synchronize()
+        if number >= 3:
+            times.append(time.perf_counter() - began)
+    return 1000 * min(times)
+
+
+def measured(case: str, names: list[str], epochs: int) -> dict[str, float]:
+    """The turn with all kernels and with each left out, by name."""
+    experiment = experiment_of(case, epochs)
+    found = {"all": turn_ms(experiment, epochs)}
+    for name in [name for name in CASES[case][3] if not names or name in names]:
+        torch.cuda.empty_cache()
+        with kernels.without(name):
+            found[name] = turn_ms(experiment, epochs)
+        print(f"{case:14} without {name:8} {found[name]:9.1f} ms, {found[name] / found['all']:5.2f} ×", flush=True)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--case", choices=list(CASES), nargs="+", default=list(CASES))
+    parser.add_argument("--kernel", choices=kernels.KERNELS, nargs="+", default=[])
+    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--json", type=Path, help="write the numbers here")
+    given = parser.parse_args()
+    check_device("cuda")
+    found = {}
+    for case in given.case:
+        found[case] = measured(case, given.kernel, given.epochs)
+        print(f"{case:14} with all         {found[case]['all']:9.1f} ms", flush=True)
+    gains = {
+        name: max(times[name] / times["all"] for times in found.values() if name in times)
+        for name in kernels.KERNELS
+        if any(name in times for times in found.values())
+    }
+    for name, gain in gains.items():
+        print(f"{name:8} {gain:5.2f} × {'' if gain >= LEAST else f'less than {LEAST} ×'}")
+    if given.json:
+        device = torch.cuda.get_device_name()
+        given.json.write_text(json.dumps({"device": device, "epochs": given.epochs, "ms": found}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
