@@ -15,6 +15,7 @@ from test_data_parquet import shards
 from torch import Tensor, nn
 
 from fednoil.data import SOURCES, Decoded, Source, assemble
+from fednoil.data.elsewhere import Elsewhere
 from fednoil.models import MODELS
 from fednoil.sampling import SAMPLINGS
 from fednoil.sampling.score import Score
@@ -42,7 +43,9 @@ def test_models(name: str) -> None:
     check_model(name, width=4)
 
 
-@pytest.mark.parametrize("name", [name for name, cls in SOURCES.items() if cls.takes or name == "fashion-mnist-mini"])
+@pytest.mark.parametrize(
+    "name", ["fashion-mnist-mini", *(n for n, c in SOURCES.items() if c.takes and not issubclass(c, Elsewhere))]
+)
 def test_sources(name: str, tiny_npz: Path, tmp_path: Path) -> None:
     write_folder(tmp_path / "photos", tiny_arrays(), ("a", "b", "c", "d"))
     places = {"npz": tiny_npz, "folder": tmp_path / "photos", "parquet": shards(tmp_path / "shards")}

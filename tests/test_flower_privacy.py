@@ -23,12 +23,12 @@ from fednoil.config.schema import FederationConfig
 from fednoil.errors import UserError
 from fednoil.experiment import make_experiment
 from fednoil.flower import messages
+from fednoil.flower import node as node_module
 from fednoil.flower.agreement import Agreement
 from fednoil.flower.ledger import ScoreLedger, Terms
 from fednoil.flower.messages import Refusal
 from fednoil.flower.node import Node, NodeSettings, Order, whole
 from fednoil.flower.privacy import noise_std, private_update
-from fednoil.learners.base import Learner
 from fednoil.tensors import Tensors, read_tensors
 
 Values = dict[str, Any]
@@ -159,8 +159,8 @@ def test_a_model_that_overflows_on_one_sample_does_not_tell_so(
     federated: Values, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """NaN counts as 0, what is beyond [0, 1] as its end: 0 + 1 + 0 + 1 + 16 · ½ = 10, nearly without noise."""
-    confidences = torch.tensor([math.nan, math.inf, -1.0, 2.0] + 16 * [0.5])
-    monkeypatch.setattr(Learner, "look", lambda *_: (confidences, None))
+    found = torch.tensor([math.nan, math.inf, -1.0, 2.0] + 16 * [0.5])
+    monkeypatch.setattr(node_module, "confidences", lambda *_: found)
     node, model = asked(federated, tmp_path, **{"score-epsilon": 1e9})
     assert node.score(model) == pytest.approx(10, abs=1e-4)
     # Without a promise there is nothing to hide, and the server drops a score that is no number.

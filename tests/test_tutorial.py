@@ -44,6 +44,7 @@ def test_it_is_short_and_has_its_outputs() -> None:
 
 def test_a_cell_shows_what_a_notebook_would(runner: ModuleType) -> None:
     space: dict[str, Any] = {}
+    runner.run_cell("from matplotlib import pyplot", space, 0)  # and closes what other tests left open
     assert runner.run_cell("x = 3", space, 1) == []
     printed, value = runner.run_cell("print(x)\nx + 1", space, 2)
     assert (printed["text"], value["data"]) == (["3\n"], {"text/plain": ["4"]})
