@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import time
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -32,10 +33,15 @@ class Page(Opened):
         self.ready()
 
     def ready(self) -> None:
-        self.page.wait_for_function(
+        """Wait until all pictures are drawn. Asked anew each time: the page's policy lets no waiting script be made."""
+        drawn = (
             "document.querySelectorAll('.tile canvas').length ==="
-            " document.querySelectorAll('.tile canvas[data-ready]').length && document.querySelector('.tile')"
+            " document.querySelectorAll('.tile canvas[data-ready]').length && !!document.querySelector('.tile')"
         )
+        end = time.monotonic() + 30
+        while not self.page.evaluate(drawn):
+            assert time.monotonic() < end, "the page's pictures are not drawn"
+            self.page.wait_for_timeout(20)
 
     def reload(self) -> None:
         """Load the page again. A browser whose storage process dies loses what anyone wrote, not our page alone."""
