@@ -279,6 +279,19 @@ def test_record_of_a_round(experiment: Experiment) -> None:
     assert first.selected_noise == pytest.approx(np.mean(ratios))
 
 
+def test_epochs_follow_what_clients_have_in_common(values) -> None:
+    values["schedule"] = {"name": "agreement", "scale": 20, "t_min": 1}
+    state, records = play(make_experiment(load_config(values)), 4)
+    shares = [record.common for record in records]
+    assert None not in shares
+    recent = [shares[0]]
+    for share in shares[1:]:
+        recent.append((recent[-1] + share) / 2)
+    assert [record.local_epochs for record in records] == [10, *(max(1, int(20 * s + 0.5)) for s in recent[:-1])]
+    assert len({record.local_epochs for record in records}) > 2
+    assert state.common == recent[-1]
+
+
 def test_unknown_truth_is_absent_not_zero(values) -> None:
     values["noise"] = {}
     experiment = make_experiment(load_config(values))

@@ -102,6 +102,7 @@ class Checkpoints:
             "round": state.round_idx,
             "train_batches": state.train_batches,
             "per_class": list(state.per_class),
+            "common": state.common,
             "server": {"values": copy.deepcopy(state.server.values)},
         }
         if best is not None:
@@ -174,6 +175,7 @@ class Checkpoints:
                 average=average,
                 train_batches=_count(index["train_batches"]),
                 per_class=tuple(index["per_class"]),
+                common=_share(index.get("common")),
                 best=_best(index.get("best"), best),
             )
         except (KeyError, TypeError, AttributeError, ValueError) as error:
@@ -225,6 +227,12 @@ def _groups(tensors: Tensors) -> dict[str, Tensors]:
     for name, tensor in tensors.items():
         groups.setdefault(name.split("/", 1)[0], {})[name] = tensor
     return groups
+
+
+def _share(value: Any) -> float | None:
+    if value is not None and not (isinstance(value, int | float) and 0 <= value <= 1):
+        raise ValueError(f"{value!r} is not a share")
+    return value
 
 
 def _count(value: Any) -> int:

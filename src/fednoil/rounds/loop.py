@@ -27,13 +27,14 @@ def play(
     """Play one round; returns the next state and the round's record."""
     began = time.perf_counter()
     policy, round_idx = policy_of(experiment, executor), state.round_idx + 1
-    epochs = experiment.schedule.epochs(round_idx)
+    epochs = experiment.schedule.next_epochs(round_idx, state.common)
     everyone = {k: make_job(experiment, state, k, epochs) for k in policy.members(round_idx)}
     chosen = select(experiment, policy, everyone, round_idx)
     jobs = [replace(everyone[k], looked=chosen.looks.get(k)) for k in chosen.clients]
     results = sorted(executor.train(jobs, progress), key=lambda r: r.client)
     server = policy.aggregate(state, results)
-    played = Played(epochs, everyone, chosen, results, kept=server is None)
+    common = experiment.server.common([(everyone[r.client].received, r.tensors) for r in results])
+    played = Played(epochs, everyone, chosen, results, kept=server is None, common=common)
     after = _after(experiment, state, server, played)
     evaluation = policy.evaluate(after)
     after = replace(after, per_class=evaluation.per_class if evaluation else state.per_class)
@@ -55,8 +56,15 @@ def _after(experiment: Experiment, state: RunState, server: ServerState | None, 
         train_batches=state.train_batches + sum(int(r.numbers["steps"]) for r in played.results),
         evidence=_remembered(experiment, state.evidence, played),
         average=average,
+        common=_smoothed(state.common, played.common),
         best=state.best,
     )
+
+
+def _smoothed(before: float | None, now: float | None) -> float | None:
+    """The mean of what was known before and what a round adds to it; either may be missing."""
+    known = [value for value in (before, now) if value is not None]
+    return sum(known) / len(known) if known else None
 
 
 def _with_best(experiment: Experiment, after: RunState, val_accuracy: float | None) -> RunState:
@@ -84,6 +92,7 @@ def _record(
         selected=played.chosen.clients,
         val_accuracy=validation[0],
         val_loss=validation[1],
+        common=played.common,
         extra={**(evaluation.beside if evaluation else {}), **notes},
         bytes_down=0,
         bytes_up=0,

@@ -32,6 +32,7 @@ class Played:
     chosen: Selection
     results: Sequence[Result]
     kept: bool
+    common: float | None = None  # share of their changes of the model that the clients have in common
 
     @property
     def jobs(self) -> list[Job]:

@@ -5,13 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from fednoil.plugins import Axis
+from fednoil.schedules.agreement import Agreement
 from fednoil.schedules.base import Schedule, ScheduleConfig
 from fednoil.schedules.constant import Constant
 from fednoil.schedules.decay import Cosine, Logarithm
 
-__all__ = ["AXIS", "SCHEDULES", "Constant", "Cosine", "Logarithm", "Schedule", "make"]
+__all__ = ["AXIS", "SCHEDULES", "Agreement", "Constant", "Cosine", "Logarithm", "Schedule", "make"]
 
-SCHEDULES: dict[str, type[Schedule]] = {"constant": Constant, "cosine": Cosine, "logarithm": Logarithm}
+SCHEDULES: dict[str, type[Schedule]] = {
+    "constant": Constant,
+    "cosine": Cosine,
+    "logarithm": Logarithm,
+    "agreement": Agreement,
+}
 AXIS = Axis("schedule", Schedule, SCHEDULES, default="constant")
 
 

@@ -1,0 +1,43 @@
+"""As many local epochs as clients agree: long rounds while they learn the same, short ones once each learns its own."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from fednoil.plugins import About
+from fednoil.schedules.base import Schedule, ScheduleConfig, check_round
+
+_FIRST = 10  # local epochs of round 1, when nothing is known
+
+
+class AgreementConfig(ScheduleConfig):
+    name: Literal["agreement"] = "agreement"
+    scale: float = Field(default=100.0, gt=0, description="local epochs where all clients change the model alike")
+    t_min: int = Field(default=2, ge=1, description="fewest local epochs")
+    t_max: int = Field(default=100, ge=1, description="most local epochs")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.t_min > self.t_max:
+            raise ValueError(f"schedule.t_min = {self.t_min} must not exceed schedule.t_max = {self.t_max}")
+        return self
+
+
+class Agreement(Schedule):
+    """`scale` times the share of the clients' changes that they have in common, between `t_min` and `t_max`."""
+
+    Config = AgreementConfig
+    about = About(title="Local epochs in proportion to how much the clients' updates have in common")
+    config: AgreementConfig
+
+    def epochs(self, round_idx: int) -> int:
+        check_round(round_idx)
+        return min(self.config.t_max, max(self.config.t_min, _FIRST))
+
+    def next_epochs(self, round_idx: int, common: float | None) -> int:
+        if common is None:
+            return self.epochs(round_idx)
+        return min(self.config.t_max, max(self.config.t_min, math.floor(self.config.scale * common + 0.5)))
