@@ -14,7 +14,7 @@ from fednoil.labels import Truth
 
 ROOT = Path(fednoil.__file__).parent
 STAGES = [
-    ["errors", "files", "columns", "history", "section", "kernels", "seeds", "plugins", "tensors", "pages"],
+    ["errors", "files", "columns", "history", "section", "kernels", "seeds", "plugins", "tensors", "pages", "terminal"],
     ["data", "labels"],
     ["partition"],
     ["manifest"],

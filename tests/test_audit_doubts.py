@@ -38,6 +38,13 @@ def test_a_weak_model_is_told(said: float, accuracy: float | None, ratio: float,
     assert [told in line for line in found] == ([] if told is None else [True])  # type: ignore[operator]
 
 
+def test_a_mean_over_classes_is_called_one() -> None:
+    (found,) = doubts(sure(LABELS, 0.95), LABELS, 0.1, 44.0, by_class=True)
+    assert "is mistaken on about 56 % of test images (mean over classes)" in found
+    (found,) = doubts(sure(LABELS, 0.55), LABELS, 0.6, None, by_class=True)
+    assert "mean over classes" not in found
+
+
 def test_a_model_of_other_images_is_told_whatever_it_says() -> None:
     found = doubts(sure(np.zeros(90, int), 0.99), LABELS, 0.66, 95.0)
     assert len(found) == 1

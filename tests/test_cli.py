@@ -269,6 +269,21 @@ def test_plain_lines_elsewhere_than_on_a_terminal(tiny_npz: Path, monkeypatch: p
     assert "\x1b" not in out
 
 
+def test_a_pipe_gets_lines_even_where_colours_are_asked_for(tiny_npz: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    for command in (["run", *sets(data__name=f"npz:{tiny_npz}"), "--out", "r"], ["compare", "r"], ["report", "r"]):
+        status, out, err = fednoil(*command)
+        assert (status, err, "\x1b" in out) == (0, "", False)
+        assert out
+
+
+def test_a_bad_key_is_reported_before_a_folder_that_exists(tiny_npz: Path) -> None:
+    options = sets(data__name=f"npz:{tiny_npz}")
+    fednoil("run", *options, "--out", "r", "-q")
+    assert "unknown key 'train.roundz'" in refused("run", *options, "--out", "r", "--set", "train.roundz=1")
+    assert "r exists already" in refused("run", *options, "--out", "r")
+
+
 def test_bars_on_a_terminal(tiny_npz: Path) -> None:
     screen = io.StringIO()
     bars = Bars(Console(file=screen, force_terminal=True, width=150))

@@ -39,6 +39,11 @@ from fednoil.errors import Diverged
         ("run paper/cifar10/iid/pair-high/Krum+DMix", ["unknown method 'Krum+DMix'", "did you mean 'krum+dividemix'"]),
         ("run paper/cifar11/iid/symmetric-high/fedavg", ["unknown dataset 'cifar11'", "did you mean 'cifar10'"]),
         ("run paper/cifar10/iid", ["unknown preset 'paper/cifar10/iid'"]),
+        ("run folder:photos", ["'folder:photos' is no preset", "--set data.name=folder:photos"]),
+        ("run --epochs 5", ["No such option '--epochs'", "--set schedule.epochs=VALUE"]),
+        ("run --batch-size 8", ["No such option '--batch-size'", "--set train.batch_size=VALUE"]),
+        ("run --learner erm", ["No such option '--learner'", "--set learner.name=VALUE"]),
+        ("rn", ["No such command 'rn'. Did you mean 'run'?\n"]),
         ("run missing.toml", ["cannot read missing.toml"]),
         ("run --set train.rounds", ["--set train.rounds", "section.key=value"]),
         ("run --data-dir nowhere --set data.name=cifar10", ["nowhere", "does not exist"]),
@@ -312,10 +317,10 @@ def test_results_cannot_go_where_they_cannot_be(tiny_npz: Path) -> None:
 @pytest.mark.parametrize("command", ["audit", "compare"])
 def test_a_folder_of_runs_is_told_with_the_runs_in_it(command: str) -> None:
     for seed in range(7):
-        Path(f"runs/seed-{seed}").mkdir(parents=True)
-        Path(f"runs/seed-{seed}/config.toml").touch()
-    told = "runs is not a run folder but holds seed-0, seed-1, seed-2, seed-3, seed-4 and 2 more; give the runs"
-    assert f"{told} themselves, as runs/seed-0" in refused(command, "runs")
+        Path(f"runs/try-{seed}").mkdir(parents=True)
+        Path(f"runs/try-{seed}/config.toml").touch()
+    told = "runs is not a run folder but holds try-0, try-1, try-2, try-3, try-4 and 2 more; give the runs"
+    assert f"{told} themselves, as runs/try-0" in refused(command, "runs")
 
 
 def test_divergence_is_told_and_what_was_recorded_stays(tiny_npz: Path) -> None:

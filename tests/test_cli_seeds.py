@@ -43,6 +43,24 @@ def test_each_seed_is_the_run_it_would_be_alone(tiny_npz: Path, jobs: int) -> No
     assert f"data.name=npz:{tiny_npz}" in origins[0]["set"]
 
 
+def test_a_folder_of_seeds_is_compared_as_one(tiny_npz: Path) -> None:
+    options = sets(data__name=f"npz:{tiny_npz}")
+    fednoil("run", *options, "--seeds", "0,1", "--out", "all", "--jobs", 1, "-q")
+    fednoil("run", *options, "--set", "train.lr=0.2", "--out", "one", "-q")
+    finals = [json.loads(Path(f"all/seed-{n}/summary.json").read_text())["final_accuracy"] for n in (0, 1)]
+    status, out, _ = fednoil("compare", "all", "one", "--json")
+    both, one = json.loads(out)
+    assert (status, both["run"], both["seed"], one["seed"]) == (0, "all", "0, 1", 0)
+    assert both["final_accuracy"] == pytest.approx(np.mean(finals))
+    assert both["final_accuracy_std"] == pytest.approx(np.std(finals, ddof=1))
+    shown = fednoil("compare", "all", "one")[1]
+    assert f"{np.mean(finals):.2f} ± {np.std(finals, ddof=1):.2f}" in shown
+    assert "batches" in shown
+    Path("all/seed-1").rename("all/gone")
+    fednoil("run", *options, "--set", "learner.name=coteaching", "--seed", 1, "--out", "all/seed-1", "-q")
+    assert "runs of different methods" in fednoil("compare", "all")[2]
+
+
 def test_seeds_go_on_where_they_stopped(tiny_npz: Path) -> None:
     options = sets(data__name=f"npz:{tiny_npz}")
     assert fednoil("run", *options, "--seeds", "0,1", "--out", "all", "--jobs", 1, "-q")[0] == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,29 @@ def test_the_filter_works(browser: Any, page_file: Path) -> None:
     visit.wait_for("#curve-note:text-is('no run matches')", 1)
     visit.page.fill("#filter", "")
     visit.wait_for("#runs-table tbody tr:not([hidden])", 12)
+    assert visit.errors == []
+
+
+def test_classes_have_their_names(browser: Any, tmp_path: Path) -> None:
+    run = made_run(tmp_path / "a", clients=True)
+    summary = json.loads((run / "summary.json").read_text())
+    (run / "summary.json").write_text(json.dumps(summary | {"classes": ["cat", "dog", "<b>", "eel"]}))
+    path = tmp_path / "report.html"
+    path.write_text(render(results_of(run), "Names"))
+    visit = Visit(browser, path)
+    visit.scroll()
+    assert visit.texts("#confusion-table tbody th") == ["cat", "dog", "<b>", "eel"]
+    assert visit.errors == []
+
+
+def test_a_printed_page_has_its_charts(browser: Any, page_file: Path, tmp_path: Path) -> None:
+    """Nothing was scrolled to before."""
+    visit = Visit(browser, page_file)
+    assert visit.page.locator("#client-chart circle").count() == 0
+    visit.page.pdf(path=tmp_path / "page.pdf")
+    assert visit.page.locator("#curve-chart canvas").count() == 1
+    assert visit.page.locator("#client-chart circle").count() == 3
+    assert visit.page.locator("#runs-table tbody tr").count() == 12
     assert visit.errors == []
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from made_runs import made_run, results_of
 
+from fednoil.api.comparison import side_by_side
 from fednoil.config import load_config, merge
 from fednoil.report.places import Place, own_place
 from fednoil.report.sheets import sheets
@@ -18,7 +19,7 @@ def somewhere(values: dict) -> Place:
     return place_of(values) or own_place(values)
 
 
-@pytest.mark.parametrize("data", ["fashion-mnist-mini", "fashion-mnist"])
+@pytest.mark.parametrize("data", ["folder:photos", "fashion-mnist"])
 @pytest.mark.parametrize(
     ("section", "one", "other"),
     [
@@ -28,13 +29,45 @@ def somewhere(values: dict) -> Place:
     ],
 )
 def test_methods_that_differ_in_a_key_have_titles_of_their_own(
-    data: str, section: str, one: dict[str, object], other: dict[str, object]
+    tmp_path: Path, data: str, section: str, one: dict[str, object], other: dict[str, object]
 ) -> None:
-    titles = [
-        somewhere(load_config({"data": {"name": data}, section: keys}).model_dump(mode="json")).method_title
-        for keys in (one, other)
-    ]
-    assert titles[0] != titles[1]
+    for name, keys in (("one", one), ("other", other)):
+        made_run(tmp_path / name, "fedavg", changes={"data": {"name": data}, section: keys})
+    titles = [row.title for row in results_of(tmp_path).rows]
+    assert len(set(titles)) == 2
+    if ":" in data:  # what they share is no part of a name
+        assert all(title.count("=") == 1 for title in titles)
+
+
+def test_methods_that_differ_in_many_keys_are_called_by_their_folders(tmp_path: Path) -> None:
+    own = {"data": {"name": "folder:photos"}}
+    keys = {"name": "fednoil", "frac": 0.2, "xi": 0.9}
+    for seed in range(2):
+        changes = {**own, "learner": {"name": "fednoil"}, "sampling": {"fraction": 0.3}}
+        made_run(tmp_path / f"plain/seed-{seed}", "fedavg", seed=seed, changes=changes)
+        made_run(
+            tmp_path / f"careful-seed{seed}",
+            "fedavg",
+            seed=seed,
+            changes={**own, "learner": keys, "sampling": {"fraction": 0.5}},
+        )
+    rows = results_of(tmp_path).rows
+    assert sorted(row.title for row in rows) == ["fedavg+fednoil, careful", "fedavg+fednoil, plain"]
+    assert {len(row.runs) for row in rows} == {2}
+
+
+def test_a_manifests_run_is_called_by_its_clients(tmp_path: Path) -> None:
+    """Partition and noise of the configuration say nothing of it."""
+    run = made_run(
+        tmp_path / "a",
+        "fedavg",
+        changes={"data": {"name": "folder:photos"}, "noise": {"kind": "manifest", "manifest": "data/sites.parquet"}},
+        clients=True,
+    )
+    (row,) = results_of(run).rows
+    assert row.place.title.startswith("folder:photos clients of sites.parquet (3 clients, 150 rounds, #")
+    (compared,) = side_by_side(run).rows
+    assert compared["setting"] == "folder:photos clients of sites.parquet"
 
 
 def test_a_mix_of_classes_is_a_non_iid_setting_with_a_change() -> None:

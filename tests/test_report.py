@@ -193,6 +193,17 @@ def test_a_study_says_nothing_of_runs_that_are_not_its_own(tmp_path: Path) -> No
         assert "paper" not in text.lower()
 
 
+def test_batches_stand_beside_own_results_where_they_differ(tmp_path: Path) -> None:
+    own = {"data": {"name": "folder:photos"}}
+    made_run(tmp_path / "a", "fedavg", batches=100, changes=own)
+    made_run(tmp_path / "b", "fednoil-logarithm", batches=100, changes=own)
+    assert "batches" not in markdown(results(tmp_path))
+    made_run(tmp_path / "c", "krum+dividemix", batches=1234, changes=own)
+    text = markdown(results(tmp_path))
+    assert text.count("800 batches") == 2
+    assert "9,872 batches" in text
+
+
 def test_cells_stand_beside_the_papers(tmp_path: Path) -> None:
     made_run(tmp_path / "ours", accuracies=[84.96] * 7)
     made_run(tmp_path / "fedavg", "fedavg", accuracies=[60] * 7)

@@ -16,6 +16,7 @@ from fednoil.experiment import Experiment
 from fednoil.history import RoundRecord
 from fednoil.records.model_file import class_names
 from fednoil.runner import Reporter, Silent
+from fednoil.terminal import output
 
 
 def reporter_for(progress: bool | Reporter | None) -> Reporter:
@@ -23,7 +24,7 @@ def reporter_for(progress: bool | Reporter | None) -> Reporter:
     a notebook; True everywhere."""
     if not isinstance(progress, bool | None):
         return progress
-    console = Console()
+    console = output()
     if progress is False:
         return Silent()
     if console.is_jupyter:

@@ -175,7 +175,7 @@ def _play(experiment: Experiment, store: Store, reporter: Reporter, engine: Engi
         _settle(device)
         store.close()
     summary: dict[str, Any] = metrics.summarise(store.records, store.state.final_per_class)
-    summary |= hashes_of(experiment)
+    summary |= {"classes": list(experiment.setting.dataset.class_names)} | hashes_of(experiment)
     if store.state.best is not None:
         chosen = summary["best_by_validation"]
         summary |= {"final_accuracy": chosen["test_accuracy"], "final_round": chosen["round"]}

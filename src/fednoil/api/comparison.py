@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,15 +36,19 @@ COLUMNS = {
 
 
 class Comparison:
-    """Several runs side by side. Accuracies are in percent."""
+    """Several runs side by side; those of several seeds are one row. Accuracies are in percent."""
 
-    def __init__(self, runs: Sequence[Run], names: Sequence[str]) -> None:
-        self.runs = tuple(runs)
+    def __init__(self, groups: Sequence[Sequence[Run]], names: Sequence[str]) -> None:
+        self._groups = [tuple(group) for group in groups]
+        self.runs = tuple(run for group in groups for run in group)
         self.names = tuple(names)
         self.rows: list[dict[str, Any]] = []  # all that is known of each run, for programs
-        for run, name in zip(self.runs, self.names, strict=True):
-            where = name if run.path is None else str(run.path)
-            self.rows.append({"run": where, **described(run._values, run._roster, run.summary, run.finished)})
+        for group, name in zip(self._groups, self.names, strict=True):
+            each = [described(run._values, run._roster, run.summary, run.finished) for run in group]
+            path = group[0].path if len(group) == 1 or group[0].path is None else group[0].path.parent
+            self.rows.append(
+                {"run": name if path is None else str(path), **(_mean(each) if len(each) > 1 else each[0])}
+            )
         for row, keys in zip(self.rows, self._keys(), strict=True):
             row["keys"] = keys
 
@@ -72,8 +77,11 @@ class Comparison:
 
     def shown(self) -> list[dict[str, Any]]:
         """The rows with names and keys as text."""
-        names = [n if run.finished else f"{n} (unfinished)" for n, run in zip(self.names, self.runs, strict=True)]
-        return [{**r, "run": n, "keys": ", ".join(r["keys"])} for r, n in zip(self.rows, names, strict=True)]
+        return [
+            {**row, **_spread(row), "run": name if row["finished"] else f"{name} (unfinished)"}
+            | {"keys": ", ".join(row["keys"])}
+            for row, name in zip(self.rows, self.names, strict=True)
+        ]
 
     def to_markdown(self) -> str:
         """The table in Markdown."""
@@ -88,7 +96,9 @@ class Comparison:
         if ax is None:
             _, ax = plt.subplots(figsize=(6, 4), layout="constrained")
         drawn = 0
-        for place, (run, name) in enumerate(zip(self.runs, self.names, strict=True)):
+        lines = [(place, run) for place, group in enumerate(self._groups) for run in group]
+        for place, run in lines:
+            name = self.names[place] if run is self._groups[place][0] else None  # a name for all seeds
             columns = run.history.columns
             if x not in columns or y not in columns:
                 continue
@@ -109,7 +119,7 @@ class Comparison:
 
     def _keys(self) -> list[list[str]]:
         """Of each run the `section.key=value` that differ between runs with the same method's or setting's name."""
-        configs = [_completed(run) for run in self.runs]
+        configs = [_completed(group[0]) for group in self._groups]
         found: list[list[str]] = [[] for _ in self.rows]
         for name, sections in (("method", METHOD_SECTIONS), ("setting", (*SETTING_SECTIONS, "run", "federation"))):
             for row, config, keys in zip(self.rows, configs, found, strict=True):
@@ -132,10 +142,10 @@ def side_by_side(*runs: Run | str | Path, names: Sequence[str] | None = None) ->
     """Put runs, or the folders of runs, side by side; `names` are what they are called."""
     if not runs:
         raise UserError("compare: give at least one run, or the folder of one")
-    found = [run if isinstance(run, Run) else read_run(run) for run in runs]
+    found = [[run] if isinstance(run, Run) else _read(Path(run)) for run in runs]
     if names is not None and len(names) != len(found):
         raise UserError(f"compare: {len(names)} names for {len(found)} runs; give one each")
-    for run in found:
+    for run in (run for group in found for run in group):
         if not len(run.history):
             raise UserError(f"{run.path or run.name} has no finished round yet")
     return Comparison(found, names or _names(found))
@@ -151,10 +161,43 @@ def _completed(run: Run) -> dict[str, Any]:
         raise UserError(f"{run.path or run.name}: {error}") from None
 
 
-def _names(runs: Sequence[Run]) -> list[str]:
+def _read(path: Path) -> list[Run]:
+    """The run in a folder, or the runs of several seeds that `run --seeds` has left in it."""
+    seeds = [] if (path / "config.toml").is_file() else sorted(path.glob("seed-*/config.toml"))
+    return [read_run(file.parent) for file in seeds] or [read_run(path)]
+
+
+def _mean(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """One row of several seeds' runs: means, and the standard deviation of accuracies."""
+    if len({(row["method"], row["setting"]) for row in rows}) > 1:
+        raise UserError("compare: a folder of seeds holds runs of different methods or settings; give them one by one")
+    found: dict[str, Any] = {**rows[0], "seed": ", ".join(str(row["seed"]) for row in rows)}
+    for key in ("final_accuracy", "best_accuracy", "last10_accuracy", "train_batches", "wall_s", "rounds"):
+        known = [row[key] for row in rows if row.get(key) is not None]
+        if len(known) == len(rows):
+            mean = statistics.fmean(known)
+            found[key] = mean if key.endswith("accuracy") or key == "wall_s" else round(mean)
+            if key.endswith("accuracy"):
+                found[f"{key}_std"] = statistics.stdev(known)
+    converged = [row["converged"] for row in rows]
+    return found | {
+        "finished": all(row["finished"] for row in rows),
+        "converged": None if None in converged else all(converged),
+    }
+
+
+def _spread(row: dict[str, Any]) -> dict[str, str]:
+    """A row's means with their standard deviations, as text."""
+    keys = [key.removesuffix("_std") for key in row if key.endswith("_std")]
+    return {key: f"{row[key]:.2f} ± {row[f'{key}_std']:.2f}" for key in keys}
+
+
+def _names(groups: Sequence[Sequence[Run]]) -> list[str]:
     """The runs' own names where these differ, otherwise with their folders, seeds or numbers."""
+    runs = [group[0] for group in groups]
     if all(run.path is not None for run in runs):
-        return short_names([run.path for run in runs if run.path is not None])
+        paths = [run.path for run in runs if run.path is not None]
+        return short_names([p if len(group) == 1 else p.parent for p, group in zip(paths, groups, strict=True)])
     names = [run.name for run in runs]
     if len(set(names)) < len(names):
         names = [f"{run.name}, seed {run._values.get('run', {}).get('seed', 0)}" for run in runs]

@@ -51,6 +51,7 @@ class Case:
     true: np.ndarray | None = None
     accuracy: float | None = None  # of the model that looked last on such images, in percent, where it is known
     per_class: tuple[float | None, ...] = ()  # and on those of each class
+    by_class: bool = False  # whether `accuracy` is the mean over classes
     skipped: tuple[tuple[str, str], ...] = ()
     notices: tuple[str, ...] = ()
     duplicates: tuple[tuple[str, ...], ...] = ()
@@ -100,6 +101,7 @@ def of_state(
                 None if true is None else true[k],
                 accuracy,
                 state.per_class,
+                by_class=True,
                 notices=(*unfinished, *_held_out(experiment, k)),
                 duplicates=duplicates(names, [dataset.train.images[row] for row in index]),
             )

@@ -10,14 +10,18 @@ _WEAK = 1 / 3  # share of mistakes from which the ratio itself is in doubt; such
 _CHANCE = 2.0  # standard deviations above chance
 
 
-def doubts(probabilities: np.ndarray, given: np.ndarray, ratio: float, accuracy: float | None) -> list[str]:
+def doubts(
+    probabilities: np.ndarray, given: np.ndarray, ratio: float, accuracy: float | None, by_class: bool = False
+) -> list[str]:
     """Warnings about a model with class probabilities [n, C] for samples with `given` labels [n], `ratio` of them
-    estimated to be wrong; `accuracy` in percent, if it is known from a test set.
+    estimated to be wrong; `accuracy` in percent, if it is known from a test set, as the mean over its classes if
+    `by_class`.
 
     The model's own expectation counts, or a test set's result if that is worse: networks are overconfident.
     """
     mistakes = mistaken(probabilities, accuracy)
     how = f"the model is mistaken on about {100 * mistakes:.0f} % of test images"
+    how += " (mean over classes)" if by_class else ""
     if accuracy is None or mistakes > 1 - accuracy / 100:
         how = f"the model expects to be mistaken on about {100 * mistakes:.0f} % of these images"
     found = []

@@ -177,7 +177,10 @@ def _client(case: Case, found: Estimate, class_names: Sequence[str]) -> dict[str
         "looks": int(case.bundle["looks"][0]),
         "skipped": [list(pair) for pair in case.skipped],
         "duplicates": [list(group) for group in case.duplicates],
-        "notices": [*case.notices, *doubts(case.probabilities, case.given, found.ratio, case.accuracy)],
+        "notices": [
+            *case.notices,
+            *doubts(case.probabilities, case.given, found.ratio, case.accuracy, case.by_class),
+        ],
     }
     if case.true is not None:
         wrong = case.given != case.true

@@ -17,7 +17,6 @@ from typing import Annotated
 
 import typer
 import typer.core
-from rich.console import Console
 
 from fednoil import __version__
 from fednoil.cli import federation
@@ -30,6 +29,7 @@ from fednoil.cli.reproduce import reproduce
 from fednoil.cli.resolving import asked_device, how_to_go_on, resolve
 from fednoil.cli.stopping import Stopped, stop_with_standard_input
 from fednoil.errors import Slower, UserError, full_gpu, gpu_is_full
+from fednoil.terminal import output
 
 typer.core.HAS_RICH = False  # help is plain text, in which typer would else escape "[default: …]" for rich
 app = typer.Typer(
@@ -112,7 +112,7 @@ def run(
         from fednoil.cli.seeds import run_seeds
 
         return run_seeds(made, folder, seeds, jobs, data_dir, resume, force, quiet)
-    console = Console()
+    console = output()
     reporter: Silent = Silent()
     if as_json:
         reporter = JsonLines()
@@ -263,7 +263,9 @@ def _run_app() -> int:
         if type(error).__name__ == "NoArgsIsHelpError":
             print(error.format_message())  # pyright: ignore[reportAttributeAccessIssue]
             return 2
-        return _fail(str(error.format_message()))  # pyright: ignore[reportAttributeAccessIssue]
+        from fednoil.cli.usage import said
+
+        return _fail(said(error))
 
 
 def _drop_output() -> None:

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from fednoil.cli.stopping import Stopped
 from fednoil.errors import UserError
+from fednoil.terminal import output
 
 Names = Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this; may be repeated.")]
 
@@ -71,7 +72,7 @@ def reproduce(
     wanted = Wanted(scale, dataset or [], setting or [], noise or [], method or [], numbers, sections)
     cells = make_plan(goal, wanted)
     open_cells = [cell for cell in cells if not cell.is_done(out)]
-    console, side_by_side = Console(quiet=quiet or as_json), jobs or _usual_jobs(open_cells)
+    console, side_by_side = output(quiet=quiet or as_json), jobs or _usual_jobs(open_cells)
     if not dry_run:
         _check_first(goal, open_cells, out, data_dir, ray)
     plan = _describe(goal, cells, open_cells, out, side_by_side, data_dir, measure=dry_run or not quiet)

@@ -9,13 +9,14 @@ from rich.text import Text
 
 from fednoil.report.results import Results
 from fednoil.report.sheets import Entry, Sheet, sheets
+from fednoil.terminal import output
 
 
 def show_results(results: Results) -> None:
     """Print every table, then the study's sections, then the warnings."""
-    console = Console()
+    console = output()
     if not console.is_terminal:
-        console = Console(width=max(console.width, 160))  # a file has room
+        console = output(width=max(console.width, 160))  # a file has room
     for sheet in sheets(results):
         console.print(_table(sheet))
         console.print()

@@ -6,8 +6,6 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from fednoil.api.running import Resolved
 from fednoil.batch.cell import Cell, parse_seeds
 from fednoil.cli.resolving import how_to_go_on
@@ -16,6 +14,7 @@ from fednoil.errors import UserError
 from fednoil.records.beginning import check
 from fednoil.records.files import read_json
 from fednoil.records.folder import RunFolder
+from fednoil.terminal import output
 
 
 def usual_jobs(device: str, runs: int) -> int:
@@ -52,7 +51,7 @@ def run_seeds(
         for cell in cells:
             _clear(RunFolder(out / cell.folder))
     out.mkdir(parents=True, exist_ok=True)
-    console = Console(quiet=quiet)
+    console = output(quiet=quiet)
     shown: Any = Bars if console.is_terminal and not quiet else Lines
     try:
         with shown(console, out, len(waiting), *([quiet] if shown is Lines else [])) as view:

@@ -9,9 +9,10 @@ from typing import Any
 
 from rich import box
 from rich.cells import cell_len
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from fednoil.terminal import output
 
 LEAST = 18  # characters of a column of texts
 
@@ -24,7 +25,7 @@ def show(rows: list[dict[str, Any]], columns: dict[str, str], title: str, as_jso
     if as_json:
         print(json.dumps(rows, indent=2, ensure_ascii=False))
         return
-    console = Console()
+    console = output()
     first, *others = columns
     numeric = {key for key in columns if rows and all(isinstance(row.get(key), int | float) for row in rows)}
     widths = {key: max(map(cell_len, [columns[key], *(cell(row.get(key)) for row in rows)])) for key in columns}
@@ -61,7 +62,7 @@ def show_list(groups: Mapping[str, Sequence[tuple[str, Sequence[str]]]]) -> None
     """Print names with texts beside them under headings, no wider than the terminal; 80 columns where there is none."""
     names = [name for entries in groups.values() for name, _ in entries]
     indent = max(map(len, names)) + 4
-    width = max(Console().width - indent, 20)
+    width = max(output().width - indent, 20)
     for heading, entries in groups.items():
         print(f"\n{heading}")
         for name, texts in entries:

@@ -20,7 +20,7 @@ def described(
         "setting": setting_name(values, roster),
         "seed": values.get("run", {}).get("seed", 0),
         "finished": finished,
-        **{k: v for k, v in summary.items() if not k.endswith("_hash") and k != "per_class_accuracy"},
+        **{k: v for k, v in summary.items() if not k.endswith("_hash") and k not in ("per_class_accuracy", "classes")},
     }
 
 
@@ -39,7 +39,16 @@ def setting_name(values: dict[str, Any], roster: Roster | None = None) -> str:
         return "own data of " + (f"{len(roster.founders)} sites" if roster else "sites")
     if are_given(str(name := values.get("data", {}).get("name"))):
         return f"{name}, {values.get('partition', {}).get('clients', '?')} clients"
-    noise = values.get("noise", {})
+    return " ".join(filter(None, setting_words(values)))
+
+
+def setting_words(values: dict[str, Any]) -> tuple[str, str, str]:
+    """Data, partition and noise, a few words each; "" for what is not the configuration's to say."""
+    name, noise = str(values.get("data", {}).get("name", "?")), values.get("noise", {})
+    if are_given(name):
+        return name, "", ""
+    if noise.get("kind") == "manifest":  # which takes the place of the partition as well
+        return name, f"clients of {Path(str(noise.get('manifest', ''))).name}", ""
     kind, levels = noise.get("kind", "none"), noise.get("levels", "groups")
     if levels != "groups":
         numbers = (f" {key}={value:g}" for key, value in noise.items() if key in ("rho", "tau", "low", "high"))
@@ -48,8 +57,7 @@ def setting_name(values: dict[str, Any], roster: Roster | None = None) -> str:
         kind += f"-{min(ratios):g}" + (f"..{max(ratios):g}" if min(ratios) < max(ratios) else "")
     shared = noise.get("pair_map", noise.get("matrix_map", "per_client"))
     kind += f"-{shared}" if shared != "per_client" else ""
-    data, partition = values.get("data", {}).get("name", "?"), values.get("partition", {}).get("kind", "iid")
-    return f"{data} {partition} {kind}"
+    return name, str(values.get("partition", {}).get("kind", "iid")), kind
 
 
 def short_names(paths: list[Path]) -> list[str]:

@@ -31,6 +31,8 @@ class Summary(_Part):
     converged: bool | None
     train_batches: Amount
     wall_s: Amount
+    per_class_accuracy: list[Percent | None] = []
+    classes: list[str] = []
 
 
 class Environment(_Part):

@@ -77,7 +77,13 @@ def _final(row: Row) -> float:
 
 def page_data(results: Results) -> dict[str, Any]:
     """What the page's script works with: runs as short records, and tables of what they share."""
-    shared: dict[str, dict[str, int]] = {"settings": {}, "methods": {}, "configs": {}, "environments": {}}
+    shared: dict[str, dict[str, int]] = {
+        "settings": {},
+        "methods": {},
+        "configs": {},
+        "environments": {},
+        "classes": {},
+    }
 
     def index(table: str, value: Any) -> int:
         text = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
@@ -92,6 +98,7 @@ def page_data(results: Results) -> dict[str, Any]:
         }
         runs.append(
             {
+                "classes": index("classes", run.summary.get("classes") or []),
                 "name": run.path.name,
                 "path": str(run.path),
                 "where": index("settings", run.place.title),
@@ -107,8 +114,8 @@ def page_data(results: Results) -> dict[str, Any]:
             }
         )
     tables: dict[str, list[Any]] = {name: list(table) for name, table in shared.items()}
-    tables["configs"] = [json.loads(text) for text in tables["configs"]]
-    tables["environments"] = [json.loads(text) for text in tables["environments"]]
+    for name in ("configs", "environments", "classes"):
+        tables[name] = [json.loads(text) for text in tables[name]]
     return {"runs": runs, "curves": CURVES, **tables}
 
 

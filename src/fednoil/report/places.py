@@ -11,7 +11,7 @@ from typing import Any
 
 from fednoil.config import load_config
 from fednoil.data import SITES
-from fednoil.records.compare import method_name, setting_name
+from fednoil.records.compare import method_name, setting_words
 from fednoil.records.folder import Roster
 
 Values = dict[str, Any]
@@ -49,18 +49,19 @@ class Place:
         return ", ".join([self.method, *self.method_changes])
 
 
-def own_place(full: Values, roster: Roster | None = None) -> Place:
-    """The place of a run with this configuration, all keys given; `roster` of a federation's.
+def own_place(full: Values, roster: Roster | None = None, clients: int | None = None) -> Place:
+    """The place of a run with this configuration, all keys given; `roster` of a federation's, `clients` as many as it
+    had, where that is recorded.
 
     A short hash distinguishes settings that the words don't.
     """
     if full["data"]["name"] == SITES:
         return _of_sites(full, roster)
     digest = _digest([full[s] for s in SETTING_SECTIONS])
-    name = setting_name(full).split(" ")
-    data, words = " ".join(name[:-2]), name[-2:]
-    clients = f"{full['partition']['clients']} clients, {full['train']['rounds']} rounds, #{digest[:4]}"
-    return Place("", data, words[0], f"{words[1]} ({clients})", method_name(full), method_changes=own_keys(full))
+    data, split, noise = setting_words(full)
+    count = full["partition"]["clients"] if clients is None else clients
+    about = f"({count} clients, {full['train']['rounds']} rounds, #{digest[:4]})"
+    return Place("", data, split, f"{noise} {about}".strip(), method_name(full))
 
 
 def _of_sites(full: Values, roster: Roster | None) -> Place:
@@ -70,7 +71,7 @@ def _of_sites(full: Values, roster: Roster | None) -> Place:
     samples = [f"{sum(founders.values()):,} samples"] if founders else []
     words = ", ".join([*samples, f"{full['train']['rounds']} rounds", f"#{digest[:4]}"])
     where = f"{len(founders)} sites" if founders else SITES
-    return Place("", "federation", where, f"({words})", method_name(full), method_changes=own_keys(full))
+    return Place("", "federation", where, f"({words})", method_name(full))
 
 
 def _digest(value: Any) -> str:

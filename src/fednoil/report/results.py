@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import sys
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -20,6 +23,7 @@ from fednoil.report.runs import Run, load_runs
 METRICS = {"accuracy": "accuracy", "selected_noise": "noise ratio", "precision": "precision", "recall": "recall"}
 _CURVE_OF = {"selected_noise": "selected_noise", "precision": "label_precision", "recall": "label_recall"}
 FEW_SEEDS = 3
+_MOST_KEYS = 2  # in a method's name
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,11 @@ class Row:
     def of_seeds(self, seeds: Collection[int]) -> Row:
         """The same row with the runs of some seeds alone."""
         return replace(self, runs=tuple(run for run in self.runs if run.seed in seeds))
+
+    @property
+    def batches(self) -> int:
+        """Training batches of a run, on average over seeds: what equal epochs or rounds don't make equal."""
+        return round(sum(float(run.summary["train_batches"]) for run in self.runs) / len(self.runs))
 
     @cached_property
     def rounds(self) -> int:
@@ -174,18 +183,27 @@ def _row(group: tuple[Run, ...], conducts: set[tuple[str, ...]]) -> Row:
 
 
 def _told_apart(rows: list[Row]) -> list[Row]:
-    """Rows whose titles are their own in each column: methods outside the paper's may differ in keys not named yet."""
+    """Rows whose titles are their own in each table: a method's name gets the keys in which it differs from others of
+    that name, or where these are many the name of its folder."""
     names_of: dict[Any, set[str]] = {}
-    for _, same in grouped(rows, lambda row: (row.place.where, row.title)):
-        if len(same) > 1:
-            names = differing([row.runs[0].values for row in same], METHOD_SECTIONS)
-            names_of.setdefault(_same_line(same[0].runs[0]), set()).update(names)
-    return [
-        replace(row, apart=picked(row.runs[0].values, METHOD_SECTIONS, names))
-        if (names := names_of.get(_same_line(row.runs[0])))
-        else row
-        for row in rows
-    ]
+    for _, same in grouped(rows, lambda row: (row.place.where if row.place.family else row.place.dataset, row.title)):
+        names = differing([row.runs[0].values for row in same], METHOD_SECTIONS)
+        names_of.setdefault(_same_line(same[0].runs[0]), set()).update(names)
+
+    def titled(row: Row, most: int) -> Row:
+        keys = picked(row.runs[0].values, METHOD_SECTIONS, names_of[_same_line(row.runs[0])])
+        return replace(row, apart=(_folder(row),) if len(keys) > most and not row.place.family else keys)
+
+    short = [titled(row, _MOST_KEYS) for row in rows]
+    counts = Counter((row.place.where, row.title) for row in short)
+    return [row if counts[row.place.where, row.title] == 1 else titled(row, sys.maxsize) for row in short]
+
+
+def _folder(row: Row) -> str:
+    """What a row's runs are called on disk, their seeds left out."""
+    path = row.runs[0].path
+    name = path.parent.name if re.fullmatch(r"seed-?\d+", path.name) else path.name
+    return re.sub(r"-?seed-?\d+$", "", name) or name
 
 
 def paired(a: Row, b: Row) -> Paired | None:

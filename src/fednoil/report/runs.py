@@ -189,14 +189,16 @@ def load_run(path: Path, study: Study | None = None) -> Run:
     environment = _read(path / "environment.json", Environment)
     matrix = confusion.get("given_predicted")
     federated = records[-1].nodes is not None
-    place = placed(values, environment, roster, study)
+    place = placed(values, environment, roster, study, len(clients.selected))
     return Run(path, place, values, finished, summary, curves, clients, matrix, environment, federated)
 
 
-def placed(values: dict[str, Any], environment: dict[str, Any], roster: Roster | None, study: Study | None) -> Place:
+def placed(
+    values: dict[str, Any], environment: dict[str, Any], roster: Roster | None, study: Study | None, clients: int
+) -> Place:
     """Where a run belongs: in a study if it knows the run, otherwise among the user's own runs."""
     found = None if study is None else study.place(values, environment.get("origin"), roster)
-    return found or own_place(values, roster)
+    return found or own_place(values, roster, clients)
 
 
 def read_config(path: Path) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fednoil.report.chance import CHANCE, Sample, unpaired_p
 from fednoil.report.hook import Beside, Table
@@ -37,6 +37,7 @@ class Entry:
     p: float | None = None  # how likely the difference is by chance; None: unknown
     last_round: Figure | None = None  # where `ours` is the best round because a seed did not converge
     best_round: Figure | None = None  # where `ours` is the last one, and a seed has fallen far below its best
+    batches: int | None = None  # where not all of the column have as many
 
     @property
     def gap(self) -> str:
@@ -47,10 +48,11 @@ class Entry:
 
     @property
     def beside(self) -> list[str]:
-        """What stands beside ours: the last or best round, how far the runs got, the printed value at the end."""
+        """What stands beside ours: the last or best round, how far the runs got, batches, the printed value last."""
         parts = [f"last round {self.last_round}"] if self.last_round else []
         parts += [f"best round {self.best_round}"] if self.best_round else []
         parts += [self.row.progress] if self.row.progress else []
+        parts += [f"{self.batches:,} batches"] if self.batches is not None else []
         return [*parts, *([self.printed.text] if self.printed else [])]
 
 
@@ -118,10 +120,12 @@ def _sheet(table: Table) -> Sheet:
         here = [(methods.index(r.title), r, r.figure(column.metric)) for r in rows if _at(r, column)]
         known = [(i, row, ours) for i, row, ours in here if ours is not None]
         sign = 1 if column.higher_wins else -1
+        unequal = not table.key and len({row.batches for _, row, _ in known}) > 1
         ranked = [sign * ours.mean for _, row, ours in known if row.finished]
         for i, row, ours in known:
             best = row.finished and len(ranked) > 1 and sign * ours.mean == max(ranked)
-            entries[i][j] = _entry(table, row, column.metric, ours, best)
+            entry = _entry(table, row, column.metric, ours, best)
+            entries[i][j] = replace(entry, batches=row.batches) if unequal else entry
     return Sheet(table.key, table.title, table.caption, columns, methods, entries, _note(table))
 
 

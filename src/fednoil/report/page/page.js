@@ -166,15 +166,16 @@
 
   // ---- labels
   function drawConfusion() {
-    const found = data.runs[$("confusion-run").value].confusion, place = $("confusion-table");
+    const run = data.runs[$("confusion-run").value], found = run.confusion, place = $("confusion-table");
+    const named = (c) => data.classes[run.classes][c] ?? String(c);
     if (!found) return place.replaceChildren(make("p", { class: "key" }, "This run has recorded none."));
     if (found.largest) {
-      const rows = found.largest.map(([g, p, n]) => make("tr", {}, ...[g, p, n].map((v) => make("td", {}, String(v)))));
+      const rows = found.largest.map(([g, p, n]) => make("tr", {}, ...[named(g), named(p), n].map((v) => make("td", {}, String(v)))));
       const head = ["given", "predicted", "samples"].map((text) => make("th", {}, text));
       return place.replaceChildren(make("p", { class: "key" }, `${found.classes} classes; the most frequent disagreements:`),
         make("table", {}, make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...rows)));
     }
-    place.replaceChildren(square(found.matrix, found.matrix.map((_, c) => String(c)), "given \\ predicted"));
+    place.replaceChildren(square(found.matrix, found.matrix.map((_, c) => named(c)), "given \\ predicted"));
   }
 
   // ---- runs
@@ -234,6 +235,9 @@
     }
   }, { rootMargin: "300px" });
   for (const id of Object.keys(sections)) observer.observe($(id));
+  addEventListener("beforeprint", () => {  // on paper everything is looked at
+    for (const id of Object.keys(sections)) if (!drawn.has(id)) { drawn.add(id); sections[id](); }
+  });
   let timer = 0;
   $("filter").addEventListener("input", () => { clearTimeout(timer); timer = setTimeout(applyFilter, 120); });
   let width = innerWidth;

@@ -1,0 +1,34 @@
+"""Wrong usage in one line: what the command-line library says, and the key that an unknown option seems to mean."""
+
+from __future__ import annotations
+
+import re
+
+_SUGGESTED = re.compile(r"( ?\(?Did you mean [^?]*\?\)?)+")
+
+
+def said(error: Exception) -> str:
+    """The message of one of the library's exceptions, of which only the shape is public."""
+    message = str(error.format_message())  # pyright: ignore[reportAttributeAccessIssue]
+    option = getattr(error, "option_name", None)
+    command = getattr(getattr(error, "ctx", None), "info_name", None)
+    if option and type(error).__name__ == "NoSuchOption" and command == "run" and (keys := _keys(str(option))):
+        told = " or ".join(f"--set {key}=VALUE" for key in keys)
+        return f"No such option '{option}'; {option.lstrip('-')} is a key of the configuration: {told}"
+    # Two layers of the library may each make the same suggestion.
+    return _SUGGESTED.sub(r"\1", message)
+
+
+def _keys(option: str) -> list[str]:
+    """The `section.key` that an option's name stands for: a key's own name, or the name of a choice's section."""
+    from fednoil.config.axes import AXES, owners
+    from fednoil.config.schema import Config
+
+    word = option.lstrip("-").replace("-", "_")
+    if word in AXES:
+        return [axis.path for axis in AXES[word]][:1]
+    found = [section for section in AXES if owners(section, word)]
+    for section in ("train", "run"):
+        config = Config.model_fields[section].annotation
+        found += [section] if word in getattr(config, "model_fields", {}) else []
+    return [f"{section}.{word}" for section in found]
