@@ -145,5 +145,5 @@ def test_images_that_do_not_fit_are_refused() -> None:
     assert not augment.fits(images)
     assert augment.fits(images[..., :64])
     for wrong in (images, images[..., :64]):
-        with pytest.raises(ValueError, match="contiguous images"):
+        with pytest.raises(ValueError, match="images must be contiguous"):
             augment.weak(wrong, index, params)

@@ -259,7 +259,7 @@ def test_shapes_that_do_not_fit_are_refused():
         conv.conv2d(x, w[..., 0])
     with pytest.raises(ValueError, match="bias"):
         conv.conv2d(x, w, bias[:, :2])
-    with pytest.raises(ValueError, match="no result"):
+    with pytest.raises(ValueError, match="no output"):
         conv.conv2d(x[:, :, :3], w)
 
 

@@ -1,7 +1,7 @@
-"""Kernels for a GPU, written in Triton: what PyTorch does in many small launches or with too much memory traffic.
+"""GPU kernels in Triton for what PyTorch does in many small launches or with too much memory traffic.
 
-Each has a plain PyTorch meaning, which is what runs elsewhere; the submodules are imported only where they can run.
-`python benchmarks/kernels.py` measures what each file gains: a turn with it against the same turn without it.
+Each has an equivalent in plain PyTorch, which runs everywhere else; submodules are imported only where they can run.
+`python benchmarks/kernels.py` measures what each file gains end to end: a turn with it against a turn without it.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ def usable(x: Tensor, kernel: str) -> bool:
 
 @contextlib.contextmanager
 def without(*kernels: str) -> Iterator[None]:
-    """Leave some kernels to PyTorch; what is captured or planned before keeps them."""
+    """Use PyTorch instead of some kernels; graphs captured and plans made before keep them."""
     unknown = set(kernels) - set(KERNELS)
     if unknown:
-        raise ValueError(f"no kernels {sorted(unknown)}; there are {', '.join(KERNELS)}")
+        raise ValueError(f"unknown kernels {sorted(unknown)}; choose from {', '.join(KERNELS)}")
     before = set(_off)
     _off.update(kernels)
     try:
@@ -45,10 +45,10 @@ def without(*kernels: str) -> Iterator[None]:
 
 @cache
 def processors() -> int:
-    """Streaming multiprocessors of the GPU, which a launch has to fill; 100 where Triton's interpreter runs without."""
+    """The GPU's streaming multiprocessors, which a launch has to fill; 100 in Triton's interpreter without a GPU."""
     return torch.cuda.get_device_properties(0).multi_processor_count if torch.cuda.is_available() else 100
 
 
 def computed(x: Tensor) -> Tensor:
-    """The tensor in the dtype that autocast asks for, which custom kernels don't get by themselves."""
+    """The tensor in autocast's dtype: custom kernels aren't cast automatically."""
     return x.to(torch.get_autocast_dtype("cuda")) if torch.is_autocast_enabled("cuda") else x

@@ -2,7 +2,9 @@
 
 One program makes one view and runs only the operations that its row of the plan asks for. The image stays in
 registers from the first load to the last store: a pixel is one int32 with ten bits for each channel, so that moving
-pixels takes one gather whatever the number of channels, and sums of three pixels fit without unpacking.
+pixels takes one gather for any number of channels, and sums of three pixels fit without unpacking.
+
+Gain end to end: `python benchmarks/kernels.py --kernel augment`.
 """
 
 # Triton types a launched kernel as the bare function, without its options; it is missing where there is no GPU.
@@ -28,7 +30,7 @@ _BITS = tl.constexpr(10)
 _FIELD = tl.constexpr((1 << 10) - 1)
 _EVERY = tl.constexpr(1 | 1 << 10 | 1 << 20)  # times a tone: that tone in every channel
 
-# The same numbers as in `fednoil.augment`, which builds on this module and so cannot be imported here.
+# The same numbers as in `fednoil.augment`, which imports this module, so they can't be imported from there.
 _MOVE, _CURVE, _BLEND = tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)
 _SIGNED_LEVELS = tl.constexpr(18)  # codes of an operation
 _FILL = tl.constexpr(127)
@@ -36,7 +38,7 @@ _WEAK_COLUMNS, _OP_COLUMNS, _CENTRE_COLUMNS = tl.constexpr(3), tl.constexpr(4), 
 
 
 class Tables(Protocol):
-    """What is used of `fednoil.augment.tables.OpTables`."""
+    """The part of `fednoil.augment.tables.OpTables` that the kernels use."""
 
     @property
     def kinds(self) -> Tensor: ...
@@ -144,7 +146,7 @@ def _grey(pixels, C: tl.constexpr):
 
 @triton.jit
 def _smooth(pixels, at, C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, BLOCK: tl.constexpr):
-    """3 × 3 mean with weight 5 in the middle, rounded; borders, whose neighbours may be any pixel, are kept."""
+    """3 × 3 mean with weight 5 in the middle, rounded; border pixels keep their values."""
     last = BLOCK - 1
     three = pixels + tl.gather(pixels, tl.maximum(at - W, 0), 0) + tl.gather(pixels, tl.minimum(at + W, last), 0)
     before, after = tl.gather(three, tl.maximum(at - 1, 0), 0), tl.gather(three, tl.minimum(at + 1, last), 0)
@@ -172,7 +174,7 @@ def _blended(pixels, blend, at, C: tl.constexpr, H: tl.constexpr, W: tl.constexp
     result = tl.zeros_like(pixels)
     for channel in tl.static_range(C):
         base = _tone(other, channel).to(tl.float32)
-        # product and sum round separately, as Pillow's do: the launch forbids to fuse them; then truncation
+        # product and sum round separately, as in Pillow (the launch forbids fusing them); then truncation
         tone = (_tone(pixels, channel).to(tl.float32) - base) * factor + base
         result |= tone.to(tl.int32) << (channel * _BITS)
     return result
@@ -186,7 +188,7 @@ def _cut(pixels, centre_y, centre_x, at, H: tl.constexpr, W: tl.constexpr):
     return tl.where((y >= 0) & (y < HOLE) & (x >= 0) & (x < HOLE), _FILL * _EVERY, pixels)
 
 
-# Slices of a plan begin anywhere; a compilation for each alignment could fall into the capture of a CUDA graph.
+# Slices of a plan have any alignment; compiling for each one could happen during the capture of a CUDA graph.
 @triton.jit(do_not_specialize_on_alignment=_SLICED)
 def _weak_kernel(images, index, plan, out, C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, BLOCK: tl.constexpr):
     view = tl.program_id(0).to(tl.int64)  # 64 bits: a batch may have more than 2³¹ pixels
@@ -222,14 +224,14 @@ def _strong_kernel(
 
 
 def fits(images: Tensor) -> bool:
-    """Whether images of this shape [..., C, H, W] are few enough pixels for the kernels."""
+    """Whether images of this shape [..., C, H, W] are small enough for the kernels."""
     return images.shape[-3] in (1, 3) and 0 < images.shape[-2] * images.shape[-1] <= MAX_PIXELS
 
 
 def _start(images: Tensor, index: Tensor) -> tuple[Tensor, dict[str, int | bool]]:
     """The batch to fill, and the constants of a launch."""
     if not fits(images) or not images.is_contiguous():
-        raise ValueError(f"contiguous images of at most {MAX_PIXELS} pixels are needed: {tuple(images.shape)} given")
+        raise ValueError(f"images must be contiguous and have at most {MAX_PIXELS} pixels, not {tuple(images.shape)}")
     channels, height, width = images.shape[1:]
     block = max(MIN_BLOCK, triton.next_power_of_2(height * width))
     out = torch.empty(*index.shape, channels, height, width, dtype=torch.uint8, device=images.device)
@@ -242,7 +244,7 @@ def _start(images: Tensor, index: Tensor) -> tuple[Tensor, dict[str, int | bool]
 def weak(images: Tensor, index: Tensor, plan: Tensor) -> Tensor:
     """Weak views of images `index` int [..., B] of the pool uint8 [P, C, H, W]: uint8 [..., B, C, H, W].
 
-    `plan` int [..., B, 3] is a row of `weak_plan`. The values of both are trusted.
+    `plan` int [..., B, 3] is a row of `weak_plan`. Neither is checked for range.
     """
     out, constants = _start(images, index)
     if index.numel():
@@ -254,7 +256,7 @@ def strong(images: Tensor, index: Tensor, plan: Tensor, tables: Tables) -> Tenso
     """Strong views of images `index` int [..., B] of the pool uint8 [P, C, H, W]: uint8 [..., B, C, H, W].
 
     `plan` int [..., B, 5 + 4*ops] is a row of `strong_plan`; `tables` are the `op_tables` of the images' size and
-    device. The values of all are trusted.
+    device. None of them is checked for range.
     """
     out, constants = _start(images, index)
     rounds = (plan.shape[-1] - _WEAK_COLUMNS.value - _CENTRE_COLUMNS.value) // _OP_COLUMNS.value

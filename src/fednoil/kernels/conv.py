@@ -1,10 +1,12 @@
-"""Stacked 2-D convolution: clients with weights of their own in one launch, forward and backward.
+"""Stacked 2-D convolution: all clients, each with its own weights, in one launch, forward and backward.
 
 Tensors are stacked over clients and channels-last: images [clients, batch, height, width, channels] and weights
 [clients, taps high, taps wide, channels, outputs]. `conv2d` is the plain convolution; `conv_pool_relu` adds bias, 2×2
 max-pooling and ReLU in the same kernel and keeps one byte per pooled value for the backward pass. Both are
 differentiable and fold a dimension of `torch.vmap` into the clients, so a network written for one client becomes a
 single launch for all of them. Sums are taken in fp32 and in a fixed order: the results are deterministic.
+
+Gain end to end: `python benchmarks/kernels.py --kernel conv`.
 """
 
 from typing import Any
@@ -43,9 +45,9 @@ def conv2d(
 def conv2d_and_statistics(
     x: Tensor, w: Tensor, bias: Tensor | None = None, stride: int = 1, padding: int = 0, passes: bool = False
 ) -> tuple[Tensor, Parts, Tensor]:
-    """`conv2d`; mean and squared deviations of its pixels in parts: what a norm needs; and with `passes` x itself.
+    """`conv2d`, the mean and squared deviations of its pixels in parts (for a norm), and with `passes` x itself.
 
-    Who goes on with that x has its gradient added in the kernel that finds the convolution's own.
+    If the caller goes on with that x, its gradient is added inside the kernel that computes the convolution's own.
     """
     config = forward_config(_shape(x, w, bias, stride, padding, False), x.dtype)
     y, _, _, parts, same = Conv.apply(x, w, bias, stride, padding, False, True, passes, Configs(config))
@@ -62,9 +64,9 @@ def conv_pool_relu(
 def conv2d_nchw(
     x: Tensor, w: Tensor, bias: Tensor | None = None, stride: int = 1, padding: int = 0, config: Configs | None = None
 ) -> Tensor:
-    """`conv2d` of one client: x [B, C, H, W], free of copies in channels_last memory; the result is such a view.
+    """`conv2d` of one client: x [B, C, H, W], not copied if it is in channels_last memory; so is the result.
 
-    w is PyTorch's [O, C, kh, kw], free of copies where it is a view of [kh, kw, C, O].
+    w is PyTorch's [O, C, kh, kw], not copied if it is a view of [kh, kw, C, O].
     """
     return _to_nchw(conv2d(to_nhwc(x), _to_packed(w), _of_one(bias), stride, padding, config))
 
@@ -86,14 +88,14 @@ def conv_norm_relu_nchw(
 ) -> tuple[Tensor, Tensor]:
     """relu(norm(conv(x)) + residual) of one client in training, and with `passes` x as in `conv2d_and_statistics`.
 
-    The norm reads its statistics off the convolution.
+    The norm takes its statistics from the convolution.
     """
     sizes = (conv.stride[0], int(conv.padding[0]), passes)
     y, parts, same = conv2d_and_statistics(to_nhwc(x), _to_packed(conv.weight), _of_one(conv.bias), *sizes)
     return batch_norm_act_nchw(_to_nchw(y), norm, residual, relu, parts), _to_nchw(same) if passes else x
 
 
-# With indices in place of (un)squeeze the backward pass would fill with zeros and copy.
+# With indexing instead of (un)squeeze the backward pass would fill with zeros and copy.
 def _to_nchw(y: Tensor) -> Tensor:
     return y.squeeze(0).permute(0, 3, 1, 2)
 
@@ -107,9 +109,8 @@ def _of_one(bias: Tensor | None) -> Tensor | None:
 
 
 class Conv(torch.autograd.Function):
-    """(y, winner, weights, parts, x); winner and weights serve the backward pass alone. The winner is empty without
-    pooling, the weights are where w itself could be used, the parts unless statistics are asked for, x unless it
-    passes."""
+    """(y, winner, weights, parts, x); winner and weights are for the backward pass only. Empty are: the winner without
+    pooling, the weights where w itself could be used, the parts unless statistics are wanted, x unless it passes."""
 
     @staticmethod
     def forward(
@@ -179,10 +180,10 @@ def _shape(x: Tensor, w: Tensor, bias: Tensor | None, stride: int, padding: int,
     (K, B, H, W, C), (_, KH, KW, _, outputs) = x.shape, w.shape
     shape = Shape(K, B, H, W, C, outputs, KH, KW, stride, padding, pool)
     if min(shape.result) < 1 or B < 1:
-        raise ValueError(f"a convolution {KH}×{KW} of {B} images {H}×{W} has no result")
+        raise ValueError(f"a {KH}×{KW} convolution of {B} images of {H}×{W} has no output")
     high, wide = shape.plain.result
     if B * max(H * W * C, high * wide * outputs) >= 2**31:  # offsets within a client are int32
-        raise ValueError(f"{B} images {H}×{W}×{C} of one client are too many for one launch")
+        raise ValueError(f"{B} images of {H}×{W}×{C} in one client are too many for one launch")
     return shape
 
 
@@ -208,7 +209,7 @@ def _forward(
     parts = x.new_empty((s.K, 2, tiles, s.outputs) if statistics else (s.K, 0), dtype=torch.float32)
     grid = (tiles * triton.cdiv(s.outputs, config.cols), s.K)
     options = {**s.constants(), **_launch(config, x.dtype), "BIAS": bias is not None}
-    vector = w if bias is None else contiguous_clients(bias)  # any pointer serves for one that is never read
+    vector = w if bias is None else contiguous_clients(bias)  # any pointer will do: it is never read
     strides = (x.stride(0), w.stride(0), vector.stride(0))
     if s.pool:
         args = (x, w, vector, y, winner, *strides, rows)
@@ -235,14 +236,14 @@ def _unpool(dy: Tensor, winner: Tensor, s: Shape) -> tuple[Tensor, Tensor]:
 
 
 def _input_gradient(dy: Tensor, w: Tensor, s: Shape, config: Config, passed: Tensor | None = None) -> Tensor:
-    """The gradient of the images, plus what else of it is known already (`passed`)."""
+    """The gradient of the images, plus the part of it that is already known (`passed`)."""
     high, wide = s.result
     pixels = config.pixels if s.stride == 1 and s.W % config.pixels == 0 else 1
     rows = s.B * triton.cdiv(s.H, s.stride) * triton.cdiv(s.W, s.stride) // pixels
     dx = dy.new_empty((s.K, s.B, s.H, s.W, s.C))
     grid = (triton.cdiv(rows, config.rows) * triton.cdiv(pixels * s.C, config.cols), s.K, s.stride * s.stride)
     options = {**s.constants(), **_launch(config, dy.dtype), "HO": high, "WO": wide, "STRIDE": s.stride}
-    more = dx if passed is None else passed.contiguous()  # any pointer serves for one that is never read
+    more = dx if passed is None else passed.contiguous()  # any pointer will do: it is never read
     options |= {"PIXELS": pixels, "MORE": passed is not None}
     kernels.input_gradient_kernel[grid](dy, w, more, dx, w.stride(0), rows, s.B, **options)
     return dx

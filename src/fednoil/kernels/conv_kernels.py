@@ -14,7 +14,7 @@ import triton.language as tl
 @triton.jit
 def _tap_of(block, taps_wide, CHANNELS: tl.constexpr, BLOCK: tl.constexpr):
     """Tap row, tap column and channel [1, BLOCK] of a block of the flattened (tap, channel) axis."""
-    if CHANNELS % BLOCK == 0:  # a block within one tap: scalars; as a product, for the compiler to see the alignment
+    if CHANNELS % BLOCK == 0:  # a block within one tap: scalars, multiplied so that the compiler sees the alignment
         tap = block // (CHANNELS // BLOCK)
         channel = block % (CHANNELS // BLOCK) * BLOCK + tl.arange(0, BLOCK)[None, :]
     else:
@@ -26,14 +26,14 @@ def _tap_of(block, taps_wide, CHANNELS: tl.constexpr, BLOCK: tl.constexpr):
 
 @triton.jit
 def _load_pixels(image, offset, row, column, ok, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
-    """The values at offset, zero outside of the image (its padding)."""
+    """The values at offset, zero outside the image (its padding)."""
     ok = ok & (row >= 0) & (row < HEIGHT) & (column >= 0) & (column < WIDTH)
     return tl.load(image + offset, mask=ok, other=0.0)
 
 
 @triton.jit
 def _pool_step(best, winner, value, POSITION: tl.constexpr):
-    """Running maximum over a pooling window: the first maximum wins, NaN goes through."""
+    """Running maximum over a pooling window: the first maximum wins, NaN propagates."""
     better = (value > best) | (value != value)
     return tl.where(better, value, best), tl.where(better, POSITION, winner)
 
@@ -95,8 +95,8 @@ def forward_pool_kernel(
 ):  # fmt: skip
     """y [rows = images * HP * WP, OUT] = relu(2×2 max-pool(convolution)) and the winning position (4: ReLU is off).
 
-    Each of the four pixels of a window has an accumulator of its own, so that the maximum needs no exchange between
-    threads and the four products share the weight tile.
+    Each of the four pixels of a window has its own accumulator, so that the maximum needs no exchange between threads
+    and the four products share the weight tile.
     """
     DEPTH: tl.constexpr = KH * KW * C
     TILES: tl.constexpr = (OUT + BN - 1) // BN
@@ -151,8 +151,8 @@ def input_gradient_kernel(
 ):  # fmt: skip
     """dx [images, H, W, C] gathered from dy, with MORE added to it; grid (row tiles * channel tiles, clients, STRIDE²).
 
-    A pixel receives only from the taps of its own parity (mod STRIDE), so each class of pixels is a GEMM of its own
-    over those taps and nothing is multiplied by zero; rows counts the pixels of the largest class.
+    A pixel receives only from the taps of its own parity (mod STRIDE), so each class of pixels is a separate GEMM over
+    those taps and nothing is multiplied by zero; rows counts the pixels of the largest class.
 
     With few channels the gathered tile is used too little: a row of the GEMM is then PIXELS neighbours of an image row
     (STRIDE is 1) and its columns are (pixel, channel). They share one gather over KW + PIXELS - 1 taps, where the
@@ -182,7 +182,7 @@ def input_gradient_kernel(
     image = m // (HS * WS)
     h = (m % (HS * WS)) // WS
     v = (m % (HS * WS)) % WS * PIXELS
-    top = h + (class_h + PAD - first_h) // STRIDE  # the output row that the first tap of the class came to
+    top = h + (class_h + PAD - first_h) // STRIDE  # the output row of the class's first tap
     left = v + (class_v + PAD - first_v) // STRIDE + PIXELS - 1
     acc = tl.zeros((BM, BN), tl.float32)
     for block in range(tl.cdiv(taps_h * taps_v * OUT, BK)):
@@ -224,11 +224,11 @@ def weight_gradient_kernel(
     """part [splits, clients, taps * C, OUT] = patches of x, transposed, @ dy over the split's share of the rows.
 
     Grid (tiles, clients, splits); the tile of the result is [BM, BN] and BK pixels are summed at a time. share is a
-    multiple of BK. The patch tile is loaded as [pixels, taps] and turned: with one channel neighbouring pixels of a tap
-    are neighbours in memory, with many the channels are, and the compiler follows whichever it sees.
+    multiple of BK. The patch tile is loaded as [pixels, taps] and transposed: with one channel, neighbouring pixels of
+    a tap are neighbours in memory; with many, the channels are. The compiler uses whichever it sees.
 
     Where BK pixels are whole rows of an image, or whole images, a pixel's place in its block is the same at every step
-    and found once; a step then adds where its block begins, in place of three divisions for each of its pixels.
+    and computed once; a step then adds the start of its block instead of doing three divisions per pixel.
     """
     DEPTH: tl.constexpr = KH * KW * C
     AREA: tl.constexpr = HO * WO
@@ -277,8 +277,8 @@ def unpool_kernel(
 ):  # fmt: skip
     """pixels [images, HO, WO, OUT]: the gradient dy of each pooling window at its winner, zero everywhere else.
 
-    Grid (row tiles * output tiles, clients); rows counts the windows, those cut off by an odd height or width too (they
-    are zero). part [row tiles, clients, OUT] are the sums of the bias's gradient.
+    Grid (row tiles * output tiles, clients); rows counts all windows, including those cut off by an odd height or width
+    (they are zero). part [row tiles, clients, OUT] are the sums of the bias's gradient.
     """
     HP: tl.constexpr = HO // 2
     WP: tl.constexpr = WO // 2

@@ -1,7 +1,7 @@
-"""Sizes of a stacked convolution and the tiles of its kernels: which suits a shape, where none is asked for.
+"""The sizes of a stacked convolution, and the default tiles of its kernels.
 
-A tile is chosen by the sizes, the type of the numbers and the GPU's shared memory, never by a measurement: on the same
-GPU the same convolution sums in the same order again.
+A tile is chosen by the sizes, the dtype and the GPU's shared memory, never by a measurement: on the same GPU the same
+convolution always sums in the same order.
 """
 
 from functools import cache
@@ -78,18 +78,18 @@ class Shape(NamedTuple):
 
 
 def shares(rows: int, block: int, wanted: int) -> tuple[int, int]:
-    """Rows of a split, a multiple of block, and the number of splits, at most the wanted."""
+    """Rows of a split, a multiple of block, and the number of splits, at most `wanted`."""
     share = ceil(ceil(rows / wanted) / block) * block
     return share, ceil(rows / share)
 
 
 @cache
 def split_count(tiles: int, rows: int, config: Config, channels: int, bytes_of_one: int) -> int:
-    """Into how many parts the weight gradient's sum over its rows is split, for so many tiles of all clients.
+    """Into how many parts the weight gradient's sum over its rows is split, given the tiles of all clients.
 
-    A processor holds as many programs as have room in its shared memory. Best are splits that fill whole waves of
-    these, and few: each part is written and read once more, which counts where a sum is short. Few channels make loads
-    too narrow for the pipeline to run ahead: there many programs hide their latency instead.
+    A processor holds as many programs as fit into its shared memory. The best number of splits fills whole waves of
+    these and is small: each part is written and read once more, which matters where a sum is short. With few channels
+    loads are too narrow for the pipeline to run ahead, so many programs hide their latency instead.
     """
     if channels < 16:
         return max(1, min(ceil(8 * processors() / tiles), rows // (4 * config.depth)))
@@ -141,7 +141,7 @@ def input_gradient_config(s: Shape, dtype: torch.dtype) -> Config:
 def _wide(cols: int, depth: int) -> Config:
     """The fastest tile of a ResNet18's layers on an H200 (`benchmarks/tiles.py`): as wide as the channels.
 
-    Where it has no room in a processor's shared memory it is half as wide.
+    Where it doesn't fit into a processor's shared memory it is half as wide.
     """
     widest = 256 if (128 + 256) * depth * 2 * 3 <= _room() else 128
     return Config(128, block_size(cols, widest), depth, 8 if min(cols, widest) > 128 else 4, 3)
@@ -149,7 +149,7 @@ def _wide(cols: int, depth: int) -> Config:
 
 @cache
 def _room() -> int:
-    """Bytes of shared memory that a program can have; without a GPU as many as an H200 has."""
+    """Bytes of shared memory that a program can have; an H200's if there is no GPU."""
     return torch.cuda.get_device_properties(0).shared_memory_per_block_optin if torch.cuda.is_available() else 232448
 
 

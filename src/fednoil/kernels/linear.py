@@ -1,12 +1,12 @@
-"""The last layer of many clients: a linear one over the features of an image, in two launches each way at most.
+"""The last, linear layer of many clients over the features of an image, in at most two launches each way.
 
 Features are stacked and channels-last, [clients, batch, height, width, channels], as convolutions leave them; weights
 are PyTorch's [clients, outputs, channels · height · width]. A library's product needs copies of the features and of
 their gradient in the order of the weights, and is slow for so few outputs: its fast tiles want rows of results that
 begin at multiples of 16 bytes. Sums are taken in fp32 and in a fixed order: the results are deterministic.
 
-The version that brought it, with fewer copies elsewhere, took the 150 rounds of Fashion-MNIST's preset from 15.3 to
-13.1 s on an H200.
+Gain end to end: `python benchmarks/kernels.py --kernel linear`. The version that introduced it, with fewer copies
+elsewhere, took the 150 rounds of Fashion-MNIST's preset from 15.3 to 13.1 s on an H200.
 """
 
 # Triton types a launched kernel as the bare function, without its options; it is missing where there is no GPU.
@@ -32,7 +32,7 @@ _ROWS, _GRADIENT_ROWS = 128, 64  # of a tile: a usual batch, and half of it wher
 
 @triton.jit
 def _in_weights(f, PIXELS: tl.constexpr, CHANNELS: tl.constexpr):
-    """Where a feature, counted channels-last, is among the weights of an output."""
+    """The place of a feature, counted channels-last, among the weights of an output."""
     return f % CHANNELS * PIXELS + f // CHANNELS
 
 
@@ -119,7 +119,7 @@ class Linear(torch.autograd.Function):
         blocks = triton.cdiv(w.shape[2], options["BK"])
         share, splits = shares(blocks, 1, max(1, processors() // (tiles * clients)))
         part = x.new_empty((splits, clients, rows, outputs), dtype=torch.float32)
-        vector = w if bias is None else contiguous_clients(bias)  # any pointer serves for one that is never read
+        vector = w if bias is None else contiguous_clients(bias)  # any pointer will do: it is never read
         strides = (x.stride(0), w.stride(0), vector.stride(0))
         linear_kernel[(tiles, clients, splits)](x, w, vector, part, *strides, rows, share, **options)
         return summed((part, torch.float32))[0]
@@ -165,6 +165,6 @@ def _options(x: Tensor, w: Tensor, bias: Tensor | None, most_rows: int) -> dict[
 
 
 def linear_nchw(x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x.flatten(1) @ w.T + bias of one client, float32 [B, O]: x [B, C, H, W], free of copies in channels_last memory,
-    and w [O, C · H · W] with at most `OUTPUTS` outputs."""
+    """x.flatten(1) @ w.T + bias of one client, float32 [B, O]: x [B, C, H, W], not copied if it is in channels_last
+    memory, and w [O, C · H · W] with at most `OUTPUTS` outputs."""
     return Linear.apply(to_nhwc(x), w.unsqueeze(0), None if bias is None else bias.unsqueeze(0)).squeeze(0)

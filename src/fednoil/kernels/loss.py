@@ -1,4 +1,7 @@
-"""Cross-entropy of many clients in one launch each way, where PyTorch's `vmap` makes some twenty small ones."""
+"""Cross-entropy of many clients in one launch each way, where PyTorch's `vmap` makes some twenty small ones.
+
+Gain end to end: `python benchmarks/kernels.py --kernel loss`.
+"""
 
 # Triton types a launched kernel as the bare function, without its options; it is missing where there is no GPU.
 # pyright: reportCallIssue=false, reportArgumentType=false, reportMissingImports=false, reportIndexIssue=false
@@ -20,9 +23,9 @@ _NUMBERS = 2048  # of a tile
 
 @triton.jit
 def _row(logits, labels, row, n, row_stride, label_stride, ignored, classes, BC: tl.constexpr):
-    """Logits [BN, BC] of some rows, the columns, which of them are the label's, and which rows count.
+    """Logits [BN, BC] of some rows, the columns, which of them is the label's, and which rows count.
 
-    A label that is no class makes its row NaN: nothing can raise here, and training on must not look well.
+    A label that is not a class makes its row NaN: nothing can raise here, and training must not seem to work.
     """
     column = tl.arange(0, BC)[None, :]
     label = tl.load(labels + row * label_stride, mask=row < n, other=0)
@@ -86,7 +89,7 @@ def cross_entropy_gradient_kernel(
 
 
 class CrossEntropy(torch.autograd.Function):
-    """(losses, counts) of logits [K, n, C] and labels [K, n]; the counts serve the backward pass alone."""
+    """(losses, counts) of logits [K, n, C] and labels [K, n]; the counts are for the backward pass only."""
 
     @staticmethod
     def forward(logits: Tensor, labels: Tensor, ignored: int, mean: bool) -> tuple[Tensor, Tensor]:
@@ -139,7 +142,7 @@ class CrossEntropy(torch.autograd.Function):
 
 
 def _rows(logits: Tensor) -> Tensor:
-    """Logits whose classes lie side by side; the steps between rows and clients are free."""
+    """Logits with contiguous classes; the strides of rows and clients can be anything."""
     return logits if logits.stride(2) == 1 else logits.contiguous()
 
 

@@ -2,6 +2,8 @@
 
 As PyTorch operations it is some 150 launches, which a client needs once an epoch. Clients mapped by `torch.vmap` are
 rows of one launch.
+
+Gain end to end: `python benchmarks/kernels.py --kernel mixture`.
 """
 
 # Triton types a launched kernel as the bare function, without its options; it is missing where there is no GPU.
@@ -44,8 +46,8 @@ def _log_total(first, second):
 def mixture_kernel(
     values, upper, out, counts, width, floor, tiny, tolerance, ITERATIONS: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """out [R, width]: the chance of the component with the lower mean, of the first counts [R] values of each row;
-    upper [R, width] (0 or 1) is where the fit starts."""
+    """out [R, width]: the probability of the component with the lower mean, for the first counts [R] values of each
+    row; upper [R, width] (0 or 1) is where the fit starts."""
     row = tl.program_id(0).to(tl.int64) * width
     n = tl.load(counts + tl.program_id(0)).to(tl.int32)
     at = tl.arange(0, BLOCK)
@@ -82,7 +84,7 @@ def mixture_kernel(
 
 
 class LowComponent(torch.autograd.Function):
-    """Chances float64 [R, n] from values and start float64 [R, n] and the number of values [R]; no gradient."""
+    """Probabilities float64 [R, n] from values and start float64 [R, n] and the number of values [R]; no gradient."""
 
     @staticmethod
     def forward(values: Tensor, upper: Tensor, counts: Tensor, *settings: Any) -> Tensor:
@@ -113,6 +115,6 @@ class LowComponent(torch.autograd.Function):
 def low_component(
     values: Tensor, upper: Tensor, count: Tensor, floor: float, tiny: float, tolerance: float, iterations: int
 ) -> Tensor:
-    """Chances float64 [R, n] that the first `count` values float64 of each row [R, n] belong to the component with the
-    lower mean."""
+    """Probabilities float64 [R, n] that the first `count` values float64 of each row [R, n] belong to the component
+    with the lower mean."""
     return LowComponent.apply(values, upper, count.expand(len(values)), floor, tiny, tolerance, iterations)

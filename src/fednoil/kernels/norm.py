@@ -1,10 +1,12 @@
-"""BatchNorm + residual + ReLU, and SGD, of many clients at once, with as little memory traffic as they allow.
+"""BatchNorm + residual + ReLU, and SGD, of many clients at once, with as little memory traffic as possible.
 
 Activations are stacked as [K, M, C]: K clients, M = batch × height × width rows, channels contiguous (NHWC). Each
 client has its own weights and statistics [K, C]. One call of `batch_norm_act` reads x twice and writes y once in the
 forward pass; its backward pass reads dy and x twice and writes dx once. The ReLU's mask costs no memory traffic: it is
 computed again from x. Only with a residual is it read from y, once: the first backward pass writes the masked gradient,
 which is the residual's, and the second pass starts from that.
+
+Gain end to end: `python benchmarks/kernels.py --kernel norm sgd`.
 """
 
 # Triton types a launched kernel as the bare function, without its options; it is missing where there is no GPU.
@@ -22,11 +24,11 @@ from fednoil.kernels import norm_kernels as kernels
 from fednoil.kernels import processors
 
 BLOCK_C = 64  # 64 bf16 channels are one 128-byte line of memory
-# Elements of a tile, as many as leave registers for about eight programs of four warps a multiprocessor.
+# Elements of a tile: as many as leave registers for about eight programs of four warps per multiprocessor.
 STATISTICS_TILE, GRADIENT_TILE, APPLY_TILE = 2048, 1024, 2048
 WARPS, STAGES = 4, 3
 REDUCE_PROGRAMS = 8  # of a multiprocessor: one wave, all resident together
-APPLY_PROGRAMS = 16  # no partial results to combine, so more programs may even out the tail
+APPLY_PROGRAMS = 16  # no partial results to combine, so more programs can even out the tail
 MAX_PARTS = 256  # partial sums of a client and channel: few enough for one small program to combine
 SGD_BLOCK = 1024
 
@@ -41,7 +43,7 @@ class Plan(NamedTuple):
 
 
 def plan(shape: torch.Size | tuple[int, int, int], tile: int, programs: int, max_parts: int | None = None) -> Plan:
-    """Cut the rows of each client into parts of whole tiles, so as to make about `programs` a multiprocessor."""
+    """Cut the rows of each client into parts of whole tiles, for about `programs` programs per multiprocessor."""
     clients, rows, channels = shape
     block_c = min(BLOCK_C, triton.next_power_of_2(channels))
     block_m = tile // block_c
@@ -56,7 +58,7 @@ def plan(shape: torch.Size | tuple[int, int, int], tile: int, programs: int, max
 def _stride(vectors: Tensor) -> int:
     """Elements from one client's row to the next of a [K, C] tensor, which may be a slice of wider rows."""
     if vectors.stride(1) != 1 and vectors.shape[1] > 1:
-        raise ValueError(f"the channels of weights and statistics have to be contiguous: strides {vectors.stride()}")
+        raise ValueError(f"the channels of weights and statistics must be contiguous; strides {vectors.stride()}")
     return vectors.stride(0)
 
 
@@ -82,7 +84,7 @@ def _moments(
     clients, rows, channels = x.shape
     count = parts.values.shape[2]
     mean, rstd = x.new_empty((2, clients, channels), dtype=torch.float32).unbind()
-    mean_and_var = running or (mean, rstd)  # placeholders that the kernel does not touch without TRACK
+    mean_and_var = running or (mean, rstd)  # placeholders, untouched by the kernel without TRACK
     kernels.combine[(triton.cdiv(channels, 16), clients)](
         parts.values, mean, rstd, *mean_and_var, *map(_stride, mean_and_var), rows, channels, parts.rows, count,
         momentum, eps, TRACK=running is not None, BT=min(256, triton.next_power_of_2(count)), BC=16, num_warps=WARPS,
@@ -91,10 +93,10 @@ def _moments(
 
 
 class BatchNormAct(torch.autograd.Function):
-    """relu(batch_norm(x) + residual); also gives the mean and 1/std it used, which have no gradient.
+    """relu(batch_norm(x) + residual); also returns the mean and 1/std it used, which have no gradient.
 
-    The running statistics change inside a kernel, unseen by autograd. That is safe, since no gradient flows through
-    them and the backward pass keeps copies only, and it reaches the storage below a vmapped tensor too.
+    The running statistics change inside a kernel, unseen by autograd. That is safe: no gradient flows through them and
+    the backward pass keeps copies only. It also reaches the storage below a vmapped tensor.
     """
 
     @staticmethod
@@ -120,7 +122,7 @@ class BatchNormAct(torch.autograd.Function):
         y, mean, rstd = output
         ctx.residual = residual is not None
         ctx.mark_non_differentiable(mean, rstd)
-        ctx.set_materialize_grads(False)  # or each backward pass would begin with zeros for these
+        ctx.set_materialize_grads(False)  # or each backward pass would start by filling these with zeros
         ctx.save_for_backward(x, weight, bias, mean, rstd, y if ctx.relu and ctx.residual else None)
 
     @staticmethod
@@ -138,7 +140,7 @@ class BatchNormAct(torch.autograd.Function):
         output = g if y is None else y
         kernels.gradient_sums[grid](g, x, output, masked, parts, *affine, size, count, MASK=mask, **constants)
         sums = parts.sum(2)
-        mask = "x" if mask == "x" else "none"  # by now `masked` is masked already, unless that is up to x
+        mask = "x" if mask == "x" else "none"  # `masked` is already masked, unless the mask comes from x
         dx = torch.empty_like(x)
         grid, size, _, constants = plan(x.shape, APPLY_TILE, APPLY_PROGRAMS)
         kernels.gradient_apply[grid](masked, x, dx, sums, *affine, size, MASK=mask, TRAINING=ctx.training, **constants)
@@ -152,9 +154,9 @@ class BatchNormAct(torch.autograd.Function):
         tensors, options = inputs[:7], inputs[7:]
         training = options[-1]
         if training and tensors[3] is not None and None in in_dims[3:5]:
-            raise ValueError("vmapped clients need running statistics of their own, stacked like their weights")
+            raise ValueError("each vmapped client needs its own running statistics, stacked like its weights")
         folded = (
-            # A silent copy of the running statistics would lose their update: they have to be a view.
+            # A silent copy of the running statistics would lose their update: they must be a view.
             _fold(tensor, in_dims[i], info.batch_size, view=training and i in (3, 4))
             for i, tensor in enumerate(tensors)
         )
@@ -183,11 +185,11 @@ def batch_norm_act(
     training: bool = True,
     parts: Parts | None = None,
 ) -> Tensor:
-    """relu(batch_norm(x) + residual) of x and residual [K, M, C], in x's dtype, with a client's own [K, C] vectors.
+    """relu(batch_norm(x) + residual) of x and residual [K, M, C], in x's dtype, with each client's own [K, C] vectors.
 
     Training normalises with the biased variance of the M rows and moves the running statistics (fp32, in place) towards
-    the batch's mean and unbiased variance; otherwise the running statistics normalise. Whoever made x may have its
-    statistics already (`parts`), which saves reading it once.
+    the batch's mean and unbiased variance; otherwise the running statistics normalise. If x's statistics are already
+    known (`parts`), it is read once less.
     """
     if training and x.shape[1] < 2:
         raise ValueError(f"batch statistics need more than one value per channel: x has shape {tuple(x.shape)}")
@@ -216,7 +218,7 @@ def norm_nchw(
     relu: bool = False,
     parts: Parts | None = None,
 ) -> Tensor:
-    """relu(batch_norm(x) + residual) of one client's x [B, C, H, W] in channels_last memory, as is the result."""
+    """relu(batch_norm(x) + residual) of one client's x [B, C, H, W]; it and the result are in channels_last memory."""
     batch, channels, height, width = x.shape
     mean, var = (None if t is None else t.unsqueeze(0) for t in (running_mean, running_var))
     other = None if residual is None else _to_rows(residual)
@@ -249,9 +251,9 @@ def sgd(
 ) -> None:
     """One step of SGD, in place, on stacked parameters [K, P]; the first H of them also go to `half` [K, H].
 
-    The rate is one for all, or one for each client: float32 [K], read when the kernel runs, not when it is captured.
-    The gradient is one [K, P], or two: of the first H parameters in any precision, and of the rest. Rows may have gaps
-    between them; where they begin at multiples of 16 numbers, memory is read 16 bytes at a time.
+    The rate is one for all, or one per client: float32 [K], read when the kernel runs, not when it is captured. The
+    gradient is one [K, P], or two: of the first H parameters in any precision, and of the rest. Rows may have gaps
+    between them; where they start at multiples of 16 numbers, memory is read 16 bytes at a time.
     """
     clients, size = params.shape
     first = size if len(grads) == 1 else grads[0].shape[1]
@@ -271,8 +273,8 @@ def sgd(
     rates = isinstance(lr, Tensor)
     if rates and (lr.shape != (clients,) or lr.dtype != torch.float32):
         raise ValueError(f"sgd needs float32 rates of shape ({clients},), not {lr.dtype} {tuple(lr.shape)}")
-    if rates:  # a column of a table may begin anywhere, and for another alignment another kernel would be compiled,
-        lr = lr.clone(memory_format=torch.contiguous_format)  # in the middle of a capture
+    if rates:  # a column of a table may have any alignment, and for a new one a kernel would be compiled mid-capture
+        lr = lr.clone(memory_format=torch.contiguous_format)
     kernels.sgd[(triton.cdiv(size, SGD_BLOCK), clients)](
         params, grads[0], rest, momentum_buffer, copy, lr, momentum, weight_decay, size, low, *rows,
         PARTS=len(grads) == 2, HALF=half is not None, RATES=rates,

@@ -1,8 +1,8 @@
 """Triton kernels behind `norm.py`: batch normalisation of stacked clients [K, M, C], SGD on their parameters [K, P].
 
-Letters of the arguments: M rows and C channels of a client, cut into T parts of `rows` rows; a program walks over one
-part of BC channels in tiles [BM, BC]. Channels are contiguous, so each tile row is read in 16-byte pieces. STAGES tiles
-are on their way through shared memory at a time, as registers alone would hold too few loads to fill the bandwidth.
+Arguments: M rows and C channels of a client, cut into T parts of `rows` rows; a program walks over one part of BC
+channels in tiles [BM, BC]. Channels are contiguous, so each tile row is read in 16-byte pieces. STAGES tiles are in
+flight through shared memory at a time: registers alone would hold too few loads to fill the bandwidth.
 """
 
 # pyright: reportMissingImports=false, reportGeneralTypeIssues=false
@@ -15,7 +15,7 @@ import triton.language as tl
 def _place(M, C, rows, BM: tl.constexpr, BC: tl.constexpr, REVERSE: tl.constexpr):
     """This program's client, part, channels [BC], channel mask, first element and offsets of a tile [BM, BC]."""
     pid, client = tl.program_id(0), tl.program_id(1)
-    if REVERSE:  # the pass before ended with the last client: what it read last is still in the L2 cache
+    if REVERSE:  # the previous pass ended with the last client, which is still in the L2 cache
         pid, client = tl.num_programs(0) - 1 - pid, tl.num_programs(1) - 1 - client
     blocks = tl.cdiv(C, BC)
     part = pid // blocks
@@ -109,7 +109,7 @@ def apply(
         if RESIDUAL:
             value += tl.load(residual + at, mask=mask, other=0.0).to(tl.float32)
         if RELU:
-            value = tl.where(value < 0.0, 0.0, value)  # not a maximum: NaN has to stay NaN
+            value = tl.where(value < 0.0, 0.0, value)  # not a maximum: NaN must stay NaN
         tl.store(y + at, value.to(y.dtype.element_ty), mask=mask)
 
 
@@ -138,7 +138,7 @@ def gradient_sums(
             tl.store(g_out + at, g.to(g_out.dtype.element_ty), mask=mask)
         total += g
         products += g * centred
-    # Loaded again after the loop, where it would only take registers.
+    # Loaded again after the loop: during it, it would only take registers.
     rstd = tl.load(rstd_ptr + client * C + cols, mask=valid, other=0.0)
     out = parts + (client * T + part) * C + cols
     tl.store(out, tl.sum(total, 0), mask=valid)

@@ -1,4 +1,7 @@
-"""Counter-based random numbers in one launch instead of dozens; the same as `fednoil.seeds` computes on a CPU."""
+"""Counter-based random numbers in one launch instead of dozens; the same as `fednoil.seeds` computes on a CPU.
+
+Gain end to end: `python benchmarks/kernels.py --kernel random`.
+"""
 
 # Triton types a launched kernel as the bare function, without its options; it is missing where there is no GPU.
 # pyright: reportCallIssue=false, reportArgumentType=false, reportMissingImports=false, reportIndexIssue=false
@@ -15,7 +18,7 @@ BLOCK = 1024
 
 @triton.jit
 def _splitmix(key, counter, GAMMA: tl.constexpr, MIX1: tl.constexpr, MIX2: tl.constexpr):
-    """SplitMix64 of key + counter · GAMMA; shifts are logical, as torch's masked ones."""
+    """SplitMix64 of key + counter · GAMMA; shifts are logical, like torch's masked ones."""
     x = key + counter * GAMMA
     x = (x ^ ((x >> 30) & 0x3FFFFFFFF)) * MIX1
     x = (x ^ ((x >> 27) & 0x1FFFFFFFFF)) * MIX2
@@ -65,7 +68,7 @@ def draws(keys: Tensor, count: int, columns: Tensor, gamma: int, mix1: int, mix2
     """Whole numbers by column: int32 [*keys.shape, count, columns].
 
     A row of `columns` (int64 [columns, 4]) is (span, scale, low, chance): a 30-bit word w gives
-    (w · span >> 30) · scale + low, or where chance isn't negative 1 if w < chance and 0 if not.
+    (w · span >> 30) · scale + low. If chance isn't negative, it gives 1 where w < chance and 0 elsewhere instead.
     """
     out = torch.empty(*keys.shape, count, len(columns), dtype=torch.int32, device=keys.device)
     if out.numel():

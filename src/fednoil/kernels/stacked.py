@@ -1,4 +1,4 @@
-"""What kernels of stacked clients share: how one client's tensors become those of all, and sums of parts.
+"""What the kernels of stacked clients share: folding one client's tensors into those of all, and sums of parts.
 
 Clients are the first dimension; images are channels-last. Sums are taken in fp32 and in a fixed order.
 """
@@ -27,18 +27,18 @@ def fold(t: Tensor | None, dim: int | None, size: int) -> Tensor | None:
 
 
 def contiguous_clients(x: Tensor) -> Tensor:
-    """x [K, ...] contiguous in each client; the step between clients is free, 0 where they share it."""
+    """x [K, ...] contiguous within each client; the stride between clients can be anything, 0 where they share it."""
     return x if x[0].is_contiguous() else x.contiguous()
 
 
 def precision(dtype: torch.dtype) -> str:
-    """How Triton rounds the factors of products of such numbers."""
+    """How Triton rounds the factors of products in this dtype."""
     return "tf32" if dtype != torch.float32 or torch.backends.cuda.matmul.allow_tf32 else "ieee"
 
 
 @triton.jit
 def _sum_block(part, total, block, splits, size, SPLITS: tl.constexpr, BLOCK: tl.constexpr):
-    """A block of total [size] = the sum of part [splits, size], SPLITS at a time to have enough loads under way."""
+    """A block of total [size] = the sum of part [splits, size], SPLITS at a time to keep enough loads in flight."""
     n = block * BLOCK + tl.arange(0, BLOCK)
     acc = tl.zeros((SPLITS, BLOCK), tl.float32)
     for first in range(0, splits, SPLITS):
@@ -53,7 +53,7 @@ def sum_kernel(
     part, total, splits, size, more, more_total, more_splits, more_size,
     SPLITS: tl.constexpr, MORE_SPLITS: tl.constexpr, NUMBERS: tl.constexpr,
 ):  # fmt: skip
-    """total [size] = the sum of part [splits, size], and another such sum; grid (blocks of one, then of the other).
+    """total [size] = the sum of part [splits, size], and a second such sum; grid (blocks of the first, of the second).
 
     A block reads NUMBERS at a time.
     """
@@ -68,8 +68,8 @@ def sum_kernel(
 
 
 def summed(*parts: tuple[Tensor | None, torch.dtype | None]) -> list[Tensor | None]:
-    """The sum of each contiguous part, two at most, over its first dimension: in fp32 and then in its dtype; one launch
-    for both."""
+    """The sum of each contiguous part (at most two) over its first dimension, taken in fp32 and returned in its dtype;
+    one launch for both."""
     totals = [
         None if p is None else p.squeeze(0).to(d) if len(p) == 1 else p.new_empty(p.shape[1:], dtype=d)
         for p, d in parts
