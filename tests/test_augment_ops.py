@@ -145,7 +145,7 @@ def test_mixed_batch_equals_one_by_one(channels: int) -> None:
 
 @pytest.mark.parametrize(
     ("op_id", "level", "sign", "words"),
-    [(14, 1, 1, "op_id: 14"), (-1, 1, 1, "op_id: -1"), (3, 0, 1, "levels"), (3, 10, 1, "levels"), (3, 1, 0, "signs")],
+    [(14, 1, 1, "op_id = 14"), (-1, 1, 1, "op_id = -1"), (3, 0, 1, "levels"), (3, 10, 1, "levels"), (3, 1, 0, "signs")],
 )
 def test_bad_values_are_named(op_id: int, level: int, sign: int, words: str) -> None:
     with pytest.raises(UserError, match=words):
@@ -154,9 +154,9 @@ def test_bad_values_are_named(op_id: int, level: int, sign: int, words: str) -> 
 
 def test_bad_shapes_are_named() -> None:
     images = samples(1, 8, 8)
-    with pytest.raises(UserError, match=r"levels: shape \(5,\)"):
+    with pytest.raises(UserError, match=r"levels must .* not \(5,\)"):
         apply_op(images, 0, one(1, 5), one(1, 6))
-    with pytest.raises(UserError, match=r"signs: shape \(7,\)"):
+    with pytest.raises(UserError, match=r"signs must .* not \(7,\)"):
         apply_op(images, 0, one(1, 6), one(1, 7))
     for bad in (images.float(), images[0], images.expand(6, 2, 8, 8)):
         with pytest.raises(UserError, match="images"):

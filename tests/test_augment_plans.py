@@ -87,13 +87,13 @@ def test_ranges_shapes_and_prefixes(seed: int, count: int, pad: int, ops: int) -
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"keys": torch.zeros(2)}, "keys: dtype torch.float32"),
-        ({"count": -1}, "count: -1"),
-        ({"pad": -2}, "pad: -2"),
-        ({"size": (0, 3)}, r"size: \(0, 3\)"),
-        ({"ops": -1}, "ops: -1"),
-        ({"prob": 1.5}, "prob: 1.5"),
-        ({"prob": float("nan")}, "prob: nan"),
+        ({"keys": torch.zeros(2)}, "keys must be int64.* not torch.float32"),
+        ({"count": -1}, "count = -1"),
+        ({"pad": -2}, "pad = -2"),
+        ({"size": (0, 3)}, r"size = \(0, 3\)"),
+        ({"ops": -1}, "ops = -1"),
+        ({"prob": 1.5}, "prob = 1.5"),
+        ({"prob": float("nan")}, "prob = nan"),
     ],
 )
 def test_bad_input_is_named(change: dict[str, Any], words: str) -> None:
@@ -103,5 +103,5 @@ def test_bad_input_is_named(change: dict[str, Any], words: str) -> None:
 
 
 def test_bad_weak_plan_is_named() -> None:
-    with pytest.raises(UserError, match="pad: -1"):
+    with pytest.raises(UserError, match="pad = -1"):
         weak_plan(KEYS, 2, pad=-1)

@@ -93,9 +93,9 @@ class Negative(Score):
         (Lucky, "uses a global random generator"),
         (Twice, "not 2 different places below 2"),
         (Nobody, "`count` gives 0"),
-        (Sharp, "more than `sensitivity` says"),
-        (Unbounded, "as `largest` says"),
-        (Negative, "`shares` must give one chance a client"),
+        (Sharp, "more than `sensitivity`"),
+        (Unbounded, "`largest`"),
+        (Negative, "`shares` must give one probability per client"),
     ],
 )
 def test_breaches_of_a_sampling(own: type, message: str) -> None:
@@ -126,7 +126,7 @@ class Miscounted(Schedule):
 
 @pytest.mark.parametrize(
     ("own", "message"),
-    [(Counting, "depend on which rounds"), (Empty, "round 5 has 0 epochs"), (Miscounted, "`total` is not the sum")],
+    [(Counting, "depend on earlier calls"), (Empty, "round 5 has 0 epochs"), (Miscounted, "`total` is not the sum")],
 )
 def test_breaches_of_a_schedule(own: type, message: str) -> None:
     with pytest.raises(NotConforming, match=message):
@@ -205,8 +205,8 @@ class Forgetful(Drawn):
 @pytest.mark.parametrize(
     ("own", "message"),
     [
-        (Changing, "reading it twice gives other images"),
-        (Unnamed, "a name of its own"),
+        (Changing, "reading it twice gives different images"),
+        (Unnamed, "a different name"),
         (Forgetful, "`cached` needs `files`"),
     ],
 )

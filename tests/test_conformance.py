@@ -230,7 +230,9 @@ class Overcounts(FedNoil):
 
 
 def test_clients_that_learn_something_else_side_by_side_are_found() -> None:
-    with pytest.raises(NotConforming, match=r"side by side with others as on a GPU, ends with another 'model/.*evened"):
+    with pytest.raises(
+        NotConforming, match=r"side by side with others as on a GPU, ends with a different 'model/.*evened"
+    ):
         check_learner(Overcounts, servers=["fedavg"], frac=0.35, xi=0.3)
 
 
@@ -239,14 +241,14 @@ def test_clients_that_learn_something_else_side_by_side_are_found() -> None:
     [
         (Draws, r"step draws random numbers \(rand\).*turn.seed"),
         (DrawsAhead, "depend on a global random generator.*turn.seed"),
-        (Looks, "step looks at a tensor's value"),
+        (Looks, "step reads a tensor's value"),
         (Chooses, "size depends on values"),
         (Replaces, "replaces tensors of the state"),
         (Hoards, "order in which clients train.*Final.keep"),
-        (HoardsByClient, "is resumed from a checkpoint ends differently.*Final.keep"),
+        (HoardsByClient, "resumed from a checkpoint ends differently.*Final.keep"),
         (OneOrder, "planning all epochs at once gives another 'index'.*one key per epoch"),
-        (OneSeed, "plans give another 'index' than its plan"),
-        (OneKind, "plans give other kinds of phases"),
+        (OneSeed, "plans` gives another 'index' than `plan"),
+        (OneKind, "plans` gives other kinds of phases"),
         (Spoils, "changes the client's data"),
         (Counts, r"Final.numbers\['turn'\] is not a float"),
         (Uneven, "steps of kind 'train' have different shapes"),
@@ -290,7 +292,7 @@ class Explodes(Server):
     ("server", "said"),
     [
         (InPlace, "aggregate changes its state or the updates in place"),
-        (Counting, "is resumed from a checkpoint ends differently.*ServerState"),
+        (Counting, "resumed from a checkpoint ends differently.*ServerState"),
         (Sets, "a checkpoint can't hold the server's values"),
         (Explodes, "two runs with the same seed differ"),
     ],

@@ -140,7 +140,7 @@ def test_adamw_has_its_own_rate_and_decay_unless_they_are_set() -> None:
 @pytest.mark.parametrize(
     ("groups", "message"),
     [
-        ({"bodi.": {"lr": 0.1}}, "have 'bodi.', with which no trained parameter's name begins"),
+        ({"bodi.": {"lr": 0.1}}, "have 'bodi.', but no trained parameter's name starts with it"),
         ({"body.": {"rate": 0.1}}, "['body.'] has rate = 0.1; give shares of 'lr' and 'weight_decay'"),
         ({"body.": {"lr": -1}}, "['body.'] has lr = -1"),
         ({"body.": 0.1}, "must be a dictionary of dictionaries"),

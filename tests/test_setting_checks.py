@@ -96,7 +96,7 @@ def test_a_good_partition_passes() -> None:
         (Global, "uses a global random generator"),
         (Sorting, "changes the images or labels"),
         (Twice, "dealt sample 0 more than once"),
-        (Remembering, "the same seed gives something else"),
+        (Remembering, "the same seed gives different results"),
     ],
 )
 def test_bad_partitions(own: type, line: str) -> None:
@@ -189,7 +189,7 @@ def test_good_noise_passes() -> None:
         (Quiet, r"level 0\.[35]: .* wrong, not about"),
         (OutOfRange, "gave client 2 the label 4; it must be 0 to 3"),
         (InTurn, "depend on the order of clients"),
-        (WrongMatrix, "labels that `matrix` gives no chance"),
+        (WrongMatrix, "have probability 0 in `matrix`"),
         (NoMatrix, "rows that sum to 1"),
     ],
 )

@@ -159,7 +159,7 @@ def test_what_cannot_be_stacked_runs_each_client_alone(values: dict[str, Any], n
         widths.append(portion.rows.count)
 
     executor.graphs.play = noted  # type: ignore[method-assign]
-    with pytest.warns(Slower, match=f"each client runs in CUDA graphs of its own: its step .*{why}") as told:
+    with pytest.warns(Slower, match=f"each client runs in its own CUDA graphs: its step .*{why}") as told:
         got = trained(experiment, executor, [0, 1, 2, 3], 2)
     assert len(told) == 1
     assert set(widths) == {1}

@@ -1,9 +1,9 @@
-"""Batched augmentation of resident uint8 images, on the CPU or on a GPU (FixMatch's weak and strong views).
+"""Batched augmentation of uint8 images that stay in memory, on the CPU or a GPU (FixMatch's weak and strong views).
 
-A plan holds every sample's parameters, drawn ahead for whole epochs from counter-based keys; a view reads the
-plan and gathers its pixels straight from the pool. On a GPU nothing here waits for the host or has a shape
-that depends on a value, so a view can be captured in a CUDA graph; the small lookup tables of an image size
-are built at the first call, so one call must come before the capture.
+A plan holds every sample's parameters, drawn ahead for whole epochs from counter-based keys; a view reads the plan and
+gathers its pixels straight from the pool. On a GPU nothing here waits for the host or has a shape that depends on a
+value, so a view can be captured in a CUDA graph. The small lookup tables of an image size are built at the first call,
+which must come before the capture.
 """
 
 from fednoil.augment.ops import apply_op

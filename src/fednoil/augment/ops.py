@@ -3,8 +3,8 @@
 The operations are three kinds of work: moving pixels (one gather by a table of sources), a tone curve (one
 gather by a 256-entry table for each image and channel) and blending with a second image (Pillow's four
 enhancers). Each kind runs once for the batch. With static shapes, as on a GPU, it runs on all samples and the
-result is selected; otherwise on the samples that need it only, which gives the same pixels (for 56 images of
-28 × 28 about half the time). Pixels equal Pillow's; geometric operations fill with 0, its default.
+result is selected; otherwise only on the samples that need it, which gives the same pixels (in about half the time
+for 56 images of 28 × 28). Pixels equal Pillow's; geometric operations fill with 0, its default.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _equalize(pixels: Tensor, high: Tensor, tables: OpTables) -> Tensor:
 
 
 def _curved(images: Tensor, codes: Tensor, tables: OpTables) -> Tensor:
-    """AutoContrast, Equalize, Posterize, Solarize: fixed curve + one of the two made from the image."""
+    """AutoContrast, Equalize, Posterize, Solarize: a fixed curve + one of the two computed from the image."""
     count, channels = images.shape[:2]
     tones = images.view(count * channels, -1)
     pixels = tones.to(torch.int64)
@@ -114,7 +114,7 @@ _WORK: tuple[tuple[int, Change], ...] = ((MOVE, _moved), (CURVE, _curved), (BLEN
 def apply_codes(images: Tensor, codes: Tensor, *, static: bool) -> Tensor:
     """Each image uint8 [B, C, H, W] after the operation of its code int64 [B]: uint8 [B, C, H, W].
 
-    With `static` no shape depends on a value and the host is never waited for.
+    With `static` no shape depends on a value and nothing waits for the host.
     """
     tables = op_tables(images.shape[2], images.shape[3], images.device)
     kinds = tables.kinds.index_select(0, codes)
@@ -135,21 +135,19 @@ def apply_codes(images: Tensor, codes: Tensor, *, static: bool) -> Tensor:
 def apply_op(images: Tensor, op_id: int, levels: Tensor, signs: Tensor, *, static: bool | None = None) -> Tensor:
     """Operation `OPS[op_id]` on images uint8 [B, C, H, W], levels 1..9 [B], signs ±1 [B]: uint8 [B, C, H, W].
 
-    It looks at the values to check them, so it is for tests and pictures, not for a CUDA graph.
+    It reads the values to check them, so it is for tests and pictures, not for a CUDA graph.
     """
     if not 0 <= op_id < len(OPS):
-        raise UserError(f"op_id: {op_id} given; 0 to {len(OPS) - 1} are the operations")
+        raise UserError(f"op_id = {op_id} must be in 0..{len(OPS) - 1}")
     if images.dtype != torch.uint8 or images.dim() != 4 or images.shape[1] not in (1, 3):
-        raise UserError(
-            f"images: {images.dtype} {tuple(images.shape)} given; uint8 [B, C, H, W] with C 1 or 3 is needed"
-        )
+        raise UserError(f"images must be uint8 [B, C, H, W] with C 1 or 3, not {images.dtype} {tuple(images.shape)}")
     for name, values in (("levels", levels), ("signs", signs)):
         if values.shape != images.shape[:1]:
-            raise UserError(f"{name}: shape {tuple(values.shape)} given; [{len(images)}] is needed")
+            raise UserError(f"{name} must be of shape [{len(images)}], not {tuple(values.shape)}")
     if not bool(((levels >= 1) & (levels <= LEVELS)).all()):
-        raise UserError(f"levels: {levels.tolist()} given; each must be in 1..{LEVELS}")
+        raise UserError(f"levels = {levels.tolist()}: each must be in 1..{LEVELS}")
     if not bool((signs.abs() == 1).all()):
-        raise UserError(f"signs: {signs.tolist()} given; each must be 1 or -1")
+        raise UserError(f"signs = {signs.tolist()}: each must be 1 or -1")
     codes = encode(torch.full_like(levels, op_id), levels, signs).to(torch.int64)
     if static is None:
         static = images.device.type != "cpu"

@@ -22,18 +22,18 @@ OP_COLUMNS = 4
 CENTRE_COLUMNS = 2
 
 _BITS = 30
-# Mixed into the keys so that one key used for a weak and a strong plan, or for an order, gives no two alike.
+# Mixed into the keys so that one key used for a weak plan, a strong plan and an order gives three different ones.
 _WEAK_STREAM = 0x2545F4914F6CDD1D
 _STRONG_STREAM = 0x5851F42D4C957F2D
 
 
 def _check(keys: Tensor, count: int, pad: int) -> None:
     if keys.dtype != torch.int64:
-        raise UserError(f"keys: dtype {keys.dtype} given; int64 keys from Seed.keys() are needed")
+        raise UserError(f"keys must be int64, from Seed.keys(), not {keys.dtype}")
     if count < 0:
-        raise UserError(f"count: {count} given; the number of samples must be 0 or more")
+        raise UserError(f"count = {count}: the number of samples must be 0 or more")
     if pad < 0:
-        raise UserError(f"pad: {pad} given; the largest shift in pixels must be 0 or more")
+        raise UserError(f"pad = {pad}: the largest shift in pixels must be 0 or more")
 
 
 @lru_cache(maxsize=64)
@@ -44,8 +44,8 @@ def _columns(rows: tuple[tuple[int, int, int, int], ...], device: torch.device) 
 def _draw(keys: Tensor, count: int, rows: list[tuple[int, int, int, int]]) -> Tensor:
     """Whole numbers by column: int32 [*keys.shape, count, columns].
 
-    A column is (span, scale, low, chance): (uniform in 0..span-1) · scale + low, or where chance isn't negative 1
-    with probability chance / 2**30 and else 0.
+    A column is (span, scale, low, chance): (uniform in 0..span-1) · scale + low. If chance isn't negative, it is 1
+    with probability chance / 2**30 and otherwise 0 instead.
     """
     columns = _columns(tuple(rows), keys.device)
     if kernels.usable(keys, "random"):
@@ -87,11 +87,11 @@ def strong_plan(
     _check(keys, count, pad)
     height, width = size
     if height < 1 or width < 1:
-        raise UserError(f"size: {size} given; height and width must be 1 or more")
+        raise UserError(f"size = {size}: height and width must be 1 or more")
     if ops < 0:
-        raise UserError(f"ops: {ops} given; the number of operations must be 0 or more")
+        raise UserError(f"ops = {ops}: the number of operations must be 0 or more")
     if not 0 <= prob <= 1:
-        raise UserError(f"prob: {prob} given; a probability from 0 to 1 is needed")
+        raise UserError(f"prob = {prob}: a probability must be in 0..1")
     one_op = [(len(OPS), 1, 0, -1), (LEVELS, 1, 1, -1), (2, 2, -1, -1), (1, 1, 0, round(prob * (1 << _BITS)))]
     centre = [(height, 1, 0, -1), (width, 1, 0, -1)]
     return _draw(keys ^ _STRONG_STREAM, count, [*_weak_rows(pad), *one_op * ops, *centre])

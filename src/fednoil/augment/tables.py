@@ -1,9 +1,9 @@
 """The level tables of RandAugment's 14 operations, and the lookup tables that depend on the image size only.
 
-Every combination of operation, level and sign has a row, its `code`; what can be worked out ahead for a code
-(where each pixel comes from, a tone curve, a blending factor) is a table, so a training step only looks it
-up. The arithmetic is Pillow's (16.16 fixed point for geometry, fill 0, nearest pixel), hence so are the
-pixels. Tables are built once for each image size and device and kept.
+Every combination of operation, level and sign has a row, its `code`. What can be worked out ahead for a code (where
+each pixel comes from, a tone curve, a blending factor) is a table, so a training step only looks it up. The arithmetic
+is Pillow's (16.16 fixed point for geometry, fill 0, nearest pixel), so the pixels are the same. Tables are built once
+for each image size and device and kept.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class OpTables:
 
 
 def _blend(name: str, level: int) -> list[float]:
-    """The enhancement factor, and which image is blended in: mean grey, grey, smoothed (none: black)."""
+    """The enhancement factor, and which image is blended in: mean grey, grey or smoothed (black if none of them)."""
     return [0.05 + 0.9 * level / 10, *(float(name == other) for other in ("Contrast", "Color", "Sharpness"))]
 
 

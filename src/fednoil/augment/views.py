@@ -1,8 +1,8 @@
-"""The views a learner trains on: plain, weak and strong, gathered from the resident pool of images.
+"""The views a learner trains on: plain, weak and strong, gathered from the pool of images in memory.
 
-Weak is a horizontal flip, then a shift with reflection. Strong is the weak view, then RandAugment's
-operations, then Cutout (FixMatch, Sohn et al., NeurIPS 2020). All parameters come from a plan; its values are
-trusted, since looking at them would make a GPU wait for the host.
+Weak is a horizontal flip, then a shift with reflection. Strong is the weak view, then RandAugment's operations, then
+Cutout (FixMatch, Sohn et al., NeurIPS 2020). All parameters come from a plan, whose values aren't checked: reading them
+would make the host wait for the GPU.
 """
 
 from __future__ import annotations
@@ -19,26 +19,23 @@ from fednoil.errors import UserError
 
 def _check(images: Tensor, index: Tensor) -> None:
     if images.dtype != torch.uint8 or images.dim() != 4 or images.shape[1] not in (1, 3):
-        raise UserError(
-            f"images: {images.dtype} {tuple(images.shape)} given; uint8 [N, C, H, W] with C 1 or 3 is needed"
-        )
+        raise UserError(f"images must be uint8 [N, C, H, W] with C 1 or 3, not {images.dtype} {tuple(images.shape)}")
     if not images.is_contiguous():
-        raise UserError("images: a strided view given; call contiguous() on the pool once")
+        raise UserError("images must not be a strided view; call contiguous() on the pool once")
     if index.dim() == 0 or index.dtype not in (torch.int64, torch.int32):
-        raise UserError(f"index: {index.dtype} {tuple(index.shape)} given; int64 or int32 [..., B] is needed")
+        raise UserError(f"index must be int64 or int32 [..., B], not {index.dtype} {tuple(index.shape)}")
     if index.device != images.device:
-        raise UserError(f"index: on {index.device}; it must be on the images' device, {images.device}")
+        raise UserError(f"index is on {index.device}; it must be on the images' device, {images.device}")
 
 
 def _check_params(params: Tensor, index: Tensor, columns: str, fits: bool) -> None:
     if params.shape[:-1] != index.shape or not fits or params.is_floating_point():
         shape = ", ".join([*map(str, index.shape), columns])
         raise UserError(
-            f"params: {params.dtype} {tuple(params.shape)} given; "
-            f"whole numbers of shape [{shape}] from the plan are needed"
+            f"params must be whole numbers of shape [{shape}], from the plan, not {params.dtype} {tuple(params.shape)}"
         )
     if params.device != index.device:
-        raise UserError(f"params: on {params.device}; they must be on the images' device, {index.device}")
+        raise UserError(f"params are on {params.device}; they must be on the images' device, {index.device}")
 
 
 def plain(images: Tensor, index: Tensor) -> Tensor:
@@ -64,7 +61,7 @@ def weak(images: Tensor, index: Tensor, params: Tensor) -> Tensor:
     """Weak views of the images `index` [..., B] of the pool uint8 [N, C, H, W]: uint8 [..., B, C, H, W].
 
     `params` [..., B, 3] is a row of `weak_plan`: flip first, then pixel (y, x) shows (y + dy, x + dx), reflected
-    at the borders without repeating the edge, as often as it takes.
+    at the borders without repeating the edge, several times if needed.
     """
     _check(images, index)
     _check_params(params, index, "3", params.shape[-1:] == (WEAK_COLUMNS,))

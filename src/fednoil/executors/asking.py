@@ -1,4 +1,4 @@
-"""Questions to the received networks: asked once a round, and once for all clients that received the same."""
+"""What the received networks say about the samples: computed once a round, and together for equal networks."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from fednoil.tensors import Tensors
 def scored(
     looks: Mapping[int, Tensor], everyone: Mapping[int, Client], jobs: Sequence[Job], sampling: Scoring
 ) -> dict[int, Look]:
-    """How clean each client's received model finds its labels, from what it says of them."""
+    """How clean each client's received model finds its labels."""
     clients, tau = [everyone[job.client] for job in jobs], sampling.config.temperature
     scores = sampling.scores([confidences(looks[c.id], c.labels, tau) for c in clients])
     return {c.id: Look(score, looks[c.id]) for c, score in zip(clients, scores, strict=True)}
 
 
 def looks(bench: Workbench, everyone: Mapping[int, Client], jobs: Sequence[Job]) -> dict[int, Tensor]:
-    """What each client's received model says of its samples: logits [n, C]."""
+    """Logits [n, C] of each client's samples by the model it received."""
     found: dict[int, Tensor] = {}
     for group in _alike(bench, jobs):
         clients = [everyone[job.client] for job in group]
@@ -36,7 +36,7 @@ def looks(bench: Workbench, everyone: Mapping[int, Client], jobs: Sequence[Job])
 
 
 def surveys(bench: Workbench, everyone: Mapping[int, Client], jobs: Sequence[Job]) -> dict[int, Tensors]:
-    """The surveys of clients that received the same model and keep none, each model asked once."""
+    """The surveys of clients that received the same model and keep none, with one pass per model."""
     found: dict[int, Tensors] = {}
     if not bench.surveying:
         return found
@@ -54,7 +54,7 @@ def surveys(bench: Workbench, everyone: Mapping[int, Client], jobs: Sequence[Job
 
 
 def _alike(bench: Workbench, jobs: Sequence[Job]) -> Iterator[list[Job]]:
-    """The jobs of clients without networks of their own, by the model that they received."""
+    """The jobs of clients that keep no networks, grouped by the model that they received."""
     groups: dict[int, list[Job]] = {}
     for job in jobs:
         if not (job.keep and any(role.kept for role in bench.learner.roles)):
@@ -63,12 +63,12 @@ def _alike(bench: Workbench, jobs: Sequence[Job]) -> Iterator[list[Job]]:
 
 
 def _form(asked: Tensors) -> frozenset[object]:
-    """What must be equal for two clients' questions to be put as one; a learner may ask some clients more."""
+    """What must be equal for two clients to share a survey; a learner may ask more of some clients."""
     return frozenset((name, tensor.dtype, tensor.shape[1:]) for name, tensor in asked.items())
 
 
 def _answers(bench: Workbench, clients: Sequence[Client], asked: Sequence[Tensors]) -> list[Tensors]:
-    """Each client's part of one survey of all of them."""
+    """Each client's part of one survey of all clients."""
     whole = {name: torch.cat([one[name] for one in asked]) for name in asked[0]}
     answers = bench.survey(together(clients), whole)
     pieces = {name: tensor.split([len(c) for c in clients]) for name, tensor in answers.items()}

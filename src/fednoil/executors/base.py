@@ -1,4 +1,4 @@
-"""The contract of an executor: it does the clients' work, wherever and however that runs."""
+"""The contract of an executor: it does the clients' work, wherever that runs."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from fednoil.tensors import Numbers, Tensors
 
 @dataclass(frozen=True)
 class Job:
-    """One client's work in one round: what it received, what it kept, and its turn; and, where it was asked already,
-    what the received model says of its samples, un-augmented and in eval mode: logits [n, C]."""
+    """One client's work in one round: what it received, what it kept, and its turn. If they are already known, `looked`
+    are the received model's logits [n, C] of its samples, un-augmented and in eval mode."""
 
     client: int
     received: Tensors
@@ -28,8 +28,8 @@ class Job:
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a job. `tensors` and `numbers` are the reply to the server; `keep` is the client's state;
-    `evidence` and `loss` (mean training loss) stay with the client and serve metrics."""
+    """The result of a job. `tensors` and `numbers` are the reply to the server; `keep` is the client's state;
+    `evidence` and `loss` (mean training loss) stay with the client, for metrics."""
 
     client: int
     tensors: Tensors
@@ -41,7 +41,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Look:
-    """What a client's received model makes of its labels: the `score` that the server gets, and the `logits` [n, C]
+    """What a client's received model says about its labels: the `score` that the server gets, and the `logits` [n, C]
     behind it, which stay with the client (None: the client is elsewhere)."""
 
     score: float
@@ -61,11 +61,11 @@ Progress = Callable[[float], None]  # share of the work done, 0 to 1
 
 
 class Executor(Protocol):
-    """Does what a round asks of clients: score their data, train on it, and test models."""
+    """Does the work of a round: score the clients' data, train on it, and test models."""
 
     @property
     def slower(self) -> str | None:
-        """What makes the work slower than it could be, once that is known; None: nothing."""
+        """What makes the work slower than it could be, once that is known; otherwise None."""
         ...
 
     def scores(self, jobs: Sequence[Job], sampling: Scoring) -> dict[int, Look]:
@@ -81,14 +81,14 @@ class Executor(Protocol):
         ...
 
     def held_out(self, jobs: Sequence[Job]) -> dict[int, HeldOut]:
-        """Each client's model, `received`, on what that client holds out."""
+        """Each client's model, `received`, tested on what that client holds out."""
         ...
 
 
 @dataclass(frozen=True)
 class Account:
-    """What happened on the wire since the last account: why clients failed, and the bytes sent and received. Also who
-    is there and is not let in, by name, and why."""
+    """What happened on the wire since the last account: why clients failed, the bytes sent and received, and which
+    nodes were refused, by name, and why."""
 
     failed: dict[int, str] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
@@ -97,9 +97,9 @@ class Account:
 
 
 class Federation(ABC):
-    """An executor whose clients are elsewhere: they come and go, fail to answer, and keep their state and their data.
+    """An executor with its clients elsewhere: they come and go, may not answer, and keep their state and their data.
 
-    `scores` and `train` return what came back in time and was valid; missing clients are in the next account.
+    `scores` and `train` return the valid replies that came in time; missing clients are in the next account.
     """
 
     slower: str | None = None
@@ -110,7 +110,7 @@ class Federation(ABC):
 
     @abstractmethod
     def name(self, client: int) -> str:
-        """What this client calls itself."""
+        """The client's own name."""
 
     @abstractmethod
     def scores(self, jobs: Sequence[Job], sampling: Scoring) -> dict[int, Look]: ...
@@ -123,11 +123,11 @@ class Federation(ABC):
 
     @abstractmethod
     def held_out(self, jobs: Sequence[Job]) -> dict[int, HeldOut]:
-        """Each client's model on what that client holds out; for a federation without a test set of its own."""
+        """Each client's model tested on what that client holds out; for a server without a test set."""
 
     @abstractmethod
     def noise_ratios(self, jobs: Sequence[Job]) -> dict[int, float]:
-        """Have the clients audit their labels with the model they are sent; returns each one's share of wrong ones."""
+        """Let the clients audit their labels with the model they are sent; returns each one's share of wrong labels."""
 
     @abstractmethod
     def account(self) -> Account:

@@ -1,7 +1,7 @@
-"""Steps as CUDA graphs: captured when their shapes first come, replayed after that.
+"""Steps as CUDA graphs: captured when their shapes first occur, replayed after that.
 
-The clients' graphs run on streams of their own, ordered by `Streams` and `Graphs.join` alone. Where there is no GPU the
-same steps run one by one.
+Each client's graphs run on its own stream, ordered only by `Streams` and `Graphs.join`. Without a GPU the same steps
+run one by one.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class NotCapturable(Exception):
 
 @dataclass(frozen=True)
 class Portion:
-    """Steps that some rows do at once, and the tensors these steps read and write, clients in front."""
+    """Steps that some rows do at once, and the tensors these steps read and write, [K, ...] over clients."""
 
     rows: Rows
     kind: str
-    trains: tuple[str, ...]  # and not the phase itself: a kept graph would keep its whole plan
+    trains: tuple[str, ...]  # not the phase itself: a kept graph would keep its whole plan
     batch: Tensors  # [K, steps, ...]
     pool: Tensor
     state: Tensors
@@ -48,13 +48,13 @@ class Portion:
         return (self.rows.first, self.rows.count, self.kind, self.trains, self.steps, frozen, shapes)
 
     def copy(self) -> Portion:
-        """The same steps on tensors of their own, but the pool and the losses."""
+        """The same steps on copies of their tensors, except the pool and the losses."""
         batch = {name: _by_steps(tensor) for name, tensor in self.batch.items()}
         state = {name: tensor.clone() for name, tensor in self.state.items()}
         return replace(self, batch=batch, state=state, active=None if self.active is None else _by_steps(self.active))
 
     def run(self, steps: int) -> None:
-        """The first steps, one by one."""
+        """Run the first steps, one by one."""
         for s in range(steps):
             row = {name: tensor[:, s] for name, tensor in self.batch.items()}
             active = None if self.active is None else self.active[:, s]
@@ -77,7 +77,7 @@ class Graphs:
         self.streams = [torch.cuda.Stream() for _ in range(parallel)] if self.used else []
         self.pools: dict[int, Any] = {}  # the memory that the graphs of a seat share
         self.captured: dict[Signature, Captured] = {}
-        self.held: list[object] = []  # what streams still read must not be given to others
+        self.held: list[object] = []  # memory that streams still read must not be reused
 
     def __len__(self) -> int:
         return len(self.captured)
@@ -89,17 +89,17 @@ class Graphs:
         self.captured.clear()
 
     def join(self) -> None:
-        """Let what comes next on the current stream wait for all seats."""
+        """Make the current stream wait for all seats."""
         for stream in self.streams:
             torch.cuda.current_stream().wait_stream(stream)
         self.held.clear()
 
     def on_streams(self, first: int, count: int) -> Streams:
-        """Where neighbouring seats work as one."""
+        """The streams on which neighbouring seats work as one."""
         return Streams(self.streams[first : first + count])
 
     def play(self, portion: Portion) -> None:
-        """The steps of a portion: by a graph, or one by one where there are none."""
+        """Run the steps of a portion: by a graph, or one by one without a GPU."""
         if not self.used:
             with _explained():
                 portion.run(portion.steps)
@@ -132,7 +132,7 @@ class Graphs:
         return Captured(graph, portion)
 
     def _record(self, graph: torch.cuda.CUDAGraph, portion: Portion) -> None:
-        """Let the graph take down all steps; if that fails, PyTorch is as if it had never been tried."""
+        """Record all steps in the graph; if that fails, leave PyTorch as if it had never been tried."""
         pool = self._pool(portion.rows.first)
         try:
             graph.capture_begin(pool=pool, capture_error_mode="thread_local")
@@ -144,8 +144,8 @@ class Graphs:
             raise
 
     def _pool(self, seat: int) -> Any:
-        """Memory for a graph of this seat: that of its others, or new where none is left (PyTorch takes up no pool
-        again that all graphs have left)."""
+        """The memory pool for a graph of this seat: that of its other graphs, or a new one if there are none (PyTorch
+        can't reuse a pool once no graph uses it)."""
         if seat not in self.pools or all(captured.portion.rows.first != seat for captured in self.captured.values()):
             self.pools[seat] = torch.cuda.graph_pool_handle()
         return self.pools[seat]
@@ -173,14 +173,13 @@ class Streams:
 def _end_for_good(spoilt: torch.cuda.CUDAGraph, pool: Any) -> None:
     """End a capture that failed, wherever it did. The first error is the one to report, so none of this may raise.
 
-    A spoilt capture that is ended as usual leaves two things behind. PyTorch goes on taking `pool` for one that is
-    allocated from: it refuses to capture into it again, and no longer gives memory back when it runs short. Its own
-    random generator stays in the capture: whoever draws from it later is told of one that is long over; a capture that
-    succeeds takes it out.
+    A failed capture that is ended as usual leaves two things behind. PyTorch goes on treating `pool` as one that is
+    being allocated from: it refuses to capture into it again, and no longer frees memory when it runs short. And its
+    own random generator stays in capture mode: drawing from it later fails, until a capture succeeds.
     """
-    with contextlib.suppress(RuntimeError):  # ended as usual: the stream is out of it, PyTorch stops at the error
+    with contextlib.suppress(RuntimeError):  # ended as usual: frees the stream; PyTorch stops at the error
         spoilt.capture_end()
-    with contextlib.suppress(RuntimeError):  # where nothing was begun or all was ended there is nothing to do
+    with contextlib.suppress(RuntimeError):  # nothing to do if nothing was begun or all was ended
         device = torch.cuda.current_device()
         torch._C._cuda_endAllocateToPool(device, pool)
         torch._C._cuda_releasePool(device, pool)
@@ -189,14 +188,14 @@ def _end_for_good(spoilt: torch.cuda.CUDAGraph, pool: Any) -> None:
         whole, number = torch.cuda.CUDAGraph(), torch.zeros(1, device="cuda")
         torch.cuda.current_stream().synchronize()
         whole.capture_begin(capture_error_mode="thread_local")
-        number.add_(1)  # an empty graph is warned of
+        number.add_(1)  # an empty graph would cause a warning
         whole.capture_end()
     spoilt.reset()
 
 
 @contextlib.contextmanager
 def _explained() -> Iterator[None]:
-    """Report errors of steps as the reason why they can't be captured: eagerly they have run before."""
+    """Turn a step's error into the reason why it can't be captured: run eagerly, it worked."""
     try:
         yield
     except Exception as error:
@@ -206,7 +205,7 @@ def _explained() -> Iterator[None]:
 
 
 def _why(error: Exception) -> str:
-    """In a learner's terms, what PyTorch has to say about a step that it can't map or capture."""
+    """PyTorch's error about a step that it can't map or capture, in terms of the learner."""
     text = (str(error) or type(error).__name__).splitlines()[0]
     low = text.lower()
     if any(word in low for word in ("dynamic", "data-dependent", "nonzero", "boolean mask")):
@@ -217,7 +216,7 @@ def _why(error: Exception) -> str:
 
 
 def _by_steps(tensor: Tensor) -> Tensor:
-    """A copy of a tensor [K, steps, ...] whose steps are each in one piece: what reads one takes fewer launches."""
+    """A copy of a tensor [K, steps, ...] with each step contiguous, so that reading one takes fewer launches."""
     return tensor.transpose(0, 1).clone(memory_format=torch.contiguous_format).transpose(0, 1)
 
 

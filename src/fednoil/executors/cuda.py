@@ -1,11 +1,11 @@
 """All clients of a round at once on one GPU: who sits where, and which steps run together.
 
 A round's clients sit side by side (`StackedBench`), those with most samples first. If their batches have the same
-shapes, or the learner can make them so, they run as one (`Rows`), fewer of them as the last ones are through; else
-beside each other on streams of their own. The plans of whole epochs, and the images they ask for, are made ahead
-in large pieces; a graph (`Graphs`) then does `_STEPS` optimiser steps without the host. While it runs, the next epochs
-are planned. A learner that can't be stacked runs in a graph for each client, and one that can't be captured runs
-eagerly, with one warning that says why.
+shapes, or the learner can make them so, they run as one (`Rows`), with fewer of them as clients finish; otherwise each
+runs on its own stream. Whole epochs are planned, and their images gathered, ahead of time in large pieces; a graph
+(`Graphs`) then does `_STEPS` optimiser steps without the host. While it runs, the next epochs are planned. A learner
+that can't be stacked runs in a graph for each client, and one that can't be captured runs eagerly, with one warning
+that says why.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class CudaGraphs:
         benches: list[Workbench] = []
         for _ in range(parallel):
             benches.append(make_bench())
-            benches[-1].share(self.eager.bench)  # at once: a large frozen part is never there twice
+            benches[-1].share(self.eager.bench)  # now, so that a large frozen part is never in memory twice
         self.bench = StackedBench(benches)
         device = self.bench.benches[0].device
         self.losses = torch.zeros(parallel, device=device)
@@ -75,7 +75,7 @@ class CudaGraphs:
         self.reason: str | None = None  # why steps are not captured
         self.alone: str | None = None  # why clients are not stacked
         self.slower: str | None = None  # what was reported about either
-        # Whether the samples of a batch see each other.
+        # Whether the samples of a batch affect each other.
         self.mixes = any(net.mixes for net in self.bench.benches[0].nets.values())
         if any(isinstance(m, _DropoutNd) and m.p > 0 for m in self.bench.benches[0].modules()):
             self._give_up("the model has dropout, whose random numbers a graph can't take from the run's seed")
@@ -83,15 +83,15 @@ class CudaGraphs:
     def _give_up(self, reason: str) -> None:
         """Run eagerly from now on, and say once why."""
         self.reason = reason
-        self._tell(f"clients run one after another, not as CUDA graphs: {reason}")
+        self._report(f"clients run one after another, not as CUDA graphs: {reason}")
         self.graphs.clear()
 
-    def _tell(self, slower: str) -> None:
+    def _report(self, slower: str) -> None:
         self.slower = slower
         warnings.warn(slower, Slower, stacklevel=3)
 
     def scores(self, jobs: Sequence[Job], sampling: Scoring) -> dict[int, Look]:
-        """Clients that received the same model and keep none are asked in one pass over all their samples."""
+        """Clients that received the same model and keep none share one pass over all their samples."""
         return scored(looks(self.eager.bench, self.clients, jobs), self.clients, jobs, sampling)
 
     def test_logits(self, model: Tensors) -> Tensor:
@@ -117,7 +117,7 @@ class CudaGraphs:
                     self._give_up(str(error))
                 continue
             if self.alone and self.slower is None:
-                self._tell(f"each client runs in CUDA graphs of its own: {self.alone}")
+                self._report(f"each client runs in its own CUDA graphs: {self.alone}")
             if progress:
                 progress(len(results) / len(jobs))
         return results
@@ -128,7 +128,7 @@ class CudaGraphs:
             results = {r.client: r for r in self._finish(self._trained(largest_first))}
             return [results[job.client] for job in jobs]
         finally:
-            self.graphs.join()  # nothing may go on with memory that is about to be freed
+            self.graphs.join()  # nothing may still use memory that is about to be freed
 
     def _trained(self, jobs: Sequence[Job]) -> list[Seat]:
         learner = self.bench.benches[0].learner
@@ -145,7 +145,7 @@ class CudaGraphs:
         longest = max((job.turn for job in jobs), key=lambda turn: turn.epochs)
         for epochs in seats[0].bench.chunks(longest):
             if adapts(learner, longest) or any(t.state for t in self.touched.values()):
-                self.graphs.join()  # else the next epochs are planned while the last ones run
+                self.graphs.join()  # otherwise the next epochs are planned while these run
             plans = _planned(seats, epochs)
             for number in range(max(map(len, plans))):
                 ready = [(seat, plan[number]) for seat, plan in zip(seats, plans, strict=True) if number < len(plan)]
@@ -155,12 +155,12 @@ class CudaGraphs:
                     )
                 for run in self._runs(self._evened(ready)):
                     self._play(run)
-                before = attributes(learner)  # a step may have filled what all others find
+                before = attributes(learner)  # a step may have filled a cache for the others
         self.graphs.join()
         return seats
 
     def _finish(self, seats: Sequence[Seat]) -> list[Result]:
-        """The results, after one look at whether all is finite."""
+        """The results, after one check that everything is finite."""
         here = slice(0, len(seats))
         finite = torch.stack([torch.isfinite(s.params[here]).all(1) for s in self.bench.stacks.values()]).all(0)
         numbers = torch.stack([self.losses[here], finite.float()]).tolist()
@@ -170,7 +170,7 @@ class CudaGraphs:
         ]
 
     def _evened(self, ready: Sequence[tuple[Seat, Phase]]) -> Sequence[tuple[Seat, Phase]]:
-        """With batches of the same shapes, where the learner knows a way that changes nothing."""
+        """The phases with batches of the same shapes, if the learner can even them out without changing a loss."""
         phases = [phase for _, phase in ready]
         alike = len({(phase.kind, phase.trains, tuple(phase.tensors)) for phase in phases}) == 1
         if self.mixes or self.alone or not alike or len({_sizes(phase) for phase in phases}) == 1:
@@ -182,10 +182,10 @@ class CudaGraphs:
         return [(seat, replace(phase, tensors=b)) for (seat, phase), b in zip(ready, batches, strict=True)]
 
     def _runs(self, ready: Sequence[tuple[Seat, Phase]]) -> list[list[tuple[Seat, Phase]]]:
-        """All together where their steps have the same shapes, else each on its own.
+        """All together if their steps have the same shapes, otherwise each on its own.
 
-        Neighbours of the same shape among others could run together too, but each new set of neighbours would be one
-        more graph to capture, which takes longer than it saves.
+        Neighbours of the same shape could run together too, but each new set of neighbours would be one more graph to
+        capture, which takes longer than it saves.
         """
         shapes = {_shape(phase, seat.state, self._look(seat, phase)) for seat, phase in ready}
         neighbours = all(seat.place == ready[0][0].place + n for n, (seat, _) in enumerate(ready))
@@ -194,7 +194,7 @@ class CudaGraphs:
         return [[one] for one in ready]
 
     def _look(self, seat: Seat, phase: Phase) -> Touched:
-        """Which tensors a step of this kind looks at."""
+        """Which tensors a step of this kind reads."""
         key = (phase.kind, phase.trains, tuple(phase.tensors), tuple(seat.state))
         if key not in self.touched:
             self.graphs.join()  # the look uses the seat's networks, which may still be training
@@ -213,7 +213,7 @@ class CudaGraphs:
             seat.updates += phase.steps * len(phase.trains)
         self.graphs.held += [plan, phases]
         one, place, pool = phases[0], seats[0].place, seats[0].client.pool
-        # Shapes that come only once are not worth a long graph: it takes as long to capture as eight steps eagerly.
+        # Shapes that occur only once are not worth a long graph: capturing it takes as long as eight eager steps.
         shape = (place, len(seats), _shape(one, seats[0].state, touched))
         size = _STEPS if shape in self.seen else 1
         self.seen.add(shape)
@@ -240,7 +240,7 @@ class CudaGraphs:
 
 
 def _planned(seats: Sequence[Seat], epochs: range) -> list[list[Phase]]:
-    """Each seat's phases of those of the epochs that it has; seats with the same ones are planned at once."""
+    """Each seat's phases, for those of the epochs that it has; seats with the same epochs are planned at once."""
     groups: dict[range, list[Seat]] = {}
     for seat in seats:
         groups.setdefault(range(epochs.start, min(epochs.stop, seat.job.turn.epochs)), []).append(seat)
@@ -265,7 +265,7 @@ def _shape(phase: Phase, state: Tensors, touched: Touched) -> Signature:
 
 
 def _rows_of(counts: Sequence[int], device: torch.device) -> Tensor | None:
-    """Where in the clients' plans, one after another, the steps of each are: [K, steps]; nothing if all have as many.
+    """The places of each client's steps in the concatenated plans: [K, steps]; None if all have equally many.
 
     A client with fewer steps repeats its last one, frozen.
     """
@@ -282,7 +282,7 @@ def _side_by_side(tensors: Sequence[Tensor], rows: Tensor | None) -> Tensor:
 
 
 def _pieces(steps: int, pixels: int) -> Iterator[tuple[int, int]]:
-    """Spans of steps whose images are made at once, given the pixels of a step."""
+    """Spans of steps with images made at once, given the pixels of a step."""
     size = max(1, _PIXELS // max(1, pixels) // _STEPS) * _STEPS
     return ((start, min(start + size, steps)) for start in range(0, steps, size))
 
@@ -290,7 +290,7 @@ def _pieces(steps: int, pixels: int) -> Iterator[tuple[int, int]]:
 def _busy(counts: Sequence[int], step: int) -> int:
     """How many of the first seats take part in a step: all that have it, and a few that are frozen.
 
-    Fewer by a quarter or more at a time, because each number needs graphs of its own.
+    The number falls by a quarter or more at a time, because each number needs its own graphs.
     """
     needed = max(seat + 1 for seat, count in enumerate(counts) if count > step)
     busy = len(counts)
@@ -300,7 +300,7 @@ def _busy(counts: Sequence[int], step: int) -> int:
 
 
 def _portions(start: int, stop: int, counts: Sequence[int], most: int) -> Iterator[tuple[int, int, int, bool]]:
-    """Cut steps start..stop into those that a graph does at once, for how many seats, and whether some are frozen."""
+    """Cut steps start..stop into what a graph does at once; with the number of seats, and whether some are frozen."""
     ends = sorted({stop, *(count for count in counts if start < count < stop)})
     kinds: list[tuple[int, int, bool]] = []  # the end of a stretch, its seats, whether some are frozen
     begin = start

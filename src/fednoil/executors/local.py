@@ -1,7 +1,7 @@
-"""One client's local update: the reference meaning of `init / step / final`.
+"""One client's local update: the reference implementation of `init / step / final`.
 
-The sequential executor runs it client after client; a real federation's client runs it for itself; the CUDA
-executor does its `step` for many clients at once.
+The sequential executor runs it client after client, and so does each node of a real federation; the CUDA executor does
+its `step` for many clients at once.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from fednoil.learners.looks import logits_of
 from fednoil.models.network import Network
 from fednoil.tensors import Tensors
 
-PLANNED = (32, 64)  # epochs planned at once: enough to be cheap, and the later ones while the first ones run
+PLANNED = (32, 64)  # epochs planned at once, first and later; the later ones are planned while the first ones run
 
 
 class Workbench:
-    """Memory for one client at a time: the networks that the learner's roles ask for."""
+    """Memory for one client at a time: the networks that the learner's roles need."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Workbench:
         self.shares = optimiser.shares(next(iter(self.nets.values())))  # all networks are alike
 
     def fix(self, tensors: Tensors) -> None:
-        """Set what no training changes: of a shared network by its name, of another as of its `start`."""
+        """Set what training never changes: for a shared network by its name, for others as in their `start`."""
         for role in sorted(self.learner.roles, key=lambda role: not role.shared):
             net = self.nets[role.name]
             if role.shared:
@@ -63,7 +63,7 @@ class Workbench:
                 net.share(self.nets[role.start].fixed)
 
     def share(self, other: Workbench) -> None:
-        """Take another bench's tensors for what no training changes."""
+        """Use another bench's tensors for what training never changes."""
         for name, net in self.nets.items():
             net.share(other.nets[name].fixed)
 
@@ -83,11 +83,11 @@ class Workbench:
             self.nets[role.name].load(self.nets[role.start].dump(role.name), role.name)
 
     def look(self, client: Client) -> Tensor:
-        """What the networks, as they are, say of a client's samples, un-augmented, in eval mode: float32 [n, C]."""
+        """The networks' current logits of a client's samples, un-augmented and in eval mode: float32 [n, C]."""
         return logits_of(self.learner, self.nets, client)
 
     def looks(self, clients: Mapping[int, Client], jobs: Sequence[Job]) -> dict[int, Tensor]:
-        """What each client's received model says of its samples; a model that many received is loaded once."""
+        """Logits of each client's samples by the model it received; a model that many received is loaded once."""
         found, loaded = {}, None
         for job in jobs:
             if job.received is not loaded or job.keep:
@@ -99,8 +99,8 @@ class Workbench:
     def update(self, client: Client, job: Job, progress: Progress | None = None) -> Result:
         """Run one client's turn."""
         with torch.random.fork_rng(devices=[]):
-            # Only a user's own module can draw from this generator (dropout, say): ours plan their numbers.
-            # torch.manual_seed prepares GPUs too, with a stack trace for each: 2 % of a small client's turn on a CPU.
+            # Only a user's own module can draw from this generator (dropout, for example): ours plan their numbers.
+            # torch.manual_seed also prepares GPUs, each with a stack trace: 2 % of a small client's turn on a CPU.
             seed = torch.manual_seed if self.device.type == "cuda" else torch.default_generator.manual_seed
             seed(job.turn.seed.child("module").value & (2**63 - 1))
             state = self.begin(client, job)
@@ -117,7 +117,7 @@ class Workbench:
             return self.finish(client, job, state, float(total) / max(steps, 1), updates)
 
     def chunks(self, turn: Turn) -> list[range]:
-        """Epochs that are planned together: one where planning must see how training went."""
+        """Epochs that are planned together; one at a time if planning must see how training went."""
         if adapts(self.learner, turn):
             return [range(e, e + 1) for e in range(turn.epochs)]
         chunks: list[range] = []
@@ -128,7 +128,7 @@ class Workbench:
 
     def begin(self, client: Client, job: Job, found: Tensors | None = None) -> Tensors:
         """Load the networks and let the learner look at its data; returns the turn's state (`found`: its survey)."""
-        # Copies: a turn that fails is begun again, or ends the run, and then what was kept must be as it was.
+        # Copies: if a turn fails it is begun again or ends the run, and what was kept must be unchanged.
         keep = {name: tensor.to(self.device, copy=True) for name, tensor in job.keep.items()}
         self.load(job.received, keep)
         return self.open(client, keep, job.turn, found, job.looked)
@@ -136,7 +136,7 @@ class Workbench:
     def open(
         self, client: Client, keep: Tensors, turn: Turn, found: Tensors | None = None, looked: Tensor | None = None
     ) -> Tensors:
-        """The state of a turn with the networks as they are; what was asked before is not asked again."""
+        """The state of a turn with the networks as they are; known logits and surveys are not computed again."""
         state: Tensors = {}
         if self.looking:
             state |= self.looking.look(self.look(client) if looked is None else looked, client)
@@ -146,7 +146,7 @@ class Workbench:
 
     @torch.no_grad()
     def survey(self, client: Client, asked: Tensors) -> Tensors:
-        """What the networks say of the samples of one client, or of several put together."""
+        """The learner's survey of the samples of one client, or of several together."""
         if not self.surveying:
             return {}
         for net in self.nets.values():
@@ -154,11 +154,11 @@ class Workbench:
         return self.surveying.survey(self.nets, client, asked)
 
     def planned(self, client: Client, state: Tensors, turn: Turn, epochs: range) -> list[Phase]:
-        """The phases of the given epochs, with all networks ready to train."""
+        """The phases of the given epochs, with all networks in training mode."""
         return self.ready(self.learner.plan(self.nets, client, state, turn, epochs), turn)
 
     def ready(self, phases: list[Phase], turn: Turn) -> list[Phase]:
-        """The phases with their rates, and all networks ready to train."""
+        """The phases with their rates, and all networks in training mode."""
         for net in self.nets.values():
             net.train()
         return self.optimiser.paced(phases, turn, self.device)
@@ -203,7 +203,7 @@ class Workbench:
         progress: Progress | None,
         span: tuple[float, float],
     ) -> None:
-        """All steps of a phase, which is `span` (begin, width) of the turn."""
+        """Run all steps of a phase, which covers `span` (begin, width) of the turn."""
         rows = zip(*(t.unbind(0) for t in phase.tensors.values()), strict=True)
         for done, row in enumerate(rows, start=1):
             self.step(phase, dict(zip(phase.tensors, row, strict=True)), client.pool, state, total)
@@ -213,7 +213,7 @@ class Workbench:
     def finish(
         self, client: Client, job: Job, state: Tensors, loss: float, updates: int, finite: bool | None = None
     ) -> Result:
-        """Gather what the turn leaves, having checked that it is finite (`finite`: it is known whether)."""
+        """Gather the turn's result, after checking that it is finite (`finite`: already known)."""
         if finite is None:
             finite = all(bool(torch.isfinite(net.params).all()) for net in self.nets.values())
         if not finite or not math.isfinite(loss):
@@ -242,9 +242,7 @@ class Workbench:
 
 
 def _refuse(learner: Learner, loss: object) -> NoReturn:
-    """Say what a step should have returned; a mistake of a user's own learner."""
+    """Refuse what a user's own learner returned from a step."""
     got = f"a tensor of shape {list(loss.shape)}" if isinstance(loss, Tensor) and loss.dim() else repr(loss)
     name = learner.config.name
-    raise UserError(
-        f"learner.name = '{name}': its step must return the loss, one number with a gradient, and not {got}"
-    )
+    raise UserError(f"learner.name = '{name}': its step must return the loss, one number with a gradient, not {got}")

@@ -1,9 +1,9 @@
-"""The clients' optimiser: SGD as in the paper, or AdamW; one meaning for every executor.
+"""The clients' optimiser, SGD as in the paper or AdamW; the same for every executor.
 
 A step works on flat vectors, [P] of one client or [K, P] of several side by side, so both train alike. What an
-optimiser remembers from step to step (`memory`) are vectors of the same form. The rate is `lr`, times a share that
-falls from round to round. Where it is not always the same it is a tensor of the plan, one number a step, like
-everything else that changes: a captured graph then reads it instead of holding it.
+optimiser remembers from step to step (`memory`) are vectors of the same shape. The rate is `lr`, times a share that
+may fall from round to round. A rate that varies is a tensor of the plan, one number per step, like everything else that
+changes: a captured graph then reads it and doesn't hold it as a constant.
 """
 
 from __future__ import annotations
@@ -24,29 +24,31 @@ from fednoil.section import Section
 from fednoil.tensors import Tensors
 
 RATE = "optimiser/rate"  # the name of the rates [steps] among a phase's tensors
-_BETAS, _EPS = (0.9, 0.999), 1e-8  # AdamW's: of the gradient and its square, and what keeps a division by zero away
-_END = 0.01  # share of a falling rate that the last round has
+_BETAS, _EPS = (0.9, 0.999), 1e-8  # AdamW's: of the gradient and its square, and the term against division by zero
+_END = 0.01  # share of the rate in the last round, if it falls
 _ADAMW = {"lr": 1e-3, "weight_decay": 1e-2}  # PyTorch's, where a configuration doesn't set them
 
 
 @dataclass(frozen=True)
 class Shares:
-    """Which share of the rate and of the weight decay each parameter has: [P]; None: all of it, everywhere."""
+    """Each parameter's share of the rate and of the weight decay: [P]; None: all of it for all parameters."""
 
     rate: Tensor | None = None
     decay: Tensor | None = None
 
 
 class Optimiser(Section):
-    """Rounds and optimiser (by default the paper's), for all methods alike."""
+    """Rounds and optimiser (by default the paper's), the same for all methods."""
 
     rounds: int = Field(default=20, ge=1, description="rounds to play")
-    optimizer: Literal["sgd", "adamw"] = Field(default="sgd", description="of the clients; new in every turn")
-    lr: float = Field(default=0.05, gt=0, description="learning rate; with adamw 0.001 unless it is set")
+    optimizer: Literal["sgd", "adamw"] = Field(
+        default="sgd", description="the clients' optimiser; starts anew in every turn"
+    )
+    lr: float = Field(default=0.05, gt=0, description="learning rate; 0.001 with adamw unless set")
     momentum: float = Field(default=0.5, ge=0, lt=1, description="sgd's")
-    weight_decay: float = Field(default=1e-4, ge=0, description="with adamw 0.01 unless it is set")
+    weight_decay: float = Field(default=1e-4, ge=0, description="0.01 with adamw unless set")
     decay: Literal["all", "weights"] = Field(
-        default="all", description="which parameters decay; weights: not biases and scales, as of normalisations"
+        default="all", description="which parameters decay; weights: all but biases and the scales of normalisations"
     )
     lr_rounds: Literal["constant", "linear", "cosine", "exponential", "step"] = Field(
         default="constant",
@@ -66,7 +68,7 @@ class Optimiser(Section):
         return self.lr_rounds != "constant"
 
     def round_share(self, round_idx: int) -> float:
-        """How much of `lr` round `round_idx` has: 1 in round 1, and 0.01 in the last if it falls."""
+        """The share of `lr` in round `round_idx`: 1 in round 1, and 0.01 in the last round if it falls."""
         done, end = (round_idx - 1) / max(1, self.rounds - 1), _END
         if self.lr_rounds == "exponential":
             return end**done
@@ -80,7 +82,7 @@ class Optimiser(Section):
         return 1.0
 
     def paced(self, phases: Sequence[Phase], turn: Turn, device: torch.device) -> list[Phase]:
-        """The phases of a turn with the rate of each step, if it is not the same in all rounds."""
+        """The phases of a turn with the rate of each step, if it varies by round."""
         if not self.varies:
             return list(phases)
         rate = self.lr * self.round_share(turn.round_idx)
@@ -91,7 +93,7 @@ class Optimiser(Section):
         return [with_rates(phase) if phase.trains else phase for phase in phases]
 
     def memory(self, params: Tensor) -> Tensors:
-        """What is remembered of a network with parameters [P] from step to step, as a turn begins with it: zeros."""
+        """What is remembered of a network with parameters [P] from step to step: zeros, as at the start of a turn."""
         moments = ("momentum",) if self.optimizer == "sgd" else ("momentum", "squares")
         memory = {name: torch.zeros_like(params) for name in moments}
         if self.optimizer == "adamw":
@@ -99,8 +101,8 @@ class Optimiser(Section):
         return memory
 
     def shares(self, net: Network) -> Shares:
-        """The parameters' shares: by `decay`, and by `parameter_groups` of a module that has it, a dictionary from the
-        beginning of parameters' names to their shares of `lr` and `weight_decay`."""
+        """The parameters' shares: by `decay`, and by the module's `parameter_groups` if it has any, a dictionary from
+        the beginning of parameters' names to their shares of `lr` and `weight_decay`."""
         names = list(net.trained)
         own: Mapping[str, Mapping[str, float]] = getattr(net.module, "parameter_groups", {})
         _check_groups(own, names)
@@ -153,7 +155,7 @@ def _adamw(
     weight_decay: float,
     decay: Tensor | None,
 ) -> None:
-    """As torch.optim.AdamW. Steps are counted in float64: in float32 1 − 0.999 would have four digits."""
+    """Like torch.optim.AdamW. Steps are counted in float64: in float32 1 − 0.999 would have four correct digits."""
     (first, second), steps = _BETAS, memory["steps"].add_(1)
     mean = memory["momentum"].lerp_(grads, 1 - first)
     squares = memory["squares"].mul_(second).addcmul_(grads, grads, value=1 - second)
@@ -172,13 +174,15 @@ def _vector(net: Network, values: Mapping[str, float]) -> Tensor | None:
 
 
 def _check_groups(groups: object, names: Iterable[str]) -> None:
-    """Refuse a user's groups that nothing can be made of."""
+    """Refuse malformed groups of a user's model."""
     if not isinstance(groups, Mapping) or not all(isinstance(shares, Mapping) for shares in groups.values()):
-        raise UserError("a model's parameter_groups must be a dictionary of dictionaries, as {'body.': {'lr': 0.1}}")
+        raise UserError(
+            "a model's parameter_groups must be a dictionary of dictionaries, such as {'body.': {'lr': 0.1}}"
+        )
     for prefix, shares in groups.items():
         if not any(name.startswith(prefix) for name in names):
             raise UserError(
-                f"a model's parameter_groups have '{prefix}', with which no trained parameter's name begins"
+                f"a model's parameter_groups have '{prefix}', but no trained parameter's name starts with it"
             )
         for key, value in shares.items():
             if key not in ("lr", "weight_decay") or not isinstance(value, int | float) or not 0 <= value < math.inf:

@@ -51,7 +51,7 @@ class Sequential:
         return self.bench.logits(model, self.test_images)
 
     def held_out(self, jobs: Sequence[Job]) -> dict[int, HeldOut]:
-        """Clients that have the same model are asked in one pass over all their samples."""
+        """Clients that have the same model share one pass over all their samples."""
         groups: dict[int, list[Job]] = {}
         for job in jobs:
             groups.setdefault(id(job.received), []).append(job)
@@ -65,7 +65,7 @@ class Sequential:
 
 
 def held_out(logits: Tensor, clients: Sequence[Client]) -> dict[int, HeldOut]:
-    """How well logits [n, C] of several clients' samples, one client after another, meet their given labels."""
+    """How well logits [n, C] of several clients' samples, one client after another, match their given labels."""
     labels = torch.cat([c.labels for c in clients])
     right = logits.argmax(1) == labels
     loss = F.cross_entropy(logits, labels, reduction="none")

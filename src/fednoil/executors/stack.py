@@ -1,8 +1,8 @@
 """Several clients' steps as one: the learner's step is mapped over clients whose tensors lie side by side.
 
 `torch.vmap` turns each operation of the step into one operation for all clients, so a GPU gets few and large
-kernels instead of many small ones. The learner's code is the same as client after client; a frozen client (one
-with fewer steps than the others) takes part in the arithmetic, and nothing of it changes.
+kernels instead of many small ones. The learner's code is the same as for a single client. A frozen client (one with
+fewer steps than the others) takes part in the arithmetic, but none of its tensors change.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fednoil.models.network import Member, Stack
 from fednoil.tensors import Tensors
 
 Others = dict[str, Tensors]
-Leaves = dict[str, tuple[Tensor, ...]]  # of a network's parameters: all of them, or in half precision and the rest
+Leaves = dict[str, tuple[Tensor, ...]]  # a network's parameters: all of them, or those in half precision and the rest
 
 
 class Rows:
@@ -34,17 +34,17 @@ class Rows:
         self.first, self.count = first, count
         here = slice(first, first + count)
         self.params = {name: s.params[here] for name, s in stacked.stacks.items()}
-        self.grads = {name: s.grads[here] for name, s in stacked.stacks.items()}  # zero, as a step finds them
+        self.grads = {name: s.grads[here] for name, s in stacked.stacks.items()}  # zero, as a step expects them
         self.memory = {name: {n: t[here] for n, t in s.memory.items()} for name, s in stacked.stacks.items()}
         self.half = {name: s.half[here] for name, s in stacked.stacks.items() if s.half is not None}
         self.others: Others = {
             name: {n: tensor[here] for n, tensor in s.others.items()} for name, s in stacked.stacks.items()
         }
-        # The gradient of each client's loss is asked for as it is: a sum over clients would be launches of its own.
+        # Gradients are taken of each client's loss, not of their sum, which would take more launches.
         self.each = torch.ones(count, device=self.bench.device)
 
     def refresh(self, trains: Sequence[str]) -> None:
-        """Bring the copies in half precision up to the parameters, which others than `step` may have changed."""
+        """Update the copies in half precision, in case something other than `step` changed the parameters."""
         for name in trains:
             if name in self.half:
                 self.half[name].copy_(self.params[name][:, : self.half[name].shape[1]])
@@ -59,7 +59,7 @@ class Rows:
         total: Tensor,
         active: Tensor | None = None,
     ) -> None:
-        """One optimiser step of every client, all tensors with the clients in front; adds losses to `total` [K].
+        """One optimiser step of every client, with all tensors [K, ...]; adds losses to `total` [K].
 
         `active` [K] (bool) freezes the clients where it is false.
         """
@@ -113,7 +113,7 @@ class Rows:
         return losses.detach()
 
     def _step_with_hooks(self, kind: str, trains: Sequence[str], grads: Leaves, batch: Tensors, state: Tensors) -> None:
-        """The rest of a step where the learner wants to see the gradients, or what became of them."""
+        """The rest of a step for a learner that changes gradients or follows up on the step."""
         whole = {name: torch.zeros_like(params) for name, params in self.params.items() if name not in trains}
         whole |= {name: _whole(parts) for name, parts in grads.items()}
 
@@ -135,7 +135,7 @@ class Rows:
             self.refresh(trains)
 
     def _leaves(self, name: str) -> tuple[Tensor, ...]:
-        """What gradients are taken of: the parameters as calls go through them."""
+        """What gradients are taken of: the parameters as the network's calls use them."""
         params, half = self.params[name], self.half.get(name)
         parts = (params,) if half is None else (half, params[:, half.shape[1] :])
         return tuple(part.detach().requires_grad_() for part in parts)
@@ -154,7 +154,7 @@ class Rows:
 
     def _optimise(self, name: str, grads: tuple[Tensor, ...], rates: Tensor | None) -> None:
         """A step of the optimiser for all clients, with a rate for each [K] if it varies; the gradient may come in two
-        parts, as the parameters do."""
+        parts, like the parameters."""
         settings, shares, params, memory = self.bench.optimiser, self.bench.shares, self.params[name], self.memory[name]
         plain = settings.optimizer == "sgd" and shares.rate is None and shares.decay is None
         if plain and kernels.usable(params, "sgd"):
@@ -168,7 +168,7 @@ class Rows:
 
 
 class StackedBench:
-    """Benches for K clients whose networks lie side by side."""
+    """Benches for K clients with their networks side by side."""
 
     def __init__(self, benches: Sequence[Workbench]) -> None:
         self.benches = benches
@@ -176,7 +176,7 @@ class StackedBench:
 
 
 class Unchanged:
-    """Put the networks of some rows back as they were."""
+    """Restore the networks of some rows afterwards."""
 
     def __init__(self, bench: StackedBench, here: slice) -> None:
         self.tensors = [

@@ -1,6 +1,6 @@
-"""What a step touches of its batch and state, found by one step that leaves no trace.
+"""Which tensors of its batch and state a step reads, found by a trial step that is undone.
 
-What a step doesn't look at stays out of its graph, and a step that does what no graph can is found out here.
+What a step doesn't read stays out of its graph, and a step that can't be a graph is detected here.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from fednoil.tensors import Tensors
 
 @dataclass(frozen=True)
 class Touched:
-    """The names in its batch and state that a step looks at; the rest stays out of the graph."""
+    """The names in its batch and state that a step reads; the rest stays out of the graph."""
 
     batch: tuple[str, ...]
     state: tuple[str, ...]
-    pixels: int  # of the images that one client's step is given
+    pixels: int  # of the images in one client's step
 
 
 def touched_by(phase: Phase, stacked: StackedBench, place: int, client: Client, state: Tensors) -> Touched:
-    """What the first step of a phase looks at, in the networks of one seat; nothing may be training there."""
+    """What the first step of a phase reads, tried on the networks of one seat; nothing may be training there."""
     bench = stacked.benches[place]
     copies = {name: tensor.clone() for name, tensor in state.items()}
     recorded = _Recorder(copies)
@@ -38,7 +38,7 @@ def touched_by(phase: Phase, stacked: StackedBench, place: int, client: Client, 
     batch, names = _Recorder({**row, **images}), {*row, *images}
     generator, learners = _generator_state(bench.device), _layers(bench.learner)
     own = [dict(vars(learner)) for learner in learners]
-    for _ in range(2):  # the first step may fill what all others find
+    for _ in range(2):  # the first step may fill a cache for the others
         held = attributes(bench.learner)
         with Unchanged(stacked, slice(place, place + 1)):
             bench.optimise(phase, batch, client.pool, recorded, torch.zeros((), device=bench.device))
@@ -61,7 +61,7 @@ def touched_by(phase: Phase, stacked: StackedBench, place: int, client: Client, 
 
 
 def attributes(learner: Learner) -> dict[str, tuple[int, ...]]:
-    """What a learner and those inside it hold, such that it differs if that is replaced, written to or longer."""
+    """What a learner and those inside it hold, such that replacing, writing or extending an attribute shows."""
     return {
         f"{depth}.{name}": (id(value), getattr(value, "_version", 0), len(value) if isinstance(value, _GROWS) else 0)
         for depth, one in enumerate(_layers(learner))
@@ -78,7 +78,7 @@ def _layers(learner: Learner) -> list[Learner]:
 
 
 class _Recorder(dict[str, Tensor]):
-    """A dictionary that remembers which names were asked for."""
+    """A dictionary that remembers which names were read."""
 
     def __init__(self, values: Tensors) -> None:
         super().__init__(values)
@@ -116,5 +116,5 @@ class _Recorder(dict[str, Tensor]):
 
 
 def _generator_state(device: torch.device) -> Tensor:
-    """The state of PyTorch's own generator, which nothing of the package draws from."""
+    """The state of PyTorch's global generator, which the package itself never draws from."""
     return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()

@@ -26,7 +26,7 @@ MODELS: dict[str, Callable[..., nn.Module]] = {"cnn": CNN, "resnet18": ResNet18}
 
 
 class _Models(Axis[Any]):
-    """A model may also be a plain function, whose arguments are its keys."""
+    """A model may also be a plain function; its arguments are its keys."""
 
     def find(self, name: str) -> Any:
         if self.is_own(name):
@@ -50,7 +50,7 @@ AXIS = _Models("model", nn.Module, MODELS, default="cnn")  # pyright: ignore[rep
 def build(config: ModelConfig, image_shape: tuple[int, int, int], num_classes: int, seed: Seed) -> nn.Module:
     """Make a model on the CPU with initial weights that depend on `seed` alone.
 
-    Its factory is called as `factory(image_shape=…, num_classes=…)`, and with its own keys.
+    Its factory is called as `factory(image_shape=…, num_classes=…)`, plus its own keys.
     """
     factory = AXIS.find(config.name)
     with torch.random.fork_rng(devices=[]):
@@ -75,7 +75,7 @@ def build(config: ModelConfig, image_shape: tuple[int, int, int], num_classes: i
 
 
 def _check_output(name: str, module: nn.Module, image_shape: tuple[int, ...], num_classes: int) -> None:
-    """Run two blank images through the model, so that a wrong one is reported before any training."""
+    """Run two blank images through the model, so that a faulty one is reported before any training."""
     if not any(parameter.requires_grad for parameter in module.parameters()):
         frozen = "; all of them are frozen (requires_grad = False)" if any(True for _ in module.parameters()) else ""
         raise UserError(f"model.name = '{name}' has no parameters to train{frozen}")
@@ -93,7 +93,7 @@ def _check_output(name: str, module: nn.Module, image_shape: tuple[int, ...], nu
 
 
 def _reads_channels_last(module: nn.Module, image_shape: tuple[int, ...]) -> bool:
-    """Whether the module works on images whose channels lie side by side in memory; one that calls `view` may not."""
+    """Whether the module works on channels-last images; one that calls `view` may not."""
     was_training = module.training
     try:
         with torch.no_grad():
@@ -106,11 +106,11 @@ def _reads_channels_last(module: nn.Module, image_shape: tuple[int, ...]) -> boo
 
 
 def _mixes_samples(module: nn.Module, image_shape: tuple[int, int, int]) -> bool:
-    """Whether a sample's logits in training depend on which others are with it, or on random numbers they share."""
+    """Whether a sample's logits in training depend on the rest of its batch, or on random numbers they share."""
     if mixes(module):
         return True
     module = copy.deepcopy(module).train()
     images = torch.linspace(-1, 1, 4 * math.prod(image_shape)).view(4, *image_shape)
     with torch.no_grad(), torch.random.fork_rng(devices=[]), contextlib.suppress(Exception):
         return not torch.allclose(module(images)[:2], module(images[:2]), 1e-3, 1e-4)
-    return True  # what is wrong with it in training is reported there
+    return True  # an error in training is reported there

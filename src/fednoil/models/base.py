@@ -1,4 +1,4 @@
-"""The keys of a model: those that all have, and those of a factory without a configuration of its own."""
+"""The keys of a model: those that all models have, and those of a factory without its own configuration."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from pydantic import Field, create_model
 
 from fednoil.section import Section
 
-GIVEN = ("image_shape", "num_classes")  # what a factory is called with besides its keys
+GIVEN = ("image_shape", "num_classes")  # arguments of every factory, besides its keys
 _PLAIN = (bool, int, float, str, type(None))
 
 
 class ModelConfig(Section):
-    """The keys every model has. All others are given to its factory as they are called."""
+    """The keys every model has. All others are passed to its factory under the same name."""
 
     name: str = Field(default="cnn", description="which network")
     start: str | None = Field(
-        default=None, description="safetensors file of the weights before round 1; none: random ones, by the seed"
+        default=None, description="safetensors file of the weights before round 1; none: random weights from the seed"
     )
 
     def own_keys(self) -> dict[str, Any]:
-        """What the factory is given: the keys that not every model has."""
+        """The keys that are passed to the factory: those that not every model has."""
         return {key: getattr(self, key) for key in type(self).model_fields if key not in ModelConfig.model_fields}
 
 
 @cache
 def keys_of(factory: Callable[..., object]) -> type[ModelConfig]:
-    """The configuration of a user's plain function or class: its arguments are its keys, if a file can hold them."""
+    """The configuration of a user's plain function or class: its arguments are keys, if TOML can hold them."""
     fields: dict[str, Any] = {}
     for name, argument in _arguments(factory).items():
         plain = isinstance(argument.default, _PLAIN) or argument.default is argument.empty

@@ -1,4 +1,4 @@
-"""Layers that have a kernel of their own on a GPU, and what they mean in plain PyTorch."""
+"""Layers that have their own kernel on a GPU, and the same in plain PyTorch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fednoil import kernels
 
 
 def conv_pool_relu(x: Tensor, conv: nn.Conv2d) -> Tensor:
-    """relu(maxpool2(conv(x))) for a convolution of stride 1; as one kernel without the unpooled image."""
+    """relu(maxpool2(conv(x))) for a convolution of stride 1; one kernel that never writes the unpooled image."""
     if kernels.usable(x, "conv"):
         from fednoil.kernels.conv import conv_pool_relu_nchw
 
@@ -28,7 +28,7 @@ Norm = nn.BatchNorm2d | nn.GroupNorm
 
 
 def norm_relu(x: Tensor, norm: Norm, residual: Tensor | None = None, relu: bool = True) -> Tensor:
-    """relu(norm(x) + residual); BatchNorm as one kernel for the statistics and one for the rest."""
+    """relu(norm(x) + residual); BatchNorm is one kernel for the statistics and one for the rest."""
     if isinstance(norm, nn.BatchNorm2d) and kernels.usable(x, "norm"):
         from fednoil.kernels.norm import batch_norm_act_nchw
 
@@ -38,13 +38,13 @@ def norm_relu(x: Tensor, norm: Norm, residual: Tensor | None = None, relu: bool 
 
 
 def _joined(norm: Norm, x: Tensor) -> TypeGuard[nn.BatchNorm2d]:
-    """Whether a convolution and the norm after it are kernels that work together."""
+    """Whether a convolution and the norm after it can share kernels."""
     training = _stacked.get() and isinstance(norm, nn.BatchNorm2d) and norm.training
     return training and kernels.usable(x, "conv") and kernels.usable(x, "norm")
 
 
 def conv_norm_relu(x: Tensor, conv: nn.Conv2d, norm: Norm, residual: Tensor | None = None, relu: bool = True) -> Tensor:
-    """relu(norm(conv(x)) + residual); stacked clients' BatchNorm needs no look of its own at what it normalises."""
+    """relu(norm(conv(x)) + residual); stacked clients' BatchNorm takes its statistics from the convolution."""
     if _joined(norm, x):
         from fednoil.kernels.conv import conv_norm_relu_nchw
 
@@ -53,7 +53,7 @@ def conv_norm_relu(x: Tensor, conv: nn.Conv2d, norm: Norm, residual: Tensor | No
 
 
 def branch(x: Tensor, conv: nn.Conv2d, norm: Norm) -> tuple[Tensor, Tensor]:
-    """relu(norm(conv(x))) and x, for a way around it; stacked clients add both gradients of x where one is found."""
+    """relu(norm(conv(x))), and x for the shortcut; stacked clients add both gradients of x in one kernel."""
     if _joined(norm, x):
         from fednoil.kernels.conv import conv_norm_relu_nchw
 
@@ -62,7 +62,7 @@ def branch(x: Tensor, conv: nn.Conv2d, norm: Norm) -> tuple[Tensor, Tensor]:
 
 
 def flat_linear(x: Tensor, linear: nn.Linear) -> Tensor:
-    """linear(x.flatten(1)); stacked clients' channels-last features need not be put in the order of the weights."""
+    """linear(x.flatten(1)); stacked clients' channels-last features are not copied into the order of the weights."""
     if _stacked.get() and kernels.usable(x, "linear"):
         from fednoil.kernels.linear import OUTPUTS, linear_nchw
 
@@ -75,10 +75,10 @@ _stacked: ContextVar[bool] = ContextVar("stacked", default=False)
 
 
 class Stacked(TorchFunctionMode):
-    """While it is on, convolutions, batch norms and cross-entropies under `torch.vmap` are one launch for all clients.
+    """While active, convolutions, batch norms and cross-entropies under `torch.vmap` are one launch for all clients.
 
-    PyTorch would make them grouped convolutions and many small operations, which are slow. What the kernels don't know
-    goes that way.
+    PyTorch would turn them into grouped convolutions and many small operations, which are slow. That is the fallback
+    for what the kernels don't support.
     """
 
     def __enter__(self) -> Stacked:
@@ -157,7 +157,7 @@ _KNOWN: dict[Callable[..., Any], tuple[str, Callable[..., Tensor | None]]] = {
 def _stride_and_padding(
     stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
 ) -> tuple[int, int] | None:
-    """Stride and padding of a convolution that the kernel knows, else nothing."""
+    """Stride and padding of a convolution that the kernel supports, otherwise None."""
     single = [v if isinstance(v, int) else v[0] if len(set(v)) == 1 else None for v in (stride, padding, dilation)]
     if groups != 1 or single[2] != 1 or not isinstance(single[0], int) or not isinstance(single[1], int):
         return None

@@ -1,8 +1,8 @@
 """A module whose tensors are views of a few flat vectors, for one client or for several side by side.
 
-An optimiser step, a proximal term, a moving average or a copy is then a handful of operations on one vector,
-whatever the number of layers, and a fixed address in memory for a captured CUDA graph. The vectors of several
-clients can lie side by side in a `Stack`, so that such an operation is one for all of them.
+An optimiser step, a proximal term, a moving average or a copy is then a handful of operations on one vector, for any
+number of layers, and the vector's fixed address suits a captured CUDA graph. The vectors of several clients can lie
+side by side in a `Stack`, so that one operation serves all of them.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ def channels_last(images: Tensor) -> Tensor:
     """The images [B, C, H, W] with their channels side by side in memory."""
     images = images.contiguous(memory_format=torch.channels_last)
     _, channels, height, width = images.shape
-    # With one channel both layouts are the same in memory, and only the strides tell a convolution which is meant.
+    # With one channel both layouts are the same in memory, and a convolution picks one by the strides alone.
     return images.as_strided(images.shape, (channels * height * width, 1, channels * width, channels))
 
 
 def mixes(module: nn.Module) -> bool:
-    """Whether it has layers by which samples see each other, or share random numbers."""
+    """Whether it has layers that mix the samples of a batch, or draw random numbers for them."""
     return any(isinstance(m, (_BatchNorm, _DropoutNd)) for m in module.modules())
 
 
 def fixed_names(module: nn.Module) -> set[str]:
-    """What of a module's state no training changes: parameters that are frozen (`requires_grad = False`), and the
+    """The part of a module's state that training never changes: frozen parameters (`requires_grad = False`), and the
     statistics of normalisations that stay in eval mode when the module trains."""
     names = {name for name, parameter in module.named_parameters() if not parameter.requires_grad}
     was_training = module.training
@@ -54,11 +54,11 @@ def fixed_names(module: nn.Module) -> set[str]:
 
 
 class Network:
-    """One network of one client: flat `params` and `grads`, what an optimiser remembers of it, and its other tensors.
+    """One network of one client: flat `params` and `grads`, the optimiser's memory, and its other tensors.
 
     Calling it takes images with pixels 0..255 (uint8 or float), normalises them and returns float32 logits, so
     learners work in pixels throughout and mixing or erasing images needs no knowledge of the normalisation.
-    What no training changes is `fixed`: it is not part of what clients receive, send and keep.
+    What training never changes is `fixed`: clients don't receive, send or keep it.
     With `dtype` bfloat16 convolutions and matrix products run in it (autocast); parameters stay float32.
     """
 
@@ -72,10 +72,10 @@ class Network:
     ) -> None:
         self.module = module.to(device)
         self.device, self.dtype = device, dtype
-        # Whether it matters to a sample in training which others are with it (or how many: they share random numbers).
+        # Whether a sample's logits in training depend on the rest of its batch, or its size (shared random numbers).
         self.mixes = bool(getattr(module, "mixes_samples", False)) or mixes(module)
-        # Convolutions like this layout: the CNN's steps take 0.6 to 0.8 of the time on a CPU, forward passes half. Here
-        # a module has to ask for it; on a GPU it is enough that the module can read it (one that calls `view` can't).
+        # Convolutions like this layout: the CNN's steps take 0.6 to 0.8 of the time on a CPU, forward passes half. On a
+        # CPU a module has to ask for it; on a GPU it is enough that it can read it (one that calls `view` can't).
         wish = "reads_channels_last" if device.type == "cuda" else "channels_last"
         self._channels_last = bool(getattr(module, wish, False))
         scale = torch.tensor(std, device=device).view(1, -1, 1, 1) * 255.0
@@ -92,26 +92,26 @@ class Network:
         # Everything else the module holds.
         self.others: Tensors = {n: b for n, b in module.named_buffers() if n not in fixed}
         persistent = set(module.state_dict().keys())
-        # Buffers that are not part of the model start as they were made, so that one client's don't leak to the next.
+        # Buffers that are not part of the state start as constructed, so that one client's don't leak to the next.
         self._scratch = {n: b.clone() for n, b in module.named_buffers() if n not in persistent}
         count = sum(shape.numel() for shape in self.trained.values())
         self.params = torch.cat([self._stored(trained[name].data).flatten() for name in self.trained])
         self.grads = torch.zeros(count, device=device)
-        self.memory: Tensors = {}  # the optimiser's, of whoever trains it
+        self.memory: Tensors = {}  # the optimiser's
         self._point()
 
     def _stored(self, tensor: Tensor) -> Tensor:
-        """A parameter as it lies in memory: on a GPU a convolution's [O, C, h, w] as the kernels' [h, w, C, O]."""
+        """A parameter as it lies in memory: on a GPU a convolution's [O, C, h, w] is stored as [h, w, C, O]."""
         return tensor.permute(2, 3, 1, 0) if tensor.dim() == 4 and self.device.type == "cuda" else tensor
 
     def _shaped(self, flat: Tensor, shape: torch.Size) -> Tensor:
-        """The view of a stored parameter that has its shape."""
+        """A stored parameter viewed in its own shape."""
         if len(shape) == 4 and self.device.type == "cuda":
             return flat.view(*shape[2:], shape[1], shape[0]).permute(3, 2, 0, 1)
         return flat.view(shape)
 
     def named(self, *parts: Tensor) -> Tensors:
-        """The trained parameters by name, as views of a flat vector, which may come in two (see `parts`)."""
+        """The trained parameters by name, as views of a flat vector, which may be split in two (see `parts`)."""
         sizes, pieces = [shape.numel() for shape in self.trained.values()], []
         for part in parts:
             mine, count = [], len(part)
@@ -121,7 +121,7 @@ class Network:
         return {name: self._shaped(p, shape) for (name, shape), p in zip(self.trained.items(), pieces, strict=True)}
 
     def parts(self, flat: Tensor) -> tuple[Tensor, ...]:
-        """A flat vector as the network computes with it: what autocast would cast in its dtype, then the rest."""
+        """A flat vector as the network computes with it: what autocast would cast, in its dtype, then the rest."""
         if self.dtype == flat.dtype:
             return (flat,)
         return flat[: self.cast].to(self.dtype), flat[self.cast :]
@@ -132,11 +132,11 @@ class Network:
         for name, tensor in params.items():
             parameter = self.module.get_parameter(name)
             parameter.data, parameter.grad = tensor, grads[name]
-        # All tensors of the model that training changes, by name.
+        # All tensors that training changes, by name.
         self._model = params | {name: tensor for name, tensor in self.others.items() if name not in self._scratch}
 
     def move(self, params: Tensor, grads: Tensor, memory: Tensors, others: Tensors) -> None:
-        """Take these tensors, which hold the same values, for its own."""
+        """Use these tensors, which hold the same values, as its own."""
         self.params, self.grads, self.memory, self.others = params, grads, memory, others
         self._point()
         for name, tensor in others.items():
@@ -144,7 +144,7 @@ class Network:
             owner._buffers[leaf] = tensor
 
     def share(self, fixed: Tensors) -> None:
-        """Take these tensors, another network's, for what no training changes."""
+        """Use another network's tensors for what training never changes."""
         self.fixed = fixed
         for name, tensor in fixed.items():
             owner, leaf = _submodule(self.module, name)
@@ -172,7 +172,7 @@ class Network:
             return self.module(x).float()
 
     def each(self, *batches: Tensor) -> tuple[Tensor, ...]:
-        """The logits of several batches, each as if it were alone; one pass where that makes no difference."""
+        """The logits of several batches, each as if alone; in one pass if that makes no difference."""
         return _each(self, self, batches)
 
     def train(self) -> None:
@@ -202,12 +202,12 @@ class Network:
         }
 
     def fix(self, tensors: Tensors, prefix: str) -> None:
-        """Copy what no training changes from `<prefix>/<name>`."""
+        """Copy what training never changes from `<prefix>/<name>`."""
         for name, tensor in self.fixed.items():
             tensor.copy_(tensors[f"{prefix}/{name}"])
 
     def dump_fixed(self, prefix: str) -> Tensors:
-        """A copy of what no training changes as `<prefix>/<name>`."""
+        """A copy of what training never changes as `<prefix>/<name>`."""
         return {f"{prefix}/{name}": tensor.clone() for name, tensor in self.fixed.items()}
 
 
@@ -220,8 +220,8 @@ def _each(net: Callable[[Tensor], Tensor], network: Network, batches: Sequence[T
 class Stack:
     """The same network of K clients, all tensors side by side: `params`, `grads` [K, P], and `memory`.
 
-    Its networks work as before, each on its row; inside `torch.vmap` a `Member` stands for each of them. Where they
-    compute in half precision, `half` [K, H] is a copy in it of the parameters that autocast would cast.
+    Its networks work as before, each on its row; inside `torch.vmap` a `Member` stands for each of them. If they
+    compute in half precision, `half` [K, H] is a copy of the parameters that autocast would cast, in that precision.
     """
 
     def __init__(self, networks: Sequence[Network]) -> None:
@@ -259,7 +259,7 @@ class Member:
         others: Tensors,
     ) -> None:
         self.network = stack.networks[0]
-        # What calls go through, for gradients; `params` are the same numbers without.
+        # What calls use, with gradients; `params` are the same numbers without.
         self.weights = weights
         self.params, self.grads, self.memory, self.others = params, grads, memory, others
         self.train, self.eval = self.network.train, self.network.eval

@@ -2,9 +2,9 @@
 
 Only w is sent and averaged, and it learns exactly as without APFL. The personal model learns on the mixed output
 α·v(x) + (1 − α)·w(x), with w held fixed; α moves once a round, by the gradient at the first batch. A client's v starts
-as the w of its first turn. Outputs are mixed rather than parameters, as in the authors' code, which is robust with
-BatchNorm. Scored is the mean over the clients that have trained of their mixed models; w's accuracy is noted beside it,
-and the mean of these clients' α (`mean_alpha`). With a noisy-label learner both branches run the learner's own loss on
+as the w of its first turn. Outputs are mixed, not parameters, as in the authors' code, which is robust with BatchNorm.
+The accuracy is the mean over the mixed models of the clients that have trained; w's accuracy and the mean of these
+clients' α (`mean_alpha`) are recorded beside it. With a noisy-label learner both branches use the learner's own loss on
 the same views.
 """
 
@@ -33,7 +33,7 @@ class ApflConfig(ServerConfig):
 
 
 class _Recorded:
-    """A network whose outputs are written down, to be used again on the same images."""
+    """A network that records its outputs, to be used again for the same images."""
 
     def __init__(self, net: Network, outputs: list[Tensor]) -> None:
         self.net, self.outputs = net, outputs
@@ -49,7 +49,7 @@ class _Recorded:
 
 
 class _Mixed:
-    """The personal network mixed with what the common one has said of the same images."""
+    """The personal network mixed with the common one's outputs for the same images."""
 
     def __init__(self, own: Network, outputs: list[Tensor], alpha: Tensor) -> None:
         self.own, self.outputs, self.alpha = own, outputs, alpha
@@ -127,7 +127,9 @@ class Personal(Wrapped):
         alpha = state["apfl/alpha"]
         mixed = {name: _Mixed(nets[_own(name)], outputs[name], alpha) for name in self.shared}
         loss = self.inner.step(cast(Nets, {**nets, **common}), pool, batch, state, kind)
-        aside = {name: tensor.clone() for name, tensor in state.items()}  # what the learner counts is counted once
+        aside = {
+            name: tensor.clone() for name, tensor in state.items()
+        }  # so that what the learner counts is counted once
         return loss + self.inner.step(cast(Nets, {**nets, **mixed}), pool, batch, aside, kind)
 
     def gradients(self, nets: Nets, batch: Tensors, state: Tensors, kind: str) -> None:
@@ -172,7 +174,7 @@ class Apfl(Server):
         return [*clients, Scored("global", 0.0 if clients else 1.0, state.tensors)]
 
     def notes(self, state: ServerState, keep: Mapping[int, Tensors]) -> dict[str, Any]:
-        """The mean α of the clients that have trained; a federation's keep theirs to themselves."""
+        """The mean α of the clients that have trained; in a federation α stays on the nodes."""
         alphas = [kept["alpha"] for kept in _trained(keep).values()]
         return {"mean_alpha": float(torch.stack(alphas).mean())} if alphas else {}
 

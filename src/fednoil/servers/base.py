@@ -1,7 +1,7 @@
 """The contract of a server: what each client receives, how updates are combined, which models are scored.
 
-A server holds no state of its own: `ServerState` goes in and comes out, so a checkpoint is that value. Whom to
-sample is a separate choice (`fednoil.sampling`), so any server works with any sampling.
+A server object holds no state: `ServerState` goes in and comes out, so a checkpoint is that value. Which clients are
+sampled is a separate choice (`fednoil.sampling`), so any server works with any sampling.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ServerConfig(Section):
         default=0.0,
         ge=0,
         lt=1,
-        description="share of the rounds before in the model that is scored and kept; clients begin with the last one",
+        description="weight of earlier rounds in the model that is scored and saved; clients start from the last round",
     )
 
 
@@ -52,7 +52,7 @@ class Update:
 
 @dataclass(frozen=True)
 class Scored:
-    """A model the experiment is scored with, and its weight in the mean; with weight 0 it is only noted beside it."""
+    """A model that the experiment is scored with, and its weight in the mean; with weight 0 it is only recorded."""
 
     name: str
     weight: float
@@ -91,11 +91,11 @@ class Server:
         return weighted_mean([u.tensors for u in updates], [u.numbers["samples"] for u in updates])
 
     def models(self, state: ServerState) -> Tensors:
-        """Of all that the server remembers the models, by which it is scored (`average`)."""
+        """The models among the server's tensors, by which it is scored (`average`)."""
         return state.tensors
 
     def flat(self, tensors: Tensors) -> Tensor:
-        """All trainable parameters of a message as one vector, networks one after another; no BatchNorm statistics."""
+        """All trainable parameters of a message as one vector, network after network, without BatchNorm statistics."""
         names = sorted(name for name in tensors if name.split("/", 1)[1] in self.task.parameters)
         return torch.cat([tensors[name].flatten() for name in names]).to(torch.float32)  # whatever the dict's order
 
@@ -121,7 +121,7 @@ class Server:
         return [Scored("global", 1.0, state.tensors)]
 
     def own_model(self, received: Tensors, keep: Tensors) -> Tensors:
-        """The model that one client is scored with on its own data: what it received and what it kept."""
+        """The model that a client is scored with on its own data, from what it received and what it kept."""
         return received
 
     def exported(self, state: ServerState) -> Tensors:
@@ -129,5 +129,5 @@ class Server:
         return state.tensors
 
     def notes(self, state: ServerState, keep: Mapping[int, Tensors]) -> dict[str, Any]:
-        """What a round's record should say about this server; `keep` is the clients' own state."""
+        """What a round's record says about this server; `keep` is the clients' own state."""
         return {}

@@ -5,8 +5,8 @@ still large, its members are split in two by the cosine similarity of their upda
 across the cut is least (single linkage; the authors' code uses complete linkage). With partial
 participation, which the method leaves open, a cluster is judged by the last update of each member that has trained
 since the cluster was formed; members that have not go with the larger part. Within a cluster models are averaged by
-number of samples. Scored is the mean over all clients, by their samples, of their cluster's model; once there are
-several, the accuracy of the one with most clients is recorded beside it (`largest_cluster_accuracy`).
+number of samples. The accuracy is the mean over all clients, weighted by their samples, of their cluster's model; once
+there are several clusters, the accuracy of the largest is recorded beside it (`largest_cluster_accuracy`).
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class CflConfig(ServerConfig):
 
 
 def bipartition(similarity: Tensor) -> tuple[list[int], list[int]]:
-    """Two groups of places, from merging the most similar groups of a matrix [n, n] until two are left.
+    """Two groups of indices, by merging the most similar groups of a matrix [n, n] until two are left.
 
-    Single linkage (likeness of the closest pair) makes the largest similarity across the cut the least possible.
+    Single linkage (similarity of the closest pair) minimises the largest similarity across the cut.
     """
     groups = [[i] for i in range(len(similarity))]
     matrix = similarity.tolist()
@@ -81,7 +81,7 @@ class Cfl(Server):
 
     @staticmethod
     def cluster_of(state: ServerState, client: int) -> int:
-        """Its cluster; a client that came after the start is in the first one until it has trained."""
+        """Its cluster; a client that joined later is in the first one until it has trained."""
         return next((c for c, members in enumerate(state.values["clusters"]) if client in members), 0)
 
     def aggregate(self, state: ServerState, round_idx: int, updates: Sequence[Update]) -> ServerState:
@@ -119,7 +119,7 @@ class Cfl(Server):
     def _split(
         self, members: list[int], trained: list[int], last: Mapping[int, Tensor]
     ) -> tuple[list[list[int]], float]:
-        """Two lists of client ids, untrained ones in the larger one, and the largest similarity across."""
+        """Two lists of client ids, untrained ones in the larger one, and the largest similarity across the cut."""
         similarity = cosine_matrix(torch.stack([last[k] for k in trained]))
         places = bipartition(similarity)
         across = float(similarity[places[0]][:, places[1]].max())
@@ -142,7 +142,7 @@ class Cfl(Server):
         return self.model_of(state, max(range(len(clusters)), key=lambda c: len(clusters[c])))
 
     def notes(self, state: ServerState, keep: Mapping[int, Tensors]) -> dict[str, Any]:
-        """Who is with whom, all splits so far, and the lengths of each cluster's mean and longest update."""
+        """The clusters, all splits so far, and the lengths of each cluster's mean and longest update."""
         values = state.values
         return {"clusters": values["clusters"], "splits": values["splits"], "update_norms": values["norms"]}
 

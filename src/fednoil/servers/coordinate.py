@@ -1,7 +1,7 @@
 """Coordinate-wise median and trimmed mean (Yin et al., ICML 2018).
 
-Both treat every update alike, whatever its number of samples. With an even number the median is the mean of the
-middle two. BatchNorm statistics are combined in the same way; whole-number counters take the largest.
+Both ignore the number of samples of an update. With an even number of updates the median is the mean of the middle
+two. BatchNorm statistics are combined in the same way; integer counters take the largest.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class TrimmedMeanConfig(ServerConfig):
 
 
 def median(values: Tensor) -> Tensor:
-    """Median over the first dimension; of an even number the mean of the middle two (torch takes the lower)."""
+    """Median over the first dimension; for an even number the mean of the middle two (torch takes the lower)."""
     ordered = values.sort(0).values
     count = len(values)
     return (ordered[(count - 1) // 2] + ordered[count // 2]) / 2

@@ -1,9 +1,8 @@
 """Krum and multi-Krum (Blanchard et al., NeurIPS 2017): keep the update that lies closest to its neighbours.
 
-The score of client i is the sum of squared distances to its n − f − 2 nearest others, over trainable parameters of
-all networks together, so that two networks of one client stay together. The winner gives its whole state, BatchNorm
-statistics included. The FedNoiL paper gives no f; we take 30 % of the updates, at most what 2f + 2 < n allows, which
-also holds when fewer updates arrive.
+The score of client i is the sum of squared distances to its n − f − 2 nearest others, over the trainable parameters of
+all networks together, so that two networks of one client stay together. The winner's whole state is used, BatchNorm
+statistics included. The FedNoiL paper gives no f; we take 30 % of the updates that arrive, limited by 2f + 2 < n.
 """
 
 from __future__ import annotations

@@ -1,15 +1,14 @@
-"""Checks that what you have written keeps the contract, for your own tests: any runner, or none.
+"""Checks that your own plugins keep the contract, for your own tests, with any test runner or none.
 
     from fednoil.testing import check_learner, check_noise_kind
     check_learner("my_module:MyLearner")
     check_noise_kind("my_module:MyNoise")
 
-A check raises `NotConforming`, an AssertionError, whose text says what is wrong. Learners and servers play three rounds
-on tiny data: does a method repeat itself, lose something at a checkpoint, depend on the order of clients, see true
-labels, send what it hasn't declared, do something in a step that a GPU can't record, or learn something else where
-clients train side by side, as they do there? Noise and partitions follow the seed alone, change nothing they are given,
-and do what they say; so do samplings, schedules, models and data sources. All that the package has passes the same
-checks.
+A check raises `NotConforming`, an AssertionError that says what is wrong. Learners and servers play three rounds on
+tiny data. Do results differ between two runs, after a checkpoint, with another order of clients, with other true labels
+or with clients side by side, as on a GPU? Does a method send what it hasn't declared, or do something in a step that a
+GPU can't record? Noise and partitions must depend on the seed alone, leave their inputs alone, and do what they say; so
+must samplings, schedules, models and data sources. Everything in the package passes the same checks.
 """
 
 from fednoil.testing.checks import cases, check_learner, check_method, check_on, check_server

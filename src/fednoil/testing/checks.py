@@ -1,4 +1,4 @@
-"""The conformance suite: what every combination of a server and a learner must keep to."""
+"""The conformance suite for combinations of a server and a learner."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fednoil.testing.contract import check_aggregation, check_steps
 from fednoil.testing.executors import check_side_by_side
 from fednoil.testing.federation import Circumstances, NotConforming, Trace, play, tiny_config, tiny_setting
 
-# So that three rounds see all that a method of the package does: clusters that split, the time after a warm-up.
+# Keys with which three rounds show everything a method does: clusters that split, the time after a warm-up.
 SERVER_KEYS: dict[str, dict[str, Any]] = {"cfl": {"first_split": 0, "eps1": 1e9, "eps2": 0.0}}
 LEARNER_KEYS: dict[str, dict[str, Any]] = {
     "dividemix": {"warmup": 1},
@@ -27,7 +27,7 @@ LEARNER_KEYS: dict[str, dict[str, Any]] = {
     "jocor": {"ramp": 2},
 }
 
-# One circumstance at a time, to tell which of them it was, and what then is wrong.
+# One circumstance at a time, to find which of them matters, and what is wrong then.
 _CAUSES: tuple[tuple[Circumstances, str], ...] = (
     (Circumstances(), "two runs with the same seed differ; draw every random number in init or plan, from turn.seed"),
     (
@@ -41,7 +41,7 @@ _CAUSES: tuple[tuple[Circumstances, str], ...] = (
     ),
     (
         Circumstances(checkpoints=True),
-        "a run that is resumed from a checkpoint ends differently; keep nothing on the object: what a client remembers "
+        "a run resumed from a checkpoint ends differently; keep nothing on the object: what a client remembers "
         "goes into Final.keep (tensors), what a server remembers into ServerState",
     ),
     (Circumstances(garbage=True), "results depend on true labels; only given labels (client.labels) may be used"),
@@ -68,10 +68,10 @@ def check_server(server: str | type, *, learners: Iterable[str] = tuple(LEARNERS
 
 
 def check_method(server: dict[str, Any], learner: dict[str, Any], sampling: dict[str, Any] | None = None) -> None:
-    """Check one combination, given as the sections of a configuration; without `sampling`, by score."""
+    """Check one combination, given as sections of a configuration; clients are sampled by score by default."""
     config = tiny_config(server, learner, sampling)
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # with tiny tensors more of them only wait for each other: 13 times the CPU time
+    torch.set_num_threads(1)  # with tiny tensors more threads only wait for each other: 13 times the CPU time
     try:
         _check(config)
     except NotConforming as error:
@@ -81,8 +81,8 @@ def check_method(server: dict[str, Any], learner: dict[str, Any], sampling: dict
 
 
 def check_on(device: torch.device, server: dict[str, Any], learner: dict[str, Any]) -> str | None:
-    """Check that clients learn on this device, side by side, what they learn on a CPU one after another; returns what
-    keeps them from learning side by side, if something does."""
+    """Check that clients learn the same side by side on this device as one after another on a CPU; returns what
+    prevents running them side by side, if anything."""
     config = tiny_config(server, learner)
     return check_side_by_side(config, play(config, Circumstances()), device)
 
@@ -111,7 +111,7 @@ def _check(config: Config) -> None:
 
 
 def _same(a: Trace, b: Trace) -> bool:
-    """Whether two runs ended bit for bit alike, for server and clients."""
+    """Whether two runs ended with the same bits, for server and clients."""
     if a.state.server.values != b.state.server.values or a.state.keep.keys() != b.state.keep.keys():
         return False
     kept = (_equal(a.state.keep[k], b.state.keep[k]) for k in a.state.keep)
@@ -130,17 +130,17 @@ def _check_finite(trace: Trace) -> None:
 
 
 def _check_memory(trace: Trace) -> None:
-    """What a client kept is what its next turn is given, whatever rounds and checkpoints lie between."""
+    """A client's next turn gets what its last one kept, whatever rounds and checkpoints lie between."""
     memory: dict[int, Tensors] = {}
     for jobs, results in zip(trace.jobs, trace.results, strict=True):
         for job in jobs:
             if not _equal(job.keep, memory.get(job.client, {})):
-                raise NotConforming(f"client {job.client} was not given in round {job.turn.round_idx} what it had kept")
+                raise NotConforming(f"client {job.client} did not get back in round {job.turn.round_idx} what it kept")
         memory |= {r.client: r.keep for r in results if r.keep}
 
 
 def _check_messages(config: Config, trace: Trace) -> None:
-    """Clients send the networks they share and plain numbers; the record's bytes are those that crossed."""
+    """Clients send the networks they share and plain numbers; the record counts the bytes that were sent."""
     experiment = assemble(config, tiny_setting(config))
     shared = {role.name for role in experiment.learner.roles if role.shared}
     clients = experiment.setting.num_clients
@@ -158,7 +158,7 @@ def _check_messages(config: Config, trace: Trace) -> None:
             up += sum(t.nbytes for t in result.tensors.values()) + 8 * len(result.numbers)
         scored = record.client_scores is not None
         model = sum(t.nbytes for t in jobs[0].received.values())
-        if scored:  # the model and the round go to everyone, a score comes back; two numbers more for the chosen
+        if scored:  # everyone gets the model and the round, and returns a score; two more numbers for the selected
             up, down = up + 8 * clients, clients * (model + 8) + 16 * len(jobs)
         else:
             down = len(jobs) * (model + 16)
@@ -166,5 +166,5 @@ def _check_messages(config: Config, trace: Trace) -> None:
         if (record.bytes_down, record.bytes_up) != expected:
             raise NotConforming(
                 f"round {record.round} reports {record.bytes_down} bytes down and {record.bytes_up} up, "
-                f"but {expected[0]} and {expected[1]} crossed"
+                f"but {expected[0]} and {expected[1]} were sent"
             )

@@ -43,13 +43,13 @@ def _check_draws(made: Sampling, clients: int, where: str) -> None:
     for scores in ([1.0] * clients, [0.0] * clients, (rng.random(clients) * 20).tolist()):
         shares = made.shares(scores)
         if len(shares) != clients or min(shares) < 0 or abs(sum(shares) - 1) > 1e-9:
-            raise NotConforming(f"{where}: `shares` must give one chance a client, not negative, that sum to 1")
+            raise NotConforming(f"{where}: `shares` must give one probability per client, not negative, with sum 1")
         drawn = []
         for number in (0, 1):
             with untouched_generators(number, where):
                 drawn.append(made.draw(shares, count, Seed(3).child(clients)))
         if drawn[0] != drawn[1]:
-            raise NotConforming(f"{where}: `draw` gives something else with the same seed; draw from the seed alone")
+            raise NotConforming(f"{where}: `draw` differs with the same seed; draw from the seed alone")
         if len(drawn[0]) != count or len(set(drawn[0])) != count or not set(drawn[0]) <= set(range(clients)):
             raise NotConforming(f"{where}: `draw` gives {drawn[0]}, not {count} different places below {clients}")
 
@@ -60,7 +60,7 @@ def _check_score(made: Scoring, size: int, where: str) -> None:
     some = torch.linspace(0, 1, size)
     for score in (least, most, *made.scores([some])):
         if not 0 <= score <= made.largest(size) * (1 + 1e-9):
-            raise NotConforming(f"{where} is {score}, which is not in 0..{made.largest(size)}, as `largest` says")
+            raise NotConforming(f"{where} is {score}, which is not in 0..{made.largest(size)} (`largest`)")
     for place in range(size):
         ends = [some.clone(), some.clone()]
         for value, end in enumerate(ends):
@@ -68,8 +68,8 @@ def _check_score(made: Scoring, size: int, where: str) -> None:
         low, high = made.scores(ends)
         if abs(high - low) > made.sensitivity(size) * (1 + 1e-9):
             raise NotConforming(
-                f"{where} changes by {abs(high - low):g} with one of them, more than `sensitivity` says: noise that "
-                "hides one sample would be too small"
+                f"{where} changes by {abs(high - low):g} with one of them, more than `sensitivity`: the noise that "
+                "should hide one sample would be too small"
             )
 
 
@@ -80,10 +80,10 @@ def check_schedule(own: str | type, **keys: Any) -> None:
     forwards = [schedules.make(config).epochs(r) for r in range(1, _ROUNDS + 1)]
     for round_idx, epochs in enumerate(forwards, start=1):
         if not isinstance(epochs, int) or isinstance(epochs, bool) or epochs < 1:
-            raise NotConforming(f"{name}: round {round_idx} has {epochs!r} epochs, not a whole number from 1 on")
+            raise NotConforming(f"{name}: round {round_idx} has {epochs!r} epochs, not a whole number of at least 1")
     made = schedules.make(config)
     if [made.epochs(r) for r in range(_ROUNDS, 0, -1)] != forwards[::-1]:
-        raise NotConforming(f"{name}: epochs depend on which rounds were asked before; keep nothing on the object")
+        raise NotConforming(f"{name}: epochs depend on earlier calls; keep nothing on the object")
     if made.total(_ROUNDS) != sum(forwards):
         raise NotConforming(f"{name}: `total` is not the sum of all rounds' epochs")
 
@@ -101,7 +101,7 @@ def check_model(own: str | type, shapes: Sequence[tuple[int, int, int]] = _SHAPE
                     made.append(refused(partial(models.build, config, shape, classes, Seed(seed)), where))
             first, again, other = (list(module.state_dict().values()) for module in made)
             if not all(torch.equal(a, b) for a, b in zip(first, again, strict=True)):
-                raise NotConforming(f"{where}: the same seed gives other weights; use torch's generator alone")
+                raise NotConforming(f"{where}: the same seed gives different weights; draw from torch's generator only")
             if all(torch.equal(a, b) for a, b in zip(first, other, strict=True)):
                 raise NotConforming(f"{where}: another seed gives the same weights; initialise them at random")
             _check_gradients(made[0], shape, classes, where)
@@ -128,15 +128,17 @@ def check_source(own: str | type, data_dir: Path | None = None, **keys: Any) -> 
             source = data.open_source(config, data_dir)
             found.append(refused(lambda source=source: data.load(source.config, data_dir), name))
     if found[0].hash != found[1].hash:
-        raise NotConforming(f"{name}: reading it twice gives other images, labels or class names")
+        raise NotConforming(f"{name}: reading it twice gives different images, labels or class names")
     dataset = found[0]
     for part, split in (("training", dataset.train), ("test", dataset.test)):
         if split.images.dtype != np.uint8 or split.images.ndim != 4 or split.labels.dtype != np.int64:
-            raise NotConforming(f"{name}: {part} images must be uint8 [N, C, H, W], labels int64; end in `assemble`")
+            raise NotConforming(
+                f"{name}: {part} images must be uint8 [N, C, H, W], labels int64; return what `assemble` makes"
+            )
     if len(set(source.row_names(len(dataset.train)))) != len(dataset.train):
-        raise NotConforming(f"{name}: `row_names` must give each training image a name of its own")
+        raise NotConforming(f"{name}: `row_names` must give each training image a different name")
     if source.cached and source.files() is None:
-        raise NotConforming(f"{name}: `cached` needs `files`, so that a changed file is read anew")
+        raise NotConforming(f"{name}: `cached` needs `files`, so that a changed file is read again")
     if source.own:
         _check_labelled(source, dataset, name)
 
@@ -145,6 +147,6 @@ def _check_labelled(source: data.Source, dataset: data.Dataset, where: str) -> N
     """What an audit reads: the training images one by one, each with a label of its classes."""
     raw = refused(source.labelled, where)
     if not len(raw.items) == len(raw.labels) == len(raw.pictures) or len(set(raw.items)) != len(raw.items):
-        raise NotConforming(f"{where}: `labelled` must give each image one item of its own, one label and one picture")
+        raise NotConforming(f"{where}: `labelled` must give each image a different item, one label and one picture")
     if len(raw.items) != len(dataset.train) or raw.labels.min() < 0 or raw.labels.max() >= dataset.num_classes:
         raise NotConforming(f"{where}: `labelled` must give the training images with labels of its classes")

@@ -1,4 +1,4 @@
-"""The parts of the contract that a single turn shows: plans, steps that a GPU can record, states left alone."""
+"""The parts of the contract that a single turn shows: plans, steps that a GPU can record, inputs left unchanged."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fednoil.tensors import Tensors
 from fednoil.testing.federation import ROUNDS, NotConforming
 
 _WAITS = {
-    "_local_scalar_dense": "looks at a tensor's value (.item(), float(), an `if` on a tensor)",
+    "_local_scalar_dense": "reads a tensor's value (.item(), float(), an `if` on a tensor)",
     "nonzero": "makes a tensor whose size depends on values (nonzero, or indexing with a mask)",
     "masked_select": "makes a tensor whose size depends on values (masked_select, or indexing with a mask)",
     "_unique2": "makes a tensor whose size depends on values (unique)",
@@ -32,7 +32,7 @@ _DRAWS = ("rand", "randn", "randint", "randperm", "bernoulli", "multinomial", "n
 
 
 class _Calls(TorchFunctionMode):
-    """Knows of calls whose look at values is PyTorch's own check of arguments on a CPU, which a GPU doesn't make."""
+    """Marks calls in which PyTorch itself reads values to check arguments, on a CPU only."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class _Calls(TorchFunctionMode):
 
 
 class _Watch(TorchDispatchMode):
-    """Sees every operation of a step and refuses what a CUDA graph can't record or repeat."""
+    """Watches every operation of a step and refuses what a CUDA graph can't record or repeat."""
 
     def __init__(self, calls: _Calls) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ def _check_state(state: object) -> None:
 
 
 def _check_survey(bench: Workbench, client: Client, job: Job) -> None:
-    """A survey says the same about a sample whatever else is asked: an executor may ask several clients at once."""
+    """A survey of a sample must not depend on the others: an executor may survey several clients at once."""
     if not bench.surveying:
         return
     bench.load(job.received, job.keep)
@@ -129,13 +129,13 @@ def _check_survey(bench: Workbench, client: Client, job: Job) -> None:
     for name, tensor in whole.items():
         if not torch.allclose(torch.cat([parts[1][name], parts[0][name]]).double(), tensor.double(), 1e-3, 1e-5):
             raise NotConforming(
-                f"its survey gives another '{name}' to half of the client's samples; what looks at more than single "
-                "samples belongs in init"
+                f"its survey gives another '{name}' for half of the client's samples; what depends on more than one "
+                "sample belongs in init"
             )
 
 
 def _check_plan(bench: Workbench, client: Client, turn: Turn) -> None:
-    """Planning all epochs at once is planning each, unless the learner says that it is adaptive."""
+    """Planning all epochs at once must equal planning each, unless the learner says that it adapts."""
 
     def planned(epochs: range) -> list[Phase]:
         return bench.learner.plan(bench.nets, client, bench.begin(client, _job(bench, client, turn)), turn, epochs)
@@ -150,12 +150,12 @@ def _check_plan(bench: Workbench, client: Client, turn: Turn) -> None:
         if not all(found) or not torch.equal(*map(torch.cat, found)):
             raise NotConforming(
                 f"planning all epochs at once gives another '{name}' than planning them one by one; draw it with one "
-                "key per epoch (turn.seed.child(…).keys(epochs)), or let `adapts` say that it looks at the networks"
+                "key per epoch (turn.seed.child(…).keys(epochs)), or let `adapts` say that it depends on the networks"
             )
 
 
 def _check_plans(bench: Workbench, clients: Sequence[Client], received: Tensors, turns: Sequence[Turn]) -> None:
-    """Planning several clients at once is planning each."""
+    """Planning several clients at once must equal planning each."""
     if not (together := capability(bench.learner, PlansTogether)):
         return
 
@@ -169,12 +169,12 @@ def _check_plans(bench: Workbench, clients: Sequence[Client], received: Tensors,
     pairs = list(zip(states, own_states, strict=True))
     for phases, own in zip(at_once, alone, strict=True):
         if [(p.kind, p.trains, set(p.tensors)) for p in phases] != [(p.kind, p.trains, set(p.tensors)) for p in own]:
-            raise NotConforming("its plans give other kinds of phases than its plan does for each client")
+            raise NotConforming("its `plans` gives other kinds of phases than `plan` does for each client")
         pairs += [(phase.tensors, other.tensors) for phase, other in zip(phases, own, strict=True)]
     for tensors, others in pairs:
         for name in tensors:
             if not torch.equal(tensors[name], others[name]):
-                raise NotConforming(f"its plans give another '{name}' than its plan does for each client")
+                raise NotConforming(f"its `plans` gives another '{name}' than `plan` does for each client")
 
 
 def _job(bench: Workbench, client: Client, turn: Turn) -> Job:
@@ -186,19 +186,19 @@ def _job(bench: Workbench, client: Client, turn: Turn) -> Job:
 
 
 def _check_phase(bench: Workbench, phase: Phase, shapes: dict[str, Any]) -> None:
-    """Tensors have the steps first, steps of one kind have one shape, and what trains is a network."""
+    """Steps are the first dimension, steps of one kind have one shape, and only trained networks are trained."""
     lengths = {name: len(tensor) for name, tensor in phase.tensors.items()}
     if len(set(lengths.values())) != 1:
-        raise NotConforming(f"a phase's tensors must all have the number of steps first, but there are {lengths}")
+        raise NotConforming(f"the first dimension of a phase's tensors must be the steps, but there are {lengths}")
     still = {role.name for role in bench.learner.roles if not role.trained} & set(phase.trains)
     if still:
-        raise NotConforming(f"a phase trains {sorted(still)}, whose role says that it is not trained")
+        raise NotConforming(f"a phase trains {sorted(still)}, but the role says that it is not trained")
     unknown = set(phase.trains) - bench.nets.keys()
     if unknown:
         raise NotConforming(f"a phase trains {sorted(unknown)}, but the roles are {sorted(bench.nets)}")
     shape = {name: (tuple(t.shape[1:]), t.dtype) for name, t in phase.tensors.items()}
     if shapes.setdefault(phase.kind, shape) != shape:
-        raise NotConforming(f"steps of kind '{phase.kind}' have different shapes; fill batches, or name another kind")
+        raise NotConforming(f"steps of kind '{phase.kind}' have different shapes; fill batches, or use another kind")
 
 
 def check_aggregation(experiment: Experiment) -> None:

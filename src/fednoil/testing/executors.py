@@ -1,4 +1,4 @@
-"""Clients side by side, as on a GPU, learn what they learn one after another: the turns of a run, played once more."""
+"""Clients must learn the same side by side, as on a GPU, as one after another: a run's turns are played again."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from fednoil.tensors import Tensors
 from fednoil.testing.federation import NotConforming, Trace, plain_model, tiny_setting
 
 _PLAIN = f"{plain_model.__module__}:{plain_model.__name__}"
-_FAR = 1e-3  # by how much of its length a tensor may differ: sums in another order, over the steps of one turn
+_FAR = 1e-3  # allowed difference of a tensor, relative to its length: sums in another order, over the steps of one turn
 
 
 def check_side_by_side(config: Config, trace: Trace, device: torch.device) -> str | None:
-    """Every round of a run, with what its clients received and kept, on the executor that a GPU has.
+    """Play every round of a run, with what its clients received and kept, on the GPU's executor.
 
-    On a CPU that executor does the same without graphs. A learner that can't be stacked runs client after client there,
-    too, and is none the worse for it here; returned is why.
+    On a CPU that executor does the same without graphs. A learner that can't be stacked runs client after client, which
+    is allowed; returns the reason.
     """
     experiment = assemble(config, tiny_setting(config))
     slower = _compare_rounds(experiment, zip(trace.jobs, trace.results, strict=True), device)
@@ -72,17 +72,17 @@ def _moved(job: Job, device: torch.device) -> Job:
 def _compare(got: Result, wanted: Result, round_idx: int) -> None:
     who = f"client {wanted.client} in round {round_idx}, trained side by side with others as on a GPU,"
     if got.numbers != wanted.numbers:
-        raise NotConforming(f"{who} sends {got.numbers} and not {wanted.numbers}")
+        raise NotConforming(f"{who} sends {got.numbers}, not {wanted.numbers}")
     for name, far in _differences((got.tensors, got.keep), (wanted.tensors, wanted.keep)):
         if not far <= _FAR:
             raise NotConforming(
-                f"{who} ends with another '{name}', by {far:.1g} of its length; what belongs to a client must be in "
-                "its state and batch, and evened must not change a loss"
+                f"{who} ends with a different '{name}', by {far:.1g} of its length; what belongs to a client must be "
+                "in its state and batch, and `evened` must not change a loss"
             )
 
 
 def _differences(got: Sequence[Tensors], wanted: Sequence[Tensors]) -> Iterator[tuple[str, float]]:
-    """By how much of its length each tensor differs; one that is missing, without end."""
+    """Each tensor's difference relative to its length; infinite if it is missing."""
     for mine, theirs in zip(got, wanted, strict=True):
         for name in mine.keys() | theirs.keys():
             if name not in mine or name not in theirs:

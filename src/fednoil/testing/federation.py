@@ -1,4 +1,4 @@
-"""A tiny federation in memory, played in ways that must not matter, with all that crosses written down."""
+"""A tiny federation in memory, played under circumstances that must not matter, with all messages recorded."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Circumstances:
 
 @dataclass
 class Trace:
-    """A run with everything that crossed: per round the jobs of the trained clients, their results, and more."""
+    """A run with all messages: per round the jobs of the trained clients, their results, and more."""
 
     state: rounds.RunState
     records: list[RoundRecord] = field(default_factory=list)
@@ -64,7 +64,7 @@ def tiny_model(image_shape: tuple[int, int, int], num_classes: int) -> nn.Module
 
 
 def plain_model(image_shape: tuple[int, int, int], num_classes: int) -> nn.Module:
-    """One in which no sample of a batch sees another."""
+    """A model in which the samples of a batch don't affect each other."""
     channels, height, width = image_shape
     conv = nn.Conv2d(channels, 3, 3, padding=1)
     return nn.Sequential(conv, nn.ReLU(), nn.Flatten(), nn.Linear(3 * height * width, num_classes))
@@ -72,7 +72,7 @@ def plain_model(image_shape: tuple[int, int, int], num_classes: int) -> nn.Modul
 
 def tiny_config(server: dict[str, Any], learner: dict[str, Any], sampling: dict[str, Any] | None = None) -> Config:
     """Four clients of different sizes with half to four fifths of their labels wrong; three trained a round."""
-    pools = server_class(str(server["name"])).pools  # then there is nobody to choose from
+    pools = server_class(str(server["name"])).pools  # then there are no clients to choose from
     choice = {} if pools else sampling or {"name": "score", "fraction": 0.75}
     return load_config(
         {
@@ -94,7 +94,7 @@ def tiny_config(server: dict[str, Any], learner: dict[str, Any], sampling: dict[
 
 
 def tiny_setting(config: Config) -> Setting:
-    """Images of 6×6 whose brightness tells the class, dealt and spoilt as configured."""
+    """Images of 6×6 with a brightness that shows the class, dealt and with noise as configured."""
     rng = np.random.default_rng(0)
 
     def split(count: int) -> Split:
@@ -109,7 +109,7 @@ def tiny_setting(config: Config) -> Setting:
 
 
 def with_garbage(setting: Setting) -> Setting:
-    """The same images and given labels, every true label of the training set another."""
+    """The same images and given labels, with every true label of the training set changed."""
     true = open_truth(setting.truth)
     assert true is not None
     train = replace(setting.dataset.train, labels=(setting.dataset.train.labels + 1) % CLASSES)
@@ -118,7 +118,7 @@ def with_garbage(setting: Setting) -> Setting:
 
 
 class Recording:
-    """An executor that writes down what it is given and what comes back."""
+    """An executor that records its jobs and results."""
 
     def __init__(self, inner: Executor, backwards: bool, trace: Trace) -> None:
         self.inner, self.backwards, self.trace = inner, backwards, trace
@@ -157,7 +157,7 @@ def play(config: Config, circumstances: Circumstances) -> Trace:
             trace.records.append(record)
             if circumstances.checkpoints:
                 trace.state = _reloaded(trace.state, Path(folder))
-                experiment = assemble(config, setting)  # what a method hides in its objects is gone
+                experiment = assemble(config, setting)  # anything a method hid in its objects is gone
                 executor = _executor(experiment, circumstances, trace)
     return trace
 

@@ -1,4 +1,4 @@
-"""Checks of what makes a setting: kinds of noise, their levels, partitions."""
+"""Checks of the parts of a setting: kinds of noise, noise levels, partitions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Arrays = Sequence[np.ndarray]
 
 @dataclass(frozen=True)
 class _Case:
-    """How many classes, clients and samples of each client."""
+    """The number of classes, of clients, and of samples per client."""
 
     classes: int
     clients: int
@@ -88,16 +88,16 @@ def check_noise_kind(own: str | type, **keys: Any) -> None:
 
 
 def _check(make: Callable[[Seed], Arrays], dataset: Dataset | None, where: str, *, varies: bool) -> None:
-    """The same seed gives the same and another seed something else; nothing global is touched and no input changed."""
+    """The same seed gives the same and another seed something else; no global state or input is changed."""
     before = None if dataset is None else (dataset.train.images.copy(), dataset.train.labels.copy())
     results = []
     for number in (0, 1):
         with untouched_generators(number, where):
             results.append(refused(lambda: make(Seed(1)), where))
     if not _same(*results):
-        raise NotConforming(f"{where}: the same seed gives something else; keep nothing between two calls")
+        raise NotConforming(f"{where}: the same seed gives different results; keep nothing between two calls")
     if varies and all(_same(results[0], make(Seed(root))) for root in (2, 3, 4)):
-        raise NotConforming(f"{where}: other seeds give the same; draw from the seed or generator it is given")
+        raise NotConforming(f"{where}: other seeds give the same result; draw from the seed or generator it is given")
     if dataset is not None and before is not None and not _same(before, (dataset.train.images, dataset.train.labels)):
         raise NotConforming(f"{where}: changes the images or labels it is given; work on a copy")
 
@@ -116,13 +116,13 @@ def _check_order(kind: NoiseKind, clients: list[NoisyClient], given: Arrays, whe
 
 
 def _check_level(kind: NoiseKind, client: NoisyClient, given: np.ndarray, where: str) -> None:
-    """As many labels are wrong as the matrix says or, without one, about as the level says."""
+    """As many labels are wrong as the matrix says or, without one, about as many as the level says."""
     where, matrix = f"{where}: client {client.number} of level {client.level:g}", kind.matrix(client)
     if matrix is not None:
         if matrix.shape != (client.num_classes,) * 2 or not np.allclose(matrix.sum(1), 1) or matrix.min() < 0:
             raise NotConforming(f"{where}: `matrix` must be [C, C], not negative, with rows that sum to 1")
         if (matrix[client.labels, given] == 0).any():
-            raise NotConforming(f"{where}: has labels that `matrix` gives no chance")
+            raise NotConforming(f"{where}: has labels that have probability 0 in `matrix`")
         expected, room = float(1 - matrix[client.labels, client.labels].mean()), 0.01
     else:
         expected, room = client.level, 0.05
@@ -134,7 +134,7 @@ def _check_level(kind: NoiseKind, client: NoisyClient, given: np.ndarray, where:
 
 
 def refused(make: Callable[[], Any], where: str) -> Any:
-    """What `make` gives; a refusal is what the check has found."""
+    """What `make` returns; a UserError is a failed check."""
     try:
         return make()
     except UserError as error:
@@ -147,7 +147,7 @@ def _same(a: Arrays, b: Arrays) -> bool:
 
 @contextlib.contextmanager
 def untouched_generators(number: int, where: str) -> Iterator[None]:
-    """The process's global random generators in a state of their own, which nobody may use meanwhile."""
+    """Set the process's global random generators, and check that nobody uses them meanwhile."""
     own, numpy_own = random.getstate(), np.random.get_state()  # noqa: NPY002 (the very generator that must not be used)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(number)
@@ -158,7 +158,7 @@ def untouched_generators(number: int, where: str) -> Iterator[None]:
             yield
             if _state() != before:
                 raise NotConforming(
-                    f"{where}: uses a global random generator; draw from the one or the seed it is given"
+                    f"{where}: uses a global random generator; draw from the seed or generator it is given"
                 )
         finally:
             random.setstate(own)
