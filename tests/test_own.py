@@ -126,7 +126,7 @@ class Sum(Server):
             "return the loss, one number with a gradient, not None",
         ),
         ("learner.name=wrong_methods:Logits", "not a tensor of shape [8, 4]"),
-        ("learner.name=wrong_methods:Detached", "and not tensor(1.)"),
+        ("learner.name=wrong_methods:Detached", "not tensor(1.)"),
         ("server.name=wrong_methods:Sum", "its aggregate(self, updates) must take (self, state, round_idx, updates)"),
     ],
 )
