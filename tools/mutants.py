@@ -1,21 +1,25 @@
 """Would the tests notice? Puts one mistake at a time into a copy of the package and runs the tests that should fail.
 
-    python tools/mutants.py                       # all mutants
-    python tools/mutants.py --only krum --jobs 2  # those whose area, text or tests contain a word
+    python tools/mutants.py                       # all mutants; the table of areas goes to tools/mutants.csv
+    python tools/mutants.py --only krum --jobs 2  # those whose area, text or tests contain a word; no table
+    python tools/mutants.py --done runs/mutants   # verdicts are kept there; what it lists as killed isn't tried again
 
 The mutants are in `tools/mutants.toml`: `old` text that occurs once in the package, the `new` text in its place, and
-the `tests` (files or single tests) of which one must fail. A line says for each whether it was killed or survived, or
-that it is stale: its text is not there, occurs more than once, or its tests don't run. The exit status is 1 unless all
-were killed.
+the `tests` (files or single tests) of which one must fail; tests stop at the first that does. A mutant that changes
+nothing anybody could see has the reason as its third text: it is equivalent, and not tried. A line says for each other
+whether it was killed or survived, or that it is stale: its text is not there, occurs more than once, or its tests don't
+run. The exit status is 1 unless all were killed.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import importlib
 import multiprocessing
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -26,7 +30,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 LIST = ROOT / "tools" / "mutants.toml"
-SECONDS = 900  # a mutant that makes its tests hang is killed, too
+TABLE = ROOT / "tools" / "mutants.csv"
+SECONDS = 300  # a mutant that makes its tests hang is killed, too
 # Imported once, before the processes that run the tests are forked: that takes longer than most of the tests.
 SHARED = (
     "torch",
@@ -49,6 +54,7 @@ class Mutant:
     old: str
     new: str
     tests: tuple[str, ...]
+    equivalent: str = ""  # why no test could notice it
 
     def __str__(self) -> str:
         old, new = (" ".join(text.split()) for text in (self.old, self.new))
@@ -56,9 +62,9 @@ class Mutant:
 
 
 def read(path: Path) -> list[Mutant]:
-    """The mutants of a file: groups with an area and tests, and pairs of texts."""
+    """The mutants of a file: groups with an area and tests, and old and new texts."""
     groups = tomllib.loads(path.read_text())["group"]
-    return [Mutant(g["area"], *pair, tuple(g["tests"])) for g in groups for pair in g["mutants"]]
+    return [Mutant(g["area"], *m[:2], tuple(g["tests"]), *m[2:]) for g in groups for m in g["mutants"]]
 
 
 def place(mutant: Mutant, package: Path) -> Path | None:
@@ -123,8 +129,8 @@ def copied(folder: Path) -> Path:
     return folder
 
 
-def tried(mutants: Sequence[Mutant], copies: Sequence[Path]) -> Iterator[tuple[Mutant, str]]:
-    """Try mutants, as many at a time as there are copies; each with its verdict when that is known."""
+def tried(mutants: Sequence[Mutant], copies: Sequence[Path]) -> Iterator[tuple[Mutant, str, float]]:
+    """Try mutants, as many at a time as there are copies; each with its verdict and seconds when those are known."""
     waiting, free, running = list(reversed(mutants)), list(copies), []
     while waiting or running:
         while waiting and free:
@@ -134,33 +140,83 @@ def tried(mutants: Sequence[Mutant], copies: Sequence[Path]) -> Iterator[tuple[M
             if verdict := trial.verdict():
                 running.remove(trial)
                 free.append(trial.copy)
-                yield trial.mutant, verdict
+                yield trial.mutant, verdict, time.monotonic() - trial.began
+
+
+def failing(mutants: Sequence[Mutant], copies: Sequence[Path]) -> set[str]:
+    """The tests that fail without any mistake: by them nothing is shown."""
+    sound = [Mutant("", "", "", (test,)) for test in dict.fromkeys(t for m in mutants for t in m.tests)]
+    return {m.tests[0] for m, verdict, _ in tried(sound, copies) if verdict != "SURVIVED"}
+
+
+def killed_before(path: Path | None) -> set[str]:
+    """The mutants that a file of verdicts lists as killed."""
+    lines = path.read_text().splitlines() if path and path.exists() else []
+    return {line.split("  ", 2)[2] for line in lines if line.startswith("killed")}
+
+
+def table(verdicts: Sequence[tuple[Mutant, str]]) -> list[list[str | int]]:
+    """Area, tried, killed, survived, equivalent; a stale mutant counts as tried. The last row is the sum."""
+    areas = sorted({m.area.split("/")[0] for m, _ in verdicts})
+    rows = []
+    for name, found in [(a, [v for m, v in verdicts if m.area.split("/")[0] == a]) for a in areas] + [
+        ("all", [v for _, v in verdicts])
+    ]:
+        same, killed, survived = (found.count(word) for word in ("equivalent", "killed", "SURVIVED"))
+        rows.append([name, len(found) - same, killed, survived, same])
+    return rows
+
+
+def commit() -> str:
+    """The commit of the tree, with + if it was changed since."""
+    git = ["git", "-C", str(ROOT), "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*"]
+    found = subprocess.run(git, capture_output=True, text=True, check=False)
+    return found.stdout.strip()
+
+
+def trials(mutants: Sequence[Mutant], jobs: int, done: Path | None) -> Iterator[tuple[Mutant, str]]:
+    """Each mutant's verdict; a line is printed, and added to `done`, as soon as it is known."""
+    before = killed_before(done)
+    yield from ((m, "killed") for m in mutants if str(m) in before)
+    mutants = [m for m in mutants if str(m) not in before]
+    with tempfile.TemporaryDirectory() as folder:
+        copies = [copied(Path(folder) / str(number)) for number in range(jobs)]
+        broken = failing(mutants, copies)
+        for test in sorted(broken):
+            print(f"fails without any mutant: {test}", flush=True)
+        yield from ((m, "stale: its tests fail without it") for m in mutants if broken & {*m.tests})
+        for mutant, verdict, seconds in tried([m for m in mutants if not broken & {*m.tests}], copies):
+            line = f"{verdict:8}  {seconds:5.1f}  {mutant}"
+            print(line, flush=True)
+            if done is not None:
+                with done.open("a") as file:
+                    file.write(line + "\n")
+            yield mutant, verdict
 
 
 def main() -> int:
-    """Try the mutants and print a line for each."""
+    """Try the mutants, print a line for each and the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="*", default=[""], help="words, one of which is in the area, text or tests")
+    parser.add_argument("--only", nargs="*", help="words, one of which is in the area, text or tests")
     parser.add_argument("--jobs", type=int, default=1, help="mutants side by side")
+    parser.add_argument("--done", type=Path, help="file of verdicts, to stop and go on")
     options = parser.parse_args()
-    mutants = [m for m in read(LIST) if any(word in f"{m} {m.tests}" for word in options.only)]
+    os.environ["OMP_NUM_THREADS"] = "1"
     for name in SHARED:
         importlib.import_module(name)
     sys.dont_write_bytecode = True
-    with tempfile.TemporaryDirectory() as folder:
-        copies = [copied(Path(folder) / str(number)) for number in range(options.jobs)]
-        # Without any mistake all tests must pass, or nothing is shown by one that fails.
-        sound = {m.tests: v for m, v in tried([Mutant("", "", "", t) for t in {m.tests for m in mutants}], copies)}
-        broken = [tests for tests, verdict in sound.items() if verdict != "SURVIVED"]
-        for tests in broken:
-            print(f"fails without any mutant, and is left out: {' '.join(tests)}", flush=True)
-        found = ["stale"] * sum(m.tests in broken for m in mutants)
-        for mutant, verdict in tried([m for m in mutants if m.tests not in broken], copies):
-            print(f"{verdict:8}  {mutant}", flush=True)
-            found.append(verdict)
-    killed, survived = found.count("killed"), found.count("SURVIVED")
-    print(f"{len(found)} mutants: {killed} killed, {survived} survived, {len(found) - killed - survived} stale")
-    return int(killed < len(found))
+    mutants = [m for m in read(LIST) if any(word in f"{m} {m.tests}" for word in options.only or [""])]
+    verdicts = [(m, "equivalent") for m in mutants if m.equivalent]
+    verdicts += trials([m for m in mutants if not m.equivalent], options.jobs, options.done)
+    rows = [["area", "tried", "killed", "survived", "equivalent"], *table(verdicts)]
+    for row in rows:
+        print("{:12} {:>6} {:>7} {:>9} {:>11}".format(*row))
+    if not options.only:
+        with TABLE.open("w", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows(
+                [[*rows[0], "commit"], *([*row, commit()] for row in rows[1:])]
+            )
+    return int(any(verdict not in ("killed", "equivalent") for _, verdict in verdicts))
 
 
 if __name__ == "__main__":
