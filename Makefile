@@ -30,7 +30,7 @@ federation: setup ## a real federation on this machine: TLS, three nodes with di
 test: setup ## run all tests but the slow ones
 	$(PYTEST)
 
-mutants: setup ## put mistakes into a copy of the package, one at a time, and see that tests notice
+mutants: setup ## put mistakes into a copy of the package, one at a time, and see that tests notice; writes tools/mutants.csv
 	$(PY) tools/mutants.py --jobs 2
 
 test-slow: setup test-kernels ## run the tests that take minutes: real federations with faults, Ray

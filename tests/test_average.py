@@ -17,7 +17,7 @@ from fednoil.config import load_config
 from fednoil.experiment import Experiment, make_executor, make_experiment
 from fednoil.history import RoundRecord
 from fednoil.rounds import RunState
-from fednoil.rounds.state import averaged
+from fednoil.rounds.state import averaged, evaluation_job
 from fednoil.runner import Silent, run
 from fednoil.servers.base import ServerState
 from fednoil.tensors import Tensors
@@ -91,6 +91,7 @@ def test_clients_train_as_without_it_and_the_average_is_scored(fednoil_values: d
     assert [r.last_accuracy for r in records] == [r.test_accuracy for r in plainly]
     assert not any(r.last_accuracy is not None for r in plainly)
     assert plain[-1].average == {}
+    assert_same(evaluation_job(experiment, states[-1], 0).received, average)
     looks = [final_looks(experiment, state, CPU)[0] for state in (states[-1], plain[-1])]
     assert not torch.equal(*looks)
 

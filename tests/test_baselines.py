@@ -199,6 +199,13 @@ def test_jocor_loss_by_hand() -> None:
     assert got.item() == pytest.approx(float(0.9 * fit + 0.1 * symmetric_kl), abs=1e-5)
 
 
+def test_a_step_that_trains_two_networks_counts_twice(values: dict[str, Any]) -> None:
+    values["learner"] = {"name": "coteaching"}
+    experiment = make_experiment(load_config(values))
+    _, record = rounds.play(experiment, make_executor(experiment, torch.device("cpu")), rounds.start(experiment))
+    assert record.train_batches == 2 * 2 * 2 * 3  # clients × epochs × networks × ceil(20 / 8)
+
+
 # --- DivideMix -----------------------------------------------------------------------------------------------------
 
 

@@ -64,7 +64,7 @@ class Mutant:
 def read(path: Path) -> list[Mutant]:
     """The mutants of a file: groups with an area and tests, and old and new texts."""
     groups = tomllib.loads(path.read_text())["group"]
-    return [Mutant(g["area"], *m[:2], tuple(g["tests"]), *m[2:]) for g in groups for m in g["mutants"]]
+    return [Mutant(g["area"], m[0], m[1], tuple(g["tests"]), "".join(m[2:])) for g in groups for m in g["mutants"]]
 
 
 def place(mutant: Mutant, package: Path) -> Path | None:
@@ -152,7 +152,7 @@ def failing(mutants: Sequence[Mutant], copies: Sequence[Path]) -> set[str]:
 def killed_before(path: Path | None) -> set[str]:
     """The mutants that a file of verdicts lists as killed."""
     lines = path.read_text().splitlines() if path and path.exists() else []
-    return {line.split("  ", 2)[2] for line in lines if line.startswith("killed")}
+    return {line.split("\t")[2] for line in lines if line.startswith("killed")}
 
 
 def table(verdicts: Sequence[tuple[Mutant, str]]) -> list[list[str | int]]:
@@ -186,11 +186,10 @@ def trials(mutants: Sequence[Mutant], jobs: int, done: Path | None) -> Iterator[
             print(f"fails without any mutant: {test}", flush=True)
         yield from ((m, "stale: its tests fail without it") for m in mutants if broken & {*m.tests})
         for mutant, verdict, seconds in tried([m for m in mutants if not broken & {*m.tests}], copies):
-            line = f"{verdict:8}  {seconds:5.1f}  {mutant}"
-            print(line, flush=True)
+            print(f"{verdict:8}  {seconds:5.1f}  {mutant}", flush=True)
             if done is not None:
                 with done.open("a") as file:
-                    file.write(line + "\n")
+                    file.write(f"{verdict}\t{seconds:.1f}\t{mutant}\n")
             yield mutant, verdict
 
 

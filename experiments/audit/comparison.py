@@ -70,7 +70,7 @@ def known_accuracies(data: dict[str, Any]) -> tuple[float, list[float | None]]:
 def about(data: dict[str, Any]) -> dict[str, Any]:
     """Which run this is."""
     names = {"setting": str(data["setting"]), "run_method": str(data["method"]), "seed": int(data["seed"])}
-    return {**names, "accuracy": round(float(data["accuracy"]), 2)}
+    return {**names, "accuracy": round(float(data["accuracy"]), 2), "version": str(data.get("version", ""))}
 
 
 def _measured(name: str, spans: list[np.ndarray], wrong: np.ndarray, parts: list[Any]) -> dict[str, Any]:

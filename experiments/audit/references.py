@@ -18,10 +18,11 @@ from torch.nn import functional as F
 
 from fednoil.config import load_config
 from fednoil.executors.base import Job
-from fednoil.experiment import Experiment, Sites, assemble, make_bench, make_executor
+from fednoil.experiment import Experiment, assemble, make_bench, make_executor
 from fednoil.labels import Labels, Truth
 from fednoil.learners.base import Turn
-from fednoil.runner import hashes_of
+from fednoil.records.store import hashes_of
+from fednoil.setting import Sites
 from fednoil.tensors import Tensors
 
 FOLDS = 5

@@ -1,7 +1,8 @@
 """How well wrong labels are found, against cleanlab on one place's data and against local models.
 
     python experiments/audit/run.py train PRESET... --out DIR        # runs, a folder each; any `fednoil run` will do
-    python experiments/audit/run.py collect RUN... --out DIR         # per run one .npz: probabilities and labels
+    python experiments/audit/run.py collect RUN... --out DIR         # per run one .npz: probabilities and labels;
+                                       # --setting and --method: what they are called, if not as in the paper
     python experiments/audit/run.py references NAME... --out DIR     # per setting and seed one .npz: (b) and (c)
     python experiments/audit/run.py compare DIR...                   # needs cleanlab; results.csv, the README's tables
 
@@ -12,7 +13,7 @@ collected, for N samples of all clients one after another and C classes:
     final  float16 [N, C]  the final model's class probabilities
     mean   float16 [N, C]  those over all rounds, as the evidence has them with the final look
     given, true [N], sizes [K], the run's final accuracy and that on each class [C] (NaN where it is unknown), what it
-    is called, and the name of its references
+    is called, the version and commit that made it, and the name of its references
 
 `compare` replaces the rows of these runs in its CSV file and leaves the others.
 """
@@ -20,6 +21,7 @@ collected, for N samples of all clients one after another and C classes:
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -52,7 +54,7 @@ class Lines(Silent):
     def round(self, record: RoundRecord) -> None:
         print(f"round {record.round}: {record.test_accuracy:.2f} %, {record.wall_s:.1f} s", flush=True)
 
-    def finish(self, summary: dict[str, Any], folder: Path) -> None:
+    def finish(self, summary: dict[str, Any], folder: Path | None) -> None:
         print(f"{folder}: {summary['final_accuracy']:.2f} %", flush=True)
 
 
@@ -64,7 +66,7 @@ def train(names: list[str], out: Path, changes: list[str], device: str, seeds: l
             run(load_config(values), out / f"{name.replace('/', '-')}-seed-{seed}", Lines(), resume=True)
 
 
-def collect(folder: Path, device: torch.device) -> dict[str, Any]:
+def collect(folder: Path, device: torch.device, setting_name: str | None, method: str | None) -> dict[str, Any]:
     """What a comparison needs of one run."""
     experiment, state = load_run(folder)
     setting, sizes = experiment.setting, experiment.task.sizes
@@ -75,6 +77,7 @@ def collect(folder: Path, device: torch.device) -> dict[str, Any]:
     before = cpu(state.evidence) or start(given, experiment.task.num_classes)
     values = experiment.config.model_dump(mode="json")
     place = place_of(values) or own_place(values)
+    environment = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
     return {
         "final": torch.cat([looks[k] for k in range(len(sizes))]).numpy().astype(np.float16),
         "mean": add_looks(before, sizes, looks)["probabilities"].numpy().astype(np.float16),
@@ -83,20 +86,23 @@ def collect(folder: Path, device: torch.device) -> dict[str, Any]:
         "sizes": np.array(sizes),
         "accuracy": known_accuracy(state),
         "per_class": np.array([np.nan if value is None else value for value in state.per_class]),
-        "setting": place.title,
-        "method": place.method_title,
+        "setting": setting_name or place.title,
+        "method": method or place.method_title,
         "seed": experiment.config.run.seed,
+        "version": " ".join(filter(None, (environment["packages"].get("fednoil"), environment.get("commit")))),
         REFERENCES: file_of(experiment, Path()).name,
     }
 
 
-def collect_all(names: list[str], out: Path, device: torch.device) -> None:
+def collect_all(
+    names: list[str], out: Path, device: torch.device, setting: str | None = None, method: str | None = None
+) -> None:
     out.mkdir(parents=True, exist_ok=True)
     for name in names:
         path = Path(name)
         called = f"{path.parent.name}-{path.name}" if path.name.startswith("seed-") else path.name
         if not (out / f"{called}.npz").exists():
-            np.savez_compressed(out / f"{called}.npz", **collect(path, device))
+            np.savez_compressed(out / f"{called}.npz", **collect(path, device, setting, method))
             print(f"wrote {out / called}.npz", flush=True)
 
 
@@ -125,6 +131,8 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], dest="changes", metavar="KEY=VALUE")
     parser.add_argument("--seeds", default="0", help="as 0..4 or 0,3; for presets")
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--setting", help="what the setting of these runs is called")
+    parser.add_argument("--method", help="what their method is called")
     parser.add_argument("--csv", type=Path, default=table.RESULTS, help="where the rows of a comparison go")
     parser.add_argument("--jobs", type=int, default=2, help="processes that compare")
     options = parser.parse_args()
@@ -132,7 +140,7 @@ def main() -> None:
     if options.what == "train":
         train(options.names, options.out, options.changes, options.device, seeds)
     elif options.what == "collect":
-        collect_all(options.names, options.out, device)
+        collect_all(options.names, options.out, device, options.setting, options.method)
     elif options.what == "references":
         refer_all(options.names, options.out, options.changes, device, seeds)
     else:

@@ -35,9 +35,11 @@ def read(path: Path) -> list[Row]:
 
 
 def add(path: Path, rows: list[Row]) -> None:
-    """Write rows, in place of what there was of the same runs."""
-    runs = {_run(row) for row in rows}
-    rows = sorted([row for row in read(path) if _run(row) not in runs] + rows, key=_order)
+    """Write rows, in place of what there was of the same runs; (b) and (c) follow from setting and seed alone, and stay
+    where they are not among the new rows."""
+    runs, new = {_run(row) for row in rows}, {(_run(row), row["method"]) for row in rows}
+    before = [row for row in read(path) if (_run(row), row["method"]) not in new]
+    rows = sorted([row for row in before if _run(row) not in runs or row["method"] in NAMES[3:5]] + rows, key=_order)
     fields = list(dict.fromkeys(key for row in rows for key in row))
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, fields, lineterminator="\n")
@@ -51,8 +53,10 @@ def parts() -> dict[str, str]:
     fashion = [row for row in results if row["setting"].startswith("fashion-mnist ")]
     untouched = [row for row in fashion if row["seed"] not in (*DEVELOPED_ON, *SEEN)]
     cifar = [row for row in results if row["setting"].startswith("cifar10 ")]
-    groups = {"all seeds": fashion, "seeds 5 and 6": untouched, "cifar10": cifar}
-    return {"results": table(results)} | {name: verdict(rows) for name, rows in groups.items()}
+    embedded = [row for row in results if row["setting"].startswith("embedded ")]
+    groups = {"all seeds": fashion, "seeds 5 and 6": untouched, "cifar10": cifar, "embedded": embedded}
+    found = {"results": table(results), "no test set": without_test_set(results)}
+    return found | {name: verdict(rows) for name, rows in groups.items() if rows}
 
 
 def table(rows: list[Row]) -> str:
@@ -85,6 +89,24 @@ def verdict(rows: list[Row]) -> str:
     )
 
 
+def without_test_set(rows: list[Row]) -> str:
+    """What the test set's accuracies change, over the runs that were compared with and without them."""
+    runs: dict[tuple[Any, ...], dict[str, Row]] = {}
+    for row in rows:
+        runs.setdefault(_run(row), {})[row["method"]] = row
+    both = [(found[NAMES[0]], found[NAMES[5]]) for found in runs.values() if NAMES[5] in found]
+    if not both:
+        return "No run has been compared without a test set yet."
+    auroc, off = ([blind[name] - ours[name] for ours, blind in both] for name in ("auroc", "ratio_error"))
+    held = [sum(int(pair[which]["in_interval"]) for pair in both) for which in (0, 1)]
+    clients = sum(int(ours["clients"]) for ours, _ in both)
+    return (
+        f"Without the test set's accuracies AUROC changes by {min(auroc):+.4f} to {max(auroc):+.4f} in {len(both)} "
+        f"runs, the error of noise ratios by {min(off):+.2f} to {max(off):+.2f} points, and intervals hold {held[1]} "
+        f"of {clients} true ratios instead of {held[0]}."
+    )
+
+
 def write_page() -> None:
     readme = HERE / "README.md"
     readme.write_text(fill(readme.read_text(encoding="utf-8"), parts()), encoding="utf-8")
@@ -107,7 +129,8 @@ def _line(rows: list[Row]) -> str:
 
 def _title(row: Row) -> str:
     """The setting; the method where it isn't FedNoiL's usual one."""
-    return row["setting"] if row["run_method"] == "FedNoiL(Logarithm)" else f"{row['setting']}, {row['run_method']}"
+    usual = row["run_method"] in ("FedNoiL(Logarithm)", "FedNoiL")
+    return row["setting"] if usual else f"{row['setting']}, {row['run_method']}"
 
 
 def _together(rows: list[Row]) -> list[list[Row]]:
@@ -123,8 +146,9 @@ def _run(row: Row) -> tuple[Any, ...]:
 
 
 def _order(row: Row) -> tuple[Any, ...]:
-    """Fashion-MNIST first."""
-    return row["setting"].startswith("cifar"), *_run(row)
+    """Fashion-MNIST first, then CIFAR-10 and the embedded images."""
+    places = [n for n, data in enumerate(("fashion", "cifar", "embedded")) if row["setting"].startswith(data)]
+    return *places, *_run(row)
 
 
 def _mean(rows: list[Row], name: str) -> float:

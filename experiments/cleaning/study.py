@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+from fednoil import __version__
 from fednoil.audit import estimates
 from fednoil.audit.budget import simulate
 from fednoil.audit.cases import of_run
@@ -27,6 +28,7 @@ from fednoil.config.schema import Config
 from fednoil.experiment import make_experiment
 from fednoil.figures.drawing import Line, draw_lines
 from fednoil.pages.marked import fill
+from fednoil.records.environment import commit
 from fednoil.runner import Silent, run
 
 HERE = Path(__file__).parent
@@ -35,6 +37,7 @@ PAGE = HERE / "README.md"
 PICTURE = HERE.parents[1] / "docs" / "pictures" / "audit-budget"
 METHODS = {"FedNoiL": "demo/fednoil", "FedAvg": "demo/fedavg"}
 BUDGETS = (10.0, 20.0, 40.0, 60.0)
+VERSION = " ".join(filter(None, (__version__, commit())))
 ORDERS = {"suspicious": "the most suspicious first", "random": "at random"}
 
 Row = dict[str, Any]
@@ -65,7 +68,7 @@ def measure(seed: int, methods: list[str]) -> list[Row]:
         for bought in simulate(
             experiment, found, BUDGETS, cpu, lambda line, m=method: print(f"seed {seed}, {m}: {line}")
         ):
-            rows.append({"method": method, "seed": seed, **asdict(bought)})
+            rows.append({"method": method, "seed": seed, **asdict(bought), "version": VERSION})
     return rows
 
 
@@ -74,7 +77,7 @@ def read() -> list[Row]:
         return []
     with RESULTS.open(newline="") as file:
         rows = list(csv.DictReader(file))
-    return [{k: v if k in ("method", "order") else float(v) for k, v in row.items()} for row in rows]
+    return [{k: v if k in ("method", "order", "version") else float(v) for k, v in row.items()} for row in rows]
 
 
 def write(rows: list[Row]) -> None:

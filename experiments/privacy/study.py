@@ -14,8 +14,10 @@ from pathlib import Path
 
 import torch
 
+from fednoil import __version__
 from fednoil.config import load_config, merge, preset
 from fednoil.pages.marked import fill
+from fednoil.records.environment import commit
 from fednoil.records.folder import RunFolder
 from fednoil.runner import Silent, run
 
@@ -23,7 +25,8 @@ HERE = Path(__file__).parent
 PAGE = HERE / "README.md"
 EPSILONS = ["none", "10", "3", "1", "0.3", "0.1", "uniform"]
 SEEDS = (0, 1, 2)
-COLUMNS = ("epsilon", "seed", "accuracy", "rank_correlation", "selected_noise")
+COLUMNS = ("epsilon", "seed", "accuracy", "rank_correlation", "selected_noise", "version")
+VERSION = " ".join(filter(None, (__version__, commit())))
 
 
 def measure(epsilon: str, seed: int) -> dict[str, object]:
@@ -47,6 +50,7 @@ def measure(epsilon: str, seed: int) -> dict[str, object]:
         "accuracy": round(summary["final_accuracy"], 2),
         "rank_correlation": round(-statistics.mean(ranks), 4) if ranks else "",
         "selected_noise": round(statistics.mean(r.selected_noise for r in records), 2),
+        "version": VERSION,
     }
 
 
@@ -58,7 +62,8 @@ def table() -> str:
     for epsilon in dict.fromkeys(row["epsilon"] for row in rows):
         mine = [row for row in rows if row["epsilon"] == epsilon]
         cells = [
-            spread([float(r[name]) for r in mine if r[name]], d) for name, d in zip(COLUMNS[2:], (1, 2, 1), strict=True)
+            spread([float(r[name]) for r in mine if r[name]], d)
+            for name, d in zip(COLUMNS[2:5], (1, 2, 1), strict=True)
         ]
         lines.append(f"| {epsilon} | {' | '.join(cells)} |")
     return "\n".join(lines)
