@@ -143,7 +143,7 @@ STYLES = {
     "bare float32": "bare PyTorch, float32 (TF32 in convolutions, as PyTorch has it)",
     "bare float32, no TF32": "bare PyTorch, float32 without TF32",
     "bare bfloat16 NHWC": "bare PyTorch, bfloat16, channels_last",
-    "sequential float32": "client after client (`run.executor=sequential`), float32",
+    "sequential float32": "client after client (`run.parallel=0`), float32",
     "sequential bfloat16": "client after client, bfloat16",
 }
 

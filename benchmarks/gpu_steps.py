@@ -68,7 +68,7 @@ def main() -> None:
         found += [("bare float32, no TF32", 1, bare(model, torch.float32, tf32=False))]
         found += [("bare bfloat16 NHWC", 1, bare(model, torch.bfloat16))]
         for precision in () if given.quick else ("float32", "bfloat16"):
-            numbers = per_step(model, given.samples, 1, given.epochs, executor="sequential", precision=precision)
+            numbers = per_step(model, given.samples, 1, given.epochs, parallel=0, precision=precision)
             found += [(f"sequential {precision}", 1, numbers)]
         for clients in given.clients:
             found += [("stacked", clients, per_step(model, given.samples, clients, given.epochs, parallel=clients))]

@@ -100,7 +100,7 @@ def make_case(section: dict[str, Any], round_idx: int, args: argparse.Namespace)
     values, device = settings(section, args), torch.device(args.device)
     experiment, jobs = jobs_of(values, round_idx, args)
     case = Case(make_executor(experiment, device), jobs)
-    reference = make_experiment(load_config({**values, "run": {"executor": "sequential"}}))
+    reference = make_experiment(load_config({**values, "run": {"parallel": 0}}))
     plain = Network.__call__
 
     def counted(net: Network, images: Tensor) -> Tensor:
@@ -120,7 +120,7 @@ def make_case(section: dict[str, Any], round_idx: int, args: argparse.Namespace)
 
 def _trained(values: dict[str, Any], device: torch.device) -> dict[str, Tensor]:
     """A model after some cross-entropy, for every network: losses that tell labels apart, as in the middle of a run."""
-    start = make_experiment(load_config({**values, "learner": {"name": "erm"}, "run": {"executor": "sequential"}}))
+    start = make_experiment(load_config({**values, "learner": {"name": "erm"}, "run": {"parallel": 0}}))
     turn = Turn(1, 5, start.seed.child("start"))
     (result,) = make_executor(start, device).train([Job(1, start.initial_model(), {}, turn)])
     experiment = make_experiment(load_config(values))

@@ -66,7 +66,6 @@ def test_why_the_smoothing_depends_on_the_classes(
         exact = F.one_hot(torch.tensor([0]), classes).float()
         assert clean_probability(exact, label).item() == pytest.approx(one_hot, abs=1e-4)
     assert josrc(classes).smoothing == (0.5 if classes == 10 else 0.6)
-    assert josrc(classes, smoothing=0.6).smoothing == 0.6
 
 
 def test_josrc_losses() -> None:
@@ -163,10 +162,11 @@ def test_networks_pick_for_each_other_in_coteaching() -> None:
     assert two_networks(Coteaching) == pytest.approx(0.5 + 0.65, abs=1e-5)
 
 
-def test_networks_pick_together_in_jocor() -> None:
+def test_networks_pick_together_in_jocor(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a weight on agreement the joint losses are .4, 1.1, 1.2 and 2.9: samples 0 and 1 count."""
-    assert two_networks(Jocor, agreement=0.0) == pytest.approx((0.4 + 1.1) / 2, abs=1e-5)
-    assert two_networks(Jocor, agreement=0.1) > 0.9 * 0.75
+    assert two_networks(Jocor) > 0.9 * 0.75
+    monkeypatch.setattr(Jocor, "agreement", 0.0)
+    assert two_networks(Jocor) == pytest.approx((0.4 + 1.1) / 2, abs=1e-5)
 
 
 def test_forget_rate_ramps_over_ten_rounds() -> None:
@@ -300,9 +300,12 @@ def test_dividemix_losses() -> None:
 
 
 @pytest.mark.parametrize(("penalty", "expected"), [(False, 0.693147), (True, 0.693147 - 1.029653)])
-def test_the_warm_up_penalises_sure_predictions(penalty: bool, expected: float) -> None:
+def test_the_warm_up_can_penalise_sure_predictions(
+    penalty: bool, expected: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Predictions (.5, .3, .2) of class 0: cross-entropy .693147, and Σ p log p = −1.029653, least for flat ones."""
-    method = DivideMix(DivideMixConfig(entropy_penalty=penalty), Task(3, (1, 8, 8), 8, 0.05, 200))
+    monkeypatch.setattr(DivideMix, "entropy_penalty", penalty)
+    method = DivideMix(DivideMixConfig(), Task(3, (1, 8, 8), 8, 0.05, 200))
     nets: Any = {"a": Says(torch.tensor([[0.5, 0.3, 0.2]]).log()), "b": Says(torch.zeros(1, 3))}
     batch = {"first/images": torch.zeros(1, 1, 8, 8), "labels": torch.tensor([0])}
     assert method.step(nets, batch["first/images"], batch, {}, "plain-a").item() == pytest.approx(expected, abs=1e-6)

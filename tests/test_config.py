@@ -23,7 +23,7 @@ from fednoil.study import preset, preset_names
         ("train.rounds=50", 50),
         ("train.lr=5e-2", 0.05),
         ("train.lr = 0.1 ", 0.1),
-        ("noise.exact=true", True),
+        ("federation.audit=true", True),
         ("noise.ratios=[0.1, 0.2]", [0.1, 0.2]),
         ("noise.kind=pair", "pair"),
         ('noise.kind="pair"', "pair"),
@@ -178,9 +178,9 @@ configs = st.fixed_dictionaries(
         ),
         "noise": st.fixed_dictionaries({"kind": st.sampled_from(["none", "unknown", "symmetric", "pair"])})
         | st.builds(
-            lambda r, exact: {"kind": "pair", "ratios": r, "exact": exact},
+            lambda r, sharing: {"kind": "pair", "ratios": r, "map": sharing},
             st.lists(fractions, min_size=1, max_size=5),
-            st.booleans(),
+            st.sampled_from(["per_client", "per_group", "shared"]),
         )
         | texts.map(lambda path: {"kind": "manifest", "manifest": path}),
         "model": st.fixed_dictionaries(
@@ -234,7 +234,6 @@ def test_the_hash_ignores_how_a_run_is_carried_out(config: Config, key: str, val
         ("partition", "clients", 5),
         ("partition", "samples_per_client", 9),
         ("noise", "ratios", [0.2]),
-        ("noise", "exact", True),
         ("model", "width", 3),
         ("sampling", "fraction", 0.25),
         ("schedule", "epochs", 3),

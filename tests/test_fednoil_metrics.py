@@ -51,7 +51,7 @@ def test_rank_correlation() -> None:
 
 
 def test_shifted_accuracy_is_recorded_for_pair_noise(fednoil_values: dict[str, Any]) -> None:
-    fednoil_values["noise"] = {"kind": "pair", "pair_map": "shared"}
+    fednoil_values["noise"] = {"kind": "pair", "map": "shared"}
     experiment = make(fednoil_values)
     _, record = rounds.play(experiment, make_executor(experiment, CPU), rounds.start(experiment))
     assert 0 <= record.shifted_accuracy <= 100

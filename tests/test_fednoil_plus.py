@@ -141,7 +141,7 @@ def test_before_pseudo_labels_begin_it_is_as_without_them(values: dict[str, Any]
         ({"aside": 1.0}, "learner.aside = 1.0: must be less than 1"),
         ({"ssl_start": 0}, "learner.ssl_start = 0: must be greater than or equal to 1"),
         ({"draw": "hat"}, "learner.draw = 'hat': must be 'client', 'class' or 'floor'"),
-        ({"ssl": False}, "unknown key 'learner.ssl'"),
+        ({"ssl": False}, "'learner.ssl' is now called learner.lambda_u"),
     ],
 )
 def test_bad_values_get_one_clear_line(values: dict[str, Any], keys: dict[str, Any], message: str) -> None:

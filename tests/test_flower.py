@@ -357,7 +357,7 @@ def test_state_stays_on_the_node_in_as_many_versions_as_a_resumption_may_need(
 
 
 def test_rates_are_the_simulators(federated: Values, tmp_path: Path) -> None:
-    federated["train"] |= {"lr_rounds": "cosine", "optimizer": "adamw", "lr": 0.01, "decay": "weights"}
+    federated["train"] |= {"lr_rounds": "cosine", "optimizer": "adamw", "lr": 0.01}
     config = load_config(federated)
     run(config, tmp_path / "simulated", Silent())
     federate(config, tmp_path / "federated", LoopGrid(partitions(tmp_path / "state")))

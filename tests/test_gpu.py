@@ -45,8 +45,8 @@ CASES: dict[str, dict[str, Any]] = {
         "server": {"name": "fedprox"},
     },
     "falling-rates-of-two": {"learner": {"name": "dividemix", "warmup": 1}, "train": {"lr_rounds": "linear"}},
-    "adamw": {"train": {"optimizer": "adamw", "lr": 0.002, "decay": "weights"}},
-    "groups": {"train": {"decay": "weights"}},
+    "adamw": {"train": {"optimizer": "adamw", "lr": 0.002}},
+    "groups": {"model": {"name": "made_models:grouped"}},
     "frozen": {"model": {"name": "made_models:part"}},
     "frozen-norm": {"model": {"name": "made_models:probe"}, "train": {"optimizer": "adamw"}},
     "group-norm": {"model": {"name": "test_gpu:gn_model"}, "learner": {"name": "fednoil", "frac": 0.4}},
@@ -93,7 +93,7 @@ def _exact_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def played(values: dict[str, Any], device: str, executor: str, count: int) -> tuple[Tensors, list[dict[str, Any]]]:
-    values["run"] |= {"executor": executor, "precision": "float32"}
+    values["run"] |= {"parallel": 0 if executor == "sequential" else 32, "precision": "float32"}
     experiment = make_experiment(load_config(values))
     runner = make_executor(experiment, torch.device(device))
     assert isinstance(runner, CudaGraphs if (device, executor) == ("cuda", "auto") else Sequential)
@@ -292,7 +292,7 @@ def test_a_learner_that_cannot_be_captured_runs_eagerly_and_says_why(values: dic
     assert sum("not as CUDA graphs" in str(w.message) for w in told) == 1
     assert torch.rand(1, device="cuda") < 1  # PyTorch's own generator is out of the capture that failed
     assert "pool" not in executor.reason  # nor does the allocator still take part in it
-    values["run"] |= {"executor": "sequential"}
+    values["run"] |= {"parallel": 0}
     again = make_experiment(load_config(values))
     wanted, _ = rounds.play(again, make_executor(again, torch.device("cuda")), rounds.start(again))
     for key, tensor in wanted.server.tensors.items():

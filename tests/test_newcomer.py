@@ -194,7 +194,7 @@ def test_the_command_runs_with_all_of_them(outside: Path) -> None:
 
 
 def test_a_key_that_the_newcomer_does_not_have_is_refused(outside: Path) -> None:
-    sets = ["--set", "noise.kind=newcomer_noise:Bright", "--set", "noise.pair_map=shared"]
+    sets = ["--set", "noise.kind=newcomer_noise:Bright", "--set", "noise.map=shared"]
     status, _, err = fednoil("run", "demo/fedavg", "--out", "run", *sets)
     assert status == 2
-    assert "unknown key 'noise.pair_map'; known in noise: kind, shift, levels, ratios; it is a key of pair" in err
+    assert "unknown key 'noise.map'; known in noise: kind, shift, levels, ratios; it is a key of pair, matrix" in err

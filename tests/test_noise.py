@@ -150,11 +150,10 @@ def test_realised_rate_is_near_the_ratio(kind: str, ratio: float, num_classes: i
     assert noisy.given[0].max() < num_classes
 
 
-@pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize("kind", ["symmetric", "pair"])
-def test_draws_follow_the_matrix(kind: str, exact: bool) -> None:
+def test_draws_follow_the_matrix(kind: str) -> None:
     data, parts = clients_of(5, 1, 50_000)
-    noisy, truth = apply(data, parts, make(kind=kind, ratios=[0.6], exact=exact), Seed(4))
+    noisy, truth = apply(data, parts, make(kind=kind, ratios=[0.6]), Seed(4))
     counts = np.zeros((5, 5))
     np.add.at(counts, (true_labels(truth)[0], noisy.given[0]), 1)
     expected = prepared(make(kind=kind), [0.6], 5, root=4).matrix(client_with(0.6, 5))
@@ -162,23 +161,6 @@ def test_draws_follow_the_matrix(kind: str, exact: bool) -> None:
     # 10,000 draws a row: a standard deviation is at most .005.
     assert counts / 10_000 == pytest.approx(expected, abs=0.02)
     assert (counts[expected == 0] == 0).all()
-
-
-@quick
-@given(ratio=st.floats(0, 0.999), each=st.integers(1, 200), kind=st.sampled_from(["symmetric", "pair"]))
-def test_exact_flips_that_many(ratio: float, each: int, kind: str) -> None:
-    data, parts = clients_of(4, 3, each)
-    noisy, truth = apply(data, parts, make(kind=kind, ratios=[ratio], exact=True), Seed(0))
-    realised = noise_ratios(noisy, truth)
-    assert realised is not None
-    assert realised * each == pytest.approx([np.floor(ratio * each + 0.5)] * 3)
-
-
-def test_exact_rounds_half_up() -> None:
-    # 0.5 · 5 + 0.5 = 3
-    data, parts = clients_of(2, 1, 5)
-    noisy, _ = apply(data, parts, make(kind="symmetric", ratios=[0.5], exact=True), Seed(0))
-    assert np.count_nonzero(noisy.given[0] != data.train.labels) == 3
 
 
 def test_the_seed_decides() -> None:
@@ -199,10 +181,10 @@ def test_a_client_draws_for_itself() -> None:
     assert not np.array_equal(wrong[0], wrong[1])
 
 
-def flips(pair_map: str, num_classes: int = 10, clients: int = 20, root: int = 0) -> tuple[int, ...]:
+def flips(sharing: str, num_classes: int = 10, clients: int = 20, root: int = 0) -> tuple[int, ...]:
     """The offsets, after checking that every wrong label is its client's partner class."""
     data, parts = clients_of(num_classes, clients, 30)
-    config = make(kind="pair", pair_map=pair_map, ratios=[0.3, 0.5, 0.6, 0.8])
+    config = make(kind="pair", map=sharing, ratios=[0.3, 0.5, 0.6, 0.8])
     noisy, truth = apply(data, parts, config, Seed(root))
     offsets = offsets_of(config, clients, num_classes, root)
     for seen, true, offset in zip(noisy.given, true_labels(truth), offsets, strict=True):
@@ -357,8 +339,8 @@ def test_what_is_not_noise_is_refused(keys: dict[str, object], line: str) -> Non
         ({"kind": "gaussian"}, "noise.kind = 'gaussian' is unknown"),
         ({"kind": 3}, "noise.kind = 3: must be a name"),
         ({"kind": "pair", "levels": "equal"}, "noise.levels = 'equal' is unknown"),
-        ({"kind": "pair", "pair_map": "global"}, "noise.pair_map = 'global'"),
-        ({"kind": "symmetric", "pair_map": "shared"}, "unknown key 'noise.pair_map'.*it is a key of pair"),
+        ({"kind": "pair", "map": "global"}, "noise.map = 'global'"),
+        ({"kind": "symmetric", "map": "shared"}, "unknown key 'noise.map'.*it is a key of pair, matrix"),
         ({"kind": "pair", "ratio": 0.4}, "unknown key 'noise.ratio'.*did you mean 'ratios'"),
     ],
 )
@@ -373,12 +355,12 @@ def test_a_clean_run_is_recorded_without_levels() -> None:
         assert config.model_dump(mode="json")["noise"] == {"kind": "none"}
         assert config.hash() == load_config({}).hash()
     noisy = load_config({"noise": {"kind": "pair", "ratios": [0.5]}})
-    assert list(noisy.model_dump()["noise"]) == ["kind", "exact", "pair_map", "levels", "ratios"]
+    assert list(noisy.model_dump()["noise"]) == ["kind", "map", "levels", "ratios"]
 
 
 def test_another_kind_keeps_the_levels_and_drops_its_own_keys() -> None:
-    base = {"noise": {"kind": "pair", "pair_map": "shared", "ratios": [0.3]}}
+    base = {"noise": {"kind": "pair", "map": "shared", "ratios": [0.3]}}
     assert merge(base, {"noise": {"kind": "symmetric"}})["noise"] == {"kind": "symmetric", "ratios": [0.3]}
     assert merge(base, {"noise": {"exact": True}})["noise"] == {**base["noise"], "exact": True}
     other = merge(base, {"noise": {"levels": "own:Levels", "low": 0.1}})["noise"]
-    assert other == {"kind": "pair", "pair_map": "shared", "levels": "own:Levels", "low": 0.1}
+    assert other == {"kind": "pair", "map": "shared", "levels": "own:Levels", "low": 0.1}

@@ -44,22 +44,19 @@ def test_fedcorrs_levels_by_its_own_generator() -> None:
     noisy = theirs.binomial(1, 0.6, 8).astype(bool)
     assert noisy.tolist() == [1, 0, 1, 1, 1, 1, 1, 1]
     expected = [0.698384, 0, 0.709597, 0.842610, 0.602226, 0.939059, 0.513694, 0.835234]
-    assert two_levels(noisy, theirs.random_sample(8), 0.5) == pytest.approx(expected, abs=1e-6)
+    assert two_levels(noisy, theirs.random_sample(8), 0.5, 1.0) == pytest.approx(expected, abs=1e-6)
 
 
-def test_fedcorrs_labels_by_hand() -> None:
-    """δ = 0.6, uniforms 0.10, 0.75, 0.59, 0.599, 0.61: samples 0, 2 and 3 are picked, and new labels are 3, 5, 1.
-
-    Sample 0 stays right though it was picked: 0.4 of the labels are wrong.
-    """
+def test_symmetric_labels_by_hand() -> None:
+    """δ = 0.6, uniforms 0.10, 0.75, 0.59, 0.599, 0.61: samples 0, 2 and 3 are picked, and new labels are 4, 5, 1."""
     true = np.array([3, 3, 7, 0, 9])
-    steps = (np.array([3, 0, 5, 1, 0]) - true) % 10  # of those that are not picked, anything
+    steps = (np.array([4, 0, 5, 1, 0]) - true) % 10  # of those that are not picked, anything
     rng = SimpleNamespace(
         random=lambda size: np.array([0.10, 0.75, 0.59, 0.599, 0.61]), integers=lambda low, high, size: steps
     )
-    kind = Symmetric(SimpleNamespace(exact=False, true_class=True), cast(Any, None), Seed(0))
+    kind = Symmetric(None, cast(Any, None), Seed(0))
     client = NoisyClient(0, 0, 0.6, true, 10, np.zeros((5, 1, 1, 1), np.uint8), np.arange(5))
-    assert kind.labels(client, cast(Any, rng)).tolist() == [3, 3, 5, 1, 9]
+    assert kind.labels(client, cast(Any, rng)).tolist() == [4, 3, 5, 1, 9]
 
 
 @pytest.mark.parametrize(
@@ -74,10 +71,11 @@ def test_fedcorrs_labels_by_hand() -> None:
     ],
 )
 def test_fedcorrs_share_of_wrong_labels(rho: float, tau: float, ten: float, hundred: float) -> None:
-    """ρ (1 + τ)/2 (C − 1)/C over all clients."""
+    """ρ (1 + τ)/2 (C − 1)/C over all clients: its new labels are drawn from all classes, the true one too."""
     for num_classes, expected in ((10, ten), (100, hundred)):
         labels = np.arange(200_000) % num_classes
-        keys = {"levels": "two-level", "rho": rho, "tau": tau, "true_class": True}
+        wrong = (num_classes - 1) / num_classes
+        keys = {"levels": "two-level", "rho": rho, "low": tau * wrong, "high": wrong}
         ratios = noise_ratios(*spoilt(labels, num_classes, 4000, kind="symmetric", **keys))
         assert ratios is not None
         # The level of a client has a standard deviation of less than 0.5: 0.008 for the mean of 4000.
@@ -85,24 +83,14 @@ def test_fedcorrs_share_of_wrong_labels(rho: float, tau: float, ten: float, hund
 
 
 def test_two_levels() -> None:
-    drawn = levels(5000, levels="two-level", rho=0.3, tau=0.5)
+    drawn = levels(5000, levels="two-level", rho=0.3, low=0.5)
     noisy = drawn[drawn > 0]
     assert len(noisy) / 5000 == pytest.approx(0.3, abs=0.03)
     assert noisy.min() >= 0.5
     assert noisy.mean() == pytest.approx(0.75, abs=0.02)
     assert levels(50, levels="two-level", rho=0).tolist() == [0] * 50
-    assert levels(50, levels="two-level", rho=1, tau=1).tolist() == [1] * 50
-
-
-def test_the_true_class_among_the_new_labels_is_less_noise() -> None:
-    """Level δ with the true class is ratio δ (C − 1)/C without it: the same matrix."""
-    data = dataset_of(np.arange(4), 4)
-    matrices = []
-    for keys in ({"ratios": [0.8], "true_class": True}, {"ratios": [0.6]}):
-        config = load_config({"noise": {"kind": "symmetric", **keys}}).noise
-        kind, clients = prepare(data, (np.arange(4),), config, Seed(0))
-        matrices.append(kind.matrix(clients[0]))
-    assert matrices[0] == pytest.approx(matrices[1])
+    assert levels(50, levels="two-level", rho=1, low=1).tolist() == [1] * 50
+    assert levels(5000, levels="two-level", rho=1, low=0.3, high=0.5).max() == pytest.approx(0.5, abs=0.01)
 
 
 def test_linear_levels() -> None:
@@ -125,7 +113,7 @@ def test_uniform_levels() -> None:
 
 
 def test_levels_without_groups_have_a_map_for_each_client() -> None:
-    config = load_config({"noise": {"kind": "pair", "levels": "linear", "pair_map": "per_group"}}).noise
+    config = load_config({"noise": {"kind": "pair", "levels": "linear", "map": "per_group"}}).noise
     assert levels_of(config, (10,) * 5, Seed(0))[1].tolist() == [0, 1, 2, 3, 4]
 
 
@@ -135,11 +123,10 @@ def test_a_matrix_by_hand() -> None:
     assert transition(0.4, wrong) == pytest.approx(np.array(expected))
 
 
-@pytest.mark.parametrize("exact", [False, True])
-def test_draws_follow_the_matrix(exact: bool) -> None:
-    labels, config = np.arange(50_000) % 5, load_config({"noise": {"kind": "matrix", "exact": exact}}).noise
+def test_draws_follow_the_matrix() -> None:
+    labels, config = np.arange(50_000) % 5, load_config({"noise": {"kind": "matrix"}}).noise
     kind, clients = prepare(dataset_of(labels, 5), (np.arange(50_000),), config, Seed(3))
-    noisy, _ = spoilt(labels, 5, kind="matrix", exact=exact)
+    noisy, _ = spoilt(labels, 5, kind="matrix")
     counts = np.zeros((5, 5))
     np.add.at(counts, (labels, noisy.given[0]), 1)
     # 10,000 draws a row: a standard deviation is at most .005.
@@ -161,7 +148,7 @@ def test_habits_from_symmetric_to_pair() -> None:
 
 @pytest.mark.parametrize(("sharing", "different"), [("per_client", 6), ("per_group", 2), ("shared", 1)])
 def test_who_shares_a_matrix(sharing: str, different: int) -> None:
-    config = load_config({"noise": {"kind": "matrix", "matrix_map": sharing, "ratios": [0.3, 0.4]}}).noise
+    config = load_config({"noise": {"kind": "matrix", "map": sharing, "ratios": [0.3, 0.4]}}).noise
     parts = tuple(np.array_split(np.arange(12), 6))
     kind, clients = prepare(dataset_of(np.arange(12) % 4, 4), parts, config, Seed(0))
     assert len({kind.wrong(client).tobytes() for client in clients}) == different  # type: ignore[attr-defined]
@@ -238,14 +225,14 @@ def test_classes_that_are_outvoted() -> None:
 
 def test_maps_that_are_shared_are_outvoted_and_others_are_not() -> None:
     labels = np.arange(40_000) % 10
-    for pair_map, lost in (("shared", 10), ("per_client", 0)):
-        noisy, truth = spoilt(labels, 10, 20, kind="pair", pair_map=pair_map, ratios=[0.3, 0.5, 0.6, 0.8])
+    for sharing, lost in (("shared", 10), ("per_client", 0)):
+        noisy, truth = spoilt(labels, 10, 20, kind="pair", map=sharing, ratios=[0.3, 0.5, 0.6, 0.8])
         assert len(metrics.outvoted(noisy, truth, 10)) == lost
 
 
-@pytest.mark.parametrize(("pair_map", "warned"), [("shared", True), ("per_client", False)])
-def test_a_run_warns_where_labels_mislead(tmp_path: Path, pair_map: str, warned: bool) -> None:
-    keys = {"noise.kind": "pair", "noise.ratios": "[0.7]", "noise.pair_map": pair_map, "train.rounds": 1}
+@pytest.mark.parametrize(("sharing", "warned"), [("shared", True), ("per_client", False)])
+def test_a_run_warns_where_labels_mislead(tmp_path: Path, sharing: str, warned: bool) -> None:
+    keys = {"noise.kind": "pair", "noise.ratios": "[0.7]", "noise.map": sharing, "train.rounds": 1}
     small = {"schedule.epochs": 1, "schedule.extra_rounds": 0, "model.width": 2, "run.device": "cpu"}
     sets = [part for key, value in (keys | small).items() for part in ("--set", f"{key}={value}")]
     status, shown, _ = fednoil("run", "demo/fedavg", "--out", tmp_path / "run", *sets)
@@ -259,13 +246,13 @@ def test_a_run_warns_where_labels_mislead(tmp_path: Path, pair_map: str, warned:
     ("keys", "line"),
     [
         ({"levels": "two-level", "rho": 1.1}, r"noise\.rho = 1\.1: must be less than or equal to 1"),
-        ({"levels": "two-level", "tau": -0.1}, r"noise\.tau = -0\.1: must be greater than or equal to 0"),
+        ({"levels": "two-level", "low": -0.1}, r"noise\.low = -0\.1: must be greater than or equal to 0"),
         ({"levels": "linear", "high": 2}, r"noise\.high = 2"),
         ({"levels": "uniform", "low": 0.5, "high": 0.4}, r"noise\.low = 0\.5 must not exceed noise\.high = 0\.4"),
         ({"levels": "linear", "ratios": [0.4]}, r"unknown key 'noise\.ratios'.*it is a key of groups"),
         ({"rho": 0.5}, r"unknown key 'noise\.rho'.*it is a key of two-level"),
         ({"kind": "matrix", "kappa": 0}, r"noise\.kappa = 0"),
-        ({"kind": "instance", "exact": True}, r"unknown key 'noise\.exact'.*it is a key of symmetric, pair, matrix"),
+        ({"kind": "instance", "map": "shared"}, r"unknown key 'noise\.map'.*it is a key of pair, matrix"),
     ],
 )
 def test_bad_settings(keys: dict[str, object], line: str) -> None:

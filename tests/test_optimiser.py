@@ -82,19 +82,17 @@ def torch_groups(module: nn.Module, optimiser: Optimiser) -> list[dict[str, Any]
     groups = []
     for name, parameter in module.named_parameters():
         body = name.startswith("body.") and hasattr(module, "parameter_groups")
-        decays = not body and (optimiser.decay == "all" or parameter.dim() > 1)
-        decay = optimiser.weight_decay if decays else 0.0
+        decay = 0.0 if body else optimiser.weight_decay
         groups.append({"params": [parameter], "weight_decay": decay, "share": 0.1 if body else 1.0})
     return groups
 
 
-@pytest.mark.parametrize("decay", ["all", "weights"])
 @pytest.mark.parametrize("make", [lambda: nn.Linear(6, 3), Grouped])
 @pytest.mark.parametrize("name", ["sgd", "adamw"])
-def test_steps_are_those_of_pytorch(name: Any, make: Any, decay: Any) -> None:
+def test_steps_are_those_of_pytorch(name: Any, make: Any) -> None:
     """Also for several clients side by side, each with a rate of its own."""
     torch.manual_seed(0)
-    optimiser = Optimiser(optimizer=name, lr=1, momentum=0.5, weight_decay=0.1, decay=decay)
+    optimiser = Optimiser(optimizer=name, lr=1, momentum=0.5, weight_decay=0.1)
     wanted = make()
     net = Network(copy.deepcopy(wanted), (0.0,), (1.0,), CPU)
     groups = torch_groups(wanted, optimiser)
@@ -189,7 +187,6 @@ def test_each_turn_begins_with_an_empty_memory(values: dict[str, Any]) -> None:
     [
         ({"lr_rounds": "sine"}, "train.lr_rounds = 'sine': must be 'constant', 'linear', 'cosine', 'exponential'"),
         ({"optimizer": "adam"}, "train.optimizer = 'adam': must be 'sgd' or 'adamw'"),
-        ({"decay": "none"}, "train.decay = 'none': must be 'all' or 'weights'"),
     ],
 )
 def test_bad_values_get_one_clear_line(values: dict[str, Any], keys: dict[str, Any], message: str) -> None:

@@ -163,17 +163,6 @@ def test_every_class_is_spread_alike_whatever_its_number(beta: float) -> None:
     assert (np.abs(holders.mean(0) - holders.mean()) < 4 * error + 1e-9).all()
 
 
-def test_with_a_cap_full_clients_get_nothing_of_later_classes() -> None:
-    labels = balanced(20, 50)
-    config = make(kind="dirichlet", clients=4, beta=0.3, min_size=1, cap=True)
-    counts = counts_of(labels, partition(labels, 20, config, Seed(5)), 20)
-    held = np.cumsum(counts, axis=1)
-    # With C = 20 classes of 50 and 4 clients the even share is 250.
-    full = held[:, :-1] >= 250
-    assert full.any()
-    assert (counts[:, 1:][full] == 0).all()
-
-
 def test_dirichlet_shares_have_the_right_law() -> None:
     # One class only: the first client's share of Dir_4(β) has mean 1/4 and variance (1/4)(3/4)/(4β+1).
     config = DirichletConfig(clients=4, beta=0.5, min_size=1)
@@ -268,7 +257,7 @@ def test_shards_by_hand() -> None:
 @given(clients=st.integers(1, 20), shards=st.integers(1, 5), seed=st.integers(0, 2**63))
 def test_shards_hold_few_classes(clients: int, shards: int, seed: int) -> None:
     labels = balanced(10, 60)
-    parts = partition(labels, 10, make(kind="shards", clients=clients, shards=shards), Seed(seed))
+    parts = partition(labels, 10, make(kind="shards", clients=clients, classes=shards), Seed(seed))
     check_is_split(parts, clients, 600)
     most = -(-600 // (clients * shards))  # samples of the largest shard
     touched = -(-most // 60) + 1  # classes that so many neighbours can belong to
@@ -338,7 +327,7 @@ def test_quotas_are_as_equal_as_can_be(available: list[int], data: st.DataObject
         ),
         ({"kind": "classes", "clients": 4, "classes": 11}, ["partition.classes = 11", "use at most 10 classes"]),
         ({"kind": "classes", "clients": 60, "classes": 2}, ["partition.kind = 'classes'", "no sample"]),
-        ({"kind": "shards", "clients": 4, "shards": 26}, ["partition.shards = 26", "104", "use at most 25$"]),
+        ({"kind": "shards", "clients": 4, "classes": 26}, ["partition.classes = 26", "104", "use at most 25$"]),
         (
             {"kind": "quantity", "clients": 10, "min_size": 10, "beta": 0.01},
             ["partition.beta = 0.01", "partition.clients = 10", "partition.min_size = 10", "larger beta"],
@@ -380,11 +369,11 @@ def test_bad_labels(labels: np.ndarray, words: str) -> None:
         ({"kind": "quantity", "beta": 1e300}, r"partition.beta = 1e\+300"),
         ({"kind": "dirichlet", "min_size": 0}, "partition.min_size = 0"),
         ({"kind": "classes", "classes": 0}, "partition.classes = 0"),
-        ({"kind": "shards", "shards": 0}, "partition.shards = 0"),
+        ({"kind": "shards", "classes": 0}, "partition.classes = 0"),
         ({"kind": "sorted"}, "partition.kind = 'sorted' is unknown; choose iid, "),
         ({"client": 20}, "unknown key 'partition.client'.*did you mean 'clients'"),
         ({"beta": 0.5}, "unknown key 'partition.beta'.*it is a key of dirichlet, quantity, mixture"),
-        ({"kind": "quantity", "cap": True}, "unknown key 'partition.cap'.*it is a key of dirichlet"),
+        ({"kind": "shards", "shards": 2}, "'partition.shards' is now called partition.classes"),
     ],
 )
 def test_bad_settings(bad: dict[str, object], words: str) -> None:
@@ -401,13 +390,11 @@ def test_another_kind_keeps_the_keys_that_all_have() -> None:
 def test_recorded_runs_had_the_keys_of_all_kinds() -> None:
     """They meant nothing beside another kind, and are left out when a run of an earlier version is shown."""
     old = {"partition": {"kind": "iid", "clients": 4, "beta": 0.5, "cap": False, "min_size": 32}}
-    old["noise"] = {"kind": "symmetric", "mode": "low", "pair_map": "per_client", "exact": True}
+    old["noise"] = {"kind": "symmetric", "mode": "low", "pair_map": "per_client", "exact": False}
     config = load_config(in_todays_keys(old))
     assert config.partition == make(clients=4)
     assert config.noise.model_dump() == {
         "kind": "symmetric",
-        "exact": True,
-        "true_class": False,
         "levels": "groups",
         "ratios": (0.3, 0.4, 0.5, 0.6),
     }

@@ -23,7 +23,7 @@ def somewhere(values: dict) -> Place:
 @pytest.mark.parametrize(
     ("section", "one", "other"),
     [
-        ("server", {"name": "trimmed_mean", "trim": 0.1}, {"name": "trimmed_mean", "trim": 0.3}),
+        ("server", {"name": "trimmed_mean", "bad": 0.1}, {"name": "trimmed_mean", "bad": 0.3}),
         ("learner", {"name": "fednoil", "frac": 0.35}, {"name": "fednoil", "frac": "auto"}),
         ("learner", {"name": "coteaching", "forget": 0.2}, {"name": "coteaching"}),
     ],
@@ -118,11 +118,11 @@ def test_a_preset_is_its_own_place(name: str) -> None:
 
 
 def test_what_a_run_changes_is_told_as_set_takes_it() -> None:
-    found = place("paper/cifar10/non-iid/pair-low/krum+dividemix", {"train": {"rounds": 30}, "server": {"f": 0}})
+    found = place("paper/cifar10/non-iid/pair-low/krum+dividemix", {"train": {"rounds": 30}, "server": {"bad": 0}})
     assert found.setting_changes == ("train.rounds=30",)
-    assert found.method_changes == ("server.f=0",)
+    assert found.method_changes == ("server.bad=0.0",)
     assert found.title == "cifar10 non-iid pair-low, train.rounds=30"
-    assert found.method_title == "Krum+DMix, server.f=0"
+    assert found.method_title == "Krum+DMix, server.bad=0.0"
 
 
 def test_schedules_of_the_figures_are_methods() -> None:

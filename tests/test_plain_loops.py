@@ -27,6 +27,7 @@ from fednoil.executors.base import Job, Result
 from fednoil.executors.sequential import Sequential
 from fednoil.experiment import Experiment, make_executor, make_experiment
 from fednoil.learners.base import Client, Learner, Phase, Trainee, Turn
+from fednoil.learners.josrc import Josrc
 
 CLASSES = 4
 
@@ -252,20 +253,24 @@ def josrc_epochs(plain: Plain, client: Client, phase: Phase, threshold: float, w
 
 @pytest.mark.parametrize("executor", ["sequential", "stacked"])
 @pytest.mark.parametrize(
-    ("round_idx", "keys", "threshold"),
-    [
-        (20, {"warmup": 20, "threshold": 1.0, "threshold_max": 1.0}, 19 / 20),
-        (7, {"warmup": 2, "threshold": 0.94, "threshold_max": 0.98}, 0.94 + 0.04 * 4 / 18),
-    ],
+    ("round_idx", "warmup", "thresholds", "threshold"),
+    [(20, 20, (1.0, 1.0), 19 / 20), (7, 2, (0.94, 0.98), 0.94 + 0.04 * 4 / 18)],
 )
 def test_josrc_is_its_plain_loop(
-    values: dict[str, Any], round_idx: int, keys: dict[str, Any], threshold: float, executor: str
+    values: dict[str, Any],
+    round_idx: int,
+    warmup: int,
+    thresholds: tuple[float, float],
+    threshold: float,
+    executor: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """In the warm-up, with batches that have no clean sample, and after it, with samples of all three sorts.
 
     Momentum 0.9 would show in the weights if a skipped step moved them.
     """
-    values |= {"model": {"name": "test_rounds:bn_model"}, "learner": {"name": "josrc", **keys}}
+    values |= {"model": {"name": "test_rounds:bn_model"}, "learner": {"name": "josrc", "warmup": warmup}}
+    monkeypatch.setattr(Josrc, "thresholds", thresholds)
     values["server"] = {"name": "centralized"}  # it keeps the teacher, to be looked at
     values["train"] |= {"rounds": 20, "lr": 0.01, "batch_size": 4, "momentum": 0.9}
     values["schedule"]["epochs"] = 1
@@ -273,11 +278,11 @@ def test_josrc_is_its_plain_loop(
     start = experiment.initial_model()
     start |= {name.replace("model/", "teacher/"): t for name, t in start.items()}
     plain = Plain(experiment, start, ("model", "teacher"))
-    warmup = round_idx - 1 < keys["warmup"]
-    counts = josrc_epochs(plain, client, phase, threshold, warmup)
+    warming = round_idx - 1 < warmup
+    counts = josrc_epochs(plain, client, phase, threshold, warming)
     assert counts["clean"] > 0
     assert counts["agreed"] > 0
     assert counts["outside"] > 0
-    assert (counts["skipped"] > 0) == warmup
+    assert (counts["skipped"] > 0) == warming
     assert_close(plain.modules["model"], result.tensors, "model")
     assert_close(plain.modules["teacher"], result.keep, "teacher")

@@ -23,7 +23,7 @@ from fednoil.servers.base import Server, Update
 from fednoil.servers.cfl import Cfl, CflConfig, bipartition, cosine_matrix
 from fednoil.servers.coordinate import median, trimmed_mean
 from fednoil.servers.krum import krum_scores, tolerated
-from fednoil.servers.rfa import weiszfeld
+from fednoil.servers.rfa import Rfa, weiszfeld
 from fednoil.tensors import Tensors
 
 SIX = torch.tensor([[0.0, 0], [1, 0], [0, 1], [1, 1], [0.5, 0.4], [10, 10]])
@@ -54,16 +54,15 @@ def test_krum_oracle() -> None:
     assert_same(winner, updates(SIX)[4].tensors)
 
 
-@pytest.mark.parametrize("keys", [{"keep": 3}, {}])  # with f = 1 of six, n − f − 2 are kept
-def test_multikrum_oracle(keys: dict[str, int]) -> None:
-    mean = server("multikrum", **keys).combine(updates(SIX))
+def test_multikrum_oracle() -> None:
+    """With f = 1 of six, n − f − 2 = 3 are kept."""
+    mean = server("multikrum").combine(updates(SIX))
     assert mean["model/w"].tolist() == pytest.approx([0.5, 0.133333], abs=1e-6)
     assert mean["model/mean"].item() == pytest.approx(1000 * (1 + 2 + 5) / 3)
     assert mean["model/n"].item() == 4
 
 
-@pytest.mark.parametrize("name", ["krum", "multikrum"])
-def test_krum_never_parts_the_two_networks_of_a_client(name: str) -> None:
+def test_krum_never_parts_the_two_networks_of_a_client() -> None:
     """Each network has a winner of its own; together, by both vectors, it is a third client, and whole."""
     first, second = torch.tensor([[9.0, 2, 9, 5, 3, 8], [8, 4, 7, 3, 8, 0]])[..., None]
     both = [
@@ -72,14 +71,14 @@ def test_krum_never_parts_the_two_networks_of_a_client(name: str) -> None:
     ]
     assert [int(krum_scores(net, 1).argmin()) for net in (first, second)] == [5, 2]
     assert int(krum_scores(torch.cat([first, second], 1), 1).argmin()) == 3
-    assert_same(server(name, **({"keep": 1} if name == "multikrum" else {})).combine(both), both[3].tensors)
+    assert_same(server("krum").combine(both), both[3].tensors)
 
 
 def test_krum_scores_by_brute_force() -> None:
     rng = np.random.default_rng(0)
     for count in range(3, 12):
         points = rng.normal(size=(count, 7))
-        f = tolerated(None, count)
+        f = tolerated(0.3, count)
         expected = []
         for i in range(count):
             others = sorted(((points[i] - points[j]) ** 2).sum() for j in range(count) if j != i)
@@ -89,8 +88,8 @@ def test_krum_scores_by_brute_force() -> None:
 
 @pytest.mark.parametrize(("count", "f"), [(1, 0), (2, 0), (3, 0), (4, 0), (5, 1), (6, 1), (9, 2), (10, 3), (30, 9)])
 def test_krum_tolerates_what_the_number_of_updates_allows(count: int, f: int) -> None:
-    assert tolerated(None, count) == f
-    assert tolerated(99, 30) == 13
+    assert tolerated(0.3, count) == f
+    assert tolerated(0.49, 30) == 13
     assert count < 3 or 2 * f + 2 < count
     rows = torch.randn(count, 3)
     assert any(torch.equal(server("krum").combine(updates(rows))["model/w"], row) for row in rows)
@@ -102,7 +101,7 @@ def test_median_and_trimmed_mean_oracles() -> None:
     assert trimmed_mean(FIVE, 0.2).tolist() == [3, 20]
     assert trimmed_mean(FIVE, 0.0).tolist() == pytest.approx([22, -80])
     assert server("median").combine(updates(FIVE))["model/w"].tolist() == [3, 20]
-    assert server("trimmed_mean", trim=0.2).combine(updates(FIVE))["model/n"].item() == 4
+    assert server("trimmed_mean", bad=0.2).combine(updates(FIVE))["model/n"].item() == 4
 
 
 def test_median_and_trimmed_mean_by_brute_force() -> None:
@@ -150,8 +149,9 @@ def test_fedavg_counts_samples() -> None:
     assert combined["model/mean"].item() == pytest.approx(1250)
 
 
-def test_rfa_weighs_buffers_like_parameters_and_counts_samples() -> None:
-    combined = server("rfa", iterations=1).combine(updates(torch.tensor([[0.0], [4.0]]), [3.0, 1.0]))
+def test_rfa_weighs_buffers_like_parameters_and_counts_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Rfa, "iterations", 1)
+    combined = server("rfa").combine(updates(torch.tensor([[0.0], [4.0]]), [3.0, 1.0]))
     # z0 = 1; distances 1 and 3; weights .75/1 and .25/3, normalised .9 and .1
     assert combined["model/w"].item() == pytest.approx(0.4)
     assert combined["model/mean"].item() == pytest.approx(1100)
@@ -383,10 +383,13 @@ def test_under_apfl_a_learner_counts_each_step_once(values: dict[str, Any]) -> N
 
 
 @pytest.mark.parametrize("learner", ["erm", "dividemix"])
-def test_apfls_mixed_model_without_a_personal_share_is_fedavgs(values: dict[str, Any], learner: str) -> None:
+def test_apfls_mixed_model_without_a_personal_share_is_fedavgs(
+    values: dict[str, Any], learner: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     values["learner"] = {"name": learner}
     records = {}
-    for name, keys in (("fedavg", {}), ("apfl", {"alpha": 0.0, "adaptive": False})):
+    monkeypatch.setattr(Personal, "_slope", lambda *_: 0.0)  # α stays where it is
+    for name, keys in (("fedavg", {}), ("apfl", {"alpha": 0.0})):
         values["server"] = {"name": name, **keys}
         values["sampling"] = {"fraction": 0.5}
         experiment = make_experiment(load_config(values))

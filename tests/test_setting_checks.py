@@ -37,12 +37,11 @@ def test_kinds(kind: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "keys"),
     [
-        ("symmetric", {"exact": True}),
-        ("symmetric", {"true_class": True}),
-        ("pair", {"pair_map": "per_group", "exact": True}),
-        ("pair", {"pair_map": "shared"}),
-        ("matrix", {"kappa": 0.01, "matrix_map": "per_group"}),
-        ("matrix", {"matrix_map": "shared", "exact": True}),
+        ("symmetric", {}),
+        ("pair", {"map": "per_group"}),
+        ("pair", {"map": "shared"}),
+        ("matrix", {"kappa": 0.01, "map": "per_group"}),
+        ("matrix", {"map": "shared"}),
     ],
 )
 def test_kinds_with_other_keys(kind: str, keys: dict[str, Any]) -> None:

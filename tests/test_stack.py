@@ -55,7 +55,6 @@ def close(got: Tensors, wanted: Tensors) -> None:
 def test_stacked_clients_learn_as_alone(values: dict[str, Any], case: str) -> None:
     for section, keys in copy.deepcopy(CASES[case]).items():
         values[section] = {**values.get(section, {}), **keys} if section != "model" else keys
-    values["run"]["executor"] = "sequential"
     experiment = make_experiment(load_config(values))
     clients = list(range(experiment.setting.num_clients))
     wanted = trained(experiment, make_executor(experiment, CPU), clients, 5)  # FedNoiL has one step an epoch here

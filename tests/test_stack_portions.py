@@ -42,9 +42,8 @@ def test_clients_of_different_sizes_run_as_one(
     values: dict[str, Any], learner: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """None of them alone but the last, and fewer as they are through."""
-    partition = {"kind": "dirichlet", "clients": 6, "samples_per_client": 60, "min_size": 16, "cap": True}
+    partition = {"kind": "dirichlet", "clients": 6, "samples_per_client": 60, "beta": 5.0}
     values |= {"data": {"name": "fashion-mnist-mini"}, "partition": partition, "learner": learner}
-    values["run"]["executor"] = "sequential"
     experiment = make_experiment(load_config(values))
     clients = list(range(6))
     wanted = trained(experiment, make_executor(experiment, CPU), clients, 2)
@@ -73,7 +72,6 @@ def test_batch_norm_sees_no_samples_that_were_added(
     monkeypatch.setattr(pseudo_labels, "_GRAIN", 1)
     values |= {"partition": {"kind": "dirichlet", "clients": 4, "min_size": 8}, "model": {"name": model}}
     values["learner"] = {"name": "fednoil", "frac": 0.4}
-    values["run"]["executor"] = "sequential"
     experiment = make_experiment(load_config(values))
     executor = stacked(experiment, 4)
     played = counted(executor, monkeypatch)
@@ -163,7 +161,7 @@ def test_portions_cover_every_step_of_every_client(counts: list[int], start: int
 
 def unequal_dividemix(values: dict[str, Any]) -> Experiment:
     """Four clients of different sizes that divide from the first epoch on."""
-    partition = {"kind": "dirichlet", "clients": 4, "samples_per_client": 60, "min_size": 16, "cap": True}
+    partition = {"kind": "dirichlet", "clients": 4, "samples_per_client": 60, "min_size": 16}
     values |= {"data": {"name": "fashion-mnist-mini"}, "partition": partition}
     values["learner"] = {"name": "dividemix", "warmup": 0}
     return make_experiment(load_config(values))

@@ -32,7 +32,7 @@ def deal(folder: Path) -> dict[str, str]:
     folder.mkdir(parents=True, exist_ok=True)
     parts = np.array_split(rng.permutation(len(dataset.train)), len(SITES))
     held_out = np.array_split(rng.permutation(len(dataset.test)), len(SITES))
-    noise = load_config({"noise": {"kind": "symmetric", "ratios": list(SITES.values()), "exact": True}}).noise
+    noise = load_config({"noise": {"kind": "symmetric", "ratios": list(SITES.values())}}).noise
     labels, _ = apply(dataset, tuple(parts), noise, Seed(0))
     for place, name in enumerate(SITES):
         np.savez(

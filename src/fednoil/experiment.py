@@ -213,7 +213,7 @@ def make_executor(experiment: Experiment, device: torch.device) -> Executor:
     held = setting.validation
     validation = None if held is None else clients_of(held.parts, held.given)
     test_images = torch.tensor(setting.dataset.test.images, device=device)
-    if device.type == "cuda" and config.run.executor == "auto":
+    if device.type == "cuda" and config.run.parallel:
         parallel = min(config.run.parallel, experiment.sampling.count(setting.num_clients))
         return CudaGraphs(lambda: make_bench(experiment, device), clients, test_images, parallel, validation)
     return Sequential(make_bench(experiment, device), clients, test_images, validation)

@@ -23,6 +23,13 @@ _MOVED = {  # keys of earlier versions
     "server.client_fraction": "sampling.fraction",
     "server.temperature": "sampling.temperature",
     "server.score_epsilon": "sampling.epsilon",
+    "server.trim": "server.bad",
+    "noise.pair_map": "noise.map",
+    "noise.matrix_map": "noise.map",
+    "noise.tau": "noise.low",
+    "partition.shards": "partition.classes",
+    "learner.ssl": "learner.lambda_u, and 0 is without pseudo-labels",
+    "run.executor": "run.parallel, and 0 is the sequential one",
 }
 
 

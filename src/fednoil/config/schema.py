@@ -36,19 +36,20 @@ class TrainConfig(Optimiser):
 
 
 class RunConfig(Section):
-    """How this run is carried out. The seed changes its results; precision and executor change them by rounding."""
+    """How this run is carried out. The seed changes its results; precision and parallel change them by rounding."""
 
     seed: int = Field(default=0, ge=0, description="of the split, the noise, the first weights and every draw")
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="auto: a GPU where there is one")
-    executor: Literal["auto", "sequential"] = Field(
-        default="auto", description="auto: all clients at once on a GPU; sequential: the reference, one after another"
-    )
     precision: Literal["auto", "float32", "tf32", "bfloat16"] = Field(
         default="auto",
         description="of convolutions and matrix products; auto: bfloat16 on a GPU, float32 on a CPU; tf32: float32 "
         "whose factors lose 13 bits, as a GPU multiplies them faster",
     )
-    parallel: int = Field(default=32, ge=1, description="clients that train at once on a GPU, at most")
+    parallel: int = Field(
+        default=32,
+        ge=0,
+        description="clients that train at once on a GPU, at most; 0: one after another, the reference",
+    )
     select: Literal["last", "best"] = Field(
         default="last", description="the round whose model is kept; best: by held-out given labels (data.validation)"
     )
@@ -71,8 +72,9 @@ class FederationConfig(Section):
         default=True, description="after the last round nodes audit their labels and report the share of wrong ones"
     )
     update_clip: float | None = Field(default=None, gt=0, description="largest length of an update that leaves a node")
-    update_epsilon: float | None = Field(default=None, gt=0, description="ε of the noise on each update; needs a clip")
-    update_delta: float = Field(default=1e-5, gt=0, lt=1, description="δ of the noise on each update")
+    update_epsilon: float | None = Field(
+        default=None, gt=0, description="ε of the noise on each update, with δ = 1e-5; needs a clip"
+    )
 
     @model_validator(mode="after")
     def _noise_needs_a_clip(self) -> FederationConfig:

@@ -47,9 +47,6 @@ class Optimiser(Section):
     lr: float = Field(default=0.05, gt=0, description="learning rate; 0.001 with adamw unless set")
     momentum: float = Field(default=0.5, ge=0, lt=1, description="sgd's")
     weight_decay: float = Field(default=1e-4, ge=0, description="0.01 with adamw unless set")
-    decay: Literal["all", "weights"] = Field(
-        default="all", description="which parameters decay; weights: all but biases and the scales of normalisations"
-    )
     lr_rounds: Literal["constant", "linear", "cosine", "exponential", "step"] = Field(
         default="constant",
         description="how the rate falls from round to round, to 1 % in the last; step: at 1/2 and 3/4 of the rounds",
@@ -101,15 +98,13 @@ class Optimiser(Section):
         return memory
 
     def shares(self, net: Network) -> Shares:
-        """The parameters' shares: by `decay`, and by the module's `parameter_groups` if it has any, a dictionary from
-        the beginning of parameters' names to their shares of `lr` and `weight_decay`."""
+        """The parameters' shares by the module's `parameter_groups` if it has any, a dictionary from the beginning of
+        parameters' names to their shares of `lr` and `weight_decay`."""
         names = list(net.trained)
         own: Mapping[str, Mapping[str, float]] = getattr(net.module, "parameter_groups", {})
         _check_groups(own, names)
         rates, decays = dict.fromkeys(names, 1.0), dict.fromkeys(names, 1.0)
-        for name, shape in net.trained.items():
-            if self.decay == "weights" and len(shape) < 2:
-                decays[name] = 0.0
+        for name in names:
             for prefix in sorted((p for p in own if name.startswith(p)), key=len):
                 rates[name] = own[prefix].get("lr", rates[name])
                 decays[name] = own[prefix].get("weight_decay", decays[name])

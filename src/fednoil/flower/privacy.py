@@ -19,6 +19,8 @@ from fednoil.config.schema import FederationConfig
 from fednoil.errors import UserError
 from fednoil.experiment import Experiment
 
+DELTA = 1e-5  # of the noise on each update
+
 
 def check_update_privacy(experiment: Experiment) -> None:
     """Refuse noise on tensors that can't bear it."""
@@ -37,10 +39,10 @@ def private_update(config: FederationConfig, message: Message, context: Context,
     """Call the train handler, with Flower's modifier around it where the configuration asks for noise."""
     if config.update_epsilon is None or config.update_clip is None:
         return handler(message, context)
-    epsilon, delta = config.update_epsilon, config.update_delta
-    std = noise_std(2 * config.update_clip, epsilon, delta)  # two updates of length at most C differ by at most 2C
-    sensitivity = std * epsilon / math.sqrt(2 * math.log(1.25 / delta))  # which Flower's formula takes back to std
-    return LocalDpMod(config.update_clip, sensitivity, epsilon, delta)(message, context, handler)
+    epsilon = config.update_epsilon
+    std = noise_std(2 * config.update_clip, epsilon, DELTA)  # two updates of length at most C differ by at most 2C
+    sensitivity = std * epsilon / math.sqrt(2 * math.log(1.25 / DELTA))  # which Flower's formula takes back to std
+    return LocalDpMod(config.update_clip, sensitivity, epsilon, DELTA)(message, context, handler)
 
 
 def noise_std(sensitivity: float, epsilon: float, delta: float) -> float:

@@ -2,8 +2,8 @@
 
 Every epoch each network's losses are modelled by two Gaussians; the *other* network takes the samples of the lower one
 as labelled and the rest as unlabelled, refines and guesses labels, and trains on mixtures of images (MixMatch). As
-published except: the paper's optimiser and batch of 32; λ_u = 25 everywhere (its authors' values by noise have presets
-of their own, `dividemix-tuned`); shifted views are filled by reflection, as all views here, not with zeros. In a
+published except: the paper's optimiser and batch of 32; λ_u = 25 everywhere, where its authors choose it by noise, and
+no penalty on sure predictions; shifted views are filled by reflection, as all views here, not with zeros. In a
 federation both networks are shared and averaged, warm-up and the ramp of λ_u follow the round, and the two are scored
 together. A client whose labelled set has under two samples trains that epoch by cross-entropy; without unlabelled
 samples it mixes the others.
@@ -12,7 +12,7 @@ samples it mixes the others.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -49,10 +49,7 @@ class DivideMixConfig(LearnerConfig):
     warmup: int = Field(default=10, ge=0, description="rounds of plain cross-entropy")
     lambda_u: float = Field(default=25.0, ge=0, description="weight of the unlabelled loss in the end")
     ramp: int = Field(default=16, ge=1, description="rounds after the warm-up until it is reached")
-    threshold: float = Field(default=0.5, gt=0, lt=1, description="least chance of a label to be clean")
-    sharpen: float = Field(default=0.5, gt=0, description="temperature T of guessed labels")
     mix: float = Field(default=4.0, gt=0, description="α of the Beta that mixes images")
-    entropy_penalty: bool = Field(default=False, description="penalise sure predictions in the warm-up (pair noise)")
 
 
 class DivideMix(Learner):
@@ -64,6 +61,9 @@ class DivideMix(Learner):
 
     Config = DivideMixConfig
     config: DivideMixConfig
+    threshold: ClassVar[float] = 0.5  # least chance of a label to be clean
+    sharpening: ClassVar[float] = 0.5  # temperature T of guessed labels
+    entropy_penalty: ClassVar[bool] = False  # on sure predictions in the warm-up; its authors have it for pair noise
     about = About(
         title="Two networks, co-divide by loss, MixMatch",
         paper="Li et al., ICLR 2020",
@@ -184,7 +184,7 @@ class DivideMix(Learner):
         each = samples.expand(*losses.shape[:-1], 1).flatten(0, -2)
         chance = self.clean_chances(losses.flatten(0, -2), each).view_as(losses)
         inside = torch.arange(losses.shape[-1], device=losses.device) < samples
-        chosen = (chance > self.config.threshold) & inside
+        chosen = (chance > self.threshold) & inside
         state["chance"].copy_(chance)
         state["drawn"].add_(chosen[..., 1, :])
         state["counts"].copy_(chosen.sum(-1))
@@ -255,17 +255,17 @@ class DivideMix(Learner):
         if form == "plain":
             logits = net(batch["first/images"])
             loss = F.cross_entropy(logits, batch["labels"])
-            return loss + negative_entropy(logits) if self.config.entropy_penalty else loss
+            return loss + negative_entropy(logits) if self.entropy_penalty else loss
         other.eval()
         images = [batch["first/images"], batch["second/images"]]
         guessed = [batch["u_first/images"], batch["u_second/images"]] if form == "mix" else []
         with torch.no_grad():
             probs = [torch.softmax(logits, 1) for logits in net.each(*images, *guessed)]
             own = torch.stack(probs[:2]).mean(0)
-            targets = [refine(own, batch["labels"], batch["chance"], self.config.sharpen)] * 2
+            targets = [refine(own, batch["labels"], batch["chance"], self.sharpening)] * 2
             if guessed:
                 probs = probs[2:] + [torch.softmax(logits, 1) for logits in other.each(*guessed)]
-                targets += [sharpen(torch.stack(probs).mean(0), self.config.sharpen)] * 2
+                targets += [sharpen(torch.stack(probs).mean(0), self.sharpening)] * 2
                 images += guessed
         inputs, wanted, share = joined(images).float(), torch.cat(targets), batch["share"]
         inputs, wanted = (mixed(t, share, batch["partner"]) for t in (inputs, wanted))

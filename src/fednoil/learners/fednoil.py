@@ -25,10 +25,7 @@ from fednoil.tensors import Tensors
 
 class FedNoilConfig(TwoSetsConfig):
     name: Literal["fednoil"] = "fednoil"
-    ssl: bool = Field(default=True, description="train on pseudo-labels of D^u")
     local_sampling: Literal["confidence", "uniform"] = Field(default="confidence", description="how D^x is drawn")
-    ra_prob: float = Field(default=0.5, ge=0, le=1, description="chance of each RandAugment operation")
-    ra_ops: int = Field(default=2, ge=0, description="RandAugment operations of a strong view")
 
     def lost_class_advice(self) -> str:
         return "--set learner.name=fednoil-plus --set learner.draw=class may help"
@@ -45,14 +42,6 @@ class FedNoil(TwoSets):
         sends="model",
         cost="about 1 an epoch, and 3 passes over the data a round",
     )
-
-    @property
-    def rand_augment(self) -> tuple[int, float]:
-        return self.config.ra_ops, self.config.ra_prob
-
-    @property
-    def uses_unlabelled(self) -> bool:
-        return self.config.ssl and super().uses_unlabelled
 
     def weights(self, state: Tensors) -> Tensor:
         weight = super().weights(state)

@@ -15,10 +15,10 @@ outgrows the cross-entropy with its flat target. Training may diverge once the t
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -31,25 +31,15 @@ from fednoil.tensors import Tensors
 
 class JosrcConfig(LearnerConfig):
     name: Literal["josrc"] = "josrc"
-    smoothing: float | None = Field(default=None, ge=0, lt=1, description="ε; none: 0.5 up to 10 classes, else 0.6")
-    threshold: float = Field(default=0.75, gt=0, le=1, description="τ at the end of the warm-up")
-    threshold_max: float = Field(default=0.95, gt=0, le=1, description="τ in the last round")
     warmup: int = Field(default=10, ge=0, description="rounds W of the warm-up")
     alpha: float = Field(default=0.5, ge=0, le=1, description="weight of the consistency between views")
-    ema: float = Field(default=0.99, ge=0, le=1, description="how much of the teacher stays in a step")
-
-    @model_validator(mode="after")
-    def _rising(self) -> JosrcConfig:
-        if self.threshold_max < self.threshold:
-            raise ValueError(
-                f"learner.threshold_max = {self.threshold_max} must not be below learner.threshold = {self.threshold}"
-            )
-        return self
 
 
 class Josrc(Learner):
     Config = JosrcConfig
     config: JosrcConfig
+    thresholds: ClassVar[tuple[float, float]] = (0.75, 0.95)  # τ at the end of the warm-up and in the last round
+    ema: ClassVar[float] = 0.99  # how much of the teacher stays in a step
     about = About(
         title="Clean by JS divergence, two views, mean teacher",
         paper="Yao et al., CVPR 2021",
@@ -64,16 +54,15 @@ class Josrc(Learner):
 
     @property
     def smoothing(self) -> float:
-        given = self.config.smoothing
-        return given if given is not None else (0.5 if self.task.num_classes <= 10 else 0.6)
+        """ε of the smoothed labels."""
+        return 0.5 if self.task.num_classes <= 10 else 0.6
 
     def threshold(self, round_idx: int) -> float:
         """τ_c of a round: rising from 0 to τ in the warm-up, then on to τ_max in the last round."""
-        e, warmup, config = round_idx - 1, self.config.warmup, self.config
+        e, warmup, (first, last) = round_idx - 1, self.config.warmup, self.thresholds
         if e < warmup:
-            return config.threshold * e / warmup
-        rest = max(1, self.task.rounds - warmup)
-        return config.threshold + (config.threshold_max - config.threshold) * (e - warmup) / rest
+            return first * e / warmup
+        return first + (last - first) * (e - warmup) / max(1, self.task.rounds - warmup)
 
     def in_warmup(self, turn: Turn) -> bool:
         return turn.round_idx - 1 < self.config.warmup
@@ -123,7 +112,7 @@ class Josrc(Learner):
                     state[f"held/{part}"].copy_(tensor)
 
     def after(self, nets: Nets, batch: Tensors, state: Tensors, kind: str) -> None:
-        model, teacher, keeps = nets["model"].params, nets["teacher"].params, self.config.ema
+        model, teacher, keeps = nets["model"].params, nets["teacher"].params, self.ema
         if kind == "warmup":
             for name in self._trained(nets):
                 for part, tensor in _moving(nets, name).items():

@@ -8,7 +8,7 @@ scored together. The right `forget` is the noise ratio, which a client doesn't k
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -33,7 +33,6 @@ class CoteachingConfig(_SmallLossConfig):
 
 class JocorConfig(_SmallLossConfig):
     name: Literal["jocor"] = "jocor"
-    agreement: float = Field(default=0.1, ge=0, le=1, description="weight λ of the networks' agreement")
 
 
 def forget_rate(round_idx: int, forget: float, ramp: int) -> float:
@@ -94,7 +93,7 @@ class Coteaching(_TwoNetworks):
 
 class Jocor(_TwoNetworks):
     Config = JocorConfig
-    config: JocorConfig  # pyright: ignore[reportIncompatibleVariableOverride]
+    agreement: ClassVar[float] = 0.1  # weight λ of the networks' agreement
     about = About(
         title="Two networks agree on small-loss samples",
         paper="Wei et al., CVPR 2020",
@@ -105,7 +104,7 @@ class Jocor(_TwoNetworks):
 
     def step(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> Tensor:
         images, labels = batch["images"], batch["labels"]
-        losses = joint_loss(nets["a"](images), nets["b"](images), labels, self.config.agreement)
+        losses = joint_loss(nets["a"](images), nets["b"](images), labels, self.agreement)
         return (losses * smallest(losses, state["count"])).sum() / state["count"]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
@@ -32,11 +32,11 @@ class KindConfig(Section):
     kind: str = Field(default="auto", description="which label becomes which")
 
 
-class ExactConfig(KindConfig):
-    """The keys of a kind that first picks the labels to be replaced."""
+class MapConfig(KindConfig):
+    """The keys of a kind whose wrong labels follow a map of classes."""
 
-    exact: bool = Field(
-        default=False, description="replace floor(level · n + ½) of a client's labels instead of drawing for each one"
+    map: Literal["per_client", "per_group", "shared"] = Field(
+        default="per_client", description="who shares a map of true to wrong classes"
     )
 
 
@@ -154,11 +154,6 @@ def drawn(chances: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return (edges > rng.random((len(chances), 1)) * edges[:, -1:]).argmax(1)
 
 
-def picked(size: int, level: float, exact: bool, rng: np.random.Generator) -> np.ndarray:
-    """Which of `size` labels are to be replaced, each with chance `level`, or exactly floor(level · size + ½) of them:
-    bool [size]."""
-    if not exact:
-        return rng.random(size) < level
-    chosen = np.zeros(size, dtype=bool)
-    chosen[rng.choice(size, int(np.floor(level * size + 0.5)), replace=False)] = True
-    return chosen
+def picked(size: int, level: float, rng: np.random.Generator) -> np.ndarray:
+    """Which of `size` labels are to be replaced, each with chance `level`: bool [size]."""
+    return rng.random(size) < level

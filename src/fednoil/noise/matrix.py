@@ -7,18 +7,15 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from fednoil.noise.base import ExactConfig, NoiseKind, NoisyClient, Population, drawn, per_map, picked
+from fednoil.noise.base import MapConfig, NoiseKind, NoisyClient, Population, drawn, per_map, picked
 from fednoil.seeds import Seed
 
 
-class MatrixConfig(ExactConfig):
+class MatrixConfig(MapConfig):
     kind: Literal["matrix"] = "matrix"
     # Outside this range nothing changes that one could see.
     kappa: float = Field(
         default=1.0, ge=1e-3, le=1e6, description="κ: large is symmetric noise, small one wrong class for each class"
-    )
-    matrix_map: Literal["per_client", "per_group", "shared"] = Field(
-        default="per_client", description="who shares a matrix of wrong classes"
     )
 
 
@@ -29,7 +26,7 @@ class Matrix(NoiseKind):
 
     def __init__(self, config: MatrixConfig, population: Population, seed: Seed) -> None:
         super().__init__(config, population, seed)
-        maps, self._own = per_map(config.matrix_map, population)
+        maps, self._own = per_map(config.map, population)
         rng, classes = seed.child("matrices").numpy(), population.num_classes
         others = rng.dirichlet(np.full(classes - 1, config.kappa), (maps, classes))
         self._wrong = np.zeros((maps, classes, classes))
@@ -40,7 +37,7 @@ class Matrix(NoiseKind):
         return self._wrong[self._own[client.number]]
 
     def labels(self, client: NoisyClient, rng: np.random.Generator) -> np.ndarray:
-        replaced = picked(len(client.labels), client.level, self.config.exact, rng)
+        replaced = picked(len(client.labels), client.level, rng)
         return np.where(replaced, drawn(self.wrong(client)[client.labels], rng), client.labels)
 
     def matrix(self, client: NoisyClient) -> np.ndarray:

@@ -14,18 +14,18 @@ from fednoil.seeds import Seed
 
 class ShardsConfig(PartitionConfig):
     kind: Literal["shards"] = "shards"
-    shards: int = Field(default=2, ge=1, description="shards of a client, and so about the most classes it can have")
+    classes: int = Field(default=2, ge=1, description="shards of a client, and so about the most classes it can have")
 
 
 class Shards(Partition):
     Config = ShardsConfig
 
     def deal(self, labels: np.ndarray, num_classes: int, seed: Seed) -> list[np.ndarray]:
-        clients, each = self.config.clients, self.config.shards
+        clients, each = self.config.clients, self.config.classes
         total = pool_size(len(labels), self.config)
         if clients * each > total:
             raise UserError(
-                f"partition.shards = {each} needs {clients * each} samples for partition.clients = {clients} "
+                f"partition.classes = {each} needs {clients * each} samples for partition.clients = {clients} "
                 f"but {total} are dealt: use at most {total // clients}"
             )
         order = np.concatenate(balanced_pool(labels, num_classes, total, seed))

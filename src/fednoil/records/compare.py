@@ -51,11 +51,11 @@ def setting_words(values: dict[str, Any]) -> tuple[str, str, str]:
         return name, f"clients of {Path(str(noise.get('manifest', ''))).name}", ""
     kind, levels = noise.get("kind", "none"), noise.get("levels", "groups")
     if levels != "groups":
-        numbers = (f" {key}={value:g}" for key, value in noise.items() if key in ("rho", "tau", "low", "high"))
+        numbers = (f" {key}={value:g}" for key, value in noise.items() if key in ("rho", "low", "high"))
         kind += f"-{levels}{''.join(numbers)}"
     elif ratios := noise.get("ratios"):
         kind += f"-{min(ratios):g}" + (f"..{max(ratios):g}" if min(ratios) < max(ratios) else "")
-    shared = noise.get("pair_map", noise.get("matrix_map", "per_client"))
+    shared = noise.get("map", "per_client")
     kind += f"-{shared}" if shared != "per_client" else ""
     return name, str(values.get("partition", {}).get("kind", "iid")), kind
 

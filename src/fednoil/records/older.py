@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,11 @@ _TWO_SETS: Values = {
 }
 _GONE: dict[tuple[str, str], Values] = {
     ("server", ""): {"step": 1.0, "statistics": "average"},
-    ("server", "cfl"): {"linkage": "single", "gamma": None},
+    ("server", "apfl"): {"adaptive": True},
+    ("server", "cfl"): {"linkage": "single", "gamma": None, "least": 3},
+    ("server", "krum"): {"f": None},
+    ("server", "multikrum"): {"f": None, "keep": None},
+    ("server", "rfa"): {"iterations": 4, "nu": 1e-5, "tolerance": 1e-6},
     ("schedule", ""): {"warmup_rounds": 0, "warmup_epochs": 1},
     ("train", ""): {
         "lr_turn": "constant",
@@ -36,8 +41,25 @@ _GONE: dict[tuple[str, str], Values] = {
         "nesterov": False,
         "clip": None,
         "lr_rounds_end": 0.01,
+        "decay": "all",
     },
-    ("learner", "fednoil"): {**_TWO_SETS, "explore": 0.2, "aside": 0.0, "draw": "client", "ssl_start": 1},
+    ("federation", ""): {"update_delta": 1e-5},
+    ("partition", "dirichlet"): {"cap": False},
+    ("noise", "symmetric"): {"exact": False, "true_class": False},
+    ("noise", "pair"): {"exact": False},
+    ("noise", "matrix"): {"exact": False},
+    ("learner", "dividemix"): {"threshold": 0.5, "sharpen": 0.5, "entropy_penalty": False},
+    ("learner", "josrc"): {"smoothing": None, "threshold": 0.75, "threshold_max": 0.95, "ema": 0.99},
+    ("learner", "jocor"): {"agreement": 0.1},
+    ("learner", "fednoil"): {
+        **_TWO_SETS,
+        "explore": 0.2,
+        "aside": 0.0,
+        "draw": "client",
+        "ssl_start": 1,
+        "ra_prob": 0.5,
+        "ra_ops": 2,
+    },
     ("learner", "fednoil-plus"): {
         **_TWO_SETS,
         "explore": 0.0,
@@ -50,6 +72,15 @@ _GONE: dict[tuple[str, str], Values] = {
         "ra_ops": 2,
     },
 }
+# Keys that have another name, by section and by what it names.
+_RENAMED: dict[tuple[str, str], dict[str, str]] = {
+    ("noise", "pair"): {"pair_map": "map"},
+    ("noise", "matrix"): {"matrix_map": "map"},
+    ("noise", "two-level"): {"tau": "low"},
+    ("partition", "shards"): {"shards": "classes"},
+    ("server", "trimmed_mean"): {"trim": "bad"},
+}
+_OF_ANY = {"noise": ("exact", "pair_map"), "partition": ("cap",)}  # once recorded beside every kind
 _RATIOS = {  # what `noise.mode` meant
     ("symmetric", "high"): [0.5, 0.6, 0.7, 0.8],
     ("symmetric", "low"): [0.3, 0.4, 0.5, 0.6],
@@ -70,17 +101,28 @@ def in_todays_keys(recorded: Values) -> Values:
     for section, keys in _gone(values).items():
         for key in keys:
             values[section].pop(key, None)
+    for section, keys in _in_force(values, _RENAMED).items():
+        for old, new in keys.items():
+            if old in values[section]:
+                values[section][new] = values[section].pop(old)
     _apart(values)
+    _one_key_for_two(values)
     noise = values.get("noise", {})
     mode = noise.pop("mode", "high")
     if (noise.get("kind"), mode) in _RATIOS and not noise.get("ratios"):
         noise["ratios"] = _RATIOS[noise["kind"], mode]
-    partition = values.get("partition", {})
-    if partition.get("kind") == "dirichlet":
-        partition.setdefault("cap", True)  # before there was the key there was the cap
     for section in AXES.keys() & values.keys():
         _drop_keys_of_others(section, values[section])
     return values
+
+
+def _one_key_for_two(values: Values) -> None:
+    """What one key says today and two said before."""
+    learner, run = values.get("learner", {}), values.get("run", {})
+    if learner.get("name") == "fednoil" and not learner.pop("ssl", True):
+        learner["lambda_u"] = 0.0
+    if run.pop("executor", "auto") == "sequential":
+        run["parallel"] = 0
 
 
 def lost_settings(recorded: Values) -> Values:
@@ -89,6 +131,9 @@ def lost_settings(recorded: Values) -> Values:
         section: {key: recorded[section][key] for key, rest in keys.items() if recorded[section].get(key, rest) != rest}
         for section, keys in _gone(recorded).items()
     }
+    partition = recorded.get("partition", {})
+    if partition.get("kind") == "dirichlet" and "cap" not in partition and _has_sampling_of_server(recorded):
+        found["partition"] = {"cap": True}  # before there was the key there was the cap
     return {section: keys for section, keys in found.items() if keys}
 
 
@@ -105,15 +150,27 @@ def read_current(path: Path) -> Values:
 
 def is_older(recorded: Values) -> bool:
     """Whether an earlier version has recorded this configuration."""
-    gone = any(not keys.keys().isdisjoint(recorded[section]) for section, keys in _gone(recorded).items())
-    return gone or "mode" in recorded.get("noise", {}) or not _SAMPLING.keys().isdisjoint(recorded.get("server", {}))
+    found = (_gone(recorded), _in_force(recorded, _RENAMED), {"run": ["executor"], "noise": ["mode"]})
+    old = any(not set(keys).isdisjoint(recorded.get(section, {})) for part in found for section, keys in part.items())
+    learner = recorded.get("learner", {})
+    return old or _has_sampling_of_server(recorded) or (learner.get("name") == "fednoil" and "ssl" in learner)
+
+
+def _has_sampling_of_server(recorded: Values) -> bool:
+    return not _SAMPLING.keys().isdisjoint(recorded.get("server", {}))
 
 
 def _gone(recorded: Values) -> dict[str, Values]:
     """The keys of each section that are gone, and the value at which each did nothing."""
+    return _in_force(recorded, _GONE)
+
+
+def _in_force(recorded: Values, table: Mapping[tuple[str, str], Mapping[str, Any]]) -> dict[str, Values]:
+    """The rows of a table for what the sections of a configuration name, by section."""
     found: dict[str, Values] = {}
-    for (section, name), keys in _GONE.items():
-        if section in recorded and name in ("", recorded[section].get("name")):
+    for (section, name), keys in table.items():
+        names = {"", *(recorded.get(section, {}).get(key) for key in ("name", "kind", "levels"))}
+        if section in recorded and name in names:
             found[section] = {**found.get(section, {}), **keys}
     return found
 
@@ -122,8 +179,8 @@ def _drop_keys_of_others(section: str, keys: Values) -> None:
     """Leave out what today only another choice has, and what had no meaning beside this one."""
     if own_code({section: keys}):  # the user's own class, which is not imported to show a run
         return
-    known = section_model(section, keys).model_fields
-    for key in [key for key in keys if key not in known and owners(section, key)]:
+    known, once = section_model(section, keys).model_fields, _OF_ANY.get(section, ())
+    for key in [key for key in keys if key not in known and (key in once or owners(section, key))]:
         del keys[key]
 
 

@@ -29,7 +29,6 @@ from fednoil.tensors import Tensors
 class ApflConfig(ServerConfig):
     name: Literal["apfl"] = "apfl"
     alpha: float = Field(default=0.5, ge=0, le=1, description="share of the personal model at the start")
-    adaptive: bool = Field(default=True, description="let α move")
 
 
 class _Recorded:
@@ -99,7 +98,7 @@ class Personal(Wrapped):
         found = []
         for place, phase in enumerate(phases):
             slope = torch.zeros(phase.steps, device=trainee.client.index.device)
-            if place == 0 and epochs.start == 0 and self.apfl.adaptive:
+            if place == 0 and epochs.start == 0:
                 slope[0] = self._slope(trainee.nets, trainee.client, phase, trainee.state)
             trains = (*phase.trains, *(_own(name) for name in phase.trains))
             found.append(replace(phase, tensors={**phase.tensors, "apfl/slope": slope}, trains=trains))

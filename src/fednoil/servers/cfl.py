@@ -22,13 +22,14 @@ from fednoil.plugins import About
 from fednoil.servers.base import Scored, Server, ServerConfig, ServerState, Update
 from fednoil.tensors import Tensors
 
+_LEAST = 3  # members that must have trained before a cluster is split
+
 
 class CflConfig(ServerConfig):
     name: Literal["cfl"] = "cfl"
     eps1: float = Field(default=0.4, ge=0, description="split only where the mean update is shorter")
     eps2: float = Field(default=1.6, ge=0, description="and the longest single one is longer")
     first_split: int = Field(default=20, ge=0, description="no split up to this round")
-    least: int = Field(default=3, ge=2, description="members that must have trained")
 
 
 def bipartition(similarity: Tensor) -> tuple[list[int], list[int]]:
@@ -114,7 +115,7 @@ class Cfl(Server):
         return ServerState(tensors, {"clusters": clusters, "splits": splits, "norms": norms})
 
     def must_split(self, trained: int, mean: float, longest: float) -> bool:
-        return trained >= self.config.least and mean < self.config.eps1 and longest > self.config.eps2
+        return trained >= _LEAST and mean < self.config.eps1 and longest > self.config.eps2
 
     def _split(
         self, members: list[int], trained: list[int], last: Mapping[int, Tensor]

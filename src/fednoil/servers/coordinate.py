@@ -25,7 +25,9 @@ class MedianConfig(ServerConfig):
 
 class TrimmedMeanConfig(ServerConfig):
     name: Literal["trimmed_mean"] = "trimmed_mean"
-    trim: float = Field(default=0.2, ge=0, lt=0.5, description="share cut off at each end of every coordinate")
+    bad: float = Field(
+        default=0.2, ge=0, lt=0.5, description="share of the updates that may be bad: as many are cut off at each end"
+    )
 
 
 def median(values: Tensor) -> Tensor:
@@ -82,4 +84,4 @@ class TrimmedMean(_CoordinateWise):
     )
 
     def middle(self, values: Tensor) -> Tensor:
-        return trimmed_mean(values, self.config.trim)
+        return trimmed_mean(values, self.config.bad)

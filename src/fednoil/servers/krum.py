@@ -2,7 +2,8 @@
 
 The score of client i is the sum of squared distances to its n − f − 2 nearest others, over the trainable parameters of
 all networks together, so that two networks of one client stay together. The winner's whole state is used, BatchNorm
-statistics included. The FedNoiL paper gives no f; we take 30 % of the updates that arrive, limited by 2f + 2 < n.
+statistics included. The FedNoiL paper gives no f; we take 30 % of the updates that arrive (`bad`), limited by
+2f + 2 < n. Multi-Krum averages the best n − f − 2.
 """
 
 from __future__ import annotations
@@ -18,11 +19,9 @@ from fednoil.plugins import About
 from fednoil.servers.base import Server, ServerConfig, Update
 from fednoil.tensors import Tensors, weighted_mean
 
-_SHARE = 0.3
-
 
 class _FaultyConfig(ServerConfig):
-    f: int | None = Field(default=None, ge=0, description="bad updates expected; none: 30 % of those that arrive")
+    bad: float = Field(default=0.3, ge=0, lt=0.5, description="share of the updates that may be bad")
 
 
 class KrumConfig(_FaultyConfig):
@@ -31,13 +30,11 @@ class KrumConfig(_FaultyConfig):
 
 class MultiKrumConfig(_FaultyConfig):
     name: Literal["multikrum"] = "multikrum"
-    keep: int | None = Field(default=None, ge=1, description="updates that are averaged; none: n − f − 2")
 
 
-def tolerated(f: int | None, count: int) -> int:
-    """f for `count` updates: as configured or 30 %, but so that 2f + 2 < count."""
-    wanted = int(_SHARE * count) if f is None else f
-    return max(0, min(wanted, (count - 3) // 2))
+def tolerated(bad: float, count: int) -> int:
+    """f for `count` updates: the share `bad` of them, but so that 2f + 2 < count."""
+    return max(0, min(int(bad * count + 1e-9), (count - 3) // 2))
 
 
 def krum_scores(vectors: Tensor, f: int) -> Tensor:
@@ -68,7 +65,7 @@ class Krum(Server):
         return torch.argsort(scores, stable=True).tolist()
 
     def faults(self, count: int) -> int:
-        return tolerated(self.config.f, count)
+        return tolerated(self.config.bad, count)
 
     def combine(self, updates: Sequence[Update]) -> Tensors:
         return updates[self.ranked(updates)[0]].tensors
@@ -76,7 +73,6 @@ class Krum(Server):
 
 class MultiKrum(Krum):
     Config = MultiKrumConfig
-    config: MultiKrumConfig
     about = About(
         title="The mean of the updates closest to their neighbours",
         paper="Blanchard et al., NeurIPS 2017",
@@ -87,6 +83,5 @@ class MultiKrum(Krum):
 
     def combine(self, updates: Sequence[Update]) -> Tensors:
         count = len(updates)
-        keep = self.config.keep or count - self.faults(count) - 2
-        best = sorted(self.ranked(updates)[: min(count, max(1, keep))])
+        best = sorted(self.ranked(updates)[: max(1, count - self.faults(count) - 2)])
         return weighted_mean([updates[i].tensors for i in best], [1.0] * len(best))

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from fednoil.plugins import About
@@ -16,9 +15,6 @@ from fednoil.tensors import Tensors, weighted_mean
 
 class RfaConfig(ServerConfig):
     name: Literal["rfa"] = "rfa"
-    iterations: int = Field(default=4, ge=1, description="steps of the algorithm, at most")
-    nu: float = Field(default=1e-5, gt=0, description="least distance, so that no weight is infinite")
-    tolerance: float = Field(default=1e-6, ge=0, description="stop when the objective changes by less, relatively")
 
 
 def weiszfeld(vectors: Tensor, alpha: Tensor, iterations: int, nu: float, tolerance: float) -> tuple[Tensor, Tensor]:
@@ -39,7 +35,9 @@ def weiszfeld(vectors: Tensor, alpha: Tensor, iterations: int, nu: float, tolera
 
 class Rfa(Server):
     Config = RfaConfig
-    config: RfaConfig
+    iterations: ClassVar[int] = 4  # steps of the algorithm, at most
+    nu: ClassVar[float] = 1e-5  # least distance, so that no weight is infinite
+    tolerance: ClassVar[float] = 1e-6  # stop when the objective changes by less, relatively
     about = About(
         title="Geometric median",
         paper="Pillutla et al., 2019",
@@ -51,6 +49,5 @@ class Rfa(Server):
     def combine(self, updates: Sequence[Update]) -> Tensors:
         vectors = torch.stack([self.flat(u.tensors) for u in updates])
         alpha = torch.tensor([u.numbers["samples"] for u in updates], device=vectors.device)
-        config = self.config
-        _, weights = weiszfeld(vectors, alpha, config.iterations, config.nu, config.tolerance)
+        _, weights = weiszfeld(vectors, alpha, self.iterations, self.nu, self.tolerance)
         return weighted_mean([u.tensors for u in updates], weights.tolist())

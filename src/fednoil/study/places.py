@@ -151,8 +151,8 @@ def _noise_name(noise: Values) -> str | None:
     if noise["kind"] == "none":
         return "clean"
     name = next((n for n, r in RATIOS.items() if n.startswith(noise["kind"]) and r == noise.get("ratios")), None)
-    if name is not None and noise["kind"] == "pair" and noise["pair_map"] != "per_client":
-        name += f"-{noise['pair_map']}"
+    if name is not None and noise["kind"] == "pair" and noise["map"] != "per_client":
+        name += f"-{noise['map']}"
     return name if name in NOISES else None
 
 

@@ -57,7 +57,7 @@ RATIOS: dict[str, list[float]] = {
 NOISES: dict[str, Values] = {
     **{name: {"noise": {"kind": name.split("-")[0], "ratios": ratios}} for name, ratios in RATIOS.items()},
     **{
-        f"{name}-shared": {"noise": {"kind": "pair", "ratios": RATIOS[name], "pair_map": "shared"}}
+        f"{name}-shared": {"noise": {"kind": "pair", "ratios": RATIOS[name], "map": "shared"}}
         for name in ("pair-high", "pair-low")
     },
     "clean": {"noise": {"kind": "none"}},
@@ -116,7 +116,7 @@ METHODS: dict[str, Values] = {
     "fednoil-plus": _fednoil(_LOGARITHM, server={"average": 0.95}, learner={"name": "fednoil-plus"}),
     "fednoil-uniform-clients": _fednoil(_LOGARITHM, sampling="uniform"),
     "fednoil-uniform-local": _fednoil(_LOGARITHM, learner={"local_sampling": "uniform"}),
-    "fednoil-no-ssl": _fednoil(_LOGARITHM, learner={"ssl": False}),
+    "fednoil-no-ssl": _fednoil(_LOGARITHM, learner={"lambda_u": 0.0}),
 }
 
 # The other reading of the labelled subset's size: as many samples as a client has clean labels (experiments/readings).

@@ -1,0 +1,101 @@
+"""Configurations that earlier versions recorded: shown in today's keys, never resumed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fednoil.config import load_config
+from fednoil.errors import UserError
+from fednoil.records.older import in_todays_keys, lost_settings, read_current
+from fednoil.study import preset, preset_names
+
+
+@pytest.mark.parametrize(
+    ("old", "now"),
+    [
+        (
+            {"noise": {"kind": "pair", "ratios": [0.3], "pair_map": "shared"}},
+            {"noise": {"kind": "pair", "ratios": [0.3], "map": "shared"}},
+        ),
+        ({"noise": {"kind": "matrix", "matrix_map": "per_group"}}, {"noise": {"kind": "matrix", "map": "per_group"}}),
+        (
+            {"noise": {"kind": "symmetric", "levels": "two-level", "tau": 0.2}},
+            {"noise": {"kind": "symmetric", "levels": "two-level", "low": 0.2}},
+        ),
+        ({"partition": {"kind": "shards", "shards": 5}}, {"partition": {"kind": "shards", "classes": 5}}),
+        ({"server": {"name": "trimmed_mean", "trim": 0.1}}, {"server": {"name": "trimmed_mean", "bad": 0.1}}),
+        (
+            {"learner": {"name": "fednoil", "ssl": False, "lambda_u": 1.0}},
+            {"learner": {"name": "fednoil", "lambda_u": 0.0}},
+        ),
+        (
+            {"learner": {"name": "fednoil", "ssl": True, "lambda_u": 1.0}},
+            {"learner": {"name": "fednoil", "lambda_u": 1.0}},
+        ),
+        ({"run": {"executor": "sequential", "parallel": 32}}, {"run": {"parallel": 0}}),
+        ({"run": {"executor": "auto", "parallel": 32}}, {"run": {"parallel": 32}}),
+        ({"noise": {"kind": "none", "exact": True, "pair_map": "shared"}}, {"noise": {"kind": "none"}}),
+    ],
+)
+def test_keys_with_another_name(old: dict[str, Any], now: dict[str, Any]) -> None:
+    assert in_todays_keys(old) == now
+    assert load_config(now)
+    assert lost_settings(old) == {}
+
+
+@pytest.mark.parametrize(
+    ("section", "name", "at_rest", "lost"),
+    [
+        ("server", "apfl", {"adaptive": True}, {"adaptive": False}),
+        ("server", "krum", {}, {"f": 2}),
+        ("server", "multikrum", {}, {"keep": 2}),
+        ("server", "rfa", {"iterations": 4, "nu": 1e-5, "tolerance": 1e-6}, {"iterations": 8}),
+        ("server", "cfl", {"least": 3}, {"least": 2}),
+        ("learner", "josrc", {"threshold": 0.75, "threshold_max": 0.95, "ema": 0.99}, {"smoothing": 0.6}),
+        ("learner", "dividemix", {"threshold": 0.5, "sharpen": 0.5, "entropy_penalty": False}, {"threshold": 0.6}),
+        ("learner", "jocor", {"agreement": 0.1}, {"agreement": 0.9}),
+        ("learner", "fednoil", {"ra_prob": 0.5, "ra_ops": 2}, {"ra_ops": 3}),
+        ("noise", "symmetric", {"exact": False, "true_class": False}, {"true_class": True}),
+        ("noise", "pair", {"exact": False}, {"exact": True}),
+        ("partition", "dirichlet", {"cap": False}, {"cap": True}),
+    ],
+)
+def test_what_no_run_can_have_again(section: str, name: str, at_rest: dict[str, Any], lost: dict[str, Any]) -> None:
+    """A key that is gone is left out; a report still shows it where it did something."""
+    named = {"kind" if section in ("noise", "partition") else "name": name}
+    named |= {"ratios": [0.3]} if section == "noise" else {}
+    assert in_todays_keys({section: {**named, **at_rest, **lost}}) == {section: named}
+    assert lost_settings({section: {**named, **at_rest}}) == {}
+    assert lost_settings({section: {**named, **at_rest, **lost}}) == {section: lost}
+
+
+def test_before_there_was_a_key_for_it_dirichlet_splits_had_a_cap() -> None:
+    old = {"partition": {"kind": "dirichlet"}, "server": {"name": "fedavg", "client_fraction": 0.3}}
+    assert lost_settings(old) == {"partition": {"cap": True}}
+    assert lost_settings({**old, "server": {"name": "fedavg"}}) == {}
+
+
+@pytest.mark.parametrize("name", preset_names()[::25])
+def test_todays_configurations_stay_as_they_are(name: str) -> None:
+    values = load_config(preset(name)).model_dump(mode="json")
+    assert in_todays_keys(values) == values
+    assert lost_settings(values) == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[noise]\nkind = "pair"\npair_map = "shared"',
+        '[server]\nname = "rfa"\nnu = 1e-5',
+        '[learner]\nname = "fednoil"\nssl = true',
+        '[run]\nexecutor = "auto"',
+        '[server]\nname = "fedavg"\nclient_fraction = 0.3',
+    ],
+)
+def test_a_run_of_an_earlier_version_is_not_resumed(tmp_path: Path, text: str) -> None:
+    (tmp_path / "config.toml").write_text(text)
+    with pytest.raises(UserError, match=r"is a run of an earlier version: .*can't resume it; start over with --force"):
+        read_current(tmp_path / "config.toml")
