@@ -97,7 +97,7 @@ def test_a_run_in_a_folder_is_the_commands(reference: Path, toml: Path) -> None:
     assert results(Path("kept")) == results(reference)
     assert run.path == Path("kept")
     assert fednoil("run", toml, "--out", "kept")[0] == 2
-    with pytest.raises(package.UserError, match=re.escape("kept exists already: add resume=True to continue it or ")):
+    with pytest.raises(package.UserError, match=re.escape("kept already exists: add resume=True to continue it or ")):
         package.run(toml, out="kept")
     assert package.run(out="kept", resume=True).accuracy == run.accuracy
     assert package.run(toml, out="kept", force=True).accuracy == run.accuracy
@@ -113,7 +113,7 @@ def test_a_run_in_memory_can_be_saved(reference: Path, toml: Path) -> None:
     assert (again.accuracy, again.config, again.finished) == (run.accuracy, run.config, True)
     assert again.history["test_accuracy"] == run.history["test_accuracy"]
     assert again.audit().table == run.audit().table
-    with pytest.raises(package.UserError, match="saved exists already"):
+    with pytest.raises(package.UserError, match="saved already exists"):
         run.save("saved")
     assert run.save("saved", force=True).accuracy == run.accuracy
     status, out, err = fednoil("compare", "saved", reference)

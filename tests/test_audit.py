@@ -136,7 +136,7 @@ def test_a_budget_leaves_the_folder_of_the_audit_alone(trained: Path, tmp_path: 
     shutil.copytree(trained / "run", tmp_path / "run")
     assert fednoil("audit", tmp_path / "run", "--budget", "100")[0] == 0
     assert (tmp_path / "run" / "budget" / "budget.csv").is_file()
-    assert "budget.csv exists already; add --force" in refused("audit", tmp_path / "run", "--budget", "100")
+    assert "budget.csv already exists; add --force" in refused("audit", tmp_path / "run", "--budget", "100")
     status, told, _ = fednoil("audit", tmp_path / "run", "--budget", "100", "--force", "--json")
     assert status == 0
     assert [row["order"] for row in json.loads(told)] == ["none", "suspicious", "random"]

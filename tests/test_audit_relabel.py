@@ -53,7 +53,7 @@ def test_decisions_about_numbered_classes_can_be_applied(trained: Path, tmp_path
     new = (label + 1) % 4
     decisions.write_text(f"client,item,index,given,decision,label\n,3,3,{names[label]},accept,{names[new]}\n")
     words = ("relabel", "--data", f"npz:{site}", "--decisions", decisions, "--out", copy)
-    assert "give the model it was audited with" in refused(*words)
+    assert "add the model it was audited with" in refused(*words)
     model = trained / "run" / "model.safetensors"
     known = json.loads(
         fednoil("audit", "--data", f"npz:{site}", "--model", model, "--out", tmp_path / "a", "--json")[1]

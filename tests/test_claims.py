@@ -51,7 +51,7 @@ def test_who_is_ahead(tmp_path: Path, ours: float, status: str) -> None:
     for claim in ("FedNoiL is ahead", "Two-level", "Sampling clients", "Sampling labels", "SSL helps"):
         assert verdict(found, claim if claim != "SSL helps" else "SSL helps to") == status
     assert verdict(found, "FedNoiL converges") == SUPPORTED
-    assert verdict(found, "Plain FedAvg") == REFUTED  # it stands still at 60
+    assert verdict(found, "Plain FedAvg") == REFUTED  # it settles at 60
     assert verdict(found, "DMix is more accurate") == UNTESTED
 
 
@@ -175,8 +175,8 @@ def test_standing_still_after_a_fall_is_told(tmp_path: Path) -> None:
     made_run(tmp_path / "b", "fedavg+josrc", [70, 10, 10, 10, 10, 10, 10])
     found = judged(results(tmp_path), "DMix is more stable")
     assert found.status == REFUTED
-    assert "(in 1 a method stands still 10 points or more below its best round)" in found.summary
-    assert "1 of the runs stand still 10 points or more below" in found.support[0].text
+    assert "(in 1 a method settles 10 points or more below its best round)" in found.summary
+    assert "1 of the runs settle 10 points or more below" in found.support[0].text
     (sheet,) = sheets(results(tmp_path))
     shown = {method: entry.beside for method, (entry,) in zip(sheet.methods, sheet.entries, strict=True) if entry}
     assert shown["FedAvg+JoSRC"][0] == "best round 70.00"

@@ -281,7 +281,7 @@ def test_a_bad_key_is_reported_before_a_folder_that_exists(tiny_npz: Path) -> No
     options = sets(data__name=f"npz:{tiny_npz}")
     fednoil("run", *options, "--out", "r", "-q")
     assert "unknown key 'train.roundz'" in refused("run", *options, "--out", "r", "--set", "train.roundz=1")
-    assert "r exists already" in refused("run", *options, "--out", "r")
+    assert "r already exists" in refused("run", *options, "--out", "r")
 
 
 def test_bars_on_a_terminal(tiny_npz: Path) -> None:

@@ -45,7 +45,7 @@ def test_certificates_are_signed_named_and_kept_private(tmp_path: Path) -> None:
     context.load_cert_chain(tmp_path / "server.pem", tmp_path / "server.key")
     for name in ("ca.key", "server.key"):
         assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
-    assert "exists already" in refused("federation", "certs", tmp_path)
+    assert "already exists" in refused("federation", "certs", tmp_path)
     assert fednoil("federation", "certs", tmp_path, "--force")[0] == 0
 
 
@@ -56,7 +56,7 @@ def test_keys_are_pairs_that_flower_reads(tmp_path: Path) -> None:
     assert private.public_key() == public
     assert stat.S_IMODE((tmp_path / "site-a").stat().st_mode) == 0o600
     assert (tmp_path / "site-a.pub").read_bytes() != (tmp_path / "site-b.pub").read_bytes()
-    assert "exists already" in refused("federation", "keys", "site-a", "--out", tmp_path)
+    assert "already exists" in refused("federation", "keys", "site-a", "--out", tmp_path)
     assert "'../x' is not a name for a key" in refused("federation", "keys", "../x", "--out", tmp_path)
 
 

@@ -193,7 +193,7 @@ def test_a_run_outlives_its_nodes_and_its_server(federation: Loopback, tmp_path:
     again = start_run(federation, out)
     assert again.wait(timeout=120) == 2
     said = (tmp_path / "run.log").read_text()
-    assert "exists already: add --resume" in said
+    assert "already exists: add --resume" in said
     assert "Traceback" not in said
 
 

@@ -217,8 +217,8 @@ GOOD = ("", "train/cat/1.png", 0, "cat", "accept", "dög")
 BAD: list[tuple[list[Line], str]] = [
     ([("", "train/cat/9.png", 0, "cat", "reject", "")], "no picture 'train/cat/9.png'"),
     ([("", "../secret.png", 0, "cat", "reject", "")], "no picture '../secret.png'"),
-    ([("", "train/cat/1.png", 0, "dög", "accept", "cat")], "was 'dög' when this was decided, and is 'cat'"),
-    ([("", "train/cat/1.png", 0, "cat", "accept", "dog")], "'dog' is no class of folder:"),
+    ([("", "train/cat/1.png", 0, "dög", "accept", "cat")], "was 'dög' when this was decided, but is 'cat'"),
+    ([("", "train/cat/1.png", 0, "cat", "accept", "dog")], "'dog' is not a class of folder:"),
     ([GOOD, GOOD], "again, as in line 2"),
     ([GOOD, (*GOOD[:4], "drop", "")], "'drop', but 'accept' in line 2"),
     ([(*GOOD[:4], "agree", "cat")], "decision 'agree' must be accept, reject, change, drop"),
@@ -247,8 +247,8 @@ def test_bad_files_and_places(photos: Path, tmp_path: Path, tiny_npz: Path) -> N
     decisions = write_csv(tmp_path / "d.csv", GOOD)
     args = ("relabel", "--decisions", decisions, "--data", f"folder:{photos}", "--out")
     (tmp_path / "there").symlink_to("nowhere")
-    assert "exists already" in refused(*args, photos)
-    assert "exists already" in refused(*args, tmp_path / "there")
+    assert "already exists" in refused(*args, photos)
+    assert "already exists" in refused(*args, tmp_path / "there")
     assert "which is not a folder" in refused(*args, tmp_path / "a" / "b")
     assert "inside the data" in refused(*args, photos / "train" / "new")
     place = ("--out", tmp_path / "out")

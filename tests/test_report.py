@@ -105,7 +105,7 @@ def test_runs_of_another_precision_have_a_row_of_their_own(tmp_path: Path) -> No
     ]
     (ahead,) = [v for v in judge(found) if v.claim.said.startswith("FedNoiL is ahead")]
     assert len(ahead.support) == 1
-    assert any("rows of their own" in w for w in found.warnings)
+    assert any("separate rows" in w for w in found.warnings)
     commands = {run["command"] for run in page_data(found)["runs"]}
     assert sum("--set run.precision=bfloat16" in command for command in commands) == 4
 

@@ -138,7 +138,7 @@ def test_bad_input_is_one_line(tmp_path: Path) -> None:
     assert "--dataset fashion-mnist with --setting imbalanced" in refused(
         "reproduce", "all", "--dataset", "fashion-mnist", "--setting", "imbalanced"
     )
-    assert "nothing to choose" in refused("reproduce", "schedules", "--noise", "clean", "--out", tmp_path)
+    assert "don't apply" in refused("reproduce", "schedules", "--noise", "clean", "--out", tmp_path)
 
 
 def test_what_would_fail_later_is_refused_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Which labels are wrong: what the final model and earlier rounds say about each given label, on the client alone."""
+"""Which labels are wrong, by what the final model and earlier rounds say about them; nothing leaves the client."""
 
 from __future__ import annotations
 
@@ -23,9 +23,7 @@ def estimates(cases: Cases, method: str = "channel") -> list[Estimate]:
     """The estimate for each client's labels."""
     for case in cases.clients:
         if not np.isfinite(case.probabilities).all():
-            raise UserError(
-                "the model's class probabilities are not all numbers: it has diverged; audit with another model"
-            )
+            raise UserError("the model's class probabilities contain NaN: it has diverged; audit with another model")
     return [
         ESTIMATORS[method](
             case.probabilities,

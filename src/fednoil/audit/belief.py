@@ -1,9 +1,9 @@
-"""How far a model's class probabilities are believed before they are compared with labels.
+"""Calibration of a model's class probabilities before they are compared with labels.
 
-A model hesitates after few rounds and is overconfident after many. Where its accuracy is known from a test set, its
-probabilities are adjusted to it: a hesitant model's are sharpened, an overconfident one's are blurred, not evenly but
-between the classes that it confuses. Which those are shows without any label, in its second choices. A client that
-holds mostly images of a class that the model misses seems to hold other classes; given the accuracy on each class, its
+A model is underconfident after few rounds and overconfident after many. If its accuracy is known from a test set, its
+probabilities are calibrated to it: an underconfident model's are sharpened, an overconfident one's are blurred, not
+evenly but between the classes that it confuses. Its second choices show which those are, without any label. A client
+with mostly images of a class that the model misses seems to have other classes; given the accuracy on each class, its
 true class shares are estimated from the predictions, again without any label.
 """
 
@@ -13,22 +13,22 @@ from collections.abc import Sequence
 
 import numpy as np
 
-_FLOOR = 1e-6  # least probability of a class; a larger one would make the most suspicious labels all equal
-_MOST = 0.8  # of a class's images may be missed; half of that where only the accuracy on all of them is known
+_FLOOR = 1e-6  # least probability of a class; with a larger one the most suspicious labels would be indistinguishable
+_MOST = 0.8  # share of a class's images that may be missed; half of it if only the overall accuracy is known
 _ROUNDS = 50
 
 
 def believed(
     probabilities: np.ndarray, accuracy: float | None, per_class: Sequence[float | None] = ()
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The probabilities [n, C] sharpened to the model's accuracy, and these blurred to it [n, C].
+    """The probabilities [n, C] sharpened to the model's accuracy, and the same blurred to it [n, C].
 
-    `accuracy` is in percent, as is the accuracy on each class's images [C]; None where it is unknown.
+    `accuracy` is in percent, as is the accuracy on each class's images [C]; None if unknown.
     """
     said = _sharpened(probabilities, accuracy)
     displaced = _displaced(said, accuracy, per_class)
     true = _shares(said.mean(0), displaced)[:, None] * displaced
-    return said, said @ (true / true.sum(0)).T  # by Bayes' rule: of what class are images that are said to be of one
+    return said, said @ (true / true.sum(0)).T  # Bayes' rule: the true class given the predicted one
 
 
 def mistaken(probabilities: np.ndarray, accuracy: float | None) -> float:
@@ -38,7 +38,7 @@ def mistaken(probabilities: np.ndarray, accuracy: float | None) -> float:
 
 
 def confusions(said: np.ndarray) -> np.ndarray:
-    """What share of a class's probability is on images where another one is thought of too: [C, C], the diagonal 0."""
+    """The share of a class's probability on images that also get probability for another class: [C, C], diagonal 0."""
     both = said.T @ said
     np.fill_diagonal(both, 0)
     return both / np.maximum(said.sum(0), 1)[:, None]
@@ -51,9 +51,9 @@ def soft(probabilities: np.ndarray, temperature: float) -> np.ndarray:
 
 
 def _sharpened(probabilities: np.ndarray, accuracy: float | None) -> np.ndarray:
-    """The probabilities [n, C], sharpened where the model is correct more often than it expects.
+    """The probabilities [n, C], sharpened if the model is correct more often than it expects.
 
-    Otherwise its hesitation would explain the labels.
+    Otherwise its lack of confidence would explain the labels.
     """
     target = 0.0 if accuracy is None else min(accuracy / 100, 0.99)
     low, high = 0.02, 1.0  # temperatures
@@ -66,14 +66,14 @@ def _sharpened(probabilities: np.ndarray, accuracy: float | None) -> np.ndarray:
 
 
 def _displaced(said: np.ndarray, accuracy: float | None, per_class: Sequence[float | None]) -> np.ndarray:
-    """What class [C, C] images of a class are said to be where the model should have said that class.
+    """How the images of each class are distributed over predicted classes [C, C].
 
-    Images that are missed more often than the model expects are said to be of classes that it confuses with theirs, in
-    proportion. A temperature would spread them over all classes, and explain labels that no model mistakes.
+    Images that are missed more often than the model expects go to the classes that it confuses with theirs, in
+    proportion. A temperature would spread them over all classes, and explain labels that no model would predict.
     """
     classes, size, often = said.shape[1], said.sum(0), confusions(said)
     both = often * np.maximum(size, 1)[:, None]
-    right = said**2  # by its own account
+    right = said**2  # by its own estimate
     found = (right.sum(0) + right.sum() / len(said)) / (size + 1)  # of a class's images
     expected = mistaken(said, accuracy) - mistaken(said, None)
     missed = np.minimum(expected * often.sum(1) * size.sum() / max(float(both.sum()), 1e-9), _MOST / 2)
@@ -85,7 +85,7 @@ def _displaced(said: np.ndarray, accuracy: float | None, per_class: Sequence[flo
 
 
 def _shares(said: np.ndarray, displaced: np.ndarray) -> np.ndarray:
-    """The client's shares of true classes [C] that explain those of what is said [C] (Saerens et al., 2002)."""
+    """The client's shares of true classes [C] that explain its shares of predicted ones [C] (Saerens et al., 2002)."""
     shares = (said + 0.01) / (said + 0.01).sum()
     for _ in range(_ROUNDS):
         shares = shares * (displaced @ (said / (shares @ displaced)))

@@ -1,4 +1,4 @@
-"""What cleaning buys: correct some of a run's labels, the most suspicious or random ones, and train again."""
+"""What cleaning gains: correct some of a run's labels, the most suspicious or random ones, and train again."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Bought:
-    """One training: `percent` of each client's labels looked at, in which `order`, how many of them were wrong, and the
-    accuracy in percent after the last round and as the mean of the last ten."""
+    """One training: the `percent` of each client's labels that were checked, in which `order`, how many of them were
+    wrong, and the accuracy in percent after the last round and as the mean of the last ten."""
 
     order: str
     percent: float
@@ -42,29 +42,27 @@ def percentages(text: str) -> list[float]:
     except ValueError:
         found = []
     if not found or not all(0 < value <= 100 for value in found):
-        raise UserError(f"--budget {text} must be percentages above 0 and up to 100, as 5,10,20")
+        raise UserError(f"--budget {text} must be percentages above 0 and up to 100, such as 5,10,20")
     return found
 
 
 def simulate(
-    experiment: Experiment, found: Sequence[Estimate], budgets: Sequence[float], device: torch.device, tell: Progress
+    experiment: Experiment, found: Sequence[Estimate], budgets: Sequence[float], device: torch.device, report: Progress
 ) -> Iterator[Bought]:
-    """Train with nothing corrected, and for each budget with the most suspicious and with random labels looked at.
+    """Train with nothing corrected, and for each budget with the most suspicious and with random labels checked.
 
     Checking a label corrects it, which needs true labels; everything else is as in the run. Data without true labels,
-    or without a wrong one, are refused at once; each training starts when its result is requested.
+    or without wrong ones, are refused at once; each training starts when its result is requested.
     """
     true = open_truth(experiment.setting.truth)
     if true is None:
-        raise UserError(
-            "--budget simulates somebody who knows the true labels, and those of this run's data are unknown"
-        )
+        raise UserError("--budget simulates somebody who knows the true labels, but this run's data have none")
     if all(np.array_equal(*labels) for labels in zip(experiment.setting.labels.given, true, strict=True)):
-        raise UserError("--budget corrects wrong labels, and this run has none (noise.kind); nothing would change")
+        raise UserError("--budget corrects wrong labels, but this run has none (noise.kind); nothing would change")
     plans = [("none", 0.0), *((order, b) for b in budgets for order in ("suspicious", "random"))]
 
     def played(number: int, order: str, percent: float) -> Bought:
-        tell(f"{number} of {len(plans)}: {order}, {percent:g} %")
+        report(f"{number} of {len(plans)}: {order}, {percent:g} %")
         return _trained(experiment, found, order, percent, device)
 
     return (played(number, *plan) for number, plan in enumerate(plans, start=1))

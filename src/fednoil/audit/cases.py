@@ -1,7 +1,7 @@
-"""What an audit examines: each client's given labels, and everything that is remembered about them.
+"""What an audit examines: each client's given labels, and everything that was recorded about them.
 
 For a run these are the clients of its checkpoint; for a site that has only a model, its own files. Either way the last
-look at every sample is the final model's; what earlier rounds left comes before it.
+look at every sample is the final model's; those of earlier rounds come before it.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from fednoil.tensors import Tensors, cpu
 
 @dataclass(frozen=True)
 class Case:
-    """One client's samples: what each is called, its row in the data, its given label, and its evidence.
+    """One client's samples: the name of each, its row in the data, its given label, and its evidence.
 
-    `true` [n] is present where true labels are known, only to measure the audit.
+    `true` [n] is there if true labels are known, only to measure the audit.
     """
 
     client: str | None
@@ -49,8 +49,8 @@ class Case:
     given: np.ndarray
     bundle: Tensors
     true: np.ndarray | None = None
-    accuracy: float | None = None  # of the model that looked last on such images, in percent, where it is known
-    per_class: tuple[float | None, ...] = ()  # and on those of each class
+    accuracy: float | None = None  # of the final model on such images, in percent, if known
+    per_class: tuple[float | None, ...] = ()  # and on each class
     by_class: bool = False  # whether `accuracy` is the mean over classes
     skipped: tuple[tuple[str, str], ...] = ()
     notices: tuple[str, ...] = ()
@@ -64,7 +64,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Cases:
-    """All clients of an audit; `images` gives a row of the data to look at, uint8 [H, W, C]."""
+    """All clients of an audit; `images` returns the picture of a row of the data, uint8 [H, W, C]."""
 
     data: str
     class_names: tuple[str, ...]
@@ -118,7 +118,7 @@ def of_data(
     trusted: tuple[str, ...] = (),
     device: torch.device | None = None,
 ) -> Cases:
-    """The labelled images of one site, with the final model alone, which looks at them on `device`, else on the CPU."""
+    """The labelled images of one site, judged by the final model only; it runs on `device`, or on the CPU."""
     model = load_model(model_file, trusted, device)
     found = read_items(name, model.image_shape, resize=resize)
     numbers = _numbers(name, found, model.class_names, skip_unknown)
@@ -128,7 +128,7 @@ def of_data(
     labels = torch.from_numpy(given)
     bundle, look = evidence.start([labels], len(model.class_names)), _look(model, images)
     bundle = evidence.add_looks(bundle, [len(labels)], {0: look})
-    # On images unlike its run's test set a model may do worse, and then it is often less confident.
+    # On images unlike its run's test set a model may be worse, and is then often less confident.
     accuracy = None if model.accuracy is None else min(model.accuracy, 100 * float(look.max(1).values.mean()))
     less = 1.0 if accuracy is None or not model.accuracy else accuracy / model.accuracy
     case = Case(
@@ -153,8 +153,8 @@ def load_run(path: Path, data_dir: Path | None = None) -> tuple[Experiment, RunS
     config = load_config(read_current(path / "config.toml"))
     if config.data.name == SITES:
         raise UserError(
-            f"{path} is a federation's run, whose labels stayed with the nodes; each node has its audit in its own "
-            "folder, or makes one with --data and --model"
+            f"{path} is a federation's run, and its labels stayed with the nodes; each node has its audit in its own "
+            "folder, or can make one with --data and --model"
         )
     given = Given.load(path) if are_given(config.data.name) else None
     experiment = make_experiment(config, data_dir, given)
@@ -224,8 +224,7 @@ def _look(model: LoadedModel, images: np.ndarray) -> torch.Tensor:
 
 
 def _items(experiment: Experiment) -> list[str]:
-    """What the rows of the training set are called; samples that a program gave client by client have the number that
-    they have there."""
+    """The names of the training set's rows; samples that a program gave client by client are numbered by client."""
     given, dataset = experiment.given, experiment.setting.dataset
     if given is not None and len(given.sizes) == experiment.setting.num_clients:  # a server may have pooled them
         return [str(place) for size in given.sizes for place in range(size)]
@@ -233,12 +232,12 @@ def _items(experiment: Experiment) -> list[str]:
 
 
 def item_names(data: str, count: int) -> list[str]:
-    """What the rows of the training set are called: files by their path below the data's root, others by number."""
+    """The names of the training set's rows: files have their path below the data's root, others a number."""
     return open_source(data).row_names(count)
 
 
 def _numbers(name: str, found: Items, known: tuple[str, ...], skip_unknown: bool) -> np.ndarray:
-    """The model's number of each label, −1 for a class it doesn't know."""
+    """The model's number for each label, −1 for a class it doesn't know."""
     names = known if found.class_names is None else found.class_names
     if twice := [n for n in names if names.count(n) > 1]:
         raise UserError(f"{name}: class name '{twice[0]}' stands for two classes; names must differ")
@@ -246,7 +245,7 @@ def _numbers(name: str, found: Items, known: tuple[str, ...], skip_unknown: bool
     if outside.any() and not skip_unknown:
         first, whose = int(np.flatnonzero(outside)[0]), "the model" if found.class_names is None else "its class_names"
         raise UserError(
-            f"{name}: label {found.labels[first]} (number {found.index[first]}) is no class of {whose}, "
+            f"{name}: label {found.labels[first]} (number {found.index[first]}) is not a class of {whose}, "
             f"which has 0 to {len(names) - 1}; --skip-unknown leaves such samples out"
         )
     number = {n: i for i, n in enumerate(known)}

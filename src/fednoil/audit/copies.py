@@ -1,4 +1,4 @@
-"""Data that can be relabelled: which sample a decision means, its present label, and how a copy is written."""
+"""Data that can be relabelled: which sample a decision is about, its current label, and how a copy is written."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from fednoil.manifest import read_manifest, write_manifest
 
 
 class Copy(ABC):
-    """Data to be copied: class names and labels int64 [N]; whose the samples are if that is known, int64 [N]."""
+    """Data to be copied: class names, labels int64 [N] and, if known, each sample's client int64 [N]."""
 
     classes: tuple[str, ...]
     labels: np.ndarray
     clients: np.ndarray | None = None
     places: tuple[Path, ...] = ()  # folders that the copy must not lie in
-    named: bool = True  # or classes are numbers
-    hint: str = ""  # how a class of the folder {} is added to the data
-    alone: bool = True  # has test images, so it is trained on alone; one site of several may lack classes
+    named: bool = True  # False: classes are numbers
+    hint: str = ""  # how to add the class {} to the data
+    alone: bool = True  # it has test images, so it is trained on alone; one site of several may lack classes
 
     @property
     def train(self) -> np.ndarray:
@@ -43,12 +43,12 @@ class Copy(ABC):
         return np.ones(len(self.labels), bool)
 
     def row(self, decision: Decision) -> int:
-        """The place in `labels` of the sample that a decision means."""
+        """The place in `labels` of the sample that a decision is about."""
         index = decision.index
         if index is None or decision.item not in ("", str(index)):
             raise UserError(
                 f"{decision.where}: item '{decision.item}' and index '{'' if index is None else index}' must be the "
-                "same row number; these may be other data's decisions"
+                "same row number; these may be decisions about other data"
             )
         if index >= len(self.labels):
             raise UserError(f"{decision.where}: there is no row {index}; the training set has {len(self.labels)}")
@@ -64,7 +64,7 @@ class Copy(ABC):
 
 
 class FolderCopy(Copy):
-    """`train/<class>/…` and `test/<class>/…`, or as an audit reads a site's pictures, `<class>/…` or `train/<class>/…`.
+    """`train/<class>/…` and `test/<class>/…`, or a site's pictures for an audit, `<class>/…` or `train/<class>/…`.
 
     A picture with a new label moves to that class's folder; other files stay where they are.
     """
@@ -75,7 +75,7 @@ class FolderCopy(Copy):
         tops = [root / name for name in ("train", "test") if (root / name).is_dir()] if inside else [root]
         self.alone = len(tops) == 2
         if not self.alone:
-            self.hint = "; an empty folder '{}' beside the others makes it one"
+            self.hint = "; to make it one, add an empty folder '{}' beside the others"
         found = [folder.labelled(top) for top in tops]
         self.paths, folders, self._others = (
             [path.relative_to(root) for part in parts for path in part] for parts in zip(*found, strict=True)
@@ -131,7 +131,7 @@ class FolderCopy(Copy):
 
 
 class NpzCopy(Copy):
-    """Arrays: `y_train` changes, everything else stays; a dropped sample goes from every array named `…_train`."""
+    """Arrays: `y_train` changes, everything else stays; a dropped sample leaves every array named `…_train`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -142,7 +142,7 @@ class NpzCopy(Copy):
         if self.alone:
             decoded = arrays.find(path).read()
             self.classes, self.labels = decoded.class_names, decoded.train.labels
-        else:  # a site's, which is audited and not trained on alone
+        else:  # a site's data, which are audited but not trained on alone
             raw = arrays.read_labelled(path)
             self.labels, self.classes = raw.labels, name_classes(f"npz:{path}", raw.labels, raw.class_names)
         self.named = "class_names" in values
@@ -161,7 +161,7 @@ class NpzCopy(Copy):
                         np.lib.format.write_array(target, value, allow_pickle=False)
 
     def _changed(self, labels: np.ndarray) -> dict[str, np.ndarray]:
-        """The arrays that are not as they were."""
+        """The arrays that change."""
         values, kept = arrays.load_arrays(self.path, f"npz:{self.path}"), labels >= 0
         kind = values["y_train"].dtype
         if labels.max() > np.iinfo(kind).max:
@@ -215,7 +215,7 @@ class ParquetCopy(Copy):
 
 
 class ManifestCopy(Copy):
-    """A run's split and labels: given labels change, true ones and whose a sample is stay."""
+    """A run's split and labels: given labels change, true labels and clients stay."""
 
     def __init__(self, path: Path, dataset: Dataset) -> None:
         self.path, self.dataset = path, dataset
@@ -253,15 +253,15 @@ COPIES: dict[type[datasets.Source], Callable[[Path], Copy]] = {
 
 
 def open_copy(data: str, dataset: str | None, data_dir: Path | None) -> Copy:
-    """The data behind `--data`, read as far as a copy needs it."""
+    """The data named by `--data`, as far as a copy needs them."""
     form, colon, name = data.partition(":")
     make = COPIES.get(datasets.SOURCES.get(form, datasets.Source))
     if not colon or not name.strip() or (make is None and form != "manifest"):
-        hint = "; a dataset with a name has its labels in a run: manifest:RUN/noise.parquet" if not colon else ""
+        hint = "; for a named dataset, use the labels in a run: manifest:RUN/noise.parquet" if not colon else ""
         known = ", ".join(f"{word}:{cls.takes}" for word, cls in datasets.SOURCES.items() if cls in COPIES)
         raise UserError(f"--data '{data}' must be {known} or manifest:FILE{hint}")
     if dataset is not None and form != "manifest":
-        raise UserError(f"--dataset {dataset} is for manifest:FILE, and --data is {data}; leave it out")
+        raise UserError(f"--dataset {dataset} is only for manifest:FILE, but --data is {data}; leave it out")
     try:
         path = Path(name).expanduser()
         return _open_manifest(path, dataset, data_dir) if make is None else make(path)
@@ -270,7 +270,7 @@ def open_copy(data: str, dataset: str | None, data_dir: Path | None) -> Copy:
 
 
 def _open_manifest(path: Path, dataset: str | None, data_dir: Path | None) -> ManifestCopy:
-    """A run's manifest with the data it is about: by name, or as the configuration beside it says."""
+    """A run's manifest with its data: by name, or from the configuration beside it."""
     path = path / "noise.parquet" if path.is_dir() else path
     if dataset is not None:
         name = dataset
@@ -278,7 +278,7 @@ def _open_manifest(path: Path, dataset: str | None, data_dir: Path | None) -> Ma
         recorded = read_toml(path.parent / "config.toml").get("data", {})
         name = str(recorded.get("name", datasets.AXIS.default))
     else:
-        raise UserError(f"manifest:{path} is not in a run's folder; name its data: --dataset NAME (data.name)")
+        raise UserError(f"manifest:{path} is not in a run's folder; name its data with --dataset NAME (data.name)")
     return ManifestCopy(path, datasets.load(name, data_dir, site=True))
 
 

@@ -1,6 +1,6 @@
 """What a person decided about labels, as the CSV file that the audit's page exports.
 
-One line a sample: `client, item, index, given, decision, label`. A cell that a spreadsheet would take for a formula
+One line per sample: `client, item, index, given, decision, label`. A cell that a spreadsheet would treat as a formula
 has a leading apostrophe, which is removed here.
 """
 
@@ -20,7 +20,7 @@ _GUARDED = re.compile(r"'+[=+\-@\t\r]")
 
 
 def guard(text: str) -> str:
-    """The text as a CSV cell that no spreadsheet runs as a formula; `unguard` gives it back."""
+    """The text as a CSV cell that no spreadsheet runs as a formula; `unguard` reverses it."""
     return f"'{text}" if _FORMULA.match(text) else text
 
 
@@ -46,7 +46,7 @@ class Decision:
 
 
 def read_decisions(path: Path) -> list[Decision]:
-    """Every line of a decisions file, each checked by itself; what it refers to is checked against the data."""
+    """Every line of a decisions file, each checked by itself; checks against the data come later."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file, strict=True)
@@ -77,12 +77,12 @@ def _decision(where: str, header: list[str], line: list[str]) -> Decision:
     if not given:
         raise UserError(f"{where} has no given label; without it the decision can't be checked against the data")
     if not label and action in ("accept", "change"):
-        raise UserError(f"{where}: decision '{action}' has no label; write the class that the sample gets")
+        raise UserError(f"{where}: decision '{action}' has no label; write the class that the sample should get")
     if action == "reject" and label not in ("", given):
         raise UserError(f"{where}: 'reject' keeps '{given}', but the label is '{label}'; write 'change' to change it")
     if action == "drop" and label:
         raise UserError(f"{where}: 'drop' removes the sample, but there is a label '{label}'; leave it empty")
     index = cells["index"].strip()
     if index and not re.fullmatch(r"[0-9]{1,18}", index):
-        raise UserError(f"{where}: index '{index}' must be a whole number from 0")
+        raise UserError(f"{where}: index '{index}' must be a whole number of at least 0")
     return Decision(where, cells.get("client", ""), cells["item"], int(index) if index else None, given, action, label)

@@ -6,7 +6,7 @@ import numpy as np
 
 from fednoil.audit.belief import mistaken
 
-_WEAK = 1 / 3  # share of mistakes from which the ratio itself is in doubt; such models' ratios are off most
+_WEAK = 1 / 3  # share of mistakes above which the ratio itself is in doubt: such models' ratios are off most
 _CHANCE = 2.0  # standard deviations above chance
 
 
@@ -27,8 +27,8 @@ def doubts(
     found = []
     if by_chance(probabilities.argmax(1), given, probabilities.shape[1]):
         found.append(
-            "the model agrees with these labels no more than chance would: it does not know such images, "
-            "or nearly all labels are wrong; do not rely on this audit"
+            "the model agrees with these labels no more than chance would: it doesn't know such images, "
+            "or nearly all labels are wrong; don't rely on this audit"
         )
     elif mistakes > _WEAK:
         found.append(f"{how}: flags and noise ratios are unreliable; train longer, or audit with a better model")

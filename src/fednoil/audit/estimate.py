@@ -2,9 +2,9 @@
 
 The model's probabilities are calibrated to its accuracy (`fednoil.audit.belief`), the client's labels are modelled as
 the output of a noisy channel (`fednoil.audit.channel`), and Bayes' rule gives the probabilities. One thing remains: the
-model was trained on these labels and repeats some of the wrong ones, so that more are missed the noisier a client is.
-Where errors go to all classes equally, labels that the model could hardly mistake show how many wrong ones there are,
-and its agreement with the given labels is discounted until the probabilities agree. Nothing here needs true labels.
+model was trained on these labels and repeats some of the wrong ones, so more are missed the noisier a client is. If
+errors go to all classes equally, labels that the model would hardly confuse show how many wrong ones there are, and the
+model's agreement with the given labels is discounted until the probabilities match. Nothing here needs true labels.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from fednoil.audit.channel import Channel, counts, even, fit, posterior
 
 _ROUNDS = 60
 _FLAG = 0.5
-_LEARNT = 0.5  # what the model's word for the given label is worth where it is counted: it was trained on it
-_DISCOUNT = 1e-3  # of the given label's probability, at most
-_DRAWS, _DRAWN_FROM, _DRAW_ROUNDS = 40, 2000, 15  # of the interval
+_LEARNT = 0.5  # weight of the model's probability for the given label, which it was trained on
+_DISCOUNT = 1e-3  # lowest factor on the given label's probability
+_DRAWS, _DRAWN_FROM, _DRAW_ROUNDS = 40, 2000, 15  # for the interval
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,9 @@ def estimate(
     accuracy: float | None = None,
     per_class: Sequence[float | None] = (),
 ) -> Estimate:
-    """What class probabilities [n, C] say of one client's given labels [n]; `rng` is for the interval alone.
+    """What class probabilities [n, C] say about one client's given labels [n]; `rng` is only for the interval.
 
-    `accuracy` is the model's on such images in percent, and `per_class` that on each class; where they are known, the
+    `accuracy` is the model's on such images in percent, and `per_class` that on each class; if they are known, the
     model's probabilities are calibrated to them.
     """
     said, q = believed(probabilities, accuracy, per_class)
@@ -72,12 +72,12 @@ def estimate(
 
 
 def _unmistakable(said: np.ndarray, given: np.ndarray, mistakes: float) -> tuple[float, float]:
-    """The noise ratio by labels that the model would hardly confuse with what it says itself, and its variance.
+    """The noise ratio from labels that the model would hardly confuse with its own prediction, and its variance.
 
     If errors go to all C − 1 other classes equally, each such pair of classes gets its share. A pair counts if it is
-    confused less than it would be if all of the model's mistakes were spread evenly, and neither class is the one that
-    the other is confused with most. Neither the model's confusions nor what it has learnt of similar classes' labels
-    has a say here. The variance is of which wrong labels fall on such pairs. Without any the ratio is 0.
+    confused less than if all of the model's mistakes were spread evenly, and neither class is the one that the other is
+    confused with most. So neither the model's confusions nor what it has learnt from similar classes' labels matters.
+    The variance is that of which wrong labels fall on such pairs. Without any the ratio is 0.
     """
     classes, own = said.shape[1], np.arange(len(given))
     both = confusions(said)
@@ -109,9 +109,9 @@ def _discounted(q: np.ndarray, given: np.ndarray, channel: Channel, ratio: float
 def _half_width(said: np.ndarray, wrong: np.ndarray, spread: float, accuracy: float | None) -> float:
     """How far the ratio may be off: 1.96 standard deviations of channel and labels, and the model's own mistakes.
 
-    The first alone is far too narrow, because it takes the model's probabilities for right. So the share of images on
-    which the model itself expects to be mistaken is added, in squares, or half the share that a test set has shown:
-    models are surer than they are right. A model that knows nothing then gives an interval that says nothing.
+    The first alone is far too narrow, because it assumes that the model's probabilities are correct. So the share of
+    images on which the model itself expects to be mistaken is added, in squares, or half the share in a test set if
+    that is larger: models are overconfident. A model that knows nothing then gives an interval that excludes nothing.
     """
     known = max(mistaken(said, None), mistaken(said, accuracy) / 2)
     return float(np.sqrt(1.96**2 * (wrong @ (1 - wrong) / len(wrong) ** 2 + spread) + known**2))

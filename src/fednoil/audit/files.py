@@ -1,4 +1,4 @@
-"""An audit on disk: labels.parquet and labels.csv, one row a sample, and summary.json, one entry a client."""
+"""An audit on disk: labels.parquet and labels.csv with one row per sample, summary.json with one entry per client."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SCHEMA = pa.schema(
         ("p_wrong", pa.float64()),
         ("flagged", pa.bool_()),
         ("rank", pa.int64()),
-        # what the suspicion rests on
+        # what the probability is based on
         ("looks", pa.int64()),
         ("confidence", pa.float64()),
         ("trend", pa.float64()),
@@ -54,7 +54,7 @@ def check_folder(out: Path) -> None:
 
 
 def check_out(out: Path, force: bool) -> None:
-    """Refuse a folder that an audit must not write to; changes nothing."""
+    """Refuse a folder that an audit must not write to; nothing is changed."""
     check_folder(out)
     if not out.is_dir() or not any(out.iterdir()):
         return
@@ -68,16 +68,16 @@ def check_out(out: Path, force: bool) -> None:
 
 
 def check_outside(out: Path, data: str) -> None:
-    """Refuse a folder inside a site's pictures, where it would be one more class of them."""
+    """Refuse a folder inside a site's pictures, where it would become another class."""
     form, _, path = data.partition(":")
     if not path.strip():  # reported when it is read
         return
     try:
         top = Path(path).expanduser().resolve()
-    except (OSError, RuntimeError):  # what is wrong with it is reported when it is read
+    except (OSError, RuntimeError):  # reported when it is read
         return
     if form == "folder" and out.resolve().is_relative_to(top):
-        raise UserError(f"--out {out} is inside the data {data}, which stay as they are; choose another folder")
+        raise UserError(f"--out {out} is inside the data {data}, which must not change; choose another folder")
 
 
 def make_table(cases: Cases, estimates: Sequence[Estimate]) -> pa.Table:
@@ -87,7 +87,7 @@ def make_table(cases: Cases, estimates: Sequence[Estimate]) -> pa.Table:
 
 
 def summarise(cases: Cases, estimates: Sequence[Estimate], method: str) -> dict[str, Any]:
-    """What summary.json holds: each client's noise as estimated, and where true labels are known how well."""
+    """The content of summary.json: each client's estimated noise and, if true labels are known, how good it is."""
     clients = [_client(case, found, cases.class_names) for case, found in zip(cases.clients, estimates, strict=True)]
     samples = sum(entry["samples"] for entry in clients)
     overall: dict[str, Any] = {
@@ -109,8 +109,8 @@ def summarise(cases: Cases, estimates: Sequence[Estimate], method: str) -> dict[
     }
 
 
-def told(clients: Sequence[dict[str, Any]]) -> dict[str, list[str]]:
-    """The notices of all clients, each once, with the names of those it is about."""
+def notices(clients: Sequence[dict[str, Any]]) -> dict[str, list[str]]:
+    """The notices of all clients, each once, with the clients that it is about."""
     found: dict[str, list[str]] = {}
     for entry in clients:
         for notice in entry.get("notices") or []:
@@ -119,7 +119,7 @@ def told(clients: Sequence[dict[str, Any]]) -> dict[str, list[str]]:
 
 
 def write_audit(out: Path, table: pa.Table, summary: dict[str, Any]) -> None:
-    """Write the files; the summary, whose presence marks the audit as complete, comes last."""
+    """Write the files; the summary comes last, because it marks the audit as complete."""
     buffer = io.BytesIO()
     pq.write_table(table, buffer)
     write_bytes(out / LABELS, buffer.getvalue())

@@ -1,7 +1,7 @@
 """The audit as one self-contained page: pictures with given and suggested labels, to decide on and export.
 
 Pictures are stored in the file as sheets of a hundred, the most suspicious first, and the page decodes a sheet when one
-of its pictures is shown. So 50,000 pictures of 32×32 pixels are one file that opens at once.
+of its pictures is shown, so a file with 50,000 pictures of 32×32 pixels opens at once.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ import pyarrow as pa
 from PIL import Image
 
 from fednoil import __version__, pages
-from fednoil.audit.files import PAGE, told
+from fednoil.audit.files import PAGE, notices
 from fednoil.files import write_bytes
 
 LIMIT = 50_000
 """The most pictures that the page shows by default."""
 
-_PIXELS = LIMIT * 32 * 32  # of all pictures together: keeps the file below about 60 MB, whatever their number
+_PIXELS = LIMIT * 32 * 32  # of all pictures together: keeps the file below about 60 MB
 _LARGEST, _SMALLEST = 96, 32  # longest side of a picture on a sheet
 _ACROSS = 10  # pictures in a row and in a column of a sheet
-_BLOCK = 16  # the encoder's blocks: no block has parts of two pictures
-_LISTED = 200  # skipped files and groups of the same image that the page lists at most
+_BLOCK = 16  # the encoder's blocks: none spans two pictures
+_LISTED = 200  # most skipped files and groups of identical images that the page lists
 _SQUARE = 20  # classes up to which a matrix is shown in full
 
 Images = Callable[[int], np.ndarray]
@@ -40,10 +40,10 @@ Images = Callable[[int], np.ndarray]
 def write_page(folder: Path, table: pa.Table, summary: dict[str, Any], images: Images, *, limit: int = LIMIT) -> Path:
     """Write `audit.html` from the audit's labels and summary; `images` gives the uint8 [H, W, C] of a row's `index`.
 
-    Shown are the `limit` most suspicious samples, flagged ones before others. `images` is called from several threads.
+    The `limit` most suspicious samples are shown, flagged ones first. `images` is called from several threads.
     """
     if limit < 1:
-        raise ValueError(f"limit is {limit}; at least one picture is shown")
+        raise ValueError(f"limit is {limit}; it must be at least 1")
     rows = _shown(table, limit)
     chosen = table.take(pa.array(rows))
     indices = chosen.column("index").to_pylist()
@@ -59,7 +59,7 @@ def write_page(folder: Path, table: pa.Table, summary: dict[str, Any], images: I
         sheets=sheets,
         summary=summary,
         clients=summary.get("clients", []),
-        notices=told(summary.get("clients", [])),
+        notices=notices(summary.get("clients", [])),
         skipped=[(c["client"], *pair) for c in summary.get("clients", []) for pair in c.get("skipped") or []],
         duplicates=_same(table, summary.get("clients", [])),
         most=_LISTED,
@@ -74,7 +74,7 @@ def write_page(folder: Path, table: pa.Table, summary: dict[str, Any], images: I
 
 
 def page_data(table: pa.Table, chosen: pa.Table, rows: np.ndarray, summary: dict[str, Any]) -> dict[str, Any]:
-    """What the page's script works with: the shown rows as columns of numbers, and the names behind them."""
+    """The data of the page's script: the shown rows as columns of numbers, and the names behind them."""
     classes = list(summary["classes"])
     for column in ("given", "suggested"):  # a label that the model doesn't know is shown as it is
         classes += [name for name in chosen.column(column).unique().to_pylist() if name not in classes]
@@ -102,7 +102,7 @@ def page_data(table: pa.Table, chosen: pa.Table, rows: np.ndarray, summary: dict
 
 
 def audit_id(table: pa.Table, classes: Sequence[str]) -> str:
-    """What the browser keeps decisions under: the same samples, labels and suggestions have the same id."""
+    """The id under which the browser stores decisions: equal samples, labels and suggestions have equal ids."""
     digest = hashlib.sha256(json.dumps(list(classes)).encode())
     for name in ("client", "item", "index", "given", "suggested"):
         digest.update(json.dumps(table.column(name).to_pylist()).encode())
@@ -114,7 +114,7 @@ def _asset(name: str) -> str:
 
 
 def _shown(table: pa.Table, limit: int) -> np.ndarray:
-    """Places in the table of the samples to show, int64: flagged ones before others, the most suspicious first."""
+    """The table rows to show, int64: flagged ones first, by suspicion."""
     flagged = table.column("flagged").to_numpy().astype(bool)
     wrong = table.column("p_wrong").to_numpy()
     first = np.lexsort((-wrong, ~flagged))[:limit]
@@ -122,7 +122,7 @@ def _shown(table: pa.Table, limit: int) -> np.ndarray:
 
 
 def _sheets(indices: list[int], images: Images, side: int) -> tuple[dict[str, int], Iterator[str]]:
-    """How pictures lie on their sheets, and the sheets as base64 of WebP, made as they are asked for."""
+    """The layout of the sheets, and the sheets as base64 of WebP, made on demand."""
     shapes = [images(index).shape[:2] for index in indices[:1]] or [(1, 1)]
     scale = min(1.0, side / max(shapes[0]))
     height, width = (max(1, round(length * scale)) for length in shapes[0])
@@ -147,7 +147,7 @@ def _sheets(indices: list[int], images: Images, side: int) -> tuple[dict[str, in
 
 
 def _fill(place: np.ndarray, pixels: np.ndarray) -> None:
-    """Put a picture into its cell, the rest filled with its last row and column: blocks at the edge stay clean."""
+    """Put a picture into its place; its last row and column fill the rest, so that blocks at the edge stay clean."""
     height, width = pixels.shape[:2]
     place[:height, :width] = pixels
     place[height:, :width] = place[height - 1, :width]
@@ -170,9 +170,9 @@ def _found(client: dict[str, Any], num_classes: int) -> dict[str, Any]:
 
 
 def _same(table: pa.Table, clients: Sequence[dict[str, Any]]) -> list[tuple[str | None, list[tuple[str, str]], bool]]:
-    """Whose images are there more than once: client, items with their given labels, and whether these differ.
+    """Identical images: client, items with their given labels, and whether these differ.
 
-    Those that differ come first, because one of their labels is wrong.
+    Those that differ come first, because one of their labels must be wrong.
     """
     if not any(c.get("duplicates") for c in clients):
         return []
@@ -192,5 +192,5 @@ def _percent(share: float | None) -> str:
 
 
 def _natural(name: str) -> tuple[int, int, str]:
-    """Clients 2 and 10 in this order, and names after numbers."""
+    """Sort key: client 2 before 10, and numbers before names."""
     return (0, int(name), name) if name.isdecimal() else (1, 0, name)

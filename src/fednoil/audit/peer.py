@@ -1,7 +1,7 @@
 """cleanlab's method on the same probabilities, as an alternative; an optional extra.
 
-Northcutt, Jiang and Chuang, "Confident Learning", JAIR 2021: a label is an issue where the model is more confident of
-another class than it usually is of that class's own samples.
+Northcutt, Jiang and Chuang, "Confident Learning", JAIR 2021: a label is an issue if the model is more confident in
+another class than it usually is for that class's own samples.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ def estimate(
     accuracy: float | None = None,
     per_class: Sequence[float | None] = (),
 ) -> Estimate:
-    """What cleanlab makes of class probabilities [n, C] and one client's given labels [n].
+    """cleanlab's estimate from class probabilities [n, C] and one client's given labels [n].
 
-    `p_wrong` is 1 minus its label quality score, which orders labels but is not a probability. The interval is a
-    bootstrap's; the model's accuracy is not used.
+    `p_wrong` is 1 minus its label quality score, which ranks labels but is not a probability. The interval comes from a
+    bootstrap; the model's accuracy is not used.
     """
     cleanlab = _cleanlab()
-    q = np.asarray(probabilities, np.float64) + 1e-12  # a class that is ruled out may be the only one left
+    q = np.asarray(probabilities, np.float64) + 1e-12  # a class with probability 0 may be the only one left
     q = q / q.sum(1, keepdims=True)
-    kept, numbers = np.unique(given, return_inverse=True)  # it wants a sample of every class
+    kept, numbers = np.unique(given, return_inverse=True)  # cleanlab needs a sample of every class
     if len(kept) < 2:
-        raise UserError(f"--method cleanlab needs two classes of given labels; there is only number {kept[0]}")
+        raise UserError(f"--method cleanlab needs given labels of at least two classes; all are class {kept[0]}")
     part = q[:, kept] / q[:, kept].sum(1, keepdims=True)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that classes with few samples are not looked at
+        warnings.simplefilter("ignore")  # about classes with few samples, which it skips
         issues = cleanlab.filter.find_label_issues(numbers, part, n_jobs=1)
     score = 1 - cleanlab.rank.get_label_quality_scores(numbers, part)
     matrix = np.zeros((q.shape[1],) * 2)

@@ -1,7 +1,7 @@
 """Decisions applied to a copy of the data: all of them or none, and never in place.
 
-Every decision is checked against the data first: an unknown sample or class, a label that is no longer the given one,
-or a second decision about one sample stops it before anything is written.
+Every decision is checked against the data first: an unknown sample or class, a label that has changed since, or a
+second decision about one sample stops it before anything is written.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from fednoil.audit.decisions import Decision, read_decisions
 from fednoil.errors import UserError, nearest
 from fednoil.records.model_file import class_names
 
-_PLACE = ".relabel-"  # how the name begins under which a copy is written
+_PLACE = ".relabel-"  # prefix of the temporary name of a copy
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of the labels: (given, new) → samples, and how many were kept, dropped by class, or not decided."""
+    """What changed: (given, new) → samples, and how many were kept, dropped by class, or undecided."""
 
     changed: Counter[tuple[str, str]] = field(default_factory=Counter)
     dropped: Counter[str] = field(default_factory=Counter)
@@ -47,8 +47,8 @@ def relabel(
 ) -> Outcome:
     """Apply a decisions file to a copy of `data` (`folder:`, `npz:`, `parquet:` or `manifest:`) at `out`.
 
-    A manifest outside a run's folder needs `dataset`, the `data.name` it is about; data that number their classes
-    need the `model` that they were audited with, whose names the decisions have.
+    A manifest outside a run's folder needs `dataset`, its `data.name`; data with numbered classes need the `model` that
+    they were audited with, because decisions use its class names.
     """
     found = read_decisions(decisions)
     source = open_copy(data, dataset, data_dir)
@@ -63,23 +63,23 @@ def relabel(
 
 
 def _name_classes(source: Copy, data: str, model: Path) -> None:
-    """Give classes that are numbers the names that the model has for them, as the audit does."""
+    """Name numbered classes as the model does, and as the audit did."""
     if source.named:
-        raise UserError(f"--model is for data whose classes have no names, and those of {data} have; leave it out")
+        raise UserError(f"--model is for data without class names, but {data} has them; leave it out")
     names = class_names(model)
     if source.labels.max() >= len(names):
-        raise UserError(f"{data} has the label {source.labels.max()}, but {model} knows 0 to {len(names) - 1} alone")
+        raise UserError(f"{data} has the label {source.labels.max()}, but {model} knows only 0 to {len(names) - 1}")
     source.classes = names
 
 
 def _check_out(out: Path, source: Copy) -> None:
     if os.path.lexists(out):
-        raise UserError(f"--out {out} exists already; choose another, nothing is overwritten")
+        raise UserError(f"--out {out} already exists; choose another, nothing is overwritten")
     if not out.parent.is_dir():
         raise UserError(f"--out {out} is in {out.parent}, which is not a folder; create it first")
     inside = next((place for place in source.places if out.parent.resolve().is_relative_to(place.resolve())), None)
     if inside is not None:
-        raise UserError(f"--out {out} is inside the data {inside}, which stay as they are; choose another place")
+        raise UserError(f"--out {out} is inside the data {inside}, which must not change; choose another place")
 
 
 def _apply(decisions: list[Decision], source: Copy, data: str) -> tuple[np.ndarray, Outcome]:
@@ -106,7 +106,7 @@ def _apply(decisions: list[Decision], source: Copy, data: str) -> tuple[np.ndarr
 
 
 def _check(decision: Decision, has: str, before: Decision | None, number: dict[str, int], data: str, hint: str) -> None:
-    """One decision against the sample's present label, the classes, and an earlier decision about it."""
+    """Check one decision against the sample's current label, the classes, and an earlier decision about it."""
     where, what = decision.where, decision.item or decision.index
     if before is not None:
         same = (before.action, before.label) == (decision.action, decision.label)
@@ -115,24 +115,24 @@ def _check(decision: Decision, has: str, before: Decision | None, number: dict[s
         raise UserError(f"{where} decides {what} {how} in {line}; keep one of them")
     if decision.given != has and has.isdecimal() and not decision.given.isdecimal():
         raise UserError(
-            f"{where}: {what} was '{decision.given}' when this was decided, and {data} has numbers for classes: "
-            "give the model it was audited with, --model MODEL.safetensors"
+            f"{where}: {what} was '{decision.given}' when this was decided, but the classes of {data} are numbers; "
+            "add the model it was audited with: --model MODEL.safetensors"
         )
     if decision.given != has:
         raise UserError(
-            f"{where}: {what} was '{decision.given}' when this was decided, and is '{has}' in {data}; "
-            "audit the data again, or give those that were audited"
+            f"{where}: {what} was '{decision.given}' when this was decided, but is '{has}' in {data}; "
+            "audit the data again, or give the data that were audited"
         )
     if decision.label and decision.label not in number:
         known = ", ".join(list(number)[:8]) + ("…" if len(number) > 8 else "")
         raise UserError(
-            f"{where}: '{decision.label}' is no class of {data}, which has {known}"
+            f"{where}: '{decision.label}' is not a class of {data}, which has {known}"
             + (nearest(decision.label, list(number)) or hint)
         )
 
 
 def _check_left(source: Copy, labels: np.ndarray) -> None:
-    """Some sample is left, one of every class that had any if the data are trained on alone, and of every client."""
+    """Check that samples are left, of every client and of every class that had any if the data are trained on alone."""
     train = source.train
     had, has = np.unique(source.labels[train]), np.unique(labels[train])
     gone = np.setdiff1d(had, has)
@@ -149,9 +149,9 @@ def _check_left(source: Copy, labels: np.ndarray) -> None:
 
 @contextlib.contextmanager
 def _whole(out: Path) -> Iterator[Path]:
-    """A place to write beside `out`; it becomes `out` in one step at the end, and is removed if that isn't reached.
+    """A temporary folder or file beside `out`; renamed to `out` at the end, or removed if something fails.
 
-    Only a process that is killed leaves it; the next one with the same `out` removes it.
+    Only a killed process leaves it behind; the next one with the same `out` removes it.
     """
     place: Path | None = None
     lock: int | None = None
@@ -165,9 +165,9 @@ def _whole(out: Path) -> Iterator[Path]:
         (place / out.name).rename(out)
     except (OSError, UserError) as error:
         why = str(error)
-        if isinstance(error, OSError):  # one that names two files came while the second was written
+        if isinstance(error, OSError):  # an error that names two files came while the second was written
             why = f"{out if place is None or error.filename2 else error.filename or out}: {error.strerror}"
-        if place is not None:  # whose name means nothing to a reader
+        if place is not None:  # its name would mean nothing to the user
             why = why.replace(str(place / out.name), str(out))
         raise UserError(f"{why}; nothing was written") from error
     finally:
@@ -178,9 +178,9 @@ def _whole(out: Path) -> Iterator[Path]:
 
 
 def _clear(out: Path) -> None:
-    """Remove the places of copies to `out` whose processes are dead: nobody has them locked."""
+    """Remove what dead processes left of copies to `out`: nobody has it locked."""
     for place in out.parent.glob(f"{_PLACE}{'?' * 8}"):  # as tempfile names them
-        with contextlib.suppress(OSError):  # it is another's, or gone by now
+        with contextlib.suppress(OSError):  # another process's, or already gone
             ours = all(part.name.startswith(out.name) for part in place.iterdir())
             lock = _locked(place) if ours else None
             if lock is not None:
@@ -189,9 +189,9 @@ def _clear(out: Path) -> None:
 
 
 def _locked(folder: Path) -> int | None:
-    """A folder's lock, which goes with this descriptor or with the process; None on a system without locks.
+    """A folder's lock, released with this descriptor or the process; None on a system without locks.
 
-    Where another process has it, that is a `BlockingIOError`.
+    Raises `BlockingIOError` if another process holds it.
     """
     try:
         import fcntl

@@ -105,7 +105,7 @@ def _check_budget(folder: Path, force: bool) -> None:
 
     check_folder(folder)
     if (folder / _BUDGET).exists() and not force:
-        raise UserError(f"{folder / _BUDGET} exists already; add --force to write it again, or choose another --out")
+        raise UserError(f"{folder / _BUDGET} already exists; add --force to write it again, or choose another --out")
 
 
 def _budget(
@@ -128,8 +128,8 @@ def _budget(
     from fednoil.figures import draw_budget
 
     experiment, _ = load_run(run, data_dir)
-    tell = (lambda _: None) if as_json else _tell
-    trainings, results = simulate(experiment, estimates(cases, method), budgets, device, tell), []
+    report = (lambda _: None) if as_json else _report
+    trainings, results = simulate(experiment, estimates(cases, method), budgets, device, report), []
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for result in trainings:
@@ -141,10 +141,10 @@ def _budget(
     if as_json:
         print(json.dumps([asdict(result) for result in results]))
     else:
-        _tell("\n".join(f"wrote {path}" for path in written))
+        _report("\n".join(f"wrote {path}" for path in written))
 
 
-def _tell(line: str) -> None:
+def _report(line: str) -> None:
     print(line, flush=True)
 
 
@@ -181,7 +181,7 @@ def _check_source(run: Path | None, of_site: dict[str, Any], data_dir: Path | No
 def _show(summary: dict[str, Any], folder: Path, as_json: bool) -> None:
     import json
 
-    from fednoil.audit.files import told
+    from fednoil.audit.files import notices
     from fednoil.cli.tables import show
 
     if as_json:
@@ -212,7 +212,7 @@ def _show(summary: dict[str, Any], folder: Path, as_json: bool) -> None:
         "most": "most often",
     }
     show(rows, columns, f"Labels of {summary['data']}", False)
-    for notice, whose in told(summary["clients"]).items():
+    for notice, whose in notices(summary["clients"]).items():
         everyone = len(whose) == len(summary["clients"])
         print(notice if everyone else f"client{'s' if len(whose) > 1 else ''} {', '.join(whose)}: {notice}")
     for entry in summary["clients"]:
@@ -220,8 +220,8 @@ def _show(summary: dict[str, Any], folder: Path, as_json: bool) -> None:
             print(line if entry["client"] is None else f"client {entry['client']}: {line}")
     if quality := summary["overall"].get("quality"):
         error = summary["overall"]["ratio_error"]
-        told = ", ".join(f"{_NAMES[name]} {value:.3f}" for name, value in quality.items())
-        print(f"against true labels: {told}; noise ratios off by {100 * error['mean']:.1f} points on average")
+        measured = ", ".join(f"{_NAMES[name]} {value:.3f}" for name, value in quality.items())
+        print(f"against true labels: {measured}; noise ratios off by {100 * error['mean']:.1f} points on average")
     print(f"wrote {folder}; open {folder / 'audit.html'} to review the images")
 
 
@@ -231,12 +231,12 @@ _NAMES = {"auroc": "AUROC", "average_precision": "average precision", "f1": "F1"
 
 def _left_out(entry: dict[str, Any]) -> list[str]:
     """Which of a client's files were not used, or are there more than once."""
-    told = []
+    lines = []
     if entry["skipped"]:
         item, why = entry["skipped"][0]
         more = f", and {len(entry['skipped']) - 1} more (summary.json lists them)" if len(entry["skipped"]) > 1 else ""
-        told.append(f"skipped: {item} {why}{more}")
+        lines.append(f"skipped: {item} {why}{more}")
     if entry["duplicates"]:
         count = len(entry["duplicates"])
-        told.append(f"{count} image{'s are' if count > 1 else ' is'} there more than once (summary.json lists them)")
-    return told
+        lines.append(f"{count} image{'s are' if count > 1 else ' is'} there more than once (summary.json lists them)")
+    return lines

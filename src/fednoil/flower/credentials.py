@@ -151,7 +151,7 @@ def _free(paths: Sequence[Path], force: bool) -> None:
     """Refuse to replace a key that nodes or servers may be using."""
     there = [path for path in paths if path.exists()]
     if there and not force:
-        raise UserError(f"{there[0]} exists already; choose another folder, or --force to replace it")
+        raise UserError(f"{there[0]} already exists; choose another folder, or --force to replace it")
     private_folder(paths[0].parent, [path.name for path in paths])
     for path in paths:  # an old half beside a new one would look whole
         path.unlink(missing_ok=True)

@@ -86,7 +86,7 @@ class RunFolder:
         if not self.is_run() or (force and not self._is_ours()):
             raise UserError(f"{self.path} is not empty and not a run folder; choose another --out")
         if not (resume or force):
-            raise UserError(f"{self.path} exists already: add --resume to continue it or --force to start over")
+            raise UserError(f"{self.path} already exists: add --resume to continue it or --force to start over")
 
     def _is_ours(self) -> bool:
         """Whether what `clear` would remove is a run's: other programs have a config.toml, too."""

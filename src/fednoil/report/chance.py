@@ -35,7 +35,7 @@ def paired_p(differences: Sequence[float]) -> float | None:
 
 
 def unpaired_p(a: Sample, b: Sample) -> float | None:
-    """Welch's test; of a value alone the other sample's deviation is assumed. None where neither has one."""
+    """Welch's test; a single value is assumed to have the other sample's deviation. None if neither has one."""
     if a.std is None or b.std is None:
         known = a if b.std is None else b
         if known.std is None:

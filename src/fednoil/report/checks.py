@@ -1,6 +1,6 @@
-"""What a report expects of the files in a run folder: one that is damaged is left out with a reason, and ends nothing.
+"""Checks of the files in a run folder: a damaged run is left out of the report, with a reason.
 
-Files are checked for what reports compute with, not for all they hold, so that runs of other versions can be read.
+Only what reports compute with is checked, so that runs of other versions can be read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class _Part(BaseModel):
 
 
 class Summary(_Part):
-    """summary.json, or what the rounds of a stopped run give instead."""
+    """summary.json, or its equivalent from the rounds of a stopped run."""
 
     final_accuracy: Percent
     best_accuracy: Percent
@@ -62,7 +62,7 @@ class Confusion(_Part):
 
 
 def check(expected: type[_Part], values: Any, path: Path) -> None:
-    """Refuse what a report couldn't use, with the first thing that is wrong."""
+    """Refuse what a report couldn't use, naming the first error."""
     try:
         expected.model_validate(values)
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""What a study adds to a report: where its runs belong, tables with printed values beside ours, sections of its own.
+"""What a study adds to a report: the place of its runs, tables with printed values beside ours, and sections.
 
 A report works without one. The caller passes the study in.
 """
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Beside:
-    """A value printed elsewhere, in percent, and the name it has beside ours."""
+    """A value printed elsewhere, in percent, and its name in our tables."""
 
     text: str
     mean: float
     std: float | None
-    same: bool  # the same experiment, so that a difference means something
-    count: int = 1  # trials that mean and deviation are of
+    same: bool  # the same experiment, so that a difference is meaningful
+    count: int = 1  # trials behind mean and deviation
 
 
 @dataclass(frozen=True)
 class Section:
-    """A section of its own, in each form that a report has."""
+    """A section of the report, in each of its formats."""
 
     anchor: str
     title: str
@@ -39,7 +39,7 @@ class Section:
 
 
 class Table(Protocol):
-    """Rows that stand in one table: what its title says, what it shows of them, and in which order."""
+    """The rows of one table, its title, the metrics it shows, and the order of rows and columns."""
 
     @property
     def key(self) -> str: ...
@@ -49,7 +49,7 @@ class Table(Protocol):
 
     @property
     def caption(self) -> str:
-        """The title where a table has a number of its own, as in LaTeX."""
+        """The title for formats that number tables themselves, such as LaTeX."""
         ...
 
     @property
@@ -59,15 +59,15 @@ class Table(Protocol):
     def rows(self) -> Sequence[Row]: ...
 
     def printed(self, row: Row, metric: str) -> Beside | None:
-        """What stands beside a row's value."""
+        """The printed value beside a row's value."""
         ...
 
     def rank_spot(self, setting: str, noise: str) -> tuple[Any, ...]:
-        """Where a column stands."""
+        """The order of columns."""
         ...
 
     def rank_method(self, method: str) -> int:
-        """Where a line stands."""
+        """The order of rows."""
         ...
 
     def notes(self) -> Sequence[str]:
@@ -76,21 +76,21 @@ class Table(Protocol):
 
 
 class Study(Protocol):
-    """What a report asks of a study."""
+    """What a report needs from a study."""
 
     @property
     def cites(self) -> str:
-        """Whose values stand beside ours."""
+        """The source of the printed values."""
         ...
 
     def place(self, values: dict[str, Any], origin: dict[str, Any] | None, roster: Roster | None) -> Place | None:
-        """The place of a run with this configuration, which came from `origin`; None: it is none of the study's."""
+        """The place of a run with this configuration, made from `origin`; None if it isn't part of the study."""
         ...
 
     def command(self, values: dict[str, Any], conduct: Sequence[str]) -> list[str] | None:
-        """The arguments of `fednoil` that make such a run from a preset; None: no preset is near.
+        """The arguments of `fednoil` that make such a run from a preset; None if no preset is close.
 
-        `conduct` lists changes that no preset has and a configuration's hash leaves out, as `run.precision=float32`.
+        `conduct` lists changes that are neither in a preset nor in a configuration's hash, as `run.precision=float32`.
         """
         ...
 
@@ -99,5 +99,5 @@ class Study(Protocol):
         ...
 
     def sections(self, results: Results) -> Sequence[Section]:
-        """What it says of its rows; nothing where there are none."""
+        """The study's sections about its rows; none without rows."""
         ...

@@ -1,4 +1,4 @@
-"""One self-contained page: tables as HTML, everything else as compact data that the page draws when it is looked at."""
+"""One self-contained page: tables as HTML, everything else as compact data that the page draws on demand."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ def _asset(name: str) -> str:
 
 
 def _verdict_of(entry: Entry, column: Column) -> str:
-    """Who wins a cell, ours or the printed value; nobody where the difference may be chance."""
+    """Which is better in a cell, ours or the printed value; neither if the difference may be chance."""
     if entry.difference is None or entry.printed is None or (entry.p is None and column.metric == "accuracy"):
         return ""
-    spread = max(entry.ours.std or 0.0, entry.printed.std or 0.0, 0.5)  # over rounds, of other figures than accuracy
+    spread = max(entry.ours.std or 0.0, entry.printed.std or 0.0, 0.5)  # over rounds, for metrics other than accuracy
     if abs(entry.difference) <= spread if entry.p is None else entry.p >= CHANCE:
         return "even"
     return "ahead" if (entry.difference > 0) == column.higher_wins else "behind"
 
 
 def paired_rows(results: Results) -> list[dict[str, Any]]:
-    """In each setting the best method against the others that were carried out alike, on the seeds they share."""
+    """In each setting the best method against the others with the same conduct, on the seeds they share."""
     found = []
     compared = [
         (setting, conduct) for setting in results.settings() for conduct in {row.conduct: None for row in setting}
@@ -76,7 +76,7 @@ def _final(row: Row) -> float:
 
 
 def page_data(results: Results) -> dict[str, Any]:
-    """What the page's script works with: runs as short records, and tables of what they share."""
+    """The data of the page's script: runs as short records, and tables of what they share."""
     shared: dict[str, dict[str, int]] = {
         "settings": {},
         "methods": {},
@@ -129,9 +129,9 @@ def _summary(run: Run) -> dict[str, Any]:
 
 
 def _command(run: Run, results: Results) -> str:
-    """What makes the run again, its precision included; a federation takes its own keys from the file."""
+    """The command that repeats the run, with its precision; a federation takes its own keys from the file."""
     asked = run.environment.get("command") or []
-    if asked[1:3] == ["federation", "run"]:  # which nodes took part no configuration says
+    if asked[1:3] == ["federation", "run"]:  # no configuration says which nodes took part
         return shlex.join(asked)
     precision = [f"run.precision={run.precision}"] if run.precision in ("float32", "tf32", "bfloat16") else []
     args = None if run.federated or results.study is None else results.study.command(run.values, precision)
@@ -142,7 +142,7 @@ def _command(run: Run, results: Results) -> str:
 
 
 def _thinned(run: Run, length: int) -> dict[str, list[float | None]]:
-    """Curves at evenly spread rounds, the last one included; `round` says which."""
+    """Curves at evenly spaced rounds, including the last one; `round` says which."""
     picked = np.unique(np.linspace(0, run.rounds - 1, min(length, run.rounds)).round().astype(int))
     curves: dict[str, list[float | None]] = {"round": (picked + 1).tolist()}
     for key, values in run.curves.items():
@@ -168,7 +168,7 @@ def _clients(run: Run) -> dict[str, Any]:
 
 
 def _confusion(run: Run) -> dict[str, Any] | None:
-    """The whole matrix, or of many classes the largest off-diagonal entries: [given, predicted, count]."""
+    """The whole matrix, or with many classes its largest off-diagonal entries: [given, predicted, count]."""
     if run.confusion is None:
         return None
     matrix = np.asarray(run.confusion)

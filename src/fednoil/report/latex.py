@@ -1,4 +1,4 @@
-"""The tables as LaTeX, ready for a paper: settings over noises over figures, as wide as the page at most."""
+"""The tables as LaTeX, ready for a paper: columns by setting, noise and metric, no wider than the page."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ from fednoil.report.sheets import Entry, Sheet, sheets
 
 _NARROW = 2  # columns of numbers that one column of a two-column page takes
 _WHOLE = 4  # columns of numbers up to which several settings share a table
-_FIT = (
-    "\\resizebox{\\ifdim\\width>\\linewidth\\linewidth\\else\\width\\fi}{!}{%"  # smaller where it must be, never larger
-)
+_FIT = "\\resizebox{\\ifdim\\width>\\linewidth\\linewidth\\else\\width\\fi}{!}{%"  # shrinks if needed, never grows
 
 
 def latex(results: Results) -> str:
-    """Every table in environments of its own (booktabs), a printed value in small type under ours."""
+    """Every table in its own environments (booktabs), with a printed value in small type under ours."""
     found = sheets(results)
     lines = ["% needs \\usepackage{booktabs} and \\usepackage{graphicx}"]
     if results.study and any(sheet.table for sheet in found):
@@ -25,7 +23,7 @@ def latex(results: Results) -> str:
 
 
 def _pieces(sheet: Sheet) -> list[list[int]]:
-    """Which columns stand together: all of a small table, else one setting's, or one noise's where it has many."""
+    """Which columns share a table: all of a small one, otherwise one setting's, or one noise's if it has many."""
     every = list(range(len(sheet.columns)))
     if len(every) <= _WHOLE:
         return [every]
@@ -62,7 +60,7 @@ def _table(sheet: Sheet, columns: list[int]) -> str:
 
 
 def _heads(levels: list[list[str]]) -> list[str]:
-    """One line a level; what spans several columns has a rule under it."""
+    """One line per level; what spans several columns has a rule under it."""
     lines = []
     for depth in range(1, len(levels)):
         cells, rules, at = [""], [], 2
@@ -76,7 +74,7 @@ def _heads(levels: list[list[str]]) -> list[str]:
 
 
 def _lines(method: str, entries: list[Entry | None]) -> list[str]:
-    """Ours, and in small type what else is to be said of it, and the paper's."""
+    """Our value, with remarks and the paper's value in small type."""
     lines = [_row([_escape(method), *map(_ours, entries)])]
     said = [_parts(entry) for entry in entries]
     for texts in zip(*said, strict=True):
@@ -103,7 +101,7 @@ def _row(cells: list[str]) -> str:
 
 
 def _seeds(rows: list[tuple[str, list[Entry | None]]]) -> str:
-    """Over how many seeds the cells are."""
+    """The number of seeds behind the cells."""
     counts = [len(entry.row.runs) for _, entries in rows for entry in entries if entry]
     least, most = min(counts), max(counts)
     return f"{least} seed{'s' * (least != 1)}." if least == most else f"{least} to {most} seeds."

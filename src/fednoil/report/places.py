@@ -1,4 +1,4 @@
-"""Where a run belongs among others: its setting and its method, in words, and the keys by which two of them differ."""
+"""The place of a run among others: its setting and method in words, and the keys in which two runs differ."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ METHOD_SECTIONS = ("sampling", "server", "learner", "schedule")
 
 @dataclass(frozen=True)
 class Place:
-    """One run's place. A study's places have its `family`, and list as changes what differs from its presets."""
+    """One run's place. A study's places have its `family`, and list differences from its presets as changes."""
 
     family: str  # "" for a run that belongs to no study
     dataset: str
@@ -50,10 +50,10 @@ class Place:
 
 
 def own_place(full: Values, roster: Roster | None = None, clients: int | None = None) -> Place:
-    """The place of a run with this configuration, all keys given; `roster` of a federation's, `clients` as many as it
-    had, where that is recorded.
+    """The place of a run with this configuration, all keys given; a federation also has a `roster`. `clients` is their
+    number, if recorded.
 
-    A short hash distinguishes settings that the words don't.
+    A short hash distinguishes settings with the same words.
     """
     if full["data"]["name"] == SITES:
         return _of_sites(full, roster)
@@ -65,7 +65,7 @@ def own_place(full: Values, roster: Roster | None = None, clients: int | None = 
 
 
 def _of_sites(full: Values, roster: Roster | None) -> Place:
-    """Sites with data of their own: partition and noise of the configuration say nothing of them."""
+    """Sites with their own data: the configuration's partition and noise don't apply to them."""
     founders = roster.founders if roster else {}
     digest = _digest([*(full[s] for s in ("data", "model", "train")), founders])
     samples = [f"{sum(founders.values()):,} samples"] if founders else []
@@ -79,27 +79,27 @@ def _digest(value: Any) -> str:
 
 
 def own_keys(full: Values) -> tuple[str, ...]:
-    """What sampling, server and learner change from their defaults, so that two methods can be distinguished."""
+    """The keys of sampling, server and learner that differ from the defaults, to distinguish two methods."""
     names = (full["sampling"]["name"], full["server"]["name"], full["learner"]["name"])
     if any(":" in name for name in names):  # a user's own code, which a report doesn't import
         return ()
     changes = differences(full, _defaults(*names), ("sampling", "server", "learner"))
-    return tuple(change for change in changes if change != "sampling.fraction=null")  # the share follows the clients
+    return tuple(change for change in changes if change != "sampling.fraction=null")  # the share depends on the clients
 
 
 @functools.cache
 def _defaults(sampling: str, server: str, learner: str) -> Values:
     values = {"sampling": {"name": sampling, "fraction": 0.3}, "server": {"name": server}, "learner": {"name": learner}}
-    return load_config(values).model_dump(mode="json")  # the share of clients is that of all presets
+    return load_config(values).model_dump(mode="json")  # with the share of clients that all presets have
 
 
 def method_key(values: Values) -> str:
-    """What makes two runs runs of one method: two names may stand for the same sections."""
+    """Equal for two runs of the same method: two names may stand for the same sections."""
     return json.dumps([values[section] for section in METHOD_SECTIONS], sort_keys=True)
 
 
 def differences(full: Values, base: Values, sections: tuple[str, ...]) -> tuple[str, ...]:
-    """`section.key=value` of what `full` has otherwise, as `--set` takes it."""
+    """`section.key=value` for each difference of `full` from `base`, as `--set` takes it."""
     changed = {
         section: {key: value for key, value in full[section].items() if base[section].get(key) != value}
         for section in sections
@@ -117,11 +117,11 @@ def set_arguments(values: Values, sections: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def differing(configs: Sequence[Values], sections: tuple[str, ...]) -> set[str]:
-    """The `section.key` in which not all of the configurations are alike."""
+    """The `section.key` in which the configurations differ."""
     keys = [set(set_arguments(values, sections)) for values in configs]
     return {key.split("=")[0] for key in set.union(*keys) - set.intersection(*keys)}
 
 
 def picked(values: Values, sections: tuple[str, ...], names: set[str]) -> tuple[str, ...]:
-    """The `section.key=value` whose keys are among `names`."""
+    """The `section.key=value` of the keys in `names`."""
     return tuple(key for key in set_arguments(values, sections) if key.split("=")[0] in names)

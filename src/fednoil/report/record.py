@@ -1,7 +1,7 @@
 """Many runs as one small file: what reports and figures need of each, to be committed, sent, or read again.
 
-A parquet file with one row a run: configuration, summary, environment, clients and labels as JSON, and a few curves
-with every round, to two decimals. How a run was called is left out, because it names folders of the machine it ran on.
+A parquet file with one row per run: configuration, summary, environment, clients and labels as JSON, and a few curves
+with every round, to two decimals. The command line is left out, because it names folders of the machine.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _SCHEMA = pa.schema(
 
 
 def write_record(runs: Sequence[Run], path: Path) -> None:
-    """Write the runs to a file, the same bytes for the same runs."""
+    """Write the runs to a file; the same runs give the same bytes."""
     buffer = pa.BufferOutputStream()
     rows = sorted((_row(run) for run in runs), key=lambda row: (row["name"], row["config"]))
     pq.write_table(pa.Table.from_pylist(rows, _SCHEMA), buffer, compression="zstd")
@@ -60,7 +60,7 @@ def read_record(path: Path, study: Study | None = None) -> list[Run]:
         rows = pq.read_table(path, schema=schema).rename_columns(_SCHEMA.names).to_pylist()
         return [_run(row, path, study) for row in rows]
     except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{path} is not a record of runs, as `fednoil report --record` writes it: {error}") from None
+        raise UserError(f"{path} is not a record of runs from `fednoil report --record`: {error}") from None
 
 
 def _row(run: Run) -> dict[str, Any]:
@@ -106,7 +106,7 @@ def _text(value: Any) -> str:
 
 
 def _rounded(clients: dict[str, Any]) -> dict[str, Any]:
-    """Shares in percent to one decimal, as the page shows them; names and what isn't known as they are."""
+    """Shares in percent to one decimal, as the page shows them; names and unknown values unchanged."""
     return {
         key: [round(x, 1) if isinstance(x, float) else x for x in values] if isinstance(values, list) else values
         for key, values in clients.items()

@@ -28,7 +28,7 @@ _MOST_KEYS = 2  # in a method's name
 
 @dataclass(frozen=True)
 class Figure:
-    """A number with its spread, in percent; `std` is None where there is nothing to spread over."""
+    """A number with its spread, in percent; `std` is None for a single value."""
 
     mean: float
     std: float | None
@@ -41,15 +41,15 @@ class Figure:
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """One method in one setting: its runs, one a seed, in the order of seeds.
+    """One method in one setting: its runs, one per seed, in the order of seeds.
 
-    Runs that were stopped count only where none has finished; such a row is shown and never compared.
+    Stopped runs count only if none has finished; such a row is shown but never compared.
     """
 
     place: Place
     runs: tuple[Run, ...]
-    own_conduct: tuple[str, ...] = ()  # of `conduct`, where other rows of this method have another
-    apart: tuple[str, ...] = ()  # of the configuration, where another row in its column would have the same title
+    own_conduct: tuple[str, ...] = ()  # the part of `conduct` in which other rows of this method differ
+    apart: tuple[str, ...] = ()  # keys that distinguish it from another row of its column with the same title
 
     @property
     def conduct(self) -> tuple[str, ...]:
@@ -85,7 +85,7 @@ class Row:
         return {run.seed: float(run.summary["final_accuracy"]) for run in self.runs}
 
     def of_seeds(self, seeds: Collection[int]) -> Row:
-        """The same row with the runs of some seeds alone."""
+        """The same row with the runs of these seeds only."""
         return replace(self, runs=tuple(run for run in self.runs if run.seed in seeds))
 
     @property
@@ -106,7 +106,7 @@ class Row:
         return _figure(list(self.by_seed.values()))
 
     def figure(self, metric: str) -> Figure | None:
-        """Accuracy over seeds, of the best rounds where one did not converge; other figures over all rounds."""
+        """Accuracy over seeds, of the best rounds if one did not converge; other metrics over all rounds."""
         if metric == "accuracy":
             key = "best_accuracy" if self.starred else "final_accuracy"
             return _figure([float(run.summary[key]) for run in self.runs], self.starred)
@@ -130,7 +130,7 @@ class Paired:
 
 
 class Results:
-    """All rows, by setting; with a study, its tables and sections go with them."""
+    """All rows, by setting; with a study, also its tables and sections."""
 
     def __init__(self, runs: Iterable[Run], left_out: Sequence[str] = (), study: Study | None = None) -> None:
         self.study = study
@@ -140,7 +140,7 @@ class Results:
         conducts: dict[Any, set[tuple[str, ...]]] = {}
         for group in groups:
             conducts.setdefault(_same_line(group[0]), set()).add(group[0].conduct)
-        self.rows = _told_apart([_row(group, conducts[_same_line(group[0])]) for group in groups])
+        self.rows = _distinguished([_row(group, conducts[_same_line(group[0])]) for group in groups])
         self._titles = {row.runs[0].key: row.title for row in self.rows}
         self.warnings = [*left_out, *repeated, *_warnings(self.rows, groups)]
 
@@ -153,7 +153,7 @@ class Results:
         return [list(rows) for _, rows in grouped(self.rows, lambda row: row.place.where)]
 
     def sections(self) -> Sequence[Section]:
-        """What the study says of its rows."""
+        """The study's sections about its rows."""
         return self.study.sections(self) if self.study else ()
 
     def some(self, keep: Callable[[Row], bool]) -> Results:
@@ -169,22 +169,22 @@ def load_results(paths: Sequence[Path], study: Study | None = None) -> Results:
 
 
 def _same_line(run: Run) -> tuple[Any, ...]:
-    """What runs share that stand in one line of a table, whatever the column."""
+    """What the runs in one line of a table have in common, in any column."""
     place = run.place
     return place.family, place.dataset, place.setting_changes, place.method_title
 
 
 def _row(group: tuple[Run, ...], conducts: set[tuple[str, ...]]) -> Row:
-    """A row of the finished runs, or of all where none is; it names what not all of its neighbours have."""
+    """A row of the finished runs, or of all if none is finished; its title names how it differs from its neighbours."""
     first = group[0]
     shared = set.intersection(*map(set, conducts))
     differs = tuple(part for part in first.conduct if part not in shared)
     return Row(first.place, tuple(run for run in group if run.finished) or group, differs)
 
 
-def _told_apart(rows: list[Row]) -> list[Row]:
-    """Rows whose titles are their own in each table: a method's name gets the keys in which it differs from others of
-    that name, or where these are many the name of its folder."""
+def _distinguished(rows: list[Row]) -> list[Row]:
+    """Rows with unique titles in each table: a method's name gets the keys in which it differs from others of that
+    name, or the name of its folder if there are many."""
     names_of: dict[Any, set[str]] = {}
     for _, same in grouped(rows, lambda row: (row.place.where if row.place.family else row.place.dataset, row.title)):
         names = differing([row.runs[0].values for row in same], METHOD_SECTIONS)
@@ -230,7 +230,7 @@ def grouped(items: Sequence[Any], key: Callable[[Any], Any]) -> list[tuple[Any, 
 
 
 def _once(runs: Iterable[Run]) -> tuple[list[Run], list[str]]:
-    """One run for each configuration and seed, the finished and longer one first; the others are reported."""
+    """One run for each configuration and seed, preferably finished and long; the others are reported."""
     best: dict[Any, Run] = {}
     repeated = []
     for run in runs:
@@ -250,7 +250,7 @@ def _warnings(rows: Sequence[Row], groups: Sequence[tuple[Run, ...]]) -> list[st
     for row, group in zip(rows, groups, strict=True):
         name = f"{row.title} on {row.place.title}"
         for run in (run for run in group if not run.finished):
-            fate = "left out of the mean" if row.finished else "shown as far as it got, and compared with nothing"
+            fate = "left out of the mean" if row.finished else "shown as far as it got, but not compared"
             planned = run.values["train"]["rounds"]
             end = "diverged" if run.diverged else "stopped"
             found.append(f"{name}, seed {run.seed}: {end} after round {run.rounds} of {planned}; {fate}")
@@ -271,7 +271,7 @@ def _general_warnings(rows: Sequence[Row]) -> list[str]:
     found = []
     differs = sorted({part for row in rows for part in row.own_conduct})
     if differs:
-        found.append(f"runs that were carried out differently ({'; '.join(differs)}) have rows of their own")
+        found.append(f"runs that were carried out differently ({'; '.join(differs)}) have separate rows")
     few = [row for row in rows if len(row.runs) < FEW_SEEDS]
     if few:
         shown = "; ".join(f"{row.title} on {row.place.title} ({len(row.runs)})" for row in few[:5])

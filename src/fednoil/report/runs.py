@@ -1,7 +1,7 @@
-"""Run folders as values: what a report needs of each run, read once, whatever of the folder is there.
+"""Run folders as values: what a report needs of each run, read once.
 
-A folder may be thinned out (experiments keep configuration, records and summary only) or unfinished. What isn't there
-is absent in the report; a folder that can't be read is left out with its reason.
+A folder may be incomplete (experiments keep only configuration, records and summary) or unfinished. What is missing is
+absent in the report; a folder that can't be read is left out, with the reason.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ CURVES = {
     "local_epochs": "local epochs",
     "train_batches": "training batches so far",
 }
-FALL = 10.0  # points below its best round at which a run that stands still has fallen
-_DEPTH = 3  # folders below a given one that are searched for runs
+FALL = 10.0  # points below its best round at which a run that has settled counts as fallen
+_DEPTH = 3  # how many folders deep runs are searched for
 
 
 @dataclass(frozen=True)
 class Clients:
-    """What is known of each client, one entry a client; None: not known. Shares and ratios in percent."""
+    """What is known about each client, one entry per client; None: unknown. Shares and ratios in percent."""
 
     selected: list[int]  # rounds in which it was trained
     samples: list[int] | None = None
     noise: list[float] | None = None  # realised noise ratio
-    clean_share: Sequence[float | None] | None = None  # as the clients' scores estimate it, mean of the last ten rounds
+    clean_share: Sequence[float | None] | None = None  # estimated from the clients' scores, mean of the last ten rounds
     agreement: list[float] | None = None  # given labels that the final model predicts
     names: list[str] | None = None  # of a federation's clients
     held_out: list[float | None] | None = None  # accuracy on what each holds out, as last reported
@@ -75,7 +75,7 @@ class Run:
     clients: Clients
     confusion: list[list[int]] | None = None  # given × predicted labels of all clients' samples
     environment: dict[str, Any] = field(default_factory=dict)
-    federated: bool = False  # on the nodes of a federation, not simulated
+    federated: bool = False  # run on the nodes of a federation, not simulated
 
     @property
     def seed(self) -> int:
@@ -87,12 +87,12 @@ class Run:
 
     @functools.cached_property
     def key(self) -> tuple[tuple[str, ...], str, tuple[str, ...]]:
-        """Runs with the same key differ in their seed alone."""
+        """Runs with the same key differ only in their seed."""
         return self.place.where, method_key(self.values), self.conduct
 
     @property
     def precision(self) -> str:
-        """What it computed in, `float32` for instance; several where it was resumed elsewhere, "" where unknown."""
+        """The precision it computed in, such as `float32`; several if it was resumed elsewhere, "" if unknown."""
         known = [self.environment.get("precision"), *(r.get("precision") for r in self.environment.get("resumed", []))]
         found = dict.fromkeys(str(name) for name in known if name)
         configured = self.values["run"]["precision"]
@@ -104,12 +104,12 @@ class Run:
 
     @property
     def diverged(self) -> bool:
-        """Whether its training failed after the last round, in distinction to a run that was stopped."""
+        """Whether its training failed after the last round, unlike a run that was stopped."""
         return not self.finished and self.environment.get("diverged", {}).get("after_round") == self.rounds
 
     @functools.cached_property
     def conduct(self) -> tuple[str, ...]:
-        """How it was carried out, as far as that changes results: its precision, and what a federation adds."""
+        """How it was carried out, as far as this changes results: its precision, and what a federation adds."""
         parts = [self.precision or "precision not recorded"]
         if self.federated:
             noise = {k: v for k, v in self.values["federation"].items() if k.startswith("update_")}
@@ -129,7 +129,7 @@ class Run:
 
     @property
     def fallen(self) -> bool:
-        """Whether it stands still far below its best round, which passes for converged."""
+        """Whether it settled far below its best round, which counts as converged."""
         return not self.starred and self.summary["best_accuracy"] - self.summary["final_accuracy"] >= FALL
 
 
@@ -139,7 +139,7 @@ def find(paths: Sequence[Path]) -> Iterator[Path]:
     for path in paths:
         if not path.is_dir():
             what = "is not a folder" if path.exists() else "does not exist"
-            raise UserError(f"{path} {what}; give run folders, folders of run folders, or for reports records of runs")
+            raise UserError(f"{path} {what}; give run folders, folders of run folders, or records of runs (reports)")
         found = [p.parent for depth in range(_DEPTH + 1) for p in sorted(path.glob("*/" * depth + "config.toml"))]
         if not found:
             raise UserError(f"no run in {path} (no config.toml there or up to {_DEPTH} folders below)")
@@ -210,7 +210,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def completed(raw: dict[str, Any]) -> dict[str, Any]:
-    """A run's configuration with all keys. Code of a user's own that it names is not imported: runs travel."""
+    """A run's configuration with all keys. A user's own code that it names is not imported: it may be untrusted."""
     lost = lost_settings(raw)
     raw = in_todays_keys(raw)
     own = {key.split(".")[0]: raw[key.split(".")[0]] for key in own_code(raw)}
@@ -254,7 +254,7 @@ def _clients(
 
 
 def _site_clients(values: dict[str, Any], records: list[RoundRecord], roster: Roster) -> Clients:
-    """What a federation's sites have reported about themselves."""
+    """What a federation's sites reported about themselves."""
     count = 1 + max(roster.names)
     selected = np.bincount([k for r in records for k in r.selected], minlength=count)
     shares: list[float | None] = []
@@ -277,7 +277,7 @@ def _site_clients(values: dict[str, Any], records: list[RoundRecord], roster: Ro
 
 
 def _truth(path: Path, noise_hash: str) -> tuple[list[int] | None, list[float] | None]:
-    """Samples and realised noise of each client; runs with the same split and noise share one reading."""
+    """Samples and realised noise of each client; read once for runs with the same split and noise."""
     file = path / "noise.parquet"
     if not file.is_file():
         return None, None

@@ -1,4 +1,4 @@
-"""Results laid out as tables: methods down, settings across, a printed value beside ours where a study has one."""
+"""Results laid out as tables: methods down, settings across, with a study's printed values beside ours."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Entry:
-    """One cell of a table: ours, a printed value, their difference where both are the same experiment."""
+    """One cell of a table: our value, a printed one, and their difference if both are the same experiment."""
 
     row: Row
     ours: Figure
@@ -35,20 +35,20 @@ class Entry:
     difference: float | None
     best: bool  # of its column
     p: float | None = None  # how likely the difference is by chance; None: unknown
-    last_round: Figure | None = None  # where `ours` is the best round because a seed did not converge
-    best_round: Figure | None = None  # where `ours` is the last one, and a seed has fallen far below its best
+    last_round: Figure | None = None  # if `ours` is the best round because a seed did not converge
+    best_round: Figure | None = None  # if `ours` is the last round, and a seed has fallen far below its best
     batches: int | None = None  # where not all of the column have as many
 
     @property
     def gap(self) -> str:
-        """The difference in words, with ≈ where it may be chance."""
+        """The difference in words, with ≈ if it may be chance."""
         if self.difference is None:
             return ""
         return f"{self.difference:+.2f}" + (" ≈" if self.p is not None and self.p >= CHANCE else "")
 
     @property
     def beside(self) -> list[str]:
-        """What stands beside ours: the last or best round, how far the runs got, batches, the printed value last."""
+        """What is shown beside our value: the last or best round, how far the runs got, batches, the printed value."""
         parts = [f"last round {self.last_round}"] if self.last_round else []
         parts += [f"best round {self.best_round}"] if self.best_round else []
         parts += [self.row.progress] if self.row.progress else []
@@ -58,7 +58,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Sheet:
-    """One table. `entries[i][j]` is method i in column j, None where there is no such run."""
+    """One table. `entries[i][j]` is method i in column j, None if there is no such run."""
 
     table: str
     title: str
@@ -137,7 +137,7 @@ def _entry(table: Table, row: Row, metric: str, ours: Figure, best: bool) -> Ent
     printed = table.printed(row, metric)
     difference = ours.mean - printed.mean if printed and printed.same and row.finished else None
     p = None
-    if printed is not None and difference is not None and metric == "accuracy":  # others spread over rounds
+    if printed is not None and difference is not None and metric == "accuracy":  # other metrics spread over rounds
         theirs = Sample(printed.mean, printed.std, printed.count)
         p = unpaired_p(Sample(ours.mean, None if ours.starred else ours.std, len(row.runs)), theirs)
     last = row.last_round() if ours.starred else None
@@ -154,9 +154,9 @@ def _note(table: Table) -> str:
         notes.append(f"{', '.join(METRICS[m] for m in table.metrics[1:])}: mean ± deviation over rounds.".capitalize())
     if any(not row.finished for row in table.rows):
         notes.append(
-            "Rows that say “at round” or “diverged” are not finished: no difference, test or claim is made of them."
+            "Rows that say “at round” or “diverged” are not finished: they enter no difference, test or claim."
         )
     if any(table.printed(row, "accuracy") for row in table.rows):
-        notes.append("≈: Welch's test can't tell the difference from chance.")
+        notes.append("≈: Welch's test can't distinguish the difference from chance.")
     conducts = dict.fromkeys(", ".join(row.conduct) for row in table.rows)
     return " ".join([*notes, *table.notes(), f"Computed in: {'; '.join(sorted(conducts))}."])

@@ -35,7 +35,7 @@ def _row(cells: list[str]) -> str:
 
 
 def in_cell(text: str) -> str:
-    """Text that can stand in a table's cell."""
+    """Text escaped for a table's cell."""
     return " ".join(text.replace("<", "&lt;").replace("|", "\\|").split())
 
 

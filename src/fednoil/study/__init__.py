@@ -1,7 +1,7 @@
 """The study of the FedNoiL paper: its numbers, presets, plans, claims and figures. It uses the core, which works
 without it.
 
-Importing it makes its presets known: `paper/<dataset>/<setting>/<noise>/<method>`, and
+Importing it registers its presets: `paper/<dataset>/<setting>/<noise>/<method>`, and
 `small/<setting>/<noise>/<method>` for the same in minutes on a CPU.
 """
 

@@ -1,8 +1,8 @@
-"""The paper's claims, each with a rule that the runs at hand support, contradict, leave open, or don't test.
+"""The paper's claims, each with a rule by which runs support it, contradict it, leave it open, or don't test it.
 
 A rule compares rows of one setting with each other, never across settings or scales. Comparisons of accuracy use what
 the tables show (mean over seeds; the best round where a seed did not converge). The rules were written down before
-the runs they judge. Which runs are judged at all is the same for every claim: `SCOPE` says it.
+the runs they judge. Which runs are judged at all is the same for every claim (`SCOPE`).
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ SUPPORTED, REFUTED, OPEN, UNTESTED = "supported", "not supported", "not distingu
 SCOPE = (
     "Only finished runs are judged, and methods are compared in the same setting and precision. A lead counts if it is "
     f"more than chance (p < {CHANCE:g}, not corrected for the number of tests): by Student's paired test on shared "
-    "seeds, or where fewer than two are shared, by Welch's, which gives a seed alone the other method's spread. Else "
-    "the two are not distinguishable, and so are one seed each and means that are equal to two decimals. All claims "
-    "but the last, which is on clean labels, are judged on noisy labels alone. Pair noise with one shared map is left "
-    "out: most labels of a class are then the same wrong one, which no method that treats classes alike can tell from "
-    "the truth."
+    "seeds, or where fewer than two are shared, by Welch's, which gives a single seed the other method's spread. "
+    "Otherwise the two are not distinguishable, as are single seeds and means that are equal to two decimals. All "
+    "claims but the last, which is about clean labels, are judged on noisy labels only. Pair noise with one shared map "
+    "is left out: most labels of a class are then the same wrong one, which no method that treats classes alike can "
+    "distinguish from the truth."
 )
 
 
@@ -53,7 +53,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a claim, and the comparisons that say so."""
+    """Whether a claim holds, and the comparisons behind it."""
 
     claim: Claim
     status: str
@@ -70,7 +70,7 @@ class Verdict:
         left = sum(e.holds is None for e in self.support)
         asides = [f"{left} not distinguishable"] if left else []
         if fallen := sum(e.fallen for e in self.support):
-            asides.append(f"in {fallen} a method stands still {FALL:g} points or more below its best round")
+            asides.append(f"in {fallen} a method settles {FALL:g} points or more below its best round")
         aside = f" ({', '.join(asides)})" if asides else ""
         counts, settings = [e.seeds for e in self.support], len({e.where.where for e in self.support})
         seeds = " to ".join(dict.fromkeys(str(count) for count in (min(counts), max(counts))))
@@ -80,7 +80,7 @@ class Verdict:
 
     @property
     def _failing(self) -> str:
-        """Where it is contradicted, if it isn't everywhere."""
+        """Where it is contradicted, if not everywhere."""
         failing = list(dict.fromkeys(e.where.title for e in self.support if e.holds is False))
         if not failing or len(failing) == len({e.where.title for e in self.support}):
             return ""
@@ -102,7 +102,7 @@ def judge(results: Results) -> list[Verdict]:
 
 
 def _status(claim: Claim, support: list[Support]) -> str:
-    """Supported if enough comparisons hold, open if enough would hold were the open ones decided for it."""
+    """Supported if enough comparisons hold, open if enough would hold with the undecided ones counted in its favour."""
 
     def enough(count: int) -> bool:
         share = count / len(support)

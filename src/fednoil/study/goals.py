@@ -1,4 +1,4 @@
-"""What the study runs: the paper's tables, and what we ask beyond them. Every preset of the study is in one."""
+"""What the study runs: the paper's tables, and our own questions. Every preset of the study belongs to a goal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ABLATION = ("fednoil-logarithm", "fednoil-uniform-clients", "fednoil-uniform-loc
 
 @dataclass(frozen=True)
 class Goal:
-    """Cells that belong together, every combination of the parts; one without methods needs no runs."""
+    """Cells that belong together: every combination of the parts. A goal without methods needs no runs."""
 
     title: str
     datasets: tuple[str, ...] = ("cifar10",)
@@ -28,7 +28,7 @@ class Goal:
     figure: str | None = None  # drawn from these runs
 
     def cells(self) -> Iterator[tuple[str, str, str, str]]:
-        """Dataset, setting, noise and method of each."""
+        """Dataset, setting, noise and method of each cell."""
         return itertools.product(self.datasets, self.settings, self.noises, self.methods)
 
 
@@ -55,7 +55,7 @@ TABLES: dict[str, Goal] = {
     "clean": Goal("Clean labels: FedAvg and FedNoiL", noises=("clean",), methods=("fedavg", "fednoil-logarithm")),
 }
 
-_OURS = ("fashion-mnist", "cifar10")  # what is asked beyond the paper is asked of these
+_OURS = ("fashion-mnist", "cifar10")  # our own questions use these
 BEYOND: tuple[Goal, ...] = (
     Goal(
         "Clients that differ more", _OURS, ("non-iid-0.5", "non-iid-0.1"), NOISY, ("fedavg", *FEDNOIL, "fednoil-plus")

@@ -1,4 +1,4 @@
-"""Rows of the study's settings, found by the paper's methods: what claims and figures compare."""
+"""The rows that claims and figures compare: by setting, and by the paper's methods."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Grounds:
         self._by_name = {(*_ground(row), row.place.method): row for row in self._rows}
 
     def __iter__(self) -> Iterator[Row]:
-        """One row of each ground, to find others beside."""
+        """One row of each setting, to find the others with."""
         return iter([rows[0] for _, rows in grouped(self._rows, _ground)])
 
     def find(self, beside: Row, method: str) -> Row | None:
-        """The row of one of the paper's methods in the setting of another row, carried out alike, with its changes."""
+        """The row of one of the paper's methods in the setting of another row, with the same conduct and changes."""
         place = beside.place
         if place.method_changes:
             return self._by_name.get((*_ground(beside), method))

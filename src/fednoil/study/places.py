@@ -1,8 +1,8 @@
 """Where a run belongs in the study: which of the paper's settings and methods it is, and what it changes.
 
-A run records the preset that it came from. Where it doesn't, as in folders of earlier versions or with a file of one's
-own, it is recognised by its configuration, never by its folder's name, so `fednoil run` and `fednoil reproduce` give
-the same rows. A run that is not near a preset, on a user's own data for instance, is not part of the study.
+A run records the preset that it came from. Where it doesn't (earlier versions, or a user's own file) it is recognised
+by its configuration, never by its folder's name, so `fednoil run` and `fednoil reproduce` give the same rows. A run
+that is not close to a preset, on a user's own data for instance, is not part of the study.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from fednoil.study.small import BASE, shrink, shrink_schedule
 
 Values = dict[str, Any]
 
-_MOST_CHANGES = {"paper": 6, "small": 3}  # of a setting; more, and it is a setting of its own
-# The paper's name of a method where several rows have one preset: the row of Table 1.
+_MOST_CHANGES = {"paper": 6, "small": 3}  # of a setting; with more it is a different setting
+# The paper's name of a method, where several rows have one preset: that of Table 1.
 _NAMES = {ours: paper for paper, ours in reversed(METHOD_NAMES.items())} | {
     "fednoil-logarithm": "FedNoiL(Logarithm)",
     "fednoil-auto": "FedNoiL(Logarithm), automatic share",
@@ -72,7 +72,7 @@ def schedule_methods() -> dict[str, str]:
 
 
 def decay_of(form: str, r_min: int, small: bool) -> Values:
-    """The section of a decaying schedule; the small scale's stand for the paper's."""
+    """The section of a decaying schedule, in the paper's or the small scale's form."""
     keys = {"name": form, "t_max": 100, "t_min": 20, "r_min": r_min}
     return shrink_schedule(keys) if small else keys
 
@@ -94,14 +94,14 @@ def values_of(family: str, dataset: str, setting: str, noise: str, method: str, 
 
 
 def preset_name(family: str, dataset: str, setting: str, noise: str, method: str) -> str | None:
-    """The preset that a cell is made from; None: no goal of the study has it."""
+    """The preset of a cell; None if no goal of the study has it."""
     parts = ("paper", dataset) if family == "paper" else ("small",)
     name = "/".join((*parts, setting, noise, "fednoil-logarithm" if method in schedule_methods() else method))
     return name if name in (PAPER if family == "paper" else SMALL).names() else None
 
 
 def place_of(full: Values, origin: Values | None = None) -> Place | None:
-    """The place of a run with this configuration, all keys given; None: it is none of the study's."""
+    """The place of a run with this configuration, all keys given; None if it isn't part of the study."""
     data = full["data"]["name"]
     family = "small" if data == "fashion-mnist-mini" else "paper" if data in DATASETS else ""
     if not family:
@@ -132,7 +132,7 @@ def _near(place: Place) -> Place | None:
 
 
 def _at(full: Values, base: dict[str, Values], place: Place) -> Place:
-    """A place with its changes; another server or learner is the user's own method."""
+    """A place with its changes; with another server or learner it is the user's own method."""
     values = base[place.method]
     method, changes = place.method, differences(full, values, METHOD_SECTIONS)
     if any(values[section]["name"] != full[section]["name"] for section in ("server", "learner")):
@@ -143,7 +143,7 @@ def _at(full: Values, base: dict[str, Values], place: Place) -> Place:
 
 
 def _settings_like(kind: str) -> list[str]:
-    """The settings whose clients are dealt samples in this way; a mix of classes that no preset has is non-IID."""
+    """The settings with this kind of partition; a mix of classes that no preset has counts as non-IID."""
     return [name for name, values in SETTINGS.items() if values["partition"]["kind"] == kind] or ["non-iid"]
 
 
@@ -157,7 +157,7 @@ def _noise_name(noise: Values) -> str | None:
 
 
 def _nearest(full: Values, family: str, dataset: str, setting: str, noise: str) -> Place:
-    """The place with the method of the paper that has the fewest differences."""
+    """The place with the paper's method that differs least."""
     base = _candidates(family, dataset, setting, noise, full["train"]["rounds"])
 
     def distance(method: str) -> int:
@@ -185,7 +185,7 @@ def key_of(place: Place, method: str, rounds: int) -> str:
 def command_of(full: Values, conduct: Sequence[str] = ()) -> list[str] | None:
     """The arguments of `fednoil` that make such a run from a preset; None for a user's own setting.
 
-    `conduct` lists changes that no preset has and a configuration's hash leaves out, as `run.precision=float32`.
+    `conduct` lists changes that are neither in a preset nor in a configuration's hash, such as `run.precision=float32`.
     """
     place = place_of(full)
     name = preset_name(place.family, place.dataset, place.setting, place.noise, place.method) if place else None

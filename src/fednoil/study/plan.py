@@ -31,7 +31,7 @@ GOALS: dict[str, Goal] = {**_TABLES, **{f.name: f.goal for f in FIGURES.values()
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a user asked for; empty lists mean the goal's own."""
+    """The user's options; empty lists mean the goal's own."""
 
     scale: str = "paper"
     datasets: Sequence[str] = ()
@@ -44,7 +44,7 @@ class Wanted:
 
 @dataclass(frozen=True, eq=False)
 class PlacedCell(Cell):
-    """A cell of a table or figure, and where it belongs."""
+    """A cell of a table or figure, and its place in the study."""
 
     place: Place
 
@@ -66,7 +66,7 @@ def placed(config: Config, origin: dict[str, Any]) -> PlacedCell:
 
 
 def make_plan(goal: str, wanted: Wanted) -> list[PlacedCell]:
-    """The cells of a goal, or of all of them, each once: the most informative first, all of a seed before the next."""
+    """The cells of a goal, or of all goals, each once: seed by seed, the most informative first."""
     if goal != "all" and goal not in GOALS:
         raise UserError(
             f"unknown table or figure '{goal}'; choose {', '.join([*GOALS, 'all'])}{nearest(goal, [*GOALS])}"
@@ -77,14 +77,12 @@ def make_plan(goal: str, wanted: Wanted) -> list[PlacedCell]:
     for option, (given, known) in _filters(wanted).items():
         _check(option, given, known)
     if wanted.scale == "small" and wanted.datasets:
-        raise UserError("--dataset: the small scale has the embedded Fashion-MNIST images and nothing else")
+        raise UserError("--dataset: the small scale has only the embedded Fashion-MNIST images; leave it out")
     cells = _cells(goal, wanted)
     if not cells and (goal == "all" or GOALS[goal].methods):
         raise UserError(_empty(goal, wanted))
     if goal != "all" and not GOALS[goal].methods and (wanted.settings or wanted.noises or wanted.methods):
-        raise UserError(
-            f"{goal} needs no runs, so --setting, --noise and --method have nothing to choose; leave them out"
-        )
+        raise UserError(f"{goal} needs no runs, so --setting, --noise and --method don't apply; leave them out")
     return sorted(cells, key=_urgency)
 
 
@@ -115,7 +113,7 @@ def _cells(goal: str, wanted: Wanted) -> list[PlacedCell]:
 
 
 def _empty(goal: str, wanted: Wanted) -> str:
-    """Why a plan has no cell: the options without which it would have some, or all of them."""
+    """Why a plan has no cell: the options that exclude all cells, each by itself or all together."""
     fields = {"--dataset": "datasets", "--setting": "settings", "--noise": "noises", "--method": "methods"}
     given = {option: values for option, (values, _) in _filters(wanted).items() if values}
     guilty = [option for option in given if _cells(goal, replace(wanted, seeds=(0,), **{fields[option]: ()}))]
@@ -124,7 +122,7 @@ def _empty(goal: str, wanted: Wanted) -> str:
 
 
 def _urgency(cell: PlacedCell) -> tuple[int, int, int]:
-    """Place in the plan: seeds, then datasets, small ones first, then FedNoiL before what it is compared with."""
+    """Order of the plan: by seed, then by dataset, small ones first, then FedNoiL before its competitors."""
     place, datasets = cell.place, list(DATASETS)
     dataset = datasets.index(place.dataset) if place.dataset in datasets else 0
     method = 0 if place.method in ("fednoil-logarithm", "fednoil-cosine") else 2 if "centralized" in place.method else 1
@@ -149,7 +147,7 @@ def _grid(
 
 
 def _chosen(given: Sequence[str], own: Sequence[str], only_own: bool) -> list[str]:
-    """What the user named; of all goals together, what of it belongs to this one."""
+    """What the user named; for `all`, only what belongs to this goal."""
     return [g for g in given if g in own or not only_own] if given else list(own)
 
 

@@ -1,7 +1,6 @@
 """The study's presets: `paper/<dataset>/<setting>/<noise>/<method>`, and `small/...` for the same on a CPU.
 
-Each is put together from one row of each table below. There are those that a table of the paper or a question of ours
-has (`fednoil.study.goals`), and no others.
+Each is composed of one row of each table below. Only those exist that a goal of the study uses (`fednoil.study.goals`).
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ _CONSTANT: Values = {"schedule": {"name": "constant", "epochs": 30}}
 _COSINE: Values = {"schedule": {"name": "cosine", "t_max": 100, "t_min": 20, "r_min": 80}}
 _LOGARITHM: Values = {"schedule": {"name": "logarithm", "t_max": 100, "t_min": 20, "r_min": 80}}
 
-# The paper sets the size of the labelled subset by hand from the noise mode; for clean labels it says nothing.
+# The paper sets the size of the labelled subset by noise mode; for clean labels it gives none.
 _FRAC = {"symmetric-high": 0.35, "pair-high": 0.35, "pair-high-shared": 0.35}
 _FRAC_OTHERWISE = 0.55
 
@@ -91,7 +90,7 @@ def _fednoil(
 
 
 def _centralized(learner: str, rounds: int) -> Values:
-    """A round is an epoch, and there are as many as the method's authors have."""
+    """A round is an epoch, and there are as many as in the authors' experiments."""
     return {
         "server": {"name": "centralized"},
         "learner": {"name": learner},
@@ -140,7 +139,7 @@ def composed(dataset: str, setting: str, noise: str, method: str) -> Values:
     elif values.get("learner", {}).get("name") == "fednoil":
         values["learner"].setdefault("frac", _FRAC.get(noise, _FRAC_OTHERWISE))
     if dataset == "cifar100" and values.get("learner", {}).get("name") == "dividemix":
-        values["learner"]["warmup"] = 30  # as its authors have it for 100 classes
+        values["learner"]["warmup"] = 30  # the authors' value for 100 classes
     return values
 
 
@@ -149,7 +148,7 @@ class Grid:
 
     def __init__(self, scale: str, goals: Iterable[Goal]) -> None:
         self.scale, self._goals = scale, tuple(goals)
-        self.parts = list(PARTS)[scale == "small" :]  # at the small scale there is one dataset
+        self.parts = list(PARTS)[scale == "small" :]  # the small scale has one dataset
 
     @functools.cached_property
     def _cells(self) -> dict[str, tuple[str, ...]]:
@@ -181,7 +180,7 @@ class Grid:
         start = "/".join([self.scale, *parts[:-1], ""])
         methods = [known.removeprefix(start) for known in self.names() if known.startswith(start)]
         there = f"{start}… has {', '.join(methods)}" if methods else f"there is no preset {start}…"
-        return f"no table or question of the study has the preset '{name}'; {there}"
+        return f"the study has no preset '{name}'; {there}"
 
     def about(self) -> Sequence[str]:
         form = "/".join(f"<{what}>" for what in self.parts)

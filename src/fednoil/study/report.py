@@ -34,7 +34,7 @@ class PaperStudy:
         return tables(results)
 
     def sections(self, results: Results) -> list[Section]:
-        """The paper's claims, where there is a run that could say something about one."""
+        """The paper's claims, if there are runs that test one."""
         if not any(row.place.family for row in results.rows):
             return []
         verdicts = judge(results)

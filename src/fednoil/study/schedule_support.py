@@ -1,4 +1,4 @@
-"""What runs say about claims on schedules of local epochs: areas under curves, and what an accuracy costs."""
+"""What runs say about claims on schedules of local epochs: areas under curves, and the cost of an accuracy."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def efficiency(row: Row, batches: float) -> tuple[float, float]:
 
 
 def _more_efficient(better: Row, worse: Row, budget: float, names: tuple[str, str]) -> Support:
-    """Whether both areas of one row are above the other's by more than chance; one below is enough against it."""
+    """Whether both areas of one row are larger than the other's by more than chance; one smaller area refutes it."""
     a, b = efficiency(better, budget), efficiency(worse, budget)
     text = f"{names[0]} {a[0]:.2f} over rounds and {a[1]:.2f} over batches, {names[1]} {b[0]:.2f} and {b[1]:.2f}"
     leads = [lead_of(*pair) for pair in zip(a, b, strict=True)]

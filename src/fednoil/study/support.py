@@ -20,23 +20,23 @@ MARGIN = 1.0  # points; less is a tie
 
 @dataclass(frozen=True)
 class Support:
-    """One comparison with its numbers: does the claim hold in it (True), is it contradicted (False), or is the
-    difference not distinguishable from chance (None)?"""
+    """One comparison with its numbers: the claim holds (True), is contradicted (False), or the difference can't be
+    distinguished from chance (None)."""
 
     holds: bool | None
     where: Place
     text: str
     seeds: int
-    fallen: bool = False  # a method stands still far below its best round, which passes for stable
+    fallen: bool = False  # a method settles far below its best round, which counts as stable
 
 
 Judge = Callable[[Grounds], Iterator[Support]]
 
 
 def alike(a: Row, b: Row) -> tuple[Row, Row, str]:
-    """Two rows on the seeds they share, and these in words where a row has others; both whole if they share few.
+    """Two rows on their shared seeds, and these in words if a row has others; both rows whole if they share few.
 
-    Split, noise and first weights differ from seed to seed by more than many methods do.
+    Split, noise and initial weights differ more between seeds than many methods do.
     """
     common = a.by_seed.keys() & b.by_seed.keys()
     if len(common) < 2 or a.by_seed.keys() == b.by_seed.keys():
@@ -58,7 +58,7 @@ def _compare(better: Row, worse: Row, metric: str = "accuracy", lower: bool = Fa
 
 @dataclass(frozen=True)
 class Test:
-    """How likely a difference is by chance, and of what; None with one seed each."""
+    """How likely a difference is by chance; None with one seed each."""
 
     p: float | None
     pairs: int  # of shared seeds; 0: the rows are compared as a whole
@@ -69,12 +69,12 @@ class Test:
         return f"p = {self.p:.2g}" + (f" over {self.pairs} shared seeds" if self.pairs else "")
 
     def decided(self, lead: float) -> bool | None:
-        """Whether a claim of this lead holds: None where it is no more than chance."""
+        """Whether a claim with this lead holds; None if it is no more than chance."""
         return None if lead == 0 or self.p is None or self.p >= CHANCE else lead > 0
 
 
 def tested(ours: dict[int, float], theirs: dict[int, float]) -> Test:
-    """Student's paired test of values by seed on the seeds they share, or Welch's of all where they share few."""
+    """Student's paired test of values by seed on shared seeds, or Welch's on all if they share few."""
     shared = sorted(ours.keys() & theirs.keys())
     if len(shared) > 1:
         return Test(paired_p([ours[seed] - theirs[seed] for seed in shared]), len(shared))
@@ -82,7 +82,7 @@ def tested(ours: dict[int, float], theirs: dict[int, float]) -> Test:
 
 
 def by_seed(row: Row, metric: str) -> dict[int, float]:
-    """What a table shows of each seed: accuracy of the last round, or of the best where one did not converge."""
+    """What a table shows for each seed: accuracy of the last round, or of the best if a seed did not converge."""
     found = {run.seed: row.of_seeds({run.seed}).figure(metric) for run in row.runs}
     if metric == "accuracy" and row.starred:
         return {run.seed: float(run.summary["best_accuracy"]) for run in row.runs}
@@ -90,7 +90,7 @@ def by_seed(row: Row, metric: str) -> dict[int, float]:
 
 
 def lead_of(a: float, b: float) -> float:
-    """a − b of numbers as they are shown: with two decimals."""
+    """a − b of numbers as shown, with two decimals."""
     return round(round(a, 2) - round(b, 2), 2)
 
 
@@ -160,9 +160,8 @@ def more_stable(grounds: Grounds) -> Iterator[Support]:
                 )
                 ours, theirs = ((share, round(jump, 2)) for share, jump in zip(stars, jumps, strict=True))
                 fallen = [run for row in (a, b) for run in row.runs if run.fallen]
-                text += (
-                    f"; {len(fallen)} of the runs stand still {FALL:g} points or more below their best round"
-                    * bool(fallen)
+                text += f"; {len(fallen)} of the runs settle {FALL:g} points or more below their best round" * bool(
+                    fallen
                 )
                 fewest = min(len(a.runs), len(b.runs))
                 yield Support(None if ours == theirs else ours < theirs, a.place, text, fewest, fallen=bool(fallen))

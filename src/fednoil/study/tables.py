@@ -1,4 +1,4 @@
-"""The paper's tables: which rows of the results stand in which, and the paper's value beside ours."""
+"""The paper's tables: which rows of the results each contains, and the paper's values beside ours."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TITLES = {  # the table's number in the paper, and what it shows
 }
 _METRICS = {"3": ("accuracy", "selected_noise", "precision", "recall"), "4": ("accuracy", "precision", "recall")}
 _ORDER = [*dict.fromkeys(METHOD_NAMES.values()), *schedule_methods()]
-# Keys that the paper doesn't give: at its own scale another value is another reading of it.
+# Keys that the paper doesn't give: at its own scale a different value is a different reading of it.
 _READINGS = ("partition.kind=", "partition.beta=", "partition.cap=", "partition.min_size=", "noise.")
 _ABLATIONS = {"3": ("fednoil-uniform-clients", "fednoil-uniform-local"), "4": ("fednoil-no-ssl",)}
 _TRIALS = 5  # of the paper
@@ -45,7 +45,7 @@ class PaperTable:
 
     @property
     def caption(self) -> str:
-        """With the paper's number of the table behind it: LaTeX puts its own in front."""
+        """With the paper's table number at the end, because LaTeX puts its own in front."""
         number, about = TITLES[self.key]
         title = f"{about[:1].upper()}{about[1:]}"
         return ", ".join([f"{title} ({number} of the paper)" if number else title, *self._where()])
@@ -60,7 +60,7 @@ class PaperTable:
         return _METRICS.get(self.key, ("accuracy",))
 
     def printed(self, row: Row, metric: str) -> Beside | None:
-        """The paper's value; at small scale another dataset's says so."""
+        """The paper's value, named as such if it is another dataset's (at small scale)."""
         value, place = paper_value(self.key, row.place, metric), row.place
         if value is None:
             return None
@@ -81,9 +81,9 @@ class PaperTable:
         place = self.rows[0].place
         read_otherwise = place.setting_changes and all(change.startswith(_READINGS) for change in place.setting_changes)
         if place.family == "paper" and read_otherwise:
-            return ["A split or noise that no preset has: the paper's values stand beside, without a difference."]
+            return ["A split or noise that no preset has: the paper's values are shown without a difference."]
         if place.family == "small" or place.setting_changes:
-            return ["Not the paper's scale: its values stand here for the order of methods, not for comparison."]
+            return ["Not the paper's scale: its values are shown for the order of methods, not for comparison."]
         return []
 
 
@@ -100,7 +100,7 @@ def tables(results: Results) -> list[PaperTable]:
 
 
 def _tables_of(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """The rows of one setting, by table; FedNoiL(Logarithm) stands in each ablation as well."""
+    """The rows of one setting, by table; FedNoiL(Logarithm) is also in each ablation."""
     place = rows[0].place
     found: dict[str, list[Row]] = {}
     main = _TABLE_OF.get(place.setting, "beyond")
@@ -112,7 +112,7 @@ def _tables_of(rows: Sequence[Row]) -> dict[str, list[Row]]:
     for table in set(found) & {"3", "4", "schedules"}:
         beside = ("fednoil-logarithm", "fednoil-cosine") if table == "schedules" else ("fednoil-logarithm",)
         found[table] += [row for row in found.get(main, []) if row.place.method.removesuffix(TOTAL) in beside]
-    # A main table that would only repeat rows of the others says nothing new.
+    # A main table that would only repeat rows of the others is left out.
     elsewhere = {id(row) for table, members in found.items() if table != main for row in members}
     if main in found and all(id(row) in elsewhere for row in found[main]):
         del found[main]
@@ -120,10 +120,10 @@ def _tables_of(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 def paper_value(table: str, place: Place, metric: str) -> Printed | None:
-    """What the paper prints for this; at small scale its Fashion-MNIST, or where it has none, CIFAR-10."""
+    """What the paper prints for this; at small scale its value for Fashion-MNIST or, if it has none, CIFAR-10."""
     datasets = {ours: theirs for theirs, ours in DATASET_NAMES.items()}
     wanted = [datasets[place.dataset]] if place.family == "paper" else ["fashion-mnist", "cifar-10"]
-    noise = place.noise.removesuffix("-shared")  # the paper doesn't say which map it has
+    noise = place.noise.removesuffix("-shared")  # the paper doesn't say which map it uses
     for dataset in wanted if place.family else []:
         for number in printed():
             if (

@@ -1,4 +1,4 @@
-"""What the paper's figures share: what they are drawn from, their files' names, and curves of rows."""
+"""What the paper's figures share: their runs, file names, and curves of rows."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ class Figure(ABC):
 
     @abstractmethod
     def make(self, results: Results | None, folder: Path, rounds: int, small: bool) -> list[Path]:
-        """Draw what can be drawn of the results, or of a plan of so many rounds; returns the files."""
+        """Draw what the results allow, or a schedule over `rounds` rounds; returns the files."""
 
 
 class RunFigure(Figure):
-    """A figure of runs: one picture for each setting that has those it needs."""
+    """A figure of runs: one picture for each setting that has the runs it needs."""
 
     @abstractmethod
     def draw(self, grounds: Grounds, first: Row, title: str, out: Path) -> list[Path]:
-        """Draw the setting of a row, under a title's second line; returns the files, none if runs are missing."""
+        """Draw the setting of a row, with `title` as the second line; returns the files, none if runs are missing."""
 
     def make(self, results: Results | None, folder: Path, rounds: int = 0, small: bool = False) -> list[Path]:
         if results is None:
@@ -51,19 +51,19 @@ class RunFigure(Figure):
 
 
 class LineFigure(RunFigure):
-    """A figure of lines, which needs two of them."""
+    """A figure of at least two lines."""
 
     @abstractmethod
     def lines(self, grounds: Grounds, first: Row) -> list[Line]:
-        """What is drawn, of the setting of a row."""
+        """The lines for the setting of a row."""
 
     @abstractmethod
     def title(self, lines: Sequence[Line]) -> str:
-        """What is seen."""
+        """The first line of the title."""
 
     @abstractmethod
     def axes(self, panel: str) -> tuple[str, str]:
-        """What a panel has across and up."""
+        """The labels of a panel's x and y axes."""
 
     def draw(self, grounds: Grounds, first: Row, title: str, out: Path) -> list[Path]:
         lines = self.lines(grounds, first)
@@ -74,19 +74,19 @@ class LineFigure(RunFigure):
 
 
 def shades(lines: Sequence[Line]) -> str:
-    """What shades are, where there are some."""
+    """What the shaded areas mean, if there are any."""
     fewest, most = min(line.seeds for line in lines), max(line.seeds for line in lines)
     count = f"{most}" if fewest == most else f"{fewest} to {most}"
     return f" (mean and range of {count} seeds)" if most > 1 else ""
 
 
 def shown_r_min(r_min: int, small: bool) -> int:
-    """The r_min that runs have: the small scale's stand for the paper's."""
+    """The r_min of the runs: the small scale has smaller values in place of the paper's."""
     return int(shrink_schedule({"r_min": r_min})["r_min"]) if small else r_min
 
 
 def stacked(row: Row, key: str) -> np.ndarray:
-    """A curve of all seeds: [seeds, rounds that all have]."""
+    """A curve of all seeds: [seeds, common rounds]."""
     return np.array([run.curves[key][: row.rounds] for run in row.runs])
 
 

@@ -1,4 +1,4 @@
-"""Rounds, batches and accuracy as parallel coordinates: what a schedule pays for what it reaches."""
+"""Rounds, batches and accuracy as parallel coordinates: the cost of an accuracy under each schedule."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class TradeOff(RunFigure):
         triples = self.triples(grounds, first)
         if len({t.name for t in triples}) < 2:
             return []
-        return draw_trade_off(triples, f"Rounds, batches and accuracy, a line for a round\n{title}", out)
+        return draw_trade_off(triples, f"Rounds, batches and accuracy, one line per round\n{title}", out)
 
     def triples(self, grounds: Grounds, first: Row) -> list[Triple]:
-        """The paper's three panels; a triple for each round, of the mean over seeds."""
+        """The paper's three panels; a triple for each round, averaged over seeds."""
         log, cos = ("fednoil-logarithm", "fednoil-cosine")
         a, b, c = (shown_r_min(r_min, first.place.family == "small") for r_min in (20, 40, 80))
         panels = {
@@ -74,7 +74,7 @@ class TradeOff(RunFigure):
 
 
 def draw_trade_off(triples: Sequence[Triple], title: str, out: Path) -> list[Path]:
-    """Parallel coordinates: rounds, batches (both downwards is more) and accuracy; one line a round."""
+    """Parallel coordinates: rounds, batches (both increase downwards) and accuracy; one line per round."""
     plt = pyplot()
     panels = list(dict.fromkeys(t.panel for t in triples))
     size = (4.8 * len(panels), 3.9)
@@ -91,7 +91,7 @@ def draw_trade_off(triples: Sequence[Triple], title: str, out: Path) -> list[Pat
                 axis.plot([0, 1, 2], point, color=COLOURS[names.index(triple.name)], alpha=0.4, linewidth=0.9)
         for place, name in enumerate(names):
             last = shown[[i for i, t in enumerate(mine) if t.name == name][-1]]
-            thickness = len(names) - place  # the first are thicker, so that lines on one another are all seen
+            thickness = len(names) - place  # the first are thicker, so that overlapping lines stay visible
             marker = {"marker": MARKERS[place], "markersize": 4 + 2 * thickness, "linewidth": 0.8 + thickness}
             axis.plot([0, 1, 2], last, color=COLOURS[place], label=f"{name}, last round", clip_on=False, **marker)
         for place in range(3):
@@ -112,7 +112,7 @@ def draw_trade_off(triples: Sequence[Triple], title: str, out: Path) -> list[Pat
 
 
 def _ticks(plt: Any, low: float, high: float) -> list[float]:
-    """Round numbers within a range, and its two ends where no round number is near."""
+    """Round numbers within a range, and its two ends unless a round number is near."""
     inside = [float(n) for n in plt.MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(low, high) if low <= n <= high]
     ends = [end for end in (low, high) if all(abs(end - n) > 0.08 * (high - low) for n in inside)]
     return sorted([*inside, *(round(end, 1) for end in ends)])

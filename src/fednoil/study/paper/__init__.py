@@ -1,4 +1,4 @@
-"""The paper's own numbers and names as data: every number of its tables, and which preset runs it.
+"""The paper's numbers and names as data: every number of its tables, and the preset that runs it.
 
 Wang, Zhou, Long, Han, Jiang: "FedNoiL: A Simple Two-Level Sampling Method for Federated Learning with Noisy Labels",
 arXiv 2205.10110. `tables.csv` holds Tables 1 to 4 and the two accuracies on clean labels of the text (`text`), in

@@ -31,8 +31,8 @@ METHOD_NAMES: dict[str, str] = {
     "FedNoiL†": "fednoil-no-ssl",
 }
 
-# The schedules of the paper's figures, FedNoiL on CIFAR-10, IID, symmetric-high: (form, r_min), and for constant local
-# epochs whose total they match.
+# The schedules of the paper's figures, FedNoiL on CIFAR-10, IID, symmetric-high: (form, r_min); constant local epochs
+# match the total of the schedule named.
 FIGURE_SCHEDULES: dict[str, tuple[str, int, str]] = {
     f"{prefix}{form}({r_min})": (form.lower(), r_min, kind)
     for prefix, kind in (("", "decay"), ("Constant matching ", "constant"))
