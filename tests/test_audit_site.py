@@ -72,7 +72,7 @@ def test_unreadable_images_are_listed_and_skipped(trained: Path, site: Path, tmp
     (site / "train" / "bone" / "notes.txt").write_text("x")
     cut = next((site / "train" / "skin").iterdir())
     cut.write_bytes(cut.read_bytes()[:-40])
-    Image.fromarray(np.zeros((8, 8), np.uint16)).save(site / "train" / "lung" / "deep.png")
+    Image.fromarray(np.zeros((8, 8), np.float32)).save(site / "train" / "lung" / "deep.tif")
     (site / "train" / "stray.png").write_bytes(b"")
     (site / "train" / "skin" / "gone.png").symlink_to(tmp_path / "nowhere")
     (site / "train" / "skin" / "more").mkdir()
@@ -81,7 +81,7 @@ def test_unreadable_images_are_listed_and_skipped(trained: Path, site: Path, tmp
     assert skipped.keys() == {
         "train/bone/broken.png",
         "train/bone/notes.txt",
-        "train/lung/deep.png",
+        "train/lung/deep.tif",
         "train/stray.png",
         "train/skin/gone.png",
         "train/skin/more",
@@ -92,7 +92,7 @@ def test_unreadable_images_are_listed_and_skipped(trained: Path, site: Path, tmp
     assert "link to nothing" in skipped["train/skin/gone.png"]
     assert skipped["train/skin/more"] == "is a folder in a class folder"
     assert "can't be read as an image" in skipped["train/bone/broken.png"]
-    assert "8 bits" in skipped["train/lung/deep.png"]
+    assert "32 bits" in skipped["train/lung/deep.tif"]
     assert summary["overall"]["skipped"] == 7
     assert summary["overall"]["samples"] == 79
     assert "and 6 more" in told
@@ -133,7 +133,7 @@ def test_images_of_another_size_are_refused_or_scaled(trained: Path, site: Path,
     said = refused("audit", "--data", f"folder:{site}", "--model", model, "--out", tmp_path / "audit")
     assert "(16×12 pixels) and 1 more are not of the model's size, 8×8; add --resize" in said
     summary, told = at_site(trained, site, tmp_path, "--resize")
-    assert "2 images were scaled to 8×8 pixels" in told
+    assert "2 images were scaled and cropped to 8×8 pixels" in told
     assert summary["overall"]["samples"] == 80
 
 
@@ -152,7 +152,7 @@ def test_people_see_pictures_as_they_lie(trained: Path, site: Path) -> None:
     assert shown.shape == (96, 96, 3)
     assert np.abs(shown[24:72].astype(int) - (250, 0, 0)).max() < 12
     assert (shown[:23].max(), shown[73:].max()) == (0, 0)
-    assert case.notices == ("1 image was scaled to 8×8 pixels", "1 image was made grey for the model")
+    assert case.notices == ("1 image was scaled and cropped to 8×8 pixels", "1 image was made grey for the model")
     for path in paths[1:]:
         red.save(path)
     assert cases.of_data(f"folder:{site}", model, resize=True).images(3).shape == (48, 96, 3)
@@ -196,7 +196,7 @@ def test_other_bad_input(trained: Path, site: Path, tmp_path: Path) -> None:
         (f"parquet:{tmp_path / 'none'}", model): "neither a file nor a folder",
         (f"npz:{tmp_path / 'names.npz'}", model): "label 2 (number 1) is not a class of its class_names",
         (f"npz:{tmp_path / 'twice.npz'}", model): "class name 'bone' stands for two classes",
-        ("photos", model): "must be folder:PATH, npz:FILE, parquet:PATH or your own package.module:Class",
+        ("photos", model): "must be folder:PATH, csv:FILE, npz:FILE, parquet:PATH or your own package.module:Class",
         ("folder:~no-such-user/photos", model): "can't be read",
         (f"npz:{'x' * 5000}", model): "can't be read",
         (f"folder:{site}", tmp_path / "model.safetensors"): "is damaged or not a safetensors file",

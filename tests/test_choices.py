@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from test_data_parquet import shards
 from torch import Tensor, nn
 
 from fednoil.data import SOURCES, Decoded, Source, assemble
+from fednoil.data.dataset import About
 from fednoil.data.elsewhere import Elsewhere
 from fednoil.models import MODELS
 from fednoil.sampling import SAMPLINGS
@@ -49,6 +51,9 @@ def test_models(name: str) -> None:
 def test_sources(name: str, tiny_npz: Path, tmp_path: Path) -> None:
     write_folder(tmp_path / "photos", tiny_arrays(), ("a", "b", "c", "d"))
     places = {"npz": tiny_npz, "folder": tmp_path / "photos", "parquet": shards(tmp_path / "shards")}
+    rows = [f"{path.relative_to(tmp_path)},{path.parent.name}" for path in sorted(tmp_path.glob("photos/*/*/*.png"))]
+    places["csv"] = tmp_path / "list.csv"
+    places["csv"].write_text("\n".join(["path,label", *rows]), encoding="utf-8")
     check_source(f"{name}:{places[name]}" if name in places else name)
 
 
@@ -194,8 +199,9 @@ class Changing(Drawn):
 
 
 class Unnamed(Drawn):
-    def row_names(self, count: int) -> list[str]:
-        return ["x"] * count
+    def read(self) -> Decoded:
+        decoded = super().read()
+        return replace(decoded, about=About(items=("x",) * len(decoded.train)))
 
 
 class Forgetful(Drawn):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from PIL import Image
 
 from fednoil.data import DataConfig, Dataset, cache, load
+from fednoil.data.base import PictureConfig
 
 
 def make(root: Path, value: int = 1) -> str:
@@ -34,7 +36,7 @@ def no_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*args: object, **kwargs: object) -> None:
         raise AssertionError("decoded although the cache has it")
 
-    monkeypatch.setattr("fednoil.data.folder.decode", fail)
+    monkeypatch.setattr("fednoil.data.decoding.decode", fail)
     monkeypatch.setattr("hashlib.sha256", _only_small(fail))
 
 
@@ -95,13 +97,15 @@ def test_two_datasets_keep_their_entries(tmp_path: Path, folder: Path) -> None:
     assert len(entries(folder)) == 2
 
 
+@pytest.mark.parametrize("file", ["table.npz", "train"])
 @pytest.mark.parametrize("damage", ["empty", "cut", "flip", "text", "other arrays"])
-def test_damaged_entry_is_rebuilt(tmp_path: Path, folder: Path, damage: str) -> None:
+def test_damaged_entry_is_rebuilt(tmp_path: Path, folder: Path, file: str, damage: str) -> None:
     config = DataConfig(name=make(tmp_path / "d", 200))
     first = load(config)
-    (path,) = entries(folder)
+    (place,) = entries(folder)
+    path = place / file
     good = path.read_bytes()
-    at = good.index(bytes([200] * 16))
+    at = good.index(bytes([200] * 16)) if file == "train" else len(good) // 2
     broken = {
         "empty": b"",
         "cut": good[: len(good) // 2],
@@ -109,12 +113,52 @@ def test_damaged_entry_is_rebuilt(tmp_path: Path, folder: Path, damage: str) -> 
         "text": b"hello",
     }
     if damage == "other arrays":
-        with path.open("wb") as file:
-            np.savez(file, x=np.zeros(3))
+        with path.open("wb") as opened:
+            np.savez(opened, x=np.zeros(3))
     else:
         path.write_bytes(broken[damage])
     assert same(load(config), first)
-    assert path.read_bytes() == good
+    assert len(path.read_bytes()) == len(good)
+    assert entries(folder) == [place]
+
+
+def test_many_pixels_are_mapped(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are decoded into the file that is mapped, and whoever writes to them changes neither it nor another run."""
+    config = DataConfig(name=make(tmp_path / "d", 200))
+    read = load(config)
+    (place,) = entries(folder)
+    shutil.rmtree(place)
+    monkeypatch.setattr(cache, "MAPPED", 1)
+    for _ in range(2):
+        mapped = load(config)
+        assert same(mapped, read)
+        assert isinstance(mapped.train.images.base, np.memmap)
+        mapped.train.images[:] = 0
+    assert set((place / "train").read_bytes()) == {200}
+    assert sorted(path.name for path in place.iterdir()) == ["table.npz", "test", "train"]
+
+
+def test_mapped_pixels_of_which_some_are_left_out(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows move to the front of the file and it is cut, as in memory."""
+    make(tmp_path / "d")
+    shutil.rmtree(tmp_path / "d/test")
+    for number in range(20):
+        Image.new("L", (4, 4), 10 * number).save(tmp_path / f"d/train/a/{number:02}.png")
+        Image.new("L", (4, 4), 10 * number + 5).save(tmp_path / f"d/train/b/{number:02}.png")
+    (tmp_path / "d/train/a/03.png").write_bytes(b"broken")
+    config = PictureConfig(name=f"folder:{tmp_path / 'd'}", bad="skip")
+    read = load(config)
+    (place,) = entries(folder)
+    shutil.rmtree(place)
+    monkeypatch.setattr(cache, "MAPPED", 1)
+    mapped = load(config)
+    assert same(mapped, read)
+    assert (len(mapped.train), len(mapped.test)) == (33, 8)  # of 20 and 21, without a fifth of each
+    assert (place / "train").stat().st_size == 33 * 16
+    files = [Image.open(tmp_path / "d" / item).tobytes()[0] for item in mapped.about.items]
+    assert mapped.train.images[:, 0, 0, 0].tolist() == files
 
 
 def test_unwritable_cache_is_done_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

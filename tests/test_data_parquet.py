@@ -88,7 +88,7 @@ def test_pictures_of_several_formats(tmp_path: Path) -> None:
     pixels = [saved(value, form) for value, form in ((10, "PNG"), (20, "BMP"), (30, "GIF"))]
     dataset = from_parquet(shards(tmp_path / "mixed", pixels=pixels))
     assert dataset.train.images[:, 0, 0, 0].tolist() == [10, 20, 30] * 2
-    with pytest.raises(UserError, match="row 1 can't be read as an image; replace or remove it"):
+    with pytest.raises(UserError, match=r"3 pictures can't be used: .*row 1 can't be read as an image, .* remove them"):
         from_parquet(shards(tmp_path / "damaged", pixels=[pixels[0], b"nothing", pixels[2]]))
 
 
@@ -114,17 +114,13 @@ def test_another_dataset_is_not_cifar10(tmp_path: Path) -> None:
     [
         ({"image": "picture"}, r"no image column \(img or image\); its columns are picture, label"),
         ({"label": "class"}, r"no label column \(label or fine_label or labels\)"),
-        ({"labels": ["a", "b", "c"]}, "column 'label' is string; expected integers"),
-        ({"labels": [0, None, 1]}, "1 empty rows; expected integers"),
+        ({"labels": [0.5, 1.0, 2.0]}, "column 'label' is double; expected whole numbers or texts"),
+        ({"labels": [0, None, 1]}, "1 empty rows; expected whole numbers or texts"),
         ({"labels": pa.array([0, 2**63, 1], pa.uint64())}, "'label' has no labels: 9223372036854775808 is too large"),
         ({"labels": [0, -1, 1]}, r"train label -1 \(number 1\) is out of range"),
-        ({"pixels": [encoded(1), None, encoded(2)]}, "1 rows have no image bytes"),
+        ({"pixels": [encoded(1), None, encoded(2)]}, r"row 1 can't be read as an image"),
         ({"pixels": [encoded(1), b"junk", encoded(2)]}, r"row 1 can't be read as an image"),
-        (
-            {"pixels": [encoded(1), encoded(1, (3, 3)), encoded(2)]},
-            r"row 1 is 3×3 pixels, the first image 6×5",
-        ),
-        ({"labels": pa.array([], pa.int64()), "pixels": [], "plain": True}, "the train shards have no rows"),
+        ({"labels": pa.array([], pa.int64()), "pixels": [], "plain": True}, "has no labelled image"),
     ],
 )
 def test_bad_parquet(tmp_path: Path, options: dict[str, Any], message: str) -> None:
@@ -149,11 +145,10 @@ def test_unreadable_parquet(tmp_path: Path) -> None:
         from_parquet(tmp_path)
 
 
-@pytest.mark.parametrize("split", ["train", "test"])
-def test_parquet_without_a_split(tmp_path: Path, split: str) -> None:
-    for path in shards(tmp_path).glob(f"{split}*"):
+def test_parquet_without_training_shards(tmp_path: Path) -> None:
+    for path in shards(tmp_path).glob("train*"):
         path.unlink()
-    with pytest.raises(UserError, match=rf"has no {split}\*\.parquet"):
+    with pytest.raises(UserError, match=r"neither a file nor a folder with train\*\.parquet"):
         from_parquet(tmp_path)
 
 

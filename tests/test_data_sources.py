@@ -282,7 +282,10 @@ def test_what_a_decoded_copy_depends_on(tmp_path: Path) -> None:
     [
         ({"name": "folder"}, r"data.name = 'folder' has no path; write folder:PATH"),
         ({"name": "npz: "}, r"data.name = 'npz: ' has no path; write npz:FILE"),
-        ({"name": "zip:a"}, r"data.name = 'zip:a' is unknown.*folder:PATH, npz:FILE, parquet:PATH or package"),
+        (
+            {"name": "zip:a"},
+            r"data.name = 'zip:a' is unknown.*folder:PATH, csv:FILE, npz:FILE, parquet:PATH or package",
+        ),
         ({"name": "cifar10:a"}, r"data.name = 'cifar10:a' is unknown"),
         ({"name": "cifar10", "classes": 3}, r"unknown key 'data.classes'"),
         ({"name": f"{__name__}:Stripes", "classes": 1}, r"data.classes = 1: must be greater than or equal to 2"),
@@ -304,6 +307,7 @@ def test_catalogue(tmp_path: Path) -> None:
         ("cifar10", False),
         ("cifar100", False),
         ("folder:PATH", None),
+        ("csv:FILE", None),
         ("npz:FILE", None),
         ("parquet:PATH", None),
     ]

@@ -175,7 +175,8 @@ def test_a_site_that_does_not_fit_is_refused_with_the_reason(
     (record,) = federate(load_config(own), tmp_path / "run", LoopGrid(nodes))
     assert record["nodes"] == ["a", "b"]
     said = {r.getMessage() for r in caplog.records}
-    reason = "its images are 16×16 pixels with 1 channel, the federation's 8×8 pixels with 1 channel"
+    reason = "its images are 16×16 pixels with 1 channel, the federation's 8×8 pixels with 1 channel; data.size brings "
+    reason += "the pictures of all sites to one size"
     assert {f"large is refused: {reason}", f"this node takes no part: {reason}"} <= said
     assert "a waits: another node already has this name; each needs its own client-id" in said
     assert "node 34 is refused: it has no data of its own: --node-config has no data=" in said

@@ -158,10 +158,11 @@ def test_any_8_bit_picture_is_taken(model: Path, tmp_path: Path, mode: str) -> N
     assert predict_files(model, [path])[0]["class"] == "white"
 
 
-def test_a_palette_with_transparency_is_taken(model: Path, tmp_path: Path) -> None:
+def test_transparent_pixels_are_white(model: Path, tmp_path: Path) -> None:
     path = tmp_path / "picture.png"
-    Image.new("P", (8, 8), 0).save(path, transparency=b"\x10\x20")
-    assert predict_files(model, [path])[0]["class"] == "black"
+    for alpha, found in ((0, "white"), (255, "black")):
+        Image.new("P", (8, 8), 0).save(path, transparency=bytes([alpha] * 2))
+        assert predict_files(model, [path])[0]["class"] == found
 
 
 def cut_short(path: Path) -> None:
@@ -177,7 +178,7 @@ def cut_short(path: Path) -> None:
         pytest.param(lambda path: path.touch(), id="empty"),
         pytest.param(lambda path: path.write_text("hello"), id="text"),
         pytest.param(cut_short, id="cut short"),
-        pytest.param(lambda path: Image.new("I;16", (8, 8), 40_000).save(path), id="16 bits"),
+        pytest.param(lambda path: Image.new("F", (8, 8), 0.5).save(path, "TIFF"), id="32 bits"),
     ],
 )
 def test_what_is_no_picture_is_told_by_name(model: Path, grey: Path, tmp_path: Path, write: Callable) -> None:

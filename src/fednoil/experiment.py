@@ -16,6 +16,7 @@ from fednoil import models, schedules
 from fednoil import sampling as samplings
 from fednoil.config.schema import Config
 from fednoil.data.given import Given
+from fednoil.data.images import Progress
 from fednoil.errors import UserError
 from fednoil.executors.base import Executor
 from fednoil.executors.cuda import CudaGraphs
@@ -122,9 +123,11 @@ class Experiment:
         )
 
 
-def make_experiment(config: Config, data_dir: Path | None = None, given: Given | None = None) -> Experiment:
-    """Resolve a configuration; everything random depends on `run.seed` alone."""
-    setting = make_setting(config, data_dir, Seed(config.run.seed), given)
+def make_experiment(
+    config: Config, data_dir: Path | None = None, given: Given | None = None, decoding: Progress | None = None
+) -> Experiment:
+    """Resolve a configuration; everything random depends on `run.seed` alone. `decoding` is called as images are."""
+    setting = make_setting(config, data_dir, Seed(config.run.seed), given, decoding)
     return replace(assemble(config, setting), given=given)
 
 
@@ -141,6 +144,7 @@ def assemble(config: Config, setting: Setting) -> Experiment:
         lr=config.train.lr,
         rounds=config.train.rounds,
         pad=config.train.pad,
+        flip=config.train.flip,
         sizes=tuple(len(part) for part in setting.parts),
         parameters=frozenset(name for name, p in template.named_parameters() if p.requires_grad),
     )

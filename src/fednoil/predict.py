@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from fednoil.data.images import as_mode
+from fednoil.data.images import as_mode, fitted
 from fednoil.errors import UserError
 from fednoil.records.model_file import LoadedModel, load_model
 
@@ -49,9 +49,9 @@ def read_image(path: Path, model: LoadedModel, resize: bool) -> np.ndarray:
         if path.is_dir():
             raise UserError(f"{path} is a folder; give the image files in it")
         with Image.open(path) as file:
-            image = as_mode(file, "L" if channels == 1 else "RGB", str(path))
-    except UserError:
-        raise
+            image = as_mode(file, "L" if channels == 1 else "RGB")
+    except UserError as error:
+        raise UserError(f"{path} {str(error).removeprefix(f'{path} ')}") from None
     except FileNotFoundError:
         raise UserError(f"cannot read {path}: no such file") from None
     except Exception as error:  # decoders raise OSError, SyntaxError, ValueError, struct.error and more
@@ -62,6 +62,6 @@ def read_image(path: Path, model: LoadedModel, resize: bool) -> np.ndarray:
                 f"{path} is {image.size[0]}×{image.size[1]} pixels, the model takes {width}×{height}; "
                 "add --resize to scale it"
             )
-        image = image.resize((width, height), Image.Resampling.BILINEAR)
+        image = fitted(image, (width, height))
     array = np.asarray(image, dtype=np.uint8)
     return array[None] if channels == 1 else array.transpose(2, 0, 1)

@@ -47,6 +47,7 @@ class Plain(Silent):
     def __init__(self, console: Console) -> None:
         self.console = console
         self.rounds = 0
+        self.decoded = False
         self.advice = ""
         self.names: tuple[str, ...] = ()
 
@@ -59,6 +60,11 @@ class Plain(Silent):
         self.names = experiment.setting.dataset.class_names
         for line in headline(experiment, done):
             self.say(line)
+
+    def decoding(self, done: int, total: int) -> None:
+        if not self.decoded:
+            self.decoded = True
+            self.say(f"decoding {total:,} images, once for all runs")
 
     def round(self, record: RoundRecord) -> None:
         self.say(f"round {record.round}/{self.rounds}  {_figures(record)}  {record.wall_s:.1f} s")
@@ -80,6 +86,7 @@ class Bars(Silent):
             TextColumn("{task.fields[note]}"),
             console=console,
         )
+        self._images: TaskID | None = None
         self._rounds: TaskID | None = None
         self._local: TaskID | None = None
         self.advice = ""
@@ -91,12 +98,21 @@ class Bars(Silent):
     def start(self, experiment: Experiment, done: list[RoundRecord]) -> None:
         self.advice = experiment.config.learner.lost_class_advice()
         self.names = experiment.setting.dataset.class_names
+        if self._images is not None:
+            self.progress.stop()
+            self.progress.remove_task(self._images)
         for line in headline(experiment, done):
             self.say(line)
         total = experiment.config.train.rounds
         self._rounds = self.progress.add_task("rounds", total=total, completed=len(done), note="")
         self._local = self.progress.add_task("clients' work", total=100, note="")
         self.progress.start()
+
+    def decoding(self, done: int, total: int) -> None:
+        if self._images is None:
+            self._images = self.progress.add_task("decoding images", total=total, note="")
+            self.progress.start()
+        self.progress.update(self._images, completed=done)
 
     def local(self, share: float) -> None:
         if self._local is not None:
@@ -135,6 +151,9 @@ class Notebook(Plain):
         self._lines += line.splitlines()
         self._show()
 
+    def decoding(self, done: int, total: int) -> None:
+        self._show(f"decoding images: {done:,} of {total:,}")
+
     def local(self, share: float) -> None:
         if share - self._share >= 0.05 or share < self._share:
             self._share = share
@@ -162,7 +181,7 @@ class _Text:
 
 
 def headline(experiment: Experiment, done: list[RoundRecord]) -> list[str]:
-    """What is about to run, in two lines."""
+    """What is about to run, what was done to its images, and where it continues."""
     config, setting = experiment.config, experiment.setting
     sizes = [len(p) for p in setting.parts]
     spread = f"{sizes[0]} samples each" if min(sizes) == max(sizes) else f"{min(sizes)} to {max(sizes)} samples"
@@ -174,10 +193,11 @@ def headline(experiment: Experiment, done: list[RoundRecord]) -> list[str]:
         f"{config.server.name} × {config.learner.name} on {setting.dataset.name}: {clients}, {trained}"
         f"{noise} noise, seed {config.run.seed}"
     )
+    lines = [first, *setting.dataset.about.notices]
     if not done:
-        return [first]
+        return lines
     whole = len(done) == config.train.rounds
-    return [first, "all rounds are done already" if whole else f"continuing after round {len(done)}"]
+    return [*lines, "all rounds are done already" if whole else f"continuing after round {len(done)}"]
 
 
 def closing(summary: dict[str, Any], folder: Path | None, names: Sequence[str] = (), advice: str = "") -> str:

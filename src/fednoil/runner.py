@@ -16,6 +16,7 @@ from fednoil import metrics, rounds
 from fednoil.config.schema import Config
 from fednoil.data.elsewhere import are_given
 from fednoil.data.given import Given
+from fednoil.data.images import Progress as Decoding
 from fednoil.errors import Diverged, UserError, full_gpu, gpu_is_full
 from fednoil.executors.base import Executor, Progress
 from fednoil.experiment import Experiment, make_executor, make_experiment, pick_device, pick_precision
@@ -30,6 +31,8 @@ class Reporter(Protocol):
     def say(self, line: str) -> None: ...
 
     def start(self, experiment: Experiment, done: list[RoundRecord]) -> None: ...
+
+    def decoding(self, done: int, total: int) -> None: ...
 
     def local(self, share: float) -> None: ...
 
@@ -48,6 +51,9 @@ class Silent:
 
     def start(self, experiment: Experiment, done: list[RoundRecord]) -> None:
         pass
+
+    def decoding(self, done: int, total: int) -> None:
+        """So many images of the data are decoded; called before `start`, if they have to be."""
 
     def local(self, share: float) -> None:
         pass
@@ -80,16 +86,17 @@ class Engine(Protocol):
 
 @dataclass(frozen=True)
 class Simulation:
-    """All clients in this process; `given` are data that have no name."""
+    """All clients in this process; `given` are data that have no name. `decoding` is called as images are decoded."""
 
     data_dir: Path | None = None
     given: Given | None = None
+    decoding: Decoding | None = None
 
     def experiment(self, config: Config, out: Path | None, *, going_on: bool) -> Experiment:
         given = self.given
         if given is None and are_given(config.data.name) and going_on and out is not None:
             given = Given.load(out)
-        return make_experiment(config, self.data_dir, given)
+        return make_experiment(config, self.data_dir, given, self.decoding)
 
     def executor(self, experiment: Experiment, out: Path | None, device: torch.device) -> Executor:
         return make_executor(experiment, device)
@@ -113,7 +120,7 @@ def run(
     summary."""
     store = InFolder(out, resume=resume, force=force)
     store.origin = origin
-    carry_out(config, store, reporter, engine or Simulation(data_dir))
+    carry_out(config, store, reporter, engine or Simulation(data_dir, decoding=reporter.decoding))
     assert store.summary is not None
     return store.summary
 

@@ -15,6 +15,7 @@ from fednoil.config.schema import Config
 from fednoil.data import load, normalised
 from fednoil.data.dataset import Dataset
 from fednoil.data.given import Given
+from fednoil.data.images import Progress
 from fednoil.errors import UserError
 from fednoil.labels import Labels, Truth
 from fednoil.seeds import Seed
@@ -102,9 +103,13 @@ class Sites(Setting):
         return hashlib.sha256(json.dumps(roster).encode()).hexdigest()
 
 
-def make_setting(config: Config, data_dir: Path | None, seed: Seed, given: Given | None = None) -> Setting:
+def make_setting(
+    config: Config, data_dir: Path | None, seed: Seed, given: Given | None = None, decoding: Progress | None = None
+) -> Setting:
     """Load the data, deal it to clients, spoil their labels and keep some for validation."""
-    dataset = load(config.data, data_dir) if given is None else normalised(given.dataset, config.data)
+    dataset = (
+        load(config.data, data_dir, progress=decoding) if given is None else normalised(given.dataset, config.data)
+    )
     setting = _make_setting(config, dataset, seed, given or Given(dataset))
     return setting.with_validation(config.data.validation, seed) if config.data.validation else setting
 

@@ -92,7 +92,7 @@ def carried_out(
     store.origin = made.origin
     reporter = reporter_for(progress)
     try:
-        carry_out(made.config, store, reporter, Simulation(data_dir, given))
+        carry_out(made.config, store, reporter, Simulation(data_dir, given, reporter.decoding))
     except KeyboardInterrupt as stop:
         if store.state is None:
             raise

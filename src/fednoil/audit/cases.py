@@ -16,12 +16,12 @@ import torch
 
 from fednoil import evidence
 from fednoil.config.loading import load_config
-from fednoil.data import SITES, open_source
+from fednoil.data import SITES, Dataset
 from fednoil.data.elsewhere import are_given
 from fednoil.data.folder import folder_name
 from fednoil.data.given import Given
 from fednoil.data.items import Items, read_items
-from fednoil.data.raw import readable
+from fednoil.data.raw import numbered, readable
 from fednoil.errors import UserError
 from fednoil.experiment import Experiment, make_bench, make_experiment
 from fednoil.labels import open_truth
@@ -228,25 +228,34 @@ def _items(experiment: Experiment) -> list[str]:
     given, dataset = experiment.given, experiment.setting.dataset
     if given is not None and len(given.sizes) == experiment.setting.num_clients:  # a server may have pooled them
         return [str(place) for size in given.sizes for place in range(size)]
-    return item_names(dataset.name, len(dataset.train))
+    return item_names(dataset)
 
 
-def item_names(data: str, count: int) -> list[str]:
+def item_names(dataset: Dataset) -> list[str]:
     """The names of the training set's rows: files have their path below the data's root, others a number."""
-    return open_source(data).row_names(count)
+    return list(dataset.about.items) or numbered(len(dataset.train))
+
+
+def _range(names: tuple[str, ...]) -> str:
+    """The labels that number these classes: their names, where these are numbers themselves."""
+    return f"{names[0]} to {names[-1]}" if all(n.isdecimal() for n in names) else f"0 to {len(names) - 1}"
 
 
 def _numbers(name: str, found: Items, known: tuple[str, ...], skip_unknown: bool) -> np.ndarray:
     """The model's number for each label, −1 for a class it doesn't know."""
     names = known if found.class_names is None else found.class_names
+    labels = found.labels
+    if found.class_names is None and all(n.isascii() and n.isdecimal() for n in known):
+        place = {int(n): i for i, n in enumerate(known)}  # classes may be numbered from 1
+        labels = np.array([place.get(int(label), -1) for label in found.labels])
     if twice := [n for n in names if names.count(n) > 1]:
         raise UserError(f"{name}: class name '{twice[0]}' stands for two classes; names must differ")
-    outside = (found.labels < 0) | (found.labels >= len(names))
+    outside = (labels < 0) | (labels >= len(names))
     if outside.any() and not skip_unknown:
         first, whose = int(np.flatnonzero(outside)[0]), "the model" if found.class_names is None else "its class_names"
         raise UserError(
             f"{name}: label {found.labels[first]} (number {found.index[first]}) is not a class of {whose}, "
-            f"which has 0 to {len(names) - 1}; --skip-unknown leaves such samples out"
+            f"which has {_range(names)}; --skip-unknown leaves such samples out"
         )
     number = {n: i for i, n in enumerate(known)}
     if name.startswith("folder:"):
@@ -258,7 +267,7 @@ def _numbers(name: str, found: Items, known: tuple[str, ...], skip_unknown: bool
             f"{' …' if len(known) > 20 else ''}; rename it, or --skip-unknown leaves its samples out"
         )
     table = np.array([number.get(n, -1) for n in names], np.int64)
-    numbers = np.where(outside, -1, table[np.where(outside, 0, found.labels)])
+    numbers = np.where(outside, -1, table[np.where(outside, 0, labels)])
     if not (numbers >= 0).any():
         raise UserError(f"{name}: none of its labels is a class of the model, which knows {', '.join(known[:20])}")
     return numbers

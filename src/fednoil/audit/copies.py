@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import shutil
 import unicodedata
 import zipfile
@@ -16,7 +17,7 @@ import pyarrow.parquet as pq
 from fednoil import data as datasets
 from fednoil.audit.decisions import Decision
 from fednoil.config.loading import read_toml
-from fednoil.data import arrays, folder, parquet
+from fednoil.data import arrays, folder, parquet, table
 from fednoil.data.dataset import Dataset
 from fednoil.data.decoded import name_classes
 from fednoil.data.raw import readable
@@ -45,6 +46,8 @@ class Copy(ABC):
     def row(self, decision: Decision) -> int:
         """The place in `labels` of the sample that a decision is about."""
         index = decision.index
+        if not self.alone and decision.item.isdecimal():  # a run may have held out some, so rows follow the item
+            index = int(decision.item)
         if index is None or decision.item not in ("", str(index)):
             raise UserError(
                 f"{decision.where}: item '{decision.item}' and index '{'' if index is None else index}' must be the "
@@ -140,12 +143,10 @@ class NpzCopy(Copy):
         values = arrays.load_arrays(path, f"npz:{path}")
         self.alone = bool({"x_test", "y_test"} & values.keys())
         if self.alone:
-            decoded = arrays.find(path).read()
-            self.classes, self.labels = decoded.class_names, decoded.train.labels
-        else:  # a site's data, which are audited but not trained on alone
-            raw = arrays.read_labelled(path)
-            self.labels, self.classes = raw.labels, name_classes(f"npz:{path}", raw.labels, raw.class_names)
-        self.named = "class_names" in values
+            arrays.find(path).read()  # checks the test images, too
+        raw = arrays.read_labelled(path)
+        self.labels, self.classes = raw.labels, name_classes(f"npz:{path}", raw.labels, raw.class_names)
+        self.named = raw.class_names is not None
 
     def write(self, out: Path, labels: np.ndarray) -> None:
         changed = self._changed(labels)
@@ -164,11 +165,15 @@ class NpzCopy(Copy):
         """The arrays that change."""
         values, kept = arrays.load_arrays(self.path, f"npz:{self.path}"), labels >= 0
         kind = values["y_train"].dtype
-        if labels.max() > np.iinfo(kind).max:
+        if kind.kind in "US":
+            texts = np.array(self.classes)[np.where(kept, labels, 0)]
+            values["y_train"] = texts if kind.kind == "U" else np.char.encode(texts, "utf-8")
+        elif labels.max() > np.iinfo(kind).max:
             raise UserError(
                 f"npz:{self.path}: y_train is {kind}, which can't hold the label {labels.max()}; save it as int64"
             )
-        values["y_train"] = np.where(kept, labels, 0).astype(kind)
+        else:
+            values["y_train"] = np.where(kept, labels, 0).astype(kind)
         rows = [name for name, value in values.items() if name.endswith("_train") and value.shape[:1] == labels.shape]
         return {name: values[name][kept] for name in rows if name == "y_train" or not kept.all()}
 
@@ -180,8 +185,6 @@ class ParquetCopy(Copy):
     def __init__(self, root: Path) -> None:
         self._root, self.places = root, (root,) if root.is_dir() else ()
         self.alone = bool(parquet.shards(root, "test"))
-        if self.alone:
-            parquet.find(root)
         self.shards, names = parquet.read_labels(parquet.training_files(root))
         self.labels = np.concatenate([shard.labels for shard in self.shards]).astype(np.int64)
         self.classes = name_classes(f"parquet:{root}", self.labels, names)
@@ -207,11 +210,53 @@ class ParquetCopy(Copy):
                 rows = max(1, groups.row_group(0).num_rows) if groups.num_row_groups else None
             place = table.schema.get_field_index(shard.column)
             field = table.schema.field(place)
-            table = table.set_column(place, field, pa.array(np.where(labels < 0, 0, labels), field.type))
+            kept = np.where(labels < 0, 0, labels)
+            column = kept if shard.names is None else np.array(shard.names)[kept].tolist()
+            table = table.set_column(place, field, pa.array(column, _plain(field.type)).cast(field.type))
             with naming(target):
                 pq.write_table(table.filter(pa.array(labels >= 0)), target, row_group_size=rows)
         except pa.ArrowException as error:
             raise UserError(f"{shard.path} can't be copied ({error})") from error
+
+
+class CsvCopy(Copy):
+    """A file that lists pictures: labels change, dropped rows go, and paths become absolute: the pictures stay."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.rows = path, table.read_rows(path)
+        listing = table.read_listing(path)
+        raws = [listing.train] + ([] if listing.test is None else [listing.test])
+        known = {item: int(label) for raw in raws for item, label in zip(raw.items, raw.labels, strict=True)}
+        self.items = [item for item in self.rows.column("path") if item in known]
+        self.labels = np.array([known[item] for item in self.items], np.int64)
+        self.named, self.alone = listing.train.class_names is not None, listing.test is not None
+        self.classes = name_classes(f"csv:{path}", self.labels, listing.train.class_names)
+        tested = set() if listing.test is None else set(listing.test.items)
+        self._train = np.array([item not in tested for item in self.items])
+
+    @property
+    def train(self) -> np.ndarray:
+        return self._train
+
+    def row(self, decision: Decision) -> int:
+        if decision.item not in self.items:
+            raise UserError(f"{decision.where}: csv:{self.path} lists no picture '{decision.item}'")
+        return self.items.index(decision.item)
+
+    def write(self, out: Path, labels: np.ndarray) -> None:
+        new = dict(zip(self.items, labels.tolist(), strict=True))
+        lines = [self.rows.header]
+        for line in self.rows.lines:
+            item = line[self.rows.place["path"]].strip()
+            if new.get(item, 0) < 0:
+                continue
+            line = list(line)
+            line[self.rows.place["path"]] = str((self.path.parent / item).resolve())
+            if item in new:
+                line[self.rows.place["label"]] = self.classes[new[item]]
+            lines.append(line)
+        with naming(out), out.open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file).writerows(lines)
 
 
 class ManifestCopy(Copy):
@@ -247,6 +292,7 @@ class ManifestCopy(Copy):
 # How each source of images is written again with other labels.
 COPIES: dict[type[datasets.Source], Callable[[Path], Copy]] = {
     folder.Folder: FolderCopy,
+    table.Csv: CsvCopy,
     arrays.Npz: NpzCopy,
     parquet.Parquet: ParquetCopy,
 }
@@ -291,6 +337,11 @@ def _copy_as_is(source: Path, target: Path) -> None:
         for path in source.iterdir():
             _copy_as_is(path, target / path.name)
         shutil.copystat(source, target)
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """The type of a column's values, where they are stored as places in a dictionary."""
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
 def _composed(text: str) -> str:

@@ -58,17 +58,18 @@ def _draw(keys: Tensor, count: int, rows: list[tuple[int, int, int, int]]) -> Te
     return torch.where(chance >= 0, words < chance, values).to(torch.int32)
 
 
-def weak_plan(keys: Tensor, count: int, pad: int = 4) -> Tensor:
+def weak_plan(keys: Tensor, count: int, pad: int = 4, *, flip: bool = True) -> Tensor:
     """Parameters of `count` weak views for each key: int32 [*keys.shape, count, 3] = (flip, dy, dx).
 
-    flip is 0 or 1, dy and dx are uniform in -pad..pad pixels: a random crop after reflect-padding by `pad`.
+    flip is 0 or 1, or always 0 without flips; dy and dx are uniform in -pad..pad pixels: a random crop after
+    reflect-padding by `pad`.
     """
     _check(keys, count, pad)
-    return _draw(keys ^ _WEAK_STREAM, count, _weak_rows(pad))
+    return _draw(keys ^ _WEAK_STREAM, count, _weak_rows(pad, flip))
 
 
-def _weak_rows(pad: int) -> list[tuple[int, int, int, int]]:
-    return [(2, 1, 0, -1), *[(2 * pad + 1, 1, -pad, -1)] * 2]
+def _weak_rows(pad: int, flip: bool) -> list[tuple[int, int, int, int]]:
+    return [(2 if flip else 1, 1, 0, -1), *[(2 * pad + 1, 1, -pad, -1)] * 2]
 
 
 def strong_plan(
@@ -78,6 +79,8 @@ def strong_plan(
     pad: int = 4,
     ops: int = 2,
     prob: float = 0.5,
+    *,
+    flip: bool = True,
 ) -> Tensor:
     """Parameters of `count` strong views of images of `size` (H, W): int32 [*keys.shape, count, 5 + 4*ops].
 
@@ -94,4 +97,4 @@ def strong_plan(
         raise UserError(f"prob = {prob}: a probability must be in 0..1")
     one_op = [(len(OPS), 1, 0, -1), (LEVELS, 1, 1, -1), (2, 2, -1, -1), (1, 1, 0, round(prob * (1 << _BITS)))]
     centre = [(height, 1, 0, -1), (width, 1, 0, -1)]
-    return _draw(keys ^ _STRONG_STREAM, count, [*_weak_rows(pad), *one_op * ops, *centre])
+    return _draw(keys ^ _STRONG_STREAM, count, [*_weak_rows(pad, flip), *one_op * ops, *centre])

@@ -22,6 +22,7 @@ from fednoil import __version__
 from fednoil.cli import federation
 from fednoil.cli.audit import audit
 from fednoil.cli.compare import compare
+from fednoil.cli.datasets import DataDir, data
 from fednoil.cli.methods import methods
 from fednoil.cli.relabel import relabel
 from fednoil.cli.report import report
@@ -43,7 +44,6 @@ app = typer.Typer(
 )
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
-DataDir = Annotated[Path | None, typer.Option("--data-dir", help="Folder with datasets; default: $FEDNOIL_DATA.")]
 
 
 def _show_version(asked: bool) -> None:
@@ -154,18 +154,7 @@ def presets(
 app.command()(methods)
 
 
-@app.command()
-def data(data_dir: DataDir = None, as_json: Json = False) -> None:
-    """List the datasets: found or not, where, and how to get them."""
-    from dataclasses import asdict
-
-    from fednoil.cli.tables import show
-    from fednoil.data import catalogue
-
-    rows = [asdict(status) for status in catalogue(data_dir)]
-    columns = {"name": "data.name", "found": "found", "where": "where", "how": "how to get it"}
-    show(rows, columns, "Datasets", as_json)
-
+app.command()(data)
 
 app.command()(compare)
 app.command()(report)

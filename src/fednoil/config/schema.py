@@ -27,12 +27,17 @@ from fednoil.servers import server_class
 from fednoil.servers.base import ServerConfig
 from fednoil.servers.fedavg import FedAvgConfig
 
+_LATER = (("train", "flip"), ("data", "size"), ("data", "bad"))
+
 
 class TrainConfig(Optimiser):
     """Rounds, the clients' optimiser (the paper's values) and weak augmentation, for all methods alike."""
 
     batch_size: int = Field(default=32, ge=2, le=65536, description="samples of a step")
     pad: int = Field(default=4, ge=0, description="largest shift of a weakly augmented image, in pixels")
+    flip: bool = Field(
+        default=True, description="mirror half of the augmented images; not for letters, or left and right of a body"
+    )
 
 
 class RunConfig(Section):
@@ -135,4 +140,10 @@ class Config(Section):
         nothing."""
         values = self.model_dump(mode="json", exclude={"federation"})
         values["run"] = {"seed": self.run.seed} | ({"select": "best"} if self.run.select == "best" else {})
+        for section, key in _LATER:  # a run of an earlier version, which had no such key, can be resumed
+            if (
+                key in values[section]
+                and values[section][key] == type(getattr(self, section)).model_fields[key].default
+            ):
+                del values[section][key]
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()

@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 
 from fednoil.data import cache
-from fednoil.data.base import DataConfig, Normalisation, Source
+from fednoil.data.base import DataConfig, Normalisation, PictureSource, Source
 from fednoil.data.dataset import Dataset, Split
 from fednoil.data.decoded import Decoded, assemble, check_classes
 from fednoil.data.elsewhere import ARRAYS, SITES
-from fednoil.data.sources import AXIS, SOURCES, SourceStatus, catalogue, forms, is_own, open_source
+from fednoil.data.images import Progress
+from fednoil.data.sources import AXIS, SOURCES, SourceStatus, as_asked, catalogue, forms, is_own, open_source
 from fednoil.errors import UserError
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "Source",
     "SourceStatus",
     "Split",
+    "as_asked",
     "assemble",
     "catalogue",
     "forms",
@@ -40,13 +42,16 @@ __all__ = [
 _SMALLEST_STD = 0.01
 
 
-def load(data: DataConfig | str, data_dir: Path | None = None, *, site: bool = False) -> Dataset:
+def load(
+    data: DataConfig | str, data_dir: Path | None = None, *, site: bool = False, progress: Progress | None = None
+) -> Dataset:
     """Load the dataset that a section or a name means; known datasets are searched in `data_dir` first.
 
-    A `site` has a part of a federation's data and may lack some of the classes.
+    A `site` has a part of a federation's data and may lack some of the classes. `progress` is called as pictures are
+    decoded, if they have to be.
     """
     source = open_source(data, data_dir)
-    dataset = _load(source)
+    dataset = _load(source, progress)
     if not site:
         check_classes(source.config.name, dataset.train.labels, dataset.class_names)
     return normalised(dataset, source.config)
@@ -67,17 +72,18 @@ def normalised(dataset: Dataset, config: DataConfig) -> Dataset:
     return cache.remember_hash(changed, dataset.hash)
 
 
-def _load(source: Source) -> Dataset:
+def _load(source: Source, progress: Progress | None) -> Dataset:
     """The dataset with its own normalisation, from the cache where that is quicker."""
     name, files = source.config.name, source.files()
     entry = cache.entry(source.key(), files) if source.cached and files is not None else None
     if entry is not None and (cached := cache.load(entry, name)) is not None:
         return cached
-    decoded = source.read() if files is None else files.read()
-    dataset = _dataset(name, decoded, source.normalisation)
-    if entry is not None:
-        cache.store(entry, dataset)
-    return dataset
+    with cache.Draft(entry) as draft:
+        if isinstance(source, PictureSource):
+            decoded = source.decode(draft.room, progress)
+        else:
+            decoded = source.read() if files is None else files.read()
+        return draft.finish(_dataset(name, decoded, source.normalisation))
 
 
 def of_arrays(
@@ -97,7 +103,7 @@ def of_arrays(
 
 def _dataset(name: str, decoded: Decoded, normalisation: Normalisation | None) -> Dataset:
     mean, std = normalisation or _statistics(decoded.train.images)
-    return Dataset(name, decoded.train, decoded.test, decoded.class_names, mean, std)
+    return Dataset(name, decoded.train, decoded.test, decoded.class_names, mean, std, decoded.about)
 
 
 def _statistics(images: np.ndarray) -> Normalisation:

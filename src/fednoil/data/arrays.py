@@ -5,6 +5,7 @@ from __future__ import annotations
 import zipfile
 import zlib
 from contextlib import nullcontext
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import IO
@@ -12,9 +13,11 @@ from typing import IO
 import numpy as np
 
 from fednoil.data.base import PathSource, Source
+from fednoil.data.dataset import About, Split
 from fednoil.data.decoded import Decoded, Files, assemble, channels_first
+from fednoil.data.decoding import hold_out
 from fednoil.data.idx import FASHION_NORMALISATION
-from fednoil.data.raw import Raw, numbered
+from fednoil.data.raw import FROM_ONE, Listing, Raw, from_one, named, numbered
 from fednoil.errors import UserError
 
 _STARTS = (b"PK", b"\x93NUMPY")  # of a zip, as an .npz is one, and of a single array
@@ -29,7 +32,7 @@ _UNREADABLE = (
 class Npz(PathSource):
     takes = "FILE"
     cached = False  # it is decoded already: a second copy on disk would save little
-    how = "arrays x_train, y_train, x_test, y_test"
+    how = "arrays x_train, y_train and, if you like, x_test, y_test"
     description = "your own arrays"
 
     def find(self, path: Path) -> Files:
@@ -37,6 +40,13 @@ class Npz(PathSource):
 
     def labelled(self) -> Raw:
         return read_labelled(self.path)
+
+    def listing(self) -> Listing:
+        train, values = self.labelled(), load_arrays(self.path, self.config.name)
+        if "x_test" not in values:
+            return Listing(self.config.name, train)
+        test = read(self.path, self.config.name).test
+        return Listing(self.config.name, train, Raw(numbered(len(test)), test.labels, list(test.images), None))
 
 
 class Mini(Source):
@@ -65,13 +75,47 @@ def read_mini() -> Decoded:
 def read(source: Path | IO[bytes], where: str) -> Decoded:
     """Read and check the arrays of one .npz; nothing in it is unpickled."""
     values = load_arrays(source, where)
-    missing = [key for key in KEYS if key not in values]
+    wanted = KEYS if values.keys() & set(KEYS[2:]) else KEYS[:2]
+    missing = [key for key in wanted if key not in values]
     if missing:
-        raise UserError(f"{where} lacks {', '.join(missing)}; it needs {', '.join(KEYS)}")
-    train_x, train_y, test_x, test_y = (values[key] for key in KEYS)
-    train = channels_first(train_x, f"{where}: x_train"), train_y
-    test = channels_first(test_x, f"{where}: x_test"), test_y
-    return assemble(where, train, test, names_of(values, where))
+        raise UserError(
+            f"{where} lacks {', '.join(missing)}; it needs x_train, y_train and, for testing, x_test, y_test"
+        )
+    names = names_of(values, where)
+    labels = [values[key] for key in ("y_train", "y_test") if key in values]
+    if labels[0].dtype.kind in "US":
+        labels, names = _texts(where, labels, names)
+    images = [channels_first(values[key], f"{where}: {key}") for key in ("x_train", "x_test") if key in values]
+    about = About()
+    if names is None and labels[0].dtype.kind in "iu" and (found := from_one(labels[0])):
+        names, labels = list(found), [own.astype(np.int64) - 1 for own in labels]
+        about = About(notices=(FROM_ONE.format(len(names)),))
+    train = images[0], labels[0]
+    if len(images) == 2:
+        return assemble(where, train, (images[1], labels[1]), names, about)
+    about = replace(about, items=tuple(numbered(len(labels[0]))))
+    checked = assemble(where, train, train, names, about)
+    train, (held, own), about = hold_out((images[0], checked.train.labels), None, about)
+    return Decoded(Split(*train), Split(held, own), checked.class_names, about)
+
+
+def _texts(where: str, labels: list[np.ndarray], names: list[str] | None) -> tuple[list[np.ndarray], list[str]]:
+    """Labels that are texts as numbers, and the classes in the order of `class_names`, or sorted."""
+    if any(own.ndim != 1 or own.dtype.kind not in "US" for own in labels):
+        raise UserError(
+            f"{where}: y_train holds texts of shape {labels[0].shape}; y_train and y_test must be texts [N]"
+        )
+    try:
+        texts = [own if own.dtype.kind == "U" else np.char.decode(own, "utf-8") for own in labels]
+    except UnicodeDecodeError:
+        raise UserError(f"{where}: its labels are not UTF-8 text") from None
+    numbers, found = named(where, texts)
+    if names is None:
+        return numbers, list(found)
+    if unknown := [name for name in found if name not in names]:
+        raise UserError(f"{where}: the label '{unknown[0]}' is none of class_names ({', '.join(names[:8])})")
+    order = np.array([names.index(name) for name in found], np.int64)
+    return [order[own] for own in numbers], names
 
 
 def load_arrays(source: Path | IO[bytes], where: str) -> dict[str, np.ndarray]:
@@ -104,7 +148,7 @@ def names_of(values: dict[str, np.ndarray], where: str) -> list[str] | None:
 
 
 def read_labelled(path: Path) -> Raw:
-    """The training images and labels of an .npz file."""
+    """The training images and labels of an .npz file, all of them."""
     where = f"npz:{path}"
     if not path.is_file():
         raise UserError(f"{where} is not a file; give an .npz with x_train and y_train")
@@ -112,9 +156,10 @@ def read_labelled(path: Path) -> Raw:
     if missing := [key for key in ("x_train", "y_train") if key not in values]:
         raise UserError(f"{where} lacks {', '.join(missing)}; an audit needs x_train and y_train")
     images = channels_first(values["x_train"], f"{where}: x_train")
-    labels = values["y_train"]
+    labels, names = values["y_train"], names_of(values, where)
+    if labels.dtype.kind in "US":
+        (labels,), names = _texts(where, [labels], names)
     if labels.ndim != 1 or labels.dtype.kind not in "iu" or len(labels) != len(images):
         raise UserError(f"{where}: y_train is {labels.dtype} of shape {labels.shape}; expected {len(images)} integers")
-    names = names_of(values, where)
     classes = None if names is None else tuple(names)
     return Raw(numbered(len(images)), labels.astype(np.int64), list(images), classes)

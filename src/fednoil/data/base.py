@@ -11,12 +11,14 @@ import os
 from abc import ABC, abstractmethod
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from fednoil.data.decoded import Decoded, Files
-from fednoil.data.raw import Raw, numbered
+from fednoil.data.decoding import Room, Wanted, decode_listing, in_memory
+from fednoil.data.images import Progress
+from fednoil.data.raw import Listing, Raw, numbered
 from fednoil.errors import UserError
 from fednoil.section import Section
 
@@ -35,6 +37,20 @@ class DataConfig(Section):
     )
     validation: float = Field(
         default=0.0, ge=0, lt=1, description="share of each client's samples that is kept out of training"
+    )
+
+
+class PictureConfig(DataConfig):
+    """The keys of sources of encoded pictures."""
+
+    size: int | None = Field(
+        default=None,
+        ge=1,
+        description="side of the square that pictures are scaled and cropped to; none: the size that all have, or one "
+        "that suits most, at most 64",
+    )
+    bad: Literal["refuse", "skip"] = Field(
+        default="refuse", description="what happens to files that can't be read; skip: they are left out and listed"
     )
 
 
@@ -71,9 +87,12 @@ class Source(ABC):
         images, labels = decoded.train.images, decoded.train.labels
         return Raw(numbered(len(labels)), labels, list(images), decoded.class_names)
 
-    def row_names(self, count: int) -> list[str]:
-        """What the first `count` rows of the training set are called."""
-        return numbered(count)
+    def listing(self) -> Listing:
+        """All images one by one, for a run in which this is one site's data."""
+        decoded, own = self.read(), self.labelled()
+        test, names = decoded.test, decoded.class_names
+        rest = Raw(numbered(len(test)), test.labels, list(test.images), names) if len(test) else None
+        return Listing(self.config.name, own, rest)
 
     def key(self) -> str:
         """What a decoded copy depends on besides the files: the name, and the source's own keys if it has any."""
@@ -110,6 +129,33 @@ class PathSource(Source):
 
     def read(self) -> Decoded:
         return self._found.read()
+
+
+class PictureSource(PathSource):
+    """Encoded pictures at a path, of any size: they are listed first and decoded by what the run asks for."""
+
+    Config = PictureConfig
+
+    @abstractmethod
+    def listing(self) -> Listing:
+        """All pictures; what else lies there, and why it can't be used, is in `Raw.skipped`."""
+
+    def decode(self, room: Room = in_memory, progress: Progress | None = None) -> Decoded:
+        """The pictures in one shape; `room` makes the arrays that they are written to."""
+        return decode_listing(self.listing(), wanted(self.config), room, progress)
+
+    def read(self) -> Decoded:
+        return self.decode()
+
+    def labelled(self) -> Raw:
+        return self.listing().train
+
+
+def wanted(config: DataConfig) -> Wanted:
+    """What a section asks of pictures."""
+    if not isinstance(config, PictureConfig):
+        return Wanted(config.name)
+    return Wanted(config.name, config.size, config.bad == "skip")
 
 
 class Known(Source):

@@ -106,7 +106,7 @@ def find(layout: Layout, place: Path) -> Files | None:
         missing = [name for name in layout.members if not (place / layout.folder / name).is_file()]
         raise UserError(f"{layout.name}: {place / layout.folder} lacks {', '.join(missing)}")
     if parquet.shards(place, "train") and parquet.shards(place, "test"):
-        return parquet.find(place, labels=(layout.parquet_label,), class_names=layout.class_names, rgb=True)
+        return parquet.find_known(place, layout.parquet_label, layout.class_names, (3, 32, 32))
     return None
 
 

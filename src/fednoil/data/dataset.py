@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -20,6 +20,38 @@ class Split:
         return len(self.labels)
 
 
+@dataclass(frozen=True, eq=False)
+class Owners:
+    """Whose each training sample is, where the data say so: `numbers` int64 [N], and the clients' `names`, which may be
+    none."""
+
+    numbers: np.ndarray
+    names: tuple[str, ...] = ()
+
+    @classmethod
+    def in_turn(cls, sizes: tuple[int, ...], names: tuple[str, ...] = ()) -> Owners:
+        """Clients that have `sizes` samples, one client's after another's."""
+        return cls(np.repeat(np.arange(len(sizes)), sizes), names)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return tuple(np.bincount(self.numbers, minlength=len(self.names)).tolist())
+
+    def parts(self) -> tuple[np.ndarray, ...]:
+        """The rows of each client."""
+        return tuple(np.flatnonzero(self.numbers == k) for k in range(len(self.sizes)))
+
+
+@dataclass(frozen=True, eq=False)
+class About:
+    """What is known of a dataset besides its pixels and labels."""
+
+    items: tuple[str, ...] = ()  # what the training samples are called; none: by their numbers
+    owners: Owners | None = None  # None: a partition deals the samples
+    notices: tuple[str, ...] = ()  # what was done to the images, in sentences
+    skipped: tuple[tuple[str, str], ...] = ()  # what was left out, and why
+
+
 @dataclass(frozen=True)
 class Dataset:
     """A decoded dataset. `mean` and `std` are per channel, for pixels scaled to 0..1."""
@@ -30,6 +62,7 @@ class Dataset:
     class_names: tuple[str, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    about: About = field(default_factory=About, compare=False)
 
     @property
     def num_classes(self) -> int:

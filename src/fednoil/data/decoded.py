@@ -7,12 +7,12 @@ A source first says which files it would read (`Files`); only when no cached cop
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from fednoil.data.dataset import Split
+from fednoil.data.dataset import About, Split
 from fednoil.errors import UserError
 
 _MOST_CLASSES = 100_000  # a label above is a damaged one, and a name for each class up to it would fill the memory
@@ -25,6 +25,7 @@ class Decoded:
     train: Split
     test: Split
     class_names: tuple[str, ...]
+    about: About = field(default_factory=About)
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,12 @@ def assemble(
     train: tuple[np.ndarray, np.ndarray],
     test: tuple[np.ndarray, np.ndarray],
     class_names: Sequence[str] | None,
+    about: About | None = None,
 ) -> Decoded:
-    """Check (images uint8 [N, C, H, W], labels [N]) of both splits; without names, classes are numbered."""
+    """Check (images uint8 [N, C, H, W], labels [N]) of both splits; without names, classes are numbered.
+
+    Test images may be none at all, of the training images' shape.
+    """
     train_labels = _labels(f"{where}: train", *train)
     test_labels = _labels(f"{where}: test", *test)
     if train[0].shape[1:] != test[0].shape[1:]:
@@ -68,7 +73,7 @@ def assemble(
     if count > _MOST_CLASSES:
         _missing(where, present, count, None)
     names = _names(where, class_names if class_names is not None else [str(i) for i in range(count)])
-    return Decoded(Split(train[0], train_labels), Split(test[0], test_labels), names)
+    return Decoded(Split(train[0], train_labels), Split(test[0], test_labels), names, about or About())
 
 
 def name_classes(where: str, labels: np.ndarray, class_names: Sequence[str] | None) -> tuple[str, ...]:

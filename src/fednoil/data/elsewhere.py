@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from fednoil.data.base import Source
+from fednoil.data.base import PictureConfig, Source
 from fednoil.errors import UserError
 
 SITES = "sites"
@@ -25,6 +25,7 @@ class Elsewhere(Source):
 
 
 class Sites(Elsewhere):
+    Config = PictureConfig
     elsewhere = "the data of a federation's sites: `fednoil federation run`"
 
 

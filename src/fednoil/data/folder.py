@@ -1,54 +1,86 @@
-"""The user's own pictures in folders: `train/<class>/…` and `test/<class>/…`."""
+"""The user's own pictures in folders: `<class>/…`, or `train/<class>/…` and `test/<class>/…`."""
 
 from __future__ import annotations
 
 import unicodedata
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from fednoil.data.base import PathSource
-from fednoil.data.decoded import Decoded, Files, assemble
-from fednoil.data.images import Encoded, decode
-from fednoil.data.raw import Raw, is_text, readable
+from fednoil.data.base import PictureSource
+from fednoil.data.decoded import Files
+from fednoil.data.decoding import Wanted, decode_listing
+from fednoil.data.images import Encoded
+from fednoil.data.raw import Listing, Raw, is_text, readable
 from fednoil.errors import UserError
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".pgm", ".ppm")
 _IGNORED = ("thumbs.db", "desktop.ini")
 
-Classes = dict[str, list[Path]]
 
-
-class Folder(PathSource):
-    how = "pictures in train/<class>/ and test/<class>/"
+class Folder(PictureSource):
+    how = "pictures in <class>/, or in train/<class>/ and test/<class>/"
     description = "your own pictures"
 
     def find(self, path: Path) -> Files:
         return find(path)
 
+    def listing(self) -> Listing:
+        return read_listing(self.path)
+
     def labelled(self) -> Raw:
         return read_labelled(self.path)
 
-    def row_names(self, count: int) -> list[str]:
-        files = self.files()
-        return [readable(path.relative_to(files.where).as_posix()) for path in files.paths[:count]]
-
 
 def find(root: Path) -> Files:
-    """Every picture under `root`, grouped by class, in sorted order."""
-    if not root.is_dir():
-        raise UserError(f"folder:{root} is not a folder; expected train/<class>/<image files> and test/… in it")
-    for split in ("train", "test"):
-        if not (root / split).is_dir():
-            above = root.name in ("train", "test") and (root.parent / "train").is_dir()
-            hint = f"; did you mean folder:{root.parent}?" if above else ""
-            raise UserError(f"folder:{root} has no folder '{split}'; expected {split}/<class>/<image files>{hint}")
-    train, test = _classes(root / "train"), _classes(root / "test")
-    unknown = [name for name in test if name not in train]
+    """Everything that lies in class folders under `root`, in sorted order."""
+    listing = read_listing(root)
+    parts = [listing.train] + ([] if listing.test is None else [listing.test])
+    pictures = [p.source for part in parts for p in part.pictures if isinstance(p, Encoded)]
+    paths = [path for path in pictures if isinstance(path, Path)]
+    paths += [path for part in parts for item, _ in part.skipped if (path := root / item).exists()]
+    return Files(root, tuple(paths), lambda: decode_listing(listing, Wanted(f"folder:{root}")))
+
+
+def read_listing(root: Path) -> Listing:
+    """The pictures in `train/<class>/` and, if there is such a folder, `test/<class>/`; or in `<class>/`."""
+    where = f"folder:{root}"
+    _check_root(root)
+    top = classes_in(root)
+    train = _read_classes(root, top, any_name=True)
+    if empty := next((name for name, files in _class_folders(top).items() if not files), None):
+        raise UserError(f"class folder {top / empty} is empty; put images in or remove it")
+    if top == root:
+        return Listing(where, train)
+    others = [path.name for path in visible(root) if path.is_dir() and path.name not in ("train", "test")]
+    if others:
+        train.notices.append(f"the folder '{readable(others[0])}' beside 'train' is not used")
+    if not (root / "test").is_dir():
+        return Listing(where, train)
+    test = _read_classes(root, root / "test", any_name=True)
+    unknown = [name for name in test.class_names or () if name not in (train.class_names or ())]
     if unknown:
         raise UserError(f"{root / 'test'}: class '{unknown[0]}' is missing from train; add it there")
-    paths = tuple(path for classes in (train, test) for files in classes.values() for path in files)
-    return Files(root, paths, lambda: _read(root, train, test))
+    number = {name: k for k, name in enumerate(train.class_names or ())}
+    numbers = np.array([number[name] for name in test.class_names or ()], np.int64)
+    if not test.items:
+        raise UserError(f"{root / 'test'} has no class folders; expected test/<class>/<image files>, or no such folder")
+    return Listing(where, train, replace(test, labels=numbers[test.labels], class_names=train.class_names))
+
+
+def _check_root(root: Path) -> None:
+    if not root.is_dir():
+        raise UserError(f"folder:{root} is not a folder; expected <class>/<image files> in it")
+    if root.name in ("train", "test") and (root.parent / "train").is_dir():
+        raise UserError(f"folder:{root} is a part of the data; did you mean folder:{root.parent}?")
+    top = root / "train" if (root / "train").is_dir() and not visible(root / "train") else classes_in(root)
+    if not any(path.is_dir() for path in visible(top)):
+        raise UserError(f"{top} has no class folders; expected <class>/<image files> in it")
+
+
+def _class_folders(top: Path) -> dict[str, list[Path]]:
+    return {name_of(path): visible(path) for path in visible(top) if path.is_dir()}
 
 
 def labelled(top: Path) -> tuple[list[Path], list[Path], list[Path]]:
@@ -97,44 +129,15 @@ def folder_name(class_name: str) -> str:
     return unicodedata.normalize("NFC", class_name).replace("/", "_")
 
 
-def _classes(folder: Path) -> Classes:
-    """The pictures in each class folder."""
-    classes: Classes = {}
-    for path in visible(folder):
-        if not path.is_dir():
-            raise UserError(f"{path} is not a class folder; put images into {folder.name}/<class>/")
-        if name_of(path) in classes:
-            raise UserError(f"{path}: two folders are called '{name_of(path)}'; merge them")
-        classes[name_of(path)] = _files(path)
-    if not classes:
-        raise UserError(f"{folder} has no class folders; expected {folder.name}/<class>/<image files>")
-    return classes
-
-
-def _files(folder: Path) -> list[Path]:
-    files = visible(folder)
-    for path in files:
-        # Told and not skipped: images of a kind we can't read would silently vanish from the experiment.
-        if not is_picture(path):
-            raise UserError(f"{path} is not an image file ({', '.join(SUFFIXES)}); convert or remove it")
-    if not files:
-        raise UserError(f"class folder {folder} is empty; put images in or remove it")
-    return files
-
-
-def _read(root: Path, train: Classes, test: Classes) -> Decoded:
-    number = {name: i for i, name in enumerate(train)}
-    pictures = [[Encoded(str(p), p) for files in c.values() for p in files] for c in (train, test)]
-    labels = [np.array([number[name] for name in c for _ in c[name]], np.int64) for c in (train, test)]
-    images = decode(*pictures)
-    return assemble(f"folder:{root}", (images[0], labels[0]), (images[1], labels[1]), tuple(train))
-
-
 def read_labelled(root: Path) -> Raw:
     """<class>/<image files> in `root`, or in its folder `train`."""
     if not root.is_dir():
         raise UserError(f"folder:{root} is not a folder; expected <class>/<image files> in it")
-    top = classes_in(root)
+    return _read_classes(root, classes_in(root))
+
+
+def _read_classes(root: Path, top: Path, *, any_name: bool = False) -> Raw:
+    """What lies in the class folders of `top`; items are paths below `root`, which may have to be text."""
     items, labels, pictures, skipped, notices = [], [], [], [], []
     names: list[str] = []
     for folder in visible(top):
@@ -152,7 +155,7 @@ def read_labelled(root: Path) -> Raw:
             item = _item(path, root)
             if not is_picture(path):
                 skipped.append((item, _no_picture(path)))
-            elif not is_text(path.relative_to(root).as_posix()):
+            elif not any_name and not is_text(path.relative_to(root).as_posix()):
                 skipped.append((item, "has a name that is not UTF-8; rename it"))
             else:
                 items.append(item)

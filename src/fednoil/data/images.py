@@ -1,23 +1,32 @@
-"""Encoded pictures (PNG, JPEG, WebP, …) to arrays, all of one size and one number of channels."""
+"""Encoded pictures (PNG, JPEG, WebP, …) to arrays of one shape, whatever size and mode they have."""
 
 from __future__ import annotations
 
 import io
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
-from PIL import Image
+from PIL import ExifTags, Image, ImageOps
 
 from fednoil.errors import UserError
 
+Progress = Callable[[int, int], None]
+"""Called with how many pictures are decoded, and of how many."""
+
+Shape = tuple[int, int, int]
+T = TypeVar("T")
+
 _BATCH = 256
 _LARGE = 128 * 128  # pixels
-_GREY = ("1", "L")
+_GREY = ("1", "L", "LA", "La", "I", "I;16", "I;16L", "I;16B", "I;16N")
+_SIXTEEN = ("PNG", "PPM")  # formats whose mode I holds 16 bits
+_LYING = (5, 6, 7, 8)  # EXIF orientations in which width and height change places
+_LATE_EXIF = ("PNG",)  # formats in which Pillow would decode the whole picture to look for EXIF data
 
 
 @dataclass(frozen=True)
@@ -28,77 +37,100 @@ class Encoded:
     source: bytes | Path
 
 
-def decode(*splits: Sequence[Encoded], rgb: bool = False) -> list[np.ndarray]:
-    """Decode each split into uint8 [N, C, H, W]; C is 1 if every picture is grey and `rgb` is off, else 3.
+Picture = Encoded | np.ndarray
+"""A picture as it lies, or pixels uint8 [C, H, W]."""
 
-    Pictures must all have the size of the first one. Most have its format too, which is tried first.
+
+@dataclass(frozen=True)
+class Measure:
+    """A picture's width and height as it is looked at, and whether it has colours."""
+
+    size: tuple[int, int]
+    colour: bool
+
+
+def measure(pictures: Sequence[Picture]) -> list[Measure | str]:
+    """Of each picture its measure, or why it can't be read; little more than its first bytes are."""
+    kind = _format(pictures[0]) if pictures else None
+    return [one for batch in _mapped(lambda p: _measured(p, kind), pictures, 8) for one in batch]
+
+
+def decode(
+    pictures: Sequence[Picture], into: np.ndarray, progress: Progress | None = None, *, exact: bool = False
+) -> dict[int, str]:
+    """Write pictures to the rows of `into`, uint8 [N, C, H, W], and return why those that can't be read can't, by row.
+
+    Pictures of another size are scaled and cropped, unless they must have that size exactly. Most have the first
+    one's format, which is tried first.
     """
-    pictures = list(chain(*splits))
-    size, kind = _size_and_format(pictures[0])
-    batches = [pictures[i : i + _BATCH] for i in range(0, len(pictures), _BATCH)]
-    with ThreadPoolExecutor(_threads(pictures[0], size)) as pool:
-        arrays = list(chain(*pool.map(lambda batch: [_decode(p, size, kind, rgb) for p in batch], batches)))
-    channels = 3 if any(a.ndim == 3 for a in arrays) else 1
-    out, start = [], 0
-    for split in splits:
-        out.append(_stack(arrays[start : start + len(split)], channels, size))
-        start += len(split)
-    return out
+    shape: Shape = into.shape[1:]  # type: ignore[assignment]
+    kind = _format(pictures[0]) if pictures else None
+    failed: dict[int, str] = {}
+    row = 0
+    for batch in _mapped(lambda p: _tried(p, shape, kind, exact), pictures, _threads(pictures, shape)):
+        for found in batch:
+            if isinstance(found, str):
+                failed[row] = found
+            else:
+                into[row] = found
+            row += 1
+        if progress is not None:
+            progress(row, len(pictures))
+    return failed
 
 
-def _threads(first: Encoded, size: tuple[int, int]) -> int:
-    """How many decode: Pillow does so outside the interpreter's lock, and from 128×128 pixels on two are 1.2 to 1.9
-    times as fast as one.
+def pixels(picture: Picture, shape: Shape, kind: str | None = None) -> np.ndarray:
+    """One picture as uint8 [C, H, W]; raises what Pillow raises where it can't be read."""
+    channels, height, width = shape
+    if isinstance(picture, np.ndarray) and picture.shape == shape:
+        return picture
+    with _opened(picture, kind) as file:
+        file.draft(None, (2 * width, 2 * height))  # of a large JPEG, decode no more than is needed
+        image = fitted(as_mode(file, "L" if channels == 1 else "RGB"), (width, height))
+    array = np.asarray(image, np.uint8)
+    return array[None] if channels == 1 else array.transpose(2, 0, 1)
 
-    With smaller pictures that are in memory they wait for the lock instead: with 32×32 pixels up to twice as long.
-    """
-    waits = isinstance(first.source, Path) or size[0] * size[1] >= _LARGE
-    return min(8, os.cpu_count() or 1) if waits else 1
+
+def as_mode(image: Image.Image, mode: str) -> Image.Image:
+    """The image as people see it, with 8 bits a channel in the mode L or RGB: upright, transparency on white."""
+    if image.mode == "F" or (image.mode == "I" and image.format not in _SIXTEEN):
+        raise UserError("has 32 bits a channel; save it with 8 or 16")
+    ImageOps.exif_transpose(image, in_place=True)
+    if image.mode.startswith("I"):
+        image = Image.fromarray((np.asarray(image).astype(np.uint32) * 255 // 65535).astype(np.uint8))
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+    return image if image.mode == mode else image.convert(mode)
 
 
-def _stack(arrays: list[np.ndarray], channels: int, size: tuple[int, int]) -> np.ndarray:
-    """Put arrays [H, W] or [H, W, 3] into one uint8 [N, channels, H, W]; grey fills every channel."""
-    stacked = np.empty((len(arrays), channels, size[1], size[0]), np.uint8)
-    for row, array in zip(stacked, arrays, strict=True):
-        row[:] = array if array.ndim == 2 else array.transpose(2, 0, 1)
-    return stacked
+def fitted(image: Image.Image, size: tuple[int, int]) -> Image.Image:
+    """Scaled to cover `size`, its width and height, in its own proportions, and cropped around the centre."""
+    return image if image.size == size else ImageOps.fit(image, size, Image.Resampling.BILINEAR)
+
+
+def is_grey(image: Image.Image) -> bool:
+    """Whether an image has no colours, by its mode alone."""
+    return image.mode in _GREY
 
 
 def why_unreadable(error: Exception) -> str:
-    """Why a picture can't be decoded, by what Pillow has raised."""
+    """Why a picture can't be decoded, by what was raised."""
+    if isinstance(error, UserError):
+        return str(error)
     known = "" if isinstance(error, Image.UnidentifiedImageError) else f" ({str(error) or type(error).__name__})"
     return f"can't be read as an image{known}"
 
 
-def _unreadable(picture: Encoded, error: Exception) -> UserError:
-    return UserError(f"{picture.where} {why_unreadable(error)}; replace or remove it")
-
-
-def as_mode(image: Image.Image, mode: str, where: str) -> Image.Image:
-    """The image with 8 bits a channel in the mode L or RGB."""
-    if image.mode == "F" or image.mode.startswith("I"):
-        raise UserError(f"{where} has more than 8 bits a channel; save it with 8")
-    # Through RGBA, because Pillow warns when a palette with transparency goes straight to RGB.
-    through = image.convert("RGBA") if image.mode == "P" else image
-    return through.convert(mode)
-
-
-def open_picture(picture: Encoded, kind: str | None = None) -> Image.Image:
+def open_picture(picture: Picture, kind: str | None = None) -> Image.Image:
     """Pillow's image, not decoded yet; a format, where one is given, is the only one that is tried."""
+    if isinstance(picture, np.ndarray):
+        return Image.fromarray(picture[0] if len(picture) == 1 else np.ascontiguousarray(picture.transpose(1, 2, 0)))
     source = picture.source
     return Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=(kind,) if kind else None)
 
 
-def _size_and_format(picture: Encoded) -> tuple[tuple[int, int], str | None]:
-    """Width and height, and the format if pictures can be asked for it."""
-    try:
-        with open_picture(picture) as image:
-            return image.size, image.format if image.format in Image.OPEN else None
-    except Exception as error:
-        raise _unreadable(picture, error) from error
-
-
-def _opened(picture: Encoded, kind: str | None) -> Image.Image:
+def _opened(picture: Picture, kind: str | None) -> Image.Image:
     """The image, sooner if it has this format: asking format after format takes as long as decoding a small one."""
     try:
         return open_picture(picture, kind)
@@ -106,18 +138,62 @@ def _opened(picture: Encoded, kind: str | None) -> Image.Image:
         return open_picture(picture)
 
 
-def _decode(picture: Encoded, size: tuple[int, int], kind: str | None, rgb: bool) -> np.ndarray:
-    """One picture as uint8 [H, W] (grey) or [H, W, 3]."""
+def _format(picture: Picture) -> str | None:
+    """The format of a picture if others can be asked for it."""
+    try:
+        with open_picture(picture) as image:
+            return image.format if image.format in Image.OPEN else None
+    except Exception:  # it is reported with the others that can't be read
+        return None
+
+
+def _measured(picture: Picture, kind: str | None) -> Measure | str:
+    if isinstance(picture, np.ndarray):
+        return Measure((picture.shape[2], picture.shape[1]), len(picture) > 1)
     try:
         with _opened(picture, kind) as image:
-            if image.size != size:
-                raise UserError(
-                    f"{picture.where} is {image.size[0]}×{image.size[1]} pixels, "
-                    f"the first image {size[0]}×{size[1]}; all must have one size"
-                )
-            mode = "L" if image.mode in _GREY and not rgb else "RGB"
-            return np.asarray(image if image.mode == mode else as_mode(image, mode, picture.where))
-    except UserError:
-        raise
+            early = image.format not in _LATE_EXIF or "exif" in image.info
+            lying = early and image.getexif().get(ExifTags.Base.Orientation) in _LYING
+            width, height = image.size
+            return Measure((height, width) if lying else (width, height), not is_grey(image))
     except Exception as error:  # decoders raise OSError, SyntaxError, ValueError, struct.error and more
-        raise _unreadable(picture, error) from error
+        return why_unreadable(error)
+
+
+def _tried(picture: Picture, shape: Shape, kind: str | None, exact: bool) -> np.ndarray | str:
+    try:
+        if exact:
+            with _opened(picture, kind) as image:
+                if image.size != (shape[2], shape[1]):
+                    return f"is {image.size[0]}×{image.size[1]} pixels, not {shape[2]}×{shape[1]}"
+        return pixels(picture, shape, kind)
+    except Exception as error:  # decoders raise OSError, SyntaxError, ValueError, struct.error and more
+        return why_unreadable(error)
+
+
+def _mapped(function: Callable[[Picture], T], pictures: Sequence[Picture], threads: int) -> Iterator[list[T]]:
+    """The results, batch by batch in order; few batches are ahead, so that memory stays bounded."""
+    batches = [pictures[start : start + _BATCH] for start in range(0, len(pictures), _BATCH)]
+    most = min(threads, os.cpu_count() or 1)
+    with ThreadPoolExecutor(most) as pool:
+        ahead = [pool.submit(_each, function, batch) for batch in batches[: most + 1]]
+        for place in range(len(batches)):
+            done = ahead.pop(0).result()
+            if place + most + 1 < len(batches):
+                ahead.append(pool.submit(_each, function, batches[place + most + 1]))
+            yield done
+
+
+def _each(function: Callable[[Picture], T], batch: Sequence[Picture]) -> list[T]:
+    return [function(picture) for picture in batch]
+
+
+def _threads(pictures: Sequence[Picture], shape: Shape) -> int:
+    """How many decode: Pillow does so outside the interpreter's lock, and from 128×128 pixels on two are 1.2 to 1.9
+    times as fast as one.
+
+    With smaller pictures that are in memory they wait for the lock instead: with 32×32 pixels up to twice as long.
+    """
+    first = pictures[0] if pictures else None
+    waits = isinstance(first, Encoded) and isinstance(first.source, Path)
+    return 8 if waits or shape[1] * shape[2] >= _LARGE else 1

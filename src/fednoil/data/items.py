@@ -12,17 +12,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import ImageOps
 
-from fednoil.data.images import as_mode, open_picture, why_unreadable
-from fednoil.data.raw import Picture, Raw
+from fednoil.data.images import Picture, as_mode, fitted, is_grey, open_picture, why_unreadable
+from fednoil.data.raw import Raw
 from fednoil.data.sources import open_own
 from fednoil.errors import UserError
 
 Shape = tuple[int, int, int]
 _BATCH = 256
 _LONGEST = 96  # pixels of a picture for people
-_GREY = ("1", "L", "LA")
 
 
 @dataclass(frozen=True)
@@ -47,9 +46,9 @@ class Items:
         """An image for people to look at, uint8 [H, W, C], in its own colours and proportions."""
         if self.box is None:
             return self.images[row].transpose(1, 2, 0)
-        with _opened(self.pictures[row]) as image:
+        with open_picture(self.pictures[row]) as image:
             image.draft(None, self.box)  # of a large JPEG, no more than is needed
-            return np.asarray(ImageOps.pad(as_mode(image, "RGB", "it"), self.box))
+            return np.asarray(ImageOps.pad(as_mode(image, "RGB"), self.box))
 
 
 @dataclass(frozen=True)
@@ -107,7 +106,7 @@ def _altered(seen: Sequence[_Seen], shape: Shape) -> list[str]:
     channels, height, width = shape
     scaled = sum(one.size != (width, height) for one in seen)
     greyed = sum(one.colour for one in seen) if channels == 1 else 0
-    done = ((scaled, f"scaled to {width}×{height} pixels"), (greyed, "made grey for the model"))
+    done = ((scaled, f"scaled and cropped to {width}×{height} pixels"), (greyed, "made grey for the model"))
     return [f"{count} image{'s were' if count > 1 else ' was'} {what}" for count, what in done if count]
 
 
@@ -129,24 +128,15 @@ def _decode(raw: Raw, shape: Shape, resize: bool) -> list[_Seen | str]:
 def _seen(picture: Picture, shape: Shape, resize: bool) -> _Seen | str:
     channels, height, width = shape
     try:
-        with _opened(picture) as file:
-            colour = file.mode not in _GREY
-            image = as_mode(file, "L" if channels == 1 else "RGB", "it")
-    except UserError as error:
-        return str(error)
+        with open_picture(picture) as file:
+            colour = not is_grey(file)
+            image = as_mode(file, "L" if channels == 1 else "RGB")
     except Exception as error:  # decoders raise OSError, SyntaxError, ValueError, struct.error and more
         return why_unreadable(error)
     size = image.size
     if size != (width, height):
         if not resize:
             return _Seen(size, colour, None)
-        image = image.resize((width, height), Image.Resampling.BILINEAR)
+        image = fitted(image, (width, height))
     pixels = np.asarray(image, np.uint8)
     return _Seen(size, colour, pixels[None] if channels == 1 else pixels.transpose(2, 0, 1))
-
-
-def _opened(picture: Picture) -> Image.Image:
-    """Pillow's image, not decoded yet where it is a file."""
-    if isinstance(picture, np.ndarray):
-        return Image.fromarray(picture[0] if len(picture) == 1 else picture.transpose(1, 2, 0))
-    return open_picture(picture)

@@ -1,7 +1,8 @@
 """Parquet shards of encoded images, as the Hugging Face hub stores image datasets.
 
-A shard has an image column (a struct with `bytes`, or plain binary) and an integer label column. Class names
-come from the schema's metadata when the shards carry it.
+A shard has an image column (a struct with `bytes`, or plain binary) and a label column of whole numbers or texts; a
+column `site` says whose each image is. Names of classes that are numbers come from the schema's metadata when the
+shards carry it.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,32 +18,39 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fednoil.columns import to_numbers
-from fednoil.data.base import PathSource
+from fednoil.data.base import PictureSource
 from fednoil.data.decoded import Decoded, Files, assemble
-from fednoil.data.images import Encoded, decode
-from fednoil.data.raw import Raw, numbered
+from fednoil.data.images import Encoded, Shape, decode
+from fednoil.data.raw import Listing, Raw, named, numbered
 from fednoil.errors import UserError
 
 IMAGE_COLUMNS = ("img", "image")
 LABEL_COLUMNS = ("label", "fine_label", "labels")
+SITE_COLUMN = "site"
 _NUMBERED = re.compile(r"-(\d+)-of-(\d+)\.parquet$")
 
 
 @dataclass(frozen=True)
 class Shard:
-    """A training shard: its file, the name of its label column, the labels [N]."""
+    """A training shard: its file, the name of its label column, the labels [N], and the texts that they number where
+    the column holds these."""
 
     path: Path
     column: str
     labels: np.ndarray
+    names: tuple[str, ...] | None = None
 
 
-class Parquet(PathSource):
-    how = "train*.parquet and test*.parquet with images and labels"
+class Parquet(PictureSource):
+    how = "train*.parquet and, if you like, test*.parquet with images and labels"
     description = "your own image shards"
 
     def find(self, path: Path) -> Files:
-        return find(path)
+        files = (*training_files(path), *test_files(path))
+        return Files(path, files, self.decode)
+
+    def listing(self) -> Listing:
+        return read_listing(self.path)
 
     def labelled(self) -> Raw:
         return read_labelled(self.path)
@@ -53,21 +61,10 @@ def shards(folder: Path, split: str) -> tuple[Path, ...]:
     return tuple(sorted(path for path in folder.glob(f"{split}*.parquet") if path.is_file()))
 
 
-def find(
-    folder: Path,
-    labels: Sequence[str] = LABEL_COLUMNS,
-    class_names: tuple[str, ...] | None = None,
-    rgb: bool = False,
-) -> Files:
-    """The shards in `folder`; some training shards are enough, the test set must be whole."""
-    if not folder.is_dir():
-        raise UserError(f"parquet:{folder} is not a folder; give one with train*.parquet and test*.parquet")
-    train, test = shards(folder, "train"), shards(folder, "test")
-    for split, paths in (("train", train), ("test", test)):
-        if not paths:
-            raise UserError(f"{folder} has no {split}*.parquet; train*.parquet and test*.parquet are needed")
-        _check_numbers(folder, split, paths)
-    return Files(folder, (*train, *test), lambda: _read(folder, train, test, labels, class_names, rgb))
+def find_known(folder: Path, label: str, class_names: tuple[str, ...], shape: Shape) -> Files:
+    """The shards of a dataset that everybody knows; some training shards are enough, the test set must be whole."""
+    train, test = training_files(folder), test_files(folder)
+    return Files(folder, (*train, *test), lambda: _read_known(folder, train, test, label, class_names, shape))
 
 
 def _check_numbers(folder: Path, split: str, paths: tuple[Path, ...]) -> None:
@@ -79,28 +76,20 @@ def _check_numbers(folder: Path, split: str, paths: tuple[Path, ...]) -> None:
         raise UserError(f"{folder} has {len(paths)} of {total} test shards; get the rest")
 
 
-def _read(
-    folder: Path,
-    train: tuple[Path, ...],
-    test: tuple[Path, ...],
-    label_columns: Sequence[str],
-    class_names: tuple[str, ...] | None,
-    rgb: bool,
+def _read_known(
+    folder: Path, train: Sequence[Path], test: Sequence[Path], label: str, class_names: tuple[str, ...], shape: Shape
 ) -> Decoded:
-    tables = {path: read_table(path, label_columns) for path in (*train, *test)}
-    stored = {names for table in tables.values() if (names := names_in(table.schema)) is not None}
-    if len(stored) > 1:
-        raise UserError(f"{folder}: the shards' class names differ; all shards must be of one dataset")
-    if class_names is not None and stored and stored != {class_names}:
-        raise UserError(f"{folder}: its classes are another dataset's; use data.name = 'parquet:{folder}'")
-    pictures = [[p for path in split for p in encoded(path, tables[path])] for split in (train, test)]
-    labels = [np.concatenate([integer_labels(path, tables[path]) for path in split]) for split in (train, test)]
-    for split, found in zip(("train", "test"), pictures, strict=True):
-        if not found:
-            raise UserError(f"{folder}: the {split} shards have no rows")
-    images = decode(*pictures, rgb=rgb)
-    names = class_names or next(iter(stored), None)
-    return assemble(str(folder), (images[0], labels[0]), (images[1], labels[1]), names)
+    splits: list[tuple[np.ndarray, np.ndarray]] = []
+    for files in (train, test):
+        raw = _raw(f"parquet:{folder}", files, (label,))
+        if raw.class_names not in (None, class_names):
+            raise UserError(f"{folder}: its classes are another dataset's; use data.name = 'parquet:{folder}'")
+        images = np.empty((len(raw.items), *shape), np.uint8)
+        for row, why in decode(raw.pictures, images, exact=True).items():
+            where = raw.pictures[row]
+            raise UserError(f"{where.where if isinstance(where, Encoded) else row} {why}; get the file again")
+        splits.append((images, raw.labels))
+    return assemble(str(folder), splits[0], splits[1], class_names)
 
 
 def training_files(path: Path) -> tuple[Path, ...]:
@@ -120,12 +109,23 @@ def read_labels(files: Sequence[Path]) -> tuple[list[Shard], tuple[str, ...] | N
     for path in files:
         table = read_table(path, LABEL_COLUMNS)
         names = names or names_in(table.schema)
-        found.append(Shard(path, table.column_names[1], integer_labels(path, table)))
+        found.append(Shard(path, table.column_names[1], labels_in(path, table)))
+    if found and found[0].labels.dtype.kind == "U":
+        numbers, names = named(str(files[0].parent), [shard.labels for shard in found])
+        found = [replace(shard, labels=own, names=names) for shard, own in zip(found, numbers, strict=True)]
     return found, names
 
 
+def test_files(path: Path) -> tuple[Path, ...]:
+    """The files test*.parquet of a folder, all of them or none."""
+    files = shards(path, "test")
+    if files:
+        _check_numbers(path, "test", files)
+    return files
+
+
 def read_table(path: Path, label_columns: Sequence[str]) -> pa.Table:
-    """The image column and the label column of one shard, in this order."""
+    """The image column, the label column and, if there is one, the column of sites of one shard, in this order."""
     try:
         with pq.ParquetFile(path) as file:
             names = file.schema_arrow.names
@@ -136,9 +136,10 @@ def read_table(path: Path, label_columns: Sequence[str]) -> pa.Table:
                 raise UserError(
                     f"{path} has no {what} column ({' or '.join(wanted)}); its columns are {', '.join(names)}"
                 )
-            if twice := next((name for name in (image, label) if names.count(name) > 1), None):
+            found = [image, label, *([SITE_COLUMN] if SITE_COLUMN in names else [])]
+            if twice := next((name for name in found if names.count(name) > 1), None):
                 raise UserError(f"{path} has {names.count(twice)} columns '{twice}'; keep one")
-            return file.read(columns=[image, label]).select([image, label])
+            return file.read(columns=found).select(found)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise UserError(f"{path} can't be read as parquet ({error}); get the file again") from error
 
@@ -153,37 +154,85 @@ def names_in(schema: pa.Schema) -> tuple[str, ...] | None:
     return tuple(names) if names and isinstance(names, list) and all(isinstance(n, str) for n in names) else None
 
 
-def encoded(path: Path, table: pa.Table, *, whole: bool = True) -> list[Encoded]:
-    """The pictures of a shard; one without bytes is refused, or can't be read later if the shard needn't be `whole`."""
+def encoded(path: Path, table: pa.Table) -> list[Encoded]:
+    """The pictures of a shard; one without bytes can't be read later."""
     column = table.column(0)
     if pa.types.is_struct(column.type) and column.type.get_field_index("bytes") >= 0:
         column = pa.chunked_array([c.field("bytes") for c in column.chunks], column.type.field("bytes").type)
     if not (pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)):
         raise UserError(f"{path}: column '{table.column_names[0]}' is {column.type}; expected image bytes")
-    if column.null_count and whole:
-        raise UserError(f"{path}: {column.null_count} rows have no image bytes; every row needs them")
     return [Encoded(f"{path}, row {i}", data or b"") for i, data in enumerate(column.to_pylist())]
 
 
-def integer_labels(path: Path, table: pa.Table) -> np.ndarray:
-    """The labels, int64 [N]."""
+def labels_in(path: Path, table: pa.Table) -> np.ndarray:
+    """The labels: int64 [N], or texts."""
     column = table.column(1)
-    if not pa.types.is_integer(column.type) or column.null_count:
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
+    if not (pa.types.is_integer(column.type) or text) or column.null_count:
         kind = f"{column.type} with {column.null_count} empty rows" if column.null_count else str(column.type)
-        raise UserError(f"{path}: column '{table.column_names[1]}' is {kind}; expected integers in all rows")
+        raise UserError(
+            f"{path}: column '{table.column_names[1]}' is {kind}; expected whole numbers or texts in all rows"
+        )
+    if text:
+        return np.array(column.to_pylist(), np.str_)
     try:
         return to_numbers(column)
     except OverflowError as error:
         raise UserError(f"{path}: column '{table.column_names[1]}' has no labels: {error}; use 0, 1, 2, …") from None
 
 
+def _sites(path: Path, table: pa.Table) -> list[str] | None:
+    """Whose each row is."""
+    if table.num_columns < 3:
+        return None
+    column = table.column(2)
+    if column.null_count or pa.types.is_floating(column.type):
+        raise UserError(f"{path}: column '{SITE_COLUMN}' must name a site in every row, as text or a whole number")
+    return [str(site) for site in column.to_pylist()]
+
+
+def read_listing(path: Path) -> Listing:
+    """One file, or the files train*.parquet of a folder, and its files test*.parquet if it has any."""
+    where, train, test = f"parquet:{path}", training_files(path), test_files(path)
+    if not test:
+        return Listing(where, _raw(where, train))
+    both = _raw(where, (*train, *test))
+    count = sum(pq.read_metadata(file).num_rows for file in train)
+    return Listing(where, _cut(both, 0, count), _cut(both, count, len(both.items)))
+
+
 def read_labelled(path: Path) -> Raw:
     """One file, or the files train*.parquet of a folder."""
-    files = training_files(path)
-    tables = {file: read_table(file, LABEL_COLUMNS) for file in files}
+    return _raw(f"parquet:{path}", training_files(path))
+
+
+def _cut(raw: Raw, start: int, stop: int) -> Raw:
+    """Some of the rows, counted from 0."""
+    sites = None if raw.sites is None else raw.sites[start:stop]
+    rows = numbered(stop - start)
+    return replace(raw, items=rows, labels=raw.labels[start:stop], pictures=raw.pictures[start:stop], sites=sites)
+
+
+def _raw(where: str, files: Sequence[Path], label_columns: Sequence[str] = LABEL_COLUMNS) -> Raw:
+    """The rows of several shards."""
+    tables = {file: read_table(file, label_columns) for file in files}
     stored = {names for table in tables.values() if (names := names_in(table.schema)) is not None}
     if len(stored) > 1:
-        raise UserError(f"parquet:{path}: the shards' class names differ; all shards must be of one dataset")
-    pictures = [picture for file, table in tables.items() for picture in encoded(file, table, whole=False)]
-    labels = np.concatenate([integer_labels(file, table) for file, table in tables.items()])
-    return Raw(numbered(len(pictures)), labels.astype(np.int64), pictures, next(iter(stored), None))
+        raise UserError(f"{where}: the shards' class names differ; all shards must be of one dataset")
+    pictures = [picture for file, table in tables.items() for picture in encoded(file, table)]
+    labels = [labels_in(file, table) for file, table in tables.items()]
+    if len({found.dtype.kind == "U" for found in labels}) > 1:
+        raise UserError(f"{where}: labels are texts in some shards and numbers in others; use one of both")
+    names = next(iter(stored), None)
+    if labels[0].dtype.kind == "U":
+        labels, names = named(where, labels)
+    sites = [_sites(file, table) for file, table in tables.items()]
+    if any(found is None for found in sites) and any(found is not None for found in sites):
+        raise UserError(
+            f"{where}: some shards have a column '{SITE_COLUMN}' and others don't; all must have it, or none"
+        )
+    whose = None if sites[0] is None else [site for found in sites for site in found or ()]
+    numbers = np.concatenate(labels).astype(np.int64)
+    return Raw(numbered(len(pictures)), numbers, pictures, names, sites=whose)

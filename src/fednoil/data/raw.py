@@ -1,4 +1,4 @@
-"""Labelled images as they lie, one by one, before any is decoded: what an audit reads."""
+"""Labelled images as they lie, one by one, before any is decoded: what an audit reads, and what a run decodes."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fednoil.data.images import Encoded
-
-Picture = Encoded | np.ndarray
+from fednoil.data.images import Picture
+from fednoil.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -23,11 +22,41 @@ class Raw:
     class_names: tuple[str, ...] | None
     skipped: list[tuple[str, str]] = field(default_factory=list)  # item, reason
     notices: list[str] = field(default_factory=list)
+    sites: list[str] | None = None  # whose each image is, where the source says so
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What a source has for training and, if it has that apart, for testing; both number the same classes."""
+
+    where: str
+    train: Raw
+    test: Raw | None = None
+
+
+FROM_ONE = "labels are 1 to {}, and so the classes are called"
+
+
+def from_one(labels: np.ndarray) -> tuple[str, ...]:
+    """The names of classes that are numbered 1 to C, each of them present; () where labels are others."""
+    present = np.unique(labels)
+    whole = len(present) > 1 and np.array_equal(present, np.arange(len(present)) + 1)
+    return tuple(str(label) for label in present) if whole else ()
 
 
 def numbered(count: int) -> list[str]:
     """What images without names of their own are called: the numbers of their rows."""
     return [str(row) for row in range(count)]
+
+
+def named(where: str, texts: Sequence[np.ndarray]) -> tuple[list[np.ndarray], tuple[str, ...]]:
+    """Labels that are texts as numbers int64 [N], for one list after another, and the classes they number."""
+    for labels in texts:
+        if empty := [row for row, text in enumerate(labels) if not str(text).strip()]:
+            raise UserError(f"{where}: row {empty[0]} has no label; every row needs one")
+    names = sorted({str(text) for labels in texts for text in labels})
+    number = {name: place for place, name in enumerate(names)}
+    return [np.array([number[str(text)] for text in labels], np.int64) for labels in texts], tuple(names)
 
 
 def readable(name: str) -> str:

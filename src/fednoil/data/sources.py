@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 from fednoil.data.arrays import Mini, Npz
 from fednoil.data.base import DataConfig, Source
@@ -12,6 +13,7 @@ from fednoil.data.elsewhere import ARRAYS, SITES, Arrays, Sites
 from fednoil.data.folder import Folder
 from fednoil.data.idx import FashionMnist
 from fednoil.data.parquet import Parquet
+from fednoil.data.table import Csv
 from fednoil.errors import UserError, nearest
 from fednoil.plugins import Axis
 
@@ -21,6 +23,7 @@ SOURCES: dict[str, type[Source]] = {
     "cifar10": Cifar10,
     "cifar100": Cifar100,
     "folder": Folder,
+    "csv": Csv,
     "npz": Npz,
     "parquet": Parquet,
     SITES: Sites,
@@ -76,6 +79,13 @@ def open_source(data: DataConfig | str, data_dir: Path | None = None) -> Source:
     name = data if isinstance(data, str) else data.name
     config = AXIS.config(name)(name=name) if isinstance(data, str) else data  # pyright: ignore[reportCallIssue]
     return AXIS.find(name)(config, data_dir)
+
+
+def as_asked(name: str, asked: DataConfig) -> DataConfig:
+    """The section for one site's data, with what the run asks of pictures where these are some."""
+    config = AXIS.config(name)
+    keys = {key: getattr(asked, key) for key in ("size", "bad") if key in config.model_fields and hasattr(asked, key)}
+    return cast(DataConfig, config.model_validate({"name": name, **keys}))
 
 
 def open_own(name: str) -> Source:

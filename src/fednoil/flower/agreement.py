@@ -73,7 +73,10 @@ def agree(sites: Sequence[Site], mean: Sequence[float] | None, std: Sequence[flo
 def misfit(site: Site, agreement: Agreement) -> str | None:
     """Why a site can't take part; None if it can."""
     if site.image_shape != agreement.image_shape:
-        return f"its images are {_shape(site.image_shape)}, the federation's {_shape(agreement.image_shape)}"
+        return (
+            f"its images are {_shape(site.image_shape)}, the federation's {_shape(agreement.image_shape)}; data.size "
+            "brings the pictures of all sites to one size"
+        )
     unknown = [name for name in site.class_names if name not in agreement.class_names]
     if unknown:
         return f"its class '{unknown[0]}' is none of the federation's ({', '.join(agreement.class_names[:8])}…)"

@@ -44,7 +44,7 @@ class Memory:
         what the client holds out; a node knows no true labels."""
         bundle, dataset = self._looked(round_idx, look), experiment.setting.dataset
         index, images = self.client.index.cpu().numpy(), dataset.train.images
-        names = item_names(data, len(dataset.train))
+        names = item_names(dataset)
         items = tuple(names[row] for row in index)
         same = duplicates(items, [images[row] for row in index])
         case = Case(client, items, index, bundle["given"].numpy(), bundle, None, accuracy, duplicates=same)

@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from fednoil.audit import run_audit
 from fednoil.config import Config, load_config
 from fednoil.config.axes import own_code
-from fednoil.data import SITES, Dataset, Split, forms, load
+from fednoil.data import SITES, Dataset, Split, as_asked, forms, load
 from fednoil.errors import UserError, nearest
 from fednoil.executors.base import HeldOut, Job, Result
 from fednoil.executors.local import Workbench
@@ -228,7 +228,7 @@ def introduce(settings: NodeSettings, config_text: str) -> Site:
     if settings.data is not None:
         if config.data.name != SITES:
             raise Refusal(f"it has its own data, and this run uses {config.data.name}")
-        dataset = _own_data(settings.data)
+        dataset = _own_data(settings.data, config_text, settings.trust)
         names, samples, held_out = dataset.class_names, len(dataset.train), len(dataset.test)
     else:
         if config.data.name == SITES:
@@ -261,8 +261,9 @@ def whole(config_text: str, trust: tuple[str, ...]) -> Experiment:
 
 
 @lru_cache(maxsize=2)
-def _own_data(name: str) -> Dataset:
-    return load(name, site=True)
+def _own_data(name: str, config_text: str, trust: tuple[str, ...]) -> Dataset:
+    """The node's data, in the size that the server asks for."""
+    return load(as_asked(name, configured(config_text, trust).data), site=True)
 
 
 @lru_cache(maxsize=2)
@@ -290,7 +291,7 @@ def _site_work(settings: NodeSettings, config_text: str, number: int, agreement:
     """The site's own data, with its classes numbered as the federation numbers them."""
     config = configured(config_text, settings.trust)
     assert settings.data is not None
-    own = _own_data(settings.data)
+    own = _own_data(settings.data, config_text, settings.trust)
     told = Site(
         settings.client_id, None, len(own.train), len(own.test), own.class_names, own.image_shape, own.mean, own.std
     )
@@ -298,7 +299,8 @@ def _site_work(settings: NodeSettings, config_text: str, number: int, agreement:
         raise Refusal(reason)
     numbers = np.array([agreement.class_names.index(name) for name in own.class_names], np.int64)
     train, test = (Split(split.images, numbers[split.labels]) for split in (own.train, own.test))
-    dataset = Dataset(settings.client_id, train, test, agreement.class_names, agreement.mean, agreement.std)
+    names = agreement.class_names
+    dataset = Dataset(settings.client_id, train, test, names, agreement.mean, agreement.std, own.about)
     experiment = assemble(config, Sites.of(dataset, [settings.client_id], [len(own.train)]))
     device = _device(config)
     pool = torch.tensor(dataset.train.images, device=device)

@@ -77,6 +77,7 @@ class Task:
     lr: float
     rounds: int
     pad: int = 4  # largest shift of a weak view, in pixels
+    flip: bool = True  # whether half of the weak views are mirrored
     parameters: frozenset[str] = frozenset()  # names of the model's trainable parameters
     sizes: tuple[int, ...] = ()  # samples of each client
 

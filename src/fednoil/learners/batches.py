@@ -31,13 +31,13 @@ def shuffled(client: Client, seed: Seed, epochs: range, batch_size: int) -> Tens
     return full_batches(order, batch_size).flatten(0, 1)
 
 
-def weak_views(seed: Seed | Seeds, epochs: range, chosen: Tensor, pad: int) -> Tensor:
+def weak_views(seed: Seed | Seeds, epochs: range, chosen: Tensor, pad: int, *, flip: bool = True) -> Tensor:
     """Parameters of a weak view for each sample of the batches `chosen` [E · steps, size]: [E · steps, size, 3].
 
     With the seeds of several clients the batches are those of all of them, one client after another.
     """
     keys = seed.keys(epochs, chosen.device)
-    return weak_plan(keys, chosen.numel() // len(keys), pad).view(*chosen.shape, -1)
+    return weak_plan(keys, chosen.numel() // len(keys), pad, flip=flip).view(*chosen.shape, -1)
 
 
 def side_by_side(found: Sequence[Tensors]) -> Tensors:

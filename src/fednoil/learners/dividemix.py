@@ -212,7 +212,7 @@ class DivideMix(Learner):
         places = permutations(of_orders, n).view(len(clients), len(epochs), -1)[:, :, :count]
         first = torch.arange(0, len(everyone), n, device=places.device)[:, None, None]
         places = (places + first).reshape(len(clients), -1, size)
-        views = weak_plan(of_views, count, self.task.pad).view(*places.shape, -1)
+        views = weak_plan(of_views, count, self.task.pad, flip=self.task.flip).view(*places.shape, -1)
         batch = {"index": everyone.index[places], "labels": everyone.labels[places], "first": views}
         parts = (dict(zip(batch, own, strict=True)) for own in zip(*batch.values(), strict=True))
         return [Phase(part, kind=f"plain-{net}", trains=(net,)) for part in parts]
@@ -224,7 +224,8 @@ class DivideMix(Learner):
         beside them; a client's two phases."""
         size, everyone = self.task.batch_size, together(clients)
         parts = parts_of(clients, turns, epochs.start)
-        draws = draw(parts, size, self.task.pad, self.config.mix, everyone.index.device)
+        task = self.task
+        draws = draw(parts, size, task.pad, self.config.mix, everyone.index.device, flip=task.flip)
         tables = {name: table.flatten(0, 1) for name, table in _stacked(states, ("order", "chance", "counts")).items()}
         counts = tables["counts"].tolist()  # all that a GPU is waited for
         splits = [Split(part, own, counts[part.row]) for part, own in zip(parts, draws, strict=True)]

@@ -56,8 +56,11 @@ def parts_of(clients: Sequence[Client], turns: Sequence[Turn], epoch: int) -> li
     return parts
 
 
-def draw(parts: Sequence[Part], size: int, pad: int, mix: float, device: torch.device) -> list[Draws]:
-    """The draws of each part for batches of `size`; `mix` is α of the Beta, `pad` the largest shift of a view."""
+def draw(
+    parts: Sequence[Part], size: int, pad: int, mix: float, device: torch.device, *, flip: bool = True
+) -> list[Draws]:
+    """The draws of each part for batches of `size`; `mix` is α of the Beta, `pad` the largest shift of a view, and
+    without `flip` none is mirrored."""
     most = [-(-part.samples // size) for part in parts]
     wanted: list[tuple[Seed, list[Path]]] = []
     for part in parts:
@@ -65,7 +68,7 @@ def draw(parts: Sequence[Part], size: int, pad: int, mix: float, device: torch.d
     for part, steps in zip(parts, most, strict=True):
         wanted.append((part.seed.child("partner", part.net), [(step,) for step in range(steps)]))
     of_views, of_partners = keys_of(wanted, device).tensor_split([len(parts) * len(_SETS) * len(_VIEWS)])
-    views = weak_plan(of_views.view(len(parts), len(_SETS), len(_VIEWS)), max(most) * size, pad)
+    views = weak_plan(of_views.view(len(parts), len(_SETS), len(_VIEWS)), max(most) * size, pad, flip=flip)
     generators = (part.seed.child("mix", part.net).numpy() for part in parts)
     beta = np.concatenate([g.beta(mix, mix, steps) for g, steps in zip(generators, most, strict=True)])
     share = torch.from_numpy(np.maximum(beta, 1 - beta).astype(np.float32)).to(device, non_blocking=True)

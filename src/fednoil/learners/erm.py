@@ -38,7 +38,7 @@ class Erm(Learner):
         chosen = shuffled(client, turn.seed.child("order"), epochs, self.task.batch_size)
         batch = {"index": client.index[chosen], "labels": client.labels[chosen]}
         if self.config.augment == "weak":
-            batch["weak"] = weak_views(turn.seed.child("weak"), epochs, chosen, self.task.pad)
+            batch["weak"] = weak_views(turn.seed.child("weak"), epochs, chosen, self.task.pad, flip=self.task.flip)
         return [Phase(batch)]
 
     def views(self, pool: Tensor, batch: Tensors) -> Tensors:

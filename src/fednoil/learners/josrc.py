@@ -83,7 +83,7 @@ class Josrc(Learner):
         chosen = shuffled(client, turn.seed.child("order"), epochs, self.task.batch_size)
         batch = {"index": client.index[chosen], "labels": client.labels[chosen]}
         for view in ("first", "second"):
-            batch[view] = weak_views(turn.seed.child("weak", view), epochs, chosen, self.task.pad)
+            batch[view] = weak_views(turn.seed.child("weak", view), epochs, chosen, self.task.pad, flip=self.task.flip)
         return [Phase(batch, kind="warmup" if self.in_warmup(turn) else "train")]
 
     def views(self, pool: Tensor, batch: Tensors) -> Tensors:

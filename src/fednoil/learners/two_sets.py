@@ -79,7 +79,7 @@ class TwoSets(Learner):
         if not self.trains_on_unlabelled(turn.round_idx):
             return {}
         keys = turn.seed.child("teacher").keys(range(self.config.views), client.index.device)
-        return {"weak": weak_plan(keys, len(client), self.task.pad).transpose(0, 1)}
+        return {"weak": weak_plan(keys, len(client), self.task.pad, flip=self.task.flip).transpose(0, 1)}
 
     def survey(self, nets: Nets, client: Client, asked: Tensors) -> Tensors:
         return {"taught": pseudo_labels.taught(nets["model"], client, asked["weak"])} if asked else {}
@@ -189,7 +189,7 @@ class TwoSets(Learner):
         x = shuffled_anew(labelled, seeds.child("order x"), epochs, *shape)
         batch = {"x_index": client.index[x], "x_labels": client.labels[x]}
         if self.config.x_augment == "weak":
-            batch["x_weak"] = weak_views(seeds.child("weak x"), epochs, x, self.task.pad)
+            batch["x_weak"] = weak_views(seeds.child("weak x"), epochs, x, self.task.pad, flip=self.task.flip)
         elif self.config.x_augment == "strong":
             batch["x_strong"] = self._strong_views(seeds.child("strong x"), epochs, x)
         return batch
@@ -211,7 +211,8 @@ class TwoSets(Learner):
     def _strong_views(self, seeds: Seeds, epochs: range, chosen: Tensor) -> Tensor:
         """Parameters of a strong view for each sample of the batches `chosen` [K · E · steps, size]."""
         keys, size = seeds.keys(epochs, chosen.device), self.task.image_shape[1:]
-        plans = strong_plan(keys, chosen.numel() // len(keys), size, self.task.pad, *self.rand_augment)
+        count, task = chosen.numel() // len(keys), self.task
+        plans = strong_plan(keys, count, size, task.pad, *self.rand_augment, flip=task.flip)
         return plans.view(*chosen.shape, -1)
 
     def views(self, pool: Tensor, batch: Tensors) -> Tensors:

@@ -68,6 +68,7 @@ def begin(
     folder.write_environment(made_with)
     if experiment.given is not None:
         experiment.given.save(folder.path)
+    folder.write_skipped(experiment.setting.dataset.about.skipped)
     if has_manifest(experiment.setting):
         _write_noise(folder, experiment.setting)
     return rounds.start(experiment), []

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import csv
+import io
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -28,6 +30,7 @@ FILES = (
 )
 CONFUSION = "confusion.json"  # given × predicted labels; runs made by earlier versions have none
 TENSORBOARD = "tensorboard"  # event files, on request
+SKIPPED = "skipped.csv"  # files of the data that were left out, and why
 ROSTER = "roster.json"  # a federation's alone
 CHECKPOINT = "checkpoint"
 INDEX = "checkpoint.json"
@@ -142,7 +145,7 @@ class RunFolder:
             with contextlib.suppress(OSError):  # somebody else's file is in it
                 checkpoint.rmdir()
         self.clear_events()
-        for name in (CONFUSION, ROSTER, GIVEN_DATA, *reversed(FILES)):
+        for name in (CONFUSION, ROSTER, GIVEN_DATA, SKIPPED, *reversed(FILES)):
             (self.path / name).unlink(missing_ok=True)
 
     def clear_events(self) -> None:
@@ -155,7 +158,7 @@ class RunFolder:
 
     def sweep(self) -> None:
         """Remove half-written files that a killed run has left."""
-        for name in (CONFUSION, ROSTER, GIVEN_DATA, *FILES):
+        for name in (CONFUSION, ROSTER, GIVEN_DATA, SKIPPED, *FILES):
             (self.path / f"{name}.part").unlink(missing_ok=True)
 
     def append_round(self, record: RoundRecord) -> None:
@@ -230,6 +233,13 @@ class RunFolder:
 
     def write_confusion(self, confusion: dict[str, Any]) -> None:
         write_text(self.path / CONFUSION, json.dumps(confusion) + "\n")
+
+    def write_skipped(self, skipped: Sequence[tuple[str, str]]) -> None:
+        """List the files that were left out, if any were."""
+        if skipped:
+            buffer = io.StringIO()
+            csv.writer(buffer).writerows([("file", "reason"), *skipped])
+            write_text(self.path / SKIPPED, buffer.getvalue())
 
     def write_config(self, text: str) -> None:
         write_text(self.path / "config.toml", text)

@@ -135,8 +135,8 @@ def check_source(own: str | type, data_dir: Path | None = None, **keys: Any) -> 
             raise NotConforming(
                 f"{name}: {part} images must be uint8 [N, C, H, W], labels int64; return what `assemble` makes"
             )
-    if len(set(source.row_names(len(dataset.train)))) != len(dataset.train):
-        raise NotConforming(f"{name}: `row_names` must give each training image a different name")
+    if dataset.about.items and len(set(dataset.about.items)) != len(dataset.train):
+        raise NotConforming(f"{name}: `About.items` must give each training image a different name")
     if source.cached and source.files() is None:
         raise NotConforming(f"{name}: `cached` needs `files`, so that a changed file is read again")
     if source.own:
@@ -148,5 +148,5 @@ def _check_labelled(source: data.Source, dataset: data.Dataset, where: str) -> N
     raw = refused(source.labelled, where)
     if not len(raw.items) == len(raw.labels) == len(raw.pictures) or len(set(raw.items)) != len(raw.items):
         raise NotConforming(f"{where}: `labelled` must give each image a different item, one label and one picture")
-    if len(raw.items) != len(dataset.train) or raw.labels.min() < 0 or raw.labels.max() >= dataset.num_classes:
+    if len(raw.items) < len(dataset.train) or raw.labels.min() < 0 or raw.labels.max() >= dataset.num_classes:
         raise NotConforming(f"{where}: `labelled` must give the training images with labels of its classes")

@@ -1,0 +1,73 @@
+"""`fednoil data`: which datasets there are, and what is in one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from fednoil.data import Dataset
+
+DataDir = Annotated[Path | None, typer.Option("--data-dir", help="Folder with datasets; default: $FEDNOIL_DATA.")]
+
+
+def data(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="Describe this one, as data.name has it: folder:PATH, …")
+    ] = None,
+    data_dir: DataDir = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
+) -> None:
+    """List the datasets, or describe one: its classes, its sites, and all files of it that can't be read."""
+    from dataclasses import asdict
+
+    from fednoil.cli.tables import show
+    from fednoil.data import catalogue
+
+    if name is None:
+        rows = [asdict(status) for status in catalogue(data_dir)]
+        columns = {"name": "data.name", "found": "found", "where": "where", "how": "how to get it"}
+        return show(rows, columns, "Datasets", as_json)
+    dataset = _loaded(name, data_dir)
+    found = describe(dataset)
+    if as_json:
+        return print(json.dumps(found, indent=2))
+    channels, height, width = found["shape"]
+    print(f"{name}: {width}×{height} pixels, {'grey' if channels == 1 else 'RGB'}; {found['test']} test images")
+    for notice in found["notices"]:
+        print(notice)
+    show(found["classes"], {key: key for key in found["classes"][0]}, "Training images", False)
+    for item, why in found["skipped"]:
+        print(f"{item} {why}")
+
+
+def _loaded(name: str, data_dir: Path | None) -> Dataset:
+    """The dataset; what can't be read of it is left out."""
+    from fednoil.data import AXIS, load
+
+    config = AXIS.config(name)
+    keys = {"bad": "skip"} if "bad" in config.model_fields else {}
+    return load(config.model_validate({"name": name, **keys}), data_dir, site=True)  # pyright: ignore[reportArgumentType]
+
+
+def describe(dataset: Dataset) -> dict[str, Any]:
+    """What is in a dataset: each class's images, by site where there are sites, what was done to images, and what was
+    left out."""
+    import numpy as np
+
+    owners, count = dataset.about.owners, dataset.num_classes
+    sites = {"images": slice(None)} if owners is None else dict(zip(owners.names, owners.parts(), strict=True))
+    numbers = {site: np.bincount(dataset.train.labels[rows], minlength=count).tolist() for site, rows in sites.items()}
+    classes = [
+        {"class": name} | {site: own[k] for site, own in numbers.items()} for k, name in enumerate(dataset.class_names)
+    ]
+    return {
+        "shape": list(dataset.image_shape),
+        "test": len(dataset.test),
+        "classes": classes,
+        "notices": list(dataset.about.notices),
+        "skipped": [list(pair) for pair in dataset.about.skipped],
+    }

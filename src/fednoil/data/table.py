@@ -1,0 +1,127 @@
+"""Pictures that a CSV file lists: a column with paths, one with labels, and maybe one with sites."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fednoil.data.base import PictureSource
+from fednoil.data.decoded import Files
+from fednoil.data.folder import SUFFIXES
+from fednoil.data.images import Encoded
+from fednoil.data.raw import Listing, Raw, named
+from fednoil.errors import UserError
+
+COLUMNS = {
+    "path": ("path", "file", "filename", "image"),
+    "label": ("label", "class"),
+    "site": ("site", "client"),
+    "split": ("split",),
+}
+_NEEDED = ("path", "label")
+_SPLITS = ("train", "test")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The lines of a CSV file as they are, and which of its columns means what."""
+
+    header: list[str]
+    lines: list[list[str]]
+    place: dict[str, int]
+
+    def column(self, name: str) -> list[str]:
+        return [line[self.place[name]].strip() for line in self.lines]
+
+
+class Csv(PictureSource):
+    takes = "FILE"
+    how = "a header and the columns path, label and, if you like, site and split (train or test)"
+    description = "your own pictures, listed in a file"
+
+    def find(self, path: Path) -> Files:
+        rows = read_rows(path)
+        pictures = (path.parent / own for own in rows.column("path"))
+        return Files(path, (path, *(own for own in pictures if own.is_file())), self.decode)
+
+    def listing(self) -> Listing:
+        return read_listing(self.path)
+
+
+def read_rows(path: Path) -> Rows:
+    """The file's lines; blank ones are left out."""
+    where = f"csv:{path}"
+    if not path.is_file():
+        raise UserError(f"{where} is not a file; give one with the columns path and label")
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            lines = [line for line in csv.reader(file) if any(cell.strip() for cell in line)]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"{where} can't be read as UTF-8 CSV ({error})") from None
+    header = [cell.strip() for cell in lines[0]] if lines else []
+    place: dict[str, int] = {}
+    for name, spellings in COLUMNS.items():
+        found = [number for number, cell in enumerate(header) if cell.lower() in spellings]
+        if len(found) > 1:
+            raise UserError(f"{where} has the columns {', '.join(header[k] for k in found)} for one {name}; keep one")
+        if found:
+            place[name] = found[0]
+    if missing := [name for name in _NEEDED if name not in place]:
+        raise UserError(
+            f"{where} has no column '{missing[0]}'; its first line is {', '.join(header)[:80] or 'empty'} and must "
+            "name the columns path and label"
+        )
+    for number, line in enumerate(lines[1:], 2):
+        if len(line) != len(header):
+            raise UserError(f"{where}: row {number} has {len(line)} columns, the header {len(header)}")
+    return Rows(header, lines[1:], place)
+
+
+def read_listing(path: Path) -> Listing:
+    """The pictures, whose paths start at the file's own folder; each is called by its path as the file has it."""
+    where, rows = f"csv:{path}", read_rows(path)
+    items = rows.column("path")
+    if twice := [item for item, number in _counts(items).items() if number > 1]:
+        raise UserError(f"{where} lists '{twice[0]}' twice; a picture has one label")
+    numbers, names = _labels(where, rows.column("label"))
+    sites = rows.column("site") if "site" in rows.place else None
+    if sites is not None and "" in sites:
+        raise UserError(f"{where}: row {sites.index('') + 2} has no site; every row needs one, or no row")
+    splits = rows.column("split") if "split" in rows.place else ["train"] * len(items)
+    if wrong := [(number, split) for number, split in enumerate(splits, 2) if split not in _SPLITS]:
+        raise UserError(f"{where}: row {wrong[0][0]} has the split '{wrong[0][1]}'; it must be train or test")
+
+    def part(split: str) -> Raw:
+        chosen = [row for row, own in enumerate(splits) if own == split]
+        usable = [row for row in chosen if Path(items[row]).suffix.lower() in SUFFIXES]
+        rest = sorted(set(chosen) - set(usable))
+        return Raw(
+            [items[row] for row in usable],
+            numbers[usable],
+            [Encoded(items[row], path.parent / items[row]) for row in usable],
+            names,
+            [(items[row], f"is not an image file ({', '.join(SUFFIXES)})") for row in rest],
+            sites=None if sites is None else [sites[row] for row in usable],
+        )
+
+    return Listing(where, part("train"), part("test") if "test" in splits else None)
+
+
+def _labels(where: str, texts: list[str]) -> tuple[np.ndarray, tuple[str, ...] | None]:
+    """Labels as numbers: of classes with names, or as they are where all are whole numbers."""
+    if not texts:
+        raise UserError(f"{where} lists no picture; it needs a row for each")
+    if all(text.isascii() and text.isdigit() and len(text) < 10 for text in texts):
+        return np.array([int(text) for text in texts], np.int64), None
+    (numbers,), names = named(where, [np.array(texts)])
+    return numbers, names
+
+
+def _counts(items: list[str]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for item in items:
+        counts[item] = counts.get(item, 0) + 1
+    return counts
