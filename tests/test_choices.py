@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -201,7 +200,7 @@ class Changing(Drawn):
 class Unnamed(Drawn):
     def read(self) -> Decoded:
         decoded = super().read()
-        return replace(decoded, about=About(items=("x",) * len(decoded.train)))
+        return Decoded(decoded.train, decoded.test, decoded.class_names, About(items=("x",) * len(decoded.train)))
 
 
 class Forgetful(Drawn):

@@ -136,7 +136,7 @@ def test_a_host_is_a_name_or_an_address(host: str, tmp_path: Path) -> None:
         (["up", "--site", "a b=npz:x"], "'a b' must be letters"),
         (["up", "--site", "a=npz:x.npz"], "x.npz is not a file; give an .npz with x_train"),
         (["up", "--site", "a=folder:x"], "--site a=folder:x: "),
-        (["up", "--site", "a=parquet:x"], "x is not a folder; give one with train*.parquet"),
+        (["up", "--site", "a=parquet:x"], "x is neither a file nor a folder with train*.parquet"),
         (["up", "--site", "superlink=npz:x"], "'superlink' is the server's own name"),
         (["up", "--site", 'a=npz:"x'], "can't take a path with a quotation mark"),
         (["status"], "holds no federation"),

@@ -240,10 +240,8 @@ def test_wrong_pictures() -> None:
             folder.mkdir(parents=True)
             Image.new("L", (8, 8)).save(folder / "1.png")
     bad = Path("pets/train/dog/2.png")
-    Image.new("L", (8, 9)).save(bad)
-    assert "8×9" in refused("run", *sets(data__name="folder:pets"))
     bad.write_text("no picture")
-    assert str(bad) in refused("run", *sets(data__name="folder:pets"))
+    assert "1 picture can't be used: train/dog/2.png" in refused("run", *sets(data__name="folder:pets"))
     bad.unlink()
     too_many = refused("run", *sets(data__name="folder:pets"))
     assert "partition.clients = 4 is more than the 2 training samples" in too_many
