@@ -34,6 +34,9 @@ def reporter_for(progress: bool | Reporter | None) -> Reporter:
     return Plain(console) if progress else Silent()
 
 
+_MANY = 10_000  # images that take a while to decode
+
+
 class JsonLines(Silent):
     """One JSON object a round on standard output (`--json`)."""
 
@@ -62,7 +65,7 @@ class Plain(Silent):
             self.say(line)
 
     def decoding(self, done: int, total: int) -> None:
-        if not self.decoded:
+        if total >= _MANY and not self.decoded:
             self.decoded = True
             self.say(f"decoding {total:,} images, once for all runs")
 
