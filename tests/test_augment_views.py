@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fednoil.augment import apply_op, plain, strong, strong_plan, weak, weak_plan
+from fednoil.augment import apply_op, plain, strong, strong_plan, weak, weak_plan, weakened
 from fednoil.augment.ops import apply_codes
 from fednoil.errors import UserError
 from fednoil.seeds import Seed
@@ -121,6 +121,14 @@ def test_any_whole_number_type(kind: torch.dtype) -> None:
     params = strong_plan(torch.tensor(1), 8, (28, 28))
     assert torch.equal(strong(images, index.int(), params.to(kind)), strong(images, index, params))
     assert torch.equal(weak(images, index.int(), params[:, :3].to(kind)), weak(images, index, params[:, :3]))
+
+
+def test_a_weakened_plan_makes_weak_views() -> None:
+    images = torch.randint(0, 256, (40, 3, 9, 7), dtype=torch.uint8)
+    plan = strong_plan(Seed(3).keys(range(2), images.device), 20, (9, 7), 2)
+    index, before = torch.arange(40).view(2, 20), plan.clone()
+    assert torch.equal(strong(images, index, weakened(plan)), weak(images, index, plan[..., :3]))
+    assert torch.equal(plan, before)
 
 
 def test_empty_batch() -> None:

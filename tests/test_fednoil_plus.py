@@ -10,6 +10,7 @@ import torch
 from conftest import assert_same
 
 from fednoil import rounds
+from fednoil.augment import weakened
 from fednoil.config import load_config
 from fednoil.errors import UserError
 from fednoil.experiment import Experiment, make_executor, make_experiment
@@ -76,6 +77,18 @@ def test_logits_are_adjusted_by_the_labels_drawn_in_each_epoch(values: dict[str,
         assert torch.allclose(batch["x_prior"], wanted)
 
 
+def test_both_views_are_half_of_a_batch_each(values: dict[str, Any]) -> None:
+    experiment = made(values, **OFF | {"x_augment": "both", "lambda_u": 0.0})
+    executor, turn = make_executor(experiment, CPU), Turn(1, 3, Seed(2))
+    executor.bench.load(experiment.initial_model(), {})
+    client = executor.clients[0]
+    (phase,) = experiment.learner.plan({}, client, executor.bench.open(client, {}, turn), turn, range(3))
+    views = phase.tensors["x_strong"]
+    is_weak = (views == weakened(views)).all(-1)
+    assert bool(is_weak[:, ::2].all())
+    assert not bool(is_weak[:, 1::2].any())
+
+
 def test_what_is_mixed_is_planned_epoch_by_epoch(values: dict[str, Any]) -> None:
     experiment = made(values, mix=0.8, frac=0.5)
     executor = make_executor(experiment, CPU)
@@ -115,6 +128,7 @@ INGREDIENTS = [
     {"draw": "class"},
     {"draw": "floor"},
     {"x_augment": "strong"},
+    {"x_augment": "both"},
     {"ssl_start": 2},
     {"adjust": True},
 ]

@@ -12,7 +12,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("needs a GPU or TRITON_INTERPRET=1", allow_module_level=True)
 
-from fednoil.augment import LEVELS, OPS, plans, strong_plan, tables, views, weak_plan  # noqa: E402
+from fednoil.augment import LEVELS, OPS, plans, strong_plan, tables, views, weak_plan, weakened  # noqa: E402
 from fednoil.kernels import augment  # noqa: E402
 
 # The interpreter takes about 30 ms for an image, so it sees fewer of them.
@@ -147,3 +147,9 @@ def test_images_that_do_not_fit_are_refused() -> None:
     for wrong in (images, images[..., :64]):
         with pytest.raises(ValueError, match="images must be contiguous"):
             augment.weak(wrong, index, params)
+
+
+def test_a_weakened_plan() -> None:
+    images = pool(3, 21, 13)
+    index = torch.arange(VIEWS) % len(images)
+    check(images, index, weakened(strong_plan(torch.tensor(5), VIEWS, (21, 13))))

@@ -7,8 +7,8 @@ which must come before the capture.
 """
 
 from fednoil.augment.ops import apply_op
-from fednoil.augment.plans import strong_plan, weak_plan
+from fednoil.augment.plans import strong_plan, weak_plan, weakened
 from fednoil.augment.tables import LEVELS, OPS
 from fednoil.augment.views import plain, strong, weak
 
-__all__ = ["LEVELS", "OPS", "apply_op", "plain", "strong", "strong_plan", "weak", "weak_plan"]
+__all__ = ["LEVELS", "OPS", "apply_op", "plain", "strong", "strong_plan", "weak", "weak_plan", "weakened"]

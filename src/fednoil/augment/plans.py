@@ -20,6 +20,7 @@ from fednoil.seeds import CONSTANTS, integers
 WEAK_COLUMNS = 3
 OP_COLUMNS = 4
 CENTRE_COLUMNS = 2
+_OUTSIDE = -(1 << 16)  # further from any image than a square reaches
 
 _BITS = 30
 # Mixed into the keys so that one key used for a weak plan, a strong plan and an order gives three different ones.
@@ -98,3 +99,11 @@ def strong_plan(
     one_op = [(len(OPS), 1, 0, -1), (LEVELS, 1, 1, -1), (2, 2, -1, -1), (1, 1, 0, round(prob * (1 << _BITS)))]
     centre = [(height, 1, 0, -1), (width, 1, 0, -1)]
     return _draw(keys ^ _STRONG_STREAM, count, [*_weak_rows(pad, flip), *one_op * ops, *centre])
+
+
+def weakened(plan: Tensor) -> Tensor:
+    """A strong plan whose views are weak: no operation is applied, and Cutout's square lies outside."""
+    weak = plan.clone()
+    weak[..., WEAK_COLUMNS + OP_COLUMNS - 1 : -CENTRE_COLUMNS : OP_COLUMNS] = 0
+    weak[..., -CENTRE_COLUMNS:] = _OUTSIDE
+    return weak

@@ -78,7 +78,7 @@ def _cutout(images: Tensor, y: Tensor, x: Tensor) -> Tensor:
     """Grey square of half the shorter side around (y, x) [B], clipped at the borders."""
     count, _, height, width = images.shape
     tables = view_tables(*images.shape[1:], images.device)
-    rows = (tables.covered.index_select(0, y) * (x + 1).unsqueeze(1)).view(-1)
+    rows = (tables.covered.index_select(0, y.clamp(min=0)) * (x + 1).clamp(min=0).unsqueeze(1)).view(-1)
     # clamping to 127..127 in the square and to 0..255 elsewhere is far faster on a CPU than a boolean mask
     darkest = tables.darkest.index_select(0, rows).view(count, 1, height, width)
     brightest = tables.brightest.index_select(0, rows).view(count, 1, height, width)

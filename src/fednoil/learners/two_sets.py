@@ -14,7 +14,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from fednoil.augment import plain, strong, strong_plan, weak, weak_plan
+from fednoil.augment import plain, strong, strong_plan, weak, weak_plan, weakened
 from fednoil.errors import UserError
 from fednoil.learners import pseudo_labels
 from fednoil.learners.base import Client, Final, Learner, LearnerConfig, Nets, Phase, Task, Trainee, Turn, together
@@ -39,7 +39,9 @@ class TwoSetsConfig(LearnerConfig):
         description="share of a client's samples in D^x; auto: each client estimates it; a list: one share for each "
         "of equal groups of clients",
     )
-    x_augment: Literal["none", "weak", "strong"] = Field(default="weak", description="views of D^x")
+    x_augment: Literal["none", "weak", "strong", "both"] = Field(
+        default="weak", description="views of D^x; both: half of a batch each"
+    )
     views: int = Field(default=2, ge=1, description="weak views whose mean is a pseudo-label")
     xi: float = Field(default=0.95, gt=0, le=1, description="least certainty of a pseudo-label that is used")
     lambda_u: float = Field(default=1.0, ge=0, description="weight of the unlabelled loss; 0: no pseudo-labels")
@@ -190,8 +192,11 @@ class TwoSets(Learner):
         batch = {"x_index": client.index[x], "x_labels": client.labels[x]}
         if self.config.x_augment == "weak":
             batch["x_weak"] = weak_views(seeds.child("weak x"), epochs, x, self.task.pad, flip=self.task.flip)
-        elif self.config.x_augment == "strong":
-            batch["x_strong"] = self._strong_views(seeds.child("strong x"), epochs, x)
+        elif self.config.x_augment != "none":
+            views = self._strong_views(seeds.child("strong x"), epochs, x)
+            if self.config.x_augment == "both":  # samples are in random order, so every other one is a random half
+                views[:, ::2] = weakened(views[:, ::2])
+            batch["x_strong"] = views
         return batch
 
     def _unlabelled_plan(

@@ -110,7 +110,8 @@ class Server:
             return None
         moved = []
         for before, after in changes:
-            moved.append(self.flat(after) - self.flat({name: before[name] for name in after if name in before}))
+            own = {name: before[name].to(tensor.device) for name, tensor in after.items() if name in before}
+            moved.append(self.flat(after) - self.flat(own))
         count, total = len(moved), sum(moved[1:], moved[0])
         lengths = torch.stack([change.square().sum(dtype=torch.float64) for change in moved]).sum()
         ratio = float(total.square().sum(dtype=torch.float64) / (count * lengths))
