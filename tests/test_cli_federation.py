@@ -97,12 +97,21 @@ def test_the_bundle_holds_a_configuration_and_no_code(tmp_path: Path, values: di
     values["data"]["name"] = 'folder:/a "strange"\\path\x7f'
     config = load_config(values)
     command = ["fednoil", "federation", "run", "--set", 'a="b"']
-    write_bundle(tmp_path / "app", config, Path("/somewhere"), resume=True, force=False, command=command)
+    write_bundle(
+        tmp_path / "app",
+        config,
+        Path("/somewhere"),
+        resume=True,
+        force=False,
+        command=command,
+        origin={"preset": "demo"},
+    )
     assert [p.name for p in (tmp_path / "app").iterdir()] == ["pyproject.toml"]
     app = tomllib.loads((tmp_path / "app" / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
     assert (app["config"]["out"], app["config"]["resume"], app["config"]["force"]) == ("/somewhere", True, False)
     assert load_config(tomllib.loads(app["config"]["config"])) == config
     assert json.loads(app["config"]["command"]) == command
+    assert json.loads(app["config"]["origin"]) == {"preset": "demo"}
     for reference in app["components"].values():
         module, _, name = reference.partition(":")
         assert importlib.util.find_spec(module) is not None
@@ -231,9 +240,12 @@ def test_a_run_elsewhere_leaves_nothing_here(tmp_path: Path, monkeypatch: pytest
         "fednoil.cli.federation._flwr_run",
         lambda bundle, *_: seen.append(tomllib.loads((bundle / "pyproject.toml").read_text())),
     )
-    arguments = ("federation", "run", "demo", "--superlink", "central", "--out", "there")
+    arguments = ("federation", "run", "demo", "--set", "train.rounds=3", "--superlink", "central", "--out", "there")
     assert fednoil(*arguments)[0] == 0
-    assert json.loads(seen[0]["tool"]["flwr"]["app"]["config"]["command"]) == ["fednoil", *arguments]
+    config = seen[0]["tool"]["flwr"]["app"]["config"]
+    assert json.loads(config["command"]) == ["fednoil", *arguments]
+    origin = {"preset": "demo", "set": ["train.rounds=3", "run.checkpoint_every=1"]}
+    assert json.loads(config["origin"]) == origin
     assert list(tmp_path.iterdir()) == []
 
 

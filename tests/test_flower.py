@@ -23,9 +23,11 @@ from loop_grid import LoopGrid, federate, partitions
 from fednoil.api import compare
 from fednoil.config import load_config, to_toml
 from fednoil.errors import UserError
+from fednoil.executors.local import Workbench
 from fednoil.experiment import make_experiment
 from fednoil.flower.messages import BadMessage, Body, Form, pack, unpack
 from fednoil.flower.server import Assignment, play
+from fednoil.flower.state import NodeState
 from fednoil.learners import LEARNERS, fednoil_plus
 from fednoil.runner import Silent, run
 from fednoil.servers import SERVERS
@@ -91,11 +93,13 @@ def test_a_federation_ends_with_the_simulators_weights(
 def test_the_run_folder_says_how_it_was_made(federated: Values, tmp_path: Path) -> None:
     """The command is the user's, not that of the process which Flower has started."""
     federated["train"]["rounds"] = 1
-    command = ["fednoil", "federation", "run", "demo"]
-    assignment = Assignment(to_toml(load_config(federated)), str(tmp_path / "run"), command=json.dumps(command))
+    command, origin = ["fednoil", "federation", "run", "demo"], {"preset": "demo", "set": ["train.rounds=1"]}
+    text = {"command": json.dumps(command), "origin": json.dumps(origin)}
+    assignment = Assignment(to_toml(load_config(federated)), str(tmp_path / "run"), **text)
     play(LoopGrid(partitions(tmp_path / "state")), assignment)
     environment = json.loads((tmp_path / "run" / "environment.json").read_text())
     assert environment["command"] == command
+    assert environment["origin"] == origin
     assert environment["packages"]["flwr"] == version("flwr")
 
 
@@ -354,6 +358,45 @@ def test_state_stays_on_the_node_in_as_many_versions_as_a_resumption_may_need(
     # A checkpoint every 2 rounds: while round 6 is played the last one may be that of round 4.
     assert files == ["keep-000004.safetensors", "keep-000005.safetensors", "keep-000006.safetensors"]
     assert not list((tmp_path / "run" / "checkpoint").glob("client-*"))
+
+
+@pytest.mark.parametrize("forgets", [False, True])
+def test_a_node_passes_its_data_once_a_round(
+    federated: Values, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forgets: bool
+) -> None:
+    """What it was asked for its score is there when it trains; a node that has lost it asks again, to the same end."""
+    federated |= {"learner": {"name": "fednoil", "frac": 0.5}, "server": {"name": "apfl"}}
+    federated["train"]["rounds"] = 3
+    config, looks, look = load_config(federated), [0], Workbench.look
+    run(config, tmp_path / "simulated", Silent())
+
+    def counted(bench: Workbench, client: Any) -> torch.Tensor:
+        looks[0] += 1
+        return look(bench, client)
+
+    def forget(node: int, order: Message, reply: Message) -> Message:
+        for file in (tmp_path / "state").rglob("look.safetensors"):
+            file.write_bytes(b"") if node % 2 else file.unlink()
+        return reply
+
+    monkeypatch.setattr(Workbench, "look", counted)
+    grid = LoopGrid(partitions(tmp_path / "state"), forget if forgets else None)
+    records = federate(config, tmp_path / "federated", grid)
+    assert_same_model(tmp_path / "simulated", tmp_path / "federated")
+    scored, trained = sum(len(r["scores"]) for r in records), sum(len(r["trained"]) for r in records)
+    audits = sum(m.metadata.message_type == "query.audit" for m in grid.sent)
+    assert trained > 0
+    assert looks[0] == scored + audits + trained * forgets
+
+
+def test_a_look_is_used_with_its_own_model_alone(tmp_path: Path) -> None:
+    state, logits = NodeState(tmp_path / ("0" * 32)), torch.rand(3, 2)
+    for of, shape in (("11" * 32, (3, 2)), ("22" * 32, (4, 2))):
+        state.save_look(logits, "22" * 32)
+        assert state.take_look(of, shape) is None
+    state.save_look(logits, "22" * 32)
+    assert torch.equal(state.take_look("22" * 32, (3, 2)), logits)
+    assert state.take_look("22" * 32, (3, 2)) is None
 
 
 def test_rates_are_the_simulators(federated: Values, tmp_path: Path) -> None:

@@ -156,7 +156,8 @@ def run(
         target = target.resolve()  # the ServerApp's working folder is another one
     with tempfile.TemporaryDirectory(prefix="fednoil-app-") as place:
         bundle = Path(place) / "app"
-        write_bundle(bundle, made.config, target, resume=resume, force=force, command=["fednoil", *sys.argv[1:]])
+        command = ["fednoil", *sys.argv[1:]]
+        write_bundle(bundle, made.config, target, resume=resume, force=force, command=command, origin=made.origin)
         try:
             _flwr_run(bundle, superlink or CONNECTION, None if superlink else federation)
         except Stopped as stop:

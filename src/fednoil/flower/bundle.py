@@ -6,8 +6,9 @@ The code is the fednoil that each machine has installed, so a node runs what its
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from fednoil.config import Config, to_toml
 from fednoil.records.files import write_text
@@ -30,12 +31,21 @@ clientapp = "fednoil.flower.client:app"
 """
 
 
-def write_bundle(folder: Path, config: Config, out: Path, *, resume: bool, force: bool, command: Sequence[str]) -> None:
+def write_bundle(
+    folder: Path,
+    config: Config,
+    out: Path,
+    *,
+    resume: bool,
+    force: bool,
+    command: Sequence[str],
+    origin: Mapping[str, Any] | None,
+) -> None:
     """Write the app for one run into `folder`; `out` is a path on the SuperLink's machine, `command` the user's
-    command."""
+    command, and `origin` what its configuration came from."""
     folder.mkdir(parents=True, exist_ok=True)
     values = {"config": to_toml(config), "out": str(out), "resume": resume, "force": force}
-    values["command"] = json.dumps(list(command))  # Flower's configuration has no lists
+    values |= {"command": json.dumps(list(command)), "origin": json.dumps(origin)}  # Flower's has no lists
     # JSON's strings and booleans are TOML's; DEL is the one character that only TOML forbids.
     lines = [
         f"{key} = {json.dumps(value, ensure_ascii=False)}".replace("\x7f", "\\u007f") for key, value in values.items()

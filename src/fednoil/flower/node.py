@@ -36,7 +36,7 @@ from fednoil.learners.base import Client, Turn
 from fednoil.learners.looks import confidences
 from fednoil.sampling import Scoring
 from fednoil.setting import Sites
-from fednoil.tensors import Tensors
+from fednoil.tensors import Tensors, digest
 
 log = logging.getLogger("flwr.fednoil")
 _KEYS = ("client-id", "data", "state", "trust", "score-epsilon", "score-budget", "partition-id", "num-partitions")
@@ -163,14 +163,16 @@ class Node:
         bench, job = self.work.bench, self._job(received, keep)
         bench.load(job.received, job.keep)
         logits = bench.look(self.work.client)
+        if bench.looking is not None:  # it will want them if this client is selected
+            self.state.save_look(logits, digest({**received, **keep}))
         self.memory.look(self.order.round_idx, torch.softmax(logits, dim=1))
         return confidences(logits, self.work.client.labels, sampling.config.temperature)
 
     def train(self, received: Tensors) -> Result:
         """This client's turn; what it keeps stays in its state folder."""
         round_idx = self.order.round_idx
-        job = self._job(received, self.state.keep_before(round_idx))
-        result = self.work.bench.update(self.work.client, job)
+        keep = self.state.keep_before(round_idx)
+        result = self.work.bench.update(self.work.client, self._job(received, keep, self._looked(received, keep)))
         if result.keep:
             self.state.save_keep(round_idx, result.keep, self.work.experiment.config.run.checkpoint_every)
         scored = isinstance(self.work.experiment.sampling, Scoring)
@@ -180,6 +182,13 @@ class Node:
             steps = self.order.epochs * -(-len(self.work.client) // self.work.experiment.config.train.batch_size)
             result = replace(result, numbers={**result.numbers, "steps": float(steps)})
         return result
+
+    def _looked(self, received: Tensors, keep: Tensors) -> torch.Tensor | None:
+        """The logits behind this round's score, so that the data are not passed again."""
+        if self.work.bench.looking is None:
+            return None
+        shape = (len(self.work.client), self.work.experiment.task.num_classes)
+        return self.state.take_look(digest({**received, **keep}), shape)
 
     def audit(self, received: Tensors) -> float:
         """Find wrong labels with the final model, write them to the client's folder, and report their share.
@@ -213,13 +222,14 @@ class Node:
         loss = float(F.cross_entropy(logits.double(), labels))
         return HeldOut(int((logits.argmax(1) == labels).sum()), len(labels), loss)
 
-    def _job(self, received: Tensors, keep: Tensors) -> Job:
+    def _job(self, received: Tensors, keep: Tensors, looked: torch.Tensor | None = None) -> Job:
         order = self.order
         seed = self.work.experiment.seed.child("round", order.round_idx, "client", order.client)
         device = self.work.bench.device
         moved = {name: tensor.to(device) for name, tensor in received.items()}
         kept = {name: tensor.to(device) for name, tensor in keep.items()}
-        return Job(order.client, moved, kept, Turn(order.round_idx, order.epochs, seed))
+        known = None if looked is None else looked.to(device)
+        return Job(order.client, moved, kept, Turn(order.round_idx, order.epochs, seed), known)
 
 
 def introduce(settings: NodeSettings, config_text: str) -> Site:

@@ -110,6 +110,7 @@ class Assignment:
     resume: bool = False
     force: bool = False
     command: str = "[]"  # JSON: the words of the command
+    origin: str = "null"  # JSON: the preset or file that the configuration came from
 
 
 @app.main()
@@ -132,4 +133,5 @@ def play(grid: Grid, assignment: Assignment) -> dict[str, Any]:
         resume=assignment.resume,
         force=assignment.force,
         engine=FlowerEngine(grid, json.loads(assignment.command)),
+        origin=json.loads(assignment.origin),
     )

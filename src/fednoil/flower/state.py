@@ -1,8 +1,8 @@
-"""What a client keeps on its node between messages, readable by its owner only: its networks and α by round, and its
-evidence about its labels.
+"""What a client keeps on its node between messages, readable by its owner only: its networks and α by round, its
+evidence about its labels, and what the last model that it was sent says of its samples.
 
-Several versions of each may exist: a server that was stopped resumes from its last checkpoint, and the client must then
-continue from the same round. A version is removed once no checkpoint can ask for it.
+Several versions of the first two may exist: a server that was stopped resumes from its last checkpoint, and the client
+must then continue from the same round. A version is removed once no checkpoint can ask for it.
 """
 
 from __future__ import annotations
@@ -10,11 +10,16 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import torch
+from torch import Tensor
+
+from fednoil.errors import UserError
 from fednoil.files import make_private
 from fednoil.flower.messages import BadMessage
 from fednoil.records.files import write_tensors
 from fednoil.tensors import Tensors, read_tensors
 
+_LOOK = "look.safetensors"
 _RUN = re.compile(r"[0-9a-f]{32}")
 
 
@@ -49,17 +54,37 @@ class NodeState:
         """Write what is remembered after this round."""
         self._save("evidence", round_idx, bundle, checkpoint_every)
 
+    def save_look(self, logits: Tensor, of: str) -> None:
+        """Write the logits [n, C] of the client's samples by the model with digest `of`, in place of earlier ones."""
+        self._make()
+        name = torch.tensor(list(bytes.fromhex(of)), dtype=torch.uint8)
+        write_tensors(self.folder / _LOOK, {"logits": logits, "of": name}, private=True)
+
+    def take_look(self, of: str, shape: tuple[int, int]) -> Tensor | None:
+        """The logits by the model with digest `of`, which are removed; None where there are none, and they must be
+        computed."""
+        try:
+            found = read_tensors(self.folder / _LOOK)
+        except UserError:  # none, or none that can be read
+            return None
+        (self.folder / _LOOK).unlink(missing_ok=True)
+        same = bytes(found["of"].tolist()).hex() == of and found["logits"].shape == shape
+        return found["logits"] if same else None
+
     def _before(self, kind: str, round_idx: int) -> Tensors:
         earlier = [r for r in self._versions(kind) if r < round_idx]
         return read_tensors(self._file(kind, earlier[-1])) if earlier else {}
 
     def _save(self, kind: str, round_idx: int, tensors: Tensors, checkpoint_every: int) -> None:
-        make_own(self.folder.parent)
-        make_own(self.folder)
+        self._make()
         write_tensors(self._file(kind, round_idx), tensors, private=True)
         old = [r for r in self._versions(kind) if r <= round_idx - checkpoint_every]
         for version in old[:-1]:
             self._file(kind, version).unlink(missing_ok=True)
+
+    def _make(self) -> None:
+        make_own(self.folder.parent)
+        make_own(self.folder)
 
     def _versions(self, kind: str) -> list[int]:
         files = self.folder.iterdir() if self.folder.is_dir() else []
