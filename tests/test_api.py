@@ -84,7 +84,8 @@ def test_a_run_is_the_commands_to_the_bit(reference: Path, toml: Path, here: Pat
     run = package.run(sources[form])
     assert list(here.iterdir()) == []
     wanted = [{k: v for k, v in line.items() if k != "wall_s"} for line in lines(reference)]
-    assert [{k: v for k, v in row.items() if k in wanted[0]} for row in run.history] == wanted
+    played = zip(run.history, wanted, strict=True)
+    assert [{k: v for k, v in row.items() if k in line} for row, line in played] == wanted
     known = json.loads((reference / "summary.json").read_text())
     assert {k: v for k, v in run.summary.items() if k != "wall_s"} == {k: v for k, v in known.items() if k != "wall_s"}
     trained = {name.removeprefix("networks.model.module."): t for name, t in run.model.state_dict().items()}

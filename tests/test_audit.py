@@ -174,8 +174,8 @@ def test_a_budget_that_can_not_be_written_is_told_before_it_trains(
 
 
 def test_an_unfinished_run_is_told(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def early(path: Path, data_dir: Path | None = None) -> tuple[Any, Any]:
-        experiment, state = load_run(path, data_dir)
+    def early(path: Path, *options: Any) -> tuple[Any, Any]:
+        experiment, state = load_run(path, *options)
         return experiment, replace(state, round_idx=2)
 
     monkeypatch.setattr("fednoil.audit.cases.load_run", early)

@@ -79,7 +79,7 @@ def test_clients_train_as_without_it_and_the_average_is_scored(fednoil_values: d
             now = plain[r].server.tensors
             average = {n: torch.lerp(average[n], t, weight) if t.is_floating_point() else t for n, t in now.items()}
         assert_same(states[r].average, average)
-        assert_same(states[r].final.tensors, average)
+        assert_same(states[r].final("last").tensors, average)
     executor = make_executor(experiment, CPU)
     score = metrics.score_logits(
         executor.test_logits(average), torch.from_numpy(experiment.setting.dataset.test.labels).long()

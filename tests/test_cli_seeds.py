@@ -127,7 +127,7 @@ def test_what_all_seeds_would_fail_by_is_told_once_and_leaves_nothing(tiny_npz: 
         (("--out", "new", "--set", "partition.clients=1000"), "partition.clients = 1000"),
         (("--out", "alone"), "alone is a run itself"),
         (("--out", "alone/config.toml"), "alone/config.toml is a file"),
-        (("--out", "all", "--resume", "--set", "train.rounds=9"), "train.rounds is 3 there and 9 now"),
+        (("--out", "all", "--resume", "--set", "train.lr=0.2"), "there and 0.2 now"),
         (("--out", "all", "--force", "--set", "data.name=npz:none.npz"), "npz:none.npz is not a file"),
     ):
         status, out, err = fednoil("run", *options, "--seeds", "0,1", *extra)

@@ -6,11 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 import torch
-from conftest import assert_same
+from conftest import assert_same, fednoil, refused
+from stopped_runs import snapshot
 
-from fednoil import metrics, rounds
+from fednoil import load, metrics, rounds
 from fednoil.audit.cases import final_looks
 from fednoil.config import load_config
 from fednoil.errors import UserError
@@ -84,9 +86,53 @@ def test_the_last_round_is_kept_unless_asked(chosen: dict[str, Any], tmp_path: P
     assert summary["final_accuracy"] == records[-1].test_accuracy
     assert summary["best_by_validation"]["round"] == 2
     assert "final_round" not in summary
-    assert not any(
-        "best" in part for part in json.loads((tmp_path / "last/checkpoint/checkpoint.json").read_text())["parts"]
-    )
+
+
+def test_a_finished_run_ends_with_the_other_round_if_asked(chosen: dict[str, Any], tmp_path: Path) -> None:
+    """Both are kept: no round is played again, in either direction."""
+    best = run(load_config(chosen), tmp_path / "best", Silent())
+    chosen["run"]["select"] = "last"
+    last = run(load_config(chosen), tmp_path / "last", Silent())
+    assert (best["final_round"], "final_round" in last) == (2, False)
+    for name, select in (("last", "best"), ("best", "last")):
+        chosen["run"]["select"] = select
+        other = tmp_path / select
+        summary = run(load_config(chosen), tmp_path / name, Never(), resume=True)
+        assert {**summary, "wall_s": 0} == {**json.loads((other / "summary.json").read_text()), "wall_s": 0}
+        assert_same(*(read_tensors(path / "model.safetensors") for path in (tmp_path / name, other)))
+        chosen["run"]["select"] = name  # and back, for the next
+        run(load_config(chosen), tmp_path / name, Never(), resume=True)
+
+
+class Never(Silent):
+    def round(self, record: RoundRecord) -> None:
+        raise AssertionError(f"round {record.round} is played")
+
+
+def test_an_audit_takes_the_round_it_is_asked_for(chosen: dict[str, Any], tmp_path: Path) -> None:
+    run(load_config(chosen), tmp_path / "run", Silent())
+    tables = {}
+    for select in ("last", "best"):
+        status, _, err = fednoil("audit", tmp_path / "run", "--select", select, "--out", tmp_path / select)
+        assert (status, err) == (0, "")
+        tables[select] = (tmp_path / select / "labels.csv").read_text()
+        found = load(tmp_path / "run").audit(select=select)
+        assert found.table["p_wrong"] == pq.read_table(tmp_path / select / "labels.parquet")["p_wrong"].to_pylist()
+    assert tables["last"] != tables["best"]
+    assert "--select worst is unknown; choose last or best" in refused("audit", tmp_path / "run", "--select", "worst")
+    assert "--select is for a RUN" in refused("audit", "--data", "npz:x", "--model", "m", "--select", "best")
+
+
+def test_a_best_round_that_was_not_kept_is_refused(chosen: dict[str, Any], tmp_path: Path) -> None:
+    chosen["run"]["select"] = "last"
+    run(load_config(chosen), tmp_path / "run", Silent())
+    index = tmp_path / "run/checkpoint/checkpoint.json"  # as earlier versions have written it
+    index.write_text(json.dumps({k: v for k, v in json.loads(index.read_text()).items() if k != "best"}))
+    before = snapshot(tmp_path / "run")
+    chosen["run"]["select"] = "best"
+    with pytest.raises(UserError, match="its checkpoint has the last round alone"):
+        run(load_config(chosen), tmp_path / "run", Silent(), resume=True)
+    assert snapshot(tmp_path / "run") == before
 
 
 class StopAfterThree(Silent):
@@ -119,12 +165,12 @@ def test_a_checkpoint_holds_the_best_round(chosen: dict[str, Any], tmp_path: Pat
         states.append(state)
     assert state.best is not None
     assert (state.best.round_idx, state.best.val_accuracy) == (2, 60.0)
-    assert_same(state.final.tensors, states[1].scored.tensors)
+    assert_same(state.final("best").tensors, states[1].scored.tensors)
     Checkpoints(tmp_path, {}).save(state)
     loaded = Checkpoints(tmp_path, {}).load()
     assert loaded.best is not None
     assert (loaded.best.round_idx, loaded.best.val_accuracy, loaded.best.per_class) == (2, 60.0, states[1].per_class)
-    assert_same(loaded.final.tensors, state.final.tensors)
+    assert_same(loaded.final("best").tensors, state.final("best").tensors)
     assert_same(loaded.server.tensors, state.server.tensors)
     looks = [final_looks(experiment, one, CPU) for one in (loaded, states[1])]  # what an audit goes by
     assert_same({str(k): t for k, t in looks[0].items()}, {str(k): t for k, t in looks[1].items()})

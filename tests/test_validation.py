@@ -98,7 +98,7 @@ def test_agreement_is_recorded_every_round(values: dict[str, Any], sections: dic
     held, right, loss = experiment.setting.validation, 0, 0.0
     assert held is not None
     for k in range(4):
-        model = {**experiment.server.model_for(state.final, k), **state.keep.get(k, {})}
+        model = {**experiment.server.model_for(state.final("last"), k), **state.keep.get(k, {})}
         images = torch.from_numpy(experiment.setting.dataset.train.images[held.parts[k]])
         logits, given = executor.bench.logits(model, images), torch.from_numpy(held.given[k])
         right += int((logits.argmax(1) == given).sum())

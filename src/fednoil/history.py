@@ -22,6 +22,7 @@ class RoundRecord:
     test_accuracy: float | None = None  # of the model that is kept, on the test set or what a federation holds out
     test_loss: float | None = None
     lost_classes: int | None = None  # classes of which no test image is classified correctly
+    class_accuracy: list[float | None] | None = None  # on the test images of each class; None: there are none
     last_accuracy: float | None = None  # of the last model, where `test_accuracy` is an average's over rounds
     train_loss: float | None = None  # mean over the clients that trained
     local_epochs: int
@@ -51,6 +52,7 @@ class RoundRecord:
     failed: dict[str, str] | None = None  # who failed, and why
     refused: dict[str, str] | None = None  # who was there and not let in, and why
     kept: bool | None = None  # True: the updates could not be used, and the model stayed as it was
+    warnings: list[str] | None = None  # signs of a collapse, in words
     bytes_down: int  # from the server to the clients
     bytes_up: int
     wall_s: float  # seconds

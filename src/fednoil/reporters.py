@@ -71,6 +71,8 @@ class Plain(Silent):
 
     def round(self, record: RoundRecord) -> None:
         self.say(f"round {record.round}/{self.rounds}  {_figures(record)}  {record.wall_s:.1f} s")
+        for line in alarms(record):
+            self.say(line)
 
     def finish(self, summary: dict[str, Any], folder: Path | None) -> None:
         self.say(closing(summary, folder, self.names, self.advice))
@@ -125,6 +127,8 @@ class Bars(Silent):
         if self._rounds is not None and self._local is not None:
             self.progress.update(self._rounds, completed=record.round, note=self._note(record))
             self.progress.reset(self._local)
+        for line in alarms(record):
+            self.say(line)
 
     def _note(self, record: RoundRecord) -> str:
         """All figures where there is room, else the accuracy alone: bars and time left come first."""
@@ -163,6 +167,8 @@ class Notebook(Plain):
             self._show(f"{self._last}  next round: {100 * share:.0f} %")
 
     def round(self, record: RoundRecord) -> None:
+        for line in alarms(record):
+            self.say(line)
         self._last = f"round {record.round}/{self.rounds}  {_figures(record)}"
         self._show(self._last)
 
@@ -201,6 +207,11 @@ def headline(experiment: Experiment, done: list[RoundRecord]) -> list[str]:
         return lines
     whole = len(done) == config.train.rounds
     return [*lines, "all rounds are done already" if whole else f"continuing after round {len(done)}"]
+
+
+def alarms(record: RoundRecord) -> list[str]:
+    """Lines about what went wrong in a round."""
+    return [f"warning: round {record.round}: {text}" for text in record.warnings or ()]
 
 
 def closing(summary: dict[str, Any], folder: Path | None, names: Sequence[str] = (), advice: str = "") -> str:

@@ -6,7 +6,7 @@ import contextlib
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,6 +23,7 @@ from fednoil.experiment import Experiment, make_executor, make_experiment, pick_
 from fednoil.history import RoundRecord
 from fednoil.records.environment import environment, now
 from fednoil.records.store import InFolder, Store, hashes_of
+from fednoil.rounds.collapse import signs
 
 
 class Reporter(Protocol):
@@ -169,7 +170,7 @@ def _play(experiment: Experiment, store: Store, reporter: Reporter, engine: Engi
         store.state = rounds.placed(store.state, device)
         executor = engine.executor(experiment, store.path, device)
         reporter.start(experiment, store.records)
-        for line in _misleading_labels(experiment):
+        for line in [*_misleading_labels(experiment), *filter(None, [store.told])]:
             reporter.say(line)
         _play_all(experiment, executor, store, reporter.local, [reporter.round, *store.watchers(executor)])
     except Diverged as error:
@@ -181,9 +182,11 @@ def _play(experiment: Experiment, store: Store, reporter: Reporter, engine: Engi
     finally:
         _settle(device)
         store.close()
-    summary: dict[str, Any] = metrics.summarise(store.records, store.state.final_per_class)
+    summary: dict[str, Any] = metrics.summarise(
+        store.records, store.state.final_per_class(experiment.config.run.select)
+    )
     summary |= {"classes": list(experiment.setting.dataset.class_names)} | hashes_of(experiment)
-    if store.state.best is not None:
+    if store.state.chosen(experiment.config.run.select) is not None:
         chosen = summary["best_by_validation"]
         summary |= {"final_accuracy": chosen["test_accuracy"], "final_round": chosen["round"]}
     summary |= rounds.policy_of(experiment, executor).finish(store.state)
@@ -201,6 +204,7 @@ def _play_all(
     try:
         while store.state is not None and store.state.round_idx < experiment.config.train.rounds:
             after, record = rounds.play(experiment, executor, store.state, progress)
+            record = _watched(experiment, store.records, record)
             with _uninterrupted():
                 store.add(record, after)
             for watch in watchers:
@@ -211,6 +215,14 @@ def _play_all(
         with _uninterrupted():
             store.rescue()
         raise
+
+
+def _watched(experiment: Experiment, before: Sequence[RoundRecord], record: RoundRecord) -> RoundRecord:
+    """The record with what it shows of a collapse."""
+    held = experiment.setting.validation
+    count = 0 if held is None else sum(len(part) for part in held.parts)
+    found = signs([*before, record], experiment.setting.dataset.class_names, count)
+    return replace(record, warnings=found) if found else record
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from html import escape
 from pathlib import Path
@@ -17,7 +18,7 @@ from fednoil.api.audit import Audit
 from fednoil.api.model import Classifier
 from fednoil.api.table import Table
 from fednoil.api.words import in_python
-from fednoil.audit.cases import load_run
+from fednoil.audit.cases import load_run, selecting
 from fednoil.config.loading import Values, load_config, read_toml
 from fednoil.config.schema import Config
 from fednoil.data.elsewhere import are_given
@@ -30,7 +31,7 @@ from fednoil.records.compare import method_name
 from fednoil.records.folder import Roster, RunFolder
 from fednoil.records.model_file import load_model
 from fednoil.records.older import in_todays_keys
-from fednoil.records.store import InFolder, Store
+from fednoil.records.store import InFolder, Store, check_best
 from fednoil.rounds import RunState
 
 
@@ -121,7 +122,10 @@ class Run:
             mean, std = loaded.normalisation
             return Classifier(loaded.bench, loaded.tensors, mean, std), loaded.class_names, loaded.image_shape
         experiment, state = self._played()
-        dataset, tensors = experiment.setting.dataset, experiment.server.exported(state.final)
+        dataset, tensors = (
+            experiment.setting.dataset,
+            experiment.server.exported(state.final(experiment.config.run.select)),
+        )
         place = experiment.normalisation, experiment.config.train, torch.device("cpu")
         bench = Workbench(experiment.learner, experiment.template, *place)
         return Classifier(bench, tensors, dataset.mean, dataset.std), dataset.class_names, dataset.image_shape
@@ -151,9 +155,20 @@ class Run:
         return given is not None and given.strings
 
     @in_python
-    def audit(self, client: str | int | None = None, *, method: str = "channel", device: str = "auto") -> Audit:
-        """Which labels are wrong: of all clients, or of one by its name or number."""
+    def audit(
+        self,
+        client: str | int | None = None,
+        *,
+        method: str = "channel",
+        device: str = "auto",
+        select: str | None = None,
+    ) -> Audit:
+        """Which labels are wrong: of all clients, or of one by its name or number. `select` is `last` or `best`, the
+        round whose model is asked, in place of `run.select`."""
         experiment, state = self._played()
+        if select is not None:
+            experiment = replace(experiment, config=selecting(experiment.config, select))
+            check_best(state, experiment, self.path or Path(self.name))
         return Audit.of(experiment, state, client, method, pick_device(device, "device"))
 
     @in_python

@@ -16,6 +16,7 @@ import torch
 
 from fednoil import evidence
 from fednoil.config.loading import load_config
+from fednoil.config.schema import Config
 from fednoil.data import SITES, Dataset
 from fednoil.data.elsewhere import are_given
 from fednoil.data.folder import folder_name
@@ -30,7 +31,7 @@ from fednoil.records.checkpoint import Checkpoints
 from fednoil.records.folder import CHECKPOINT, RunFolder
 from fednoil.records.model_file import LoadedModel, load_model
 from fednoil.records.older import read_current
-from fednoil.records.store import hashes_of
+from fednoil.records.store import check_best, hashes_of
 from fednoil.rounds import RunState
 from fednoil.setting import Sites
 from fednoil.tensors import Tensors, cpu
@@ -72,9 +73,11 @@ class Cases:
     images: Callable[[int], np.ndarray] = field(repr=False)
 
 
-def of_run(path: Path, client: int | None, data_dir: Path | None, device: torch.device) -> Cases:
-    """The clients of a run, or one of them, by the run's last checkpoint."""
-    return of_state(*load_run(path, data_dir), client, device, str(path))
+def of_run(
+    path: Path, client: int | None, data_dir: Path | None, device: torch.device, select: str | None = None
+) -> Cases:
+    """The clients of a run, or one of them, by the run's last checkpoint; `select` in place of its `run.select`."""
+    return of_state(*load_run(path, data_dir, select), client, device, str(path))
 
 
 def of_state(
@@ -86,7 +89,7 @@ def of_state(
         raise UserError(f"--client {client}: {where} has the clients 0 to {setting.num_clients - 1}")
     bundle, true = final_bundle(experiment, state, device), open_truth(setting.truth)
     items = _items(experiment)
-    unfinished, accuracy = _unfinished(experiment, state), known_accuracy(state)
+    unfinished, accuracy = _unfinished(experiment, state), known_accuracy(experiment, state)
     cases = []
     for k in range(setting.num_clients) if client is None else [client]:
         index = setting.parts[k]
@@ -100,7 +103,7 @@ def of_state(
                 evidence.of_client(bundle, experiment.task.sizes, k),
                 None if true is None else true[k],
                 accuracy,
-                state.per_class,
+                state.final_per_class(experiment.config.run.select),
                 by_class=True,
                 notices=(*unfinished, *_held_out(experiment, k)),
                 duplicates=duplicates(names, [dataset.train.images[row] for row in index]),
@@ -147,8 +150,8 @@ def of_data(
     return Cases(readable(name), model.class_names, [case], lambda row: found.shown(place[row]))
 
 
-def load_run(path: Path, data_dir: Path | None = None) -> tuple[Experiment, RunState]:
-    """A run's experiment and the state of its last checkpoint."""
+def load_run(path: Path, data_dir: Path | None = None, select: str | None = None) -> tuple[Experiment, RunState]:
+    """A run's experiment and the state of its last checkpoint; `select` in place of its `run.select`."""
     RunFolder(path).check_is_run("; give one that `fednoil run` has written, or --data and --model")
     config = load_config(read_current(path / "config.toml"))
     if config.data.name == SITES:
@@ -156,6 +159,8 @@ def load_run(path: Path, data_dir: Path | None = None) -> tuple[Experiment, RunS
             f"{path} is a federation's run, and its labels stayed with the nodes; each node has its audit in its own "
             "folder, or can make one with --data and --model"
         )
+    if select is not None:
+        config = selecting(config, select)
     given = Given.load(path) if are_given(config.data.name) else None
     experiment = make_experiment(config, data_dir, given)
     checkpoints = Checkpoints(path / CHECKPOINT, hashes_of(experiment))
@@ -163,7 +168,18 @@ def load_run(path: Path, data_dir: Path | None = None) -> tuple[Experiment, RunS
         raise UserError(
             f"{path} has no checkpoint yet; wait until the run has written one (run.checkpoint_every) or has ended"
         )
-    return experiment, checkpoints.load()
+    state = checkpoints.load(config)
+    check_best(state, experiment, path)
+    return experiment, state
+
+
+def selecting(config: Config, select: str) -> Config:
+    """The configuration with the model of the `last` or the `best` round."""
+    if select not in ("last", "best"):
+        raise UserError(f"--select {select} is unknown; choose last or best")
+    if select == "best" and not config.data.validation:
+        raise UserError("--select best: the run held out no labels to choose a round by (data.validation)")
+    return config.changed(rounds=config.train.rounds, select=select)
 
 
 def _unfinished(experiment: Experiment, state: RunState) -> tuple[str, ...]:
@@ -180,9 +196,9 @@ def _held_out(experiment: Experiment, client: int) -> tuple[str, ...]:
     return (f"{count} {what} not audited",)
 
 
-def known_accuracy(state: RunState) -> float | None:
-    """The mean accuracy of the test set's classes after the last round, in percent."""
-    known = [value for value in state.final_per_class if value is not None]
+def known_accuracy(experiment: Experiment, state: RunState) -> float | None:
+    """The mean accuracy of the test set's classes by the final model, in percent."""
+    known = [value for value in state.final_per_class(experiment.config.run.select) if value is not None]
     return sum(known) / len(known) if known else None
 
 
@@ -197,9 +213,10 @@ def final_bundle(experiment: Experiment, state: RunState, device: torch.device) 
 
 def final_looks(experiment: Experiment, state: RunState, device: torch.device) -> dict[int, torch.Tensor]:
     """Class probabilities [n, C] of each client's samples by its final model, by client."""
+    final = state.final(experiment.config.run.select)
     bench, images, loaded, looks = make_bench(experiment, device), experiment.setting.dataset.train.images, None, {}
     for k, part in enumerate(experiment.setting.parts):
-        received = experiment.server.model_for(state.final, k)
+        received = experiment.server.model_for(final, k)
         if received is not loaded:
             bench.load(received, {})
             loaded = received

@@ -35,6 +35,10 @@ def audit(
     model: Annotated[
         Path | None, typer.Option("--model", metavar="MODEL.safetensors", help="The model to use on --data.")
     ] = None,
+    select: Annotated[
+        str | None,
+        typer.Option("--select", metavar="last|best", help="Which round's model of a RUN; default: its run.select."),
+    ] = None,
     method: Annotated[str, typer.Option("--method", help="channel, or cleanlab if that is installed.")] = "channel",
     resize: Annotated[bool, typer.Option("--resize", help="Scale images of --data to the model's size.")] = False,
     skip_unknown: Annotated[
@@ -61,6 +65,8 @@ def audit(
 ) -> None:
     """Find wrong labels: a list of suspicious samples, and an estimate of each client's noise."""
     _check(run, client, data, model, method)
+    if run is None and select is not None:
+        raise UserError("--select is for a RUN; a model file has one round's model")
     _check_source(run, {"--resize": resize, "--skip-unknown": skip_unknown, "--trust": trust}, data_dir)
     place = asked_device(device)
     if budget is not None and (run is None or client is not None):
@@ -81,7 +87,7 @@ def audit(
     if data is not None:
         files.check_outside(folder, data)
     if run is not None:
-        cases = of_run(run, client, data_dir, place)
+        cases = of_run(run, client, data_dir, place, select)
     else:
         assert data is not None
         assert model is not None

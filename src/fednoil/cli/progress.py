@@ -20,7 +20,7 @@ from fednoil.batch.cell import Cell
 from fednoil.batch.workers import Outcome
 from fednoil.history import RoundRecord
 from fednoil.records.folder import RunFolder
-from fednoil.reporters import lost_classes, names_in
+from fednoil.reporters import alarms, lost_classes, names_in
 
 
 class Lines:
@@ -41,7 +41,9 @@ class Lines:
         pass
 
     def round(self, cell: Cell, record: RoundRecord) -> None:
-        pass
+        with self._lock:
+            for line in () if self.quiet else alarms(record):
+                self._print(f"{cell.title}: {line}")
 
     def ended(self, outcome: Outcome) -> None:
         with self._lock:
@@ -83,6 +85,7 @@ class Bars(Lines):
         self._tasks[cell] = self.progress.add_task(cell.short, total=cell.config.train.rounds, note="")
 
     def round(self, cell: Cell, record: RoundRecord) -> None:
+        super().round(cell, record)
         note = "" if record.test_accuracy is None else f"{record.test_accuracy:.1f} %"
         self.progress.update(self._tasks[cell], completed=record.round, note=note)
 

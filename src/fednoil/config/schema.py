@@ -135,6 +135,19 @@ class Config(Section):
             )
         return self
 
+    def changed(self, *, rounds: int, select: str) -> Config:
+        """The same experiment with more or fewer rounds, or another model that it ends with."""
+        train, run = ({"rounds": rounds}, {"select": select})
+        return self.model_copy(
+            update={"train": self.train.model_copy(update=train), "run": self.run.model_copy(update=run)}
+        )
+
+    def by_total(self) -> list[str]:
+        """The keys by which what is done in a round depends on how many rounds there are in all."""
+        found = [f"train.lr_rounds = '{self.train.lr_rounds}'"] if self.train.varies else []
+        found += [f"learner.name = '{self.learner.name}'"] if self.learner.follows_rounds else []
+        return found
+
     def hash(self) -> str:
         """SHA-256 of everything that is meant to change results: of `run` the seed and `select`, of `federation`
         nothing."""

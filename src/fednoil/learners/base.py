@@ -60,6 +60,8 @@ def chunks(count: int, pool: Tensor, views: int = 1) -> list[slice]:
 class LearnerConfig(Section):
     """The keys every learner has; a method adds its own."""
 
+    follows_rounds: ClassVar[bool] = False  # whether what it does in a round depends on how many there are in all
+
     name: str = "erm"
 
     def lost_class_advice(self) -> str:

@@ -30,6 +30,8 @@ from fednoil.tensors import Tensors
 
 
 class JosrcConfig(LearnerConfig):
+    follows_rounds: ClassVar[bool] = True  # its threshold rises until the last one
+
     name: Literal["josrc"] = "josrc"
     warmup: int = Field(default=10, ge=0, description="rounds W of the warm-up")
     alpha: float = Field(default=0.5, ge=0, le=1, description="weight of the consistency between views")

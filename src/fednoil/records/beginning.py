@@ -11,7 +11,7 @@ from fednoil.errors import UserError
 from fednoil.experiment import Experiment
 from fednoil.history import RoundRecord
 from fednoil.records.checkpoint import Checkpoints
-from fednoil.records.environment import note_resumption
+from fednoil.records.environment import note, note_resumption
 from fednoil.records.folder import RunFolder
 from fednoil.records.older import read_current
 from fednoil.setting import Setting, Sites
@@ -26,26 +26,63 @@ def check(folder: RunFolder, config: Config, *, resume: bool, force: bool) -> No
 
 def _same_config(folder: RunFolder, config: Config) -> None:
     """Refuse to resume a run with another configuration, and say what differs."""
-    path = folder.path / "config.toml"
-    values = read_current(path)
-    try:
-        before = load_config(values)
-    except UserError as error:
-        raise UserError(f"{path} is not a run's configuration: {error}") from None
-    if before.hash() == config.hash():
-        return
+    before = _recorded(folder)
+    same = before.changed(rounds=config.train.rounds, select=config.run.select)
+    if same.hash() == config.hash():
+        return _check_rounds(folder, before, config)
     old, new = before.model_dump(mode="json"), config.model_dump(mode="json")
     changed = [
         f"{section}.{key} is {old[section].get(key)!r} there and {new[section].get(key)!r} now"
         for section in new
         for key in {**old[section], **new[section]}
         if old[section].get(key) != new[section].get(key) and (section != "run" or key == "seed")
+        if (section, key) != ("train", "rounds")
     ]
     more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
     raise UserError(
         f"{folder.path} is a run of another configuration: {'; '.join(changed[:3])}{more}; "
         "resume it unchanged, choose another --out, or --force to start over"
     )
+
+
+def _recorded(folder: RunFolder) -> Config:
+    """The configuration of the run in a folder."""
+    path = folder.path / "config.toml"
+    values = read_current(path)
+    try:
+        return load_config(values)
+    except UserError as error:
+        raise UserError(f"{path} is not a run's configuration: {error}") from None
+
+
+def _check_rounds(folder: RunFolder, before: Config, config: Config) -> None:
+    """A run can be given more rounds, unless a promise was made for as many as it had."""
+    old, new = before.train.rounds, config.train.rounds
+    if new < old:
+        raise UserError(
+            f"{folder.path} is a run of {old} rounds; train.rounds = {new} is fewer: give it as many or more"
+        )
+    if new > old and config.sampling.model_dump().get("epsilon") is not None:
+        raise UserError(
+            f"{folder.path}: sampling.epsilon is promised for all {old} rounds together, which more would break; "
+            "choose another --out"
+        )
+
+
+def extended(folder: RunFolder, config: Config) -> str | None:
+    """Make the run in a folder one of more rounds, or one that ends with another model, if `config` says so; returns
+    what there is to know about its result."""
+    before = _recorded(folder)
+    if (before.train.rounds, before.run.select) == (config.train.rounds, config.run.select):
+        return None
+    (folder.path / "summary.json").unlink(missing_ok=True)  # from here on it is unfinished
+    folder.write_config(to_toml(config))
+    old, new = before.train.rounds, config.train.rounds
+    if old == new or not (keys := config.by_total()):
+        return None
+    told = f"{' and '.join(keys)} follows the number of rounds: the first were played as those of {old}, not of {new}"
+    note(folder, extended={"from": old, "to": new, "keys": keys})
+    return f"{told}, so this result differs from that of one run of {new}"
 
 
 def begin(
@@ -57,7 +94,7 @@ def begin(
     """The state to continue from, with the records up to it; a new run's first files are written here."""
     folder.sweep()
     if checkpoints.exists():
-        state = checkpoints.load()
+        state = checkpoints.load(experiment.config)
         records = folder.keep_rounds(state.round_idx)
         note_resumption(folder, state.round_idx, made_with)
         if not (folder.path / "noise.parquet").is_file() and has_manifest(experiment.setting):

@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fednoil.config.schema import Config
 from fednoil.errors import UserError
 from fednoil.files import write_bytes
 from fednoil.records.files import checksum, read_json, tensor_bytes, write_json
@@ -76,6 +77,7 @@ class Checkpoints:
         self._thread = ThreadPoolExecutor(1, "checkpoint") if behind else None
         self._pending: Future[None] | None = None
         self.round_idx = 0  # of what is on disk, as far as this object has loaded or written it
+        self.rounds: int | None = None  # that the run is to have; recorded, so that it can be given more
 
     def exists(self) -> bool:
         return self._index.is_file()
@@ -105,6 +107,8 @@ class Checkpoints:
             "common": state.common,
             "server": {"values": copy.deepcopy(state.server.values)},
         }
+        if self.rounds is not None:
+            index["rounds"] = self.rounds
         if best is not None:
             index["best"] = {
                 "round": best.round_idx,
@@ -142,9 +146,10 @@ class Checkpoints:
         write_bytes(self.folder / part.file, content)
         return _Part({"file": part.file, "sha256": digest}, part.origin)
 
-    def load(self) -> RunState:
+    def load(self, config: Config | None = None) -> RunState:
+        """The state; with a `config` also that of the same run with fewer rounds or another `run.select`."""
         index = read_json(self._index)
-        self._check(index)
+        self._check(index, config)
         try:
             server: Tensors = {}
             average: Tensors = {}
@@ -181,11 +186,11 @@ class Checkpoints:
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise UserError(f"{self._index} is damaged ({error!r}); start over with --force") from None
 
-    def _check(self, index: Any) -> None:
+    def _check(self, index: Any, config: Config | None) -> None:
         if not isinstance(index, dict) or index.get("format") != FORMAT:
             raise UserError(f"{self._index} is not a checkpoint of format {FORMAT}; start over with --force")
         for name, value in self.hashes.items():
-            if index.get(name) != value:
+            if index.get(name) != value and not (name == "config_hash" and _earlier(index, config)):
                 raise UserError(
                     f"{self.folder} is the checkpoint of another experiment: {name} "
                     f"{str(index.get(name))[:12]}… there, {value[:12]}… now; use the same configuration and data, "
@@ -203,6 +208,15 @@ class Checkpoints:
         for path in self.folder.iterdir():
             if path.name not in used and path != self._index and path.suffix in (".safetensors", ".part"):
                 path.unlink(missing_ok=True)
+
+
+def _earlier(index: dict[str, Any], config: Config | None) -> bool:
+    """Whether a checkpoint is of this configuration before it was given more rounds, or another model to end with."""
+    planned = {n for n in (index.get("rounds"), index.get("round")) if type(n) is int and n > 0}
+    if config is None:
+        return False
+    variants = (config.changed(rounds=n, select=s) for n in {*planned, config.train.rounds} for s in ("last", "best"))
+    return index.get("config_hash") in {variant.hash() for variant in variants}
 
 
 def _best(entry: Any, tensors: Tensors) -> Best | None:

@@ -19,7 +19,7 @@ from fednoil.errors import UserError
 from fednoil.executors.base import Executor
 from fednoil.experiment import Experiment, pick_device, pick_precision, predicted_labels
 from fednoil.history import RoundRecord
-from fednoil.records.beginning import begin, check, has_manifest
+from fednoil.records.beginning import begin, check, extended, has_manifest
 from fednoil.records.checkpoint import Checkpoints
 from fednoil.records.environment import environment, note, slower_noted
 from fednoil.records.events import EventFiles
@@ -38,6 +38,7 @@ class Store:
         self.records: list[RoundRecord] = []
         self.summary: dict[str, Any] | None = None  # of a finished run
         self.made_with: dict[str, Any] = {}
+        self.told: str | None = None  # what there is to know about a run that goes on
         self.origin: dict[str, Any] | None = None  # the preset or file that the configuration came from
 
     @property
@@ -139,11 +140,15 @@ class InFolder(Store):
     def finished(self, experiment: Experiment, hashes: dict[str, str], *, behind: bool) -> bool:
         self.experiment = experiment
         self._checkpoints = Checkpoints(self.path / CHECKPOINT, hashes, behind=behind)
+        self._checkpoints.rounds = experiment.config.train.rounds
         if self._force:
             self.folder.clear()
+        elif self.going_on and self._checkpoints.exists():
+            check_best(self.checkpoints.load(experiment.config), experiment, self.path)
+            self.told = extended(self.folder, experiment.config)
         if not (self._resume and self.folder.is_finished(with_noise=has_manifest(experiment.setting))):
             return False
-        self.summary, self.state = self.folder.summary(), self.checkpoints.load()
+        self.summary, self.state = self.folder.summary(), self.checkpoints.load(experiment.config)
         self.records = self.folder.keep_rounds(self.state.round_idx)
         return True
 
@@ -193,7 +198,8 @@ class InFolder(Store):
         """The files that a finished run has; the summary, which says that it is, comes last."""
         assert self.experiment is not None
         assert self.state is not None
-        experiment, model = self.experiment, self.experiment.server.exported(self.state.final)
+        experiment, state = self.experiment, self.state
+        model = experiment.server.exported(state.final(experiment.config.run.select))
         accuracies = summary.get("final_accuracy"), summary.get("per_class_accuracy", ())
         save_model(self.path / "model.safetensors", experiment, model, *accuracies)
         if has_manifest(experiment.setting):  # sites keep their labels
@@ -224,6 +230,12 @@ class InFolder(Store):
                 self._save()
             if played.summary is not None:
                 self.end(played.summary, device)
+
+
+def check_best(state: rounds.RunState, experiment: Experiment, path: Path) -> None:
+    """Refuse to end with the best round where it was not kept, as by earlier versions."""
+    if experiment.config.run.select == "best" and state.best is None and state.round_idx:
+        raise UserError(f"{path}: run.select = 'best', but its checkpoint has the last round alone; make the run again")
 
 
 def hashes_of(experiment: Experiment) -> dict[str, str]:

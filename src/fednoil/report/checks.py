@@ -44,6 +44,7 @@ class Environment(_Part):
     command: list[str] = []
     resumed: list[dict[str, Any]] = []
     diverged: dict[str, Any] = {}
+    extended: dict[str, Any] = {}
     origin: dict[str, Any] | None = None
 
 

@@ -111,6 +111,8 @@ class Run:
     def conduct(self) -> tuple[str, ...]:
         """How it was carried out, as far as this changes results: its precision, and what a federation adds."""
         parts = [self.precision or "precision not recorded"]
+        if extended := self.environment.get("extended"):  # whose rounds depend on how many there are in all
+            parts.append(f"extended from {extended.get('from')} rounds")
         if self.federated:
             noise = {k: v for k, v in self.values["federation"].items() if k.startswith("update_")}
             if noise["update_epsilon"] is None:

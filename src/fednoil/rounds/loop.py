@@ -39,7 +39,7 @@ def play(
     evaluation = policy.evaluate(after)
     after = replace(after, per_class=evaluation.per_class if evaluation else state.per_class)
     validation = validate(experiment, executor, lambda client: evaluation_job(experiment, after, client))
-    after = _with_best(experiment, after, validation[0])
+    after = _with_best(after, validation[0])
     record = policy.complete(_record(experiment, after, played, evaluation, validation), played)
     return after, replace(record, wall_s=round(time.perf_counter() - began, 4))
 
@@ -67,9 +67,9 @@ def _smoothed(before: float | None, now: float | None) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def _with_best(experiment: Experiment, after: RunState, val_accuracy: float | None) -> RunState:
-    """The state with its best round, where a run is to end with that one's model."""
-    if experiment.config.run.select != "best" or val_accuracy is None:
+def _with_best(after: RunState, val_accuracy: float | None) -> RunState:
+    """The state with its best round by held-out labels, which is kept beside the last."""
+    if val_accuracy is None:
         return after
     if after.best is not None and val_accuracy <= after.best.val_accuracy:
         return after
@@ -108,6 +108,7 @@ def _record(
         test_accuracy=evaluation.accuracy,
         test_loss=evaluation.loss,
         lost_classes=known.count(0.0) if known else None,
+        class_accuracy=[None if a is None else round(a, 2) for a in evaluation.per_class] if known else None,
         last_accuracy=evaluation.last,
         shifted_accuracy=evaluation.shifted if pair else None,
         held_out=evaluation.held_out,

@@ -37,22 +37,24 @@ class RunState:
     evidence: Tensors = field(default_factory=dict)  # all clients', as `fednoil.evidence` has it; never sent
     average: Tensors = field(default_factory=dict)  # of the server's models over rounds, with `server.average`
     common: float | None = None  # share of their changes that clients had in common, mostly of the last rounds
-    best: Best | None = None  # with `run.select = "best"`
+    best: Best | None = None  # where clients hold labels out
 
     @property
     def scored(self) -> ServerState:
         """What is scored after this round: the server's state, or its average over rounds."""
         return replace(self.server, tensors=self.average) if self.average else self.server
 
-    @property
-    def final(self) -> ServerState:
-        """What a run that ends here leaves: the model of the last round, or of the best one (`run.select`)."""
-        return self.best.server if self.best else self.scored
+    def chosen(self, select: str) -> Best | None:
+        """The best round, if `select` (`run.select`) says that the run ends with its model; None: with the last."""
+        return self.best if select == "best" else None
 
-    @property
-    def final_per_class(self) -> tuple[float | None, ...]:
+    def final(self, select: str) -> ServerState:
+        """What a run that ends here leaves."""
+        return best.server if (best := self.chosen(select)) else self.scored
+
+    def final_per_class(self, select: str) -> tuple[float | None, ...]:
         """The accuracy of that model by class, in percent."""
-        return self.best.per_class if self.best else self.per_class
+        return best.per_class if (best := self.chosen(select)) else self.per_class
 
 
 def start(experiment: Experiment) -> RunState:
