@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from loop_grid import LoopGrid, federate
 from fednoil.api import compare
 from fednoil.config import load_config
 from fednoil.errors import UserError
+from fednoil.flower.agreement import Agreement, Site, agree
 
 Values = dict[str, Any]
 
@@ -45,6 +47,18 @@ def site_nodes(folder: Path, data: dict[str, str]) -> dict[int, Values]:
         10 + i: {"client-id": name, "data": source, "state": str(folder / "state")}
         for i, (name, source) in enumerate(data.items())
     }
+
+
+def test_what_sites_agree_on_by_hand() -> None:
+    """Classes by number where no site has all; of 30 samples with mean 0.5 and std 0.1 and 10 with 0.1 and 0.3 the mean
+    is 0.4 and the variance 0.22 − 0.16. The site with images of another shape has no say."""
+    a = Site("a", None, 30, 0, ("2", "10"), (1, 8, 8), (0.5,), (0.1,))
+    b = Site("b", None, 10, 0, ("1", "2"), (1, 8, 8), (0.1,), (0.3,))
+    c = Site("c", None, 99, 0, ("7",), (1, 9, 9), (0.9,), (0.9,))
+    assert agree([a, b, c], None, None) == Agreement(("1", "2", "10"), (1, 8, 8), (0.4,), (0.2449,))
+    assert agree([a, b, c], [0.3], [0.2]) == Agreement(("1", "2", "10"), (1, 8, 8), (0.3,), (0.2,))
+    named = [replace(site, class_names=names) for site, names in ((a, ("z", "y")), (b, ("y", "z", "x")))]
+    assert agree(named, None, None).class_names == ("y", "z", "x")  # in the order of a site that has all
 
 
 @pytest.fixture

@@ -27,6 +27,7 @@ import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 LIST = ROOT / "tools" / "mutants.toml"
@@ -149,21 +150,32 @@ def failing(mutants: Sequence[Mutant], copies: Sequence[Path]) -> set[str]:
     return {m.tests[0] for m, verdict, _ in tried(sound, copies) if verdict != "SURVIVED"}
 
 
-def killed_before(path: Path | None) -> set[str]:
-    """The mutants that a file of verdicts lists as killed."""
+class Verdict(NamedTuple):
+    """What became of a mutant, and at which commit."""
+
+    mutant: Mutant
+    word: str
+    commit: str
+
+
+def killed_before(path: Path | None) -> dict[str, str]:
+    """The mutants that a file of verdicts lists as killed, each with the commit at which it was."""
     lines = path.read_text().splitlines() if path and path.exists() else []
-    return {line.split("\t")[2] for line in lines if line.startswith("killed")}
+    return {line.split("\t")[3]: line.split("\t")[2] for line in lines if line.startswith("killed")}
 
 
-def table(verdicts: Sequence[tuple[Mutant, str]]) -> list[list[str | int]]:
-    """Area, tried, killed, survived, equivalent; a stale mutant counts as tried. The last row is the sum."""
-    areas = sorted({m.area.split("/")[0] for m, _ in verdicts})
-    rows = []
-    for name, found in [(a, [v for m, v in verdicts if m.area.split("/")[0] == a]) for a in areas] + [
-        ("all", [v for _, v in verdicts])
-    ]:
-        same, killed, survived = (found.count(word) for word in ("equivalent", "killed", "SURVIVED"))
-        rows.append([name, len(found) - same, killed, survived, same])
+def table(verdicts: Sequence[Verdict]) -> list[list[str | int]]:
+    """Area, tried, killed, survived, equivalent, and commits; a stale mutant counts as tried. The last row is the
+    sum."""
+    areas: dict[str, list[Verdict]] = {}
+    for verdict in sorted(verdicts, key=lambda v: v.mutant.area.split("/")[0]):
+        areas.setdefault(verdict.mutant.area.split("/")[0], []).append(verdict)
+    rows: list[list[str | int]] = []
+    for name, found in (areas | {"all": list(verdicts)}).items():
+        words = [verdict.word for verdict in found]
+        same, killed, survived = (words.count(word) for word in ("equivalent", "killed", "SURVIVED"))
+        commits = " ".join(sorted({verdict.commit for verdict in found} - {""}))
+        rows.append([name, len(found) - same, killed, survived, same, commits])
     return rows
 
 
@@ -174,23 +186,23 @@ def commit() -> str:
     return found.stdout.strip()
 
 
-def trials(mutants: Sequence[Mutant], jobs: int, done: Path | None) -> Iterator[tuple[Mutant, str]]:
+def trials(mutants: Sequence[Mutant], jobs: int, done: Path | None) -> Iterator[Verdict]:
     """Each mutant's verdict; a line is printed, and added to `done`, as soon as it is known."""
-    before = killed_before(done)
-    yield from ((m, "killed") for m in mutants if str(m) in before)
+    before, now = killed_before(done), commit()
+    yield from (Verdict(m, "killed", before[str(m)]) for m in mutants if str(m) in before)
     mutants = [m for m in mutants if str(m) not in before]
     with tempfile.TemporaryDirectory() as folder:
         copies = [copied(Path(folder) / str(number)) for number in range(jobs)]
         broken = failing(mutants, copies)
         for test in sorted(broken):
             print(f"fails without any mutant: {test}", flush=True)
-        yield from ((m, "stale: its tests fail without it") for m in mutants if broken & {*m.tests})
+        yield from (Verdict(m, "stale: its tests fail without it", now) for m in mutants if broken & {*m.tests})
         for mutant, verdict, seconds in tried([m for m in mutants if not broken & {*m.tests}], copies):
             print(f"{verdict:8}  {seconds:5.1f}  {mutant}", flush=True)
             if done is not None:
                 with done.open("a") as file:
-                    file.write(f"{verdict}\t{seconds:.1f}\t{mutant}\n")
-            yield mutant, verdict
+                    file.write(f"{verdict}\t{seconds:.1f}\t{now}\t{mutant}\n")
+            yield Verdict(mutant, verdict, now)
 
 
 def main() -> int:
@@ -205,17 +217,15 @@ def main() -> int:
         importlib.import_module(name)
     sys.dont_write_bytecode = True
     mutants = [m for m in read(LIST) if any(word in f"{m} {m.tests}" for word in options.only or [""])]
-    verdicts = [(m, "equivalent") for m in mutants if m.equivalent]
+    verdicts = [Verdict(m, "equivalent", "") for m in mutants if m.equivalent]
     verdicts += trials([m for m in mutants if not m.equivalent], options.jobs, options.done)
-    rows = [["area", "tried", "killed", "survived", "equivalent"], *table(verdicts)]
+    rows = [["area", "tried", "killed", "survived", "equivalent", "commit"], *table(verdicts)]
     for row in rows:
-        print("{:12} {:>6} {:>7} {:>9} {:>11}".format(*row))
+        print("{:12} {:>6} {:>7} {:>9} {:>11}  {}".format(*row))
     if not options.only:
         with TABLE.open("w", newline="") as file:
-            csv.writer(file, lineterminator="\n").writerows(
-                [[*rows[0], "commit"], *([*row, commit()] for row in rows[1:])]
-            )
-    return int(any(verdict not in ("killed", "equivalent") for _, verdict in verdicts))
+            csv.writer(file, lineterminator="\n").writerows(rows)
+    return int(any(verdict.word not in ("killed", "equivalent") for verdict in verdicts))
 
 
 if __name__ == "__main__":
