@@ -323,7 +323,7 @@ def test_everything_labelled_and_uniform_clients_is_fedavg_by_another_order(fedn
         ({"xi": 0}, "learner.xi = 0"),
         ({"views": 0}, "learner.views = 0"),
         ({"lambda_u": -1}, "learner.lambda_u = -1"),
-        ({"x_augment": "heavy"}, "learner.x_augment = 'heavy': must be 'none', 'weak' or 'strong'"),
+        ({"x_augment": "heavy"}, "learner.x_augment = 'heavy': must be 'none', 'weak', 'strong' or 'both'"),
         ({"draw": "class"}, "it is a key of fednoil-plus"),
         ({"fraction": 0.3}, "did you mean 'frac'"),
     ],
