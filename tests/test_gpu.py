@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from fednoil import rounds
 from fednoil.audit.cases import of_data
 from fednoil.config import load_config
-from fednoil.executors import capture, cuda, local
+from fednoil.executors import capture, cuda, local, portions
 from fednoil.executors.capture import Streams
 from fednoil.executors.cuda import CudaGraphs
 from fednoil.executors.sequential import Sequential
@@ -109,7 +109,7 @@ def played(values: dict[str, Any], device: str, executor: str, count: int) -> tu
 @pytest.mark.parametrize("case", ["batch-norm-non-iid", "falling-rates-non-iid", "dividemix-non-iid"])
 def test_nothing_of_a_frozen_client_changes(values: dict[str, Any], case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """All stay to the end, where else there would be graphs of fewer."""
-    monkeypatch.setattr(cuda, "_busy", lambda counts, step: len(counts))
+    monkeypatch.setattr(portions, "taking_part", lambda counts, step: len(counts))
     frozen, play = [], capture.Graphs.play
 
     def noted(graphs: capture.Graphs, portion: capture.Portion) -> None:

@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fednoil.config import load_config
-from fednoil.executors import cuda
+from fednoil.executors import portions as cut
 from fednoil.executors.capture import Portion
-from fednoil.executors.cuda import CudaGraphs, _portions
+from fednoil.executors.cuda import CudaGraphs
 from fednoil.experiment import Experiment, make_executor, make_experiment
 from fednoil.learners import dividemix, pseudo_labels
 from fednoil.learners.base import Client, Final, Nets, Phase, Turn
@@ -114,7 +114,7 @@ def test_nothing_of_a_frozen_client_changes(values: dict[str, Any], monkeypatch:
     values["train"] |= {"lr_rounds": "linear"}
     experiment = make_experiment(load_config(values))
     wanted = trained(experiment, make_executor(experiment, CPU), [0, 1, 2, 3], 2)
-    monkeypatch.setattr(cuda, "_busy", lambda counts, step: len(counts))
+    monkeypatch.setattr(cut, "taking_part", lambda counts, step: len(counts))
     executor = stacked(experiment, 4)
     played = counted(executor, monkeypatch)
     got = trained(experiment, executor, [0, 1, 2, 3], 2)
@@ -150,7 +150,7 @@ def test_shapes_that_come_again_are_played_eight_steps_at_a_time(
 )
 def test_portions_cover_every_step_of_every_client(counts: list[int], start: int, length: int, most: int) -> None:
     stop = min(start + length, max(counts))
-    portions = list(_portions(start, stop, counts, most)) if start < stop else []
+    portions = list(cut.portions(start, stop, counts, most)) if start < stop else []
     assert [s for first, last, _, _ in portions for s in range(first, last)] == list(range(start, stop))
     for first, last, busy, frozen in portions:
         assert last - first in (1, most)

@@ -3,7 +3,7 @@
 A round's clients sit side by side (`StackedBench`), those with most samples first. If their batches have the same
 shapes, or the learner can make them so, they run as one (`Rows`), with fewer of them as clients finish; otherwise each
 runs on its own stream. Whole epochs are planned, and their images gathered, ahead of time in large pieces; a graph
-(`Graphs`) then does `_STEPS` optimiser steps without the host. While it runs, the next epochs are planned. A learner
+(`Graphs`) then does `STEPS` optimiser steps without the host. While it runs, the next epochs are planned. A learner
 that can't be stacked runs in a graph for each client, and one that can't be captured runs eagerly, with one warning
 that says why.
 """
@@ -11,7 +11,7 @@ that says why.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn.modules.dropout import _DropoutNd
 
 from fednoil.errors import Slower
+from fednoil.executors import portions
 from fednoil.executors.asking import looks, scored, surveys
 from fednoil.executors.base import HeldOut, Job, Look, Progress, Result
 from fednoil.executors.capture import Graphs, NotCapturable, Portion, Signature
@@ -31,9 +32,6 @@ from fednoil.learners.capabilities import EvensBatches, adapts, capability
 from fednoil.learners.capabilities import plans as plans_of
 from fednoil.sampling import Scoring
 from fednoil.tensors import Tensors
-
-_STEPS = 8  # optimiser steps in a graph; what is left over runs in graphs of one step
-_PIXELS = 1 << 24  # pixels whose views are made at once: enough to fill a GPU, without filling its memory
 
 
 @dataclass
@@ -206,8 +204,8 @@ class CudaGraphs:
         seats, phases = [seat for seat, _ in run], [phase for _, phase in run]
         touched = self._look(*run[0])
         counts = [phase.steps for phase in phases]
-        rows_of = _rows_of(counts, self.losses.device)
-        plan = {name: _side_by_side([p.tensors[name] for p in phases], rows_of) for name in phases[0].tensors}
+        rows_of = portions.rows_of(counts, self.losses.device)
+        plan = {name: portions.side_by_side([p.tensors[name] for p in phases], rows_of) for name in phases[0].tensors}
         for seat, phase in run:
             seat.steps += phase.losses
             seat.updates += phase.steps * len(phase.trains)
@@ -215,19 +213,19 @@ class CudaGraphs:
         one, place, pool = phases[0], seats[0].place, seats[0].client.pool
         # Shapes that occur only once are not worth a long graph: capturing it takes as long as eight eager steps.
         shape = (place, len(seats), _shape(one, seats[0].state, touched))
-        size = _STEPS if shape in self.seen else 1
+        size = portions.STEPS if shape in self.seen else 1
         self.seen.add(shape)
         with self.graphs.on_streams(place, len(seats)):
             state = {name: torch.stack([seat.state[name] for seat in seats]) for name in touched.state}
             ends = torch.tensor(counts).to(self.losses.device, non_blocking=True)[:, None]
             rows = {len(seats): Rows(self.bench, place, len(seats))}
             rows[len(seats)].refresh(one.trains)
-            for start, stop in _pieces(max(counts), len(seats) * touched.pixels):
-                most = _busy(counts, start)
+            for start, stop in portions.pieces(max(counts), len(seats) * touched.pixels):
+                most = portions.taking_part(counts, start)
                 piece = {name: tensor[:most, start:stop] for name, tensor in plan.items()}
                 piece |= seats[0].bench.learner.views(pool, piece)
                 piece = {name: piece[name] for name in touched.batch}
-                for first, last, busy, frozen in _portions(start, stop, counts, size):
+                for first, last, busy, frozen in portions.portions(start, stop, counts, size):
                     part = {name: tensor[:busy, first - start : last - start] for name, tensor in piece.items()}
                     active = torch.arange(first, last, device=self.losses.device) < ends[:busy] if frozen else None
                     here = rows[busy] = rows.get(busy) or Rows(self.bench, place, busy)
@@ -262,60 +260,6 @@ def _shape(phase: Phase, state: Tensors, touched: Touched) -> Signature:
         batch,
         tuple((name, state[name].dtype, state[name].shape) for name in touched.state),
     )
-
-
-def _rows_of(counts: Sequence[int], device: torch.device) -> Tensor | None:
-    """The places of each client's steps in the concatenated plans: [K, steps]; None if all have equally many.
-
-    A client with fewer steps repeats its last one, frozen.
-    """
-    if len(set(counts)) == 1:
-        return None
-    ends = torch.tensor(counts).cumsum(0)[:, None]
-    steps = torch.arange(max(counts)) + ends - torch.tensor(counts)[:, None]
-    return torch.minimum(steps, ends - 1).to(device, non_blocking=True)
-
-
-def _side_by_side(tensors: Sequence[Tensor], rows: Tensor | None) -> Tensor:
-    """The plans of several clients as one: [K, steps, ...]."""
-    return torch.stack(list(tensors)) if rows is None else torch.cat(list(tensors))[rows]
-
-
-def _pieces(steps: int, pixels: int) -> Iterator[tuple[int, int]]:
-    """Spans of steps with images made at once, given the pixels of a step."""
-    size = max(1, _PIXELS // max(1, pixels) // _STEPS) * _STEPS
-    return ((start, min(start + size, steps)) for start in range(0, steps, size))
-
-
-def _busy(counts: Sequence[int], step: int) -> int:
-    """How many of the first seats take part in a step: all that have it, and a few that are frozen.
-
-    The number falls by a quarter or more at a time, because each number needs its own graphs.
-    """
-    needed = max(seat + 1 for seat, count in enumerate(counts) if count > step)
-    busy = len(counts)
-    while (fewer := busy * 3 // 4) >= needed:
-        busy = fewer
-    return busy
-
-
-def _portions(start: int, stop: int, counts: Sequence[int], most: int) -> Iterator[tuple[int, int, int, bool]]:
-    """Cut steps start..stop into what a graph does at once; with the number of seats, and whether some are frozen."""
-    ends = sorted({stop, *(count for count in counts if start < count < stop)})
-    kinds: list[tuple[int, int, bool]] = []  # the end of a stretch, its seats, whether some are frozen
-    begin = start
-    for end in ends:
-        busy = _busy(counts, begin)
-        frozen = min(counts[:busy]) <= begin
-        if kinds and kinds[-1][1:] == (busy, frozen):
-            kinds.pop()
-        kinds.append((end, busy, frozen))
-        begin = end
-    for end, busy, frozen in kinds:
-        while start < end:
-            size = most if end - start >= most else 1
-            yield start, start + size, busy, frozen
-            start += size
 
 
 def _sizes(phase: Phase) -> Signature:
