@@ -15,42 +15,38 @@ from fednoil.cli.stopping import Stopped
 from fednoil.errors import UserError
 from fednoil.terminal import output
 
+Goal = Annotated[
+    str,
+    typer.Argument(
+        metavar="GOAL", help="table1, table2, table3, table4, schedules, efficiency, tradeoff, ablation, clean or all."
+    ),
+]
 Names = Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this; may be repeated.")]
+Methods = Annotated[
+    list[str] | None, typer.Option(metavar="NAME", help="A preset's method, or the paper's name of it.")
+]
+Seeds = Annotated[str | None, typer.Option("--seeds", metavar="0..4", help="Default: 0..4, or 0..2 if small.")]
+Scale = Annotated[str, typer.Option("--scale", help="paper, or small: minutes on a CPU with the embedded data.")]
+Changes = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one key of all runs.")]
+Out = Annotated[Path, typer.Option("--out", help="Folder for all runs; what is done there is kept.")]
+Jobs = Annotated[
+    int | None, typer.Option("--jobs", min=1, help="Runs side by side; default: four on a GPU, one per core on a CPU.")
+]
+Ray = Annotated[str | None, typer.Option("--ray", metavar="auto|ADDRESS", help="Spread the runs over a Ray cluster.")]
 
 
 def reproduce(
-    goal: Annotated[
-        str,
-        typer.Argument(
-            metavar="GOAL",
-            help="table1, table2, table3, table4, schedules, efficiency, tradeoff, ablation, clean or all.",
-        ),
-    ],
+    goal: Goal,
     dataset: Names = None,
     setting: Names = None,
     noise: Names = None,
-    method: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="A preset's method, or the paper's name of it.")
-    ] = None,
-    seeds: Annotated[
-        str | None, typer.Option("--seeds", metavar="0..4", help="Default: 0..4, or 0..2 if small.")
-    ] = None,
-    scale: Annotated[
-        str, typer.Option("--scale", help="paper, or small: minutes on a CPU with the embedded data.")
-    ] = "paper",
-    changes: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one key of all runs.")
-    ] = None,
-    out: Annotated[Path, typer.Option("--out", help="Folder for all runs; what is done there is kept.")] = Path(
-        "runs/reproduce"
-    ),
-    jobs: Annotated[
-        int | None,
-        typer.Option("--jobs", min=1, help="Runs side by side; default: four on a GPU, one per core on a CPU."),
-    ] = None,
-    ray: Annotated[
-        str | None, typer.Option("--ray", metavar="auto|ADDRESS", help="Spread the runs over a Ray cluster.")
-    ] = None,
+    method: Methods = None,
+    seeds: Seeds = None,
+    scale: Scale = "paper",
+    changes: Changes = None,
+    out: Out = Path("runs/reproduce"),
+    jobs: Jobs = None,
+    ray: Ray = None,
     device: Annotated[str | None, typer.Option("--device", help="auto, cpu or cuda.")] = None,
     data_dir: Annotated[Path | None, typer.Option("--data-dir", help="Folder with datasets.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and its estimate, run nothing.")] = False,
@@ -59,15 +55,9 @@ def reproduce(
 ) -> None:
     """Run a table or figure of the paper; the same command continues where it was stopped."""
     from fednoil.batch.cell import parse_seeds
-    from fednoil.cli.progress import Bars, Lines
-    from fednoil.config import parse_set
     from fednoil.study.plan import DEFAULT_SEEDS, Wanted, make_plan
 
-    sections = parse_set(changes or [])
-    if device is not None:
-        sections.setdefault("run", {})["device"] = device
-    if "seed" in sections.get("run", {}):
-        raise UserError("--set run.seed: seeds are given with --seeds, for example --seeds 0..4")
+    sections = _sections(changes or [], device)
     numbers = parse_seeds(seeds or DEFAULT_SEEDS.get(scale, "0"))
     wanted = Wanted(scale, dataset or [], setting or [], noise or [], method or [], numbers, sections)
     cells = make_plan(goal, wanted)
@@ -82,20 +72,25 @@ def reproduce(
         _show_plan(console, plan)
     if dry_run:
         return
-    total = len(open_cells)
-    view = (
-        Bars(console, out, total)
-        if console.is_terminal and not console.quiet
-        else Lines(console, out, total, console.quiet)
-    )
-    with view:
-        outcomes = _run(open_cells, out, data_dir, view, side_by_side, ray, len(cells)) if open_cells else []
+    outcomes = _run(open_cells, out, data_dir, console, side_by_side, ray, len(cells)) if open_cells else []
     failed = [outcome for outcome in outcomes if outcome.reason]
     files = _finish(goal, scale, cells, out, wanted, quiet or as_json)
     if as_json:
         ended = [{"cell": o.cell.title, "folder": o.cell.folder, "reason": o.reason} for o in failed]
         print(json.dumps({**plan, "failed": ended, "files": [str(f) for f in files]}, indent=2, ensure_ascii=False))
     _end(console, files, failed, len(open_cells))
+
+
+def _sections(changes: Sequence[str], device: str | None) -> dict[str, Any]:
+    """What all runs change of their presets."""
+    from fednoil.config import parse_set
+
+    sections = parse_set(changes)
+    if device is not None:
+        sections.setdefault("run", {})["device"] = device
+    if "seed" in sections.get("run", {}):
+        raise UserError("--set run.seed: seeds are given with --seeds, for example --seeds 0..4")
+    return sections
 
 
 def _usual_jobs(cells: Sequence[Any]) -> int:
@@ -142,17 +137,22 @@ def _check_data(names: Iterable[str], data_dir: Path | None) -> None:
 
 
 def _run(
-    cells: Sequence[Any], out: Path, data_dir: Path | None, view: Any, jobs: int, ray: str | None, total: int
+    cells: Sequence[Any], out: Path, data_dir: Path | None, console: Console, jobs: int, ray: str | None, total: int
 ) -> list[Any]:
+    """Make the runs and show how they go on; stopped, it says how many of all are done."""
     from fednoil.batch.cluster import run_on_ray
     from fednoil.batch.workers import run_here, run_in_processes
+    from fednoil.cli.progress import Bars, Lines
 
+    bars = console.is_terminal and not console.quiet
+    view = Bars(console, out, len(cells)) if bars else Lines(console, out, len(cells), console.quiet)
     try:
-        if ray is not None:
-            return run_on_ray(cells, out, data_dir, view, ray, jobs)
-        if jobs == 1:
-            return run_here(cells, out, data_dir, view)
-        return run_in_processes(cells, out, data_dir, view, jobs)
+        with view:
+            if ray is not None:
+                return run_on_ray(cells, out, data_dir, view, ray, jobs)
+            if jobs == 1:
+                return run_here(cells, out, data_dir, view)
+            return run_in_processes(cells, out, data_dir, view, jobs)
     except Stopped as stop:
         done = total - sum(not cell.is_done(out) for cell in cells)
         stop.hint = f"{done} of {total} runs are done in {out}; run the same command again to continue"
