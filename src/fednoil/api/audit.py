@@ -13,8 +13,10 @@ from fednoil.api.table import Table
 from fednoil.api.words import in_python
 from fednoil.audit import ESTIMATORS, estimates, files, write
 from fednoil.audit.cases import Cases, of_state
+from fednoil.audit.folds import of_folds
 from fednoil.errors import UserError
 from fednoil.experiment import Experiment
+from fednoil.reporters import reporter_for
 from fednoil.rounds import RunState
 
 
@@ -26,11 +28,23 @@ class Audit:
 
     @classmethod
     def of(
-        cls, experiment: Experiment, state: RunState, client: str | int | None, method: str, device: torch.device
+        cls,
+        experiment: Experiment,
+        state: RunState,
+        client: str | int | None,
+        method: str,
+        device: torch.device,
+        folds: int | None = None,
+        place: Path | None = None,
     ) -> Audit:
+        """The audit of a run's state, or with `folds` of its runs without one, which are kept in `place`."""
         if method not in ESTIMATORS:
             raise UserError(f"method = {method!r} is unknown; choose {' or '.join(ESTIMATORS)}")
-        cases = of_state(experiment, state, _number(experiment, client), device)
+        number = _number(experiment, client)
+        if folds is None:
+            cases = of_state(experiment, state, number, device)
+        else:
+            cases = of_folds(experiment, folds, number, device, lambda _: reporter_for(None), place)
         found = estimates(cases, method)
         return cls(cases, files.make_table(cases, found), files.summarise(cases, found, method))
 

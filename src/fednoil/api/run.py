@@ -162,14 +162,17 @@ class Run:
         method: str = "channel",
         device: str = "auto",
         select: str | None = None,
+        folds: int | None = None,
     ) -> Audit:
         """Which labels are wrong: of all clients, or of one by its name or number. `select` is `last` or `best`, the
-        round whose model is asked, in place of `run.select`."""
+        round whose model is asked, in place of `run.select`. With `folds` the run is made that many times, each time
+        without one fold of every client's samples, which that run then judges: slower, and better for few images."""
         experiment, state = self._played()
         if select is not None:
             experiment = replace(experiment, config=selecting(experiment.config, select))
             check_best(state, experiment, self.path or Path(self.name))
-        return Audit.of(experiment, state, client, method, pick_device(device, "device"))
+        place = None if folds is None or self.path is None else self.path / f"folds-{folds}"
+        return Audit.of(experiment, state, client, method, pick_device(device, "device"), folds, place)
 
     @in_python
     def save(self, path: str | Path, *, force: bool = False) -> Run:

@@ -7,7 +7,7 @@ look at every sample is the final model's; those of earlier rounds come before i
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -71,6 +71,7 @@ class Cases:
     class_names: tuple[str, ...]
     clients: list[Case]
     images: Callable[[int], np.ndarray] = field(repr=False)
+    folds: int = 0  # of which each was judged by a model that had not seen it; 0: the model was trained on all
 
 
 def of_run(
@@ -84,13 +85,28 @@ def of_state(
     experiment: Experiment, state: RunState, client: int | None, device: torch.device, where: str = "the run"
 ) -> Cases:
     """The clients of an experiment, or one of them, by its state after some rounds."""
-    setting, dataset = experiment.setting, experiment.setting.dataset
-    if client is not None and not 0 <= client < setting.num_clients:
-        raise UserError(f"--client {client}: {where} has the clients 0 to {setting.num_clients - 1}")
-    bundle, true = final_bundle(experiment, state, device), open_truth(setting.truth)
-    items = _items(experiment)
-    unfinished, accuracy = _unfinished(experiment, state), known_accuracy(experiment, state)
-    cases = []
+    check_client(experiment, client, where)
+    accuracy, by_class = known_accuracy(experiment, state), state.final_per_class(experiment.config.run.select)
+    notices, bundle = _unfinished(experiment, state), final_bundle(experiment, state, device)
+    return cases_of(experiment, bundle, accuracy, by_class, client, notices)
+
+
+def check_client(experiment: Experiment, client: int | None, where: str) -> None:
+    if client is not None and not 0 <= client < experiment.setting.num_clients:
+        raise UserError(f"--client {client}: {where} has the clients 0 to {experiment.setting.num_clients - 1}")
+
+
+def cases_of(
+    experiment: Experiment,
+    bundle: Tensors,
+    accuracy: float | None,
+    per_class: tuple[float | None, ...],
+    client: int | None,
+    notices: tuple[str, ...] = (),
+) -> Cases:
+    """All clients of an experiment, or one of them, with their evidence and what is known of the model's accuracy."""
+    setting, dataset, items = experiment.setting, experiment.setting.dataset, _items(experiment)
+    true, cases = open_truth(setting.truth), []
     for k in range(setting.num_clients) if client is None else [client]:
         index = setting.parts[k]
         names = tuple(items[row] for row in index)
@@ -103,9 +119,9 @@ def of_state(
                 evidence.of_client(bundle, experiment.task.sizes, k),
                 None if true is None else true[k],
                 accuracy,
-                state.final_per_class(experiment.config.run.select),
+                per_class,
                 by_class=True,
-                notices=(*unfinished, *_held_out(experiment, k)),
+                notices=(*notices, *_held_out(experiment, k)),
                 duplicates=duplicates(names, [dataset.train.images[row] for row in index]),
             )
         )
@@ -152,6 +168,19 @@ def of_data(
 
 def load_run(path: Path, data_dir: Path | None = None, select: str | None = None) -> tuple[Experiment, RunState]:
     """A run's experiment and the state of its last checkpoint; `select` in place of its `run.select`."""
+    experiment = load_experiment(path, data_dir, select)
+    checkpoints = Checkpoints(path / CHECKPOINT, hashes_of(experiment))
+    if not checkpoints.exists():
+        raise UserError(
+            f"{path} has no checkpoint yet; wait until the run has written one (run.checkpoint_every) or has ended"
+        )
+    state = checkpoints.load(experiment.config)
+    check_best(state, experiment, path)
+    return experiment, state
+
+
+def load_experiment(path: Path, data_dir: Path | None = None, select: str | None = None) -> Experiment:
+    """A run's experiment."""
     RunFolder(path).check_is_run("; give one that `fednoil run` has written, or --data and --model")
     config = load_config(read_current(path / "config.toml"))
     if config.data.name == SITES:
@@ -162,15 +191,7 @@ def load_run(path: Path, data_dir: Path | None = None, select: str | None = None
     if select is not None:
         config = selecting(config, select)
     given = Given.load(path) if are_given(config.data.name) else None
-    experiment = make_experiment(config, data_dir, given)
-    checkpoints = Checkpoints(path / CHECKPOINT, hashes_of(experiment))
-    if not checkpoints.exists():
-        raise UserError(
-            f"{path} has no checkpoint yet; wait until the run has written one (run.checkpoint_every) or has ended"
-        )
-    state = checkpoints.load(config)
-    check_best(state, experiment, path)
-    return experiment, state
+    return make_experiment(config, data_dir, given)
 
 
 def selecting(config: Config, select: str) -> Config:
@@ -213,9 +234,16 @@ def final_bundle(experiment: Experiment, state: RunState, device: torch.device) 
 
 def final_looks(experiment: Experiment, state: RunState, device: torch.device) -> dict[int, torch.Tensor]:
     """Class probabilities [n, C] of each client's samples by its final model, by client."""
+    return looks_at(experiment, state, device, dict(enumerate(experiment.setting.parts)))
+
+
+def looks_at(
+    experiment: Experiment, state: RunState, device: torch.device, parts: Mapping[int, np.ndarray]
+) -> dict[int, torch.Tensor]:
+    """Class probabilities [n, C] of these rows of the training set, by the final model of the client that has them."""
     final = state.final(experiment.config.run.select)
     bench, images, loaded, looks = make_bench(experiment, device), experiment.setting.dataset.train.images, None, {}
-    for k, part in enumerate(experiment.setting.parts):
+    for k, part in parts.items():
         received = experiment.server.model_for(final, k)
         if received is not loaded:
             bench.load(received, {})

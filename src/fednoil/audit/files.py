@@ -104,6 +104,7 @@ def summarise(cases: Cases, estimates: Sequence[Estimate], method: str) -> dict[
         "classes": list(cases.class_names),
         "data": cases.data,
         "method": method,
+        **({"folds": cases.folds} if cases.folds else {}),
         "clients": clients,
         "overall": overall,
     }

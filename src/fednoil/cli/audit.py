@@ -25,9 +25,7 @@ def audit(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out", help="Folder for the results; default: RUN/audit, RUN/audit-client-K, ./audit, or RUN/budget."
-        ),
+        typer.Option("--out", help="Folder for the results; default: RUN/audit and what was asked for, or ./audit."),
     ] = None,
     data: Annotated[
         str | None, typer.Option("--data", metavar="SOURCE", help="folder:PATH, npz:FILE or parquet:PATH of one site.")
@@ -60,6 +58,14 @@ def audit(
             "train again.",
         ),
     ] = None,
+    folds: Annotated[
+        int | None,
+        typer.Option(
+            "--folds",
+            metavar="K",
+            help="Of a RUN: make it K times, each time without one of K folds of all clients, which it then judges.",
+        ),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the audit or budget in --out.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary, or the budgets, as JSON.")] = False,
 ) -> None:
@@ -71,6 +77,8 @@ def audit(
     place = asked_device(device)
     if budget is not None and (run is None or client is not None):
         raise UserError("--budget trains all clients of a RUN again; give RUN, and neither --data nor --client")
+    if folds is not None and (run is None or budget is not None):
+        raise UserError("--folds makes a RUN again, fold by fold; give RUN, and not --budget")
     from fednoil.audit.budget import percentages
 
     budgets = percentages(budget) if budget is not None else []
@@ -78,7 +86,8 @@ def audit(
     from fednoil.audit.cases import of_data, of_run
 
     # One client's audit doesn't take the place of that of all.
-    usual = "budget" if budgets else "audit" if client is None else f"audit-client-{client}"
+    usual = "budget" if budgets else f"audit-folds-{folds}" if folds else "audit"
+    usual += "" if client is None else f"-client-{client}"
     folder = out or (Path("audit") if run is None else run / usual)
     if budgets:
         _check_budget(folder, force)
@@ -86,7 +95,9 @@ def audit(
         files.check_out(folder, force)
     if data is not None:
         files.check_outside(folder, data)
-    if run is not None:
+    if run is not None and folds is not None:
+        cases = _folded(run, folds, client, data_dir, place, select, as_json)
+    elif run is not None:
         cases = of_run(run, client, data_dir, place, select)
     else:
         assert data is not None
@@ -103,6 +114,32 @@ def audit(
         hint = f"; the audit in {folder} is incomplete, make it again with --force" if half else ""
         raise UserError(f"{error.filename or folder}: {error.strerror or error}{hint}") from error
     _show(summary, folder, as_json)
+
+
+def _folded(
+    run: Path,
+    count: int,
+    client: int | None,
+    data_dir: Path | None,
+    device: torch.device,
+    select: str | None,
+    as_json: bool,
+) -> Cases:
+    """The cases of a run that is made once for each fold, in the run's folder; what is there already is kept."""
+    from fednoil.audit.cases import check_client, load_experiment
+    from fednoil.audit.folds import of_folds
+    from fednoil.reporters import reporter_for
+    from fednoil.runner import Reporter
+
+    experiment = load_experiment(run, data_dir, select)
+    check_client(experiment, client, str(run))
+
+    def shown(fold: int) -> Reporter:
+        if not as_json:
+            print(f"fold {fold + 1} of {count}: {experiment.config.train.rounds} rounds without it", flush=True)
+        return reporter_for(False if as_json else None)
+
+    return of_folds(experiment, count, client, device, shown, run / f"folds-{count}")
 
 
 def _check_budget(folder: Path, force: bool) -> None:
@@ -228,6 +265,8 @@ def _show(summary: dict[str, Any], folder: Path, as_json: bool) -> None:
         error = summary["overall"]["ratio_error"]
         measured = ", ".join(f"{_NAMES[name]} {value:.3f}" for name, value in quality.items())
         print(f"against true labels: {measured}; noise ratios off by {100 * error['mean']:.1f} points on average")
+    if "folds" in summary:
+        print(f"each label was judged by a run that had not seen it, one of {summary['folds']} folds")
     print(f"wrote {folder}; open {folder / 'audit.html'} to review the images")
 
 

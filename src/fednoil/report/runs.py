@@ -146,7 +146,8 @@ def find(paths: Sequence[Path]) -> Iterator[Path]:
         if not found:
             raise UserError(f"no run in {path} (no config.toml there or up to {_DEPTH} folders below)")
         for folder in found:
-            if folder.resolve() not in seen:
+            inside = any(above in found for above in folder.parents)  # the folds of a run's audit are no runs beside it
+            if folder.resolve() not in seen and not inside:
                 seen.add(folder.resolve())
                 yield folder
 

@@ -1,0 +1,102 @@
+"""An audit out of folds: no model judges a label that it was trained on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from conftest import fednoil, refused
+from stopped_runs import snapshot
+
+from fednoil import load, runner
+from fednoil.audit.folds import deal
+from fednoil.config import load_config
+from fednoil.experiment import make_experiment
+from fednoil.records.model_file import load_model
+from fednoil.report.runs import find
+from fednoil.runner import Silent
+
+FOLDS = 3
+
+
+@pytest.fixture
+def made(values: dict[str, Any], tmp_path: Path) -> Path:
+    """A finished run of two rounds."""
+    values["train"]["rounds"] = 2
+    runner.run(load_config(values), tmp_path / "run", Silent())
+    return tmp_path / "run"
+
+
+def test_every_sample_is_in_one_fold_and_classes_are_dealt_evenly(values: dict[str, Any]) -> None:
+    experiment = make_experiment(load_config(values))
+    dealt = deal(experiment, FOLDS)
+    for folds, given in zip(dealt, experiment.setting.labels.given, strict=True):
+        assert set(folds) == set(range(FOLDS))
+        for label in np.unique(given):
+            counts = np.bincount(folds[given == label], minlength=FOLDS)
+            assert counts.max() - counts.min() <= 1
+    values["run"]["seed"] = 1
+    other = deal(make_experiment(load_config(values)), FOLDS)
+    assert any(not np.array_equal(*pair) for pair in zip(dealt, other, strict=True))
+
+
+def test_labels_are_judged_by_the_run_that_left_them_out(made: Path, values: dict[str, Any]) -> None:
+    status, out, err = fednoil("audit", made, "--folds", FOLDS)
+    assert (status, err) == (0, "")
+    assert f"each label was judged by a run that had not seen it, one of {FOLDS} folds" in out
+    experiment = make_experiment(load_config(values))
+    table = pq.read_table(made / f"audit-folds-{FOLDS}/labels.parquet").to_pylist()
+    assert len(table) == sum(experiment.task.sizes)
+    said = {(row["client"], row["index"]): row["confidence"] for row in table}
+    images = experiment.setting.dataset.train.images
+    for fold in range(FOLDS):
+        folder = made / f"folds-{FOLDS}/fold-{fold + 1}"
+        trained = {(str(r["client"]), r["index"]) for r in pq.read_table(folder / "noise.parquet").to_pylist()}
+        model = load_model(folder / "model.safetensors")
+        for k, folds in enumerate(deal(experiment, FOLDS)):
+            rows = experiment.setting.parts[k][folds == fold]
+            assert trained.isdisjoint((str(k), int(row)) for row in rows)
+            labels = experiment.setting.labels.given[k][folds == fold]
+            found = model.probabilities(torch.from_numpy(images[rows])).numpy()[np.arange(len(rows)), labels]
+            assert [said[str(k), int(row)] for row in rows] == pytest.approx(found.tolist(), abs=1e-5)
+
+
+def test_what_was_made_is_kept_and_memory_says_the_same(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert fednoil("audit", made, "--folds", FOLDS)[0] == 0
+    wanted = (made / f"audit-folds-{FOLDS}/labels.csv").read_text()
+    memory = load(made)
+    memory._path = None  # as a run that was never written
+    assert memory.audit(folds=FOLDS).table["p_wrong"] == load(made).audit(folds=FOLDS).table["p_wrong"]
+    first = made / f"folds-{FOLDS}/fold-1"
+    (first / "summary.json").unlink()  # stopped at its very end
+    kept = snapshot(made / f"folds-{FOLDS}/fold-2")
+    assert fednoil("audit", made, "--folds", FOLDS, "--force")[0] == 0
+    assert (made / f"audit-folds-{FOLDS}/labels.csv").read_text() == wanted
+    assert snapshot(made / f"folds-{FOLDS}/fold-2") == kept
+    assert list(find([made])) == [made]  # a report's runs: folds are none
+
+
+def test_what_cannot_be_dealt_is_refused(made: Path) -> None:
+    assert "--folds 1: client 0 has" in refused("audit", made, "--folds", 1)
+    assert "choose 2 to" in refused("audit", made, "--folds", 1000)
+    assert "--folds makes a RUN again" in refused("audit", "--data", "npz:x", "--model", "m", "--folds", 3)
+    assert "--client 9" in refused("audit", made, "--folds", 2, "--client", 9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["fedavg", "fednoil"])
+def test_on_few_images_folds_find_more(method: str, tmp_path: Path) -> None:
+    """450 images at three sites with 5, 16 and 32 % wrong labels, which a network remembers."""
+    keys = {"partition.clients": 3, "partition.samples_per_client": 150, "noise.ratios": [0.05, 0.16, 0.32]}
+    keys |= {"schedule.name": "constant", "schedule.epochs": 5, "train.rounds": 12, "model.width": 8}
+    options = [part for key, value in keys.items() for part in ("--set", f"{key}={value}")]
+    status, _, err = fednoil("run", f"demo/{method}", *options, "--device", "cpu", "-q", "--out", tmp_path / "run")
+    assert (status, err) == (0, "")
+    run = load(tmp_path / "run")
+    plain, folded = (run.audit(folds=n).summary["overall"]["quality"]["auroc"] for n in (None, 4))
+    assert folded > plain + 0.05
+    assert folded > 0.85
