@@ -13,7 +13,7 @@ from its data), a schedule (how many local epochs in a round) and a setting (dat
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 if TYPE_CHECKING:
     from fednoil.api import Audit, Comparison, Interrupted, Run, Table, compare, load, presets, run
