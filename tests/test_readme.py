@@ -53,7 +53,8 @@ def test_the_readme_has_commands_and_is_short() -> None:
 
 def test_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    photos(tmp_path / "photos")
+    for name in ("photos", "nord", "süd"):
+        photos(tmp_path / name)
     Image.new("L", (28, 28), 90).save(tmp_path / "shoe.png")
     small = [part for change in SMALL for part in ("--set", change)]
     for demo in ("fedavg", "fednoil"):  # what `make run` has made

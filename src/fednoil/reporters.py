@@ -194,7 +194,8 @@ def headline(experiment: Experiment, done: list[RoundRecord]) -> list[str]:
     config, setting = experiment.config, experiment.setting
     sizes = [len(p) for p in setting.parts]
     spread = f"{sizes[0]} samples each" if min(sizes) == max(sizes) else f"{min(sizes)} to {max(sizes)} samples"
-    clients = f"{len(sizes)} clients, {spread}" if len(sizes) > 1 else f"1 client, {sizes[0]} samples"
+    named = f" ({_few(setting.names)})" if setting.names else ""
+    clients = f"{len(sizes)} clients{named}, {spread}" if len(sizes) > 1 else f"1 client, {sizes[0]} samples"
     chosen = experiment.sampling.count(len(sizes))
     trained = "" if len(sizes) == 1 else f"{'all' if chosen == len(sizes) else chosen} train in a round, "
     noise = "no" if config.noise.kind == "none" else config.noise.kind
@@ -212,6 +213,11 @@ def headline(experiment: Experiment, done: list[RoundRecord]) -> list[str]:
 def alarms(record: RoundRecord) -> list[str]:
     """Lines about what went wrong in a round."""
     return [f"warning: round {record.round}: {text}" for text in record.warnings or ()]
+
+
+def _few(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"{', '.join(names[:_NAMED])}{more}"
 
 
 def closing(summary: dict[str, Any], folder: Path | None, names: Sequence[str] = (), advice: str = "") -> str:

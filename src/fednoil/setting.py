@@ -118,8 +118,10 @@ def _make_setting(config: Config, dataset: Dataset, seed: Seed, given: Given) ->
     read = noise.KIND_AXIS.find(config.noise.kind).read(config.noise, dataset)
     if read is not None:
         return Setting(dataset, *read)
-    parts = given.parts() or partition.partition(dataset.train.labels, dataset.num_classes, config.partition, seed)
+    owners = dataset.about.owners
+    parts = partition.partition(dataset.train.labels, dataset.num_classes, config.partition, seed, owners)
+    names = owners.names if owners is not None and config.partition.kind == "given" else ()
     labels, truth = noise.apply(dataset, parts, config.noise, seed)
     if given.true_labels is not None:
         truth = Truth(tuple(given.true_labels[part] for part in parts))
-    return Setting(dataset, parts, labels, truth, names=given.names)
+    return Setting(dataset, parts, labels, truth, names=names)

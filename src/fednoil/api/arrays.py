@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from fednoil.data import of_arrays
+from fednoil.data.dataset import Owners
 from fednoil.data.given import Given
 from fednoil.errors import UserError
 
@@ -62,9 +63,9 @@ def given_data(
     numbers = _numbered([*(part.labels for part in samples), *true], classes if strings else None)
     count, end = len(clients), len(samples)
     train = np.concatenate([part.images for part in clients.values()]), np.concatenate(numbers[:count])
-    dataset = of_arrays(train, (tested[0].images, numbers[count]) if tested else None, classes)
-    sizes = () if pooled else tuple(len(found) for found in numbers[:count])
-    return Given(dataset, sizes, names, np.concatenate(numbers[end:]) if true else None, strings)
+    owners = None if pooled else Owners.in_turn(tuple(len(found) for found in numbers[:count]), names)
+    dataset = of_arrays(train, (tested[0].images, numbers[count]) if tested else None, classes, owners)
+    return Given(dataset, np.concatenate(numbers[end:]) if true else None, strings)
 
 
 def pixels(images: Any, what: str) -> np.ndarray:

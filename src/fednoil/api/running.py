@@ -11,6 +11,7 @@ from fednoil.api.run import Run
 from fednoil.config.loading import Values, load_config, merge
 from fednoil.config.schema import Config
 from fednoil.config.source import origin_of, read_source, values_of
+from fednoil.data import SITES
 from fednoil.data.given import Given
 from fednoil.errors import UserError
 from fednoil.records.compare import method_name
@@ -54,10 +55,11 @@ def run(
             or dotted keys. Without one the preset `demo`, or with `resume` what the run in `out` was made from.
         seed: Same as `run.seed`: it decides the split, the noise, the initial model and every draw.
         set: Keys to change, as `{"train.rounds": 5}`.
-        data: Your own data: a list of clients, or a dict by their names, each a pair (images, labels) or a torch
-            Dataset of such samples. One pair or Dataset alone is dealt to clients as `partition` says. Images are
-            uint8, or fractions in 0..1, of shape [N, H, W], [N, H, W, C] or [N, C, H, W]; labels are class numbers from
-            0, or texts. They are used as they are: a preset's noise is left out unless `set` has some.
+        data: Your own data: a list of clients, or a dict by their names, each a pair (images, labels), a torch Dataset
+            of such samples, or the name of data on disk, as `{"nord": "folder:PATH"}`. One pair, Dataset or name alone
+            is dealt to clients as `partition` says. Images are uint8, or fractions in 0..1, of shape [N, H, W],
+            [N, H, W, C] or [N, C, H, W]; labels are class numbers from 0, or texts. They are used as they are: a
+            preset's noise is left out unless `set` has some.
         test: A pair or Dataset to measure accuracy with. Without it accuracy is None; `set={"data.validation": 0.2}`
             then keeps a share of each client's samples out of training, and `Run.history` has the agreement with their
             given labels as `val_accuracy`.
@@ -79,8 +81,12 @@ def run(
     if out is None and (resume or force):
         raise UserError(f"{'resume' if resume else 'force'}=True is about the run in a folder; give it with out=")
     folder = None if out is None else Path(out)
+    changes, own = values_of(set or {}), _named_data(data)
+    if own:
+        changes = changes | {"data": changes.get("data", {}) | own}
+        data = None
     given = _given(data, test, class_names, true_labels)
-    made = resolve(source, values_of(set or {}), given, folder if resume else None, seed, device)
+    made = resolve(source, changes, given, folder if resume else None, seed, device)
     store = Store() if folder is None else InFolder(folder, resume=resume, force=force)
     return carried_out(made, store, None if data_dir is None else Path(data_dir), progress, given)
 
@@ -105,6 +111,15 @@ def carried_out(
 def _interrupted(run: Run) -> Interrupted:
     hint = "" if run.path is None else f"; continue with fednoil.run(out='{run.path}', resume=True)"
     return Interrupted(f"stopped after round {len(run.history)} of {run.config.train.rounds}{hint}", run)
+
+
+def _named_data(data: Any) -> Values:
+    """The keys for data that are named and not handed over: `folder:PATH`, or such a name for each client."""
+    if isinstance(data, str):
+        return {"name": data}
+    if isinstance(data, Mapping) and data and all(isinstance(own, str) for own in data.values()):
+        return {"name": SITES, "sites": {str(name): own for name, own in data.items()}}
+    return {}
 
 
 def _given(data: Any, test: Any, class_names: Sequence[str] | None, true_labels: Any) -> Given | None:
@@ -166,5 +181,5 @@ def _with_given(base: Values, changes: Values, given: Given, own: bool) -> tuple
     changes = {**changes, "data": {**changes.get("data", {}), "name": given.name}}
     if given.sizes:
         base.pop("partition", None)
-        changes["partition"] = {"clients": len(given.sizes)}
+        changes["partition"] = {"kind": "given", "clients": len(given.sizes)}
     return base, changes

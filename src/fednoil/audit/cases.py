@@ -17,8 +17,8 @@ import torch
 from fednoil import evidence
 from fednoil.config.loading import load_config
 from fednoil.config.schema import Config
-from fednoil.data import SITES, Dataset
-from fednoil.data.elsewhere import are_given
+from fednoil.data import Dataset
+from fednoil.data.elsewhere import are_given, at_nodes
 from fednoil.data.folder import folder_name
 from fednoil.data.given import Given
 from fednoil.data.items import Items, read_items
@@ -183,7 +183,7 @@ def load_experiment(path: Path, data_dir: Path | None = None, select: str | None
     """A run's experiment."""
     RunFolder(path).check_is_run("; give one that `fednoil run` has written, or --data and --model")
     config = load_config(read_current(path / "config.toml"))
-    if config.data.name == SITES:
+    if at_nodes(config.data):
         raise UserError(
             f"{path} is a federation's run, and its labels stayed with the nodes; each node has its audit in its own "
             "folder, or can make one with --data and --model"

@@ -13,9 +13,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pydantic import ValidationError
 
 from fednoil import data as datasets
 from fednoil.audit.decisions import Decision
+from fednoil.config.axes import validated
 from fednoil.config.loading import read_toml
 from fednoil.data import arrays, folder, parquet, table
 from fednoil.data.dataset import Dataset
@@ -274,9 +276,12 @@ class ManifestCopy(Copy):
         if row is None:
             what = "it has no index" if decision.index is None else f"no client holds the sample {decision.index}"
             raise UserError(f"{decision.where}: {what} in manifest:{self.path}")
-        if self.clients is not None and decision.client not in ("", str(self.clients[row])):
+        owners, whose = self.dataset.about.owners, str(self.clients[row]) if self.clients is not None else ""
+        if owners is not None and owners.names and len(owners.names) == len(self.parts):
+            whose = owners.names[int(whose)]
+        if decision.client not in ("", whose):
             raise UserError(
-                f"{decision.where}: sample {decision.index} is client {self.clients[row]}'s in manifest:{self.path}, "
+                f"{decision.where}: sample {decision.index} is client {whose}'s in manifest:{self.path}, "
                 f"not client {decision.client}'s; these may be another run's decisions"
             )
         return row
@@ -319,13 +324,17 @@ def _open_manifest(path: Path, dataset: str | None, data_dir: Path | None) -> Ma
     """A run's manifest with its data: by name, or from the configuration beside it."""
     path = path / "noise.parquet" if path.is_dir() else path
     if dataset is not None:
-        name = dataset
+        data: datasets.DataConfig | str = dataset
     elif (path.parent / "config.toml").is_file():
-        recorded = read_toml(path.parent / "config.toml").get("data", {})
-        name = str(recorded.get("name", datasets.AXIS.default))
+        try:
+            data = validated("data", read_toml(path.parent / "config.toml").get("data", {}))
+        except ValidationError as error:
+            raise UserError(
+                f"{path.parent / 'config.toml'} is not a run's configuration: {error.errors()[0]['msg']}"
+            ) from None
     else:
         raise UserError(f"manifest:{path} is not in a run's folder; name its data with --dataset NAME (data.name)")
-    return ManifestCopy(path, datasets.load(name, data_dir, site=True))
+    return ManifestCopy(path, datasets.load(data, data_dir, site=True))
 
 
 def _copy_as_is(source: Path, target: Path) -> None:

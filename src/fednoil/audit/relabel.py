@@ -43,14 +43,21 @@ def relabel(
     dataset: str | None = None,
     data_dir: Path | None = None,
     model: Path | None = None,
+    site: str | None = None,
     dry_run: bool = False,
 ) -> Outcome:
     """Apply a decisions file to a copy of `data` (`folder:`, `npz:`, `parquet:` or `manifest:`) at `out`.
 
     A manifest outside a run's folder needs `dataset`, its `data.name`; data with numbered classes need the `model` that
-    they were audited with, because decisions use its class names.
+    they were audited with, because decisions use its class names. With a
+    `site`, only the decisions about that client apply.
     """
     found = read_decisions(decisions)
+    if site is not None:
+        clients = sorted({decision.client for decision in found})
+        found = [decision for decision in found if decision.client == site]
+        if not found:
+            raise UserError(f"--site {site}: {decisions} has decisions about {', '.join(clients)} alone")
     source = open_copy(data, dataset, data_dir)
     if model is not None:
         _name_classes(source, data, model)

@@ -69,6 +69,10 @@ def run(
     changes: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one key; may be repeated.")
     ] = None,
+    sites: Annotated[
+        list[str] | None,
+        typer.Option("--site", metavar="NAME=DATA", help="A client with its own data, as nord=folder:PATH; repeated."),
+    ] = None,
     data_dir: DataDir = None,
     out: Annotated[
         Path | None,
@@ -105,7 +109,7 @@ def run(
         raise UserError("--jobs: runs side by side are those of several seeds; give --seeds 0..4, for example")
     if seeds is not None and (seed is not None or as_json):
         raise UserError("--seeds goes with neither --seed nor --json")
-    made, folder = resolve(source, list(changes or []), seed, device, out, resume, seeds is not None)
+    made, folder = resolve(source, list(changes or []), seed, device, out, resume, seeds is not None, sites or ())
     if origin is not None:
         made = made._replace(origin=json.loads(origin))
     if seeds is not None:

@@ -10,7 +10,8 @@ import typer
 
 def relabel(
     data: Annotated[
-        str, typer.Option("--data", metavar="DATA", help="folder:PATH, npz:FILE, parquet:PATH or manifest:FILE.")
+        str,
+        typer.Option("--data", metavar="DATA", help="folder:PATH, csv:FILE, npz:FILE, parquet:PATH or manifest:FILE."),
     ],
     decisions: Annotated[
         Path, typer.Option("--decisions", metavar="FILE.csv", help="Decisions exported from the audit's page.")
@@ -27,6 +28,9 @@ def relabel(
         Path | None,
         typer.Option("--model", metavar="MODEL.safetensors", help="The audit's model, if DATA have no class names."),
     ] = None,
+    site: Annotated[
+        str | None, typer.Option("--site", metavar="NAME", help="Apply this client's decisions alone; DATA are its.")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and count, write nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
 ) -> None:
@@ -36,7 +40,8 @@ def relabel(
     from fednoil.audit.relabel import relabel as apply
     from fednoil.cli.tables import show
 
-    outcome = apply(data, decisions, out, dataset=dataset, data_dir=data_dir, model=model, dry_run=dry_run)
+    where = {"dataset": dataset, "data_dir": data_dir, "model": model, "site": site}
+    outcome = apply(data, decisions, out, **where, dry_run=dry_run)
     pairs: list[tuple[str, str | None, int]] = [(*pair, n) for pair, n in outcome.changed.items()]
     pairs += [(given, None, n) for given, n in outcome.dropped.items()]
     rows = [{"given": given, "new": new, "samples": n} for given, new, n in sorted(pairs, key=lambda p: -p[2])]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ def resolve(
     out: Path | None,
     resume: bool,
     seeds: bool = False,
+    sites: Sequence[str] = (),
 ) -> tuple[Resolved, Path]:
     """The run and the folder that the arguments of `run` ask for; with `seeds` the folder of several runs."""
     from fednoil.api.running import resolve as resolved
@@ -30,6 +32,8 @@ def resolve(
 
     register_study()
     changes = parse_set(assignments)
+    if sites:
+        changes["data"] = changes.get("data", {}) | {"name": "sites", "sites": _sites(sites)}
     if source is None and resume and out is not None:
         base: Any = read_current(_own_config(out, seeds))
     else:
@@ -40,6 +44,21 @@ def resolve(
         of_seed = "" if made.config.run.seed == 0 else f"-seed{made.config.run.seed}"
         out = Path("runs") / f"{name}{'-seeds' if seeds else of_seed}"
     return made, out
+
+
+def _sites(texts: Sequence[str]) -> dict[str, str]:
+    """The sites that `--site NAME=DATA` names."""
+    from fednoil.data import forms
+
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, data = (part.strip() for part in text.partition("="))
+        if not equals or not name or not data:
+            raise UserError(f"--site {text}: write NAME={' or NAME='.join(forms())}")
+        if name in found:
+            raise UserError(f"--site {text}: '{name}' has data already; each site needs its own name")
+        found[name] = data
+    return found
 
 
 def register_study() -> None:

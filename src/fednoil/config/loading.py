@@ -11,9 +11,9 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from fednoil.config.axes import AXES, named, outdated, owners, section_model
+from fednoil.config.axes import AXES, named, outdated, owners, section_model, validated
 from fednoil.config.schema import Config
-from fednoil.data import is_own
+from fednoil.data import clients_of, is_own
 from fednoil.errors import UserError, nearest
 
 Values = dict[str, Any]  # section -> key -> value
@@ -76,6 +76,8 @@ def to_toml(config: Config) -> str:
 
 
 def _toml_value(value: Any, key: str) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_toml_value(k, key)} = {_toml_value(v, key)}" for k, v in value.items()) + "}"
     text = json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # the one character TOML alone forbids
     try:
         text.encode()
@@ -101,7 +103,17 @@ def merge(base: Values, changes: Values) -> Values:
         for section in AXES.keys() & merged.keys():
             fitted = section_model(section, merged[section]).fits_data() - changes.get(section, {}).keys()
             merged[section] = {k: v for k, v in merged[section].items() if k not in fitted}
+        if "partition" not in changes and "partition" in merged and _has_clients(merged["data"]):
+            del merged["partition"]
     return merged
+
+
+def _has_clients(keys: Values) -> bool:
+    """Whether the data say whose each sample is; what is wrong with the section is found later."""
+    try:
+        return bool(clients_of(validated("data", keys)))
+    except ValidationError:
+        return False
 
 
 def load_config(values: Values) -> Config:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import Field, SerializeAsAny, ValidationInfo, field_validator, model_validator
 
 from fednoil.config.axes import AXES, validated
-from fednoil.data import DataConfig, is_own
+from fednoil.data import DataConfig, clients_of, is_own
 from fednoil.executors.optimiser import Optimiser
 from fednoil.learners.base import LearnerConfig
 from fednoil.learners.erm import ErmConfig
@@ -107,6 +107,13 @@ class Config(Section):
     @classmethod
     def _by_name(cls, value: Any, info: ValidationInfo) -> Any:
         return validated(str(info.field_name), value)
+
+    @model_validator(mode="after")
+    def _resolve_partition(self) -> Config:
+        """Where nothing else is asked for, clients have what the data say is theirs."""
+        if "partition" not in self.model_fields_set and (names := clients_of(self.data)):
+            object.__setattr__(self, "partition", validated("partition", {"kind": "given", "clients": len(names)}))
+        return self
 
     @model_validator(mode="after")
     def _resolve_noise(self) -> Config:

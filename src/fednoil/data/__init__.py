@@ -10,11 +10,21 @@ import numpy as np
 
 from fednoil.data import cache
 from fednoil.data.base import DataConfig, Normalisation, PictureSource, Source
-from fednoil.data.dataset import Dataset, Split
+from fednoil.data.dataset import About, Dataset, Owners, Split
 from fednoil.data.decoded import Decoded, assemble, check_classes
 from fednoil.data.elsewhere import ARRAYS, SITES
 from fednoil.data.images import Progress
-from fednoil.data.sources import AXIS, SOURCES, SourceStatus, as_asked, catalogue, forms, is_own, open_source
+from fednoil.data.sources import (
+    AXIS,
+    SOURCES,
+    SourceStatus,
+    as_asked,
+    catalogue,
+    clients_of,
+    forms,
+    is_own,
+    open_source,
+)
 from fednoil.errors import UserError
 
 __all__ = [
@@ -30,6 +40,7 @@ __all__ = [
     "as_asked",
     "assemble",
     "catalogue",
+    "clients_of",
     "forms",
     "is_own",
     "load",
@@ -90,11 +101,12 @@ def of_arrays(
     train: tuple[np.ndarray, np.ndarray],
     test: tuple[np.ndarray, np.ndarray] | None,
     class_names: Sequence[str] | None,
+    owners: Owners | None = None,
 ) -> Dataset:
     """A dataset of (images uint8 [N, C, H, W], labels [N]) that a program gives; without a test pair it has no test
     images."""
     empty = (train[0][:0], train[1][:0])
-    decoded = assemble("data", train, train if test is None else test, class_names)
+    decoded = assemble("data", train, train if test is None else test, class_names, About(owners=owners))
     if test is None:
         decoded = dataclasses.replace(decoded, test=Split(*empty))
     check_classes("data", decoded.train.labels, decoded.class_names)

@@ -94,6 +94,10 @@ class Source(ABC):
         rest = Raw(numbered(len(test)), test.labels, list(test.images), names) if len(test) else None
         return Listing(self.config.name, own, rest)
 
+    def clients(self) -> tuple[str, ...]:
+        """The names of the clients, where the data say whose each sample is; little is read."""
+        return ()
+
     def key(self) -> str:
         """What a decoded copy depends on besides the files: the name, and the source's own keys if it has any."""
         own = {k: v for k, v in self.config.model_dump(mode="json").items() if k not in DataConfig.model_fields}
@@ -131,10 +135,11 @@ class PathSource(Source):
         return self._found.read()
 
 
-class PictureSource(PathSource):
-    """Encoded pictures at a path, of any size: they are listed first and decoded by what the run asks for."""
+class PictureSource(Source):
+    """Encoded pictures of any size: they are listed first and decoded by what the run asks for."""
 
     Config = PictureConfig
+    cached = True
 
     @abstractmethod
     def listing(self) -> Listing:

@@ -235,7 +235,8 @@ def _skipped(parts: Sequence[Raw], lost: Sequence[dict[int, str]]) -> list[tuple
 
 def _called(part: Raw, row: int) -> str:
     picture = part.pictures[row]
-    return picture.where if isinstance(picture, Encoded) else part.items[row]
+    name = picture.where if isinstance(picture, Encoded) else part.items[row]
+    return name if part.sites is None else f"{part.sites[row]}: {name}"
 
 
 def _bad_files(wanted: Wanted, parts: Sequence[Raw], lost: Sequence[dict[int, str]]) -> UserError:

@@ -1,13 +1,14 @@
-"""Names of data that aren't on this machine or have no name: a federation's sites, and what a program gives."""
+"""Names of data that aren't on this machine or have no name: what a federation's nodes have, what a program gives."""
 
 from __future__ import annotations
 
-from typing import NoReturn
+from collections.abc import Mapping
+from typing import Any, NoReturn
 
-from fednoil.data.base import PictureConfig, Source
+from fednoil.data.base import DataConfig, Source
+from fednoil.data.sites import SITES
 from fednoil.errors import UserError
 
-SITES = "sites"
 ARRAYS = "arrays"
 """The word in the `data.name` of a run on data that a program gives; a digest of them follows it."""
 
@@ -17,16 +18,22 @@ def are_given(name: str) -> bool:
     return name.partition(":")[0] == ARRAYS
 
 
+def at_nodes(data: DataConfig | Mapping[str, Any]) -> bool:
+    """Whether a section stands for the data of a federation's nodes; the sites of a simulation are named in it."""
+    name, sites = (data.get("name"), data.get("sites")) if isinstance(data, Mapping) else (data.name, own_sites(data))
+    return name == SITES and not sites
+
+
+def own_sites(data: DataConfig) -> dict[str, str]:
+    """The sites that a section names."""
+    return getattr(data, "sites", {})
+
+
 class Elsewhere(Source):
     """Data that can't be read by their name."""
 
     def read(self) -> NoReturn:
         raise UserError(f"data.name = '{self.config.name}' means {self.elsewhere}")
-
-
-class Sites(Elsewhere):
-    Config = PictureConfig
-    elsewhere = "the data of a federation's sites: `fednoil federation run`"
 
 
 class Arrays(Elsewhere):

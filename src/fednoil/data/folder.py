@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fednoil.data.base import PictureSource
+from fednoil.data.base import PathSource, PictureSource
 from fednoil.data.decoded import Files
 from fednoil.data.decoding import Wanted, decode_listing
 from fednoil.data.images import Encoded
@@ -19,7 +19,7 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".pgm", "
 _IGNORED = ("thumbs.db", "desktop.ini")
 
 
-class Folder(PictureSource):
+class Folder(PictureSource, PathSource):
     how = "pictures in <class>/, or in train/<class>/ and test/<class>/"
     description = "your own pictures"
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fednoil.data.dataset import Dataset, Split
+from fednoil.data.dataset import About, Dataset, Owners, Split
 from fednoil.data.elsewhere import ARRAYS
 from fednoil.errors import UserError
 from fednoil.files import write_bytes
@@ -26,26 +26,30 @@ FILE = "data.npz"
 class Given:
     """All clients' samples, one client's after another's, as one dataset.
 
-    `sizes` are the clients' numbers of samples; without them `partition` deals the samples. `names` are the clients'
-    (none: they are numbered), `true_labels` int64 [N] is for metrics, and `strings` says that labels came as text.
+    `dataset.about.owners` says whose each sample is; without it `partition` deals the samples. `true_labels` int64 [N]
+    is for metrics, and `strings` says that labels came as text.
     """
 
     dataset: Dataset
-    sizes: tuple[int, ...] = ()
-    names: tuple[str, ...] = ()
     true_labels: np.ndarray | None = None
     strings: bool = False
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The clients' numbers of samples; () where there are no clients yet."""
+        owners = self.dataset.about.owners
+        return () if owners is None else owners.sizes
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        owners = self.dataset.about.owners
+        return () if owners is None else owners.names
 
     @cached_property
     def name(self) -> str:
         """The `data.name` of a run on them, which tells them from others: `arrays:` and a digest."""
         who = json.dumps([self.dataset.hash, self.sizes, self.names])
         return f"{ARRAYS}:{hashlib.sha256(who.encode()).hexdigest()[:8]}"
-
-    def parts(self) -> tuple[np.ndarray, ...]:
-        """The rows of each client."""
-        ends = np.cumsum(self.sizes)
-        return tuple(np.arange(end - size, end) for size, end in zip(self.sizes, ends, strict=True))
 
     def save(self, folder: Path) -> None:
         """Write them to a run's folder."""
@@ -74,6 +78,7 @@ class Given:
         try:
             with np.load(path, allow_pickle=False) as file:
                 found = dict(file)
+            names, sizes = tuple(map(str, found["names"])), tuple(map(int, found["sizes"]))
             dataset = Dataset(
                 ARRAYS,
                 Split(found["x_train"], found["y_train"]),
@@ -81,9 +86,9 @@ class Given:
                 tuple(map(str, found["class_names"])),
                 tuple(map(float, found["mean"])),
                 tuple(map(float, found["std"])),
+                About(owners=Owners.in_turn(sizes, names) if sizes else None),
             )
-            names, sizes = tuple(map(str, found["names"])), tuple(map(int, found["sizes"]))
-            return cls(dataset, sizes, names, found.get("true_labels"), bool(found["strings"]))
+            return cls(dataset, found.get("true_labels"), bool(found["strings"]))
         except FileNotFoundError:
             raise UserError(f"{folder} has no {FILE}, the data that its run was given") from None
         except Exception as error:  # numpy and zip readers raise many kinds

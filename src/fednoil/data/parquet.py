@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fednoil.columns import to_numbers
-from fednoil.data.base import PictureSource
+from fednoil.data.base import PathSource, PictureSource
 from fednoil.data.decoded import Decoded, Files, assemble
 from fednoil.data.images import Encoded, Shape, decode
 from fednoil.data.raw import Listing, Raw, named, numbered
@@ -41,7 +41,7 @@ class Shard:
     names: tuple[str, ...] | None = None
 
 
-class Parquet(PictureSource):
+class Parquet(PictureSource, PathSource):
     how = "train*.parquet and, if you like, test*.parquet with images and labels"
     description = "your own image shards"
 
@@ -54,6 +54,13 @@ class Parquet(PictureSource):
 
     def labelled(self) -> Raw:
         return read_labelled(self.path)
+
+    def clients(self) -> tuple[str, ...]:
+        found: dict[str, None] = {}
+        for file in training_files(self.path):
+            if SITE_COLUMN in pq.read_schema(file).names:
+                found |= dict.fromkeys(str(site) for site in pq.read_table(file, columns=[SITE_COLUMN])[0].to_pylist())
+        return tuple(found)
 
 
 def shards(folder: Path, split: str) -> tuple[Path, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -9,10 +10,11 @@ from typing import cast
 from fednoil.data.arrays import Mini, Npz
 from fednoil.data.base import DataConfig, Source
 from fednoil.data.cifar import Cifar10, Cifar100
-from fednoil.data.elsewhere import ARRAYS, SITES, Arrays, Sites
+from fednoil.data.elsewhere import ARRAYS, Arrays
 from fednoil.data.folder import Folder
 from fednoil.data.idx import FashionMnist
 from fednoil.data.parquet import Parquet
+from fednoil.data.sites import SITES, Sites
 from fednoil.data.table import Csv
 from fednoil.errors import UserError, nearest
 from fednoil.plugins import Axis
@@ -79,6 +81,13 @@ def open_source(data: DataConfig | str, data_dir: Path | None = None) -> Source:
     name = data if isinstance(data, str) else data.name
     config = AXIS.config(name)(name=name) if isinstance(data, str) else data  # pyright: ignore[reportCallIssue]
     return AXIS.find(name)(config, data_dir)
+
+
+def clients_of(data: DataConfig) -> tuple[str, ...]:
+    """The names of the clients, where the data say whose each sample is; what is wrong with the data is found later."""
+    with suppress(UserError, OSError, ValueError, RuntimeError):
+        return open_source(data).clients()
+    return ()
 
 
 def as_asked(name: str, asked: DataConfig) -> DataConfig:

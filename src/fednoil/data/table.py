@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fednoil.data.base import PictureSource
+from fednoil.data.base import PathSource, PictureSource
 from fednoil.data.decoded import Files
 from fednoil.data.folder import SUFFIXES
 from fednoil.data.images import Encoded
@@ -37,7 +37,7 @@ class Rows:
         return [line[self.place[name]].strip() for line in self.lines]
 
 
-class Csv(PictureSource):
+class Csv(PictureSource, PathSource):
     takes = "FILE"
     how = "a header and the columns path, label and, if you like, site and split (train or test)"
     description = "your own pictures, listed in a file"
@@ -49,6 +49,10 @@ class Csv(PictureSource):
 
     def listing(self) -> Listing:
         return read_listing(self.path)
+
+    def clients(self) -> tuple[str, ...]:
+        listing = self.listing()
+        return tuple(dict.fromkeys(listing.train.sites or ()))
 
 
 def read_rows(path: Path) -> Rows:

@@ -18,6 +18,7 @@ from flwr.supercore.exit import ExitCode, flwr_exit
 from fednoil import runner
 from fednoil.config import Config, load_config
 from fednoil.data import SITES
+from fednoil.data.elsewhere import own_sites
 from fednoil.errors import UserError
 from fednoil.executors.base import Executor
 from fednoil.experiment import Experiment, assemble, make_experiment
@@ -45,6 +46,8 @@ class FlowerEngine:
     def experiment(self, config: Config, out: Path | None, *, going_on: bool) -> Experiment:
         """Gather the nodes; the experiment knows what they have reported, or everything if they share a dataset."""
         check_simulated_only(config)
+        if own_sites(config.data):
+            raise UserError("data.sites names the sites of a simulation; in a federation each node has its own data")
         whole = None if config.data.name == SITES else make_experiment(config)
         partitions = None if whole is None else whole.setting.num_clients
         members = Members(Wire(self.grid, config.federation.timeout), config, partitions)

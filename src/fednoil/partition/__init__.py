@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from fednoil.data.dataset import Owners
 from fednoil.errors import UserError
 from fednoil.labels import check_labels
 from fednoil.partition.base import Partition, PartitionConfig
 from fednoil.partition.classes import Classes
 from fednoil.partition.dirichlet import Dirichlet
+from fednoil.partition.given import Given
 from fednoil.partition.iid import Iid
 from fednoil.partition.mixture import Mixture
 from fednoil.partition.quantity import Quantity
@@ -23,15 +25,26 @@ PARTITIONS: dict[str, type[Partition]] = {
     "mixture": Mixture,
     "classes": Classes,
     "shards": Shards,
+    "given": Given,
 }
 
 AXIS = Axis("partition", Partition, PARTITIONS, default="iid", key="kind")
 
 
-def partition(labels: np.ndarray, num_classes: int, config: PartitionConfig, seed: Seed) -> tuple[np.ndarray, ...]:
+def partition(
+    labels: np.ndarray, num_classes: int, config: PartitionConfig, seed: Seed, owners: Owners | None = None
+) -> tuple[np.ndarray, ...]:
     """One sorted int64 array of indices into `labels` [N] per client; no index is dealt twice."""
     check_labels(labels, num_classes)
-    dealt = AXIS.find(config.kind)(config).deal(labels, num_classes, seed.child("partition"))
+    way = AXIS.find(config.kind)(config)
+    if way.by_owner and owners is not None:
+        if config.samples_per_client is not None:
+            raise UserError(
+                f"partition.samples_per_client: with kind = '{config.kind}' clients have all that is theirs"
+            )
+        dealt = owners.parts()
+    else:
+        dealt = way.deal(labels, num_classes, seed.child("partition"))
     parts = tuple(np.sort(np.asarray(part)) for part in dealt)
     _check(parts, len(labels), config)
     return tuple(part.astype(np.int64) for part in parts)

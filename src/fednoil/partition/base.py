@@ -47,6 +47,7 @@ class Partition(ABC):
     """Which samples each client holds."""
 
     Config: ClassVar[type[PartitionConfig]] = PartitionConfig
+    by_owner: ClassVar[bool] = False  # the samples are those that the data say are a client's, where they do
 
     def __init__(self, config: Any) -> None:
         self.config = config

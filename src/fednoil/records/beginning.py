@@ -108,6 +108,7 @@ def begin(
     folder.write_skipped(experiment.setting.dataset.about.skipped)
     if has_manifest(experiment.setting):
         _write_noise(folder, experiment.setting)
+        folder.write_roster(experiment.setting.names, [len(part) for part in experiment.setting.parts])
     return rounds.start(experiment), []
 
 

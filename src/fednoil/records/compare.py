@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fednoil.data import SITES
-from fednoil.data.elsewhere import are_given
+from fednoil.data.elsewhere import are_given, at_nodes
 from fednoil.records.folder import Roster
 
 
@@ -35,11 +35,17 @@ def method_name(values: dict[str, Any]) -> str:
 
 def setting_name(values: dict[str, Any], roster: Roster | None = None) -> str:
     """Data, partition and noise in a few words; of a federation's sites, which share none of these, how many."""
-    if values.get("data", {}).get("name") == SITES:
+    if of_sites(values):
         return "own data of " + (f"{len(roster.founders)} sites" if roster else "sites")
     if are_given(str(name := values.get("data", {}).get("name"))):
         return f"{name}, {values.get('partition', {}).get('clients', '?')} clients"
     return " ".join(filter(None, setting_words(values)))
+
+
+def of_sites(values: dict[str, Any]) -> bool:
+    """Whether each client is a site with its own data, in a federation or in a simulation of one."""
+    data = values.get("data", {})
+    return at_nodes(data) or (data.get("name") == SITES and values.get("partition", {}).get("kind") == "given")
 
 
 def setting_words(values: dict[str, Any]) -> tuple[str, str, str]:
@@ -57,7 +63,8 @@ def setting_words(values: dict[str, Any]) -> tuple[str, str, str]:
         kind += f"-{min(ratios):g}" + (f"..{max(ratios):g}" if min(ratios) < max(ratios) else "")
     shared = noise.get("map", "per_client")
     kind += f"-{shared}" if shared != "per_client" else ""
-    return name, str(values.get("partition", {}).get("kind", "iid")), kind
+    split = str(values.get("partition", {}).get("kind", "iid"))
+    return name, "by site" if split == "given" else split, kind
 
 
 def short_names(paths: list[Path]) -> list[str]:

@@ -31,7 +31,7 @@ FILES = (
 CONFUSION = "confusion.json"  # given × predicted labels; runs made by earlier versions have none
 TENSORBOARD = "tensorboard"  # event files, on request
 SKIPPED = "skipped.csv"  # files of the data that were left out, and why
-ROSTER = "roster.json"  # a federation's alone
+ROSTER = "roster.json"  # of clients with names
 CHECKPOINT = "checkpoint"
 INDEX = "checkpoint.json"
 _LOCK = ".lock"
@@ -207,7 +207,7 @@ class RunFolder:
         return records
 
     def roster(self) -> Roster | None:
-        """Who took part; None: a simulation."""
+        """Who took part; None: clients are numbered."""
         path = self.path / ROSTER
         if not path.is_file():
             return None
@@ -240,6 +240,13 @@ class RunFolder:
             buffer = io.StringIO()
             csv.writer(buffer).writerows([("file", "reason"), *skipped])
             write_text(self.path / SKIPPED, buffer.getvalue())
+
+    def write_roster(self, names: Sequence[str], sizes: Sequence[int]) -> None:
+        """Record who the clients are, where they have names."""
+        if names:
+            clients = {name: number for number, name in enumerate(names)}
+            found = {"clients": clients, "sizes": dict(zip(names, sizes, strict=True)), "founders": list(names)}
+            write_text(self.path / ROSTER, json.dumps(found, indent=2, ensure_ascii=False) + "\n")
 
     def write_config(self, text: str) -> None:
         write_text(self.path / "config.toml", text)

@@ -11,7 +11,8 @@ from typing import Any
 
 from fednoil.config import load_config
 from fednoil.data import SITES
-from fednoil.records.compare import method_name, setting_words
+from fednoil.data.elsewhere import at_nodes
+from fednoil.records.compare import method_name, of_sites, setting_words
 from fednoil.records.folder import Roster
 
 Values = dict[str, Any]
@@ -55,7 +56,7 @@ def own_place(full: Values, roster: Roster | None = None, clients: int | None = 
 
     A short hash distinguishes settings with the same words.
     """
-    if full["data"]["name"] == SITES:
+    if of_sites(full):
         return _of_sites(full, roster)
     digest = _digest([full[s] for s in SETTING_SECTIONS])
     data, split, noise = setting_words(full)
@@ -67,11 +68,12 @@ def own_place(full: Values, roster: Roster | None = None, clients: int | None = 
 def _of_sites(full: Values, roster: Roster | None) -> Place:
     """Sites with their own data: the configuration's partition and noise don't apply to them."""
     founders = roster.founders if roster else {}
-    digest = _digest([*(full[s] for s in ("data", "model", "train")), founders])
+    there = at_nodes(full["data"])
+    digest = _digest([*(full[s] for s in (("data", "model", "train") if there else SETTING_SECTIONS)), founders])
     samples = [f"{sum(founders.values()):,} samples"] if founders else []
     words = ", ".join([*samples, f"{full['train']['rounds']} rounds", f"#{digest[:4]}"])
     where = f"{len(founders)} sites" if founders else SITES
-    return Place("", "federation", where, f"({words})", method_name(full))
+    return Place("", "federation" if there else "own data", where, f"({words})", method_name(full))
 
 
 def _digest(value: Any) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -187,6 +187,8 @@ def load_run(path: Path, study: Study | None = None) -> Run:
             clients = _site_clients(values, records, roster)
         else:
             clients = _clients(path, values, records, summary, confusion)
+            if roster is not None and len(roster.names) == len(clients.selected):
+                clients = replace(clients, names=[roster.names[k] for k in range(len(roster.names))])
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise UserError(f"{path} is damaged: {error!r}") from None
     environment = _read(path / "environment.json", Environment)

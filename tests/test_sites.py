@@ -1,0 +1,244 @@
+"""Sites in a simulation: each is a client with its own name and data, and nothing is dealt or spoilt unasked."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from conftest import fednoil, refused
+from PIL import Image
+from test_data_pictures import encoded, listed, picture
+
+import fednoil as package
+from fednoil.audit import cases
+from fednoil.config import load_config
+from fednoil.config.loading import merge, to_toml
+from fednoil.config.presets import preset
+from fednoil.data import clients_of, load
+from fednoil.errors import UserError
+from fednoil.report.runs import load_run
+from fednoil.seeds import Seed
+from fednoil.setting import make_setting
+
+SMALL = {"train.rounds": 2, "model.width": 2, "schedule.name": "constant", "schedule.epochs": 1}
+
+
+@pytest.fixture(autouse=True)
+def _own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDNOIL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+
+
+def folder(root: Path, classes: dict[str, int], each: int = 10, size: tuple[int, int] = (8, 8)) -> str:
+    """Pictures whose values start at the class's own."""
+    for name, first in classes.items():
+        for number in range(each):
+            picture(root / name / f"{number}.png", first + number, size=size)
+    return f"folder:{root}"
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> dict[str, str]:
+    """A site with cats and dogs, and one with dogs and owls, of another size and kind of file."""
+    north = folder(tmp_path / "a", {"cat": 0, "dog": 50})
+    shard = tmp_path / "b" / "own.parquet"
+    shard.parent.mkdir()
+    labels = ["owl"] * 10 + ["dog"] * 10
+    pq.write_table(pa.table({"image": [{"bytes": encoded(200 + n)} for n in range(20)], "label": labels}), shard)
+    return {"nord": north, "süd 猫": f"parquet:{shard}"}
+
+
+def config(sites: dict[str, str], **keys: Any) -> Any:
+    return load_config({"data": {"name": "sites", "sites": sites, "size": 8, **keys}})
+
+
+def test_each_site_is_a_client(two: dict[str, str]) -> None:
+    made = config(two)
+    assert (made.partition.kind, made.partition.clients, made.noise.kind) == ("given", 2, "unknown")
+    setting = make_setting(made, None, Seed(0))
+    assert setting.names == ("nord", "süd 猫")
+    assert setting.dataset.class_names == ("cat", "dog", "owl")
+    assert [sorted(set(given.tolist())) for given in setting.labels.given] == [[0, 1], [1, 2]]
+    assert [len(part) for part in setting.parts] == [16, 16]  # a fifth of each class of each site is held out
+    assert len(setting.dataset.test) == 8
+    for part, low, high in zip(setting.parts, (0, 200), (60, 220), strict=True):
+        values = setting.dataset.train.images[part][:, 0, 0, 0]
+        assert ((values >= low) & (values < high)).all()
+
+
+def test_from_the_command_line_to_audit_and_report(two: dict[str, str], tmp_path: Path) -> None:
+    sets = [word for key, value in {**SMALL, "data.size": 8}.items() for word in ("--set", f"{key}={value}")]
+    sites = [word for name, data in two.items() for word in ("--site", f"{name}={data}")]
+    status, out, err = fednoil("run", "demo", *sites, *sets, "--out", tmp_path / "run")
+    assert status == 0, err
+    assert "2 clients (nord, süd 猫), 16 samples each" in out
+    recorded = tomllib.loads((tmp_path / "run/config.toml").read_text(encoding="utf-8"))
+    assert recorded["data"]["sites"] == two
+    assert recorded["partition"]["kind"] == "given"
+    assert json.loads((tmp_path / "run/roster.json").read_text())["clients"] == {"nord": 0, "süd 猫": 1}
+    status, out, err = fednoil("audit", tmp_path / "run", "--json")
+    assert status == 0, err
+    assert [client["client"] for client in json.loads(out)["clients"]] == ["nord", "süd 猫"]
+    rows = pq.read_table(tmp_path / "run/audit/labels.parquet").to_pylist()
+    assert {row["item"] for row in rows if row["client"] == "nord"} <= {
+        f"{c}/{n}.png" for c in ("cat", "dog") for n in range(10)
+    }
+    run = load_run(tmp_path / "run")
+    assert run.clients.names == ["nord", "süd 猫"]
+    assert run.place.title.startswith("own data 2 sites")
+    status, _, err = fednoil("run", "--resume", "--out", tmp_path / "run", "--quiet")
+    assert status == 0, err
+
+
+def test_decisions_about_one_site_go_to_its_data(two: dict[str, str], tmp_path: Path) -> None:
+    lines = ["client,item,index,given,decision,label", "nord,cat/3.png,3,cat,change,dog", "süd 猫,4,20,owl,change,dog"]
+    (tmp_path / "d.csv").write_text("\n".join(lines), encoding="utf-8")
+    for site, data in two.items():
+        out = tmp_path / f"new-{site}"
+        arguments = ("--data", data, "--decisions", tmp_path / "d.csv", "--site", site, "--out", out)
+        status, told, err = fednoil("relabel", *arguments)
+        assert status == 0, err
+        assert "1 changed" in told
+    assert (tmp_path / "new-nord/dog/3-2.png").is_file()
+    assert pq.read_table(tmp_path / "new-süd 猫").column("label").to_pylist()[4] == "dog"
+    arguments = ("--data", two["nord"], "--decisions", "d.csv", "--site", "west", "--out", "x")
+    assert "--site west: d.csv has decisions about nord, süd 猫 alone" in refused("relabel", *arguments)
+
+
+def test_a_run_s_manifest_is_relabelled(two: dict[str, str], tmp_path: Path) -> None:
+    package.run("demo", data=two, set=SMALL | {"data.size": 8}, out=tmp_path / "run", progress=False)
+    found = cases.of_run(tmp_path / "run", None, None, package.experiment.pick_device("cpu"))
+    second = found.clients[1]
+    given = found.class_names[int(second.given[0])]
+    line = f"{second.client},{second.items[0]},{second.index[0]},{given},change,cat"
+    (tmp_path / "d.csv").write_text(f"client,item,index,given,decision,label\n{line}\n", encoding="utf-8")
+    arguments = ("--data", f"manifest:{tmp_path / 'run'}", "--decisions", "d.csv", "--out", "new.parquet")
+    status, told, err = fednoil("relabel", *arguments)
+    assert status == 0, err
+    assert "1 changed" in told
+    again = {"data.size": 8, "noise.kind": "manifest", "noise.manifest": "new.parquet"}
+    run = package.run("demo", data=two, set=SMALL | again, progress=False)
+    assert run.finished
+
+
+def test_from_python_the_names_of_data_are_as_good_as_arrays(two: dict[str, str]) -> None:
+    run = package.run("demo", data=two, set=SMALL | {"data.size": 8}, progress=False)
+    assert run.config.data.name == "sites"
+    assert [client["client"] for client in run.audit().summary["clients"]] == ["nord", "süd 猫"]
+    one = package.run("demo", data=two["nord"], set=SMALL | {"partition.clients": 2}, progress=False)
+    assert one.config.data.name == two["nord"]
+    with pytest.raises(UserError, match="test= belongs to data="):
+        package.run("demo", data=two, test=(np.zeros((2, 8, 8)), [0, 1]))
+
+
+def test_what_is_asked_for_is_done(two: dict[str, str]) -> None:
+    """Clients of another number, or noise, on the data of all sites."""
+    base, changes = preset("demo"), {"data": {"name": "sites", "sites": two, "size": 8}}
+    assert "partition" not in merge(base, changes)
+    dealt = load_config(merge(base, changes | {"partition": {"clients": 4}}))
+    setting = make_setting(dealt, None, Seed(0))
+    assert (setting.num_clients, setting.names) == (4, ())
+    noisy = load_config(merge(base, changes | {"noise": {"kind": "symmetric", "ratios": [0.5]}}))
+    setting = make_setting(noisy, None, Seed(0))
+    assert setting.names == ("nord", "süd 猫")
+    assert setting.truth.known
+
+
+def test_a_configuration_is_written_and_read(two: dict[str, str]) -> None:
+    made = config({**two, 'a "b" = c': "folder:x"})
+    assert load_config(tomllib.loads(to_toml(made))) == made
+
+
+def test_a_column_says_whose_each_image_is(tmp_path: Path) -> None:
+    rows = [("path", "label", "site")]
+    rows += [(f"{n}.png", "ab"[n % 2], "west" if n % 3 else "öst") for n in range(60)]
+    made = load_config({"data": {"name": listed(tmp_path, rows)}})
+    assert (made.partition.kind, made.partition.clients) == ("given", 2)
+    setting = make_setting(made, None, Seed(0))
+    assert setting.names == ("öst", "west")
+    rest = setting.dataset.train.images[setting.parts[0]][:, 0, 0, 0] % 3
+    assert set(rest.tolist()) == {0}
+    assert setting.dataset.train.images[setting.parts[1]][:, 0, 0, 0].all()
+    table = {"image": [{"bytes": encoded(n)} for n in range(40)], "label": [0, 1] * 20, "site": [7, 7, 8, 8] * 10}
+    pq.write_table(pa.table(table), tmp_path / "own.parquet")
+    made = load_config({"data": {"name": f"parquet:{tmp_path / 'own.parquet'}"}})
+    assert clients_of(made.data) == ("7", "8")
+    owners = load(made.data).about.owners
+    assert owners is not None
+    assert owners.sizes == (16, 16)
+    assert load(made.data).about.owners.names == ("7", "8")  # type: ignore[union-attr]
+
+
+def test_test_images_of_one_site_are_used_and_the_other_s_held_out(tmp_path: Path) -> None:
+    first = folder(tmp_path / "a/train", {"x": 0, "y": 50})
+    folder(tmp_path / "a/test", {"x": 100, "y": 150}, 3)
+    second = folder(tmp_path / "b", {"x": 200, "y": 230})
+    data = load(config({"a": first.removesuffix("/train"), "b": second}).data)
+    assert len(data.test) == 6 + 4
+    assert data.about.owners is not None
+    assert data.about.owners.sizes == (20, 16)
+    assert data.about.notices[-1].startswith("no test images at 1 of 2 sites: 4 images")
+
+
+@pytest.mark.parametrize(
+    ("sites", "message"),
+    [
+        ({"a": "folder:none"}, r"site 'a': folder:none is not a folder"),
+        ({"a": "photos"}, r"site 'a': --data 'photos' must be folder:PATH"),
+        ({"a": "cifar10"}, r"site 'a': --data 'cifar10' must be"),
+        ({"a": "folder:one", "b": "folder:Case"}, r"site 'b' has a class 'Cat' and site 'a' 'cat'; if they are one"),
+        (
+            {"a": "folder:one", "b": "npz:zero.npz"},
+            r"site 'b' numbers its classes and site 'a' names them \(cat, dog\)",
+        ),
+        ({"a": "npz:zero.npz", "b": "npz:from1.npz"}, r"site 'b' numbers its classes 1 to 2, and site 'a' from 0"),
+        (
+            {"a": "folder:one", "b": "folder:bad"},
+            r"2 pictures can't be used: b: cat/x.txt is not .*, b: cat/0.png can't",
+        ),
+        ({"a": "folder:one", "b": "csv:list.csv"}, r"site 'b': csv:list.csv has sites of its own"),
+    ],
+)
+def test_sites_that_do_not_fit(tmp_path: Path, sites: dict[str, str], message: str) -> None:
+    folder(tmp_path / "one", {"cat": 0, "dog": 50})
+    folder(tmp_path / "Case", {"Cat": 0, "dog": 50})
+    folder(tmp_path / "bad", {"cat": 0})
+    (tmp_path / "bad/cat/0.png").write_bytes(b"x")
+    (tmp_path / "bad/cat/x.txt").write_bytes(b"x")
+    images = np.zeros((10, 8, 8), np.uint8)
+    np.savez(tmp_path / "zero.npz", x_train=images, y_train=np.arange(10) % 2)
+    np.savez(tmp_path / "from1.npz", x_train=images, y_train=np.arange(10) % 2 + 1)
+    listed(tmp_path, [("path", "label", "site"), ("1.png", "cat", "x"), ("2.png", "dog", "y")])
+    with pytest.raises(UserError, match=message):
+        load(config(sites, size=None).data)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--site", "nord"], "--site nord: write NAME=folder:PATH or NAME=csv:FILE"),
+        (["--site", "=folder:x"], "--site =folder:x: write NAME="),
+        (["--site", "a=folder:x", "--site", "a=folder:y"], "'a' has data already; each site needs its own name"),
+        (["--site", "a=folder:none"], "site 'a': folder:none is not a folder"),
+        (["--set", "data.name=sites"], "or --site NAME=DATA to simulate them"),
+        (["--set", "partition.kind=given"], "partition.kind = 'given' needs data that say whose each sample is"),
+        (["--set", "data.name=sites", "--set", 'data.sites={"\\n"="folder:x"}'], "is not a name for a site"),
+    ],
+)
+def test_bad_input_is_one_line(arguments: list[str], said: str) -> None:
+    assert said in refused("run", "demo", *arguments)
+    assert not Path("runs").exists()
+
+
+def test_sites_of_different_sizes_get_one(tmp_path: Path) -> None:
+    first = folder(tmp_path / "a", {"x": 0, "y": 50}, size=(40, 40))
+    Image.new("RGB", (90, 60), "red").save(tmp_path / "a/x/colour.png")
+    second = folder(tmp_path / "b", {"x": 0, "y": 50}, size=(30, 20))
+    data = load(config({"a": first, "b": second}, size=None).data)
+    assert data.image_shape == (3, 40, 40)
