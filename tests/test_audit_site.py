@@ -104,7 +104,7 @@ def test_duplicates_are_told_and_kept(trained: Path, site: Path, tmp_path: Path)
     summary, told = at_site(trained, site, tmp_path)
     assert summary["clients"][0]["duplicates"] == [[f"train/bone/{first.name}", "train/skin/again.png"]]
     assert summary["overall"]["samples"] == 81
-    assert "1 image is there more than once" in told
+    assert "1 image occurs more than once" in told
 
 
 def test_empty_class_folders_are_told(trained: Path, site: Path, tmp_path: Path) -> None:

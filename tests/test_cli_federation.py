@@ -131,7 +131,7 @@ def test_a_site_is_there_once_and_its_data_are_there(tmp_path: Path, monkeypatch
 @pytest.mark.parametrize("host", ["", " ", "a b", "https://fl.example.org", "fl.example.org:8000", "10.0.0", "münchen"])
 def test_a_host_is_a_name_or_an_address(host: str, tmp_path: Path) -> None:
     said = refused("federation", "certs", tmp_path / "fl", "--host", host)
-    assert f"--host '{host}' is neither an address nor a host's name" in said
+    assert f"--host '{host}' is neither an address nor an ASCII host name" in said
     assert not (tmp_path / "fl").exists()
 
 
@@ -147,8 +147,8 @@ def test_a_host_is_a_name_or_an_address(host: str, tmp_path: Path) -> None:
         (["up", "--site", "a=folder:x"], "--site a=folder:x: "),
         (["up", "--site", "a=parquet:x"], "x is neither a file nor a folder with train*.parquet"),
         (["up", "--site", "superlink=npz:x"], "'superlink' is the server's own name"),
-        (["up", "--site", 'a=npz:"x'], "can't take a path with a quotation mark"),
-        (["status"], "holds no federation"),
+        (["up", "--site", 'a=npz:"x'], "doesn't accept a path with a quotation mark"),
+        (["status"], "has no federation"),
         (["run"], "federation is not up"),
         (["run", "--resume", "--force"], "exclude each other"),
         (["run", "no-such"], "preset 'no-such'"),
@@ -221,14 +221,14 @@ def test_up_says_when_certificates_are_no_good(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(UserError, match=rf"server.pem expired on .*: fednoil federation certs {tmp_path} --force"):
         Recorded(tmp_path, set()).up({})
     (tmp_path / "server.key").unlink()
-    with pytest.raises(UserError, match=r"server.key is missing; make others"):
+    with pytest.raises(UserError, match=r"server.key is missing; make new ones"):
         Recorded(tmp_path, set()).up({})
 
 
 def test_a_node_that_has_ended_is_told_at_once(tmp_path: Path) -> None:
     loopback = Loopback(tmp_path)
     loopback._write([Process("a", 2**30, 1)])
-    with pytest.raises(UserError, match=r"a has ended; .*log/a\.log says why"):
+    with pytest.raises(UserError, match=r"a has ended; see .*log/a\.log"):
         loopback.await_nodes(1)
 
 

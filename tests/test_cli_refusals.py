@@ -322,7 +322,7 @@ def test_divergence_is_told_and_what_was_recorded_stays(tiny_npz: Path) -> None:
     status, out, err = fednoil("run", *args, "--quiet", "--out", "r")
     assert (status, out) == (2, "")
     assert err.startswith("fednoil: training diverged")
-    assert err.endswith("; lower train.lr (now 1e+30) in a run of its own: another --out, or --force\n")
+    assert err.endswith("; lower train.lr (now 1e+30) and start a new run: another --out, or --force\n")
     assert err.count("\n") == 1
     assert set(tree(Path("r"))) >= {"config.toml", "environment.json", "noise.parquet"}
     assert not Path("r/.lock").exists()
@@ -343,5 +343,5 @@ def test_divergence_after_a_round_says_that_its_checkpoint_is_kept(
     monkeypatch.setattr(rounds, "play", played)
     status, _, err = fednoil("run", *sets(data__name=f"npz:{tiny_npz}"), "--quiet", "--out", "r")
     assert status == 2
-    assert err.endswith("in a run of its own: another --out, or --force; the last checkpoint is kept\n")
+    assert err.endswith("and start a new run: another --out, or --force; the last checkpoint is kept\n")
     assert Path("r/checkpoint/checkpoint.json").is_file()

@@ -104,7 +104,7 @@ def test_how_to_go_on_is_told_only_where_that_works(
     assert told == (130, "", f"fednoil: interrupted{hint}\n")
     monkeypatch.setattr(store, "begin", begin)
     status, _, err = fednoil("run", "--resume", *seeds, *jobs, "--out", "all", "-q")
-    assert (status, "holds no run" in err) == ((0, False) if at else (2, True))
+    assert (status, "has no run" in err) == ((0, False) if at else (2, True))
 
 
 @pytest.mark.parametrize("quiet", [False, True])
@@ -125,7 +125,7 @@ def test_what_all_seeds_would_fail_by_is_told_once_and_leaves_nothing(tiny_npz: 
     for extra, words in (
         (("--out", "new", "--set", "data.name=npz:none.npz"), "npz:none.npz is not a file"),
         (("--out", "new", "--set", "partition.clients=1000"), "partition.clients = 1000"),
-        (("--out", "alone"), "alone is a run itself"),
+        (("--out", "alone"), "alone is itself a run"),
         (("--out", "alone/config.toml"), "alone/config.toml is a file"),
         (("--out", "all", "--resume", "--set", "train.lr=0.2"), "there and 0.2 now"),
         (("--out", "all", "--force", "--set", "data.name=npz:none.npz"), "npz:none.npz is not a file"),
@@ -134,7 +134,7 @@ def test_what_all_seeds_would_fail_by_is_told_once_and_leaves_nothing(tiny_npz: 
         assert (status, out, len(err.splitlines())) == (2, "", 1), err
         assert words in err
     status, _, err = fednoil("run", "--resume", "--seeds", "0,1", "--out", "nowhere")
-    assert (status, "nowhere holds no run" in err) == (2, True)
+    assert (status, "nowhere has no run" in err) == (2, True)
     assert sorted(str(path) for path in Path().rglob("*")) == before
 
 

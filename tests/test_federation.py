@@ -178,7 +178,7 @@ def test_a_run_outlives_its_nodes_and_its_server(federation: Loopback, tmp_path:
     assert two["failed"]["a"].startswith("train: ")
     assert two["trained"] == ["b"]
     assert "b" in three["scores"]
-    assert three["failed"]["b"] == "train: failed at the node with RuntimeError; its own log says why"
+    assert three["failed"]["b"] == "train: failed at the node with RuntimeError; see its own log"
     assert "b" not in three["trained"]
     if {"b", "d"} <= set(four["trained"]):
         assert four["test_accuracy"] is not None

@@ -215,7 +215,7 @@ BAD: list[tuple[str, str, Callable[[Message], Message | None], str]] = [
     ("train", "dtype", _arrays(lambda a: a.update({n: v.astype(np.float64) for n, v in a.items()})), "is float64"),
     ("train", "missing array", _arrays(lambda a: a.pop(next(iter(a)))), "arrays: lacks model/"),
     ("train", "another model", _arrays(lambda a: a.update({"model/more": np.ones(3, np.float32)})), "not asked for"),
-    ("train", "samples", _numbers(samples=1e12), "it reported 20 samples and trained on 1e+12"),
+    ("train", "samples", _numbers(samples=1e12), "it reported 20 samples but trained on 1e+12"),
     ("train", "steps", _numbers(steps=-5.0), "it reported 20 samples"),
     ("train", "error", _error, "out of memory"),
     ("train", "silent", _nothing, "no reply within 0.3 s"),

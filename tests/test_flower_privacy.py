@@ -71,17 +71,17 @@ def test_a_node_tells_one_noisy_score_a_round(federated: Values, tmp_path: Path)
 def test_a_server_that_changes_its_terms_gets_no_score(tmp_path: Path) -> None:
     """R = 4 and ε = 2: a score costs ½. Asked with fewer rounds, more ε or no noise at all, a node says nothing."""
     ledger, terms = ScoreLedger(tmp_path / "site"), Terms(rounds=4, epsilon=2.0)
-    assert ledger.told("run", 1, terms) is None
-    assert ledger.tell("run", 1, terms, 7.5) == 7.5
-    assert ledger.tell("run", 1, terms, 9.0) == ledger.told("run", 1, terms) == 7.5
+    assert ledger.reported("run", 1, terms) is None
+    assert ledger.record("run", 1, terms, 7.5) == 7.5
+    assert ledger.record("run", 1, terms, 9.0) == ledger.reported("run", 1, terms) == 7.5
     assert json.loads((tmp_path / "site" / "scores.json").read_text())["spent"] == 0.5
     for other in (Terms(rounds=1, epsilon=2.0), Terms(rounds=4, epsilon=8.0)):
         for round_idx in (1, 2):
-            with pytest.raises(Refusal, match=r"share ε = 2 over 4 rounds, and it is asked with ε = \d over \d"):
-                ledger.tell("run", round_idx, other, 1.0)
+            with pytest.raises(Refusal, match=r"share ε = 2 over 4 rounds, but the request has ε = \d over \d"):
+                ledger.record("run", round_idx, other, 1.0)
     for round_idx in (0, 5):
         with pytest.raises(Refusal, match="is not one of 4"):
-            ledger.told("run", round_idx, terms)
+            ledger.reported("run", round_idx, terms)
     with pytest.raises(Refusal, match="one without would cost privacy"):
         ledger.check_plain("run")
     ledger.check_plain("another")
@@ -91,13 +91,13 @@ def test_the_budget_is_for_all_runs_together(tmp_path: Path) -> None:
     """Two runs of R = 2 and ε = 1 cost 2; with a budget of 1.5 the second one's last score is not told."""
     ledger, terms = ScoreLedger(tmp_path / "site"), Terms(rounds=2, epsilon=1.0, budget=1.5)
     for run, round_idx in (("a", 1), ("a", 2), ("b", 1)):
-        ledger.tell(run, round_idx, terms, 3.0)
-    with pytest.raises(Refusal, match=r"cost more than its budget of ε = 1.5 for all runs leaves"):
-        ledger.tell("b", 2, terms, 3.0)
-    assert ledger.told("a", 2, terms) == 3.0  # what was told may be told again
+        ledger.record(run, round_idx, terms, 3.0)
+    with pytest.raises(Refusal, match=r"exceed its budget of ε = 1.5 for all runs"):
+        ledger.record("b", 2, terms, 3.0)
+    assert ledger.reported("a", 2, terms) == 3.0  # what was told may be told again
     (tmp_path / "site" / "scores.json").write_text('{"runs": {"a": {"told": 3}}}')
     with pytest.raises(UserError, match=r"scores\.json is damaged"):
-        ledger.told("b", 1, terms)
+        ledger.reported("b", 1, terms)
 
 
 def test_runs_that_ask_at_once_share_the_budget(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_runs_that_ask_at_once_share_the_budget(tmp_path: Path) -> None:
     def ask(run: int) -> bool:
         together.wait()
         try:
-            ScoreLedger(tmp_path / "site").tell(str(run), 1, terms, float(run))
+            ScoreLedger(tmp_path / "site").record(str(run), 1, terms, float(run))
         except Refusal:
             return False
         return True
@@ -130,7 +130,7 @@ def test_a_site_that_has_spent_its_budget_is_left_out(federated: Values, tmp_pat
     second = federate(load_config(federated), tmp_path / "second", LoopGrid(nodes))
     for record in second:
         assert "client-0" not in record["scores"]
-        assert "cost more than its budget of ε = 3 for all runs leaves" in record["failed"]["client-0"]
+        assert "exceed its budget of ε = 3 for all runs" in record["failed"]["client-0"]
     nodes[900]["score-budget"] = 6
     third = federate(load_config(federated), tmp_path / "third", LoopGrid(nodes))
     assert all("client-0" in record["scores"] for record in third)
@@ -208,7 +208,7 @@ def test_what_a_node_keeps_is_its_owners_alone(federated: Values, tmp_path: Path
     ("settings", "said"),
     [
         ({"score-epsilon": 0}, "score-epsilon = 0 must be a number above 0"),
-        ({"partition-id": "x"}, "partition-id = 'x' must be a whole number from 0 on"),
+        ({"partition-id": "x"}, "partition-id = 'x' must be a whole number of at least 0"),
         ({"partition-id": -1}, "partition-id = -1 must be a whole number"),
         ({"score-epsilon": True}, "score-epsilon = True must be"),
         ({"score-epsilon": 1, "score-budget": "much"}, "score-budget = 'much' must be"),
@@ -285,5 +285,5 @@ def test_noise_on_batch_norm_is_refused(federated: Values, tmp_path: Path) -> No
 def test_protocols_must_agree(federated: Values, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fednoil.flower.members.PROTOCOL", messages.PROTOCOL + 1)
     federated["federation"]["wait"] = 3  # a refusal takes three tries
-    with pytest.raises(UserError, match=r"0 of 4 nodes .*; node 897 is refused: it speaks protocol 3"):
+    with pytest.raises(UserError, match=r"0 of 4 nodes .*; node 897 is refused: it uses protocol 3"):
         federate(load_config(federated), tmp_path / "run", LoopGrid(partitions(tmp_path / "state")))

@@ -191,11 +191,11 @@ def test_a_site_that_does_not_fit_is_refused_with_the_reason(
     said = {r.getMessage() for r in caplog.records}
     reason = "its images are 16×16 pixels with 1 channel, the federation's 8×8 pixels with 1 channel; data.size brings "
     reason += "the pictures of all sites to one size"
-    assert {f"large is refused: {reason}", f"this node takes no part: {reason}"} <= said
+    assert {f"large is refused: {reason}", f"this node does not take part: {reason}"} <= said
     assert "a waits: another node already has this name; each needs its own client-id" in said
     assert "node 34 is refused: it has no data of its own: --node-config has no data=" in said
     # What might name files stays in the node's own log.
-    assert {f"node {n} is refused: failed at the node; its own log says why" for n in (32, 33)} <= said
+    assert {f"node {n} is refused: failed at the node; see its own log" for n in (32, 33)} <= said
     assert any("secret-name.npz is not a file" in text for text in said if text.startswith("query.hello"))
     assert any("unknown key 'client'" in text for text in said)
 
@@ -217,14 +217,14 @@ def test_a_late_site_with_a_new_class_is_refused(own: Values, tmp_path: Path, ca
     records = federate(load_config(own), tmp_path / "run", grid)
     assert [r["nodes"] for r in records] == [["a", "b"], ["a", "b", "late"], ["a", "b", "late"], ["a", "b", "late"]]
     assert records[-1]["clusters"] == [[0, 1, 2]]
-    assert any("other is refused: its class 'red' is none" in r.getMessage() for r in caplog.records)
+    assert any("other is refused: its class 'red' is not one" in r.getMessage() for r in caplog.records)
     later = load_config({**own, "train": {**own["train"], "rounds": 4}})
     (tmp_path / "run" / "summary.json").unlink()
     assert federate(later, tmp_path / "run", LoopGrid(grid.nodes), resume=True) == records
 
 
 def test_too_few_nodes_is_one_line(own: Values, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"0 of 2 nodes have come within 0\.5 s \(federation\.min_nodes"):
+    with pytest.raises(UserError, match=r"0 of 2 nodes came online within 0\.5 s \(federation\.min_nodes"):
         federate(load_config(own), tmp_path / "run", LoopGrid({}))
     assert not (tmp_path / "run").exists()
 

@@ -227,8 +227,8 @@ def closing(summary: dict[str, Any], folder: Path | None, names: Sequence[str] =
     best = f", best {summary['best_accuracy']:.2f} %" if known else ""
     accuracy = f"{summary['final_accuracy']:.2f} %{chosen}{best}" if known else "not known"
     where = "" if folder is None else f"; results in {folder}"
-    told = f"final accuracy {accuracy}, {summary['wall_s']:.1f} s{where}"
-    return "\n".join(filter(None, [told, lost_classes(summary, names, advice) if known else ""]))
+    line = f"final accuracy {accuracy}, {summary['wall_s']:.1f} s{where}"
+    return "\n".join(filter(None, [line, lost_classes(summary, names, advice) if known else ""]))
 
 
 _NAMED = 10  # classes in one line

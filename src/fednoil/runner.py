@@ -134,7 +134,7 @@ def carry_out(config: Config, store: Store, reporter: Reporter, engine: Engine) 
     experiment = engine.experiment(config, store.path, going_on=store.going_on)
     if config.model.start is not None and not store.going_on:
         rounds.start(experiment)
-    with store.held(config), _full_gpu_told(config):
+    with store.held(config), _full_gpu_reported(config):
         hashes = hashes_of(experiment)
         # A federation's nodes drop what the last checkpoint can no longer ask for: there it must be on disk in time.
         behind = device.type == "cuda" and isinstance(engine, Simulation)
@@ -175,10 +175,10 @@ def _play(experiment: Experiment, store: Store, reporter: Reporter, engine: Engi
         _play_all(experiment, executor, store, reporter.local, [reporter.round, *store.watchers(executor)])
     except Diverged as error:
         kept = "; the last checkpoint is kept" if store.kept() else ""
-        told = f"{error} in a run of its own: another --out, or --force{kept}" if store.path else str(error)
+        reason = f"{error} and start a new run: another --out, or --force{kept}" if store.path else str(error)
         # Why there are no more rounds, as opposed to a run that was stopped.
-        store.note(diverged={"at": now(), "after_round": len(store.records), "reason": told})
-        raise Diverged(told) from error
+        store.note(diverged={"at": now(), "after_round": len(store.records), "reason": reason})
+        raise Diverged(reason) from error
     finally:
         _settle(device)
         store.close()
@@ -226,7 +226,7 @@ def _watched(experiment: Experiment, before: Sequence[RoundRecord], record: Roun
 
 
 @contextlib.contextmanager
-def _full_gpu_told(config: Config) -> Iterator[None]:
+def _full_gpu_reported(config: Config) -> Iterator[None]:
     """Say what to do about a GPU whose memory is full, whether by data, networks, graphs, steps or the last test."""
     try:
         yield

@@ -1,4 +1,4 @@
-"""The Python API: what `fednoil.__all__` promises, and what the command is made of."""
+"""The Python API: the names in `fednoil.__all__`, which the command uses too."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ run = in_python(_run)
 
 
 def presets(pattern: str = "") -> list[str]:
-    """The names of the presets that contain `pattern`, in which * stands for anything."""
+    """The names of the presets that contain `pattern`; * stands for anything."""
     from fnmatch import fnmatchcase
 
     return [name for name in preset_names() if fnmatchcase(name, f"*{pattern}*")]

@@ -1,4 +1,4 @@
-"""From arrays or torch Datasets, as a program has them, to the data of a run; what doesn't fit is one clear line."""
+"""From a program's arrays or torch Datasets to the data of a run; bad input is reported in one line."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CHANNELS = (1, 3)
 
 @dataclass(frozen=True, eq=False)
 class _Labels:
-    """Labels [N], int64 or str, and what to call them in a message."""
+    """Labels [N], int64 or str, and their name in messages."""
 
     what: str
     values: np.ndarray
@@ -49,8 +49,8 @@ def given_data(
     class_names: Sequence[str] | None = None,
     true_labels: Any = None,
 ) -> Given:
-    """The data of a run: `data` is a list or dict of clients, each a pair (images, labels) or a torch Dataset, or one
-    of these for `partition` to deal; `test` is another. `true_labels` has the form of `data`, labels alone."""
+    """The data of a run: `data` is a list or dict of clients, each a pair (images, labels) or a torch Dataset, or a
+    single one for `partition` to deal; so is `test`. `true_labels` has the form of `data`, with labels only."""
     items, pooled = _clients(data)
     names = _names(items) if isinstance(data, Mapping) else ()
     clients = {name: _Samples.of(item, "data" if pooled else f"data[{name!r}]") for name, item in items.items()}
@@ -99,9 +99,9 @@ def _bytes(array: np.ndarray, what: str) -> np.ndarray:
             raise UserError(f"{what} are whole numbers from {array.min()} to {array.max()}; pixels are in 0..255")
         return array.astype(np.uint8)
     if array.dtype.kind != "f":
-        raise UserError(f"{what} are of the type {array.dtype}; give uint8 pixels, or fractions in 0..1")
+        raise UserError(f"{what} have the type {array.dtype}; give uint8 pixels, or fractions in 0..1")
     low, high = float(array.min()), float(array.max())
-    if not (low >= 0 and high <= 1):  # also where one is no number
+    if not (low >= 0 and high <= 1):  # also false for NaN
         raise UserError(
             f"{what} are fractions from {low:g} to {high:g}; they must be in 0..1: undo a normalisation, or divide by "
             "the largest value"
@@ -119,11 +119,11 @@ def _clients(data: Any) -> tuple[dict[Any, Any], bool]:
         found = dict(enumerate(data))
     else:
         raise UserError(
-            f"data is {_kind(data)}; give a list of (images, labels), one pair a client, a dict with the clients' "
-            "names, or torch Datasets in place of pairs"
+            f"data is {_kind(data)}; give a list of (images, labels), one pair per client, a dict with the clients' "
+            "names, or torch Datasets instead of pairs"
         )
     if not found:
-        raise UserError("data has no clients; give one (images, labels) for each")
+        raise UserError("data has no clients; give one pair (images, labels) for each")
     return found, False
 
 
@@ -131,12 +131,12 @@ def _names(clients: Mapping[Any, Any]) -> tuple[str, ...]:
     names = tuple(str(name) for name in clients)
     for name in names:
         if not name.strip() or not name.isprintable() or names.count(name) > 1:
-            raise UserError(f"data: {name!r} is not a name for a client; each needs its own readable name")
+            raise UserError(f"data: {name!r} is not a name for a client; each needs a different, readable name")
     return names
 
 
 def _is_pair(item: Any) -> bool:
-    """Whether it is (images, labels) and no list of two clients."""
+    """Whether it is (images, labels), not a list of two clients."""
     return isinstance(item, tuple | list) and len(item) == 2 and hasattr(item[0], "ndim")
 
 
@@ -150,7 +150,7 @@ def _is_dataset(item: Any) -> bool:
 
 
 def _pair(item: Any, what: str) -> tuple[Any, Any]:
-    """Images and labels of a pair or a Dataset, whose samples are read one by one."""
+    """Images and labels of a pair or a Dataset; a Dataset's samples are read one by one."""
     if isinstance(item, tuple | list) and len(item) == 2:
         return item[0], item[1]
     if not _is_dataset(item):
@@ -166,7 +166,7 @@ def _pair(item: Any, what: str) -> tuple[Any, Any]:
         other = next(place for place, image in enumerate(images) if image.shape != images[0].shape)
         raise UserError(
             f"{what}: image {other} has the shape {list(images[other].shape)}, image 0 {list(images[0].shape)}; all "
-            "must be alike: resize them in the Dataset"
+            "must have the same: resize them in the Dataset"
         )
     return np.stack(images) if images else np.zeros((0, 1, 1)), labels
 
@@ -178,9 +178,9 @@ def _array(values: Any, what: str) -> np.ndarray:
     try:
         array = np.asarray(values)
     except ValueError:
-        raise UserError(f"{what} differ in shape; all must be alike") from None
+        raise UserError(f"{what} differ in shape; all must have the same") from None
     if array.dtype.kind not in "biuf":
-        raise UserError(f"{what} are of the type {array.dtype}; give arrays of numbers")
+        raise UserError(f"{what} have the type {array.dtype}; give arrays of numbers")
     return array
 
 
@@ -191,12 +191,12 @@ def _labels(values: Any, what: str) -> _Labels:
     try:
         array = np.asarray(values)
     except ValueError:
-        raise UserError(f"{what} differ in shape; give one whole number or text a sample") from None
+        raise UserError(f"{what} differ in shape; give one whole number or string per sample") from None
     if array.dtype.kind in "OTU" and all(isinstance(value, str) for value in array.ravel()):
         array = array.astype(str)
     if array.ndim != 1 or array.dtype.kind not in "iubU":
         kind = f"{array.dtype} of the shape {list(array.shape)}"
-        raise UserError(f"{what} are {kind}; give one whole number or text a sample")
+        raise UserError(f"{what} are {kind}; give one whole number or string per sample")
     return _Labels(what, array if array.dtype.kind == "U" else array.astype(np.int64))
 
 
@@ -207,7 +207,7 @@ def _true_labels(true: Any, clients: Mapping[Any, _Samples], pooled: bool) -> li
     named = isinstance(true, Mapping)
     found = {0: true} if pooled else dict(true) if named else dict(zip(clients, true, strict=False))
     if found.keys() != clients.keys() or (not pooled and len(true) != len(clients)):
-        raise UserError(f"true_labels must be as data are: labels of each of its {len(clients)} clients")
+        raise UserError(f"true_labels must have the form of data: labels for each of its {len(clients)} clients")
     read = [_labels(found[name], "true_labels" if pooled else f"true_labels[{name!r}]") for name in clients]
     for labels, part in zip(read, clients.values(), strict=True):
         if len(labels.values) != len(part.images):
@@ -216,7 +216,7 @@ def _true_labels(true: Any, clients: Mapping[Any, _Samples], pooled: bool) -> li
 
 
 def _classes(train: Sequence[np.ndarray], class_names: Sequence[str] | None) -> tuple[bool, list[str] | None]:
-    """Whether labels are texts, and the classes' names, where they have any."""
+    """Whether labels are strings, and the names of the classes, if they have any."""
     strings = all(labels.dtype.kind == "U" for labels in train)
     if class_names is not None:
         return strings, [str(name) for name in class_names]
@@ -226,14 +226,14 @@ def _classes(train: Sequence[np.ndarray], class_names: Sequence[str] | None) -> 
     if not np.array_equal(present, np.arange(len(present))):
         shown = f"{', '.join(map(str, present[:10]))}{' …' if len(present) > 10 else ''}"
         raise UserError(
-            f"data: the labels are {shown}; number classes 0, 1, 2 … without a gap, or give labels as texts, or "
-            "class_names of all"
+            f"data: the labels are {shown}; number classes 0, 1, 2 … without a gap, or give labels as strings, or "
+            "class_names for all"
         )
     return False, None
 
 
 def _numbered(every: Sequence[_Labels], names: Sequence[str] | None) -> list[np.ndarray]:
-    """All labels as class numbers; `names` are the classes where labels are texts."""
+    """All labels as class numbers; `names` are the classes if labels are strings."""
     place = None if names is None else {name: number for number, name in enumerate(names)}
     numbers = []
     for labels in every:
@@ -246,7 +246,7 @@ def _numbered(every: Sequence[_Labels], names: Sequence[str] | None) -> list[np.
         unknown = [str(label) for label in labels.values if str(label) not in place]
         if unknown:
             shown = f"{', '.join(list(place)[:10])}{' …' if len(place) > 10 else ''}"
-            raise UserError(f"{labels.what}: '{unknown[0]}' is none of the classes {shown}")
+            raise UserError(f"{labels.what}: '{unknown[0]}' is not one of the classes {shown}")
         numbers.append(np.array([place[str(label)] for label in labels.values], np.int64))
     return numbers
 

@@ -1,4 +1,4 @@
-"""An audit as Python sees it: which labels are wrong, and how many of each client's."""
+"""An audit in Python: which labels are wrong, and how many of each client's."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fednoil.rounds import RunState
 
 
 class Audit:
-    """What is thought of every given label, by the final model and the rounds before it."""
+    """An estimate for every given label, from the final model and the rounds before it."""
 
     def __init__(self, cases: Cases, rows: pa.Table, summary: dict[str, Any]) -> None:
         self._cases, self._rows, self._summary = cases, rows, summary
@@ -50,16 +50,16 @@ class Audit:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """All figures, client by client, as an audit's summary.json has them; with true labels also how good it is."""
+        """All numbers by client, as in an audit's summary.json; with true labels also the quality of the audit."""
         return self._summary
 
     @property
     def table(self) -> Table:
-        """One row a label, the most suspicious of each client first.
+        """One row per label, the most suspicious of each client first.
 
         `client` and `sample` say which (the sample's place in the client's arrays, its number in the dataset, or its
-        file), `given` and `suggested` are class names, `p_wrong` is the chance that the given label is wrong and
-        `flagged` whether that is more likely than not. The other columns are what this rests on.
+        file), `given` and `suggested` are class names, `p_wrong` is the probability that the given label is wrong and
+        `flagged` whether that is more likely than not. The other columns are what this is based on.
         """
         rows = self._rows.drop_columns(["index"])
         names = ["sample" if name == "item" else name for name in rows.column_names]
@@ -81,8 +81,8 @@ class Audit:
 
     @in_python
     def save(self, path: str | Path, *, force: bool = False) -> Path:
-        """Write the audit to a folder, as `fednoil audit` does, with the page to look at images and decide; returns
-        that page."""
+        """Write the audit to a folder, as `fednoil audit` does, with the page to review the images; returns that
+        page."""
         folder = Path(path)
         files.check_out(folder, force)
         write(self._cases, self._rows, self.summary, folder)
@@ -99,7 +99,7 @@ class Audit:
 
 
 def _number(experiment: Experiment, client: str | int | None) -> int | None:
-    """The number of a client that is given by its name or number."""
+    """The number of a client, from its name or number."""
     names = experiment.setting.names
     if client is None or (isinstance(client, int) and not names):
         return client
@@ -110,7 +110,7 @@ def _number(experiment: Experiment, client: str | int | None) -> int | None:
 
 
 def _numbers(rows: pa.Table, name: str) -> pa.Table:
-    """The table with a column of texts that are all whole numbers as numbers."""
+    """The table with a column of strings converted to numbers, if all are whole numbers."""
     texts = rows.column(name).to_pylist()
     if not all(isinstance(text, str) and text.isdecimal() for text in texts):
         return rows

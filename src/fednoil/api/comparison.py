@@ -42,7 +42,7 @@ class Comparison:
         self._groups = [tuple(group) for group in groups]
         self.runs = tuple(run for group in groups for run in group)
         self.names = tuple(names)
-        self.rows: list[dict[str, Any]] = []  # all that is known of each run, for programs
+        self.rows: list[dict[str, Any]] = []  # everything about each run, for programs
         for group, name in zip(self._groups, self.names, strict=True):
             each = [described(run._values, run._roster, run.summary, run.finished) for run in group]
             path = group[0].path if len(group) == 1 or group[0].path is None else group[0].path.parent
@@ -54,24 +54,24 @@ class Comparison:
 
     @property
     def common(self) -> dict[str, Any]:
-        """What all runs have in common of their setting, seed and rounds."""
+        """What all runs have in common in setting, seed and rounds."""
         return {k: self.rows[0][k] for k in ("setting", "seed", "rounds") if len({row[k] for row in self.rows}) == 1}
 
     @property
     def columns(self) -> dict[str, str]:
-        """The columns of the table, by key: what is the same for all runs is left out."""
+        """The columns of the table, by key, without what is the same for all runs."""
         left_out = {*self.common, *([] if any(row["keys"] for row in self.rows) else ["keys"])}
         return {key: heading for key, heading in COLUMNS.items() if key not in left_out}
 
     @property
     def title(self) -> str:
-        """What the accuracies are of."""
+        """The title: what the accuracies are."""
         shared = [str(value) if key == "setting" else f"{key} {value}" for key, value in self.common.items()]
         return "Test accuracy in percent" + "".join(f", {part}" for part in shared)
 
     @property
     def table(self) -> Table:
-        """One row a run: its method, accuracies, batches and seconds, and the keys in which it differs from others of
+        """One row per run: its method, accuracies, batches and seconds, and the keys in which it differs from others of
         the same method."""
         return Table.of([{key: row.get(key) for key in self.columns} for row in self.shown()])
 
@@ -118,7 +118,7 @@ class Comparison:
         return ax
 
     def _keys(self) -> list[list[str]]:
-        """Of each run the `section.key=value` that differ between runs with the same method's or setting's name."""
+        """For each run the `section.key=value` that differ between runs with the same method or setting."""
         configs = [_completed(group[0]) for group in self._groups]
         found: list[list[str]] = [[] for _ in self.rows]
         for name, sections in (("method", METHOD_SECTIONS), ("setting", (*SETTING_SECTIONS, "run", "federation"))):
@@ -139,7 +139,7 @@ _AXES = {"round": "round", "test_accuracy": "test accuracy, %", "train_batches":
 
 
 def side_by_side(*runs: Run | str | Path, names: Sequence[str] | None = None) -> Comparison:
-    """Put runs, or the folders of runs, side by side; `names` are what they are called."""
+    """Put runs, or the folders of runs, side by side; `names` replace their own names."""
     if not runs:
         raise UserError("compare: give at least one run, or the folder of one")
     found = [[run] if isinstance(run, Run) else _read(Path(run)) for run in runs]
@@ -193,7 +193,7 @@ def _spread(row: dict[str, Any]) -> dict[str, str]:
 
 
 def _names(groups: Sequence[Sequence[Run]]) -> list[str]:
-    """The runs' own names where these differ, otherwise with their folders, seeds or numbers."""
+    """The runs' own names if they differ, otherwise with their folders, seeds or numbers."""
     runs = [group[0] for group in groups]
     if all(run.path is not None for run in runs):
         paths = [run.path for run in runs if run.path is not None]

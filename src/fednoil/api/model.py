@@ -18,8 +18,8 @@ from fednoil.tensors import Tensors
 class Classifier(nn.Module):
     """The model of a run, in eval mode, with the normalisation inside.
 
-    It takes images [N, C, H, W], uint8 pixels or fractions in 0..1, and returns logits float32 [N, classes]. Where a
-    method trains several networks, as `dividemix` does, it holds all and answers as the method does.
+    It takes images [N, C, H, W], uint8 pixels or fractions in 0..1, and returns logits float32 [N, classes]. If a
+    method trains several networks, as `dividemix` does, it has all of them and combines them as the method does.
     """
 
     def __init__(self, bench: Workbench, tensors: Tensors, mean: Sequence[float], std: Sequence[float]) -> None:

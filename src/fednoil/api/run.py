@@ -1,4 +1,4 @@
-"""A run as Python sees it: its numbers, its model and its audit, whether it is in memory or in a folder."""
+"""A run in Python: its numbers, its model and its audit, in memory or in a folder."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from fednoil.rounds import RunState
 class Run:
     """One experiment, finished or as far as it got.
 
-    `fednoil.run` makes it and `fednoil.load` reads it from a folder. Accuracies are in percent; what can't be known is
+    `fednoil.run` makes it and `fednoil.load` reads it from a folder. Accuracies are in percent; unknown values are
     None.
     """
 
@@ -69,7 +69,7 @@ class Run:
 
     @property
     def name(self) -> str:
-        """What it is called: its preset, its file or its folder, else its method."""
+        """The name of its preset, file or folder, otherwise its method."""
         return self._name
 
     @property
@@ -84,7 +84,7 @@ class Run:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """All figures of the whole run, as a run folder's summary.json has them."""
+        """All numbers of the whole run, as in a run folder's summary.json."""
         return self._summary
 
     @property
@@ -99,7 +99,7 @@ class Run:
 
     @cached_property
     def history(self) -> Table:
-        """One row a round: `test_accuracy`, `test_loss`, `train_loss`, `local_epochs`, `selected` and more."""
+        """One row per round: `test_accuracy`, `test_loss`, `train_loss`, `local_epochs`, `selected` and more."""
         return Table.of([record.to_json() for record in self._records])
 
     @property
@@ -132,7 +132,7 @@ class Run:
 
     @in_python
     def probabilities(self, images: Any) -> np.ndarray:
-        """The chance of each class for each image: float32 [N, classes]. Images as `fednoil.run` takes them."""
+        """The probability of each class for each image: float32 [N, classes]. Images as in `fednoil.run`."""
         model, _, shape = self._model
         array = pixels(images, "images")
         if array.shape[1:] != shape:
@@ -145,7 +145,7 @@ class Run:
 
     @in_python
     def predict(self, images: Any) -> np.ndarray:
-        """The most probable class of each image [N]: its number, or its name where labels were given as texts."""
+        """The most probable class of each image [N]: its number, or its name if labels were given as strings."""
         numbers = self.probabilities(images).argmax(1)
         return np.array(self.class_names)[numbers] if self._strings else numbers
 
@@ -176,7 +176,7 @@ class Run:
 
     @in_python
     def save(self, path: str | Path, *, force: bool = False) -> Run:
-        """Write the run to a folder, as `fednoil.run(out=...)` does; returns the run in it. An unfinished one can go on
+        """Write the run to a folder, as `fednoil.run(out=...)` does, and return it. An unfinished run can continue
         there with `fednoil.run(out=path, resume=True)`."""
         played = Store()
         played.experiment, played.state = self._played()
@@ -207,14 +207,14 @@ _SHOWN = ("round", "test_accuracy", "test_loss", "train_loss", "val_accuracy", "
 
 
 def _so_far(records: list[RoundRecord]) -> dict[str, Any]:
-    """The summary of the rounds there are."""
+    """The summary of the rounds so far."""
     if not records:
         return {"final_accuracy": None, "best_accuracy": None, "last10_accuracy": None, "rounds": 0}
     return metrics.summarise(records, ())
 
 
 def read_run(path: str | Path, *, data_dir: str | Path | None = None) -> Run:
-    """Read a run from its folder; `data_dir` is where a dataset with a name is searched, for an audit."""
+    """Read a run from its folder; `data_dir` is where to find a named dataset, for an audit."""
     folder = RunFolder(Path(path))
     folder.check_is_run(" (no config.toml)")
     values = in_todays_keys(read_toml(folder.path / "config.toml"))

@@ -25,7 +25,7 @@ Source = str | Path | Config | Mapping[str, Any]
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C. `run` is the run as far as it got: all its whole rounds, in memory, and in its folder if it has one."""
+    """Ctrl-C. `run` is the run so far: all its whole rounds, in memory, and in its folder if it has one."""
 
     def __init__(self, message: str, run: Run) -> None:
         super().__init__(message)
@@ -54,11 +54,11 @@ def run(
         source: A preset's name (`fednoil.presets()` lists them), a TOML file, a `fednoil.Config`, or a dict of sections
             or dotted keys. Without one the preset `demo`, or with `resume` what the run in `out` was made from.
         seed: Same as `run.seed`: it decides the split, the noise, the initial model and every draw.
-        set: Keys to change, as `{"train.rounds": 5}`.
+        set: Keys to change, such as `{"train.rounds": 5}`.
         data: Your own data: a list of clients, or a dict by their names, each a pair (images, labels), a torch Dataset
-            of such samples, or the name of data on disk, as `{"nord": "folder:PATH"}`. One pair, Dataset or name alone
-            is dealt to clients as `partition` says. Images are uint8, or fractions in 0..1, of shape [N, H, W],
-            [N, H, W, C] or [N, C, H, W]; labels are class numbers from 0, or texts. They are used as they are: a
+            of such samples, or the name of data on disk, as in `{"nord": "folder:PATH"}`. A single pair, Dataset or
+            name is dealt to clients by `partition`. Images are uint8, or fractions in 0..1, of shape [N, H, W],
+            [N, H, W, C] or [N, C, H, W]; labels are class numbers from 0, or strings. They are used as they are: a
             preset's noise is left out unless `set` has some.
         test: A pair or Dataset to measure accuracy with. Without it accuracy is None; `set={"data.validation": 0.2}`
             then keeps a share of each client's samples out of training, and `Run.history` has the agreement with their
@@ -67,19 +67,19 @@ def run(
         true_labels: True labels of the samples in `data`, in the same form; only metrics see them.
         out: A folder for the run. Without one nothing is written.
         device: `auto`, `cpu` or `cuda`.
-        data_dir: Where datasets with a name are searched; else `$FEDNOIL_DATA`.
-        resume: Go on with the run in `out`, or start it if there is none.
+        data_dir: Where to find named datasets; by default `$FEDNOIL_DATA`.
+        resume: Continue the run in `out`, or start it if there is none.
         force: Start over, replacing the run in `out`.
-        progress: Whether to show how the run goes; by default on a terminal and in a notebook.
+        progress: Whether to show progress; by default on a terminal and in a notebook.
 
     Raises:
-        UserError: Something that was given is wrong; one line says what would be right.
-        Interrupted: Ctrl-C; its `run` is the run as far as it got.
+        UserError: An argument is wrong; one line says what would be right.
+        Interrupted: Ctrl-C; its `run` is the run so far.
     """
     if resume and force:
         raise UserError("--resume and --force exclude each other: continue the run, or start over")
     if out is None and (resume or force):
-        raise UserError(f"{'resume' if resume else 'force'}=True is about the run in a folder; give it with out=")
+        raise UserError(f"{'resume' if resume else 'force'}=True needs the run's folder; give it with out=")
     folder = None if out is None else Path(out)
     changes, own = values_of(set or {}), _named_data(data)
     if own:
@@ -94,7 +94,7 @@ def run(
 def carried_out(
     made: Resolved, store: Store, data_dir: Path | None, progress: bool | Reporter | None, given: Given | None = None
 ) -> Run:
-    """Carry out the run that was asked for."""
+    """Carry out a run."""
     store.origin = made.origin
     reporter = reporter_for(progress)
     try:
@@ -128,12 +128,12 @@ def _given(data: Any, test: Any, class_names: Sequence[str] | None, true_labels:
     beside = {"test": test, "class_names": class_names, "true_labels": true_labels}
     for name, value in beside.items():
         if value is not None:
-            raise UserError(f"{name}= belongs to data=, which is not given; a dataset with a name has its own")
+            raise UserError(f"{name}= needs data=; a named dataset has its own")
     return None
 
 
 class Resolved(NamedTuple):
-    """The configuration that a run is to have, what to call it, and where it came from."""
+    """The configuration of a run, its name, and where it came from."""
 
     config: Config
     name: str
@@ -168,13 +168,15 @@ def resolve(
 
 
 def _with_given(base: Values, changes: Values, given: Given, own: bool) -> tuple[Values, Values]:
-    """The sections for data that a program gives; noise and clients that a preset has for other data are left out, but
-    not what the caller has written (`own`: the base, too)."""
+    """The sections for a program's own data, without the preset's noise and clients, which are for other data; what the
+    caller has written stays (`own`: the base, too)."""
     written = {**(base if own else {}), **changes}
     if given.sizes and "partition" in written:
-        raise UserError("partition: data= says which client has what; give one pair (images, labels) to have it dealt")
+        raise UserError("partition: data= already has clients; give one pair (images, labels) to have it dealt")
     if given.true_labels is not None and written.get("noise", {}).get("kind", "auto") not in ("auto", "unknown"):
-        raise UserError("true_labels= are those of labels as they are, and noise would change labels; give one of both")
+        raise UserError(
+            "true_labels= and noise exclude each other: noise makes wrong labels from true ones; leave one out"
+        )
     base = {section: dict(keys) for section, keys in base.items()}
     if own:
         base.setdefault("data", {})["name"] = given.name

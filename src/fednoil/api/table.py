@@ -1,4 +1,4 @@
-"""Rows with named columns, as a small table that prints well and becomes one of pandas' or Arrow's."""
+"""Rows with named columns: a small table that prints well and converts to pandas or Arrow."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _CELL = 24
 
 
 class Table:
-    """A table of numbers and texts, one row a round, a label or a run.
+    """A table of numbers and strings, with one row per round, label or run.
 
     `len(table)` counts rows, iterating gives each as a dict, `table["name"]` is a column as a list and `table[0]` a
-    row. What isn't known is None.
+    row. Unknown values are None.
     """
 
     def __init__(self, arrow: pa.Table) -> None:
@@ -31,7 +31,7 @@ class Table:
 
     @classmethod
     def of(cls, rows: Sequence[Mapping[str, Any]]) -> Table:
-        """A table of these rows; one that lacks a key has None there."""
+        """A table of these rows; a missing key is None."""
         names = dict.fromkeys(name for row in rows for name in row)
         return cls(pa.table({name: _column([row.get(name) for row in rows]) for name in names}))
 
@@ -119,7 +119,7 @@ class Table:
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table><p>{count}</p>"
 
     def _shown(self) -> list[dict[str, Any] | None]:
-        """The rows to print, None where some are left out."""
+        """The rows to print, with None where some are left out."""
         if len(self) <= _SHOWN:
             return list(self)
         half = _SHOWN // 2
@@ -127,7 +127,7 @@ class Table:
 
 
 def _column(values: list[Any]) -> pa.Array:
-    """Values of one kind as they are; what has no common kind as JSON."""
+    """A column of values of one type, or of JSON if they have different types."""
     try:
         return pa.array(values)
     except (pa.ArrowInvalid, pa.ArrowTypeError):
@@ -139,7 +139,7 @@ def _real(kind: pa.DataType) -> bool:
 
 
 def _cell(value: Any, most: int | None = None) -> str:
-    """A value as text, of `most` characters."""
+    """A value as text of at most `most` characters."""
     if value is None:
         return "–"
     if isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""Messages in the reader's terms: options of the command become arguments of the functions."""
+"""Messages in Python's terms: options of the command become arguments of functions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WORDS = (
 
 
 def in_python(function: Callable[P, R]) -> Callable[P, R]:
-    """The function with its errors in Python's words."""
+    """The function with its errors in Python's terms."""
 
     @functools.wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -54,8 +54,8 @@ def audit(
         typer.Option(
             "--budget",
             metavar="5,10,20",
-            help="Of a RUN: correct these percentages of each client's labels, the most suspicious or random ones, and "
-            "train again.",
+            help="For a RUN: correct these percentages of each client's labels, the most suspicious or random ones, "
+            "and train again.",
         ),
     ] = None,
     folds: Annotated[
@@ -63,7 +63,7 @@ def audit(
         typer.Option(
             "--folds",
             metavar="K",
-            help="Of a RUN: make it K times, each time without one of K folds of all clients, which it then judges.",
+            help="For a RUN: make it K times, each time without one of K folds of all clients, which it then judges.",
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the audit or budget in --out.")] = False,
@@ -76,16 +76,16 @@ def audit(
     _check_source(run, {"--resize": resize, "--skip-unknown": skip_unknown, "--trust": trust}, data_dir)
     place = asked_device(device)
     if budget is not None and (run is None or client is not None):
-        raise UserError("--budget trains all clients of a RUN again; give RUN, and neither --data nor --client")
+        raise UserError("--budget trains all clients of a RUN again; give RUN, without --data and --client")
     if folds is not None and (run is None or budget is not None):
-        raise UserError("--folds makes a RUN again, fold by fold; give RUN, and not --budget")
+        raise UserError("--folds makes a RUN again, fold by fold; give RUN, without --budget")
     from fednoil.audit.budget import percentages
 
     budgets = percentages(budget) if budget is not None else []
     from fednoil.audit import files, run_audit
     from fednoil.audit.cases import of_data, of_run
 
-    # One client's audit doesn't take the place of that of all.
+    # One client's audit doesn't replace that of all.
     usual = "budget" if budgets else f"audit-folds-{folds}" if folds else "audit"
     usual += "" if client is None else f"-client-{client}"
     folder = out or (Path("audit") if run is None else run / usual)
@@ -143,7 +143,7 @@ def _folded(
 
 
 def _check_budget(folder: Path, force: bool) -> None:
-    """Refuse to overwrite what took hours."""
+    """Refuse to overwrite results that took hours."""
     from fednoil.audit.files import check_folder
 
     check_folder(folder)
@@ -177,7 +177,7 @@ def _budget(
         folder.mkdir(parents=True, exist_ok=True)
         for result in trainings:
             results.append(result)
-            write_csv(folder / _BUDGET, results)  # after each: stopping a long one keeps what was done
+            write_csv(folder / _BUDGET, results)  # after each training, so that a stopped command keeps what was done
         written = [folder / _BUDGET, *draw_budget(results, folder / "budget-curve")]
     except OSError as error:
         raise UserError(f"{error.filename or folder}: {error.strerror or error}") from error
@@ -198,7 +198,7 @@ def _check(
     model: Path | None,
     method: str,
 ) -> None:
-    """Refuse an audit of nothing, or of two things."""
+    """Refuse missing or conflicting sources."""
     if method not in ("channel", "cleanlab"):
         raise UserError(f"--method {method} is unknown; choose channel or cleanlab")
     if run is not None and (data is not None or model is not None):
@@ -209,16 +209,16 @@ def _check(
         )
         raise UserError(f"give {missing}: a run folder, or a site's data and a model")
     if run is None and client is not None:
-        raise UserError("--client is for a RUN; --data is one client's")
+        raise UserError("--client is for a RUN; --data is a single client's")
 
 
 def _check_source(run: Path | None, of_site: dict[str, Any], data_dir: Path | None) -> None:
     """Refuse options that would be ignored."""
     given = [name for name, value in of_site.items() if value]
     if run is not None and given:
-        raise UserError(f"{given[0]} is for --data; a run's data and code are as it has used them")
+        raise UserError(f"{given[0]} is for --data; a run has its own data and code")
     if run is None and data_dir is not None:
-        raise UserError(f"--data-dir {data_dir} is for a RUN, whose dataset may have a name; --data has its own path")
+        raise UserError(f"--data-dir {data_dir} is for the named dataset of a RUN; --data has its own path")
 
 
 def _show(summary: dict[str, Any], folder: Path, as_json: bool) -> None:
@@ -275,7 +275,7 @@ _NAMES = {"auroc": "AUROC", "average_precision": "average precision", "f1": "F1"
 
 
 def _left_out(entry: dict[str, Any]) -> list[str]:
-    """Which of a client's files were not used, or are there more than once."""
+    """A client's files that were not used, or that occur more than once."""
     lines = []
     if entry["skipped"]:
         item, why = entry["skipped"][0]
@@ -283,5 +283,5 @@ def _left_out(entry: dict[str, Any]) -> list[str]:
         lines.append(f"skipped: {item} {why}{more}")
     if entry["duplicates"]:
         count = len(entry["duplicates"])
-        lines.append(f"{count} image{'s are' if count > 1 else ' is'} there more than once (summary.json lists them)")
+        lines.append(f"{count} image{'s occur' if count > 1 else ' occurs'} more than once (summary.json lists them)")
     return lines

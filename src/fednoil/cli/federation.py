@@ -77,7 +77,7 @@ def up(
         typer.Option("--site", metavar="NAME=DATA", help="A node and its folder:, npz: or parquet:."),
     ] = None,
     partitions: Annotated[
-        int | None, typer.Option("--partitions", min=1, help="That many nodes, each with a partition of data.name.")
+        int | None, typer.Option("--partitions", min=1, help="N nodes, each with a partition of data.name.")
     ] = None,
 ) -> None:
     """Start a SuperLink and SuperNodes on this machine, with TLS and authentication."""
@@ -98,7 +98,7 @@ def up(
 
 @app.command()
 def down(folder: Folder = HERE) -> None:
-    """Stop everything that `up` has started."""
+    """Stop everything that `up` started."""
     stopped = _loopback(folder).down()
     print(f"stopped {', '.join(stopped)}" if stopped else f"nothing was running in {folder}")
 
@@ -113,7 +113,7 @@ def status(
     federation = _loopback(folder)
     rows = [{"name": p.name, "running": p.alive(), "pid": p.pid, "port": p.port} for p in federation.processes]
     if not rows:
-        raise UserError(f"{folder} holds no federation; `fednoil federation up` starts one")
+        raise UserError(f"{folder} has no federation; `fednoil federation up` starts one")
     title = f"{len(federation.online()) if rows[0]['running'] else 0} nodes online"
     show(rows, {"name": "name", "running": "running", "pid": "process", "port": "port"}, title, as_json)
 
@@ -146,14 +146,14 @@ def run(
     if resume and force:
         raise UserError("--resume and --force exclude each other: continue the run, or start over")
     own = [text.partition("=")[0].strip() for text in changes or []]
-    # A federation's rounds are expensive, and its server may be killed: every one is kept.
+    # A federation's rounds are expensive, and its server may be killed: every round is checkpointed.
     each = [] if "run.checkpoint_every" in own else ["run.checkpoint_every=1"]
     made, target = resolve(source, [*(changes or []), *each], seed, None, out, resume)
     federation = Loopback(folder)
     if superlink is None and not any(p.alive() for p in federation.processes):
-        raise UserError(f"{folder} is not up; `fednoil federation up`, or --superlink NAME for one elsewhere")
+        raise UserError(f"{folder} is not up; start it with `fednoil federation up`, or use another: --superlink NAME")
     if superlink is None:
-        target = target.resolve()  # the ServerApp's working folder is another one
+        target = target.resolve()  # the ServerApp has a different working folder
     with tempfile.TemporaryDirectory(prefix="fednoil-app-") as place:
         bundle = Path(place) / "app"
         command = ["fednoil", *sys.argv[1:]]
@@ -166,7 +166,7 @@ def run(
 
 
 def _flwr_run(bundle: Path, connection: str, federation: Loopback | None) -> None:
-    """Submit the app, show its log, and say how it ended; if we are stopped, so is the run."""
+    """Submit the app, show its log, and report how it ended; if this command is stopped, so is the run."""
     import json
     import os
 
@@ -179,7 +179,7 @@ def _flwr_run(bundle: Path, connection: str, federation: Loopback | None) -> Non
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        start_new_session=True,  # Ctrl-C is for us, who stop the run as well
+        start_new_session=True,  # Ctrl-C is for this process, which stops the run as well
     ) as process:
         try:
             assert process.stdout is not None
@@ -193,7 +193,7 @@ def _flwr_run(bundle: Path, connection: str, federation: Loopback | None) -> Non
                 subprocess.run([flwr, "stop", number, connection], env=environment, capture_output=True, check=False)
             raise
     if number is None:
-        raise UserError(f"flwr run has not started the app on '{connection}'; it says why above")
+        raise UserError(f"flwr run did not start the app on '{connection}'; see its output above")
     listed = subprocess.run(
         [flwr, "list", connection, "--run-id", number, "--format", "json"],
         env=environment,
@@ -203,11 +203,11 @@ def _flwr_run(bundle: Path, connection: str, federation: Loopback | None) -> Non
     )
     found: Any = json.loads(listed.stdout or "{}").get("runs") or [{}]
     if found[0].get("status") != "finished:completed":
-        raise UserError(f"the run ended as '{found[0].get('status', 'unknown')}'; the log above says why")
+        raise UserError(f"the run ended as '{found[0].get('status', 'unknown')}'; see the log above")
 
 
 def _resuming(target: Path, folder: Path, superlink: str | None) -> str:
-    """The command that resumes a run at the same federation."""
+    """The command that resumes a run on the same federation."""
     where = ["--superlink", superlink] if superlink else ["--federation", str(folder)] if folder != HERE else []
     return shlex.join(["fednoil", "federation", "run", "--resume", "--out", str(target), *where])
 
@@ -219,7 +219,7 @@ def _loopback(folder: Path) -> Loopback:
 
 
 def _site(text: str) -> tuple[str, str]:
-    """NAME=DATA, with the data's path made absolute: the node's working folder is another one."""
+    """NAME=DATA, with the data's path made absolute: the node has a different working folder."""
     from fednoil.data import forms
 
     name, equals, data = text.partition("=")
@@ -235,7 +235,7 @@ def _site(text: str) -> tuple[str, str]:
 
 
 def _check_data(text: str, data: str) -> None:
-    """Refuse data that aren't there, before a node is started that would find out by itself; nothing is decoded."""
+    """Refuse missing data before a node is started; nothing is decoded."""
     from fednoil.data import open_source
 
     try:
@@ -245,7 +245,7 @@ def _check_data(text: str, data: str) -> None:
 
 
 def _quoted(value: object) -> str:
-    """As Flower's --node-config takes a string, which has no way to write a quotation mark."""
+    """A string for Flower's --node-config, which has no way to escape a quotation mark."""
     if '"' in str(value):
-        raise UserError(f"{value}: Flower can't take a path with a quotation mark; rename it")
+        raise UserError(f"{value}: Flower doesn't accept a path with a quotation mark; rename it")
     return f'"{value}"'

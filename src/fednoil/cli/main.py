@@ -32,7 +32,7 @@ from fednoil.cli.stopping import Stopped, stop_with_standard_input
 from fednoil.errors import Slower, UserError, full_gpu, gpu_is_full
 from fednoil.terminal import output
 
-typer.core.HAS_RICH = False  # help is plain text, in which typer would else escape "[default: …]" for rich
+typer.core.HAS_RICH = False  # help is plain text; otherwise typer would escape "[default: …]" for rich
 app = typer.Typer(
     name="fednoil",
     help="Federated learning on noisy labels: any federated algorithm with any noisy-label learner.",
@@ -58,7 +58,7 @@ def options(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """What is understood before any command."""
+    """Options before any command."""
 
 
 @app.command()
@@ -80,7 +80,7 @@ def run(
     ] = None,
     seed: Annotated[str | None, typer.Option("--seed", metavar="N", help="Same as --set run.seed=N.")] = None,
     seeds: Annotated[
-        str | None, typer.Option("--seeds", metavar="0..4", help="One run a seed, each in --out/seed-N.")
+        str | None, typer.Option("--seeds", metavar="0..4", help="One run per seed, each in --out/seed-N.")
     ] = None,
     jobs: Annotated[int | None, typer.Option("--jobs", min=1, help="With --seeds: runs side by side.")] = None,
     device: Annotated[str | None, typer.Option("--device", help="auto, cpu or cuda.")] = None,
@@ -89,7 +89,7 @@ def run(
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Start over, replacing the run in --out.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a round.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per round.")] = False,
     origin: Annotated[str | None, typer.Option("--origin", hidden=True, help="Where FILE.toml came from.")] = None,
     tied: Annotated[bool, typer.Option("--tied", hidden=True, help="Stop when standard input ends.")] = False,
 ) -> None:
@@ -106,9 +106,9 @@ def run(
     if quiet and as_json:
         raise UserError("--quiet and --json exclude each other")
     if jobs is not None and seeds is None:
-        raise UserError("--jobs: runs side by side are those of several seeds; give --seeds 0..4, for example")
+        raise UserError("--jobs runs several seeds side by side; add for example --seeds 0..4")
     if seeds is not None and (seed is not None or as_json):
-        raise UserError("--seeds goes with neither --seed nor --json")
+        raise UserError("--seeds can't be combined with --seed or --json")
     made, folder = resolve(source, list(changes or []), seed, device, out, resume, seeds is not None, sites or ())
     if origin is not None:
         made = made._replace(origin=json.loads(origin))
@@ -206,7 +206,7 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")  # a name that the terminal can't show is not an error
     warnings.formatwarning = _in_one_line
     status = _run_app()
-    gc.freeze()  # else the end looks for garbage among all modules, for a fourth of the time of `import torch`
+    gc.freeze()  # otherwise the exit collects garbage in all modules, for a fourth of the time of `import torch`
     sys.exit(status)
 
 
@@ -218,7 +218,7 @@ def _in_one_line(
     line: str | None = None,
     usual: Callable[..., str] = warnings.formatwarning,
 ) -> str:
-    """Our own warnings as the command speaks; others with the place in the code that gave them, as Python does."""
+    """Our own warnings in one line; others with their place in the code, as Python shows them."""
     if issubclass(category, Slower):
         return f"fednoil: {' '.join(str(message).split())}\n"
     return usual(message, category, filename, lineno, line)
@@ -231,7 +231,7 @@ def _on_signal(number: int, _frame: object) -> None:
 def _run_app() -> int:
     try:
         status = int(app(standalone_mode=False) or 0)
-        sys.stdout.flush()  # here, where a full disk or a closed pipe is still reported properly
+        sys.stdout.flush()  # here, where a full disk or a closed pipe can still be reported
         return status
     except UserError as error:
         return _fail(str(error))
@@ -239,7 +239,7 @@ def _run_app() -> int:
         word = "interrupted" if stop.number == signal.SIGINT else "stopped"
         return _fail(f"{word}; {stop.hint}" if stop.hint else word, 128 + stop.number)
     except BrokenPipeError:
-        _drop_output()  # the reader left: say nothing more
+        _drop_output()  # the reader is gone
         return 1
     except OSError as error:
         if error.errno is None:
@@ -248,9 +248,9 @@ def _run_app() -> int:
         hint = "; free some space and continue with --resume" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
         return _fail(f"{error.filename or 'writing'}: {error.strerror}{hint}")
     except Exception as error:
-        if gpu_is_full(error):  # of read-only commands; a run itself says how to continue
+        if gpu_is_full(error):  # in read-only commands; a run itself says how to continue
             return _fail(full_gpu(error, "wait until other programs have freed it, or use --device cpu"))
-        # Wrong usage comes as the command-line library's own exceptions, of which only the shape is public.
+        # Wrong usage raises the command-line library's own exceptions, which are not public: only their shape is known.
         if not hasattr(error, "format_message"):
             raise
         if type(error).__name__ == "NoArgsIsHelpError":
@@ -262,7 +262,7 @@ def _run_app() -> int:
 
 
 def _drop_output() -> None:
-    """Let what is still in standard output's buffer go nowhere, so that closing it can't fail again."""
+    """Discard what is still in standard output's buffer, so that closing it can't fail again."""
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()
         return

@@ -1,4 +1,4 @@
-"""`fednoil methods`: what there is to choose from."""
+"""`fednoil methods`: the available choices."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def methods(as_json: Annotated[bool, typer.Option("--json", help="Print JSON for
 
 
 def _about(cls: type) -> dict[str, Any]:
-    """What a class says of itself, else the first sentence of its docstring or of its file's."""
+    """A class's own description, otherwise the first sentence of its docstring or of its file's."""
     if about := getattr(cls, "about", None):
         return {key: value for key, value in asdict(about).items() if value}
     text = cls.__doc__ or inspect.getdoc(inspect.getmodule(cls)) or ""

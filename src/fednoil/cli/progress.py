@@ -1,4 +1,4 @@
-"""How a plan of many runs is shown: bars on a terminal, one line a finished run elsewhere, or nothing."""
+"""The progress of many runs: bars on a terminal, one line per finished run elsewhere, or nothing."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Lines:
 
 
 class Bars(Lines):
-    """A bar for the plan and one for each run in progress; finished runs scroll past above."""
+    """A bar for the plan and one for each run in progress; finished runs are printed above."""
 
     def __init__(self, console: Console, out: Path, total: int) -> None:
         super().__init__(console, out, total)

@@ -34,7 +34,7 @@ def relabel(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and count, write nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
 ) -> None:
-    """Apply decisions about labels to a copy of the data; the data themselves stay as they are."""
+    """Apply decisions about labels to a copy of the data; the data themselves don't change."""
     import json
 
     from fednoil.audit.relabel import relabel as apply

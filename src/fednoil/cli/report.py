@@ -22,7 +22,7 @@ def report(
     ] = None,
     title: Annotated[str, typer.Option("--title", help="The page's title.")] = "FedNoiL: results",
 ) -> None:
-    """Compare runs with each other, and those of the paper's cells with the paper; by default print the tables."""
+    """Compare runs with each other, and with the paper where they match one of its experiments."""
     from fednoil.cli.results import show_results
     from fednoil.report.record import write_record
     from fednoil.report.results import load_results
@@ -46,7 +46,7 @@ def report(
 def write_reports(
     results: object, html: Path | None, markdown: Path | None, latex: Path | None, title: str
 ) -> list[Path]:
-    """Write what was asked for; returns the files."""
+    """Write the requested files; returns their paths."""
     from fednoil.records.files import write_text
     from fednoil.report import html as page
     from fednoil.report import latex as tables

@@ -1,4 +1,4 @@
-"""`fednoil reproduce`: the paper's tables and figures, run and set beside the paper's numbers."""
+"""`fednoil reproduce`: run the paper's tables and figures, and compare with the paper's numbers."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ Goal = Annotated[
 ]
 Names = Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this; may be repeated.")]
 Methods = Annotated[
-    list[str] | None, typer.Option(metavar="NAME", help="A preset's method, or the paper's name of it.")
+    list[str] | None, typer.Option(metavar="NAME", help="A preset's method, or the paper's name for it.")
 ]
 Seeds = Annotated[str | None, typer.Option("--seeds", metavar="0..4", help="Default: 0..4, or 0..2 if small.")]
 Scale = Annotated[str, typer.Option("--scale", help="paper, or small: minutes on a CPU with the embedded data.")]
 Changes = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one key of all runs.")]
-Out = Annotated[Path, typer.Option("--out", help="Folder for all runs; what is done there is kept.")]
+Out = Annotated[Path, typer.Option("--out", help="Folder for all runs; finished runs in it are kept.")]
 Jobs = Annotated[
     int | None, typer.Option("--jobs", min=1, help="Runs side by side; default: four on a GPU, one per core on a CPU.")
 ]
@@ -89,7 +89,7 @@ def _sections(changes: Sequence[str], device: str | None) -> dict[str, Any]:
     if device is not None:
         sections.setdefault("run", {})["device"] = device
     if "seed" in sections.get("run", {}):
-        raise UserError("--set run.seed: seeds are given with --seeds, for example --seeds 0..4")
+        raise UserError("--set run.seed: use --seeds instead, for example --seeds 0..4")
     return sections
 
 
@@ -100,7 +100,7 @@ def _usual_jobs(cells: Sequence[Any]) -> int:
 
 
 def _check_first(goal: str, cells: Sequence[Any], out: Path, data_dir: Path | None, ray: str | None) -> None:
-    """Refuse what would fail later, before anything is measured or run; make the folder."""
+    """Refuse what would fail later, before anything is measured or run, and make the folder."""
     from fednoil.batch.cluster import import_ray
     from fednoil.figures import require_matplotlib
     from fednoil.study.plan import GOALS
@@ -109,7 +109,7 @@ def _check_first(goal: str, cells: Sequence[Any], out: Path, data_dir: Path | No
         require_matplotlib()
     if ray is not None:
         import_ray()
-    if ray in (None, "auto"):  # the workers of a cluster elsewhere have data of their own
+    if ray in (None, "auto"):  # the workers of a remote cluster have their own data
         _check_data(dict.fromkeys(cell.config.data.name for cell in cells), data_dir)
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -168,7 +168,7 @@ def _describe(
     data_dir: Path | None,
     measure: bool,
 ) -> dict[str, Any]:
-    """The plan as plain values; to `measure` its time takes some."""
+    """The plan as plain values; with `measure` also its estimated time, which takes a moment."""
     from fednoil.batch.duration import Duration, expected
     from fednoil.batch.workers import cores
     from fednoil.records.files import read_json

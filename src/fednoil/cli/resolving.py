@@ -24,7 +24,7 @@ def resolve(
     seeds: bool = False,
     sites: Sequence[str] = (),
 ) -> tuple[Resolved, Path]:
-    """The run and the folder that the arguments of `run` ask for; with `seeds` the folder of several runs."""
+    """The run and folder for the arguments of `run`; with `seeds` the folder of several runs."""
     from fednoil.api.running import resolve as resolved
     from fednoil.config import parse_set
     from fednoil.config.source import is_file
@@ -62,7 +62,7 @@ def _sites(texts: Sequence[str]) -> dict[str, str]:
 
 
 def register_study() -> None:
-    """Make the presets of the study of the paper known; it is loaded when one of them is asked for."""
+    """Register the presets of the paper's study, which is loaded when one of them is used."""
     from fednoil.config.presets import Family, register
 
     def paper() -> Family:
@@ -80,7 +80,7 @@ def register_study() -> None:
 
 
 def asked_device(name: str) -> torch.device:
-    """What `--device` asks for, of a command without a configuration."""
+    """The device for `--device`, in a command without a configuration."""
     from fednoil.experiment import pick_device
 
     if name not in ("auto", "cpu", "cuda"):
@@ -89,7 +89,7 @@ def asked_device(name: str) -> torch.device:
 
 
 def how_to_go_on(out: Path, seeds: str | None = None) -> str:
-    """The command that resumes what was stopped in `out`; "" where there is nothing yet that it could read."""
+    """The command that resumes what was stopped in `out`; "" if there is nothing to resume yet."""
     if not any(out.glob(_wanted(seeds is not None))):
         return ""
     of_seeds = "" if seeds is None else f" --seeds {seeds}"
@@ -97,10 +97,10 @@ def how_to_go_on(out: Path, seeds: str | None = None) -> str:
 
 
 def _own_config(out: Path, seeds: bool) -> Path:
-    """Where the run in `out`, or the first of several seeds' runs, says what it is."""
+    """The configuration of the run in `out`, or of the first of several seeds."""
     found = sorted(out.glob(_wanted(seeds)))
     if not found:
-        raise UserError(f"{out} holds no run to resume (no {_wanted(seeds)}); name a preset or file to start one")
+        raise UserError(f"{out} has no run to resume (no {_wanted(seeds)}); name a preset or file to start one")
     return found[0]
 
 

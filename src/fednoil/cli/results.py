@@ -1,4 +1,4 @@
-"""Results on the terminal: the tables, and what a study adds."""
+"""Results on the terminal: the tables, and a study's sections."""
 
 from __future__ import annotations
 

@@ -18,10 +18,10 @@ from fednoil.terminal import output
 
 
 def usual_jobs(device: str, runs: int) -> int:
-    """Runs side by side: one a core on a CPU, where a run uses one core best; four on a GPU.
+    """Runs side by side: one per core on a CPU, where a run is most efficient on one core; four on a GPU.
 
-    Between steps a run keeps the host busy: four in processes of their own took 0.66 of the time of four one after
-    another on an H200 with 16 cores, 0.47 with the GPU's multi-process service (Fashion-MNIST, the paper's CNN).
+    A GPU run also keeps the host busy: four in separate processes took 0.66 of the time of four one after another on an
+    H200 with 16 cores, 0.47 with the GPU's multi-process service (Fashion-MNIST, the paper's CNN).
     """
     from fednoil.batch.workers import cores
     from fednoil.experiment import pick_device
@@ -64,7 +64,7 @@ def run_seeds(
         raise
     failed = [outcome for outcome in outcomes if outcome.reason]
     if failed:
-        # Why, each has said when it ended, unless --quiet.
+        # The reasons were printed when the runs ended, unless --quiet.
         listed = [f"{outcome.cell.title}: {outcome.reason}" if quiet else outcome.cell.title for outcome in failed]
         raise UserError(f"{len(failed)} of {len(cells)} runs failed: {'; '.join(listed)}")
     mean = _mean([read_json(out / cell.folder / "summary.json") for cell in cells])
@@ -72,11 +72,11 @@ def run_seeds(
 
 
 def _checked(cells: list[Cell], out: Path, data_dir: Path | None, resume: bool, force: bool) -> list[Cell]:
-    """The cells that have to run; what would make all of them fail is reported once, before anything is created."""
+    """The cells that must run; what would make all of them fail is reported once, before anything is created."""
     from fednoil.experiment import make_experiment, pick_device
 
     if RunFolder(out).is_run():
-        raise UserError(f"{out} is a run itself; give the seeds' runs another folder with --out")
+        raise UserError(f"{out} is itself a run; choose another folder for the seeds' runs with --out")
     if out.exists() and not out.is_dir():
         raise UserError(f"--out {out} is a file; give a folder")
     for cell in cells:

@@ -10,7 +10,7 @@ import threading
 
 
 class Stopped(BaseException):
-    """Ctrl-C or SIGTERM. Not a KeyboardInterrupt, of which the command-line library makes a silent exit."""
+    """Ctrl-C or SIGTERM. Not a KeyboardInterrupt, which the command-line library turns into a silent exit."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -19,12 +19,12 @@ class Stopped(BaseException):
 
 
 def stop_with_standard_input() -> None:
-    """Stop when standard input ends: a parent holds it open, and however it dies, the system closes it.
+    """Stop when standard input ends: a parent holds it open, and the system closes it however the parent dies.
 
-    Linux can signal the death of a parent, but means the thread that started a process.
+    Linux can signal a parent's death, but that of the thread that started the process.
     """
-    # A terminal sends Ctrl-C to both, and the parent passes it on as SIGTERM: together they could stop a run before its
-    # last checkpoint was begun.
+    # A terminal sends Ctrl-C to both, and the parent passes it on as SIGTERM: together they could stop a run before it
+    # begins its last checkpoint.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     number = sys.stdin.fileno()
 

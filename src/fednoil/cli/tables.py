@@ -47,19 +47,19 @@ def show(rows: list[dict[str, Any]], columns: dict[str, str], title: str, as_jso
             min_width=least[key],
         )
     for row in rows:
-        told = [cell(row.get(first)), *(f"{columns[key]}: {cell(row[key])}" for key in below if row.get(key))]
+        lines = [cell(row.get(first)), *(f"{columns[key]}: {cell(row[key])}" for key in below if row.get(key))]
         # As text: a file's or class's name in brackets is not markup.
-        table.add_row(Text("\n".join(told)), *(Text(cell(row.get(key))) for key in beside))
+        table.add_row(Text("\n".join(lines)), *(Text(cell(row.get(key))) for key in beside))
     console.print(table)
 
 
 def _needed(widths: Collection[int]) -> int:
-    """The width of a table whose columns have these: two blanks lie between them, and one after the last."""
+    """The width of a table with columns of these widths: two spaces between them, one after the last."""
     return sum(widths) + 2 * len(widths) - 1
 
 
 def show_list(groups: Mapping[str, Sequence[tuple[str, Sequence[str]]]]) -> None:
-    """Print names with texts beside them under headings, no wider than the terminal; 80 columns where there is none."""
+    """Print names with texts beside them under headings, no wider than the terminal; 80 columns without one."""
     names = [name for entries in groups.values() for name, _ in entries]
     indent = max(map(len, names)) + 4
     width = max(output().width - indent, 20)

@@ -13,8 +13,8 @@ def said(error: Exception) -> str:
     option = getattr(error, "option_name", None)
     command = getattr(getattr(error, "ctx", None), "info_name", None)
     if option and type(error).__name__ == "NoSuchOption" and command == "run" and (keys := _keys(str(option))):
-        told = " or ".join(f"--set {key}=VALUE" for key in keys)
-        return f"No such option '{option}'; {option.lstrip('-')} is a key of the configuration: {told}"
+        options = " or ".join(f"--set {key}=VALUE" for key in keys)
+        return f"No such option '{option}'; {option.lstrip('-')} is a key of the configuration: {options}"
     # Two layers of the library may each make the same suggestion.
     return _SUGGESTED.sub(r"\1", message)
 

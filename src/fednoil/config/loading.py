@@ -158,8 +158,8 @@ def _one_line(error: ValidationError, section: str, model: type[BaseModel]) -> s
         if moved := _MOVED.get(f"{section}.{key}"):
             return f"'{section}.{key}' is now called {moved}"
         elsewhere = owners(section, key)
-        told = f"; it is a key of {', '.join(elsewhere)}" if elsewhere else nearest(key, known)
-        return f"unknown key '{section}.{key}'; known in {section}: {', '.join(known)}{told}"
+        hint = f"; it is a key of {', '.join(elsewhere)}" if elsewhere else nearest(key, known)
+        return f"unknown key '{section}.{key}'; known in {section}: {', '.join(known)}{hint}"
     if not names:
         return str(first["msg"]).removeprefix("Value error, ")
     # A key that takes one of several kinds has an error for each; the kinds' names in between are pydantic's own.

@@ -1,4 +1,4 @@
-"""What cleaning labels buys, drawn over the share of labels that were checked."""
+"""What cleaning labels gains, drawn over the share of labels that were checked."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def budget_lines(results: Sequence[Bought]) -> list[Line]:
 
 
 def draw_budget(results: Sequence[Bought], out: Path) -> list[Path]:
-    """What cleaning buys, over the share of labels looked at, the most suspicious first or at random."""
+    """What cleaning gains, over the share of labels checked, the most suspicious first or at random."""
     share = "labels checked and corrected, %"
     labels = {"wrong labels": (share, "wrong labels left, %"), "accuracy": (share, "final test accuracy, %")}
     return draw_lines(budget_lines(results), "What cleaning buys", labels, out)

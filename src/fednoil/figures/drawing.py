@@ -14,7 +14,7 @@ import numpy as np
 from fednoil.errors import UserError
 from fednoil.files import write_bytes
 
-# Okabe and Ito's colours, which colour-blind readers can tell apart; line styles and markers say it again.
+# Okabe and Ito's colours, which colour-blind readers can distinguish; line styles and markers differ too.
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"]
 MARKERS = ["o", "s", "^", "D", "v", "P"]
 FORMATS = ("svg", "pdf", "png")
@@ -79,8 +79,8 @@ def draw_lines(lines: Sequence[Line], title: str, labels: dict[str, tuple[str, s
 
 
 def _without_start(lines: Sequence[Line]) -> tuple[float, float] | None:
-    """Limits that leave out a steep climb where it would take more than half of the height: everything after the first
-    twentieth of each line is within."""
+    """Limits that cut off a steep initial climb if it would take more than half of the height: everything after the
+    first twentieth of each line is inside."""
     rest = [(line.low[len(line.x) // 20 :], line.high[len(line.x) // 20 :]) for line in lines]
     lowest, low = min(line.low.min() for line in lines), min(low.min() for low, _ in rest)
     high = max(high.max() for _, high in rest)
@@ -90,7 +90,7 @@ def _without_start(lines: Sequence[Line]) -> tuple[float, float] | None:
 
 
 def _style(place: int, line: Line) -> dict[str, Any]:
-    """Colour by place; the marker, at few points, tells lines apart without colour."""
+    """Colour by place; the marker, at a few points, distinguishes lines without colour."""
     every = max(1, len(line.x) // 6)
     return {
         "color": COLOURS[place % len(COLOURS)],
@@ -103,7 +103,7 @@ def _style(place: int, line: Line) -> dict[str, Any]:
 
 
 def require_matplotlib() -> Any:
-    """Matplotlib, or what to do about its absence."""
+    """Matplotlib, or an error that says how to install it."""
     try:
         import matplotlib
     except ImportError:

@@ -1,7 +1,7 @@
 """What the nodes must agree on before round 1: the names of the classes, the size of images, the normalisation.
 
-A site reports what it has; no images or labels are needed for that. Classes are matched by name, so that a site that
-lacks one doesn't shift the others' numbers.
+A site describes what it has, without sending images or labels. Classes are matched by name, so a site that lacks one
+doesn't shift the numbers of the others.
 """
 
 from __future__ import annotations
@@ -53,16 +53,16 @@ class Agreement:
         return cls(names, (channels, height, width), tuple(values["mean"]), tuple(values["std"]))
 
     def dataset(self, name: str) -> Dataset:
-        """A dataset of this kind without a single image."""
+        """A dataset of this kind without images."""
         empty = Split(np.empty((0, *self.image_shape), np.uint8), np.empty(0, np.int64))
         return Dataset(name, empty, empty, self.class_names, self.mean, self.std)
 
 
 def agree(sites: Sequence[Site], mean: Sequence[float] | None, std: Sequence[float] | None) -> Agreement:
-    """What the sites have in common; `mean` and `std` where the configuration sets them.
+    """What the sites agree on; `mean` and `std` are given if the configuration sets them.
 
-    The shape is that of most sites; in a tie, that of the first one. Normalisation is that of the pooled pixels of
-    the sites of that shape, to four digits as for a dataset in one place.
+    The shape is that of most sites; in a tie, that of the first one. The normalisation is that of the pooled pixels of
+    the sites with that shape, to four digits, as for a dataset in one place.
     """
     shape = Counter(site.image_shape for site in sites).most_common(1)[0][0]
     fitting = [site for site in sites if site.image_shape == shape]
@@ -79,14 +79,14 @@ def misfit(site: Site, agreement: Agreement) -> str | None:
         )
     unknown = [name for name in site.class_names if name not in agreement.class_names]
     if unknown:
-        return f"its class '{unknown[0]}' is none of the federation's ({', '.join(agreement.class_names[:8])}…)"
+        return f"its class '{unknown[0]}' is not one of the federation's ({', '.join(agreement.class_names[:8])}…)"
     if len(agreement.class_names) < 2:
         return "the federation has only one class; a classifier needs at least two"
     return None
 
 
 def _classes(sites: Sequence[Site]) -> tuple[str, ...]:
-    """All names: in the order of a site that has all of them, by number, or by alphabet."""
+    """All names: in the order of a site that has all of them, or numerically, or alphabetically."""
     names = {name for site in sites for name in site.class_names}
     for site in sites:
         if set(site.class_names) == names:
@@ -95,7 +95,7 @@ def _classes(sites: Sequence[Site]) -> tuple[str, ...]:
 
 
 def _pool(sites: Sequence[Site]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and std a channel over the pixels of all sites, from each site's own."""
+    """Mean and std per channel over the pixels of all sites, from each site's own."""
     total = sum(site.samples for site in sites)
     means, stds = [], []
     for channel in range(sites[0].image_shape[0]):

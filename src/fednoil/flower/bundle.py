@@ -1,6 +1,6 @@
-"""The Flower app that `flwr run` takes: a configuration and no code.
+"""The Flower app for `flwr run`: a configuration without code.
 
-The code is the fednoil that each machine has installed, so a node runs what its operator has installed.
+The code is each machine's own fednoil, so a node runs only what its operator has installed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The ClientApp: a few kinds of message, each answered with what its form allows or with an error.
 
-What goes wrong is logged in full by the node. The server learns only refusals, whose texts are about the federation:
-the text of another error might name files.
+The node logs errors in full. The server gets only the texts of refusals, which are about the federation: other errors
+might name files.
 """
 
 from __future__ import annotations
@@ -49,20 +49,20 @@ def _guarded(message: Message, work: Callable[[], RecordDict]) -> Message:
     try:
         return Message(work(), reply_to=message)
     except (Refusal, BadMessage) as error:
-        reason = clean(error)  # it may quote what the server has sent
+        reason = clean(error)  # it may quote what the server sent
         log.error("%s: %s", message.metadata.message_type, reason)
     except UserError as error:
         log.error("%s: %s", message.metadata.message_type, error)
-        reason = "failed at the node; its own log says why"
+        reason = "failed at the node; see its own log"
     except Exception as error:
         log.exception("%s failed", message.metadata.message_type)
-        reason = f"failed at the node with {type(error).__name__}; its own log says why"
+        reason = f"failed at the node with {type(error).__name__}; see its own log"
     return Message(Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason=reason), reply_to=message)
 
 
 @app.query("hello")
 def hello(message: Message, context: Context) -> Message:
-    """Who this node is."""
+    """Introduce this node."""
 
     def work() -> RecordDict:
         values = unpack(HELLO_ORDER, message.content).values
@@ -87,10 +87,10 @@ def hello(message: Message, context: Context) -> Message:
 
 @app.query("refuse")
 def refuse(message: Message, context: Context) -> Message:
-    """The server leaves this node out; its operator reads why in the node's log."""
+    """The server refuses this node; the reason goes to the node's log, for its operator."""
 
     def work() -> RecordDict:
-        log.error("this node takes no part: %s", clean(unpack(REFUSE_ORDER, message.content).values["reason"]))
+        log.error("this node does not take part: %s", clean(unpack(REFUSE_ORDER, message.content).values["reason"]))
         return pack(REFUSE_REPLY, Body())
 
     return _guarded(message, work)
@@ -109,7 +109,7 @@ def score(message: Message, context: Context) -> Message:
 
 @app.query("audit")
 def audit(message: Message, context: Context) -> Message:
-    """Which labels here are wrong, written on the node; the server learns only their share."""
+    """Find the wrong labels here and write them on the node; the server gets only their share."""
 
     def work() -> RecordDict:
         node, received = _node(message, context)
@@ -119,11 +119,11 @@ def audit(message: Message, context: Context) -> Message:
 
 
 def _privately(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-    """Flower's modifier for the train handler, where the run's configuration asks for noise on updates."""
+    """Flower's modifier for the train handler, if the run's configuration asks for noise on updates."""
     try:
         config = configured(_peek(message)["config"], NodeSettings.read(context.node_config).trust)
     except (Refusal, BadMessage, UserError):
-        return call_next(message, context)  # which reports what is wrong
+        return call_next(message, context)  # it reports the error
     return private_update(config.federation, message, context, call_next)
 
 
@@ -142,7 +142,7 @@ def train(message: Message, context: Context) -> Message:
 
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
-    """The client's model on what the client holds out."""
+    """Test the client's model on what the client holds out."""
 
     def work() -> RecordDict:
         node, received = _node(message, context)
@@ -161,7 +161,7 @@ def _node(message: Message, context: Context) -> tuple[Node, Tensors]:
     if node.work.experiment.fixed_hash() != values["frozen"]:
         start = node.work.experiment.config.model.start
         have = f"the file model.start = '{start}'" if start else "the model's code"
-        raise Refusal(f"its frozen parameters are not the server's; it needs {have} as the server has it")
+        raise Refusal(f"its frozen parameters differ from the server's; it needs {have} that the server has")
     arrays = model_arrays(node.work.experiment.initial_model())
     return node, unpack(order_form(arrays), message.content).arrays
 
@@ -180,6 +180,4 @@ def _scale(values: dict[str, Any]) -> dict[str, tuple[float, ...]]:
 
 def _check_protocol(values: dict[str, Any]) -> None:
     if values["protocol"] != PROTOCOL:
-        raise Refusal(
-            f"it speaks protocol {PROTOCOL}, the server {values['protocol']}; install the same fednoil on both"
-        )
+        raise Refusal(f"it uses protocol {PROTOCOL}, the server {values['protocol']}; install the same fednoil on both")

@@ -1,7 +1,7 @@
 """Certificates and keys for a federation, in the forms that Flower reads.
 
-A small private certificate authority signs the SuperLink's certificate; each node has an ECDSA key pair whose
-public half is registered at the SuperLink. Private files are readable by their owner only.
+A small private certificate authority signs the SuperLink's certificate; each node has an ECDSA key pair, with the
+public half registered at the SuperLink. Private files are readable by their owner only.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ OURS = {CA, "ca.key", CERTIFICATE, KEY, "keys", "home", "log", "nodes", "federat
 OURS |= {"superlink.db", "superlink.db-shm", "superlink.db-wal"}
 _DAYS = 365
 _LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
-_HOST = re.compile(rf"(?:\*\.)?(?:{_LABEL}\.)*(?!\d+$){_LABEL}")  # whose last label is no number, as an address's is
+_HOST = re.compile(rf"(?:\*\.)?(?:{_LABEL}\.)*(?!\d+$){_LABEL}")  # the last label is not a number, unlike an address's
 
 
 def make_certificates(folder: Path, hosts: Sequence[str], force: bool = False) -> list[Path]:
-    """A new authority (`ca.crt`, `ca.key`) and a server's certificate for these names and addresses, for a year."""
+    """Make an authority (`ca.crt`, `ca.key`) and a server certificate for these names and addresses, for a year."""
     paths = [folder / name for name in (CA, "ca.key", CERTIFICATE, KEY)]
     names = x509.SubjectAlternativeName([_host(name) for name in hosts])
     _free(paths, force)
@@ -63,12 +63,12 @@ def make_certificates(folder: Path, hosts: Sequence[str], force: bool = False) -
 
 
 def have_certificates(folder: Path, hosts: Sequence[str]) -> None:
-    """Make certificates if there are none; refuse existing ones that would keep nodes from coming online."""
+    """Make certificates if there are none; refuse existing ones with which nodes couldn't come online."""
     missing = [name for name in (CA, CERTIFICATE, KEY) if not (folder / name).exists()]
     if len(missing) == 3:
         make_certificates(folder, hosts)
         return
-    renew = f"make others: fednoil federation certs {shlex.quote(str(folder))} --force"
+    renew = f"make new ones: fednoil federation certs {shlex.quote(str(folder))} --force"
     if missing:
         raise UserError(f"{folder / missing[0]} is missing; {renew}")
     path = folder / CERTIFICATE
@@ -101,9 +101,9 @@ def have_key(path: Path) -> Path:
         try:
             key = serialization.load_ssh_private_key(path.read_bytes(), None)
         except ValueError:
-            raise UserError(f"{path} is not a private key; remove it, and a new one is made") from None
+            raise UserError(f"{path} is not a private key; remove it to get a new one") from None
         if not isinstance(key, ec.EllipticCurvePrivateKey):
-            raise UserError(f"{path} is not an ECDSA key, which Flower needs; remove it, and a new one is made")
+            raise UserError(f"{path} is not an ECDSA key, which Flower needs; remove it to get a new one")
         _write(public, _public(key), 0o644)
     return public
 
@@ -141,7 +141,7 @@ def _host(name: str) -> x509.GeneralName:
         pass
     if len(name) > 253 or not _HOST.fullmatch(name):
         raise UserError(
-            f"--host '{name}' is neither an address nor a host's name in ASCII; write it as in fl.example.org or "
+            f"--host '{name}' is neither an address nor an ASCII host name; write for example fl.example.org or "
             "192.0.2.7, without a port"
         )
     return x509.DNSName(name)
@@ -153,14 +153,14 @@ def _free(paths: Sequence[Path], force: bool) -> None:
     if there and not force:
         raise UserError(f"{there[0]} already exists; choose another folder, or --force to replace it")
     private_folder(paths[0].parent, [path.name for path in paths])
-    for path in paths:  # an old half beside a new one would look whole
+    for path in paths:  # an old half beside a new one would look like a pair
         path.unlink(missing_ok=True)
 
 
 def private_folder(folder: Path, secret: Sequence[str]) -> None:
-    """Make a folder for its owner alone, and keep what is `secret` in it out of Git.
+    """Make a folder that only its owner can read, and keep the `secret` files in it out of Git.
 
-    In a folder that holds nothing else Git ignores everything, in another one these names.
+    Git ignores everything in a new or empty folder, and only these names in one that has other files.
     """
     make_private(folder)
     ignore = folder / ".gitignore"

@@ -1,7 +1,7 @@
-"""The server's side of a federation: what a round asks of clients, as messages to nodes.
+"""The server's side of a federation: the work of a round as messages to nodes.
 
-A reply is used only if it has the agreed form and its numbers are possible; anything else costs its sender the round,
-and nobody else anything.
+A reply is used only if it has the agreed form and plausible numbers; otherwise its sender misses the round, and no
+other node is affected.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from fednoil.tensors import Tensors
 log = logging.getLogger("flwr.fednoil")
 T = TypeVar("T")
 _LOSS = 1e4  # the most that a mean loss may be
-_GROWTH, _DRIFT = 1e2, 1e6  # by which a weight, or a number that isn't trained, may exceed the model that was sent
+_GROWTH, _DRIFT = 1e2, 1e6  # factors by which a weight, or an untrained number, may exceed the model that was sent
 
 
 class FlowerExecutor(Federation):
@@ -61,7 +61,7 @@ class FlowerExecutor(Federation):
         self._frozen = experiment.fixed_hash()
         self._bench = make_bench(experiment, device)
         self._test_images = torch.tensor(experiment.setting.dataset.test.images, device=device)
-        self._failed: dict[int, list[str]] = {}  # of a round, each of a client's failures
+        self._failed: dict[int, list[str]] = {}  # a client's failures in this round
 
     def members(self, round_idx: int) -> list[int]:
         return self.crew.refresh(round_idx)
@@ -84,9 +84,9 @@ class FlowerExecutor(Federation):
         sent = {job.client: job.received for job in jobs}
 
         def read(client: int, body: Body) -> Result:
-            told = self.crew.sites[client].samples
-            if body.numbers["samples"] != told or not 0 <= body.numbers["steps"] <= 1e9:
-                raise BadMessage(f"it reported {told} samples and trained on {body.numbers['samples']:g}")
+            reported = self.crew.sites[client].samples
+            if body.numbers["samples"] != reported or not 0 <= body.numbers["steps"] <= 1e9:
+                raise BadMessage(f"it reported {reported} samples but trained on {body.numbers['samples']:g}")
             _check_update(sent[client], body.arrays, self._trained)
             return Result(client, body.arrays, body.numbers, keep={}, evidence={}, loss=0.0)
 
@@ -138,7 +138,7 @@ class FlowerExecutor(Federation):
                 if isinstance(reply, str):
                     raise BadMessage(reply)
                 found[client] = read(client, unpack(form, reply))
-            except Exception as error:  # whatever a node may send costs nobody else anything
+            except Exception as error:  # whatever a node sends must not affect the others
                 said = error if isinstance(error, BadMessage) else f"its reply can't be used ({type(error).__name__})"
                 why = f"{kind.removeprefix('query.')}: {clean(said)}"
                 self._failed.setdefault(client, []).append(why)
@@ -165,7 +165,7 @@ class FlowerExecutor(Federation):
 
 
 def _check_update(sent: Tensors, update: Tensors, trained: frozenset[str]) -> None:
-    """Refuse what would spoil the mean for all; the bound goes by the sent model, so honest nodes keep to it too."""
+    """Refuse what would ruin the mean; the bound depends on the model that was sent, so honest nodes stay within it."""
     largest = max((_largest(tensor) for name, tensor in sent.items() if _weight(name, trained)), default=1.0)
     for name, tensor in update.items():
         if name.endswith("running_var") and bool((tensor < 0).any()):

@@ -1,7 +1,7 @@
 """The noisy scores that a client has reported, and the ε they cost: its own account, which no message can change.
 
-The noise on a score is R/ε, and R comes from the server. So the node records, for each run, the R and ε it
-started with, every score before it is sent, and the ε spent over all runs; a request that would exceed it is refused.
+The noise on a score is R/ε, and R comes from the server. So the node records, for each run, the R and ε it started
+with, every score before it is sent, and the ε spent over all runs; a request that would exceed the budget is refused.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class ScoreLedger:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def told(self, run: str, round_idx: int, terms: Terms) -> float | None:
+    def reported(self, run: str, round_idx: int, terms: Terms) -> float | None:
         """The score reported in this round; None if there is none yet and one is allowed."""
         return self._check(self._runs(), run, round_idx, terms)
 
-    def tell(self, run: str, round_idx: int, terms: Terms, score: float) -> float:
+    def record(self, run: str, round_idx: int, terms: Terms, score: float) -> float:
         """Record a noisy score; only the first one of a round may be sent."""
         make_own(self.folder)
         with self._locked():
@@ -54,13 +54,13 @@ class ScoreLedger:
 
     def last(self, run: str) -> float | None:
         """The last score reported in this run; using it again costs nothing."""
-        told = self._runs().get(run, {}).get("told", {})
-        return float(told[max(told, key=int)]) if told else None
+        scores = self._runs().get(run, {}).get("told", {})
+        return float(scores[max(scores, key=int)]) if scores else None
 
     def check_plain(self, run: str) -> None:
         """Refuse a score without noise in a run that began with it."""
         if run in self._runs():
-            raise Refusal("its scores of this run have noise; one without would cost privacy")
+            raise Refusal("its scores in this run have noise; one without would cost privacy")
 
     def _check(self, runs: dict[str, Any], run: str, round_idx: int, terms: Terms) -> float | None:
         account = runs.get(run)
@@ -68,8 +68,8 @@ class ScoreLedger:
             began = account["rounds"], account["epsilon"]
             if began != (terms.rounds, terms.epsilon):
                 raise Refusal(
-                    f"its scores of this run share ε = {began[1]:g} over {began[0]} rounds, "
-                    f"and it is asked with ε = {terms.epsilon:g} over {terms.rounds}"
+                    f"its scores in this run share ε = {began[1]:g} over {began[0]} rounds, "
+                    f"but the request has ε = {terms.epsilon:g} over {terms.rounds}"
                 )
             if str(round_idx) in account["told"]:
                 return float(account["told"][str(round_idx)])  # a second noisy answer would reveal more
@@ -77,8 +77,8 @@ class ScoreLedger:
             raise Refusal(f"round {round_idx} is not one of {terms.rounds}; each further score would cost privacy")
         spent, cost = _spent(runs), terms.epsilon / terms.rounds
         if terms.budget is not None and spent + cost > terms.budget * (1 + 1e-9):
-            # What other servers learned is none of this one's business: the account itself is in the node's folder.
-            raise Refusal(f"another score would cost more than its budget of ε = {terms.budget:g} for all runs leaves")
+            # Not how much is spent: that would reveal other servers' requests. The account is in the node's folder.
+            raise Refusal(f"another score would exceed its budget of ε = {terms.budget:g} for all runs")
         return None
 
     def _runs(self) -> dict[str, Any]:
@@ -94,7 +94,7 @@ class ScoreLedger:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """Keep another process of this node out: two runs may ask at once."""
+        """Keep other processes of this node out: two runs may ask at once."""
         try:
             import fcntl
         except ImportError:  # a system without such locks

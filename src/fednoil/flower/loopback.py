@@ -1,7 +1,7 @@
 """A whole federation on this machine: SuperLink and SuperNodes as processes, with TLS and authentication.
 
-It lives in one folder: certificates, keys, Flower's home, logs, and `federation.json` with what was started,
-so that another command can ask for its status or stop it.
+It lives in one folder: certificates, keys, Flower's home, logs, and `federation.json`, which lists what was started, so
+that other commands can show its status or stop it.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class Process:
             line = Path(f"/proc/{self.pid}/cmdline")
             stat = Path(f"/proc/{self.pid}/stat")
             if not line.exists():
-                return not Path("/proc/self").exists()  # a system without /proc has no better answer
+                return not Path("/proc/self").exists()  # without /proc there is no better answer
             command, state = line.read_bytes(), stat.read_text().rpartition(")")[2].split()[0]
-            return state != "Z" and (not command or b"flower-" in command)  # it has none at the moment it starts
+            return state != "Z" and (not command or b"flower-" in command)  # empty while it starts
         except OSError:
             return False
 
@@ -70,7 +70,7 @@ class Loopback:
             return [Process(**entry) for entry in read_json(self.file)["processes"]]
         except (KeyError, TypeError) as error:
             raise UserError(
-                f"{self.file} is damaged ({error!r}); stop Flower's processes by hand and remove it"
+                f"{self.file} is damaged ({error!r}); stop Flower's processes yourself and remove it"
             ) from None
 
     def environment(self) -> dict[str, str]:
@@ -79,13 +79,13 @@ class Loopback:
             "FLWR_HOME": str(self.folder / "home"),
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
-            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",  # Flower's own default of 1 s is waited out twice a message
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",  # Flower's default of 1 s would pass twice per message
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
         }
         return {"OMP_NUM_THREADS": "1", **os.environ, **own}  # several nodes share the machine
 
     def up(self, nodes: Mapping[str, str]) -> None:
-        """Start a SuperLink and one SuperNode for each name and node configuration; nothing stays if one fails."""
+        """Start a SuperLink and one SuperNode for each name and node configuration; if one fails, stop all."""
         running = [process.name for process in self.processes if process.alive()]
         if running:
             raise UserError(f"{self.folder} is already up ({', '.join(running)}); `fednoil federation down` stops it")
@@ -130,7 +130,7 @@ root-certificates = {json.dumps(str(self.folder / CA))}
         return process
 
     def add_node(self, name: str, config: str, *, register: bool = True) -> Process:
-        """Start a SuperNode with a key of its own, which is made the first time and registered if it isn't yet."""
+        """Start a SuperNode with its own key, which is made and registered if necessary."""
         key = self.folder / "keys" / name
         public = have_key(key)
         if register:
@@ -141,7 +141,7 @@ root-certificates = {json.dumps(str(self.folder / CA))}
         return self._start(name, free_port(), ["flower-supernode", *options])
 
     def _register(self, public: Path) -> None:
-        """Register a key at the SuperLink, which may know it already."""
+        """Register a key at the SuperLink, if it isn't registered yet."""
         try:
             self.flwr("supernode", "register", str(public), CONNECTION)
         except UserError as error:
@@ -149,7 +149,7 @@ root-certificates = {json.dumps(str(self.folder / CA))}
                 raise
 
     def await_nodes(self, count: int) -> None:
-        """Wait until as many SuperNodes are online."""
+        """Wait until `count` SuperNodes are online."""
         nodes = [process for process in self.processes if process.name != SUPERLINK]
 
         def ready() -> bool:
@@ -163,7 +163,7 @@ root-certificates = {json.dumps(str(self.folder / CA))}
     def online(self) -> list[dict[str, Any]]:
         """The SuperNodes that the SuperLink sees online."""
         listed = json.loads(self.flwr("supernode", "list", CONNECTION, "--format", "json"))
-        if not listed.get("success", True):  # Flower's status is 0 all the same
+        if not listed.get("success", True):  # Flower's exit status is 0 even then
             raise UserError(f"flwr supernode list failed: {' '.join(str(listed.get('error-message')).split())[:300]}")
         return [node for node in listed.get("nodes", []) if node.get("status") == "online"]
 
@@ -187,7 +187,7 @@ root-certificates = {json.dumps(str(self.folder / CA))}
         return [process.name for process in running]
 
     def _end_stragglers(self) -> None:
-        """Kill apps that have outlived a killed SuperLink or SuperNode: they are known by their Flower home."""
+        """Kill apps that have outlived a killed SuperLink or SuperNode, found by their Flower home."""
         home = f"FLWR_HOME={self.folder / 'home'}".encode()
         for process in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
@@ -207,7 +207,7 @@ root-certificates = {json.dumps(str(self.folder / CA))}
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # a group of its own, so that its children can be stopped with it
+                start_new_session=True,  # its own process group, so that its children can be stopped with it
             )
         self._children.append(started)
         process = Process(name, started.pid, port)
@@ -218,7 +218,7 @@ root-certificates = {json.dumps(str(self.folder / CA))}
         write_json(self.file, {"processes": [vars(process) for process in processes]})
 
     def _ended(self, process: Process) -> UserError:
-        return UserError(f"{process.name} has ended; {self.folder / 'log' / process.name}.log says why")
+        return UserError(f"{process.name} has ended; see {self.folder / 'log' / process.name}.log")
 
     def _await(self, ready: Callable[[], bool], what: str) -> None:
         end = time.monotonic() + _START
@@ -251,6 +251,6 @@ def _stop(processes: Sequence[Process]) -> None:
         end = time.monotonic() + patience
         while any(process.alive() for process in processes) and time.monotonic() < end:
             time.sleep(0.1)
-    for process in processes:  # whoever was started by one and outlived it
+    for process in processes:  # children that outlived it
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)

@@ -1,7 +1,7 @@
-"""Who takes part: nodes introduce themselves, are admitted or refused, and come and go by their stable client ids.
+"""Membership: nodes introduce themselves, are admitted or refused, and come and go under stable client ids.
 
-Flower numbers nodes at random, and a restarted node may have a new number. Clients are numbered by our roster, which
-is in the run folder, so that after a resume, or when a node comes back, it is the same client.
+Flower numbers nodes at random, and a restarted node may get a new number. Our roster, in the run folder, numbers the
+clients, so a node that comes back, or a resumed run, has the same clients.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from fednoil.records.files import read_json, write_json
 from fednoil.records.folder import ROSTER
 
 log = logging.getLogger("flwr.fednoil")
-_TRIES = 3  # to introduce itself before round 1, for a node that is busy or not quite there
-_HELLO = 60.0  # seconds in which a node must introduce itself: the others wait meanwhile
-_AGAIN = 30.0, 1800.0  # seconds until a refused node is asked again, at first and at last
+_TRIES = 3  # introductions before round 1, for a node that is busy or still starting
+_HELLO = 60.0  # seconds for a node to introduce itself, while the others wait
+_AGAIN = 30.0, 1800.0  # seconds until a refused node is asked again, at first and at most
 _MOST = 10**9  # samples
-_PAUSE = 0.5  # seconds between two looks for nodes that haven't come yet
+_PAUSE = 0.5  # seconds between two checks for new nodes
 
 
 @dataclass(frozen=True)
 class Refused:
-    """A node that is not admitted: its own name, why, how often so far, and when it is asked again."""
+    """A node that is not admitted: its name, why, how often so far, and when it is asked again."""
 
     name: str
     reason: str
@@ -60,25 +60,25 @@ class Members:
     def __init__(self, wire: Wire, config: Config, partitions: int | None) -> None:
         self.wire = wire
         self.config = config
-        self.partitions = partitions  # of a dataset that every node has; None: each site has its own data
+        self.partitions = partitions  # partitions of a dataset that every node has; None: each site has its own data
         self.run = secrets.token_hex(16)
         self.sites: dict[int, Site] = {}
         self.nodes: dict[int, int] = {}  # client -> node
         self.agreement: Agreement | None = None
-        self.founders: dict[str, int] = {}  # samples of those who were there at the start, by number
+        self.founders: dict[str, int] = {}  # samples of the clients at the start, by number
         self._numbers: dict[str, int] = {}  # of everyone who ever took part
         self._refused: dict[int, Refused] = {}  # by node
         self._tries: Counter[int] = Counter()  # introductions that failed, by node
-        self._twins: dict[int, Site] = {}  # whose name another node has, as long as that one is there
-        self._waiting: dict[int, Site] = {}  # introduced, before there is an agreement
+        self._twins: dict[int, Site] = {}  # nodes that wait because another one with their name is online
+        self._waiting: dict[int, Site] = {}  # introduced before there was an agreement
         self._roster: Path | None = None
-        self._sizes: dict[str, int] = {}  # as the roster of a run that goes on has them
+        self._sizes: dict[str, int] = {}  # from the roster of a resumed run
 
     def name(self, client: int) -> str:
         return next(name for name, number in self._numbers.items() if number == client)
 
     def gather(self) -> None:
-        """Wait until as many nodes have come as the configuration wants, and settle what they agree on."""
+        """Wait for as many nodes as the configuration requires, and settle what they agree on."""
         wanted = self.config.federation.min_nodes or self.partitions or 2
         end = time.monotonic() + self.config.federation.wait
         while True:
@@ -93,13 +93,13 @@ class Members:
             time.sleep(_PAUSE)
         refused = [f"{name} is refused: {reason}" for name, reason in self.refused().items()]
         raise UserError(
-            f"{len(self.online()) or len(self._waiting)} of {wanted} nodes have come within "
+            f"{len(self.online()) or len(self._waiting)} of {wanted} nodes came online within "
             f"{self.config.federation.wait:g} s (federation.min_nodes, federation.wait)"
             + "".join(f"; {text}" for text in refused[:3])
         )
 
     def refresh(self, round_idx: int) -> list[int]:
-        """Admit nodes that have come since; returns the clients that are online, by number."""
+        """Admit new nodes; returns the clients that are online, by number."""
         self._introduce(round_idx)
         return self.online()
 
@@ -108,14 +108,14 @@ class Members:
         return sorted(k for k, node in self.nodes.items() if node in there)
 
     def refused(self) -> dict[str, str]:
-        """Who is online but not admitted, by its own name, and why."""
+        """The nodes that are online but not admitted, by name, and why."""
         out = [(refused.name, node, refused.reason) for node, refused in self._refused.items()]
         out += [(site.name, node, "it waits: another node already has this name") for node, site in self._twins.items()]
         times = Counter(name for name, _, _ in out)
         return {name if times[name] == 1 else f"{name} (node {node})": reason for name, node, reason in sorted(out)}
 
     def load(self, out: Path) -> None:
-        """Take roster and agreement from the run that is resumed in `out`."""
+        """Read roster and agreement of the run that is resumed in `out`."""
         path = out / ROSTER
         try:
             values = read_json(path)
@@ -128,21 +128,26 @@ class Members:
             raise UserError(f"{path} is damaged ({error!r}); start over with --force") from None
 
     def save(self, out: Path) -> None:
-        """Write the roster, now and whenever somebody joins."""
+        """Write the roster, now and whenever a node joins."""
         self._roster = out / ROSTER
         self._write()
 
-    def _told(self) -> dict[str, int]:
+    def _reported(self) -> dict[str, int]:
         """Samples of each client as it first reported them."""
         return {**{self.name(k): site.samples for k, site in self.sites.items()}, **self._sizes}
 
     def _write(self) -> None:
         if self._roster is not None and self.agreement is not None:
-            values = {"run": self.run, "clients": self._numbers, "sizes": self._told(), "founders": list(self.founders)}
+            values = {
+                "run": self.run,
+                "clients": self._numbers,
+                "sizes": self._reported(),
+                "founders": list(self.founders),
+            }
             write_json(self._roster, values | {"agreement": self.agreement.values()})
 
     def _introduce(self, round_idx: int) -> None:
-        """Ask nodes that aren't known yet who they are."""
+        """Ask unknown nodes to introduce themselves."""
         there = set(self.wire.grid.get_node_ids())
         twins, self._twins = self._twins, {}
         for node, site in twins.items():
@@ -160,7 +165,7 @@ class Members:
             if isinstance(reply, str):
                 self._tries[node] += 1
                 if self._tries[node] >= _TRIES or round_idx > 0:
-                    self._refuse(node, f"node {node}", reply, told=True)
+                    self._refuse(node, f"node {node}", reply, informed=True)
                 continue
             try:
                 site = _site(unpack(HELLO_REPLY, reply))
@@ -174,7 +179,7 @@ class Members:
                 self._admit(node, site, there)
 
     def _settle(self) -> None:
-        """Agree with those who have come, in the order of their names, and number them."""
+        """Settle the agreement with the nodes that have come, in the order of their names, and number them."""
         there = sorted(self._waiting.items(), key=lambda item: (item[1].name, item[0]))
         self.agreement = agree([site for _, site in there], self.config.data.mean, self.config.data.std)
         self._waiting = {}
@@ -188,11 +193,11 @@ class Members:
         number = self._number(site)
         reason = reason or self._other_identity(site, number)
         if reason is None and self.nodes.get(number, node) in online - {node}:
-            # A node that was restarted has a new number until the old one is known to be gone.
+            # A restarted node has a new number, and the old one may still count as online.
             log.warning("%s waits: another node already has this name; each needs its own client-id", site.name)
             self._twins[node] = site
             return
-        before = self._told().get(site.name, site.samples)
+        before = self._reported().get(site.name, site.samples)
         if reason is None and before != site.samples:
             reason = f"it had {before} samples when it joined this run and has {site.samples} now"
         if reason is not None:
@@ -207,20 +212,22 @@ class Members:
             self._write()
 
     def _wrong_kind(self, site: Site) -> str | None:
-        """Whether it brings its own data where partitions are wanted, or the other way round."""
+        """Why it can't take part if it has its own data in a run of partitions, or the other way round."""
         if self.partitions is None:
-            return None if site.partition is None else f"it has no data of its own; data.name = '{SITES}' needs some"
+            return None if site.partition is None else f"it has no data of its own, which data.name = '{SITES}' needs"
         if site.partition is None:
-            return f"it has data of its own; this run is on {self.config.data.name} (data.name = '{SITES}' is for own)"
+            return (
+                f"it has its own data, but this run uses {self.config.data.name} (own data need data.name = '{SITES}')"
+            )
         if not 0 <= site.partition < self.partitions:
             return f"its partition-id {site.partition} is not in 0..{self.partitions - 1} (partition.clients)"
         return None
 
     def _other_identity(self, site: Site, number: int) -> str | None:
-        """Whether its name has another number in this run, or its number another name."""
+        """Why it can't take part if its name has another number in this run, or its number another name."""
         if self._numbers.get(site.name, number) != number:
             return (
-                f"its client-id '{site.name}' is that of client {self._numbers[site.name]}, and it is client {number}"
+                f"its client-id '{site.name}' is that of client {self._numbers[site.name]}, but it is client {number}"
             )
         other = next((name for name, taken in self._numbers.items() if taken == number and name != site.name), None)
         return None if other is None else f"client {number} is called '{other}' in this run, not '{site.name}'"
@@ -230,19 +237,19 @@ class Members:
             return site.partition
         return self._numbers.get(site.name, max(self._numbers.values(), default=-1) + 1)
 
-    def _refuse(self, node: int, name: str, reason: str, told: bool = False) -> None:
-        """Refuse a node and inform its operator; one that could not be asked knows already."""
+    def _refuse(self, node: int, name: str, reason: str, informed: bool = False) -> None:
+        """Refuse a node and inform its operator, unless that was done already (`informed`)."""
         reason = clean(reason)
         times = self._refused[node].times + 1 if node in self._refused else 1
         pause = min(_AGAIN[0] * 2 ** min(times - 1, 20), _AGAIN[1])
         log.warning("%s is refused: %s", name, reason)
         self._refused[node] = Refused(name, reason, times, time.monotonic() + pause)
-        if not told:
-            self.wire.tell(REFUSE, node, pack(REFUSE_ORDER, Body(values={"reason": reason})))
+        if not informed:
+            self.wire.notify(REFUSE, node, pack(REFUSE_ORDER, Body(values={"reason": reason})))
 
 
 def _site(body: Body) -> Site:
-    """A node's introduction as a value, if it makes sense."""
+    """A node's introduction as a value, checked for plausibility."""
     numbers: dict[str, Any] = body.numbers
     values: dict[str, Any] = body.values
     shape, names, mean, std = (

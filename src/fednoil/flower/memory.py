@@ -1,4 +1,4 @@
-"""What a node remembers of its labels from round to round, and its audit's view of them; both stay in its folder."""
+"""What a node remembers about its labels from round to round, for its audit; it stays in the node's folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fednoil.tensors import Tensors
 
 
 class Memory:
-    """One client's evidence; asked again in a round it has answered, it counts that round once."""
+    """One client's evidence; a round that is asked for twice counts once."""
 
     def __init__(self, state: NodeState, client: Client, experiment: Experiment) -> None:
         self.state, self.client = state, client
@@ -21,11 +21,11 @@ class Memory:
         self.checkpoint_every = experiment.config.run.checkpoint_every
 
     def look(self, round_idx: int, probabilities: Tensor) -> None:
-        """The class probabilities [n, C] behind a score."""
+        """Record the class probabilities [n, C] behind a score."""
         self._save(round_idx, self._looked(round_idx, probabilities))
 
     def turn(self, round_idx: int, epochs: int, found: Tensors, scored: bool) -> None:
-        """What training left; in a round without scores a learner may have looked for itself."""
+        """Record what training found; in a round without scores a learner may have looked at its samples itself."""
         before = self._before(round_idx)
         if scored:
             after = self._before(round_idx + 1)  # with this round's look
@@ -40,8 +40,8 @@ class Memory:
     def case(
         self, round_idx: int, look: Tensor, client: str, data: str, experiment: Experiment, accuracy: float | None
     ) -> Cases:
-        """The client's labels as an audit wants them, with a last look [n, C] and, in percent, the model's accuracy on
-        what the client holds out; a node knows no true labels."""
+        """The client's labels for an audit, with a last look [n, C] and the model's accuracy in percent on what the
+        client holds out; a node knows no true labels."""
         bundle, dataset = self._looked(round_idx, look), experiment.setting.dataset
         index, images = self.client.index.cpu().numpy(), dataset.train.images
         names = item_names(dataset)

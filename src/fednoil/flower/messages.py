@@ -1,7 +1,7 @@
-"""What may cross between server and nodes: for each kind of message the names, types and shapes, and nothing else.
+"""What may be sent between server and nodes: the names, types and shapes of each kind of message, and nothing else.
 
 Both ends build and read messages with the same `Form`, so what is not in it neither leaves a node nor is accepted from
-one. Arrays are sent as plain numpy buffers whose header is checked before any byte is used; nothing is unpickled.
+one. Arrays are plain numpy buffers; their header is checked before any byte is used, and nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def update_form(arrays: Arrays, learner: Learner) -> Form:
 
 
 def pack(form: Form, body: Body) -> RecordDict:
-    """A message's content; a value that its form doesn't have stays where it is."""
+    """A message's content; values that its form doesn't have are not sent."""
     _same_names("arrays", form.arrays, body.arrays)
     _same_names("numbers", form.numbers, body.numbers)
     _same_names("values", form.values, body.values)
@@ -118,7 +118,7 @@ def pack(form: Form, body: Body) -> RecordDict:
 
 
 def unpack(form: Form, content: RecordDict) -> Body:
-    """Read a message's content; anything missing, unasked for or out of range raises BadMessage."""
+    """Read a message's content; anything missing, unexpected or out of range raises BadMessage."""
     parts = {"model": bool(form.arrays), "numbers": bool(form.numbers), "values": bool(form.values)}
     _same_names("records", {name: None for name, there in parts.items() if there}, content)
     kinds = {"model": ArrayRecord, "numbers": MetricRecord, "values": ConfigRecord}
@@ -139,7 +139,7 @@ def unpack(form: Form, content: RecordDict) -> Body:
 
 
 def content_bytes(content: RecordDict) -> int:
-    """Bytes of all records of a message; Flower's own count fails on an empty text or list."""
+    """Bytes of all records of a message; Flower's own count fails on an empty string or list."""
     return sum(
         record.count_bytes() if isinstance(record, ArrayRecord) else sum(len(k) + _bytes(v) for k, v in record.items())
         for record in content.values()
@@ -147,7 +147,7 @@ def content_bytes(content: RecordDict) -> int:
 
 
 def clean(text: object) -> str:
-    """What a node says, for logs and records: one line of at most 300 characters without control characters."""
+    """A node's text for logs and records: one line of at most 300 characters without control characters."""
     return " ".join("".join(c if c.isprintable() else " " for c in str(text)[:3000]).split())[:300]
 
 
@@ -167,7 +167,7 @@ def _same_names(what: str, expected: Mapping[str, Any], found: Mapping[str, Any]
 
 
 def _value(name: str, kind: str, value: Any) -> Any:
-    """The value, having checked its type and that it is finite."""
+    """The value, after checking that it has the type and is finite."""
     inner = _PYTHON[kind.removeprefix("list[").removesuffix("]")]
     many = kind.startswith("list[")
     if many != isinstance(value, list):
@@ -185,7 +185,7 @@ def _check_array(name: str, expected: tuple[str, tuple[int, ...]], found: tuple[
 
 
 def _tensor(name: str, expected: tuple[str, tuple[int, ...]], array: Array) -> torch.Tensor:
-    """The array as a tensor of its own; its header is read first, which says how much memory it would take."""
+    """The array as a new tensor; its header, which says how much memory it would take, is checked first."""
     _check_array(name, expected, (array.dtype, tuple(array.shape)))
     try:
         file = io.BytesIO(array.data)

@@ -1,6 +1,6 @@
-"""A node's own side: its settings, its data in the federation's terms, its state on disk, and its work.
+"""The node's side: its settings, its data in the federation's terms, its state on disk, and its work.
 
-A node's process may live for a single message, so only the files in its state folder outlast it.
+A node's process may live for a single message, so everything it must remember is in its state folder.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class NodeSettings:
 
 def _number(key: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise UserError(f"--node-config: {key} = {value!r} must be a whole number from 0 on")
+        raise UserError(f"--node-config: {key} = {value!r} must be a whole number of at least 0")
     return value
 
 
@@ -107,7 +107,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Work:
-    """All that a node needs for a message: the experiment, a workbench, its samples, and what it holds out."""
+    """What a node needs for a message: the experiment, a workbench, its samples, and what it holds out."""
 
     experiment: Experiment
     bench: Workbench
@@ -129,7 +129,7 @@ class Node:
         self.memory = Memory(self.state, self.work.client, self.work.experiment)
 
     def score(self, received: Tensors) -> float:
-        """How clean the received model finds the labels here; with noise where server or operator ask for it."""
+        """How clean the received model finds the labels here; with noise if server or operator ask for it."""
         order, sampling = self.order, self.work.experiment.sampling
         rounds = self.work.experiment.config.train.rounds
         if not isinstance(sampling, Scoring):
@@ -141,19 +141,19 @@ class Node:
             found = self._confidences(sampling, received, self.state.keep_before(order.round_idx))
             return float(sampling.score(found))
         terms = Terms(rounds, epsilon, self.settings.score_budget)
-        if (told := ledger.told(order.run, order.round_idx, terms)) is not None:
-            return told
-        # With what the client keeps, which its samples have shaped, one of them could change more than its confidence.
-        # The same where the received model overflows on it: a sum that is not a number would reveal it, noise or not.
+        if (before := ledger.reported(order.run, order.round_idx, terms)) is not None:
+            return before
+        # Without what the client keeps: its samples have shaped that, so one of them could change more than its own
+        # confidence. And where the received model overflows, a NaN sum would reveal the sample despite the noise.
         bounded = self._confidences(sampling, received, keep={}).nan_to_num(0.0).clamp(0.0, 1.0)
         plain = float(sampling.score(bounded))
         # From the system's entropy: noise from the run's seed could be subtracted by anyone who knows it.
         u = (secrets.randbits(53) + 0.5) * 2.0**-53
         noisy = sampling.private(plain, len(self.work.client), rounds / terms.epsilon, u)
-        return ledger.tell(order.run, order.round_idx, terms, noisy)
+        return ledger.record(order.run, order.round_idx, terms, noisy)
 
     def _epsilon(self) -> float | None:
-        """The ε of this run's scores, the smaller of what server and operator ask for; None: they have no noise."""
+        """The ε of this run's scores, the smaller of the server's and the operator's; None: no noise."""
         sampling = self.work.experiment.sampling
         wanted = sampling.config.epsilon if isinstance(sampling, Scoring) else None
         asked = (wanted, self.settings.score_epsilon)
@@ -178,7 +178,7 @@ class Node:
         scored = isinstance(self.work.experiment.sampling, Scoring)
         self.memory.turn(round_idx, self.order.epochs, result.evidence, scored)
         if self._epsilon() is not None:
-            # FedNoiL's own number follows from the sum of the confidences: it would reveal the score without its noise.
+            # FedNoiL's own number depends on the sum of the confidences: it would reveal the score without its noise.
             steps = self.order.epochs * -(-len(self.work.client) // self.work.experiment.config.train.batch_size)
             result = replace(result, numbers={**result.numbers, "steps": float(steps)})
         return result
@@ -193,7 +193,7 @@ class Node:
     def audit(self, received: Tensors) -> float:
         """Find wrong labels with the final model, write them to the client's folder, and report their share.
 
-        Where scores have noise, the share follows from the last score, which the server has: that costs no privacy.
+        If scores have noise, the share is computed from the last score, which the server has: that costs no privacy.
         """
         work, client = self.work, self.work.client
         held_out = self.evaluate(received) if len(work.test) else None
@@ -209,11 +209,11 @@ class Node:
             return float(summary["overall"]["noise_ratio"])
         last = ledger.last(self.order.run)
         if last is None or not isinstance(sampling, Scoring):
-            raise Refusal("it reports its noise only through noisy scores, and has reported none")
+            raise Refusal("it reports its noise only through noisy scores, and has not reported any")
         return 1 - last / sampling.largest(len(client))
 
     def evaluate(self, received: Tensors) -> HeldOut:
-        """The client's own model on what it holds out."""
+        """Test the client's own model on what it holds out."""
         keep = self.state.keep_before(self.order.round_idx + 1)
         model = self.work.experiment.server.own_model(received, keep)
         images = torch.from_numpy(self.work.test.images).to(self.work.bench.device)
@@ -237,7 +237,7 @@ def introduce(settings: NodeSettings, config_text: str) -> Site:
     config = configured(config_text, settings.trust)
     if settings.data is not None:
         if config.data.name != SITES:
-            raise Refusal(f"it has its own data, and this run uses {config.data.name}")
+            raise Refusal(f"it has its own data, but this run uses {config.data.name}")
         dataset = _own_data(settings.data, config_text, settings.trust)
         names, samples, held_out = dataset.class_names, len(dataset.train), len(dataset.test)
     else:
@@ -256,7 +256,7 @@ def introduce(settings: NodeSettings, config_text: str) -> Site:
 
 @lru_cache(maxsize=4)
 def configured(text: str, trust: tuple[str, ...]) -> Config:
-    """The server's configuration; code is imported only where the node's operator has named it."""
+    """The server's configuration; code is imported only if the node's operator has named it."""
     values = tomllib.loads(text)
     for key, name in own_code(values).items():
         if name not in trust:
@@ -266,7 +266,7 @@ def configured(text: str, trust: tuple[str, ...]) -> Config:
 
 @lru_cache(maxsize=2)
 def whole(config_text: str, trust: tuple[str, ...]) -> Experiment:
-    """The experiment with all simulated partitions, made once a process."""
+    """The experiment with all simulated partitions, made once per process."""
     return make_experiment(configured(config_text, trust))
 
 
@@ -298,14 +298,14 @@ def _partition_work(settings: NodeSettings, order: Order) -> Work:
 
 @lru_cache(maxsize=2)
 def _site_work(settings: NodeSettings, config_text: str, number: int, agreement: Agreement) -> Work:
-    """The site's own data, with its classes numbered as the federation numbers them."""
+    """The site's own data, with the federation's class numbers."""
     config = configured(config_text, settings.trust)
     assert settings.data is not None
     own = _own_data(settings.data, config_text, settings.trust)
-    told = Site(
+    site = Site(
         settings.client_id, None, len(own.train), len(own.test), own.class_names, own.image_shape, own.mean, own.std
     )
-    if reason := misfit(told, agreement):
+    if reason := misfit(site, agreement):
         raise Refusal(reason)
     numbers = np.array([agreement.class_names.index(name) for name in own.class_names], np.int64)
     train, test = (Split(split.images, numbers[split.labels]) for split in (own.train, own.test))
@@ -320,5 +320,5 @@ def _site_work(settings: NodeSettings, config_text: str, number: int, agreement:
 
 
 def _device(config: Config) -> torch.device:
-    """The node's own: a server that wants a GPU can't know whether there is one here."""
+    """The node's own choice: the server can't know whether there is a GPU here."""
     return pick_device("cpu" if config.run.device == "cpu" else "auto")

@@ -1,9 +1,9 @@
-"""Flower's local differential privacy on the update, as a modifier of the train handler alone.
+"""Flower's local differential privacy on the update, as a modifier of the train handler only.
 
-It clips the whole change of the model to a length and adds Gaussian noise to every number of it. That needs a model
-whose shared tensors are all trained parameters: BatchNorm's running variance would become negative under noise, and its
-counter no number of batches. Flower's own formula for the noise is proven for ε < 1 only, so it is given the
-sensitivity with which it arrives at the noise of the analytic Gaussian mechanism (Balle and Wang, 2018), for any ε.
+It clips the whole change of the model to a length and adds Gaussian noise to every number of it. All shared tensors
+must be trained parameters: with noise BatchNorm's running variance could become negative, and its counter would not
+count batches. Flower's own formula for the noise is proven only for ε < 1, so it is given the sensitivity that leads it
+to the noise of the analytic Gaussian mechanism (Balle and Wang, 2018), for any ε.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ DELTA = 1e-5  # of the noise on each update
 
 
 def check_update_privacy(experiment: Experiment) -> None:
-    """Refuse noise on tensors that can't bear it."""
+    """Refuse noise on tensors that are not trained parameters."""
     if experiment.config.federation.update_epsilon is None:
         return
     names = {name.split("/", 1)[1] for name in experiment.initial_model()}
     others = sorted(names - experiment.task.parameters)
     if others:
         raise UserError(
-            f"federation.update_epsilon needs a model without BatchNorm or other buffers, and model.name = "
-            f"'{experiment.config.model.name}' sends '{others[0]}'; use a model without, or no noise on updates"
+            f"federation.update_epsilon needs a model without BatchNorm or other buffers, but model.name = "
+            f"'{experiment.config.model.name}' sends '{others[0]}'; use another model, or no noise on updates"
         )
 
 
 def private_update(config: FederationConfig, message: Message, context: Context, handler: ClientAppCallable) -> Message:
-    """Call the train handler, with Flower's modifier around it where the configuration asks for noise."""
+    """Call the train handler, inside Flower's modifier if the configuration asks for noise."""
     if config.update_epsilon is None or config.update_clip is None:
         return handler(message, context)
     epsilon = config.update_epsilon
     std = noise_std(2 * config.update_clip, epsilon, DELTA)  # two updates of length at most C differ by at most 2C
-    sensitivity = std * epsilon / math.sqrt(2 * math.log(1.25 / DELTA))  # which Flower's formula takes back to std
+    sensitivity = std * epsilon / math.sqrt(2 * math.log(1.25 / DELTA))  # Flower's formula turns it back into std
     return LocalDpMod(config.update_clip, sensitivity, epsilon, DELTA)(message, context, handler)
 
 

@@ -44,7 +44,7 @@ class FlowerEngine:
         self.members: Members | None = None
 
     def experiment(self, config: Config, out: Path | None, *, going_on: bool) -> Experiment:
-        """Gather the nodes; the experiment knows what they have reported, or everything if they share a dataset."""
+        """Gather the nodes; the experiment has what they reported, or everything if they share a dataset."""
         check_simulated_only(config)
         if own_sites(config.data):
             raise UserError("data.sites names the sites of a simulation; in a federation each node has its own data")
@@ -56,7 +56,7 @@ class FlowerEngine:
         self.members = members
         members.gather()
         assert members.agreement is not None
-        # Whoever joins later changes nothing of what the run is.
+        # Nodes that join later don't change the run's identity.
         sites = Sites.of(members.agreement.dataset(SITES), list(members.founders), list(members.founders.values()))
         experiment = whole or assemble(config, sites)
         check_update_privacy(experiment)
@@ -68,7 +68,7 @@ class FlowerEngine:
         return FlowerExecutor(experiment, self.members, out, device)
 
     def environment(self, device: torch.device, precision: str) -> dict[str, Any]:
-        """This process was started by Flower, with a secret among its arguments; the user's command is another's."""
+        """The environment with the user's command: Flower started this process, with a secret in its arguments."""
         return environment(device, precision, self.command, ("flwr",))
 
 
@@ -82,7 +82,7 @@ def check_simulated_only(config: Config) -> None:
 
 
 class Lines(runner.Silent):
-    """One line a round in the log of the ServerApp, which `flwr run --stream` shows."""
+    """One line per round in the log of the ServerApp, which `flwr run --stream` shows."""
 
     def say(self, line: str) -> None:
         log.info("%s", line)
@@ -97,7 +97,7 @@ class Lines(runner.Silent):
         accuracy, trained, nodes = record.test_accuracy, record.trained or (), record.nodes or ()
         parts = [f"round {record.round}", f"{len(trained)} of {len(nodes)} nodes trained"]
         parts += [f"accuracy {accuracy:.2f} %"] if accuracy is not None else []
-        parts += ["model kept: too few updates, or no finite mean of them"] if record.kept else []
+        parts += ["model kept: too few updates, or their mean is not finite"] if record.kept else []
         log.info("%s  %.1f s", "  ".join(parts), record.wall_s)
 
     def finish(self, summary: dict[str, Any], folder: Path | None) -> None:
@@ -123,7 +123,7 @@ def main(grid: Grid, context: Context) -> None:
     try:
         play(grid, Assignment(**{key: values[key] for key in (f.name for f in fields(Assignment))}))
     except UserError as error:
-        # Flower's way out that tells the SuperLink of the failure without a traceback.
+        # Flower's way to report the failure to the SuperLink without a traceback.
         flwr_exit(ExitCode.SERVERAPP_EXCEPTION, f"fednoil: {error}")
 
 

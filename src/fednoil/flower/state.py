@@ -2,7 +2,7 @@
 evidence about its labels, and what the last model that it was sent says of its samples.
 
 Several versions of the first two may exist: a server that was stopped resumes from its last checkpoint, and the client
-must then continue from the same round. A version is removed once no checkpoint can ask for it.
+must then continue from the same round. A version is removed once no checkpoint can need it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _RUN = re.compile(r"[0-9a-f]{32}")
 
 
 def make_own(folder: Path) -> None:
-    """A folder that is the package's, for its owner alone; one that an earlier version made becomes so."""
+    """Make a folder that only its owner can read; one from an earlier version is changed accordingly."""
     make_private(folder)
     if folder.stat().st_mode & 0o077:
         folder.chmod(0o700)
@@ -35,23 +35,23 @@ class NodeState:
 
     def __init__(self, folder: Path) -> None:
         if not _RUN.fullmatch(folder.name):  # it comes from outside and names a folder
-            raise BadMessage("its run has no proper name")
+            raise BadMessage("the name of its run is invalid")
         self.folder = folder
 
     def keep_before(self, round_idx: int) -> Tensors:
-        """What the client's last turn before this round left."""
+        """What the client kept of its last turn before this round."""
         return self._before("keep", round_idx)
 
     def evidence_before(self, round_idx: int) -> Tensors:
-        """What the client has remembered of its labels before this round."""
+        """What the client has recorded about its labels before this round."""
         return self._before("evidence", round_idx)
 
     def save_keep(self, round_idx: int, keep: Tensors, checkpoint_every: int) -> None:
-        """Write what this round left; the server's last checkpoint is at most `checkpoint_every` rounds back."""
+        """Write what the client keeps of this round; the server's last checkpoint is at most `checkpoint_every` old."""
         self._save("keep", round_idx, keep, checkpoint_every)
 
     def save_evidence(self, round_idx: int, bundle: Tensors, checkpoint_every: int) -> None:
-        """Write what is remembered after this round."""
+        """Write the evidence after this round."""
         self._save("evidence", round_idx, bundle, checkpoint_every)
 
     def save_look(self, logits: Tensor, of: str) -> None:

@@ -1,4 +1,4 @@
-"""Sending requests to nodes and collecting what comes back in time."""
+"""Sends requests to nodes and collects the replies that come in time."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from flwr.serverapp import Grid
 
 from fednoil.flower.messages import clean, content_bytes
 
-_POLL = 0.05, 0.5  # seconds between two looks, at first and at last; Flower's own loop waits 3 s each time
+_POLL = 0.05, 0.5  # seconds between two polls, at first and at most; Flower's own loop always waits 3 s
 
-_GRACE = 5.0  # seconds by which a message outlives our patience, so that we and not the SuperLink say it was too late
+_GRACE = 5.0  # seconds by which a message outlives our timeout, so that we and not the SuperLink report it
 
 
 class Lost(str):
@@ -23,7 +23,7 @@ class Lost(str):
 
 @dataclass
 class Wire:
-    """The way to the nodes, with a count of the bytes that went each way."""
+    """The connection to the nodes, which counts the bytes in each direction."""
 
     grid: Grid
     timeout: float
@@ -48,7 +48,7 @@ class Wire:
         end, pause = time.monotonic() + timeout, _POLL[0]
         while waiting and time.monotonic() < end:
             for reply in self.grid.pull_messages(waiting):
-                # By what it answers: a reply that the SuperLink made for a lost node has another sender.
+                # By the message it answers: a reply from the SuperLink for a lost node has another sender.
                 message = reply.metadata.reply_to_message_id
                 waiting.discard(message)
                 replies[nodes[message]] = self._content(reply)
@@ -57,8 +57,8 @@ class Wire:
                 pause = min(2 * pause, _POLL[1])
         return replies
 
-    def tell(self, kind: str, node: int, content: RecordDict) -> None:
-        """Send a node a message whose reply nobody waits for."""
+    def notify(self, kind: str, node: int, content: RecordDict) -> None:
+        """Send a node a message without waiting for a reply."""
         self.grid.push_messages([Message(content, node, kind, ttl=self.timeout)])
 
     def _content(self, reply: Message) -> RecordDict | str:
