@@ -1,0 +1,177 @@
+"""The record of this study, one line a run, and the tables of its page.
+
+    python experiments/default/table.py [--commit COMMIT] [RUNS ...]
+
+Given run folders, called dataset--split--noise--variant--seedN, are added to `results.csv`, in place of earlier ones of
+the same name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import statistics
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fednoil.pages.marked import fill
+
+HERE = Path(__file__).parent
+PAGE, RESULTS = HERE / "README.md", HERE / "results.csv"
+KEY = ("dataset", "split", "noise", "variant", "seed")
+LATE = ("val_accuracy", "label_precision", "labelled_share", "common")  # means of the last ten rounds
+FIELDS = (*KEY, "rounds", "planned", "final", "last10", *LATE, "batches", "bytes", "seconds", "device", "commit")
+SPLITS = {"iid": "IID", "b1": "β = 1", "b.1": "β = 0.1"}
+NOISES = {"clean": "clean", "symmetric-low": "low", "symmetric-high": "high", "pair-high": "pair-high"}
+CELLS = [(split, noise) for split in SPLITS for noise in NOISES]
+CIFAR = [("iid", "symmetric-high"), ("b1", "symmetric-high")]
+VARIANTS = {
+    "weak-t10-cosine": "weak views, at least 10 epochs, falling rate",
+    "weak-t10": "weak views, at least 10 epochs",
+    "weak-t10-no-mix": "weak views, at least 10 epochs, no mixup",
+    "weak-log100": "weak views, 100 epochs falling to 20",
+    "both-t10": "half weak, half strong views, at least 10 epochs",
+    "weak": "weak views",
+    "log100": "100 epochs falling to 20",
+    "const30": "30 epochs",
+    "no-mix": "no mixup",
+    "scale300": "`agreement` × 300",
+    "const10": "10 epochs",
+    "wd1e-4": "weight decay 1e-4",
+    "base": "**the candidate**",
+    "tau.25": "temperature 0.25",
+    "uniform": "clients drawn uniformly",
+    "sum": "clients drawn by the sum of scores",
+    "no-aside": "no labels set aside",
+    "floor": "D^x with a floor for each class",
+    "class": "D^x drawn by class",
+    "no-average": "no average over rounds",
+    "no-adjust": "no logit adjustment",
+    "ssl": "pseudo-labels",
+}
+Row = dict[str, str]
+
+
+def row_of(folder: Path, commit: str) -> Row:
+    """What the record says of a run."""
+    config = tomllib.loads((folder / "config.toml").read_text(encoding="utf-8"))
+    environment = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
+    rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text(encoding="utf-8").splitlines()]
+    found: dict[str, Any] = {
+        **dict(zip(KEY, folder.name.split("--"), strict=True)),
+        "seed": config["run"]["seed"],
+        "rounds": len(rounds),
+        "planned": config["train"]["rounds"],
+        "final": rounds[-1]["test_accuracy"],
+        "last10": statistics.fmean(r["test_accuracy"] for r in rounds[-10:]),
+        "batches": rounds[-1]["train_batches"],
+        "bytes": sum(r["bytes_down"] + r["bytes_up"] for r in rounds),
+        "seconds": sum(r["wall_s"] for r in rounds),
+        "device": environment["device"],
+        "commit": environment.get("commit") or commit,
+    }
+    for name in LATE:
+        known = [r[name] for r in rounds[-10:] if r.get(name) is not None]
+        found[name] = statistics.fmean(known) if known else None
+    return {name: _text(found[name]) for name in FIELDS}
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
+def read() -> list[Row]:
+    if not RESULTS.is_file():
+        return []
+    with RESULTS.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def write(rows: list[Row]) -> None:
+    with RESULTS.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(sorted(rows, key=lambda row: [row[name] for name in KEY]))
+
+
+def markdown(lines: list[list[str]]) -> str:
+    marked = [f"| {' | '.join(line)} |" for line in lines]
+    return "\n".join([marked[0], "|---" * len(lines[0]) + "|", *marked[1:]])
+
+
+def screen(rows: list[Row]) -> str:
+    """Seed 0 on Fashion-MNIST, whole runs: each variant's agreement relative to the best of its cell, best first."""
+    known = {
+        (row["variant"], (row["split"], row["noise"])): row
+        for row in rows
+        if row["dataset"] == "fashion-mnist" and row["seed"] == "0" and row["rounds"] == row["planned"]
+    }
+    best = {cell: max(float(row["val_accuracy"]) for (_, c), row in known.items() if c == cell) for cell in CELLS}
+    found = []
+    for variant, title in VARIANTS.items():
+        own = {cell: known[variant, cell] for cell in CELLS if (variant, cell) in known}
+        if not own:
+            continue
+        share = {cell: 100 * float(row["val_accuracy"]) / best[cell] for cell, row in own.items()}
+
+        def mean(of: Callable[[tuple[str, str]], bool], share: dict[tuple[str, str], float] = share) -> str:
+            some = [value for cell, value in share.items() if of(cell)]
+            return f"{statistics.fmean(some):.1f}" if some else "–"
+
+        line = [title, mean(lambda _: True) if len(own) == len(CELLS) else f"{len(own)} cells"]
+        line += [mean(lambda cell, split=split: cell[0] == split) for split in SPLITS]
+        line += [mean(lambda cell, noise=noise: cell[1] == noise) for noise in NOISES]
+        line.append(f"{statistics.fmean(int(row['batches']) for row in own.values()) / 1000:.0f}")
+        line += [
+            f"{float(own[split, 'symmetric-high']['final']):.1f}" if (split, "symmetric-high") in own else "–"
+            for split in SPLITS
+        ]
+        found.append((len(own) == len(CELLS), statistics.fmean(share.values()), line))
+    head = [
+        "",
+        "all",
+        *SPLITS.values(),
+        *NOISES.values(),
+        "1,000 steps",
+        *(f"test, high, {s}" for s in SPLITS.values()),
+    ]
+    return markdown([head, *(line for *_, line in sorted(found, reverse=True))])
+
+
+def cifar(rows: list[Row]) -> str:
+    """CIFAR-10 with symmetric-high labels, seed 0, as far as each run came."""
+    lines = [["", "clients", "round", "1,000 steps", "agreement", "test accuracy", "precision of D^x"]]
+    for variant, title in VARIANTS.items():
+        for split, noise in CIFAR:
+            for row in rows:
+                if tuple(row[name] for name in KEY) != ("cifar10", split, noise, variant, "0"):
+                    continue
+                steps = f"{int(row['batches']) / 1000:.0f}"
+                rounds = f"{row['rounds']} of {row['planned']}"
+                rates = (f"{float(row[name]):.1f}" for name in ("val_accuracy", "final", "label_precision"))
+                lines.append([title, SPLITS[split], rounds, steps, *rates])
+    return markdown(lines)
+
+
+def page(rows: list[Row]) -> str:
+    return fill(PAGE.read_text(encoding="utf-8"), {"screen": screen(rows), "cifar": cifar(rows)})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", nargs="*", type=Path)
+    parser.add_argument("--commit", default="", help="of the package that made the runs, where they don't say it")
+    given = parser.parse_args()
+    new = [row_of(folder, given.commit) for folder in given.runs]
+    names = {tuple(row[name] for name in KEY) for row in new}
+    rows = [*(row for row in read() if tuple(row[name] for name in KEY) not in names), *new]
+    if new:
+        write(rows)
+    PAGE.write_text(page(rows), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
