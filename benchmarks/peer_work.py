@@ -37,9 +37,9 @@ VALUES: dict[str, Any] = {
     "model": {"name": "peer_work:SmallCNN"},
     "server": {"name": "fedavg"},
     "sampling": {"name": "score", "fraction": SELECTED / CLIENTS},
-    "learner": {"name": "erm", "augment": "none"},
+    "learner": {"name": "erm"},
     "schedule": {"epochs": 1},
-    "train": {"rounds": 1000, "batch_size": BATCH},
+    "train": {"rounds": 1000, "batch_size": BATCH, "pad": 0, "flip": False},
 }
 Model = dict[str, Tensor]
 

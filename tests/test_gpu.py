@@ -37,7 +37,7 @@ pytestmark = [
 
 # What the tables of servers and learners don't have: other settings, models and optimisers.
 CASES: dict[str, dict[str, Any]] = {
-    "erm-plain": {"learner": {"name": "erm", "augment": "none"}},
+    "erm-plain": {"train": {"pad": 0, "flip": False}},
     "falling-rates": {"train": {"lr_rounds": "cosine"}},
     "falling-rates-non-iid": {
         "partition": {"kind": "dirichlet", "clients": 4, "min_size": 8},

@@ -35,6 +35,11 @@ from fednoil.study import preset, preset_names
             {"learner": {"name": "fednoil", "ssl": True, "lambda_u": 1.0}},
             {"learner": {"name": "fednoil", "lambda_u": 1.0}},
         ),
+        (
+            {"learner": {"name": "erm", "augment": "none"}, "train": {"pad": 4}},
+            {"learner": {"name": "erm"}, "train": {"pad": 0, "flip": False}},
+        ),
+        ({"learner": {"name": "erm", "augment": "weak"}}, {"learner": {"name": "erm"}}),
         ({"run": {"executor": "sequential", "parallel": 32}}, {"run": {"parallel": 0}}),
         ({"run": {"executor": "auto", "parallel": 32}}, {"run": {"parallel": 32}}),
         ({"noise": {"kind": "none", "exact": True, "pair_map": "shared"}}, {"noise": {"kind": "none"}}),
@@ -92,6 +97,7 @@ def test_todays_configurations_stay_as_they_are(name: str) -> None:
         '[server]\nname = "rfa"\nnu = 1e-5',
         '[learner]\nname = "fednoil"\nssl = true',
         '[run]\nexecutor = "auto"',
+        '[learner]\nname = "erm"\naugment = "weak"',
         '[server]\nname = "fedavg"\nclient_fraction = 0.3',
     ],
 )

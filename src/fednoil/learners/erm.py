@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -20,7 +19,6 @@ from fednoil.tensors import Tensors
 
 class ErmConfig(LearnerConfig):
     name: Literal["erm"] = "erm"
-    augment: Literal["weak", "none"] = Field(default="weak", description="views that are trained on")
 
 
 class Erm(Learner):
@@ -37,12 +35,12 @@ class Erm(Learner):
     def plan(self, nets: Nets, client: Client, state: Tensors, turn: Turn, epochs: range) -> list[Phase]:
         chosen = shuffled(client, turn.seed.child("order"), epochs, self.task.batch_size)
         batch = {"index": client.index[chosen], "labels": client.labels[chosen]}
-        if self.config.augment == "weak":
+        if self.task.pad or self.task.flip:
             batch["weak"] = weak_views(turn.seed.child("weak"), epochs, chosen, self.task.pad, flip=self.task.flip)
         return [Phase(batch)]
 
     def views(self, pool: Tensor, batch: Tensors) -> Tensors:
-        if self.config.augment == "weak":
+        if "weak" in batch:
             return {"images": weak(pool, batch["index"], batch["weak"])}
         return {"images": plain(pool, batch["index"])}
 

@@ -22,7 +22,6 @@ from fednoil.tensors import Tensors
 
 
 class _SmallLossConfig(LearnerConfig):
-    augment: Literal["weak"] = Field(default="weak", description="views that are trained on")
     forget: float = Field(default=0.5, ge=0, lt=1, description="share of a batch that is left out in the end")
     ramp: int = Field(default=10, ge=1, description="rounds until it is")
 

@@ -48,9 +48,10 @@ _GONE: dict[tuple[str, str], Values] = {
     ("noise", "symmetric"): {"exact": False, "true_class": False},
     ("noise", "pair"): {"exact": False},
     ("noise", "matrix"): {"exact": False},
+    ("learner", "coteaching"): {"augment": "weak"},
     ("learner", "dividemix"): {"threshold": 0.5, "sharpen": 0.5, "entropy_penalty": False},
     ("learner", "josrc"): {"smoothing": None, "threshold": 0.75, "threshold_max": 0.95, "ema": 0.99},
-    ("learner", "jocor"): {"agreement": 0.1},
+    ("learner", "jocor"): {"agreement": 0.1, "augment": "weak"},
     ("learner", "fednoil"): {
         **_TWO_SETS,
         "explore": 0.2,
@@ -79,6 +80,13 @@ _RENAMED: dict[tuple[str, str], dict[str, str]] = {
     ("noise", "two-level"): {"tau": "low"},
     ("partition", "shards"): {"shards": "classes"},
     ("server", "trimmed_mean"): {"trim": "bad"},
+}
+# Keys whose meaning another key has today (`_one_key_for_two`, `_RATIOS`).
+_MERGED: dict[tuple[str, str], dict[str, str]] = {
+    ("learner", "erm"): {"augment": "train.pad, train.flip"},
+    ("learner", "fednoil"): {"ssl": "learner.lambda_u"},
+    ("noise", ""): {"mode": "noise.ratios"},
+    ("run", ""): {"executor": "run.parallel"},
 }
 _OF_ANY = {"noise": ("exact", "pair_map"), "partition": ("cap",)}  # once recorded beside every kind
 _RATIOS = {  # what `noise.mode` meant
@@ -121,6 +129,8 @@ def _one_key_for_two(values: Values) -> None:
     learner, run = values.get("learner", {}), values.get("run", {})
     if learner.get("name") == "fednoil" and not learner.pop("ssl", True):
         learner["lambda_u"] = 0.0
+    if learner.get("name") == "erm" and learner.pop("augment", "weak") == "none":
+        values["train"] = {**values.get("train", {}), "pad": 0, "flip": False}
     if run.pop("executor", "auto") == "sequential":
         run["parallel"] = 0
 
@@ -150,10 +160,9 @@ def read_current(path: Path) -> Values:
 
 def is_older(recorded: Values) -> bool:
     """Whether an earlier version has recorded this configuration."""
-    found = (_gone(recorded), _in_force(recorded, _RENAMED), {"run": ["executor"], "noise": ["mode"]})
-    old = any(not set(keys).isdisjoint(recorded.get(section, {})) for part in found for section, keys in part.items())
-    learner = recorded.get("learner", {})
-    return old or _has_sampling_of_server(recorded) or (learner.get("name") == "fednoil" and "ssl" in learner)
+    found = (_in_force(recorded, table) for table in (_GONE, _RENAMED, _MERGED))
+    old = any(not set(keys).isdisjoint(recorded[section]) for part in found for section, keys in part.items())
+    return old or _has_sampling_of_server(recorded)
 
 
 def _has_sampling_of_server(recorded: Values) -> bool:
