@@ -23,7 +23,7 @@ STAGES = [
     ["learners"],
     ["schedules", "sampling"],
     ["servers"],
-    ["executors", "evidence"],
+    ["executors", "evidence", "estimation"],
     ["config"],
     ["setting"],
     ["experiment"],

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from fednoil import metrics
 from fednoil.audit import ESTIMATORS
-from fednoil.audit.belief import _displaced, _shares, believed, confusions
-from fednoil.audit.channel import Channel, fit, lean, posterior
-from fednoil.audit.estimate import _half_width, _spread, _unmistakable, estimate
+from fednoil.estimation.belief import _displaced, _shares, believed, confusions
+from fednoil.estimation.channel import Channel, fit, lean, posterior
+from fednoil.estimation.wrong import _half_width, _spread, _unmistakable, estimate
 
 
 def made(kind: str, ratio: float, count: int, classes: int = 6, sure: float = 0.9) -> tuple[np.ndarray, ...]:
@@ -112,9 +112,9 @@ def test_the_spread_of_a_part_is_scaled_to_all(monkeypatch: pytest.MonkeyPatch) 
     """A variance falls with the samples: drawn from 500 of 2,000 it is four times that of all, and is taken so."""
     _, given, q = made("symmetric", 0.4, 2000)
     channel = fit(q, given, np.ones(2000), 60)
-    monkeypatch.setattr("fednoil.audit.estimate._DRAWS", 200)
+    monkeypatch.setattr("fednoil.estimation.wrong._DRAWS", 200)
     whole = _spread(q, given, channel, np.random.default_rng(0))
-    monkeypatch.setattr("fednoil.audit.estimate._DRAWN_FROM", 500)
+    monkeypatch.setattr("fednoil.estimation.wrong._DRAWN_FROM", 500)
     assert _spread(q, given, channel, np.random.default_rng(0)) == pytest.approx(whole, rel=0.5)
 
 

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fednoil.audit import estimate, files, page, peer
+from fednoil.audit import files, page, peer
 from fednoil.audit.cases import Cases
-from fednoil.audit.estimate import Estimate
 from fednoil.errors import UserError
+from fednoil.estimation import Estimate, estimate
 from fednoil.seeds import Seed
 
-ESTIMATORS = {"channel": estimate.estimate, "cleanlab": peer.estimate}
+ESTIMATORS = {"channel": estimate, "cleanlab": peer.estimate}
 
 __all__ = ["ESTIMATORS", "estimates", "run_audit", "write"]
 

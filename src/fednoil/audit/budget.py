@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from fednoil import metrics, rounds
-from fednoil.audit.estimate import Estimate
 from fednoil.errors import UserError
+from fednoil.estimation.wrong import Estimate
 from fednoil.experiment import Experiment, assemble, make_executor
 from fednoil.files import write_bytes
 from fednoil.labels import Labels, open_truth

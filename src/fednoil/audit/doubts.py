@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fednoil.audit.belief import mistaken
+from fednoil.estimation.belief import mistaken
 
 _WEAK = 1 / 3  # share of mistakes above which the ratio itself is in doubt: such models' ratios are off most
 _CHANCE = 2.0  # standard deviations above chance

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from fednoil.audit.estimate import Estimate
 from fednoil.errors import UserError
+from fednoil.estimation.wrong import Estimate
 
 _DRAWS = 40
 
