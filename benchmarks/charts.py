@@ -28,7 +28,7 @@ TITLES = {
     "samples": "samples per client",
     "parallel": "clients that train at once (run.parallel)",
 }
-# Okabe and Ito's colours, which colour-blind readers can tell apart; markers and line styles say it again.
+# Okabe and Ito's colours, which colour-blind readers can distinguish; markers and line styles differ too.
 LINES = {
     "round_s": ("a round of FedNoiL", "#0072B2", "-", "o"),
     "bare_s": ("its bare steps, client after client, in plain PyTorch", "#D55E00", "--", "s"),
@@ -89,7 +89,7 @@ def chart(name: str, results: Results, folder: Path) -> Path:
 
 
 def scaling_table(name: str, results: Results | None) -> str:
-    """A device's chart and some of its numbers; on a CPU ratios alone, since its times don't travel."""
+    """A device's chart and some of its numbers; on a CPU only ratios, because its times differ between machines."""
     if results is None:
         return f"Not measured: `{name}.json` is not among the results."
     gpu, size = name == "cuda", results["size"]
@@ -203,7 +203,7 @@ def end_to_end_table(results: Results | None) -> str:
 
 
 def tables(found: dict[str, Results]) -> dict[str, str]:
-    """What stands between `<!-- NAME -->` and `<!-- end -->` in README.md."""
+    """The text between `<!-- NAME -->` and `<!-- end -->` in README.md."""
     return {
         "peers": peers_table([found[name] for name in ("peers", "peers-two-threads") if name in found]),
         "scaling cpu": scaling_table("cpu", found.get("cpu")),

@@ -1,4 +1,4 @@
-"""Which share of a run goes into checkpoints and records, on the demo and with a ResNet18.
+"""The share of a run that goes into checkpoints and records, on the demo and with a ResNet18.
 
 The demo runs as users run it, with its own `run.checkpoint_every`, and what it spends in `Checkpoints.save` and in
 `RunFolder.append_round` (with its fsync) is added up. A ResNet18's checkpoint is timed by itself, all tensors changed,
@@ -47,7 +47,7 @@ PAPER = "paper/cifar10/iid/symmetric-high/fednoil-logarithm"
 
 @contextlib.contextmanager
 def timed(owner: type, name: str, seconds: list[float]) -> Iterator[None]:
-    """Have a method note how long it takes."""
+    """Record how long a method takes."""
     plain: Callable[..., Any] = getattr(owner, name)
 
     def noting(*args: Any) -> Any:

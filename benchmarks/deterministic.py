@@ -1,6 +1,6 @@
 """What `run.deterministic` costs: some clients' turn with it against the same turn without.
 
-The ways alternate in one process, each on an executor of its own, whose first turns warm up: there graphs are captured.
+The ways alternate in one process, each on its own executor, and its first turns warm up: there graphs are captured.
 Times are the shortest. The third way has what PyTorch adds to deterministic algorithms by default and a run leaves out:
 it fills all new memory with known values, for programs that read what they haven't written. A run on a CPU is the same
 to the bit anyway and doesn't set any of this; there the script only shows what PyTorch's switch would cost. cuBLAS

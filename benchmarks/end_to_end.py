@@ -1,4 +1,4 @@
-"""How long a whole command takes: `fednoil run PRESET` in a process of its own, from its start to its end.
+"""How long a whole command takes: `fednoil run PRESET` in its own process, from start to end.
 
     python benchmarks/end_to_end.py paper/fashion-mnist/iid/symmetric-high/fednoil-logarithm [--repeat 2] [--json FILE]
                                     [--out DIR]
@@ -28,7 +28,7 @@ def timed(preset: str, sets: list[str], folder: Path) -> dict[str, Any]:
     begin = time.perf_counter()
     done = subprocess.run([*command, *(word for one in sets for word in ("--set", one))], check=False)
     if done.returncode:
-        sys.exit(done.returncode)  # the command has said why
+        sys.exit(done.returncode)  # the command has printed the reason
     whole = time.perf_counter() - begin
     records = RunFolder(folder).records()
     walls = [record.wall_s for record in records]

@@ -1,8 +1,8 @@
-"""Which share of a round goes into the clients' evidence on their labels.
+"""The share of a round that goes into the clients' evidence about their labels.
 
-Rounds of a preset are played as users play them, with what `fednoil.rounds` spends on evidence noted: the statistics
-over all clients' samples, and the probabilities they are made of, which the scores would not need. On a GPU the device
-is waited for before and after, which makes evidence look dearer than it is.
+Rounds of a preset are played as in a run, and the time that `fednoil.rounds` spends on evidence is recorded: the
+statistics over all clients' samples, and the probabilities behind them, which the scores would not need. On a GPU the
+script waits for the device before and after, which makes evidence look more expensive than it is.
 
     python benchmarks/evidence.py [--device cpu] [--preset demo] [--rounds 5]
 """

@@ -2,7 +2,7 @@
 
 All on the same model, partitions and noisy labels, 20 clients of which six train for the same number of epochs.
 Flower's FedAvg is its own strategy with a client as one would write it in plain PyTorch; the views of images are the
-package's in both. Each engine starts once; the first round, which starts workers and loads data, is told apart.
+package's in both. Each engine starts once; the first round, which starts workers and loads data, is listed separately.
 
     python benchmarks/federation.py [--rounds 6] [--epochs 20] [--width 12]
 """
@@ -65,7 +65,7 @@ plain_client = ClientApp()
 
 @plain_client.train()
 def train(message: Message, context: Context) -> Message:
-    """Cross-entropy with weak views, as one would write it by hand."""
+    """Cross-entropy with weak views, in plain PyTorch."""
     torch.set_num_threads(1)
     order: Any = message.content["config"]
     experiment, k = whole(order["toml"], ()), int(context.node_config["partition-id"])

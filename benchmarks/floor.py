@@ -1,4 +1,4 @@
-"""What timings share: noise images as an experiment, and the bare optimiser steps that any simulator needs at least.
+"""What the timings share: noise images as an experiment, and the bare optimiser steps that any simulator needs.
 
 A bare step is forward, backward and SGD in plain PyTorch on images that are ready: no augmentation, no pseudo-labels,
 no rounds. On a GPU also replayed as one CUDA graph, which leaves the launches out, and as arithmetic alone.
@@ -124,14 +124,14 @@ def step_flops(module: nn.Module, shape: tuple[int, int, int, int]) -> int:
 
 
 def check_device(device: str) -> None:
-    """End the program in one line where it asks for a GPU and there is none."""
+    """End the program with one line if it needs a GPU and there is none."""
     if torch.device(device).type == "cuda" and not torch.cuda.is_available():
-        print(f"{Path(sys.argv[0]).name} needs a CUDA GPU here, and PyTorch sees none", file=sys.stderr)
+        print(f"{Path(sys.argv[0]).name} needs a CUDA GPU here, but PyTorch sees none", file=sys.stderr)
         sys.exit(2)
 
 
 def device_name(device: str) -> str:
-    """What the results are of."""
+    """The name of the device that was measured."""
     if device == "cuda":
         return torch.cuda.get_device_name()
     threads = torch.get_num_threads()
@@ -139,7 +139,7 @@ def device_name(device: str) -> str:
 
 
 def _captured(step: Callable[[], None]) -> Callable[[], None]:
-    """The step as one CUDA graph, after it has run on a stream of its own as PyTorch asks for."""
+    """The step as one CUDA graph, after it has run on a separate stream, as PyTorch requires."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):

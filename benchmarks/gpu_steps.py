@@ -44,7 +44,7 @@ def per_step(model: str, samples: int, clients: int, epochs: int, **run: Any) ->
 
 
 def bare(model: str, dtype: torch.dtype, tf32: bool = True) -> dict[str, float]:
-    """Milliseconds of a bare step; PyTorch's convolutions in float32 round to TF32 unless told not to."""
+    """Milliseconds of a bare step; PyTorch's convolutions in float32 round to TF32 by default."""
     torch.backends.cudnn.allow_tf32 = tf32
     module = {"cnn": PlainCNN, "resnet18": plain_resnet18}[model]()
     shape = (BATCH, 1, 28, 28) if model == "cnn" else (BATCH, 3, 32, 32)

@@ -1,4 +1,4 @@
-"""What each file of kernels gains end to end: a turn with all of them against the same turn with one left to PyTorch.
+"""What each kernel file gains end to end: a turn with all of them against the same turn with one left to PyTorch.
 
     python benchmarks/kernels.py [--case fashion-mnist cifar10 dividemix] [--epochs 4] [--kernel conv …] [--json FILE]
 

@@ -119,7 +119,7 @@ def make_case(section: dict[str, Any], round_idx: int, args: argparse.Namespace)
 
 
 def _trained(values: dict[str, Any], device: torch.device) -> dict[str, Tensor]:
-    """A model after some cross-entropy, for every network: losses that tell labels apart, as in the middle of a run."""
+    """A model after some cross-entropy, for every network: losses that differ between labels, as in mid-run."""
     start = make_experiment(load_config({**values, "learner": {"name": "erm"}, "run": {"parallel": 0}}))
     turn = Turn(1, 5, start.seed.child("start"))
     (result,) = make_executor(start, device).train([Job(1, start.initial_model(), {}, turn)])

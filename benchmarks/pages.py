@@ -1,4 +1,4 @@
-"""How long the pages of a large report and of a large audit take: to be written, and to open in a browser.
+"""How long it takes to write the pages of a large report and a large audit, and to open them in a browser.
 
 A report of 1,000 runs and an audit of 50,000 images, and the same of 10 runs and 500 images beside them: a page should
 stay usable however much it shows. Without Debian's chromium and playwright the browser's part is left out.
@@ -38,7 +38,7 @@ def fednoil(*words: object) -> None:
 
 
 def many(source: Path, folder: Path, runs: int) -> Path:
-    """A folder with so many seeds of a run."""
+    """A folder with `runs` seeds of a run."""
     config = (source / "config.toml").read_text()
     for seed in range(runs):
         target = folder / str(seed)

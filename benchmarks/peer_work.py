@@ -77,7 +77,7 @@ class Work:
 
     @torch.no_grad()
     def score(self, model: nn.Module, client: int) -> float:
-        """Σ of the confidences in the given labels: what a client tells the server."""
+        """Σ of the confidences in the given labels: what a client sends to the server."""
         images, labels = self.clients[client]
         probs = torch.softmax(model(images) / self.experiment.config.sampling.temperature, dim=1)
         return float(probs.gather(1, labels[:, None]).sum())
@@ -108,7 +108,7 @@ def mean_of(models: list[Model]) -> Model:
 
 
 def plain_rounds(work: Work) -> Iterator[float]:
-    """The loop that one would write by hand; gives the accuracy of each round."""
+    """The plain loop; yields the accuracy of each round."""
     server, local = copy.deepcopy(work.model), copy.deepcopy(work.model)
     while True:
         models = []
@@ -205,7 +205,7 @@ def flower_rounds(count: int) -> dict[str, Any]:
     @server.main()
     def main(grid: Grid, context: Context) -> None:
         work = Work()
-        clocks: dict[int, float] = {}  # of the clients' processes, as last told
+        clocks: dict[int, float] = {}  # of the clients' processes, as last reported
         while len(nodes := list(grid.get_node_ids())) < CLIENTS:
             time.sleep(0.05)
 
@@ -234,14 +234,16 @@ def flower_rounds(count: int) -> dict[str, Any]:
 
 
 def alternating(engines: dict[str, Iterator[float]], count: int) -> dict[str, Any]:
-    """Rounds of all engines in turn, so that whatever else the machine does falls on all alike.
+    """Rounds of all engines in turn, so that other load on the machine affects all alike.
 
-    With one thread the process's own seconds (`cpu`) tell more than those on the wall where other programs run too.
+    With one thread the process's own seconds (`cpu`) are more reliable than the wall clock if other programs run too.
     """
     found: dict[str, Any] = {name: {"seconds": [], "cpu": []} for name in engines}
     names = list(engines)
     for number in range(count):
-        for name in names[number % len(names) :] + names[: number % len(names)]:  # nobody always comes after the same
+        for name in (
+            names[number % len(names) :] + names[: number % len(names)]
+        ):  # the order changes from round to round
             began, cpu = time.perf_counter(), time.process_time()
             found[name]["accuracy"] = next(engines[name])
             found[name]["cpu"].append(time.process_time() - cpu)

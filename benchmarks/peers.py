@@ -1,8 +1,8 @@
 """Our CPU executor, a plain PyTorch loop, pfl and Flower's simulation on the same work: seconds a round, and ratios.
 
-The peers are installed beside this package in an environment of their own, `benchmarks/.peers`, so that PyTorch is the
-same for all. `benchmarks/peer_work.py` says what a round is and runs there. Rounds of the loop, of ours and of pfl
-alternate in one process; Flower, which has processes of its own, comes in between. All of it several times.
+The peers are installed beside this package in a separate environment, `benchmarks/.peers`, so that PyTorch is the same
+for all. `benchmarks/peer_work.py` defines a round and runs there. Rounds of the loop, of ours and of pfl alternate in
+one process; Flower, which has its own processes, comes in between. All of it several times.
 
     python benchmarks/peers.py [--repeats 3] [--rounds 20] [--threads 1] [--json benchmarks/results/peers.json]
 

@@ -1,9 +1,9 @@
 """Our engine against a plain PyTorch loop that does the same work, as a ratio in one process.
 
-One round: 20 clients, 6 of them trained by cross-entropy with weak augmentation, averaged, and tested. The plain
-loop is what one would write by hand: a module, torch.optim.SGD, state_dicts; the augmentation is the package's own in
-both, so the ratio tells what the engine costs. Rounds of both alternate, so that
-whatever else the machine does falls on both alike; the ratio is that of the medians.
+One round: 20 clients, 6 of them trained by cross-entropy with weak augmentation, averaged, and tested. The plain loop
+uses a module, torch.optim.SGD and state_dicts; the augmentation is the package's own in both, so the ratio shows what
+the engine costs. Rounds of both alternate, so that other load on the machine affects both alike; the ratio is that of
+the medians.
 
     python benchmarks/plain_loop.py [--rounds 15] [--epochs 5] [--width 12]
 """
@@ -30,7 +30,7 @@ LIMIT = 1.05
 
 
 class PlainLoop:
-    """FedAvg written out by hand."""
+    """FedAvg in plain PyTorch."""
 
     def __init__(self, experiment: Experiment) -> None:
         self.config = experiment.config

@@ -170,7 +170,7 @@ def idle(spans: Sequence[Span]) -> tuple[float, float]:
 
 @contextlib.contextmanager
 def noted(owner: Any, name: str, note: Callable[[float, tuple[Any, ...]], None]) -> Iterator[None]:
-    """Have a function tell how many seconds each call takes, and its arguments."""
+    """Call `note` with the seconds of each call of a function, and its arguments."""
     plain: Callable[..., Any] = getattr(owner, name)
 
     def noting(*args: Any, **named: Any) -> Any:
@@ -216,7 +216,7 @@ def clocked(executor: CudaGraphs, jobs: Sequence[Job], device: torch.device) -> 
 
 
 def measure(experiment: Experiment, jobs: Sequence[Job], device: torch.device) -> dict[str, Any]:
-    """All that is told of a turn."""
+    """Everything that is reported about a turn."""
     executor = executor_of(experiment, device, len(jobs))
     for _ in range(WARM_TURNS):
         executor.train(jobs)

@@ -4,7 +4,7 @@ Each with other numbers of the same process: the bare optimiser steps of the sam
 client after client (`benchmarks/floor.py`), and, on a GPU, the same steps as replays of one CUDA graph and as bare
 arithmetic. A round is FedNoiL's with every client trained: confidences, pseudo-labels, augmentation, steps, averaging,
 and a test on 100 images. The first round of each warms up (captures, compiles); then the shortest counts. Sweeps are
-gone through several times, so that whatever else the machine does doesn't fall on one point.
+repeated several times, so that other load on the machine doesn't affect a single point.
 
     python benchmarks/scaling.py [--device cpu] [--json benchmarks/results/cpu.json]
 """

@@ -50,7 +50,7 @@ def shape_of(layer: Layer, clients: int, images: int) -> Shape:
 
 
 def default(gemm: str, shape: Shape) -> Config:
-    """What the package takes."""
+    """The package's default."""
     chosen = {
         "forward": conv_tiles.forward_config,
         "input gradient": conv_tiles.input_gradient_config,
@@ -80,7 +80,7 @@ def candidates(gemm: str, shape: Shape) -> Iterator[Config]:
 
 
 def work(gemm: str, shape: Shape, config: Config) -> Callable[[], object]:
-    """One launch of it, on numbers that don't matter."""
+    """One launch of it, on arbitrary numbers."""
     high, wide = shape.result
     image = (shape.K, shape.B, shape.H, shape.W, shape.C)
     x, dy, w = (
@@ -109,7 +109,7 @@ def compiled(task: tuple[str, Layer, Config]) -> None:
 
 
 def seconds(run: Callable[[], object], repeats: int = 10) -> float:
-    """Of one launch, the mean of some within a graph's reach of noise."""
+    """Seconds of one launch, the mean over some."""
     for _ in range(2):
         run()
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)

@@ -207,7 +207,7 @@ def test_without_a_gpu_a_script_that_needs_one_says_so(
     with pytest.raises(SystemExit) as stop:
         modules[script].main()
     assert stop.value.code == 2
-    assert capsys.readouterr().err == f"{script}.py needs a CUDA GPU here, and PyTorch sees none\n"
+    assert capsys.readouterr().err == f"{script}.py needs a CUDA GPU here, but PyTorch sees none\n"
 
 
 def test_each_way_of_a_turn_has_its_switches_and_leaves_none(

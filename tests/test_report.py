@@ -32,10 +32,10 @@ def test_mean_and_deviation_over_seeds(tmp_path: Path) -> None:
     for seed, last in enumerate((70, 72, 77)):
         made_run(tmp_path / str(seed), accuracies=[last] * 8, seed=seed)
     (row,) = results(tmp_path).rows
-    figure = row.figure("accuracy")
-    assert figure is not None
-    assert (figure.mean, figure.std) == (73.0, pytest.approx(3.6056, abs=1e-4))
-    assert str(figure) == "73.00 ± 3.61"
+    value = row.value("accuracy")
+    assert value is not None
+    assert (value.mean, value.std) == (73.0, pytest.approx(3.6056, abs=1e-4))
+    assert str(value) == "73.00 ± 3.61"
 
 
 def test_one_seed_that_does_not_converge_stars_the_cell(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_one_seed_that_does_not_converge_stars_the_cell(tmp_path: Path) -> None:
     made_run(tmp_path / "b", accuracies=[80, 70, 71, 70.5, 72.5, 71, 70], seed=1)
     found = results(tmp_path)
     (row,) = found.rows
-    assert str(row.figure("accuracy")) == "76.00*"
+    assert str(row.value("accuracy")) == "76.00*"
     assert str(row.last_round()) == "70.00 ± 0.00"
     assert any("not converged (seeds 1)" in w for w in found.warnings)
 
@@ -54,9 +54,9 @@ def test_figures_over_rounds(tmp_path: Path) -> None:
     records = [json.loads(line) for line in (tmp_path / "a/rounds.jsonl").read_text().splitlines()]
     records[0]["selected_noise"] = 68.0  # the others 60: mean 61, squares 49 + 7 = 56, deviation sqrt(56 / 7)
     (tmp_path / "a/rounds.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
-    figure = results(tmp_path).rows[0].figure("selected_noise")
-    assert figure is not None
-    assert (figure.mean, figure.std) == (61.0, pytest.approx(8**0.5))
+    value = results(tmp_path).rows[0].value("selected_noise")
+    assert value is not None
+    assert (value.mean, value.std) == (61.0, pytest.approx(8**0.5))
 
 
 def test_the_paired_test(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_runs_of_another_precision_have_a_row_of_their_own(tmp_path: Path) -> No
         made_run(tmp_path / f"gpu{seed}", accuracies=[80 + seed] * 8, seed=seed, precision="bfloat16")
         made_run(tmp_path / f"other{seed}", "fedavg", accuracies=[60 + seed] * 8, seed=seed, precision="bfloat16")
     found = results(tmp_path)
-    titles = {row.title: str(row.figure("accuracy")) for row in found.rows}
+    titles = {row.title: str(row.value("accuracy")) for row in found.rows}
     assert titles == {
         "FedNoiL(Logarithm), float32": "70.50 ± 0.71",
         "FedNoiL(Logarithm), bfloat16": "80.50 ± 0.71",

@@ -70,7 +70,7 @@ def test_a_run_that_diverged_is_reported(tmp_path: Path) -> None:
     (run / "rounds.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
     found = results_of(tmp_path)
     assert found.runs[0].clients.clean_share == [None, None, None]
-    assert (found.rows[0].figure("precision"), found.rows[0].figure("selected_noise")) == (None, None)
+    assert (found.rows[0].value("precision"), found.rows[0].value("selected_noise")) == (None, None)
     assert "nan" not in markdown(found).lower()
     assert "NaN" not in json.dumps(page_data(found))
 

@@ -26,7 +26,7 @@ def collected(names: list[str]) -> list[Path]:
 
 
 def compare(path: Path) -> list[dict[str, Any]]:
-    """One row a method: AUROC, average precision and F1 over all samples and as the mean over clients, noise ratios."""
+    """One row per method: AUROC, average precision and F1 over all samples and averaged over clients, noise ratios."""
     data = load(path)
     given, spans = data["given"], data["spans"]
     wrong, known = given != data["true"], known_accuracies(data)

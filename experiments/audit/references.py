@@ -1,7 +1,7 @@
-"""What the audit is measured against where sharing is allowed or there is no federation: (b) models trained on all
-clients' data together, each asked for the fold it hasn't seen, and (c) each client's model of its own.
+"""What the audit is compared with if sharing is allowed or there is no federation: (b) models trained on all clients'
+data together, each used on the fold it hasn't seen, and (c) a local model of each client.
 
-Both follow from a setting and a seed; which run they are compared with has no say, so one file serves all methods.
+Both depend on setting and seed only, not on the run they are compared with, so one file serves all methods.
 """
 
 from __future__ import annotations

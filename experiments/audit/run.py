@@ -7,8 +7,8 @@
     python experiments/audit/run.py compare DIR...                   # needs cleanlab; results.csv, the README's tables
 
 `train`, `collect` and `references` need PyTorch alone and work on a GPU as well; `compare` needs no GPU. `references`
-takes presets and run folders, trains models of its own and needs no finished run. What is already in DIR stays. What is
-collected, for N samples of all clients one after another and C classes:
+takes presets and run folders, trains its own models and needs no finished run. What is already in DIR stays. The
+collected arrays, for N samples of all clients one after another and C classes:
 
     final  float16 [N, C]  the final model's class probabilities
     mean   float16 [N, C]  those over all rounds, as the evidence has them with the final look
@@ -49,7 +49,7 @@ REFERENCES = "references"
 
 
 class Lines(Silent):
-    """A line a round; needs nothing that a machine with a GPU may lack."""
+    """One line per round; needs nothing that a machine with a GPU may lack."""
 
     def round(self, record: RoundRecord) -> None:
         print(f"round {record.round}: {record.test_accuracy:.2f} %, {record.wall_s:.1f} s", flush=True)

@@ -21,7 +21,7 @@ NAMES = (
     "(c) loss of local models",
     "ours, no test set",
 )
-DEVELOPED_ON, SEEN = (0, 1, 2), (3, 4)  # seeds of Fashion-MNIST; what was chosen by them is told in the README
+DEVELOPED_ON, SEEN = (0, 1, 2), (3, 4)  # seeds of Fashion-MNIST; the README says what was chosen with them
 
 Row = dict[str, Any]
 
@@ -48,7 +48,7 @@ def add(path: Path, rows: list[Row]) -> None:
 
 
 def parts() -> dict[str, str]:
-    """What stands between `<!-- NAME -->` and `<!-- end -->` in README.md."""
+    """The text between `<!-- NAME -->` and `<!-- end -->` in README.md."""
     results = read(RESULTS)
     fashion = [row for row in results if row["setting"].startswith("fashion-mnist ")]
     untouched = [row for row in fashion if row["seed"] not in (*DEVELOPED_ON, *SEEN)]

@@ -58,7 +58,7 @@ def collect(given: Sequence[Path], record: Path = RECORD) -> pa.Table:
 
 
 def csv_text(runs: Sequence[Run]) -> str:
-    """One line a run: what it was and what came out."""
+    """One line per run: its configuration and results."""
     text = io.StringIO()
     names = ["setting", "method", "seed", "rounds", "finished", "final", "best", "last10", "converged"]
     names += ["selected_noise", "label_precision", "label_recall", "batches", "seconds", "computed_in", "device"]
@@ -76,7 +76,7 @@ def csv_text(runs: Sequence[Run]) -> str:
 
 
 def _mean(run: Run, key: str) -> str:
-    """The mean over rounds, or nothing where no round has the figure."""
+    """The mean over rounds, or nothing if no round has the number."""
     curve = run.curves.get(key)
     return "" if curve is None or not np.isfinite(curve).any() else f"{np.nanmean(curve):.2f}"
 
@@ -88,14 +88,14 @@ def version(run: Run) -> str:
 
 
 def within_chance(row: Row, paper: Printed) -> bool:
-    """Whether a row's accuracy can't be told from the paper's; never where one of them has no spread."""
-    ours = row.figure("accuracy")
+    """Whether a row's accuracy can't be distinguished from the paper's; never if one of them has no spread."""
+    ours = row.value("accuracy")
     assert ours is not None  # every run has an accuracy
     return not ours.starred and near(ours.mean, ours.std, len(row.runs), paper)
 
 
 def near(mean: float, std: float | None, count: int, paper: Printed) -> bool:
-    """Whether Welch's test on means and deviations can't tell ours from the paper's."""
+    """Whether Welch's test on means and deviations can't distinguish ours from the paper's."""
     if std is None or paper.std is None:
         return False
     test = ttest_ind_from_stats(mean, std, count, paper.mean, paper.std, PAPERS_SEEDS, False)
@@ -106,15 +106,15 @@ def cell(row: Row | None, paper: Printed | None) -> str:
     """`84.46 ± 0.62 (5; paper 82.46 ± 0.54)`; ≈: no more than chance between them."""
     if row is None:
         return "–"
-    figure = row.figure("accuracy")
-    assert figure is not None
+    value = row.value("accuracy")
+    assert value is not None
     beside = [str(len(row.runs)), *([row.progress] if row.progress else [])]
-    beside += [f"last {row.last_round()}"] if figure.starred else []
-    fallen = not figure.starred and row.finished and any(run.fallen for run in row.runs)
+    beside += [f"last {row.last_round()}"] if value.starred else []
+    fallen = not value.starred and row.finished and any(run.fallen for run in row.runs)
     beside += [f"best {row.best_round()}"] if fallen or not row.finished else []
     chance = paper is not None and row.finished and within_chance(row, paper)
     beside += [f"paper {'≈ ' if chance else ''}{paper}"] if paper else []
-    return f"{figure if row.finished else row.last_round()} ({'; '.join(beside)})"
+    return f"{value if row.finished else row.last_round()} ({'; '.join(beside)})"
 
 
 class Cells:
@@ -206,7 +206,7 @@ def _spread(values: list[float], paper: Printed | None) -> str:
 
 def _short(row: Row, paper: Printed | None) -> str:
     chance = " ≈" if paper and within_chance(row, paper) else ""
-    return f"{row.figure('accuracy')} (n = {len(row.runs)}){chance}"
+    return f"{row.value('accuracy')} (n = {len(row.runs)}){chance}"
 
 
 def about(results: Results) -> str:

@@ -5,10 +5,11 @@
     run.accuracy, run.history, run.model
     run.audit().table
 
-A run is four orthogonal choices: a server (whom to sample, how to combine), a learner (how one client learns
-from its data), a schedule (how many local epochs in a round) and a setting (data × partition × noise × model).
+A run is five independent choices: a server (how updates are combined), a sampling (which clients train), a learner
+(how one client learns from its data), a schedule (how many local epochs in a round) and a setting (data × partition ×
+noise × model).
 
-`__all__` is what later versions keep; everything else may move.
+Later versions keep the names in `__all__`; everything else may move.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -70,7 +70,7 @@ class Plain(Silent):
             self.say(f"decoding {total:,} images, once for all runs")
 
     def round(self, record: RoundRecord) -> None:
-        self.say(f"round {record.round}/{self.rounds}  {_figures(record)}  {record.wall_s:.1f} s")
+        self.say(f"round {record.round}/{self.rounds}  {_numbers(record)}  {record.wall_s:.1f} s")
         for line in alarms(record):
             self.say(line)
 
@@ -131,9 +131,9 @@ class Bars(Silent):
             self.say(line)
 
     def _note(self, record: RoundRecord) -> str:
-        """All figures where there is room, else the accuracy alone: bars and time left come first."""
+        """All numbers if there is room, otherwise only the accuracy: bars and time left come first."""
         accuracy = record.test_accuracy
-        return _figures(record) if self.console.width >= 130 or accuracy is None else f"{accuracy:.1f} %"
+        return _numbers(record) if self.console.width >= 130 or accuracy is None else f"{accuracy:.1f} %"
 
     def finish(self, summary: dict[str, Any], folder: Path | None) -> None:
         self.close()
@@ -169,7 +169,7 @@ class Notebook(Plain):
     def round(self, record: RoundRecord) -> None:
         for line in alarms(record):
             self.say(line)
-        self._last = f"round {record.round}/{self.rounds}  {_figures(record)}"
+        self._last = f"round {record.round}/{self.rounds}  {_numbers(record)}"
         self._show(self._last)
 
     def _show(self, more: str = "") -> None:
@@ -255,7 +255,7 @@ def names_in(folder: Path) -> tuple[str, ...]:
         return ()
 
 
-def _figures(record: RoundRecord) -> str:
+def _numbers(record: RoundRecord) -> str:
     parts = []
     if record.test_accuracy is not None:
         parts += [f"accuracy {record.test_accuracy:.2f} %", f"loss {record.test_loss:.3f}"]

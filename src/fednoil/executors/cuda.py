@@ -141,7 +141,7 @@ class CudaGraphs:
             bench, client = self.bench.benches[place], self.clients[job.client]
             seats.append(Seat(place, bench, client, job, bench.begin(client, job, found.get(job.client))))
         longest = max((job.turn for job in jobs), key=lambda turn: turn.epochs)
-        for epochs in seats[0].bench.chunks(longest):
+        for epochs in seats[0].bench.epoch_ranges(longest):
             if adapts(learner, longest) or any(t.state for t in self.touched.values()):
                 self.graphs.join()  # otherwise the next epochs are planned while these run
             plans = _planned(seats, epochs)

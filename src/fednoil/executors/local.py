@@ -105,26 +105,26 @@ class Workbench:
             seed(job.turn.seed.child("module").value & (2**63 - 1))
             state = self.begin(client, job)
             total, steps, updates = torch.zeros((), device=self.device), 0, 0
-            chunks = self.chunks(job.turn)
-            for place, epochs in enumerate(chunks):
+            ranges = self.epoch_ranges(job.turn)
+            for place, epochs in enumerate(ranges):
                 phases = self.planned(client, state, job.turn, epochs)
                 for part, phase in enumerate(phases):
                     begin, width = place + part / len(phases), 1 / len(phases)
-                    span = (begin / len(chunks), width / len(chunks))
+                    span = (begin / len(ranges), width / len(ranges))
                     self._run(phase, client, state, total, progress, span)
                     steps += phase.losses
                     updates += phase.steps * len(phase.trains)
             return self.finish(client, job, state, float(total) / max(steps, 1), updates)
 
-    def chunks(self, turn: Turn) -> list[range]:
+    def epoch_ranges(self, turn: Turn) -> list[range]:
         """Epochs that are planned together; one at a time if planning must see how training went."""
         if adapts(self.learner, turn):
             return [range(e, e + 1) for e in range(turn.epochs)]
-        chunks: list[range] = []
-        while (start := chunks[-1].stop if chunks else 0) < turn.epochs:
-            size = PLANNED[min(len(chunks), len(PLANNED) - 1)]
-            chunks.append(range(start, min(start + size, turn.epochs)))
-        return chunks
+        ranges: list[range] = []
+        while (start := ranges[-1].stop if ranges else 0) < turn.epochs:
+            size = PLANNED[min(len(ranges), len(PLANNED) - 1)]
+            ranges.append(range(start, min(start + size, turn.epochs)))
+        return ranges
 
     def begin(self, client: Client, job: Job, found: Tensors | None = None) -> Tensors:
         """Load the networks and let the learner look at its data; returns the turn's state (`found`: its survey)."""

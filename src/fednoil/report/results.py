@@ -27,7 +27,7 @@ _MOST_KEYS = 2  # in a method's name
 
 
 @dataclass(frozen=True)
-class Figure:
+class Value:
     """A number with its spread, in percent; `std` is None for a single value."""
 
     mean: float
@@ -97,26 +97,26 @@ class Row:
     def rounds(self) -> int:
         return min(run.rounds for run in self.runs)
 
-    def best_round(self) -> Figure:
+    def best_round(self) -> Value:
         """The best round's accuracy over seeds."""
-        return _figure([float(run.summary["best_accuracy"]) for run in self.runs])
+        return _value([float(run.summary["best_accuracy"]) for run in self.runs])
 
-    def last_round(self) -> Figure:
+    def last_round(self) -> Value:
         """The last round's accuracy over seeds, whether converged or not."""
-        return _figure(list(self.by_seed.values()))
+        return _value(list(self.by_seed.values()))
 
-    def figure(self, metric: str) -> Figure | None:
+    def value(self, metric: str) -> Value | None:
         """Accuracy over seeds, of the best rounds if one did not converge; other metrics over all rounds."""
         if metric == "accuracy":
             key = "best_accuracy" if self.starred else "final_accuracy"
-            return _figure([float(run.summary[key]) for run in self.runs], self.starred)
+            return _value([float(run.summary[key]) for run in self.runs], self.starred)
         curves = [run.curves[_CURVE_OF[metric]] for run in self.runs if _CURVE_OF[metric] in run.curves]
         curves = [curve for curve in curves if np.isfinite(curve).any()]
         means = [float(np.nanmean(curve)) for curve in curves]
         spreads = [float(np.nanstd(curve, ddof=1)) for curve in curves if np.isfinite(curve).sum() > 1]
         if not means:
             return None
-        return Figure(sum(means) / len(means), sum(spreads) / len(spreads) if spreads else None)
+        return Value(sum(means) / len(means), sum(spreads) / len(spreads) if spreads else None)
 
 
 @dataclass(frozen=True)
@@ -217,9 +217,9 @@ def paired(a: Row, b: Row) -> Paired | None:
     return Paired(len(common), found.mean, found.std, paired_p(differences))
 
 
-def _figure(values: list[float], starred: bool = False) -> Figure:
+def _value(values: list[float], starred: bool = False) -> Value:
     std = float(np.std(values, ddof=1)) if len(values) > 1 else None
-    return Figure(sum(values) / len(values), std, starred)
+    return Value(sum(values) / len(values), std, starred)
 
 
 def grouped(items: Sequence[Any], key: Callable[[Any], Any]) -> list[tuple[Any, tuple[Any, ...]]]:

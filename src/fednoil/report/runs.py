@@ -71,7 +71,7 @@ class Run:
     values: dict[str, Any]  # the whole configuration
     finished: bool
     summary: dict[str, Any]
-    curves: dict[str, np.ndarray]  # per round; NaN where a round has no such figure
+    curves: dict[str, np.ndarray]  # per round; NaN if a round has no such number
     clients: Clients
     confusion: list[list[int]] | None = None  # given × predicted labels of all clients' samples
     environment: dict[str, Any] = field(default_factory=dict)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from fednoil.report.chance import CHANCE, Sample, unpaired_p
 from fednoil.report.hook import Beside, Table
-from fednoil.report.results import METRICS, Figure, Results, Row
+from fednoil.report.results import METRICS, Results, Row, Value
 
 
 @dataclass(frozen=True)
@@ -30,13 +30,13 @@ class Entry:
     """One cell of a table: our value, a printed one, and their difference if both are the same experiment."""
 
     row: Row
-    ours: Figure
+    ours: Value
     printed: Beside | None
     difference: float | None
     best: bool  # of its column
     p: float | None = None  # how likely the difference is by chance; None: unknown
-    last_round: Figure | None = None  # if `ours` is the best round because a seed did not converge
-    best_round: Figure | None = None  # if `ours` is the last round, and a seed has fallen far below its best
+    last_round: Value | None = None  # if `ours` is the best round because a seed did not converge
+    best_round: Value | None = None  # if `ours` is the last round, and a seed has fallen far below its best
     batches: int | None = None  # where not all of the column have as many
 
     @property
@@ -112,12 +112,12 @@ def _sheet(table: Table) -> Sheet:
     rows = table.rows
     spots = sorted({(row.place.setting, row.place.noise) for row in rows}, key=lambda spot: table.rank_spot(*spot))
     columns = [Column(setting, noise, metric) for setting, noise in spots for metric in table.metrics]
-    columns = [c for c in columns if any(_at(row, c) and row.figure(c.metric) for row in rows)]
+    columns = [c for c in columns if any(_at(row, c) and row.value(c.metric) for row in rows)]
     names = {row.title: row.place.method for row in rows}
     methods = sorted(names, key=lambda title: (table.rank_method(names[title]), title))
     entries: list[list[Entry | None]] = [[None] * len(columns) for _ in methods]
     for j, column in enumerate(columns):
-        here = [(methods.index(r.title), r, r.figure(column.metric)) for r in rows if _at(r, column)]
+        here = [(methods.index(r.title), r, r.value(column.metric)) for r in rows if _at(r, column)]
         known = [(i, row, ours) for i, row, ours in here if ours is not None]
         sign = 1 if column.higher_wins else -1
         unequal = not table.key and len({row.batches for _, row, _ in known}) > 1
@@ -133,7 +133,7 @@ def _at(row: Row, column: Column) -> bool:
     return (row.place.setting, row.place.noise) == (column.setting, column.noise)
 
 
-def _entry(table: Table, row: Row, metric: str, ours: Figure, best: bool) -> Entry:
+def _entry(table: Table, row: Row, metric: str, ours: Value, best: bool) -> Entry:
     printed = table.printed(row, metric)
     difference = ours.mean - printed.mean if printed and printed.same and row.finished else None
     p = None

@@ -12,9 +12,9 @@ from fednoil.evaluation import Evaluation, validate
 from fednoil.executors.base import Executor, Progress
 from fednoil.experiment import Experiment
 from fednoil.history import RoundRecord
-from fednoil.rounds.figures import selection_figures
 from fednoil.rounds.played import Played
 from fednoil.rounds.policy import policy_of
+from fednoil.rounds.quality import selection_quality
 from fednoil.rounds.selection import select
 from fednoil.rounds.state import Best, RunState, averaged, evaluation_job, make_job
 from fednoil.servers.base import ServerState
@@ -97,7 +97,7 @@ def _record(
         bytes_down=0,
         bytes_up=0,
         wall_s=0.0,
-        **selection_figures(experiment, played),
+        **selection_quality(experiment, played),
     )
     if evaluation is None:
         return record

@@ -47,7 +47,7 @@ def alike(a: Row, b: Row) -> tuple[Row, Row, str]:
 def _compare(better: Row, worse: Row, metric: str = "accuracy", lower: bool = False) -> Support | None:
     """Whether one row is ahead of another in the same setting, by more than chance."""
     better, worse, seeds = alike(better, worse)
-    a, b = better.figure(metric), worse.figure(metric)
+    a, b = better.value(metric), worse.value(metric)
     if a is None or b is None:
         return None
     found = tested(by_seed(better, metric), by_seed(worse, metric))
@@ -83,10 +83,10 @@ def tested(ours: dict[int, float], theirs: dict[int, float]) -> Test:
 
 def by_seed(row: Row, metric: str) -> dict[int, float]:
     """What a table shows for each seed: accuracy of the last round, or of the best if a seed did not converge."""
-    found = {run.seed: row.of_seeds({run.seed}).figure(metric) for run in row.runs}
+    found = {run.seed: row.of_seeds({run.seed}).value(metric) for run in row.runs}
     if metric == "accuracy" and row.starred:
         return {run.seed: float(run.summary["best_accuracy"]) for run in row.runs}
-    return {seed: figure.mean for seed, figure in found.items() if figure is not None}
+    return {seed: value.mean for seed, value in found.items() if value is not None}
 
 
 def lead_of(a: float, b: float) -> float:
@@ -122,9 +122,9 @@ def beats_all(grounds: Grounds) -> Iterator[Support]:
 
 
 def _mean(row: Row) -> float:
-    figure = row.figure("accuracy")
-    assert figure is not None  # every run has an accuracy
-    return figure.mean
+    value = row.value("accuracy")
+    assert value is not None  # every run has an accuracy
+    return value.mean
 
 
 def converges(grounds: Grounds) -> Iterator[Support]:
@@ -178,7 +178,7 @@ def no_better_server(grounds: Grounds) -> Iterator[Support]:
             for found in (grounds.find(first, f"{server}+{learner}") for server in ("apfl", "krum", "cfl")):
                 if found and base:
                     other, fedavg, seeds = alike(found, base)
-                    shown = ", ".join(f"{row.title} {row.figure('accuracy')}" for row in (other, fedavg))
+                    shown = ", ".join(f"{row.title} {row.value('accuracy')}" for row in (other, fedavg))
                     text = f"{other.place.title}{seeds}: {shown}"
                     allowed = {seed: value + MARGIN for seed, value in by_seed(fedavg, "accuracy").items()}
                     found_by = tested(allowed, by_seed(other, "accuracy"))

@@ -93,7 +93,7 @@ def _check_turn(bench: Workbench, client: Client, job: Job) -> None:
         _check_plan(bench, client, job.turn)
     shapes: dict[str, Any] = {}
     total = torch.zeros(())
-    for part in bench.chunks(job.turn):
+    for part in bench.epoch_ranges(job.turn):
         for phase in bench.planned(client, state, job.turn, part):
             _check_phase(bench, phase, shapes)
             batch = {name: tensor[0] for name, tensor in phase.tensors.items()}
@@ -159,7 +159,7 @@ def _check_plans(bench: Workbench, clients: Sequence[Client], received: Tensors,
     if not (together := capability(bench.learner, PlansTogether)):
         return
 
-    epochs, found = bench.chunks(turns[0])[0], []
+    epochs, found = bench.epoch_ranges(turns[0])[0], []
     for plans in (together.plans, partial(one_by_one, bench.learner)):
         bench.load(received, {})
         states = [bench.open(client, {}, turn) for client, turn in zip(clients, turns, strict=True)]

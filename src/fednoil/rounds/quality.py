@@ -1,4 +1,4 @@
-"""What a record says of the selection of clients and labels; most of it only where true labels are known."""
+"""What a record says about the selection of clients and labels; most of it only if true labels are known."""
 
 from __future__ import annotations
 
@@ -9,27 +9,28 @@ from fednoil.experiment import Experiment
 from fednoil.rounds.played import Played
 
 
-def selection_figures(experiment: Experiment, played: Played) -> dict[str, Any]:
+def selection_quality(experiment: Experiment, played: Played) -> dict[str, Any]:
     """Noise and ranking of the clients, and the quality of the labels that were trained on, by the record's names."""
     setting, chosen, epochs = experiment.setting, played.chosen, played.epochs
     ratios = metrics.noise_ratios(setting.labels, setting.truth)
-    figures: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     if ratios is not None and chosen.clients:
-        figures["selected_noise"] = metrics.selected_noise(ratios, chosen.clients)
+        found["selected_noise"] = metrics.selected_noise(ratios, chosen.clients)
     if chosen.scores is not None:
-        if chosen.candidates == list(range(setting.num_clients)):  # of a federation it may be others, as many
-            figures["client_scores"] = chosen.scores
+        # In a federation the candidates may be other clients, of the same number.
+        if chosen.candidates == list(range(setting.num_clients)):
+            found["client_scores"] = chosen.scores
         if chosen.candidates:
-            figures |= metrics.client_ranking(chosen.shares, None if ratios is None else ratios[chosen.candidates])
+            found |= metrics.client_ranking(chosen.shares, None if ratios is None else ratios[chosen.candidates])
     with_draws = [r for r in played.results if "drawn" in r.evidence]
     if with_draws:
         sizes = [float(r.evidence["drawn"].sum()) / (epochs * len(r.evidence["drawn"])) for r in with_draws]
-        figures["labelled_share"] = 100.0 * sum(sizes) / len(sizes)
+        found["labelled_share"] = 100.0 * sum(sizes) / len(sizes)
     if setting.truth.known:
         counts = {}
         for r in with_draws:
             drawn, votes = (r.evidence[n].cpu().numpy() if n in r.evidence else None for n in ("drawn", "votes"))
             assert drawn is not None
             counts[r.client] = drawn, votes
-        figures |= metrics.mean_selection(setting.labels, setting.truth, counts, epochs)
-    return figures
+        found |= metrics.mean_selection(setting.labels, setting.truth, counts, epochs)
+    return found
