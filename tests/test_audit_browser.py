@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from browsing import CHROMIUM, Opened
 from conftest import fednoil
@@ -17,6 +18,7 @@ from PIL import Image
 
 from fednoil.audit.page import write_page
 
+COLUMNS = ("given", "suggested", "p_wrong")
 needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no chromium here; apt-get install chromium")
 
 
@@ -82,7 +84,7 @@ def test_keys_decide_and_a_reload_keeps(browser: Any, page_file: Path, tmp_path:
     visit.keys("Enter", "a", "u", "a", "ArrowRight", "a", "ArrowLeft", "x")
     wanted = ["accept", "reject", "drop", "change", "accept", "", ""]
     assert visit.states(7) == wanted
-    assert "5 of 200 decided: 2 accepted, 1 kept, 1 changed, 1 dropped" in page.inner_text("#progress-text")
+    assert "5 of 101 flagged decided: 2 accepted, 1 kept, 1 changed, 1 dropped" in page.inner_text("#progress-text")
     assert "not decided" in page.inner_text("#live")
     visit.keys("n")
     visit.reload()
@@ -170,6 +172,10 @@ def test_filter_and_sort(browser: Any, page_file: Path) -> None:
     visit = Page(browser, page_file)
     page = visit.page
     assert visit.shown() == list(range(60))  # the most suspicious first
+    assert page.inner_text("#filtered") == "(flagged images)"
+    visit.wait_for("#count:has-text('101 of 200 images')", 1)
+    page.locator("#filters summary").click()
+    page.select_option("#flagged", "all")
     page.select_option("#sort", "least")
     assert visit.shown()[:3] == [199, 198, 197]
     page.select_option("#per", "240")
@@ -201,10 +207,13 @@ def test_filter_and_sort(browser: Any, page_file: Path) -> None:
     page.select_option("#state", "reject")
     assert visit.shown() == [1]
     page.click("#reset")
+    assert page.locator("#clients [aria-selected]").count() == 0  # nothing is highlighted that isn't filtered by
+    assert page.locator("#matrix > *").count() == 0
     page.locator("#clients tbody tr").nth(1).press("Enter")
-    assert [i % 3 for i in visit.shown()] == [1] * 60
+    assert [i % 3 for i in visit.shown()] == [1] * 34  # the flagged ones
+    assert page.locator("#clients [aria-selected]").count() == 1
     page.locator("#clients tbody tr").nth(0).click()
-    assert [i % 3 for i in visit.shown()] == [0] * 60
+    assert [i % 3 for i in visit.shown()] == [0] * 34
     page.locator("#matrix .pairs button").first.click()
     assert {(t, s) for t, s in zip(visit.texts(".given"), visit.texts(".suggested"), strict=True)} == {("cat", "dög")}
     assert visit.errors == []
@@ -232,6 +241,81 @@ def test_a_full_storage_is_told_and_nothing_is_lost(browser: Any, page_file: Pat
 
 
 @needs_browser
+def test_the_first_key_selects_and_nothing_unseen_is_decided(browser: Any, page_file: Path) -> None:
+    visit = Page(browser, page_file)
+    page = visit.page
+    assert page.locator(".tile.current").count() == 0
+    visit.keys("ArrowRight")
+    assert page.evaluate("[...Gallery.tiles()].indexOf(document.activeElement)") == 0
+    visit.keys("ArrowRight")
+    assert page.evaluate("[...Gallery.tiles()].indexOf(document.activeElement)") == 1
+    visit.reload()
+    visit.keys("a")
+    assert visit.states(2) == ["", ""]
+    visit.keys("a")
+    assert visit.states(2) == ["accept", ""]
+
+
+@needs_browser
+def test_images_are_in_the_first_window_and_precision_is_counted(browser: Any, page_file: Path) -> None:
+    visit = Page(browser, page_file, viewport={"width": 1280, "height": 720})
+    page = visit.page
+    assert page.inner_text("#progress-text") == "0 of 101 flagged decided"
+    second_row = page.evaluate("Gallery.tiles()[Gallery.columns()].getBoundingClientRect().top")
+    assert second_row < 720
+    visit.keys("ArrowRight", "a", "r", "a", "d")
+    assert page.inner_text("#precision") == "2 of 3 flags were right (67 %)"
+
+
+@needs_browser
+def test_a_picture_opens_beside_trusted_examples(browser: Any, tmp_path: Path) -> None:
+    table, summary, images = made_audit(40, ["a", "b", "c"], ["x"], lambda i: f"{i}.png")
+    right = pa.array(
+        [s if w > 0.5 else g for g, s, w in zip(*(table.column(n).to_pylist() for n in COLUMNS), strict=True)]
+    )
+    table = table.set_column(4, "suggested", right)
+
+    def large(i: int) -> np.ndarray:
+        return np.full((700, 350, 3), (i, 0, 0), np.uint8)
+
+    visit = Page(
+        browser, write_page(tmp_path, table, {**summary, "source": "folder:my photos"}, images, originals=large)
+    )
+    page = visit.page
+    page.locator(".tile .picture").nth(1).click()
+    size = page.locator("#viewer-picture img").evaluate(
+        "async img => { await img.decode(); return [img.naturalWidth, img.naturalHeight]; }"
+    )
+    assert size == [256, 512]
+    assert page.locator("#viewer-examples figcaption").all_inner_texts() == [
+        "trusted, as given: b",
+        "trusted, as suggested: c",
+    ]
+    trusted = page.locator("#viewer-examples img").evaluate_all("all => all.map(img => img.title)")
+    assert trusted == ["37.png", "34.png", "38.png", "35.png"]  # the least suspicious of b and of c
+    visit.keys("a", "r")
+    assert visit.states(4) == ["", "accept", "reject", ""]
+    assert "3.png: given a" in page.inner_text("#viewer-title")
+    visit.keys("ArrowLeft", "Escape")
+    assert page.locator("#viewer").is_hidden()
+    assert page.evaluate("[...Gallery.tiles()].indexOf(document.activeElement)") == 2
+    visit.keys("Enter")
+    page.click("#viewer [data-do=drop]")
+    assert visit.states(4) == ["", "accept", "drop", ""]
+    visit.keys("Escape")
+    page.click("#apply-open")
+    found = page.inner_text("#command")
+    audit = page.evaluate("Decisions.data.id")
+    assert (
+        found
+        == f"fednoil relabel --data 'folder:my photos' --decisions decisions-{audit}.csv --out 'my photos-relabelled'"
+    )
+    page.click("#copy")
+    visit.wait_for("#copied:text-is('copied')", 1)
+    assert visit.errors == []
+
+
+@needs_browser
 def test_two_windows_agree(browser: Any, page_file: Path) -> None:
     visit = Page(browser, page_file)
     other = visit.context.new_page()
@@ -242,7 +326,7 @@ def test_two_windows_agree(browser: Any, page_file: Path) -> None:
     visit.page.locator(".tile").nth(1).focus()
     visit.keys("a")
     other.wait_for_selector(".tile[data-state=accept]")
-    assert "2 of 200 decided" in other.inner_text("#progress-text")
+    assert "2 of 101 flagged decided" in other.inner_text("#progress-text")
 
 
 @needs_browser
@@ -266,10 +350,11 @@ def test_it_can_be_used_without_seeing_or_pointing(browser: Any, page_file: Path
     visit.keys("a")  # no decision behind the dialog
     visit.keys("Escape")
     assert page.locator("#help").is_hidden()
-    assert page.inner_text("#progress-text") == "0 of 200 decided"
+    assert page.inner_text("#progress-text") == "0 of 101 flagged decided"
+    page.locator("#filters summary").click()
     page.focus("#name")
     page.keyboard.type("a")
-    assert page.inner_text("#progress-text") == "0 of 200 decided"
+    assert page.inner_text("#progress-text") == "0 of 101 flagged decided"
 
 
 @needs_browser
@@ -297,7 +382,7 @@ def test_fifty_thousand_images_stay_at_hand(browser: Any, tmp_path: Path) -> Non
     assert page.evaluate("[Gallery.kept(), Gallery.room]") == [245, 245]
     page.locator(".tile").first.focus()
     visit.keys("Shift+A", "u", "a")
-    assert "1 of 50,000 decided" in page.inner_text("#progress-text")
+    assert "1 of 25,003 flagged decided" in page.inner_text("#progress-text")
     assert visit.errors == []
 
 
@@ -336,7 +421,7 @@ def test_a_label_that_seems_right_stays_when_accepted(browser: Any, tmp_path: Pa
     table, summary, images = made_audit(4, ["a", "b"], ["x"])
     table = table.set_column(4, "suggested", table.column("given"))
     visit = Page(browser, write_page(tmp_path, table, summary, images))
-    assert visit.texts(".names") == ["a seems right", "b seems right"] * 2
+    assert visit.texts(".names") == ["a seems right", "b seems right", "a seems right"]  # the flagged ones
     visit.page.locator(".tile").first.focus()
     visit.keys("a")
     assert visit.export(tmp_path / "d.csv") == [

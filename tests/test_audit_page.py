@@ -12,10 +12,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 from made_audit import hostile_page, made_audit
 from PIL import Image
 
+from fednoil import runner
+from fednoil.audit import run_audit
+from fednoil.audit.cases import of_run
 from fednoil.audit.page import audit_id, write_page
+from fednoil.config import load_config
 
 
 @pytest.fixture(scope="module")
@@ -121,3 +126,30 @@ def test_what_was_left_out_is_on_the_page(tmp_path: Path) -> None:
     long = write_page(tmp_path, table, summary, images).read_text()
     assert long.count("is empty</td>") == 200
     assert "the first 200" in long
+
+
+def test_a_runs_pictures_are_kept_as_they_lie(tmp_path: Path) -> None:
+    """The network sees 8 × 8 pixels, people up to 512; the command is for the data that were audited."""
+    rng = np.random.default_rng(0)
+    for number in range(12):
+        file = tmp_path / "photos" / ("cat", "dog")[number % 2] / f"{number}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        size = (30 + 60 * number, 40)
+        Image.fromarray(rng.integers(0, 255, (*size, 3), dtype=np.uint8)).save(file)
+    values = {"data": {"name": f"folder:{tmp_path}/photos", "size": 8}, "partition": {"clients": 2}}
+    values |= {"model": {"width": 2}, "schedule": {"epochs": 1}, "train": {"rounds": 1}, "run": {"device": "cpu"}}
+    runner.run(load_config(values), tmp_path / "run", runner.Silent())
+    cases = of_run(tmp_path / "run", None, None, torch.device("cpu"))
+    assert cases.originals is not None
+    sizes = {}
+    for case in cases.clients:
+        for item, row in zip(case.items, case.index, strict=True):
+            sizes[Path(item).stem] = cases.originals(int(row)).shape
+            assert cases.images(int(row)).shape == (96, 96, 3)
+    assert all(shape[0] == min(512, 30 + 60 * int(name)) for name, shape in sizes.items())
+    assert cases.source == f"folder:{tmp_path}/photos"
+    summary = run_audit(cases, tmp_path / "audit")
+    assert summary["source"] == cases.source
+    page = (tmp_path / "audit/audit.html").read_text()
+    assert f"fednoil relabel --data folder:{tmp_path}/photos" in page
+    assert page.count('id="large-') >= len(sizes)

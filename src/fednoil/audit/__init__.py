@@ -48,5 +48,5 @@ def write(cases: Cases, table: pa.Table, summary: dict[str, Any], out: Path) -> 
     """Write the results and their page."""
     out.mkdir(parents=True, exist_ok=True)
     (out / files.SUMMARY).unlink(missing_ok=True)  # its presence says that the audit is complete
-    page.write_page(out, table, summary, cases.images)
+    page.write_page(out, table, summary, cases.images, originals=cases.originals)
     files.write_audit(out, table, summary)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from fednoil import evidence
+from fednoil.audit.pictures import boxed, original, original_pictures
 from fednoil.config.loading import load_config
 from fednoil.config.schema import Config
 from fednoil.data import Dataset
@@ -71,6 +72,8 @@ class Cases:
     class_names: tuple[str, ...]
     clients: list[Case]
     images: Callable[[int], np.ndarray] = field(repr=False)
+    originals: Callable[[int], np.ndarray] | None = field(default=None, repr=False)  # as large as people need them
+    source: str = ""  # what `fednoil relabel --data` takes; "": `data`
     folds: int = 0  # of which each was judged by a model that had not seen it; 0: the model was trained on all
 
 
@@ -78,7 +81,14 @@ def of_run(
     path: Path, client: int | None, data_dir: Path | None, device: torch.device, select: str | None = None
 ) -> Cases:
     """The clients of a run, or one of them, by the run's last checkpoint; `select` in place of its `run.select`."""
-    return of_state(*load_run(path, data_dir, select), client, device, str(path))
+    experiment, state = load_run(path, data_dir, select)
+    return replace(of_state(experiment, state, client, device, str(path)), source=source_of(experiment, path))
+
+
+def source_of(experiment: Experiment, path: Path) -> str:
+    """What `fednoil relabel` changes: the user's own data, or the manifest of a run that has spoilt some labels."""
+    own = experiment.config.noise.kind in ("none", "unknown") and not are_given(experiment.config.data.name)
+    return experiment.config.data.name if own else f"manifest:{path / 'noise.parquet'}"
 
 
 def of_state(
@@ -125,7 +135,10 @@ def cases_of(
                 duplicates=duplicates(names, [dataset.train.images[row] for row in index]),
             )
         )
-    return Cases(dataset.name, dataset.class_names, cases, lambda row: dataset.train.images[row].transpose(1, 2, 0))
+    originals = original_pictures(experiment)
+    if originals is None:
+        return Cases(dataset.name, dataset.class_names, cases, lambda row: dataset.train.images[row].transpose(1, 2, 0))
+    return Cases(dataset.name, dataset.class_names, cases, lambda row: boxed(originals(row)), originals)
 
 
 def of_data(
@@ -163,7 +176,13 @@ def of_data(
         duplicates=duplicates(items, images),
     )
     place = {int(row): n for n, row in enumerate(found.index)}
-    return Cases(readable(name), model.class_names, [case], lambda row: found.shown(place[row]))
+    return Cases(
+        readable(name),
+        model.class_names,
+        [case],
+        lambda row: found.shown(place[row]),
+        lambda row: original(found.pictures[place[row]]),
+    )
 
 
 def load_run(path: Path, data_dir: Path | None = None, select: str | None = None) -> tuple[Experiment, RunState]:

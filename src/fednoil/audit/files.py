@@ -103,6 +103,7 @@ def summarise(cases: Cases, estimates: Sequence[Estimate], method: str) -> dict[
         "format": FORMAT,
         "classes": list(cases.class_names),
         "data": cases.data,
+        "source": cases.source or cases.data,
         "method": method,
         **({"folds": cases.folds} if cases.folds else {}),
         "clients": clients,

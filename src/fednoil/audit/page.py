@@ -11,6 +11,7 @@ import hashlib
 import io
 import json
 import os
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,6 +22,7 @@ import pyarrow as pa
 from PIL import Image
 
 from fednoil import __version__, pages
+from fednoil.audit.enlarged import enlarged
 from fednoil.audit.files import PAGE, notices
 from fednoil.files import write_bytes
 
@@ -37,8 +39,17 @@ _SQUARE = 20  # classes up to which a matrix is shown in full
 Images = Callable[[int], np.ndarray]
 
 
-def write_page(folder: Path, table: pa.Table, summary: dict[str, Any], images: Images, *, limit: int = LIMIT) -> Path:
-    """Write `audit.html` from the audit's labels and summary; `images` gives the uint8 [H, W, C] of a row's `index`.
+def write_page(
+    folder: Path,
+    table: pa.Table,
+    summary: dict[str, Any],
+    images: Images,
+    *,
+    limit: int = LIMIT,
+    originals: Images | None = None,
+) -> Path:
+    """Write `audit.html` from the audit's labels and summary; `images` gives the uint8 [H, W, C] of a row's `index`,
+    and `originals` the same as large as people should see it.
 
     The `limit` most suspicious samples are shown, flagged ones first. `images` is called from several threads.
     """
@@ -50,11 +61,16 @@ def write_page(folder: Path, table: pa.Table, summary: dict[str, Any], images: I
     side = int(min(_LARGEST, max(_SMALLEST, (_PIXELS / max(1, len(rows))) ** 0.5)))
     size, sheets = _sheets([int(i) for i in indices], images, side)
     data = {**page_data(table, chosen, rows, summary), "picture": size}
+    least = max(size["width"], size["height"])
+    large, kept, trusted = enlarged(table, chosen, data["classes"], originals or images, least)
+    data |= {"large": kept, "trusted": trusted}
     text = pages.render(
         _asset("audit.html.j2"),
         version=__version__,
         css=pages.style() + _asset("audit.css"),
-        scripts=[pages.script(), _asset("decisions.js"), _asset("gallery.js"), _asset("audit.js")],
+        scripts=[pages.script(), *(_asset(f"{name}.js") for name in ("decisions", "gallery", "viewer", "audit"))],
+        large=large,
+        command=_command(summary, data["id"]),
         data=pages.embedded(data),
         sheets=sheets,
         summary=summary,
@@ -185,6 +201,16 @@ def _same(table: pa.Table, clients: Sequence[dict[str, Any]]) -> list[tuple[str 
             labels = [(item, given[entry["client"], item]) for item in group]
             found.append((entry["client"], labels, len({label for _, label in labels}) > 1))
     return sorted(found, key=lambda one: not one[2])
+
+
+def _command(summary: dict[str, Any], audit: str) -> str:
+    """What applies the decisions of this audit to a copy of its data."""
+    source = str(summary.get("source") or summary.get("data", ""))
+    kind, _, path = source.partition(":")
+    place = Path(path or source)
+    end = "" if kind == "folder" else place.suffix
+    copy = f"{place.name.removesuffix(end) if end else place.name}-relabelled{end}"
+    return shlex.join(["fednoil", "relabel", "--data", source, "--decisions", f"decisions-{audit}.csv", "--out", copy])
 
 
 def _percent(share: float | None) -> str:

@@ -4,7 +4,8 @@
   const { $, make, options, square } = Page, { data } = Decisions;
   const say = (text) => { $("live").textContent = text; };
   const FIELDS = ["client", "given", "suggested", "state", "flagged", "from", "to", "name", "sort", "size", "per"];
-  const DEFAULTS = { client: "all", given: "all", suggested: "all", state: "all", flagged: "all", from: "", to: "",
+  const FLAGGED = data.flagged.reduce((a, b) => a + b, 0);
+  const DEFAULTS = { client: "all", given: "all", suggested: "all", state: "all", flagged: FLAGGED ? "1" : "all", from: "", to: "",
     name: "", sort: "most", size: "112", per: "60" };
   const count = (n, what) => `${n.toLocaleString("en")} ${what}${n === 1 ? "" : "s"}`;
 
@@ -55,6 +56,9 @@
     const rows = chosen();
     Gallery.show(rows, page, Number($("per").value));
     const all = data.index.length;
+    showClient();
+    const changed = FIELDS.filter((id) => !["size", "per", "sort"].includes(id) && $(id).value !== DEFAULTS[id]);
+    $("filtered").textContent = changed.length ? `(by ${changed.join(", ")})` : FLAGGED ? "(flagged images)" : "";
     $("count").textContent = rows.length === all ? count(all, "image") : `${rows.length.toLocaleString("en")} of ${count(all, "image")}`;
     remember();
   }
@@ -68,18 +72,28 @@
     say(`page ${Gallery.page() + 1}`);
   }
   function move(step) {
+    if (waits()) return;
     const page = Gallery.page();
     Gallery.move(step);
     if (Gallery.page() !== page) remember();
   }
 
+  function waits() {  // the first key selects, and says so by the focus; it decides nothing that isn't seen
+    if (Viewer.isOpen() || Gallery.isActive() || Gallery.current() === undefined) return false;
+    Gallery.select(Gallery.onPage().indexOf(Gallery.current()));
+    return true;
+  }
+
   // ---- decisions
   function progress() {
-    const all = data.index.length, decided = Decisions.decided(), { accept, reject, change, drop } = Decisions.counts;
+    const decided = Decisions.decided(), { accept, reject, change, drop } = Decisions.counts;
+    const all = FLAGGED || data.index.length, { done, wrong, judged } = queue();
     $("progress").max = all || 1;
-    $("progress").value = decided;
-    $("progress-text").textContent = `${decided.toLocaleString("en")} of ${all.toLocaleString("en")} decided` +
+    $("progress").value = done;
+    $("progress-text").textContent = `${done.toLocaleString("en")} of ${all.toLocaleString("en")}${FLAGGED ? " flagged" : ""} decided` +
+      (decided > done ? `, ${decided - done} more` : "") +
       (decided ? `: ${accept} accepted, ${reject} kept, ${change} changed, ${drop} dropped` : "");
+    $("precision").textContent = judged ? `${wrong} of ${judged} flags were right (${Math.round(100 * wrong / judged)} %)` : "";
     $("saved").textContent = decided && Decisions.saved() ? "saved in this browser" : "";
     $("undo").disabled = !Decisions.steps();
     $("export").disabled = !decided;
@@ -88,6 +102,18 @@
       $("alert").textContent = "This browser can’t keep the decisions (its storage is full or switched off). " +
         "They are safe only as long as this page is open: export them before you close it.";
     }
+  }
+  function queue() {  // how many of the flagged images are decided, and of how many of these the given label was wrong
+    const found = { done: 0, wrong: 0, judged: 0 };
+    for (let i = 0; i < data.index.length; i++) {
+      const kind = Decisions.name(Decisions.state(i));
+      if (!kind || (FLAGGED && !data.flagged[i])) continue;
+      found.done += 1;
+      if (kind === "drop" || !data.flagged[i]) continue;
+      found.judged += 1;
+      found.wrong += kind === "change" || (kind === "accept" && data.given[i] !== data.suggested[i]);
+    }
+    return found;
   }
   const STATES = { accept: 1, reject: 2, drop: 3, clear: 0 };
   function decide(kind, i, advance) {
@@ -161,9 +187,14 @@
   }
 
   // ---- the clients' table
-  function showClient(row) {
-    for (const other of $("clients").tBodies[0].rows) other.removeAttribute("aria-selected");
-    row.setAttribute("aria-selected", "true");
+  function showClient() {  // the one that is filtered by, or the only one
+    if (!$("clients")) return;
+    const rows = [...$("clients").tBodies[0].rows], at = $("client").value;
+    for (const other of rows) other.removeAttribute("aria-selected");
+    const row = rows.length === 1 ? rows[0] : rows.find((one) => at !== "all" && one.dataset.client === data.clients[at]);
+    $("matrix").replaceChildren();
+    if (!row) return;
+    if (at !== "all") row.setAttribute("aria-selected", "true");
     const { matrix, confused } = data.summary[row.dataset.number];
     const parts = [];
     if (matrix) parts.push(make("h3", {}, "Given label (down) and estimated true label (across), % of the row"),
@@ -189,15 +220,14 @@
   function setUpClients() {
     if (!$("clients")) return;
     const body = $("clients").tBodies[0], rowOf = (event) => event.target.closest("tr");
-    const pick = (row) => { showClient(row); choose(row.dataset.client); };
+    const pick = (row) => { choose(row.dataset.client); $("images").scrollIntoView(); };
     body.addEventListener("click", (event) => pick(rowOf(event)));
     body.addEventListener("keydown", (event) => { if (event.key === "Enter") pick(rowOf(event)); });
-    showClient(body.rows[0]);
     $("found").addEventListener("toggle", remember);
   }
 
   // ---- keys
-  const key = (kind) => decide(kind, Gallery.current(), true);  // a key goes on to the next image, the mouse stays
+  const key = (kind) => { if (!waits()) decide(kind, Gallery.current(), true); };  // a key goes on to the next image, the mouse stays
   const KEYS = {
     a: () => key("accept"), r: () => key("reject"), c: () => key("change"), d: () => key("drop"),
     x: () => key("clear"), delete: () => key("clear"), u: undo, n: () => turn(1), p: () => turn(-1),
@@ -205,25 +235,45 @@
     arrowright: () => move(1), arrowleft: () => move(-1), home: () => Gallery.select(0),
     end: () => Gallery.select(Gallery.tiles().length - 1),
     arrowdown: () => vertical(1), arrowup: () => vertical(-1),
+    enter: () => { if (!waits()) Viewer.open(Gallery.current()); },
   };
   const SHIFTED = { a: () => decidePage("accept"), r: () => decidePage("reject") };
   function vertical(step) {
+    if (waits()) return;
     const place = Gallery.onPage().indexOf(Gallery.current()) + step * Gallery.columns();
     if (place >= 0 && place < Gallery.tiles().length) Gallery.select(place);
   }
   addEventListener("keydown", (event) => {
-    const typing = event.target.matches?.("input, select, dialog, dialog *"), pressed = event.key.toLowerCase();
+    const pressed = event.key.toLowerCase();
+    if (Viewer.isOpen() && !$("change").open) return viewing(event, pressed);
+    const typing = event.target.matches?.("input, select, dialog, dialog *");
     if (typing || document.querySelector("dialog[open]") || event.altKey) return;
     if (event.ctrlKey || event.metaKey) {
       if (pressed === "z" && !event.shiftKey) { event.preventDefault(); undo(); }
       return;
     }
-    const inTable = event.target.closest?.("#clients, summary");  // arrows and Enter have a meaning of their own there
+    const inTable = event.target.closest?.("#clients, summary, button, a");  // arrows and Enter have a meaning of their own there
     const call = (event.shiftKey && SHIFTED[pressed]) || (!event.shiftKey || pressed === "?" ? KEYS[pressed] : undefined);
     if (!call || (inTable && pressed.length > 1)) return;
     event.preventDefault();
     call();
   });
+
+  function viewing(event, pressed) {
+    if (event.ctrlKey || event.metaKey || event.altKey || pressed === "enter" || !["a", "r", "c", "d", "x", "u", "arrowright", "arrowleft"].includes(pressed)) return;
+    event.preventDefault();
+    KEYS[pressed]();
+    look();
+  }
+  const look = () => { if (Viewer.isOpen() && Gallery.current() !== undefined) Viewer.open(Gallery.current()); };
+  async function copy() {
+    const range = document.createRange();
+    range.selectNodeContents($("command"));
+    getSelection().removeAllRanges();
+    getSelection().addRange(range);
+    try { await navigator.clipboard.writeText($("command").textContent); } catch { document.execCommand("copy"); }
+    $("copied").textContent = "copied";
+  }
 
   // ---- everything together
   const names = (list, all) => [["all", all], ...list.map((name, i) => [i, name])];
@@ -271,13 +321,26 @@
     if (!node) return;
     Gallery.select([...Gallery.tiles()].indexOf(node));
     const kind = event.target.closest("button")?.dataset.do;
+    if (event.target.closest(".picture")) Viewer.open(Number(node.dataset.i));
     if (kind) decide(node.dataset.state === kind && kind !== "change" ? "clear" : kind, Number(node.dataset.i));
   });
   $("gallery").addEventListener("focusin", (event) => {
     const node = event.target.closest(".tile");
+    if (node) Gallery.noticed();
     if (node && node.tabIndex !== 0) Gallery.select([...Gallery.tiles()].indexOf(node), false);
   });
-  Decisions.onChange(() => { progress(); Gallery.refresh(); });
+  $("viewer").addEventListener("click", (event) => {
+    const kind = event.target.closest("button")?.dataset.do;
+    if (kind) decide(kind, Viewer.shown(), false);
+    if (event.target === $("viewer")) $("viewer").close();  // beside it
+  });
+  $("viewer").addEventListener("close", () => Gallery.select(Math.max(0, Gallery.onPage().indexOf(Viewer.shown()))));
+  $("viewer-close").onclick = () => $("viewer").close();
+  $("viewer-previous").onclick = () => { move(-1); look(); };
+  $("viewer-next").onclick = () => { move(1); look(); };
+  $("apply-open").onclick = () => { $("copied").textContent = ""; $("apply").showModal(); };
+  $("copy").onclick = copy;
+  Decisions.onChange(() => { progress(); Gallery.refresh(); Viewer.refresh(); });
   setUpClients();
   progress();
   apply(page);

@@ -8,7 +8,7 @@ const Gallery = (() => {
   const DONE = { accept: "accepted", reject: "kept", change: "changed to", drop: "dropped" };
   const SIGNS = { accept: "✓", reject: "✗", change: "…", drop: "⌫" };
   const sheets = new Map();     // number -> promise of an image; the first was used longest ago
-  let view = [], at = 0, per = 60, current = 0;
+  let view = [], at = 0, per = 60, current = 0, seen = false;  // seen: somebody has gone to an image, which is marked
 
   function sheet(number) {
     let found = sheets.get(number);
@@ -84,14 +84,17 @@ const Gallery = (() => {
     for (const button of document.querySelectorAll(".next")) button.disabled = at === pages() - 1;
     $("nothing").hidden = view.length > 0;
     $("below").hidden = pages() === 1;
+    seen = focus;
     select(Math.min(place, shown.length - 1), focus);
   }
   function select(place, focus = true) {
     const old = tiles()[current], node = tiles()[place];
-    if (old) reachable(old, -1);
+    if (old) { reachable(old, -1); old.classList.remove("current"); }
     if (!node) return;
     current = place;
     reachable(node, 0);
+    seen = seen || focus;
+    if (seen) node.classList.add("current");
     if (focus) { node.focus({ preventScroll: true }); node.scrollIntoView({ block: "nearest" }); }
   }
   function reachable(node, index) {  // one image and its buttons at a time are stops of the Tab key
@@ -116,7 +119,8 @@ const Gallery = (() => {
     return [...tiles()].filter((node) => node.offsetTop === first.offsetTop).length;
   }
   return {
-    draw, select, turn, move, columns, tiles, describe, outcome,
+    draw, select, turn, move, columns, tiles, describe, outcome, paint,
+    isActive: () => seen, noticed() { seen = true; },
     show(rows, page, size) { view = rows; per = size; at = Math.min(page, pages() - 1); draw(); },
     refresh() { for (const node of tiles()) mark(node, Number(node.dataset.i)); },
     current: () => (tiles()[current] ? Number(tiles()[current].dataset.i) : undefined),

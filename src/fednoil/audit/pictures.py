@@ -1,0 +1,49 @@
+"""A run's pictures as they lie, for people to look at: a network may have seen them small and cropped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from fednoil.audit.enlarged import LARGEST
+from fednoil.data.base import PictureSource
+from fednoil.data.images import Picture, as_mode, open_picture
+from fednoil.data.sources import open_source
+from fednoil.errors import UserError
+from fednoil.experiment import Experiment
+
+_BOX = 96  # pixels of a picture in a gallery
+
+
+def original(picture: Picture) -> np.ndarray:
+    """A picture in its own colours and proportions, uint8 [H, W, 3], as large as it is kept."""
+    with open_picture(picture) as image:
+        image.draft(None, (LARGEST, LARGEST))  # of a large JPEG, no more than is needed
+        shown = as_mode(image, "RGB")
+        shown.thumbnail((LARGEST, LARGEST))
+        return np.asarray(shown)
+
+
+def boxed(pixels: np.ndarray) -> np.ndarray:
+    """A picture [H, W, C] in the square that a gallery has for it, in its own proportions."""
+    return np.asarray(ImageOps.pad(Image.fromarray(pixels), (_BOX, _BOX)))
+
+
+def original_pictures(experiment: Experiment) -> Callable[[int], np.ndarray] | None:
+    """What gives a row of the training set as it lies; None where the run's data are no pictures, or have moved."""
+    items = experiment.setting.dataset.about.items
+    if experiment.given is not None or not items:
+        return None
+    try:
+        source = open_source(experiment.config.data)
+        if not isinstance(source, PictureSource):
+            return None
+        listed = source.listing().train
+    except (UserError, OSError):
+        return None
+    pictures = dict(zip(listed.items, listed.pictures, strict=True))
+    if len(pictures) != len(listed.items) or not pictures.keys() >= set(items):
+        return None
+    return lambda row: original(pictures[items[row]])
