@@ -100,7 +100,7 @@ def test_options_that_do_not_go_together(trained: Path, tmp_path: Path) -> None:
     assert "--resize is for --data" in refused("audit", run_folder, "--resize")
     assert "--trust is for --data" in refused("audit", run_folder, "--trust", "a:b")
     at_site = ("audit", "--data", "folder:x", "--model", "m")
-    assert "--data-dir d is for a RUN" in refused(*at_site, "--data-dir", "d")
+    assert "--data-dir d is for the named dataset of a RUN" in refused(*at_site, "--data-dir", "d")
     assert "--device 'gpu' is unknown; choose auto, cpu or cuda" in refused(*at_site, "--device", "gpu")
     assert "is not a run folder" in refused("audit", tmp_path / "nothing")
     (tmp_path / "mine").mkdir()
