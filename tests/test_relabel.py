@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from made_labels import true_labels
 from PIL import Image
 
-from fednoil.audit import copies
+from fednoil.data import folder
 from fednoil.audit.decisions import COLUMNS, guard, read_decisions, unguard
 from fednoil.audit.relabel import relabel
 from fednoil.cli.stopping import Stopped
@@ -288,7 +288,7 @@ def test_a_full_disk_or_ctrl_c_leaves_nothing(
             raise error
         done.append(real(source, target))
 
-    monkeypatch.setattr(copies.shutil, "copy2", copy)
+    monkeypatch.setattr(folder.shutil, "copy2", copy)
     status, out, err = fednoil(
         "relabel", "--data", f"folder:{photos}", "--decisions", decisions, "--out", tmp_path / "o"
     )

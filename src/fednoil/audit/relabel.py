@@ -17,8 +17,9 @@ from pathlib import Path
 
 import numpy as np
 
-from fednoil.audit.copies import Copy, open_copy
+from fednoil.audit.copies import open_copy
 from fednoil.audit.decisions import Decision, read_decisions
+from fednoil.data.copy import Copy
 from fednoil.errors import UserError, nearest
 from fednoil.records.model_file import class_names
 

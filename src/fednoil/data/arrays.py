@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import zipfile
 import zlib
 from contextlib import nullcontext
@@ -13,12 +14,14 @@ from typing import IO
 import numpy as np
 
 from fednoil.data.base import PathSource, Source
+from fednoil.data.copy import Copy
 from fednoil.data.dataset import About, Split
-from fednoil.data.decoded import Decoded, Files, assemble, channels_first
+from fednoil.data.decoded import Decoded, Files, assemble, channels_first, name_classes
 from fednoil.data.decoding import hold_out
 from fednoil.data.idx import FASHION_NORMALISATION
 from fednoil.data.raw import FROM_ONE, Listing, Raw, from_one, named, numbered
 from fednoil.errors import UserError
+from fednoil.files import naming
 
 _STARTS = (b"PK", b"\x93NUMPY")  # of a zip, as an .npz is one, and of a single array
 KEYS = ("x_train", "y_train", "x_test", "y_test")
@@ -29,11 +32,57 @@ _UNREADABLE = (
 )
 
 
+class NpzCopy(Copy):
+    """Arrays: `y_train` changes, everything else stays; a dropped sample leaves every array named `…_train`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        if not path.is_file():
+            raise UserError(f"npz:{path} is not a file; give an .npz with x_train and y_train")
+        values = load_arrays(path, f"npz:{path}")
+        self.alone = bool({"x_test", "y_test"} & values.keys())
+        if self.alone:
+            find(path).read()  # checks the test images, too
+        raw = read_labelled(path)
+        self.labels, self.classes = raw.labels, name_classes(f"npz:{path}", raw.labels, raw.class_names)
+        self.named = raw.class_names is not None
+
+    def write(self, out: Path, labels: np.ndarray) -> None:
+        changed = self._changed(labels)
+        with naming(out), zipfile.ZipFile(self.path) as old, zipfile.ZipFile(out, "w") as new:
+            for name in dict.fromkeys(old.namelist()):
+                entry = zipfile.ZipInfo(name, old.getinfo(name).date_time)
+                entry.compress_type = old.getinfo(name).compress_type
+                value = changed.get(name.removesuffix(".npy"))
+                with old.open(name) as source, new.open(entry, "w", force_zip64=True) as target:
+                    if value is None:
+                        shutil.copyfileobj(source, target)
+                    else:
+                        np.lib.format.write_array(target, value, allow_pickle=False)
+
+    def _changed(self, labels: np.ndarray) -> dict[str, np.ndarray]:
+        """The arrays that change."""
+        values, kept = load_arrays(self.path, f"npz:{self.path}"), labels >= 0
+        kind = values["y_train"].dtype
+        if kind.kind in "US":
+            texts = np.array(self.classes)[np.where(kept, labels, 0)]
+            values["y_train"] = texts if kind.kind == "U" else np.char.encode(texts, "utf-8")
+        elif labels.max() > np.iinfo(kind).max:
+            raise UserError(
+                f"npz:{self.path}: y_train is {kind}, which can't hold the label {labels.max()}; save it as int64"
+            )
+        else:
+            values["y_train"] = np.where(kept, labels, 0).astype(kind)
+        rows = [name for name, value in values.items() if name.endswith("_train") and value.shape[:1] == labels.shape]
+        return {name: values[name][kept] for name in rows if name == "y_train" or not kept.all()}
+
+
 class Npz(PathSource):
     takes = "FILE"
     cached = False  # it is decoded already: a second copy on disk would save little
     how = "arrays x_train, y_train and, if you like, x_test, y_test"
     description = "your own arrays"
+    rewrites = NpzCopy
 
     def find(self, path: Path) -> Files:
         return find(path)

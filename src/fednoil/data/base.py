@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from fednoil.data.copy import Copy
 from fednoil.data.decoded import Decoded, Files
 from fednoil.data.decoding import Room, Wanted, decode_listing, in_memory
 from fednoil.data.images import Progress
@@ -64,6 +66,7 @@ class Source(ABC):
     normalisation: ClassVar[Normalisation | None] = None  # mean and std a channel; None: of the training images
     description: ClassVar[str] = ""
     how: ClassVar[str] = ""  # to get it, or what to put there
+    rewrites: ClassVar[Callable[[Path], Copy] | None] = None  # how what lies at its path is written with other labels
     elsewhere: ClassVar[str] = ""  # what the name means where it stands for data that aren't on this machine
 
     def __init__(self, config: Any, data_dir: Path | None = None) -> None:

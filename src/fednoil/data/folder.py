@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import unicodedata
 from dataclasses import replace
 from pathlib import Path
@@ -9,19 +10,89 @@ from pathlib import Path
 import numpy as np
 
 from fednoil.data.base import PathSource, PictureSource
+from fednoil.data.copy import Copy, Sample
 from fednoil.data.decoded import Files
 from fednoil.data.decoding import Wanted, decode_listing
 from fednoil.data.images import Encoded
 from fednoil.data.raw import Listing, Raw, is_text, readable
 from fednoil.errors import UserError
+from fednoil.files import naming
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".pgm", ".ppm")
 _IGNORED = ("thumbs.db", "desktop.ini")
 
 
+class FolderCopy(Copy):
+    """`train/<class>/…` and `test/<class>/…`, or a site's pictures for an audit, `<class>/…` or `train/<class>/…`.
+
+    A picture with a new label moves to that class's folder; other files stay where they are.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        inside = root.is_dir() and classes_in(root) != root
+        tops = [root / name for name in ("train", "test") if (root / name).is_dir()] if inside else [root]
+        self.alone = len(tops) == 2
+        if not self.alone:
+            self.hint = "; to make it one, add an empty folder '{}' beside the others"
+        found = [labelled(top) for top in tops]
+        self.paths, folders, self._others = (
+            [path.relative_to(root) for part in parts for path in part] for parts in zip(*found, strict=True)
+        )
+        if tops != [root]:
+            self._others += [path.relative_to(root) for path in visible(root) if path not in tops]
+        self.places = (root, *tops, *(root / path for path in folders))  # each may be a link to elsewhere
+        self._train = np.array([path.parts[0] != "test" or tops == [root] for path in self.paths])
+        self._folders = {name_of(path): path.name for path in reversed(folders)}
+        self.classes = tuple(dict.fromkeys(name_of(path) for path in folders))
+        number = {name: i for i, name in enumerate(self.classes)}
+        self.labels = np.array([number[name_of(path.parent)] for path in self.paths], np.int64)
+        self._rows = {_composed(readable(path.as_posix())): row for row, path in enumerate(self.paths)}
+
+    @property
+    def train(self) -> np.ndarray:
+        return self._train
+
+    def row(self, sample: Sample) -> int:
+        row = self._rows.get(_composed(sample.item))
+        if row is None:
+            raise UserError(f"{sample.where}: there is no picture '{sample.item}' in folder:{self._root}")
+        return row
+
+    def write(self, out: Path, labels: np.ndarray) -> None:
+        for source, target in zip(self.paths, self.targets(labels), strict=True):
+            if target is not None:
+                (out / target).parent.mkdir(parents=True, exist_ok=True)
+                with naming(out / target):
+                    shutil.copy2(self._root / source, out / target)
+        for path in self._others:
+            (out / path).parent.mkdir(parents=True, exist_ok=True)
+            with naming(out / path):
+                _copy_as_is(self._root / path, out / path)
+
+    def class_of(self, name: str) -> str:
+        return name if name in self.classes else folder_name(name)
+
+    def targets(self, labels: np.ndarray) -> list[Path | None]:
+        """Where each picture goes, relative to the copy; one that moves may get a number."""
+        moved = labels != self.labels
+        taken = {_key(path) for path, moves in zip(self.paths, moved, strict=True) if not moves}
+        taken |= {_key(path) for path in self._others}
+        targets: list[Path | None] = list(self.paths)
+        for row in np.flatnonzero(moved):
+            path = self.paths[row]
+            targets[row] = None
+            if labels[row] >= 0:
+                new = path.parent.parent / self._folders[self.classes[labels[row]]] / path.name
+                targets[row] = new = _free(new, taken)
+                taken.add(_key(new))
+        return targets
+
+
 class Folder(PictureSource, PathSource):
     how = "pictures in <class>/, or in train/<class>/ and test/<class>/"
     description = "your own pictures"
+    rewrites = FolderCopy
 
     def find(self, path: Path) -> Files:
         return find(path)
@@ -121,12 +192,12 @@ def visible(folder: Path) -> list[Path]:
 
 def name_of(path: Path) -> str:
     """The name composed (NFC): file systems differ in how they store accents, and a class is one class."""
-    return unicodedata.normalize("NFC", path.name)
+    return _composed(path.name)
 
 
 def folder_name(class_name: str) -> str:
     """The folder of a class: a name with a slash, which no folder can have, has an underscore there."""
-    return unicodedata.normalize("NFC", class_name).replace("/", "_")
+    return _composed(class_name).replace("/", "_")
 
 
 def read_labelled(root: Path) -> Raw:
@@ -176,3 +247,33 @@ def _no_picture(path: Path) -> str:
 def _item(path: Path, root: Path) -> str:
     """The path below the data's root."""
     return readable(path.relative_to(root).as_posix())
+
+
+def _copy_as_is(source: Path, target: Path) -> None:
+    """Copy a file, a folder or a link; pipes and devices hold no data."""
+    if source.is_symlink() or source.is_file():
+        shutil.copy2(source, target, follow_symlinks=False)
+    elif source.is_dir():
+        target.mkdir(exist_ok=True)
+        for path in source.iterdir():
+            _copy_as_is(path, target / path.name)
+        shutil.copystat(source, target)
+
+
+def _composed(text: str) -> str:
+    """In NFC: file systems differ in how they store accents."""
+    return unicodedata.normalize("NFC", text)
+
+
+def _key(path: Path) -> str:
+    """What must differ between two files on any file system."""
+    return _composed(path.as_posix()).casefold()
+
+
+def _free(path: Path, taken: set[str]) -> Path:
+    """The path, or the first of `name-2`, `name-3`, … that is not taken."""
+    found, number = path, 1
+    while _key(found) in taken:
+        number += 1
+        found = path.with_name(f"{path.stem}-{number}{path.suffix}")
+    return found

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,10 +20,12 @@ import pyarrow.parquet as pq
 
 from fednoil.columns import to_numbers
 from fednoil.data.base import PathSource, PictureSource
-from fednoil.data.decoded import Decoded, Files, assemble
+from fednoil.data.copy import Copy
+from fednoil.data.decoded import Decoded, Files, assemble, name_classes
 from fednoil.data.images import Encoded, Shape, decode
 from fednoil.data.raw import Listing, Raw, named, numbered
 from fednoil.errors import UserError
+from fednoil.files import naming
 
 IMAGE_COLUMNS = ("img", "image")
 LABEL_COLUMNS = ("label", "fine_label", "labels")
@@ -41,9 +44,51 @@ class Shard:
     names: tuple[str, ...] | None = None
 
 
+class ParquetCopy(Copy):
+    """Image shards, in a folder or a single file: the label column of the training shards changes, rows and other
+    columns stay as they are."""
+
+    def __init__(self, root: Path) -> None:
+        self._root, self.places = root, (root,) if root.is_dir() else ()
+        self.alone = bool(shards(root, "test"))
+        self.shards, names = read_labels(training_files(root))
+        self.labels = np.concatenate([shard.labels for shard in self.shards]).astype(np.int64)
+        self.classes = name_classes(f"parquet:{root}", self.labels, names)
+        self.named = names is not None
+
+    def write(self, out: Path, labels: np.ndarray) -> None:
+        if not self._root.is_dir():
+            return self._write_shard(self.shards[0], out, labels)
+        out.mkdir()
+        start = 0
+        for shard in self.shards:
+            self._write_shard(shard, out / shard.path.name, labels[start : start + len(shard.labels)])
+            start += len(shard.labels)
+        for path in shards(self._root, "test"):
+            with naming(out / path.name):
+                shutil.copy2(path, out / path.name)
+
+    @staticmethod
+    def _write_shard(shard: Shard, target: Path, labels: np.ndarray) -> None:
+        try:
+            with pq.ParquetFile(shard.path) as file:
+                table, groups = file.read(), file.metadata
+                rows = max(1, groups.row_group(0).num_rows) if groups.num_row_groups else None
+            place = table.schema.get_field_index(shard.column)
+            field = table.schema.field(place)
+            kept = np.where(labels < 0, 0, labels)
+            column = kept if shard.names is None else np.array(shard.names)[kept].tolist()
+            table = table.set_column(place, field, pa.array(column, _plain(field.type)).cast(field.type))
+            with naming(target):
+                pq.write_table(table.filter(pa.array(labels >= 0)), target, row_group_size=rows)
+        except pa.ArrowException as error:
+            raise UserError(f"{shard.path} can't be copied ({error})") from error
+
+
 class Parquet(PictureSource, PathSource):
     how = "train*.parquet and, if you like, test*.parquet with images and labels"
     description = "your own image shards"
+    rewrites = ParquetCopy
 
     def find(self, path: Path) -> Files:
         files = (*training_files(path), *test_files(path))
@@ -243,3 +288,8 @@ def _raw(where: str, files: Sequence[Path], label_columns: Sequence[str] = LABEL
     whose = None if sites[0] is None else [site for found in sites for site in found or ()]
     numbers = np.concatenate(labels).astype(np.int64)
     return Raw(numbered(len(pictures)), numbers, pictures, names, sites=whose)
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """The type of a column's values, where they are stored as places in a dictionary."""
+    return kind.value_type if pa.types.is_dictionary(kind) else kind

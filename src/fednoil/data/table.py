@@ -9,11 +9,13 @@ from pathlib import Path
 import numpy as np
 
 from fednoil.data.base import PathSource, PictureSource
-from fednoil.data.decoded import Files
+from fednoil.data.copy import Copy, Sample
+from fednoil.data.decoded import Files, name_classes
 from fednoil.data.folder import SUFFIXES
 from fednoil.data.images import Encoded
 from fednoil.data.raw import Listing, Raw, named
 from fednoil.errors import UserError
+from fednoil.files import naming
 
 COLUMNS = {
     "path": ("path", "file", "filename", "image"),
@@ -37,10 +39,51 @@ class Rows:
         return [line[self.place[name]].strip() for line in self.lines]
 
 
+class CsvCopy(Copy):
+    """A file that lists pictures: labels change, dropped rows go, and paths become absolute: the pictures stay."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.rows = path, read_rows(path)
+        listing = read_listing(path)
+        raws = [listing.train] + ([] if listing.test is None else [listing.test])
+        known = {item: int(label) for raw in raws for item, label in zip(raw.items, raw.labels, strict=True)}
+        self.items = [item for item in self.rows.column("path") if item in known]
+        self.labels = np.array([known[item] for item in self.items], np.int64)
+        self.named, self.alone = listing.train.class_names is not None, listing.test is not None
+        self.classes = name_classes(f"csv:{path}", self.labels, listing.train.class_names)
+        tested = set() if listing.test is None else set(listing.test.items)
+        self._train = np.array([item not in tested for item in self.items])
+
+    @property
+    def train(self) -> np.ndarray:
+        return self._train
+
+    def row(self, sample: Sample) -> int:
+        if sample.item not in self.items:
+            raise UserError(f"{sample.where}: csv:{self.path} lists no picture '{sample.item}'")
+        return self.items.index(sample.item)
+
+    def write(self, out: Path, labels: np.ndarray) -> None:
+        new = dict(zip(self.items, labels.tolist(), strict=True))
+        lines = [self.rows.header]
+        for line in self.rows.lines:
+            item = line[self.rows.place["path"]].strip()
+            if new.get(item, 0) < 0:
+                continue
+            line = list(line)
+            line[self.rows.place["path"]] = str((self.path.parent / item).resolve())
+            if item in new:
+                line[self.rows.place["label"]] = self.classes[new[item]]
+            lines.append(line)
+        with naming(out), out.open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file).writerows(lines)
+
+
 class Csv(PictureSource, PathSource):
     takes = "FILE"
     how = "a header and the columns path, label and, if you like, site and split (train or test)"
     description = "your own pictures, listed in a file"
+    rewrites = CsvCopy
 
     def find(self, path: Path) -> Files:
         rows = read_rows(path)
