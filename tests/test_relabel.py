@@ -25,11 +25,10 @@ from hypothesis import strategies as st
 from made_labels import true_labels
 from PIL import Image
 
-from fednoil.data import folder
 from fednoil.audit.decisions import COLUMNS, guard, read_decisions, unguard
 from fednoil.audit.relabel import relabel
 from fednoil.cli.stopping import Stopped
-from fednoil.data import DataConfig, load
+from fednoil.data import DataConfig, folder, load
 from fednoil.manifest import read_manifest
 
 Line = tuple[Any, ...]

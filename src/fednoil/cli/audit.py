@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fednoil.cli.options import DataDir, Device, Trust
 from fednoil.cli.resolving import asked_device
 from fednoil.errors import UserError
 
@@ -16,85 +17,72 @@ if TYPE_CHECKING:
     from fednoil.audit.cases import Cases
 
 
+Run = Annotated[Path | None, typer.Argument(metavar="[RUN]", help="A run folder; or give --data and --model.")]
+Client = Annotated[int | None, typer.Option("--client", metavar="K", help="Audit only this client of a run.")]
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", help="Folder for the results; default: RUN/audit and what was asked for, or ./audit."),
+]
+Data = Annotated[
+    str | None, typer.Option("--data", metavar="SOURCE", help="folder:PATH, npz:FILE or parquet:PATH of one site.")
+]
+Model = Annotated[Path | None, typer.Option("--model", metavar="MODEL.safetensors", help="The model to use on --data.")]
+Select = Annotated[
+    str | None,
+    typer.Option("--select", metavar="last|best", help="Which round's model of a RUN; default: its run.select."),
+]
+SkipUnknown = Annotated[
+    bool, typer.Option("--skip-unknown", help="Leave out samples of classes that the model doesn't know.")
+]
+Budget = Annotated[
+    str | None,
+    typer.Option(
+        "--budget",
+        metavar="5,10,20",
+        help="For a RUN: correct these percentages of each client's labels, the most suspicious or random ones, "
+        "and train again.",
+    ),
+]
+Folds = Annotated[
+    int | None,
+    typer.Option(
+        "--folds",
+        metavar="K",
+        help="For a RUN: make it K times, each time without one of K folds of all clients, which it then judges.",
+    ),
+]
+
+
 def audit(
-    run: Annotated[
-        Path | None, typer.Argument(metavar="[RUN]", help="A run folder; or give --data and --model.")
-    ] = None,
-    client: Annotated[
-        int | None, typer.Option("--client", metavar="K", help="Audit only this client of a run.")
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", help="Folder for the results; default: RUN/audit and what was asked for, or ./audit."),
-    ] = None,
-    data: Annotated[
-        str | None, typer.Option("--data", metavar="SOURCE", help="folder:PATH, npz:FILE or parquet:PATH of one site.")
-    ] = None,
-    model: Annotated[
-        Path | None, typer.Option("--model", metavar="MODEL.safetensors", help="The model to use on --data.")
-    ] = None,
-    select: Annotated[
-        str | None,
-        typer.Option("--select", metavar="last|best", help="Which round's model of a RUN; default: its run.select."),
-    ] = None,
+    run: Run = None,
+    client: Client = None,
+    out: Out = None,
+    data: Data = None,
+    model: Model = None,
+    select: Select = None,
     method: Annotated[str, typer.Option("--method", help="channel, or cleanlab if that is installed.")] = "channel",
     resize: Annotated[bool, typer.Option("--resize", help="Scale images of --data to the model's size.")] = False,
-    skip_unknown: Annotated[
-        bool, typer.Option("--skip-unknown", help="Leave out samples of classes that the model doesn't know.")
-    ] = False,
-    trust: Annotated[
-        list[str] | None, typer.Option("--trust", metavar="MODULE:NAME", help="Your own code that the model needs.")
-    ] = None,
-    data_dir: Annotated[
-        Path | None, typer.Option("--data-dir", help="Folder with datasets; default: $FEDNOIL_DATA.")
-    ] = None,
-    device: Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")] = "auto",
-    budget: Annotated[
-        str | None,
-        typer.Option(
-            "--budget",
-            metavar="5,10,20",
-            help="For a RUN: correct these percentages of each client's labels, the most suspicious or random ones, "
-            "and train again.",
-        ),
-    ] = None,
-    folds: Annotated[
-        int | None,
-        typer.Option(
-            "--folds",
-            metavar="K",
-            help="For a RUN: make it K times, each time without one of K folds of all clients, which it then judges.",
-        ),
-    ] = None,
+    skip_unknown: SkipUnknown = False,
+    trust: Trust = None,
+    data_dir: DataDir = None,
+    device: Device = "auto",
+    budget: Budget = None,
+    folds: Folds = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the audit or budget in --out.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary, or the budgets, as JSON.")] = False,
 ) -> None:
     """Find wrong labels: a list of suspicious samples, and an estimate of each client's noise."""
     _check(run, client, data, model, method)
-    if run is None and select is not None:
-        raise UserError("--select is for a RUN; a model file has one round's model")
-    _check_source(run, {"--resize": resize, "--skip-unknown": skip_unknown, "--trust": trust}, data_dir)
+    _check_source(run, {"--resize": resize, "--skip-unknown": skip_unknown, "--trust": trust}, data_dir, select)
     place = asked_device(device)
-    if budget is not None and (run is None or client is not None):
-        raise UserError("--budget trains all clients of a RUN again; give RUN, without --data and --client")
-    if folds is not None and (run is None or budget is not None):
-        raise UserError("--folds makes a RUN again, fold by fold; give RUN, without --budget")
+    _check_again(run, client, budget, folds)
     from fednoil.audit.budget import percentages
 
     budgets = percentages(budget) if budget is not None else []
-    from fednoil.audit import files, run_audit
+    folder = out or _usual_folder(run, client, bool(budgets), folds)
+    _check_folder(folder, data, bool(budgets), force)
     from fednoil.audit.cases import of_data, of_run
 
-    # One client's audit doesn't replace that of all.
-    usual = "budget" if budgets else f"audit-folds-{folds}" if folds else "audit"
-    usual += "" if client is None else f"-client-{client}"
-    folder = out or (Path("audit") if run is None else run / usual)
-    if budgets:
-        _check_budget(folder, force)
-    else:
-        files.check_out(folder, force)
-    if data is not None:
-        files.check_outside(folder, data)
     if run is not None and folds is not None:
         cases = _folded(run, folds, client, data_dir, place, select, as_json)
     elif run is not None:
@@ -107,13 +95,38 @@ def audit(
     if budgets:
         assert run is not None
         return _budget(run, cases, budgets, method, folder, data_dir, place, as_json)
+    _show(_audited(cases, folder, method), folder, as_json)
+
+
+def _audited(cases: Cases, folder: Path, method: str) -> dict[str, Any]:
+    """Write the audit, and return its summary."""
+    from fednoil.audit import files, run_audit
+
     try:
-        summary = run_audit(cases, folder, method)
+        return run_audit(cases, folder, method)
     except OSError as error:
         half = folder.is_dir() and not (folder / files.SUMMARY).exists()
         hint = f"; the audit in {folder} is incomplete, make it again with --force" if half else ""
         raise UserError(f"{error.filename or folder}: {error.strerror or error}{hint}") from error
-    _show(summary, folder, as_json)
+
+
+def _usual_folder(run: Path | None, client: int | None, budgets: bool, folds: int | None) -> Path:
+    """Where results go; one client's audit doesn't replace that of all."""
+    if run is None:
+        return Path("audit")
+    usual = "budget" if budgets else f"audit-folds-{folds}" if folds else "audit"
+    return run / (usual if client is None else f"{usual}-client-{client}")
+
+
+def _check_folder(folder: Path, data: str | None, budgets: bool, force: bool) -> None:
+    from fednoil.audit import files
+
+    if budgets:
+        _check_budget(folder, force)
+    else:
+        files.check_out(folder, force)
+    if data is not None:
+        files.check_outside(folder, data)
 
 
 def _folded(
@@ -212,13 +225,23 @@ def _check(
         raise UserError("--client is for a RUN; --data is a single client's")
 
 
-def _check_source(run: Path | None, of_site: dict[str, Any], data_dir: Path | None) -> None:
+def _check_source(run: Path | None, of_site: dict[str, Any], data_dir: Path | None, select: str | None) -> None:
     """Refuse options that would be ignored."""
+    if run is None and select is not None:
+        raise UserError("--select is for a RUN; a model file has one round's model")
     given = [name for name, value in of_site.items() if value]
     if run is not None and given:
         raise UserError(f"{given[0]} is for --data; a run has its own data and code")
     if run is None and data_dir is not None:
         raise UserError(f"--data-dir {data_dir} is for the named dataset of a RUN; --data has its own path")
+
+
+def _check_again(run: Path | None, client: int | None, budget: str | None, folds: int | None) -> None:
+    """Refuse what can't be trained again."""
+    if budget is not None and (run is None or client is not None):
+        raise UserError("--budget trains all clients of a RUN again; give RUN, without --data and --client")
+    if folds is not None and (run is None or budget is not None):
+        raise UserError("--folds makes a RUN again, fold by fold; give RUN, without --budget")
 
 
 def _show(summary: dict[str, Any], folder: Path, as_json: bool) -> None:

@@ -7,12 +7,14 @@ from typing import Annotated
 
 import typer
 
+from fednoil.cli.options import Json
+
 
 def compare(
     runs: Annotated[
         list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders of several seeds' runs.")
     ],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Show runs side by side."""
     from fednoil.api.comparison import side_by_side

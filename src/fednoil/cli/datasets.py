@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fednoil.cli.options import DataDir, Json
+
 if TYPE_CHECKING:
     from fednoil.data import Dataset
-
-DataDir = Annotated[Path | None, typer.Option("--data-dir", help="Folder with datasets; default: $FEDNOIL_DATA.")]
 
 
 def data(
@@ -19,7 +19,7 @@ def data(
         str | None, typer.Argument(metavar="[NAME]", help="Describe this one, as data.name has it: folder:PATH, …")
     ] = None,
     data_dir: DataDir = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
+    as_json: Json = False,
 ) -> None:
     """List the datasets, or describe one: its classes, its sites, and all files of it that can't be read."""
     from dataclasses import asdict

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fednoil.cli.options import Changes, Json, Seed, Source, StartOver
 from fednoil.cli.stopping import Stopped
 from fednoil.errors import UserError
 
@@ -104,9 +105,7 @@ def down(folder: Folder = HERE) -> None:
 
 
 @app.command()
-def status(
-    folder: Folder = HERE, as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False
-) -> None:
+def status(folder: Folder = HERE, as_json: Json = False) -> None:
     """Show the processes of a federation on this machine."""
     from fednoil.cli.tables import show
 
@@ -120,12 +119,8 @@ def status(
 
 @app.command()
 def run(
-    source: Annotated[
-        str | None, typer.Argument(metavar="[PRESET|FILE.toml]", help="A preset's name or a TOML file; default: demo.")
-    ] = None,
-    changes: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one key; may be repeated.")
-    ] = None,
+    source: Source = None,
+    changes: Changes = None,
     folder: Annotated[Path, typer.Option("--federation", help="The folder of a federation on this machine.")] = HERE,
     superlink: Annotated[
         str | None, typer.Option("--superlink", help="Another SuperLink: its name in Flower's config.toml.")
@@ -134,9 +129,9 @@ def run(
         Path | None,
         typer.Option("--out", help="Folder for the results, on the SuperLink's machine; default: runs/<preset>."),
     ] = None,
-    seed: Annotated[str | None, typer.Option("--seed", metavar="N", help="Same as --set run.seed=N.")] = None,
+    seed: Seed = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out, or start it.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Start over, replacing the run in --out.")] = False,
+    force: StartOver = False,
 ) -> None:
     """Run an experiment on a federation; it is recorded like any other run."""
     from fednoil.cli.resolving import resolve

@@ -22,15 +22,16 @@ from fednoil import __version__
 from fednoil.cli import federation
 from fednoil.cli.audit import audit
 from fednoil.cli.compare import compare
-from fednoil.cli.datasets import DataDir, data
+from fednoil.cli.datasets import data
 from fednoil.cli.methods import methods
+from fednoil.cli.options import Device, Json, Trust
 from fednoil.cli.relabel import relabel
 from fednoil.cli.report import report
 from fednoil.cli.reproduce import reproduce
-from fednoil.cli.resolving import asked_device, how_to_go_on, resolve
-from fednoil.cli.stopping import Stopped, stop_with_standard_input
+from fednoil.cli.resolving import asked_device
+from fednoil.cli.run import run
+from fednoil.cli.stopping import Stopped
 from fednoil.errors import Slower, UserError, full_gpu, gpu_is_full
-from fednoil.terminal import output
 
 typer.core.HAS_RICH = False  # help is plain text; otherwise typer would escape "[default: …]" for rich
 app = typer.Typer(
@@ -42,8 +43,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
 
 def _show_version(asked: bool) -> None:
@@ -61,72 +60,7 @@ def options(
     """Options before any command."""
 
 
-@app.command()
-def run(
-    source: Annotated[
-        str | None, typer.Argument(metavar="[PRESET|FILE.toml]", help="A preset's name or a TOML file; default: demo.")
-    ] = None,
-    changes: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one key; may be repeated.")
-    ] = None,
-    sites: Annotated[
-        list[str] | None,
-        typer.Option("--site", metavar="NAME=DATA", help="A client with its own data, as nord=folder:PATH; repeated."),
-    ] = None,
-    data_dir: DataDir = None,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", help="Folder for the results; default: runs/<preset>, or runs/<preset>-seeds."),
-    ] = None,
-    seed: Annotated[str | None, typer.Option("--seed", metavar="N", help="Same as --set run.seed=N.")] = None,
-    seeds: Annotated[
-        str | None, typer.Option("--seeds", metavar="0..4", help="One run per seed, each in --out/seed-N.")
-    ] = None,
-    jobs: Annotated[int | None, typer.Option("--jobs", min=1, help="With --seeds: runs side by side.")] = None,
-    device: Annotated[str | None, typer.Option("--device", help="auto, cpu or cuda.")] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue the run in --out, or start it if there is none.")
-    ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Start over, replacing the run in --out.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per round.")] = False,
-    origin: Annotated[str | None, typer.Option("--origin", hidden=True, help="Where FILE.toml came from.")] = None,
-    tied: Annotated[bool, typer.Option("--tied", hidden=True, help="Stop when standard input ends.")] = False,
-) -> None:
-    """Run an experiment and record it in a folder."""
-    if tied:
-        stop_with_standard_input()
-    from fednoil.api.running import carried_out
-    from fednoil.records.store import InFolder
-    from fednoil.reporters import Bars, JsonLines, Plain
-    from fednoil.runner import Silent
-
-    if resume and force:
-        raise UserError("--resume and --force exclude each other: continue the run, or start over")
-    if quiet and as_json:
-        raise UserError("--quiet and --json exclude each other")
-    if jobs is not None and seeds is None:
-        raise UserError("--jobs runs several seeds side by side; add for example --seeds 0..4")
-    if seeds is not None and (seed is not None or as_json):
-        raise UserError("--seeds can't be combined with --seed or --json")
-    made, folder = resolve(source, list(changes or []), seed, device, out, resume, seeds is not None, sites or ())
-    if origin is not None:
-        made = made._replace(origin=json.loads(origin))
-    if seeds is not None:
-        from fednoil.cli.seeds import run_seeds
-
-        return run_seeds(made, folder, seeds, jobs, data_dir, resume, force, quiet)
-    console = output()
-    reporter: Silent = Silent()
-    if as_json:
-        reporter = JsonLines()
-    elif not quiet:
-        reporter = Bars(console) if console.is_terminal else Plain(console)
-    try:
-        carried_out(made, InFolder(folder, resume=resume, force=force), data_dir, reporter)
-    except Stopped as stop:
-        stop.hint = how_to_go_on(folder)
-        raise
+app.command()(run)
 
 
 @app.command()
@@ -172,10 +106,8 @@ def predict(
     model: Annotated[Path, typer.Argument(metavar="MODEL.safetensors", help="A model that a run has written.")],
     images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="Image files.")],
     resize: Annotated[bool, typer.Option("--resize", help="Scale images to the model's size.")] = False,
-    trust: Annotated[
-        list[str] | None, typer.Option("--trust", metavar="MODULE:NAME", help="Your own code that the model needs.")
-    ] = None,
-    device: Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")] = "auto",
+    trust: Trust = None,
+    device: Device = "auto",
     as_json: Json = False,
 ) -> None:
     """Classify images with a trained model."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import inspect
 import json
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+from fednoil.cli.options import Json
 
 
-def methods(as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False) -> None:
+def methods(as_json: Json = False) -> None:
     """List what each section of a configuration can name: servers, learners, schedules, noise and more."""
     from fednoil.cli.tables import show_list
     from fednoil.config.axes import AXES

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from fednoil.cli.options import DataDir, Json
+
 
 def relabel(
     data: Annotated[
@@ -21,9 +23,7 @@ def relabel(
         str | None,
         typer.Option("--dataset", metavar="NAME", help="The data of a manifest (data.name), outside a run's folder."),
     ] = None,
-    data_dir: Annotated[
-        Path | None, typer.Option("--data-dir", help="Folder with datasets; default: $FEDNOIL_DATA.")
-    ] = None,
+    data_dir: DataDir = None,
     model: Annotated[
         Path | None,
         typer.Option("--model", metavar="MODEL.safetensors", help="The audit's model, if DATA have no class names."),
@@ -32,7 +32,7 @@ def relabel(
         str | None, typer.Option("--site", metavar="NAME", help="Apply this client's decisions alone; DATA are its.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and count, write nothing.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Apply decisions about labels to a copy of the data; the data themselves don't change."""
     import json
