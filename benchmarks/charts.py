@@ -20,6 +20,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from PIL import Image
 
+from fednoil.kernels import KERNELS
 from fednoil.pages.marked import fill
 
 HERE = Path(__file__).resolve().parent
@@ -202,6 +203,32 @@ def end_to_end_table(results: Results | None) -> str:
     return "\n".join(lines)
 
 
+CASES = {"fashion-mnist": "CNN", "cifar10": "ResNet18", "dividemix": "DivideMix, CNN"}
+
+
+def kernels_table(results: Results | None) -> str:
+    """Milliseconds of a turn without each kernel, and how many times as long that is as with all, the largest first."""
+    if results is None:
+        return "Not measured: `kernels-h200.json` is not among the results."
+    times, cases = results["ms"], [case for case in CASES if case in results["ms"]]
+    gains = {
+        name: {case: times[case][name] / times[case]["all"] for case in cases if name in times[case]}
+        for name in sorted({name for case in cases for name in times[case]} - {"all"})
+    }
+    lines = [
+        f"{results['device']}, turns of {results['epochs']} epochs.",
+        "",
+        f"| ms without | {' | '.join(CASES[case] for case in cases)} | |",
+        "|---|" + "---|" * len(cases) + "---|",
+        f"| none | {' | '.join(number(times[case]['all']) for case in cases)} | |",
+    ]
+    for name in sorted(gains, key=lambda name: -max(gains[name].values())):
+        gain = gains[name]
+        cells = [f"{number(times[case][name])} ({gain[case]:.2f} ×)" if case in gain else "–" for case in cases]
+        lines.append(f"| `{name}` | {' | '.join(cells)} | {'kept' if name in KERNELS else 'deleted'} |")
+    return "\n".join(lines)
+
+
 def tables(found: dict[str, Results]) -> dict[str, str]:
     """The text between `<!-- NAME -->` and `<!-- end -->` in README.md."""
     return {
@@ -211,6 +238,7 @@ def tables(found: dict[str, Results]) -> dict[str, str]:
         "checkpoints": checkpoints_table(found),
         "end to end": end_to_end_table(found.get("end-to-end-h200")),
         "steps": steps_table(found.get("gpu-steps-h200")),
+        "kernels": kernels_table(found.get("kernels-h200")),
     }
 
 

@@ -1,4 +1,4 @@
-"""The stacked BatchNorm and SGD kernels against PyTorch on tiny shapes: on a GPU, or else in Triton's interpreter."""
+"""The stacked BatchNorm kernels against PyTorch on tiny shapes: on a GPU, or else in Triton's interpreter."""
 
 import copy
 import os
@@ -235,65 +235,10 @@ def test_vmap_over_a_later_dimension_moves_the_statistics_in_place():
     close(var[0], 0.9 + 0.1 * x[0].var(0))
 
 
-def test_sgd_refuses_parts_that_do_not_fit():
-    ones = torch.ones(2, 20)
-    with pytest.raises(ValueError, match="shape"):
-        norm.sgd(ones, (torch.ones(2, 8), torch.ones(2, 8)), torch.ones(2, 20), 0.5, 0.9, 0.0)
-    with pytest.raises(ValueError, match="differ"):
-        norm.sgd(ones, (torch.ones(2, 8), torch.ones(2, 12)), torch.ones(2, 20), 0.5, 0.9, 0.0, torch.ones(2, 9))
-
-
 def test_vmap_needs_running_statistics_of_each_client():
     ones, x = torch.ones(1, 16), torch.randn(2, 1, 4, 16)
     with pytest.raises(ValueError, match="its own"):
         torch.vmap(lambda x: norm.batch_norm_act(x, ones, ones, ones.clone(), ones.clone()))(x)
-
-
-@pytest.mark.parametrize("low", [0, 16, 30])
-@pytest.mark.parametrize("in_parts", [False, True])
-@pytest.mark.parametrize("size", [37, 2064])
-def test_sgd_matches_pytorch(size, in_parts, low):
-    torch.manual_seed(5)
-    params, buffer = (torch.zeros(3, size + 11)[:, :size] for _ in range(2))  # rows with gaps between them
-    params.normal_()
-    half = params[:, :low].bfloat16() if low else None
-    wanted = [nn.Parameter(row.clone()) for row in params]
-    optimizers = [torch.optim.SGD([p], lr=0.1, momentum=0.9, weight_decay=5e-2) for p in wanted]
-    for _ in range(3):
-        grads = torch.randn(3, size)
-        grads[:, :low] = grads[:, :low].bfloat16().float()
-        parts = (grads[:, :low].bfloat16(), grads[:, low:]) if in_parts and low else (grads,)
-        norm.sgd(params, parts, buffer, 0.1, 0.9, 5e-2, half)
-        for k, optimizer in enumerate(optimizers):
-            wanted[k].grad = grads[k]
-            optimizer.step()
-        close(params, torch.stack(list(wanted)), 1e-6)
-        if half is not None:
-            close(half, params[:, :low], 2**-7)  # the interpreter cuts bf16 off where the GPU rounds
-
-
-def test_sgd_with_a_rate_for_each_client():
-    """Rates in a table [clients, steps], of which a step reads a column; the last block is not whole."""
-    torch.manual_seed(6)
-    params, buffer = torch.randn(3, 2064), torch.zeros(3, 2064)
-    rates = torch.tensor([[0.1, 0.05], [0.2, 0.0], [0.3, 0.15]])
-    wanted = [nn.Parameter(row.clone()) for row in params]
-    optimizers = [torch.optim.SGD([p], lr=1, momentum=0.9, weight_decay=5e-2) for p in wanted]
-    for step in range(2):
-        grads = torch.randn(3, 2064)
-        norm.sgd(params, (grads,), buffer, rates[:, step], 0.9, 5e-2)
-        for k, optimizer in enumerate(optimizers):
-            optimizer.param_groups[0]["lr"] = rates[k, step].item()
-            wanted[k].grad = grads[k]
-            optimizer.step()
-        close(params, torch.stack(list(wanted)), 1e-6)
-
-
-def test_sgd_refuses_rates_that_do_not_fit():
-    ones = torch.ones(2, 20)
-    for rates in (torch.ones(3), torch.ones(2, dtype=torch.float64), torch.ones(())):
-        with pytest.raises(ValueError, match="rates"):
-            norm.sgd(ones, (ones,), ones.clone(), rates, 0.5, 0.0)
 
 
 @pytest.mark.parametrize("channels", [64, 128, 256, 512])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import json
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 import fednoil.kernels
 
 FILES = sorted(Path(fednoil.kernels.__file__).parent.glob("*.py"))
+RECORD = Path(__file__).parents[1] / "benchmarks/results/kernels-h200.json"
 
 
 def kernels_of(path: Path) -> list[ast.FunctionDef]:
@@ -28,3 +31,11 @@ def test_no_argument_has_a_name_that_tritons_launcher_uses_itself(path: Path) ->
 
 def test_there_are_kernels_to_look_at() -> None:
     assert sum(len(kernels_of(path)) for path in FILES) > 10
+
+
+@pytest.mark.parametrize("name", fednoil.kernels.KERNELS)
+def test_a_kernels_file_has_its_gain_as_measured(name: str) -> None:
+    text = next(path for path in FILES if path.stem == name).read_text(encoding="utf-8")
+    claim = (ast.get_docstring(ast.parse(text)) or "").partition("Gain end to end")[2]
+    times = json.loads(RECORD.read_text(encoding="utf-8"))["ms"].values()
+    assert re.findall(r"([\d.]+) ×", claim) == [f"{t[name] / t['all']:.2f}" for t in times if name in t]

@@ -11,16 +11,19 @@ import torch
 from test_gpu import CASES
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fednoil import rounds
 from fednoil.config import load_config
 from fednoil.executors.cuda import CudaGraphs
 from fednoil.executors.local import Workbench
 from fednoil.executors.sequential import Sequential
+from fednoil.executors.stack import Rows
 from fednoil.experiment import Experiment, make_executor, make_experiment
 from fednoil.learners.base import Client, Final, Nets, Phase, Role, Turn
 from fednoil.learners.erm import Erm
 from fednoil.learners.looks import confidences, logits_of
+from fednoil.models.layers import Stacked
 from fednoil.sampling.score import Score, ScoreConfig
 from fednoil.tensors import Tensors
 
@@ -68,6 +71,67 @@ def test_stacked_clients_learn_as_alone(values: dict[str, Any], case: str) -> No
         close(got[client].evidence, result.evidence)
         assert got[client].numbers == pytest.approx(result.numbers)
         assert got[client].loss == pytest.approx(result.loss, rel=1e-4)
+
+
+class Noted(TorchDispatchMode):
+    """The names of all operations that PyTorch comes down to."""
+
+    def __init__(self, names: set[str]) -> None:
+        super().__init__()
+        self.names = names
+
+    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.add(operation.overloadpacket.__name__)
+        return operation(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("case", ["erm-plain", "fednoil", "dividemix"])
+def test_deterministic_steps_add_nothing_by_index(
+    values: dict[str, Any], case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU such a sum, as in the gradient of PyTorch's mapped cross-entropy, copies from the host in deterministic
+    runs, and the step couldn't be captured."""
+    names, step = set[str](), Rows.step
+
+    def noted(rows: Rows, *arguments: Any) -> None:
+        with Noted(names):
+            step(rows, *arguments)
+
+    monkeypatch.setattr(Rows, "step", noted)
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
+    test_stacked_clients_learn_as_alone(values, case)
+    assert "_log_softmax" in names
+    assert not names & {"scatter_add", "scatter_add_", "index_put", "index_put_", "index_add", "index_add_"}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"reduction": "none"}, {"ignore_index": 1}, {"label_smoothing": 0.1}, {"weight": torch.tensor([1.0, 2, 3])}],
+    ids=str,
+)
+def test_deterministic_cross_entropy_is_pytorchs(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(2, 4, 3, generator=generator).requires_grad_()
+    labels = torch.tensor([[0, 1, 2, 2], [1, 0, options.get("ignore_index", -100), 1]])
+    with Stacked():
+        got = torch.vmap(lambda x, y: F.cross_entropy(x, target=y, **options))(logits, labels)
+    wanted = torch.stack([F.cross_entropy(x, y, **options) for x, y in zip(logits, labels, strict=True)])
+    close({"loss": got}, {"loss": wanted})
+    weights = torch.rand(wanted.shape, generator=generator)
+    found = [torch.autograd.grad(losses, logits, weights)[0] for losses in (got, wanted)]
+    close({"gradient": found[0]}, {"gradient": found[1]})
+
+
+@pytest.mark.parametrize("label", [-1, 3])
+def test_deterministic_cross_entropy_of_a_label_that_is_no_class_is_nan(
+    label: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PyTorch raises; a graph can't, and a loss without the label's logit would look like any other."""
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
+    with Stacked():
+        found = F.cross_entropy(torch.zeros(3, 3), torch.tensor([0, label, -100]), reduction="none")
+    assert found.isnan().tolist() == [False, True, False]
 
 
 def test_a_plan_sees_the_networks_of_its_own_client(values: dict[str, Any]) -> None:

@@ -20,8 +20,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fednoil import kernels
-
 Name = str | int
 Path = tuple[Name, ...]  # of a descendant, below a seed
 
@@ -39,9 +37,6 @@ def _signed(value: int) -> int:
 @lru_cache(maxsize=4096, typed=True)
 def _part(name: Name) -> str:
     return f"{type(name).__name__[0]}:{name}"
-
-
-CONSTANTS = (_signed(_GAMMA), _signed(_MIX1), _signed(_MIX2))
 
 
 @dataclass(frozen=True)
@@ -123,10 +118,6 @@ def _shift(x: Tensor, bits: int) -> Tensor:
 
 def bits(keys: Tensor, count: int) -> Tensor:
     """64 random bits for each key and counter: int64 [*keys.shape, count]."""
-    if kernels.usable(keys, "random"):
-        from fednoil.kernels.random import bits as in_one_launch
-
-        return in_one_launch(keys, count, *CONSTANTS)
     counter = torch.arange(1, count + 1, dtype=torch.int64, device=keys.device) * _signed(_GAMMA)
     x = keys.unsqueeze(-1) + counter
     x = (x ^ _shift(x, 30)) * _signed(_MIX1)

@@ -12,10 +12,9 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from fednoil import kernels
 from fednoil.augment.tables import LEVELS, OPS
 from fednoil.errors import UserError
-from fednoil.seeds import CONSTANTS, integers
+from fednoil.seeds import integers
 
 WEAK_COLUMNS = 3
 OP_COLUMNS = 4
@@ -48,13 +47,8 @@ def _draw(keys: Tensor, count: int, rows: list[tuple[int, int, int, int]]) -> Te
     A column is (span, scale, low, chance): (uniform in 0..span-1) · scale + low. If chance isn't negative, it is 1
     with probability chance / 2**30 and otherwise 0 instead.
     """
-    columns = _columns(tuple(rows), keys.device)
-    if kernels.usable(keys, "random"):
-        from fednoil.kernels.random import draws
-
-        return draws(keys, count, columns, *CONSTANTS)
     words = integers(keys, count * len(rows), 0, 1 << _BITS).view(*keys.shape, count, len(rows))
-    span, scale, low, chance = columns.unbind(1)
+    span, scale, low, chance = _columns(tuple(rows), keys.device).unbind(1)
     values = ((words * span) >> _BITS) * scale + low
     return torch.where(chance >= 0, words < chance, values).to(torch.int32)
 

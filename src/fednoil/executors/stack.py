@@ -13,7 +13,6 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from fednoil import kernels
 from fednoil.executors.local import Workbench
 from fednoil.executors.optimiser import RATE
 from fednoil.learners.base import Nets
@@ -155,15 +154,8 @@ class Rows:
     def _optimise(self, name: str, grads: tuple[Tensor, ...], rates: Tensor | None) -> None:
         """A step of the optimiser for all clients, with a rate for each [K] if it varies; the gradient may come in two
         parts, like the parameters."""
-        settings, shares, params, memory = self.bench.optimiser, self.bench.shares, self.params[name], self.memory[name]
-        plain = settings.optimizer == "sgd" and shares.rate is None and shares.decay is None
-        if plain and kernels.usable(params, "sgd"):
-            from fednoil.kernels.norm import sgd
-
-            lr, half = settings.lr if rates is None else rates, self.half.get(name)
-            sgd(params, grads, memory["momentum"], lr, settings.momentum, settings.weight_decay, half)
-            return
-        settings.step(params, _whole(grads), memory, shares, None if rates is None else rates[:, None])
+        rate = None if rates is None else rates[:, None]
+        self.bench.optimiser.step(self.params[name], _whole(grads), self.memory[name], self.bench.shares, rate)
         self.refresh([name])
 
 

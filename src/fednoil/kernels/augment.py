@@ -4,7 +4,8 @@ One program makes one view and runs only the operations that its row of the plan
 registers from the first load to the last store: a pixel is one int32 with ten bits for each channel, so that moving
 pixels takes one gather for any number of channels, and sums of three pixels fit without unpacking.
 
-Gain end to end: `python benchmarks/kernels.py --kernel augment`.
+Gain end to end, a turn of FedNoiL with six clients on an H200 (`python benchmarks/kernels.py --kernel augment`): 1.17 ×
+for the CNN, 0.91 × for the ResNet18, within some 10 % between repeats; to be measured again.
 """
 
 # Triton types a launched kernel as the bare function, without its options; it is missing where there is no GPU.

@@ -1,4 +1,4 @@
-"""Triton kernels behind `norm.py`: batch normalisation of stacked clients [K, M, C], SGD on their parameters [K, P].
+"""Triton kernels behind `norm.py`: batch normalisation of stacked clients [K, M, C].
 
 Arguments: M rows and C channels of a client, cut into T parts of `rows` rows; a program walks over one part of BC
 channels in tiles [BM, BC]. Channels are contiguous, so each tile row is read in 16-byte pieces. STAGES tiles are in
@@ -170,45 +170,3 @@ def gradient_apply(
             if TRAINING:
                 g = g - mean_g - centred * slope
         tl.store(dx + at, (g * scale).to(dx.dtype.element_ty), mask=mask)
-
-
-@triton.jit
-def sgd(
-    weights, grads, rest, buffer, half, lr, momentum, weight_decay, P, H,
-    row_weights, row_grads, row_rest, row_buffer, row_half,
-    PARTS: tl.constexpr, HALF: tl.constexpr, RATES: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """One step of SGD with momentum on BLOCK parameters of one client; with PARTS `rest` has the gradient from H on,
-    with RATES `lr` points to a rate for each client."""
-    client = tl.program_id(1).to(tl.int64)
-    start = tl.program_id(0).to(tl.int64) * BLOCK
-    at = start + tl.arange(0, BLOCK)
-    weights += client * row_weights
-    buffer += client * row_buffer
-    grads += client * row_grads
-    half += client * row_half
-    rate = tl.load(lr + client) if RATES else lr
-    if start + BLOCK <= H:  # nearly all programs: without a mask memory is read 16 bytes at a time
-        value = tl.load(weights + at)
-        grad = tl.load(grads + at).to(tl.float32)
-        step = grad + (weight_decay * value + momentum * tl.load(buffer + at))
-        tl.store(buffer + at, step)
-        value -= rate * step
-        tl.store(weights + at, value)
-        if HALF:
-            tl.store(half + at, value.to(half.dtype.element_ty))
-    else:
-        inside = at < P
-        low = at < H
-        value = tl.load(weights + at, mask=inside, other=0.0)
-        if PARTS:
-            grad = tl.load(grads + at, mask=low, other=0.0).to(tl.float32)
-            grad += tl.load(rest + client * row_rest + at - H, mask=inside & (at >= H), other=0.0)
-        else:
-            grad = tl.load(grads + at, mask=inside, other=0.0)
-        step = grad + (weight_decay * value + momentum * tl.load(buffer + at, mask=inside, other=0.0))
-        tl.store(buffer + at, step, mask=inside)
-        value -= rate * step
-        tl.store(weights + at, value, mask=inside)
-        if HALF:
-            tl.store(half + at, value.to(half.dtype.element_ty), mask=low)

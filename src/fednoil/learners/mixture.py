@@ -11,8 +11,6 @@ import math
 import torch
 from torch import Tensor
 
-from fednoil import kernels
-
 _ITERATIONS = 10
 _TOLERANCE = 1e-2
 _FLOOR = 5e-4  # added to every variance
@@ -28,12 +26,6 @@ def low_component(values: Tensor, count: Tensor | None = None) -> Tensor:
     inside = _inside(values, count)
     x = torch.where(inside, values.double(), 0.0)
     upper = _upper_half(x, inside).double()
-    if kernels.usable(x, "mixture"):
-        from fednoil.kernels import mixture
-
-        if x.shape[1] <= mixture.VALUES:
-            chances = mixture.low_component(x, upper, inside.sum(-1), _FLOOR, _TINY, _TOLERANCE, _ITERATIONS)
-            return chances.to(values.dtype)
     resp = torch.stack([1 - upper, upper])
     params = _maximise(x, resp, inside)
     bound = torch.full((len(x),), -math.inf, dtype=torch.float64, device=x.device)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fednoil.errors import UserError
 from fednoil.models.base import ModelConfig
-from fednoil.models.layers import conv_pool_relu, flat_linear
+from fednoil.models.layers import conv_pool_relu
 from fednoil.plugins import About
 
 
@@ -40,4 +40,4 @@ class CNN(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = conv_pool_relu(conv_pool_relu(x, self.conv1), self.conv2)
-        return flat_linear(x, self.head)
+        return self.head(x.flatten(1))

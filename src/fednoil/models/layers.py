@@ -61,24 +61,14 @@ def branch(x: Tensor, conv: nn.Conv2d, norm: Norm) -> tuple[Tensor, Tensor]:
     return norm_relu(conv(x), norm), x
 
 
-def flat_linear(x: Tensor, linear: nn.Linear) -> Tensor:
-    """linear(x.flatten(1)); stacked clients' channels-last features are not copied into the order of the weights."""
-    if _stacked.get() and kernels.usable(x, "linear"):
-        from fednoil.kernels.linear import OUTPUTS, linear_nchw
-
-        if linear.out_features <= OUTPUTS:
-            return linear_nchw(kernels.computed(x), linear.weight, linear.bias)
-    return linear(x.flatten(1))
-
-
 _stacked: ContextVar[bool] = ContextVar("stacked", default=False)
 
 
 class Stacked(TorchFunctionMode):
-    """While active, convolutions, batch norms and cross-entropies under `torch.vmap` are one launch for all clients.
+    """While active, convolutions and batch norms under `torch.vmap` are one launch for all clients.
 
     PyTorch would turn them into grouped convolutions and many small operations, which are slow. That is the fallback
-    for what the kernels don't support.
+    for what the kernels don't support. Where bits must be the same, cross-entropy is one that graphs can capture.
     """
 
     def __enter__(self) -> Stacked:
@@ -96,6 +86,10 @@ class Stacked(TorchFunctionMode):
         kernel, known = _KNOWN.get(function, ("", None))
         if known and args and kernels.usable(args[0], kernel):
             result = known(*args, **kwargs)
+            if result is not None:
+                return result
+        if function is F.cross_entropy and torch.are_deterministic_algorithms_enabled():
+            result = _cross_entropy(*args, **kwargs)
             if result is not None:
                 return result
         return function(*args, **kwargs)
@@ -128,8 +122,8 @@ def _batch_norm(
 
 
 def _cross_entropy(
-    logits: Tensor,
-    labels: Tensor,
+    input: Tensor,
+    target: Tensor,
     weight: Tensor | None = None,
     size_average: Any = None,
     ignore_index: int = -100,
@@ -137,20 +131,22 @@ def _cross_entropy(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Tensor | None:
+    """By comparison: the gradient of PyTorch's own, mapped, is a scatter, for which the host sends numbers to the GPU
+    in deterministic runs. No graph can hold that. A label that is no class makes its loss NaN: nothing can raise here.
+    """
     plain = weight is None and size_average is None and reduce is None and not label_smoothing
-    if not plain or reduction not in ("mean", "none") or (logits.dim(), labels.dim()) != (2, 1):
+    if not plain or reduction not in ("mean", "none") or (input.dim(), target.dim()) != (2, 1):
         return None
-    from fednoil.kernels.loss import CLASSES, cross_entropy
-
-    if logits.dtype != torch.float32 or labels.dtype != torch.int64 or logits.shape[1] > CLASSES:
-        return None
-    return cross_entropy(logits, labels, ignore_index, reduction == "mean")
+    counts = (target != ignore_index)[:, None]
+    own = target[:, None] == torch.arange(input.shape[1], device=input.device)
+    picked = torch.where(own & counts, F.log_softmax(input, 1), 0.0).sum(1)
+    losses = torch.where(own.any(1) | ~counts[:, 0], -picked, torch.nan)
+    return losses.sum() / counts.sum() if reduction == "mean" else losses
 
 
 _KNOWN: dict[Callable[..., Any], tuple[str, Callable[..., Tensor | None]]] = {
     F.conv2d: ("conv", _conv2d),
     F.batch_norm: ("norm", _batch_norm),
-    F.cross_entropy: ("loss", _cross_entropy),
 }
 
 
