@@ -28,7 +28,7 @@ STAGES = [
     ["setting"],
     ["experiment"],
     ["metrics"],
-    ["evaluation"],
+    ["evaluation", "findings"],
     ["rounds"],
     ["records"],
     ["predict", "runner", "testing"],

@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from fednoil import findings
 from fednoil.errors import UserError
 from fednoil.experiment import Experiment
 from fednoil.history import RoundRecord
@@ -221,14 +222,15 @@ def _few(names: Sequence[str]) -> str:
 
 
 def closing(summary: dict[str, Any], folder: Path | None, names: Sequence[str] = (), advice: str = "") -> str:
-    """How a run ended; a second line lists the classes that it has lost."""
+    """How a run ended: its accuracy, the classes that it has lost, and what it has found out."""
     known = summary["final_accuracy"] is not None
     chosen = f" (round {summary['final_round']}, chosen by held-out labels)" if "final_round" in summary else ""
     best = f", best {summary['best_accuracy']:.2f} %" if known else ""
     accuracy = f"{summary['final_accuracy']:.2f} %{chosen}{best}" if known else "not known"
     where = "" if folder is None else f"; results in {folder}"
     line = f"final accuracy {accuracy}, {summary['wall_s']:.1f} s{where}"
-    return "\n".join(filter(None, [line, lost_classes(summary, names, advice) if known else ""]))
+    lost = lost_classes(summary, names, advice) if known else ""
+    return "\n".join(filter(None, [line, lost, *findings.sentences(summary)]))
 
 
 _NAMED = 10  # classes in one line

@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 
-from fednoil import metrics, rounds
+from fednoil import findings, metrics, rounds
 from fednoil.config.schema import Config
 from fednoil.data.elsewhere import are_given
 from fednoil.data.given import Given
@@ -189,8 +189,18 @@ def _play(experiment: Experiment, store: Store, reporter: Reporter, engine: Engi
     if store.state.chosen(experiment.config.run.select) is not None:
         chosen = summary["best_by_validation"]
         summary |= {"final_accuracy": chosen["test_accuracy"], "final_round": chosen["round"]}
+    summary |= _findings(experiment, store.state, summary) | {"trend": findings.trend(store.records)}
     summary |= rounds.policy_of(experiment, executor).finish(store.state)
     store.end(summary, device)
+
+
+def _findings(experiment: Experiment, state: rounds.RunState, summary: Mapping[str, Any]) -> dict[str, Any]:
+    """What the run has found out about its clients' labels."""
+    sizes = experiment.task.sizes
+    names = experiment.setting.names or [str(client) for client in range(len(sizes))]
+    known = summary["final_accuracy"], summary["per_class_accuracy"]
+    ratios = findings.noise_ratios(state.evidence, names, sizes, *known)
+    return {"noise_ratios": ratios} if ratios else {}
 
 
 def _play_all(

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fednoil import metrics
+from fednoil import findings, metrics
 from fednoil.api.arrays import pixels
 from fednoil.api.audit import Audit
 from fednoil.api.model import Classifier
@@ -96,6 +96,12 @@ class Run:
     def config(self) -> Config:
         """All keys of the experiment."""
         return load_config({s: {k: v for k, v in keys.items() if v is not None} for s, keys in self._values.items()})
+
+    @property
+    def findings(self) -> list[str]:
+        """What the run has found out, one sentence each: how noisy the clients' labels are, which classes are hard,
+        whether the model was still improving. The numbers are in `summary`."""
+        return findings.sentences(self.summary)
 
     @cached_property
     def history(self) -> Table:

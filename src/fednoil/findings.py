@@ -1,0 +1,96 @@
+"""What a finished run tells its user: how noisy each client's labels are, which classes are hard, and whether the model
+was still improving. None of it needs true labels."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fednoil import evidence
+from fednoil.estimation import ratio_of
+from fednoil.history import RoundRecord
+from fednoil.tensors import Tensors
+
+_MOST = 100  # clients whose noise is estimated at the end of a run; the audit does it for more
+_HARD = 15.0  # points below the mean over classes
+_LEAST = 0.2  # points by which a mean has to change to be worth a word
+_SHOWN = 5  # classes in one line
+
+
+def noise_ratios(
+    bundle: Tensors,
+    names: Sequence[str],
+    sizes: Sequence[int],
+    accuracy: float | None,
+    per_class: Sequence[float | None],
+) -> dict[str, float]:
+    """The estimated share of wrong labels, in 0..1, of each client that has looked at its data, by name."""
+    if not bundle or len(sizes) > _MOST:
+        return {}
+    found = {}
+    for client, name in enumerate(names):
+        own = {key: tensor.cpu() for key, tensor in evidence.of_client(bundle, sizes, client).items()}
+        if int(own["looks"][0]) and bool(own["probabilities"].isfinite().all()):
+            probabilities, given = own["probabilities"].double().numpy(), own["given"].numpy()
+            found[name] = round(ratio_of(probabilities, given, accuracy, per_class), 4)
+    return found
+
+
+def trend(records: Sequence[RoundRecord]) -> dict[str, Any] | None:
+    """How the agreement with held-out given labels changed in the last eighth of the rounds, compared with the eighth
+    before; where nothing is held out, how the accuracy did. None with too few rounds."""
+    held_out = any(record.val_accuracy is not None for record in records)
+    of = "val_accuracy" if held_out else "test_accuracy"
+    values = [value for record in records if (value := getattr(record, of)) is not None]
+    rounds = max(4, len(values) // 8)
+    if len(values) < 2 * rounds:
+        return None
+    before, late = values[-2 * rounds : -rounds], values[-rounds:]
+    change = statistics.fmean(late) - statistics.fmean(before)
+    chance = 2 * math.sqrt((statistics.variance(before) + statistics.variance(late)) / rounds)
+    moved = abs(change) > max(chance, _LEAST)
+    found = "steady" if not moved else "rising" if change > 0 else "falling"
+    return {"of": of, "rounds": rounds, "change": round(change, 3), "is": found}
+
+
+def sentences(summary: Mapping[str, Any]) -> list[str]:
+    """The findings in a summary, one line each."""
+    return [*_noise(summary.get("noise_ratios") or {}), *_hard_classes(summary), *_trend(summary.get("trend"))]
+
+
+def _noise(ratios: Mapping[str, float]) -> list[str]:
+    if not ratios:
+        return []
+    if len(ratios) == 1:
+        return [f"wrong labels, estimated: {100 * next(iter(ratios.values())):.0f} %"]
+    least, most = min(ratios, key=ratios.__getitem__), max(ratios, key=ratios.__getitem__)
+    span = f"{100 * ratios[least]:.0f} % (client {least}) to {100 * ratios[most]:.0f} % (client {most})"
+    return [f"wrong labels, estimated: {span}, median {100 * statistics.median(ratios.values()):.0f} %"]
+
+
+def _hard_classes(summary: Mapping[str, Any]) -> list[str]:
+    """Classes far below the others; those without a single right answer are reported as lost."""
+    names = summary.get("classes") or ()
+    known = {c: right for c, right in enumerate(summary.get("per_class_accuracy") or ()) if right is not None}
+    if not known:
+        return []
+    mean = statistics.fmean(known.values())
+    hard = sorted((right, c) for c, right in known.items() if 0 < right <= mean - _HARD)
+    if not hard:
+        return []
+    shown = ", ".join(f"{names[c] if c < len(names) else c} {right:.0f} %" for right, c in hard[:_SHOWN])
+    more = f" and {len(hard) - _SHOWN} more" if len(hard) > _SHOWN else ""
+    return [f"hard classes: {shown}{more} (mean over classes {mean:.0f} %)"]
+
+
+def _trend(trend: Mapping[str, Any] | None) -> list[str]:
+    if trend is None or trend["is"] == "steady":
+        return []
+    what = "agreement with held-out labels" if trend["of"] == "val_accuracy" else "accuracy"
+    change = (
+        f"{what} was still {trend['is']}, by {abs(trend['change']):.1f} points over the last {trend['rounds']} rounds"
+    )
+    more = "more rounds may help" if trend["is"] == "rising" else "fewer rounds, or run.select = best, may help"
+    return [f"{change}: {more}"]

@@ -1,0 +1,96 @@
+"""What a finished run tells its user, against numbers worked out by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import fednoil
+from fednoil import evidence, findings
+from fednoil.history import RoundRecord
+
+
+def records(values: list[float], of: str = "test_accuracy", **more: Any) -> list[RoundRecord]:
+    rest: Any = {"local_epochs": 1, "train_batches": 1, "selected": [0], "bytes_down": 0, "bytes_up": 0}
+    rest |= {"wall_s": 0.0, **more}
+    return [RoundRecord(round=r, **rest | {of: value}) for r, value in enumerate(values, start=1)]
+
+
+FLAT, RISING = [50.0, 50.4] * 8, [50.0 + 2 * r for r in range(16)]
+
+
+@pytest.mark.parametrize(
+    ("values", "change", "what"),
+    [
+        (RISING, 8.0, "rising"),  # the means of the last four and the four before are four rounds of 2 points apart
+        (RISING[::-1], -8.0, "falling"),
+        (FLAT, 0.0, "steady"),
+        ([50.0] * 12 + [50.19] * 4, 0.19, "steady"),
+        ([50.0] * 12 + [50.21] * 4, 0.21, "rising"),
+        ([40.0, 60, 40, 60, 40, 60, 60, 60], 5.0, "steady"),  # 2·√(133.3 + 100)/2 ≈ 15 points are chance
+    ],
+)
+def test_a_change_counts_where_chance_does_not_explain_it(values: list[float], change: float, what: str) -> None:
+    found = findings.trend(records(values))
+    assert found is not None
+    assert (found["of"], found["rounds"], found["is"]) == ("test_accuracy", 4, what)
+    assert found["change"] == pytest.approx(change, abs=1e-3)
+
+
+def test_the_last_eighth_of_many_rounds_counts() -> None:
+    found = findings.trend(records([10.0] * 70 + [20.0] * 10))
+    assert found is not None
+    assert (found["rounds"], found["change"]) == (10, 10.0)
+
+
+def test_few_rounds_say_nothing() -> None:
+    assert findings.trend(records([1.0, 2, 3, 4, 5, 6, 7])) is None
+
+
+def test_held_out_labels_come_before_test_images() -> None:
+    found = findings.trend(records(RISING, "val_accuracy", test_accuracy=90.0))
+    assert found is not None
+    assert (found["of"], found["is"]) == ("val_accuracy", "rising")
+
+
+def test_noise_of_clients_that_have_looked() -> None:
+    """A sure model that agrees with all labels of one client and with half of another's; the third never looked."""
+    generator = torch.Generator().manual_seed(0)
+    true = torch.randint(0, 4, (3, 400), generator=generator)
+    given = true.clone()
+    given[1, ::2] = (true[1, ::2] + torch.randint(1, 4, (200,), generator=generator)) % 4
+    looks = {k: torch.nn.functional.one_hot(true[k], 4).float() * 0.96 + 0.01 for k in (0, 1)}
+    bundle = evidence.add_looks(evidence.start(list(given), 4), [400] * 3, looks)
+    found = findings.noise_ratios(bundle, ["a", "b", "c"], [400] * 3, None, ())
+    assert found.keys() == {"a", "b"}
+    assert found["a"] < 0.03
+    assert found["b"] == pytest.approx(0.5, abs=0.04)
+    assert findings.noise_ratios({}, ["a"], [400], None, ()) == {}
+    assert findings.noise_ratios(bundle, ["a"] * 101, [400] * 101, None, ()) == {}
+
+
+def test_the_sentences() -> None:
+    summary = {
+        "noise_ratios": {"nord": 0.123, "süd": 0.61, "ost": 0.2},
+        "classes": ["cat", "dog", "frog", "ship"],
+        "per_class_accuracy": [90.0, 0.0, 41.0, 97.0],  # mean 57: frog is 16 below it, dog is lost
+        "trend": {"of": "val_accuracy", "rounds": 4, "change": -1.26, "is": "falling"},
+    }
+    assert findings.sentences(summary) == [
+        "wrong labels, estimated: 12 % (client nord) to 61 % (client süd), median 20 %",
+        "hard classes: frog 41 % (mean over classes 57 %)",
+        "agreement with held-out labels was still falling, by 1.3 points over the last 4 rounds: fewer rounds, or "
+        "run.select = best, may help",
+    ]
+    assert findings.sentences({"noise_ratios": {"0": 0.07}}) == ["wrong labels, estimated: 7 %"]
+    assert findings.sentences({"per_class_accuracy": [None, 80.0], "trend": None}) == []
+
+
+def test_a_run_has_them(values: dict[str, Any]) -> None:
+    values["sampling"] = {"name": "score", "fraction": 0.5}
+    run = fednoil.run(values, progress=False)
+    clients = values["partition"]["clients"]
+    assert set(run.summary["noise_ratios"]) == {str(client) for client in range(clients)}
+    assert run.findings[0].startswith("wrong labels, estimated: ")
