@@ -311,6 +311,18 @@ def test_the_warm_up_can_penalise_sure_predictions(
     assert method.step(nets, batch["first/images"], batch, {}, "plain-a").item() == pytest.approx(expected, abs=1e-6)
 
 
+class Penalised(DivideMix):
+    entropy_penalty = True
+
+
+def test_another_constant_is_a_class_of_ones_own(values: dict[str, Any]) -> None:
+    """With the keys that DivideMix has."""
+    values["learner"] = {"name": "test_baselines:Penalised", "warmup": 2}
+    learner = make_experiment(load_config(values)).learner
+    assert isinstance(learner, DivideMix)
+    assert (learner.entropy_penalty, learner.config.warmup) == (True, 2)
+
+
 @pytest.mark.parametrize(("e", "expected"), [(0, 0), (10, 0), (12, 3.125), (18, 12.5), (26, 25), (99, 25)])
 def test_dividemix_ramp(e: int, expected: float) -> None:
     method = DivideMix(DivideMixConfig(), Task(10, (1, 8, 8), 8, 0.05, 200))
