@@ -10,6 +10,7 @@ import torch
 from torch.nn import functional as F
 
 from fednoil import rounds
+from fednoil.augment import plain
 from fednoil.config import load_config
 from fednoil.experiment import make_executor, make_experiment
 from fednoil.learners import dividemix_plan
@@ -23,6 +24,7 @@ from fednoil.learners.dividemix import (
     refine,
     sharpen,
 )
+from fednoil.learners.erm import Erm, ErmConfig
 from fednoil.learners.josrc import Josrc, JosrcConfig, clean_probability, double_entropy, joint_loss, smooth
 from fednoil.learners.mixture import low_component, normalise
 from fednoil.learners.small_loss import Coteaching, Jocor, forget_rate, kept, smallest
@@ -309,6 +311,17 @@ def test_the_warm_up_can_penalise_sure_predictions(
     nets: Any = {"a": Says(torch.tensor([[0.5, 0.3, 0.2]]).log()), "b": Says(torch.zeros(1, 3))}
     batch = {"first/images": torch.zeros(1, 1, 8, 8), "labels": torch.tensor([0])}
     assert method.step(nets, batch["first/images"], batch, {}, "plain-a").item() == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize(("pad", "flip", "views"), [(0, False, False), (0, True, True), (2, False, True)])
+def test_images_as_they_are_need_no_plan_of_views(pad: int, flip: bool, views: bool) -> None:
+    method = Erm(ErmConfig(), Task(3, (1, 8, 8), 4, 0.05, 20, pad=pad, flip=flip))
+    pool = torch.randint(0, 256, (6, 1, 8, 8), dtype=torch.uint8)
+    client = Client(0, pool, torch.arange(6), torch.arange(6) % 3)
+    (phase,) = method.plan({}, client, {}, Turn(1, 8, Seed(0)), range(8))
+    assert ("weak" in phase.tensors) == views
+    same = torch.equal(method.views(pool, phase.tensors)["images"], plain(pool, phase.tensors["index"]))
+    assert same == (not views)
 
 
 class Penalised(DivideMix):
