@@ -110,6 +110,22 @@ def test_classes_have_their_names(browser: Any, tmp_path: Path) -> None:
     assert visit.errors == []
 
 
+def test_lines_have_bands_over_seeds(browser: Any, page_file: Path) -> None:
+    visit = Visit(browser, page_file)
+    visit.scroll()
+    chart = visit.page.locator("#curve-chart")
+    assert chart.get_attribute("data-bands") == "1"  # of three methods one has seeds that differ
+    visit.page.select_option("#curve-lines", "each")
+    assert chart.get_attribute("data-bands") == "0"
+    assert visit.errors == []
+
+
+def test_what_is_printed_is_light(browser: Any, page_file: Path) -> None:
+    visit = Visit(browser, page_file, color_scheme="dark")
+    visit.page.emulate_media(media="print")
+    assert visit.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+
+
 def test_a_printed_page_has_its_charts(browser: Any, page_file: Path, tmp_path: Path) -> None:
     """Nothing was scrolled to before."""
     visit = Visit(browser, page_file)

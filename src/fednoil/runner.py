@@ -185,7 +185,7 @@ def _play(experiment: Experiment, store: Store, reporter: Reporter, engine: Engi
     summary: dict[str, Any] = metrics.summarise(
         store.records, store.state.final_per_class(experiment.config.run.select)
     )
-    summary |= {"classes": list(experiment.setting.dataset.class_names)} | hashes_of(experiment)
+    summary |= _named(experiment) | hashes_of(experiment)
     if store.state.chosen(experiment.config.run.select) is not None:
         chosen = summary["best_by_validation"]
         summary |= {"final_accuracy": chosen["test_accuracy"], "final_round": chosen["round"]}
@@ -201,6 +201,12 @@ def _findings(experiment: Experiment, state: rounds.RunState, summary: Mapping[s
     known = summary["final_accuracy"], summary["per_class_accuracy"]
     ratios = findings.noise_ratios(state.evidence, names, sizes, *known)
     return {"noise_ratios": ratios} if ratios else {}
+
+
+def _named(experiment: Experiment) -> dict[str, Any]:
+    """The names of classes and, where they have some, of clients."""
+    names = experiment.setting.names
+    return {"classes": list(experiment.setting.dataset.class_names)} | ({"clients": list(names)} if names else {})
 
 
 def _play_all(

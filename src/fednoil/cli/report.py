@@ -20,6 +20,10 @@ def report(
     record: Annotated[
         Path | None, typer.Option("--record", metavar="FILE", help="All runs as one small file, to report again.")
     ] = None,
+    watch: Annotated[
+        bool,
+        typer.Option("--watch", help="With --html: write the page again after each round, until all runs have ended."),
+    ] = False,
     title: Annotated[str, typer.Option("--title", help="The page's title.")] = "FedNoiL: results",
 ) -> None:
     """Compare runs with each other, and with the paper where they match one of its experiments."""
@@ -32,6 +36,13 @@ def report(
         if path is not None and ((path.exists() and not path.is_file()) or not path.parent.is_dir()):
             what = "is not a file" if path.exists() else f"is in {path.parent}, which doesn't exist"
             raise UserError(f"{option} {path} {what}; name a file in a folder that exists")
+    if watch:
+        if html is None:
+            raise UserError("--watch writes a page again and again; name it with --html")
+        from fednoil.report.watching import follow
+
+        print(f"writing {html} after each round; Ctrl-C ends it", flush=True)
+        follow(runs, html, title, STUDY)
     results = load_results(runs, STUDY)
     written = write_reports(results, html, markdown, latex, title)
     if record is not None:

@@ -10,6 +10,8 @@ from fednoil.data import SITES
 from fednoil.data.elsewhere import are_given, at_nodes
 from fednoil.records.folder import Roster
 
+_LISTS = ("per_class_accuracy", "classes", "clients")
+
 
 def described(
     values: dict[str, Any], roster: Roster | None, summary: Mapping[str, Any], finished: bool
@@ -20,7 +22,7 @@ def described(
         "setting": setting_name(values, roster),
         "seed": values.get("run", {}).get("seed", 0),
         "finished": finished,
-        **{k: v for k, v in summary.items() if not k.endswith("_hash") and k not in ("per_class_accuracy", "classes")},
+        **{k: v for k, v in summary.items() if not k.endswith("_hash") and k not in _LISTS},
     }
 
 
@@ -63,6 +65,7 @@ def setting_words(values: dict[str, Any]) -> tuple[str, str, str]:
         kind += f"-{min(ratios):g}" + (f"..{max(ratios):g}" if min(ratios) < max(ratios) else "")
     shared = noise.get("map", "per_client")
     kind += f"-{shared}" if shared != "per_client" else ""
+    kind = "" if kind == "unknown" else kind  # nobody says how many of the user's own labels are wrong
     split = str(values.get("partition", {}).get("kind", "iid"))
     return name, "by site" if split == "given" else split, kind
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from fednoil import __version__, pages
 from fednoil.report.chance import CHANCE
+from fednoil.report.leads import class_grids, leads, settings_grid
 from fednoil.report.results import Results, Row, paired
 from fednoil.report.runs import CURVES, Run
 from fednoil.report.sheets import Column, Entry, sheets
@@ -19,8 +20,8 @@ _POINTS = 20_000  # of all curves of one figure together; a single curve has 40 
 _SQUARE = 20  # classes up to which the whole matrix of given and predicted labels is embedded
 
 
-def render(results: Results, title: str) -> str:
-    """The page as text."""
+def render(results: Results, title: str, watched: bool = False) -> str:
+    """The page as text; one that is `watched` loads itself again, because it will be written again."""
     return pages.render(
         _asset("page.html.j2"),
         title=title,
@@ -31,6 +32,10 @@ def render(results: Results, title: str) -> str:
         sheets=(tables := sheets(results)),
         cites=results.study.cites if results.study and any(sheet.table for sheet in tables) else "",
         sections=results.sections(),
+        leads=leads(results),
+        grids=class_grids(results),
+        differs=settings_grid(results),
+        watched=watched,
         pairs=paired_rows(results),
         warnings=results.warnings,
         runs=len(results.runs),

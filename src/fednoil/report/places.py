@@ -52,7 +52,7 @@ class Place:
 
 def own_place(full: Values, roster: Roster | None = None, clients: int | None = None) -> Place:
     """The place of a run with this configuration, all keys given; a federation also has a `roster`. `clients` is their
-    number, if recorded.
+    number, if recorded, which counts where the configuration doesn't say it: a manifest has its own.
 
     A short hash distinguishes settings with the same words.
     """
@@ -60,8 +60,9 @@ def own_place(full: Values, roster: Roster | None = None, clients: int | None = 
         return _of_sites(full, roster)
     digest = _digest([full[s] for s in SETTING_SECTIONS])
     data, split, noise = setting_words(full)
-    count = full["partition"]["clients"] if clients is None else clients
-    about = f"({count} clients, {full['train']['rounds']} rounds, #{digest[:4]})"
+    count = clients if full["noise"]["kind"] == "manifest" else full["partition"].get("clients", clients)
+    words = [*([f"{count} clients"] if count else []), f"{full['train']['rounds']} rounds", f"#{digest[:4]}"]
+    about = f"({', '.join(words)})"
     return Place("", data, split, f"{noise} {about}".strip(), method_name(full))
 
 

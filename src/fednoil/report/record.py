@@ -89,7 +89,7 @@ def _run(row: dict[str, Any], path: Path, study: Study | None) -> Run:
     roster = None if clients.founders is None else Roster({}, {}, clients.founders)
     return Run(
         path / row["name"],
-        placed(values, known["environment"], roster, study, len(clients.selected)),
+        placed(values, known["environment"], roster, study, len(clients.samples or ()) or None),
         values,
         row["finished"],
         known["summary"],

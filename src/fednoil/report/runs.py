@@ -194,12 +194,12 @@ def load_run(path: Path, study: Study | None = None) -> Run:
     environment = _read(path / "environment.json", Environment)
     matrix = confusion.get("given_predicted")
     federated = records[-1].nodes is not None
-    place = placed(values, environment, roster, study, len(clients.selected))
+    place = placed(values, environment, roster, study, len(clients.samples or ()) or None)
     return Run(path, place, values, finished, summary, curves, clients, matrix, environment, federated)
 
 
 def placed(
-    values: dict[str, Any], environment: dict[str, Any], roster: Roster | None, study: Study | None, clients: int
+    values: dict[str, Any], environment: dict[str, Any], roster: Roster | None, study: Study | None, clients: int | None
 ) -> Place:
     """Where a run belongs: in a study if it knows the run, otherwise among the user's own runs."""
     found = None if study is None else study.place(values, environment.get("origin"), roster)
@@ -255,7 +255,9 @@ def _clients(
         share = 100.0 * np.mean(last, axis=0) / samples
     # A model that has diverged scores its clients with NaN.
     shares = None if share is None else [float(s) if np.isfinite(s) else None for s in share]
-    return Clients(selected.tolist(), samples, noise, shares, confusion.get("agreement"))
+    names = summary.get("clients")
+    named = names if isinstance(names, list) and len(names) == count else None
+    return Clients(selected.tolist(), samples, noise, shares, confusion.get("agreement"), named)
 
 
 def _site_clients(values: dict[str, Any], records: list[RoundRecord], roster: Roster) -> Clients:

@@ -54,18 +54,41 @@
     return lines;
   }
   function meanCurve(runs, key, over) {
-    const points = new Map();  // round -> [sum of x, sum of y, how many]
+    const points = new Map();  // round -> [sum of x, sum of y, how many, sum of y²]
     for (const run of runs) {
       const { round, [key]: ys, [over]: xs } = run.curves;
       if (!ys) continue;
       round.forEach((r, i) => {
         if (ys[i] === null) return;
-        const point = points.get(r) || [0, 0, 0];
-        points.set(r, [point[0] + xs[i], point[1] + ys[i], point[2] + 1]);
+        const point = points.get(r) || [0, 0, 0, 0];
+        points.set(r, [point[0] + xs[i], point[1] + ys[i], point[2] + 1, point[3] + ys[i] * ys[i]]);
       });
     }
     const all = [...points.values()].filter((p) => p[2] === runs.length);
-    return [all.map((p) => p[0] / p[2]), all.map((p) => p[1] / p[2])];
+    const spread = (p) => (p[2] < 2 ? 0 : Math.sqrt(Math.max(0, (p[3] - p[1] * p[1] / p[2]) / (p[2] - 1))));
+    return [all.map((p) => p[0] / p[2]), all.map((p) => p[1] / p[2]), all.map(spread)];
+  }
+  // Mean ± standard deviation over seeds, as a band behind each line that is shown.
+  function bands(tables) {
+    return (u) => tables.forEach(([xs, ys, spreads], i) => {
+      if (!u.series[i + 1].show || !spreads.some((s) => s > 0)) return;
+      const at = (j, sign) => [u.valToPos(xs[j], "x", true), u.valToPos(ys[j] + sign * spreads[j], "y", true)];
+      const edge = [...xs.map((_, j) => at(j, 1)), ...xs.map((_, j) => at(xs.length - 1 - j, -1))];
+      u.ctx.save();
+      u.ctx.beginPath();
+      edge.forEach(([x, y], j) => (j ? u.ctx.lineTo(x, y) : u.ctx.moveTo(x, y)));
+      u.ctx.globalAlpha = 0.16;
+      u.ctx.fillStyle = COLOURS[i % 6];
+      u.ctx.fill();
+      u.ctx.restore();
+    });
+  }
+  function limits(tables) {
+    let low = Infinity, high = -Infinity;
+    for (const [, ys, spreads] of tables) {
+      ys.forEach((y, j) => { low = Math.min(low, y - spreads[j]); high = Math.max(high, y + spreads[j]); });
+    }
+    return (u, least, most) => uPlot.rangeNum(Math.min(low, least ?? low), Math.max(high, most ?? high), 0.06, true);
   }
   function drawCurves() {
     const key = $("curve-key").value, over = $("curve-over").value, at = $("curve-where").value;
@@ -83,14 +106,16 @@
     const thin = { stroke: style("--line"), width: 1 };
     const axis = { stroke: style("--soft"), grid: thin, ticks: thin };
     chart = new uPlot({
-      width: $("curve-chart").clientWidth, height: 360, scales: { x: { time: false } },
+      width: $("curve-chart").clientWidth, height: 360, scales: { x: { time: false }, y: { range: limits(tables) } },
+      hooks: { drawAxes: [bands(tables)] },
       axes: [{ ...axis, label: over === "round" ? "round" : "training batches", incrs: WHOLE }, { ...axis, label: data.curves[key] }],
       series: [{ label: over === "round" ? "round" : "batches" }, ...lines.map(([name], i) => ({
         label: name, stroke: COLOURS[i % 6], dash: DASHES[Math.floor(i / 6) % 4], width: 1.6, spanGaps: true,
         value: (_, v) => (v === null || v === undefined ? "–" : v.toFixed(2)), points: { show: tables[i][0].length < 3 },
       }))],
       cursor: { focus: { prox: 24 } }, focus: { alpha: 0.25 },
-    }, uPlot.join(tables), $("curve-chart"));
+    }, uPlot.join(tables.map(([xs, ys]) => [xs, ys])), $("curve-chart"));
+    $("curve-chart").dataset.bands = tables.filter(([, , spreads]) => spreads.some((s) => s > 0)).length;
   }
   function setUpCurves() {
     const first = data.settings.map((text, i) => [i, text]);
@@ -238,6 +263,8 @@
   addEventListener("beforeprint", () => {  // on paper everything is looked at
     for (const id of Object.keys(sections)) if (!drawn.has(id)) { drawn.add(id); sections[id](); }
   });
+  // ---- a page that is written again loads itself again, and stays where it was
+  if (document.body.hasAttribute("data-watched")) setTimeout(() => location.reload(), 5000);
   let timer = 0;
   $("filter").addEventListener("input", () => { clearTimeout(timer); timer = setTimeout(applyFilter, 120); });
   let width = innerWidth;

@@ -1,0 +1,95 @@
+"""What a reader wants to know first: who is ahead, by how much, on which classes, and in which keys the runs differ."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fednoil.report.chance import CHANCE
+from fednoil.report.places import METHOD_SECTIONS, SETTING_SECTIONS, differing
+from fednoil.report.results import Results, Row, paired
+
+_CLASSES = 100  # that a table lists
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table with a title: what stands over its columns, and its lines; None where something isn't known."""
+
+    title: str
+    head: list[str]
+    lines: list[list[Any]]
+
+
+def leads(results: Results) -> list[str]:
+    """One sentence for each setting of the user's own: the best method, and how far it is ahead of the next."""
+    return [_lead(rows) for rows in results.settings() if not rows[0].place.family]
+
+
+def _lead(rows: Sequence[Row]) -> str:
+    where = rows[0].place.title
+    done = sorted((row for row in rows if row.finished), key=lambda row: -row.last_round().mean)
+    if not done:
+        row = max(rows, key=lambda row: row.last_round().mean)
+        return f"{where}: {row.title} has {row.last_round()} % {row.progress}"
+    best, others = done[0], done[1:]
+    seeds = "" if len(best.runs) == 1 else f" ({len(best.runs)} seeds)"
+    told = f"{where}: {best.title} ends with {best.last_round()} %{seeds}"
+    if best.best_round().mean - best.last_round().mean >= 1:
+        told += f", after {best.best_round()} % in its best round"
+    if not others:
+        return told
+    ahead = best.last_round().mean - others[0].last_round().mean
+    pair = paired(best, others[0])
+    sure = "" if pair is None or pair.p is None else ", more than chance" if pair.p < CHANCE else ", maybe by chance"
+    work = (
+        "" if best.batches == others[0].batches else f", with {best.batches:,} batches instead of {others[0].batches:,}"
+    )
+    return f"{told}, {ahead:.2f} points above {others[0].title}{sure}{work}"
+
+
+def class_grids(results: Results) -> list[Grid]:
+    """For each setting the accuracy on each class's test images, by method: the mean over seeds of the final models."""
+    found = []
+    for rows in results.settings():
+        known = [(row, values) for row in rows if row.finished and (values := _by_class(row))]
+        if not known:
+            continue
+        count = max(len(values) for _, values in known)
+        names = next((n for row, _ in known if (n := row.runs[0].summary.get("classes"))), [])
+        lines = [
+            [names[c] if c < len(names) else str(c), *(v[c] if c < len(v) else None for _, v in known)]
+            for c in range(min(count, _CLASSES))
+        ]
+        found.append(Grid(rows[0].place.title, ["class", *(row.title for row, _ in known)], lines))
+    return found
+
+
+def _by_class(row: Row) -> list[float | None]:
+    """The mean over seeds; nothing where a run has recorded none."""
+    each = [run.summary.get("per_class_accuracy") or [] for run in row.runs]
+    if not all(each) or len({len(values) for values in each}) > 1:
+        return []
+    columns = zip(*each, strict=True)
+    return [None if None in column else sum(v or 0.0 for v in column) / len(column) for column in columns]
+
+
+def settings_grid(results: Results) -> Grid | None:
+    """The keys in which not all rows are alike, a line for each; None where there are none, or a single row."""
+    sections = (*SETTING_SECTIONS, *METHOD_SECTIONS)
+    rows = [row for row in results.rows if not row.place.family]
+    values = [row.runs[0].values for row in rows]
+    keys = sorted(differing(values, sections)) if len(rows) > 1 else []
+    if not keys:
+        return None
+    several = len({row.place.where for row in rows}) > 1
+    head = [f"{row.title} on {row.place.title}" if several else row.title for row in rows]
+    lines = [[key, *(_value(one, key) for one in values)] for key in keys]
+    return Grid("What differs", ["key", *head], lines)
+
+
+def _value(values: dict[str, Any], key: str) -> str | None:
+    section, _, name = key.partition(".")
+    found = values[section].get(name)
+    return None if found is None else str(found)

@@ -1,0 +1,56 @@
+"""A report that follows runs while they go on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from fednoil.errors import UserError
+from fednoil.records.files import write_text
+from fednoil.report.hook import Study
+from fednoil.report.html import render
+from fednoil.report.results import load_results
+from fednoil.report.runs import find
+
+_SECONDS = 2.0  # between two looks
+
+
+def follow(
+    paths: Sequence[Path],
+    page: Path,
+    title: str,
+    study: Study | None = None,
+    wait: Callable[[], None] = lambda: time.sleep(_SECONDS),
+) -> None:
+    """Write the page whenever a run has got further, until all have ended or failed; one that has no round yet is
+    waited for."""
+    before: object = None
+    while True:
+        now = _reached(paths)
+        if now and now != before:
+            before = now
+            try:
+                results = load_results(paths, study)
+            except UserError:  # no run has a round yet
+                wait()
+                continue
+            over = all(run.finished or run.diverged for run in results.runs) and len(results.runs) == len(now)
+            write_text(page, render(results, title, watched=not over))
+            if over:
+                return
+        wait()
+
+
+def _reached(paths: Sequence[Path]) -> list[tuple[str, int, bool]]:
+    """How far each run has got: its folder, the size of its records, and whether it has ended; () without a run."""
+    try:
+        folders = list(find([path for path in paths if not path.is_file()]))
+    except UserError:  # nothing there yet
+        return []
+    found = []
+    for folder in folders:
+        file = folder / "rounds.jsonl"
+        ended = (folder / "summary.json").is_file()
+        found.append((str(folder), file.stat().st_size if file.is_file() else 0, ended))
+    return found

@@ -1,0 +1,134 @@
+"""What a report of one's own runs says first: who is ahead, on which classes, and in what the runs differ."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from conftest import fednoil, refused
+from made_runs import made_run, results_of
+
+from fednoil.report import watching
+from fednoil.report.html import render
+from fednoil.report.leads import class_grids, leads, settings_grid
+from fednoil.study.report import STUDY
+
+OWN = {"data": {"name": "folder:photos"}}
+
+
+def own(path: Path, method: str, accuracy: float, seed: int = 0, **more: Any) -> Path:
+    return made_run(path, method, [accuracy] * 8, seed, changes=OWN, **more)
+
+
+def test_the_first_sentence_is_the_result(tmp_path: Path) -> None:
+    for seed in range(3):
+        own(tmp_path / f"a{seed}", "fedavg", [60, 61.5, 62][seed], seed, batches=50)
+        own(tmp_path / f"b{seed}", "fednoil-logarithm", 70.5 + seed, seed)
+    (line,) = leads(results_of(tmp_path))
+    assert line.startswith("folder:photos iid (20 clients, 150 rounds, #")
+    told = "ends with 71.50 ± 1.00 % (3 seeds), 10.33 points above fedavg, more than chance"
+    assert line.endswith(f": fedavg+fednoil (logarithm) {told}, with 800 batches instead of 400")
+    page = render(results_of(tmp_path), "t")
+    assert page.index("10.33 points above fedavg") < page.index("<h2>Results</h2>")
+    assert page.index("<h2>Learning curves</h2>") < page.index("<h2>Paired tests</h2>")
+
+
+def test_chance_a_fall_and_a_run_that_goes_on(tmp_path: Path) -> None:
+    for seed in range(3):
+        own(tmp_path / f"both/a{seed}", "fedavg", 60 + seed, seed)
+        own(tmp_path / f"both/b{seed}", "fednoil-logarithm", [61, 59.5, 63][seed], seed)
+    (line,) = leads(results_of(tmp_path / "both"))
+    assert line.endswith("above fedavg, maybe by chance")
+    made_run(tmp_path / "fall/run", "fedavg", [50, 70, 62, 61, 61, 60, 60, 60], changes=OWN)
+    (line,) = leads(results_of(tmp_path / "fall"))
+    assert line.endswith("fedavg ends with 60.00 %, after 70.00 % in its best round")
+    own(tmp_path / "going/run", "fedavg", 33, finished=False)
+    (line,) = leads(results_of(tmp_path / "going"))
+    assert line.endswith("fedavg has 33.00 % at round 8 of 150")
+
+
+def test_cells_of_the_paper_have_their_tables_and_claims_instead(tmp_path: Path) -> None:
+    made_run(tmp_path / "cell")
+    found = results_of(tmp_path)
+    assert leads(found) == []
+    assert [section.anchor for section in found.sections()] == ["claims"]
+
+
+def test_classes_by_method(tmp_path: Path) -> None:
+    for seed, values in enumerate(([80.0, 0.0, None], [90.0, 0.0, None])):
+        file = own(tmp_path / f"a{seed}", "fedavg", 60, seed) / "summary.json"
+        names = {"classes": ["cat", "<dog>", "eel"], "per_class_accuracy": values}
+        file.write_text(json.dumps(json.loads(file.read_text()) | names))
+    own(tmp_path / "b", "fednoil-logarithm", 70)  # has recorded none
+    (grid,) = class_grids(results_of(tmp_path))
+    assert grid.head == ["class", "fedavg"]
+    assert grid.lines == [["cat", 85.0], ["<dog>", 0.0], ["eel", None]]
+    assert "&lt;dog&gt;" in render(results_of(tmp_path), "t")
+
+
+def test_sites_have_their_names(tmp_path: Path) -> None:
+    file = own(tmp_path / "a", "fedavg", 60, clients=True) / "summary.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"clients": ["nord", "süd", "west"]}))
+    (run,) = results_of(tmp_path).runs
+    assert run.clients.names == ["nord", "süd", "west"]
+
+
+def test_what_differs_between_runs(tmp_path: Path) -> None:
+    own(tmp_path / "a", "fedavg", 60)
+    assert settings_grid(results_of(tmp_path)) is None
+    made_run(tmp_path / "b", "fedavg", [70] * 8, changes={**OWN, "train": {"lr": 0.2}})
+    grid = settings_grid(results_of(tmp_path))
+    assert grid is not None
+    ((key, *values),) = grid.lines
+    assert (key, sorted(values)) == ("train.lr", ["0.05", "0.2"])
+    assert "train.lr" in render(results_of(tmp_path), "t").split("<script>")[0]
+
+
+def steps(*moves: Callable[[], object]) -> tuple[Callable[[], None], Iterator[Callable[[], object]]]:
+    """A wait in which something happens each time."""
+    left = iter(moves)
+
+    def wait() -> None:
+        next(left)()
+
+    return wait, left
+
+
+def test_a_report_follows_a_run_to_its_end(tmp_path: Path) -> None:
+    runs, page = tmp_path / "runs", tmp_path / "report.html"
+    seen: list[str] = []
+
+    def grow(rounds: int, finished: bool) -> Callable[[], object]:
+        def move() -> None:
+            seen.append(page.read_text() if page.is_file() else "")
+            shutil.rmtree(runs / "a", ignore_errors=True)
+            made_run(runs / "a", "fedavg", [50 + r for r in range(rounds)], changes=OWN, finished=finished)
+
+        return move
+
+    wait, left = steps(grow(1, False), grow(2, False), lambda: None, grow(8, True))
+    runs.mkdir()
+    watching.follow([runs], page, "Followed", STUDY, wait)
+    assert next(left, None) is None
+    assert seen[0] == ""  # there was no run yet
+    assert ["<body data-watched>" in text for text in seen[1:]] == [True, True]
+    assert "has 50.00 % at round 1 of 150" in seen[1]
+    assert "has 51.00 % at round 2 of 150" in seen[2]
+    last = page.read_text()
+    assert "<body data-watched>" not in last
+    assert "ends with 57.00 %" in last
+
+
+def test_the_command_watches(tmp_path: Path) -> None:
+    own(tmp_path / "run", "fedavg", 60)
+    page = tmp_path / "r.html"
+    status, out, err = fednoil("report", tmp_path / "run", "--html", page, "--watch")
+    assert (status, err) == (0, "")
+    assert "after each round; Ctrl-C ends it" in out
+    assert page.is_file()
+    assert "--watch writes a page again and again; name it with --html" in refused(
+        "report", tmp_path / "run", "--watch"
+    )
