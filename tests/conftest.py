@@ -31,7 +31,7 @@ torch.set_num_threads(1)  # tiny tensors: two threads only wait for each other, 
 
 
 def tiny_arrays(train: int = 80, test: int = 40) -> dict[str, np.ndarray]:
-    """Noise images whose brightness tells the class, whatever way they are flipped or shifted."""
+    """Noise images with a brightness that shows the class, however they are flipped or shifted."""
     rng = np.random.default_rng(0)
 
     def split(count: int) -> tuple[np.ndarray, np.ndarray]:

@@ -20,7 +20,7 @@ ITEMS = ["train/a.png", "train/<img src=x onerror=alert(1)>.png", 'train/"q", â€
 def made_audit(
     samples: int, classes: list[str], clients: list[str | None], items: Callable[[int], str] = str, side: int = 28
 ) -> tuple[pa.Table, dict[str, Any], Callable[[int], np.ndarray]]:
-    """Sample i is client i mod K's, given class i mod C, suggested the next; the shade of its picture tells i."""
+    """Sample i is client i mod K's, given class i mod C, suggested the next; the shade of its picture encodes i."""
     index = np.arange(samples)
     owner, count = index % len(clients), len(classes)
     wrong = np.round(1 - index / samples, 4)
@@ -63,6 +63,6 @@ def at_site(trained: Path, site: Path, tmp_path: Path, *options: str) -> tuple[d
     """The summary of an audit of the pictures in `site` with the `trained` run's model, and what was printed."""
     out = tmp_path / "audit"
     model = trained / "run" / "model.safetensors"
-    status, told, err = fednoil("audit", "--data", f"folder:{site}", "--model", model, "--out", out, *options)
+    status, output, err = fednoil("audit", "--data", f"folder:{site}", "--model", model, "--out", out, *options)
     assert status == 0, err
-    return json.loads((out / "summary.json").read_text()), told
+    return json.loads((out / "summary.json").read_text()), output

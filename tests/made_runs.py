@@ -72,7 +72,7 @@ def made_run(
 
 
 def site_run(path: Path, samples: dict[str, int], seed: int = 0) -> Path:
-    """A federation's run on its sites' own data; the last site came late and told no score."""
+    """A federation's run on its sites' own data; the last site came late and sent no score."""
     run = made_run(path, accuracies=[60, 70], seed=seed, changes={"data": {"name": "sites"}, "noise": {"kind": "auto"}})
     names = list(samples)
     roster = {"run": "0" * 32, "clients": {n: k for k, n in enumerate(names)}, "sizes": samples, "agreement": {}}

@@ -130,7 +130,7 @@ def test_seed_and_set_change_a_run(toml: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "expected"),
     [
         ({"set": {"train.lr": -1}}, "train.lr = -1: must be greater than 0"),
         ({"set": {"rounds": 1}}, "set: 'rounds' is not a key; write {'section.key': value}"),
@@ -144,8 +144,8 @@ def test_seed_and_set_change_a_run(toml: Path) -> None:
         ({"set": {"data.name": "arrays"}}, "data.name = 'arrays' means data that a program gives: fednoil.run(data="),
     ],
 )
-def test_what_is_wrong_is_one_line(given: Keys, told: str) -> None:
-    assert told in refusal("demo", **given)
+def test_what_is_wrong_is_one_line(given: Keys, expected: str) -> None:
+    assert expected in refusal("demo", **given)
 
 
 def test_an_unknown_source_is_one_line() -> None:
@@ -292,7 +292,7 @@ X, Y = clients()[0]
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "expected"),
     [
         ({"data": 3}, "data is a int; give a list of (images, labels)"),
         ({"data": []}, "data has no clients"),
@@ -339,8 +339,8 @@ X, Y = clients()[0]
         ({"data": [TensorDataset(torch.from_numpy(X))]}, "data[0]: sample 0 is a tuple of 1; a Dataset must give"),
     ],
 )
-def test_data_that_do_not_fit_are_one_line(given: Keys, told: str) -> None:
-    assert told in refusal("demo/fedavg", **given)
+def test_data_that_do_not_fit_are_one_line(given: Keys, expected: str) -> None:
+    assert expected in refusal("demo/fedavg", **given)
 
 
 @pytest.mark.parametrize("out", [None, "cut"])

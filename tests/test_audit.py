@@ -29,9 +29,9 @@ COLUMNS = ["client", "item", "index", "given", "suggested", "p_wrong", "flagged"
 
 def test_a_run(trained: Path, tmp_path: Path) -> None:
     out = tmp_path / "audit"
-    status, told, err = fednoil("audit", trained / "run", "--out", out)
+    status, printed, err = fednoil("audit", trained / "run", "--out", out)
     assert status == 0, err
-    assert "against true labels: AUROC" in told
+    assert "against true labels: AUROC" in printed
     table, summary = pq.read_table(out / "labels.parquet"), json.loads((out / "summary.json").read_text())
     assert table.column_names[:8] == COLUMNS
     assert table.schema == files.SCHEMA
@@ -74,8 +74,8 @@ def test_one_clients_audit_leaves_that_of_all_alone(trained: Path, tmp_path: Pat
     before = (run_folder / "audit" / "labels.csv").read_bytes()
     assert "--client 9: " in refused("audit", run_folder, "--client", 9)
     for force in ((), ("--force",)):
-        status, told, _ = fednoil("audit", run_folder, "--client", 2, *force)
-        assert (status, f"wrote {run_folder / 'audit-client-2'}; " in told) == (0, True)
+        status, printed, _ = fednoil("audit", run_folder, "--client", 2, *force)
+        assert (status, f"wrote {run_folder / 'audit-client-2'}; " in printed) == (0, True)
     assert (run_folder / "audit" / "labels.csv").read_bytes() == before
 
 
@@ -137,9 +137,9 @@ def test_a_budget_leaves_the_folder_of_the_audit_alone(trained: Path, tmp_path: 
     assert fednoil("audit", tmp_path / "run", "--budget", "100")[0] == 0
     assert (tmp_path / "run" / "budget" / "budget.csv").is_file()
     assert "budget.csv already exists; add --force" in refused("audit", tmp_path / "run", "--budget", "100")
-    status, told, _ = fednoil("audit", tmp_path / "run", "--budget", "100", "--force", "--json")
+    status, printed, _ = fednoil("audit", tmp_path / "run", "--budget", "100", "--force", "--json")
     assert status == 0
-    assert [row["order"] for row in json.loads(told)] == ["none", "suspicious", "random"]
+    assert [row["order"] for row in json.loads(printed)] == ["none", "suspicious", "random"]
     assert fednoil("audit", tmp_path / "run")[0] == 0
 
 
@@ -162,7 +162,7 @@ def test_a_budget_that_is_stopped_leaves_what_was_done(
         assert [row["order"] for row in plain.DictReader(file)] == ["none", "suspicious"]
 
 
-def test_a_budget_that_can_not_be_written_is_told_before_it_trains(
+def test_a_budget_that_can_not_be_written_is_reported_before_it_trains(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from fednoil.audit import budget
@@ -173,24 +173,24 @@ def test_a_budget_that_can_not_be_written_is_told_before_it_trains(
     assert "Not a directory" in said
 
 
-def test_an_unfinished_run_is_told(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unfinished_run_is_reported(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def early(path: Path, *options: Any) -> tuple[Any, Any]:
         experiment, state = load_run(path, *options)
         return experiment, replace(state, round_idx=2)
 
     monkeypatch.setattr("fednoil.audit.cases.load_run", early)
-    status, told, _ = fednoil("audit", trained / "run", "--out", tmp_path / "audit")
+    status, printed, _ = fednoil("audit", trained / "run", "--out", tmp_path / "audit")
     assert status == 0
-    assert "the run is unfinished: this audit uses round 2 of 6" in told
+    assert "the run is unfinished: this audit uses round 2 of 6" in printed
 
 
-def test_samples_held_out_are_told_and_clean_labels_need_no_budget(values: dict[str, Any], tmp_path: Path) -> None:
+def test_samples_held_out_are_reported_and_clean_labels_need_no_budget(values: dict[str, Any], tmp_path: Path) -> None:
     """A quarter of each client's samples is not trained on, so that no round has looked at them."""
     values["data"]["validation"], values["noise"] = 0.25, {"kind": "none"}
     run(load_config(values), tmp_path / "run", Silent())
-    status, told, err = fednoil("audit", tmp_path / "run", "--json")
+    status, printed, err = fednoil("audit", tmp_path / "run", "--json")
     assert status == 0, err
-    for entry in json.loads(told)["clients"]:
+    for entry in json.loads(printed)["clients"]:
         held = round(entry["samples"] / 3)
         assert f"{held} samples held out by data.validation are not audited" in entry["notices"]
     assert "this run has none (noise.kind)" in refused("audit", tmp_path / "run", "--budget", "10")
@@ -217,10 +217,10 @@ def test_the_csv_runs_no_formula(tmp_path: Path) -> None:
     assert pq.read_table(tmp_path / "labels.parquet").column("item").to_pylist() == texts
 
 
-def test_notices_that_clients_share_are_told_once(trained: Path, tmp_path: Path) -> None:
-    status, told, _ = fednoil("audit", trained / "run", "--out", tmp_path / "audit")
+def test_notices_that_clients_share_are_reported_once(trained: Path, tmp_path: Path) -> None:
+    status, printed, _ = fednoil("audit", trained / "run", "--out", tmp_path / "audit")
     assert status == 0
     summary = json.loads((tmp_path / "audit" / "summary.json").read_text())
     assert "flags and noise ratios are unreliable" in summary["clients"][1]["notices"][0]  # the tiny model is weak
-    assert told.count("unreliable") == 1
+    assert printed.count("unreliable") == 1
     assert "unreliable" in (tmp_path / "audit" / "audit.html").read_text()

@@ -35,7 +35,7 @@ class Page(Opened):
         self.ready()
 
     def ready(self) -> None:
-        """Wait until all pictures are drawn. Asked anew each time: the page's policy lets no waiting script be made."""
+        """Wait until all pictures are drawn, by polling: the page's policy forbids a waiting script."""
         drawn = (
             "document.querySelectorAll('.tile canvas').length ==="
             " document.querySelectorAll('.tile canvas[data-ready]').length && !!document.querySelector('.tile')"
@@ -220,7 +220,7 @@ def test_filter_and_sort(browser: Any, page_file: Path) -> None:
 
 
 @needs_browser
-def test_a_full_storage_is_told_and_nothing_is_lost(browser: Any, page_file: Path, tmp_path: Path) -> None:
+def test_a_full_storage_is_reported_and_nothing_is_lost(browser: Any, page_file: Path, tmp_path: Path) -> None:
     visit = Page(browser, page_file)
     page = visit.page
     page.evaluate("""() => { window.kept = Storage.prototype.setItem;  // as a browser does at its limit

@@ -23,7 +23,7 @@ def test_agreement_by_chance_worked_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "accuracy", "ratio", "told"),
+    ("said", "accuracy", "ratio", "expected"),
     [
         (0.95, 90.0, 0.3, None),
         (0.95, None, 0.3, None),
@@ -33,9 +33,9 @@ def test_agreement_by_chance_worked_out() -> None:
         (0.55, None, 0.6, "expects to be mistaken on about 45 % of these images: flags"),
     ],
 )
-def test_a_weak_model_is_told(said: float, accuracy: float | None, ratio: float, told: str | None) -> None:
+def test_a_weak_model_is_reported(said: float, accuracy: float | None, ratio: float, expected: str | None) -> None:
     found = doubts(sure(LABELS, said), LABELS, ratio, accuracy)
-    assert [told in line for line in found] == ([] if told is None else [True])  # type: ignore[operator]
+    assert [expected in line for line in found] == ([] if expected is None else [True])  # type: ignore[operator]
 
 
 def test_a_mean_over_classes_is_called_one() -> None:
@@ -45,7 +45,7 @@ def test_a_mean_over_classes_is_called_one() -> None:
     assert "mean over classes" not in found
 
 
-def test_a_model_of_other_images_is_told_whatever_it_says() -> None:
+def test_a_model_of_other_images_is_reported_whatever_it_says() -> None:
     found = doubts(sure(np.zeros(90, int), 0.99), LABELS, 0.66, 95.0)
     assert len(found) == 1
     assert "no more than chance" in found[0]

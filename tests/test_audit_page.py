@@ -111,8 +111,8 @@ def test_what_was_left_out_is_on_the_page(tmp_path: Path) -> None:
         pa.array(["dog" if row["index"] == 38 else row["given"] for row in table.to_pylist()]),
     )
     text = write_page(tmp_path, table, summary, images).read_text()
-    told = re.findall("<li>(.*?)</li>", text)
-    assert told == ["The model is weak.", "2 images were scaled (client 0)."]
+    listed = re.findall("<li>(.*?)</li>", text)
+    assert listed == ["The model is weak.", "2 images were scaled (client 0)."]
     assert "Skipped: 1" in text
     assert '<td class="name">train/broken.png</td><td class="name">can&#39;t be read</td>' in text
     assert "There more than once: 3" in text

@@ -33,9 +33,9 @@ def test_decisions_about_a_site_s_own_folder_can_be_applied(trained: Path, site:
     head = "client,item,index,given,decision,label\n"
     decisions.write_text(f"{head},{row['item']},{row['index']},{row['given']},change,skin\n")
     words = ("relabel", "--data", f"folder:{tmp_path / 'own'}", "--decisions", decisions, "--out", tmp_path / "copy")
-    status, told, err = fednoil(*words)
+    status, printed, err = fednoil(*words)
     assert status == 0, err
-    assert "1 changed" in told
+    assert "1 changed" in printed
     assert (tmp_path / "copy" / "skin" / Path(row["item"]).name).is_file()
     assert len(list((tmp_path / "copy").rglob("*.png"))) == len(rows)
     (tmp_path / "own" / "skin").rmdir()
@@ -95,9 +95,9 @@ def test_a_class_with_a_slash_is_a_folder_with_an_underscore(tmp_path: Path) -> 
     lines = [f",{top['item']},,T-shirt/top,change,bag", f",{bag['item']},,bag,change,T-shirt/top"]
     decisions = decide(tmp_path / "decisions.csv", *lines)
     words = ("relabel", "--data", f"folder:{site}", "--decisions", decisions, "--out", tmp_path / "copy")
-    status, told, err = fednoil(*words)
+    status, printed, err = fednoil(*words)
     assert status == 0, err
-    assert "2 changed" in told
+    assert "2 changed" in printed
     assert (tmp_path / "copy" / "train" / "T-shirt_top" / Path(bag["item"]).name).is_file()
     assert (tmp_path / "copy" / "train" / "bag" / Path(top["item"]).name).is_file()
 
@@ -190,7 +190,7 @@ def test_classes_may_be_called_train_and_test(tmp_path: Path) -> None:
 
 
 def test_a_run_s_picture_whose_name_is_no_text_is_audited_and_moved(tmp_path: Path) -> None:
-    """Training reads it, so the audit of the run tells of it too; decisions find it under the name that was shown."""
+    """Training reads it, so the audit of the run lists it too; decisions find it under the name that was shown."""
     names = ("bone", "lung", "heart", "skin")
     photos = write_folder(tmp_path / "photos", tiny_arrays(), names)
     odd = photos / "train" / "bone" / os.fsdecode(b"\xff.png")

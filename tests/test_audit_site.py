@@ -31,14 +31,14 @@ def test_a_sites_folder(trained: Path, site: Path, tmp_path: Path, train: bool) 
     wrong = sorted((site / "train" / "bone").iterdir())[:3]
     for path in wrong:
         path.rename(site / "train" / "skin" / path.name)
-    summary, told = at_site(trained, place, tmp_path)
+    summary, printed = at_site(trained, place, tmp_path)
     rows = pq.read_table(tmp_path / "audit" / "labels.parquet").to_pylist()
     assert len(rows) == 80
     assert {row["client"] for row in rows} == {None}
     assert all((place / row["item"]).is_file() for row in rows)
     assert summary["clients"][0]["client"] is None
     assert summary["data"] == f"folder:{place}"
-    assert "labels wrong" in told
+    assert "labels wrong" in printed
 
 
 @pytest.mark.parametrize("form", ["npz", "parquet"])
@@ -76,7 +76,7 @@ def test_unreadable_images_are_listed_and_skipped(trained: Path, site: Path, tmp
     (site / "train" / "stray.png").write_bytes(b"")
     (site / "train" / "skin" / "gone.png").symlink_to(tmp_path / "nowhere")
     (site / "train" / "skin" / "more").mkdir()
-    summary, told = at_site(trained, site, tmp_path)
+    summary, printed = at_site(trained, site, tmp_path)
     skipped = dict(summary["clients"][0]["skipped"])
     assert skipped.keys() == {
         "train/bone/broken.png",
@@ -95,22 +95,22 @@ def test_unreadable_images_are_listed_and_skipped(trained: Path, site: Path, tmp
     assert "32 bits" in skipped["train/lung/deep.tif"]
     assert summary["overall"]["skipped"] == 7
     assert summary["overall"]["samples"] == 79
-    assert "and 6 more" in told
+    assert "and 6 more" in printed
 
 
-def test_duplicates_are_told_and_kept(trained: Path, site: Path, tmp_path: Path) -> None:
+def test_duplicates_are_reported_and_kept(trained: Path, site: Path, tmp_path: Path) -> None:
     first = sorted((site / "train" / "bone").iterdir())[0]
     shutil.copy(first, site / "train" / "skin" / "again.png")
-    summary, told = at_site(trained, site, tmp_path)
+    summary, printed = at_site(trained, site, tmp_path)
     assert summary["clients"][0]["duplicates"] == [[f"train/bone/{first.name}", "train/skin/again.png"]]
     assert summary["overall"]["samples"] == 81
-    assert "1 image occurs more than once" in told
+    assert "1 image occurs more than once" in printed
 
 
-def test_empty_class_folders_are_told(trained: Path, site: Path, tmp_path: Path) -> None:
+def test_empty_class_folders_are_reported(trained: Path, site: Path, tmp_path: Path) -> None:
     (site / "train" / "heart").mkdir()
-    summary, told = at_site(trained, site, tmp_path)
-    assert "the class folder 'heart' is empty" in told
+    summary, printed = at_site(trained, site, tmp_path)
+    assert "the class folder 'heart' is empty" in printed
     assert summary["clients"][0]["notices"][0] == "the class folder 'heart' is empty"
 
 
@@ -132,8 +132,8 @@ def test_images_of_another_size_are_refused_or_scaled(trained: Path, site: Path,
     model = trained / "run" / "model.safetensors"
     said = refused("audit", "--data", f"folder:{site}", "--model", model, "--out", tmp_path / "audit")
     assert "(16×12 pixels) and 1 more are not of the model's size, 8×8; add --resize" in said
-    summary, told = at_site(trained, site, tmp_path, "--resize")
-    assert "2 images were scaled and cropped to 8×8 pixels" in told
+    summary, printed = at_site(trained, site, tmp_path, "--resize")
+    assert "2 images were scaled and cropped to 8×8 pixels" in printed
     assert summary["overall"]["samples"] == 80
 
 
@@ -264,9 +264,9 @@ def test_labels_outside_the_class_names_can_be_left_out(trained: Path, tmp_path:
     pictures, labels = np.zeros((4, 8, 8), np.uint8), [0, 2, -1, 1]
     np.savez(tmp_path / "site.npz", x_train=pictures, y_train=labels, class_names=["lung", "bone"])
     words = ("--data", f"npz:{tmp_path / 'site.npz'}", "--model", trained / "run" / "model.safetensors")
-    status, told, err = fednoil("audit", *words, "--out", tmp_path / "audit", "--skip-unknown", "--json")
+    status, printed, err = fednoil("audit", *words, "--out", tmp_path / "audit", "--skip-unknown", "--json")
     assert status == 0, err
-    assert [item for item, _ in json.loads(told)["clients"][0]["skipped"]] == ["1", "2"]
+    assert [item for item, _ in json.loads(printed)["clients"][0]["skipped"]] == ["1", "2"]
     rows = pq.read_table(tmp_path / "audit" / "labels.parquet").to_pylist()
     assert {row["item"]: row["given"] for row in rows} == {"0": "lung", "3": "bone"}
 
@@ -277,9 +277,9 @@ def test_rows_without_a_picture_are_listed(trained: Path, tmp_path: Path) -> Non
     table = pa.table({"image": [buffer.getvalue(), None, b"no picture"], "label": [0, 1, 2]})
     pq.write_table(table, tmp_path / "site.parquet")
     words = ("--data", f"parquet:{tmp_path / 'site.parquet'}", "--model", trained / "run" / "model.safetensors")
-    status, told, err = fednoil("audit", *words, "--out", tmp_path / "audit", "--json")
+    status, printed, err = fednoil("audit", *words, "--out", tmp_path / "audit", "--json")
     assert status == 0, err
-    assert [item for item, _ in json.loads(told)["clients"][0]["skipped"]] == ["1", "2"]
+    assert [item for item, _ in json.loads(printed)["clients"][0]["skipped"]] == ["1", "2"]
 
 
 def test_an_audit_is_never_written_among_the_pictures(
@@ -313,7 +313,7 @@ def test_an_audit_that_was_stopped_can_be_made_again(trained: Path, site: Path, 
     assert "holds an audit already; add --force" in refused(*words)
 
 
-def test_a_full_disk_is_told_with_what_helps(
+def test_a_full_disk_is_reported_with_what_helps(
     trained: Path, site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An audit has no --resume."""
@@ -340,7 +340,7 @@ def test_names_that_are_no_text_are_shown_as_bytes(trained: Path, site: Path, tm
         (own / "train" / os.fsdecode(b"\xfe")).mkdir()
     except OSError:
         pytest.skip("this file system has text for names")
-    summary, told = at_site(trained, own, tmp_path)
+    summary, printed = at_site(trained, own, tmp_path)
     assert summary["data"] == f"folder:{tmp_path}/own\\xff"
     assert summary["clients"][0]["samples"] == 80
-    assert "the class folder '\\xfe' is empty" in told
+    assert "the class folder '\\xfe' is empty" in printed

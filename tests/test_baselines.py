@@ -133,7 +133,7 @@ def test_when_a_wrong_label_learnt_by_heart_no_longer_passes_as_clean() -> None:
 
 
 class Says:
-    """A network that answers with the same logits whatever it is shown."""
+    """A network that gives the same logits for any input."""
 
     def __init__(self, logits: torch.Tensor) -> None:
         self.logits = logits

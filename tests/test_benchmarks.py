@@ -137,7 +137,7 @@ def test_the_readme_is_what_the_results_say(modules: dict[str, ModuleType]) -> N
     assert len(re.findall(r"[^\s|]+", text)) <= 1500
 
 
-def test_a_readme_without_a_place_is_told(modules: dict[str, ModuleType]) -> None:
+def test_a_readme_without_a_place_is_reported(modules: dict[str, ModuleType]) -> None:
     with pytest.raises(ValueError, match="0 places for 'peers'"):
         modules["charts"].fill("nothing", {"peers": "x"})
 
@@ -167,7 +167,7 @@ def test_kernels_of_a_profile_are_added_up_and_gaps_are_idle(modules: dict[str, 
     assert [row["share"] for row in rows] == pytest.approx([0.4, 0.2])
 
 
-def test_a_profile_of_a_turn_tells_steps_stages_and_operations(
+def test_a_profile_of_a_turn_lists_steps_stages_and_operations(
     modules: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Two epochs of 150 images, two clients at once: in batches of 32 that are 10 joint steps."""
@@ -176,13 +176,13 @@ def test_a_profile_of_a_turn_tells_steps_stages_and_operations(
     options = ["--device", "cpu", "--learner", "erm", "--clients", "2", "--epochs", "2", "--width", "2"]
     monkeypatch.setattr(sys, "argv", ["profiling.py", *options, "--rows", "3", "--json", str(found)])
     profiling.main()
-    told = json.loads(found.read_text(encoding="utf-8"))
-    assert told["steps"] == 10
-    by_name = {row["kernel"]: row for row in told["kernels"]}
+    report = json.loads(found.read_text(encoding="utf-8"))
+    assert report["steps"] == 10
+    by_name = {row["kernel"]: row for row in report["kernels"]}
     assert by_name["aten::max_pool2d_with_indices"]["launches_a_step"] == 2
-    assert all(told["stages"][stage] > 0 for stage in ("survey", "plan", "replay", "finish"))
-    assert sum(told["stages"].values()) <= told["host_seconds"]
-    assert 0 < told["idle_ms"] < told["profiled_ms"]
+    assert all(report["stages"][stage] > 0 for stage in ("survey", "plan", "replay", "finish"))
+    assert sum(report["stages"].values()) <= report["host_seconds"]
+    assert 0 < report["idle_ms"] < report["profiled_ms"]
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2 + 3 + 1 + 2
     assert lines[-2].startswith("10 joint steps")

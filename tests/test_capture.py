@@ -44,7 +44,7 @@ class Device:
 
 
 class Graph:
-    """A graph of the work that is told to the device, which does to it what a capture does."""
+    """A stand-in for a graph that records the work sent to the device, as a capture does."""
 
     def __init__(self, device: Device) -> None:
         self.device, self.pool, self.whole = device, (0, 0), False
@@ -188,7 +188,7 @@ def test_a_capture_that_fails_leaves_no_trace(device: Device, error: type[BaseEx
 
 
 def test_a_full_gpu_is_no_fault_of_the_step(device: Device) -> None:
-    """Else the run would go on eagerly, with a reason that is none."""
+    """Otherwise the run would continue eagerly, with a wrong reason."""
     graphs = Graphs(torch.device("cuda"), 1)
 
     def step(*_: object) -> None:

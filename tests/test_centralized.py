@@ -1,4 +1,4 @@
-"""Training on the pooled data: one client with everybody's noisy samples, which never starts anew."""
+"""Training on the pooled data: one client with everybody's noisy samples, which never restarts."""
 
 from __future__ import annotations
 

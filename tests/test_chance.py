@@ -24,7 +24,7 @@ def test_a_value_alone_has_the_others_spread() -> None:
     assert unpaired_p(sample_of([73]), sample_of([69, 70, 71])) == pytest.approx(pooled)
 
 
-def test_what_cannot_be_told_and_what_has_no_spread() -> None:
+def test_what_cannot_be_computed_and_what_has_no_spread() -> None:
     assert unpaired_p(sample_of([70]), sample_of([90])) is None
     assert paired_p([1.0]) is None
     assert paired_p([2.0, 2.0]) == 0

@@ -163,7 +163,7 @@ def test_behind_the_run_the_state_of_the_moment_is_saved(tmp_path: Path, monkeyp
     assert Checkpoints(tmp_path, {}).load().server.tensors["a/w"].tolist() == [1, 1, 1]
 
 
-def test_behind_the_run_an_error_is_told_at_the_next_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_behind_the_run_an_error_is_reported_at_the_next_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(path: Path, content: bytes) -> None:
         raise OSError(28, "No space left on device", str(path))
 
@@ -230,7 +230,7 @@ def test_what_failed_behind_the_run_is_tried_again_at_its_end(
 def test_only_a_simulation_saves_behind_the_run(
     values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, simulated: bool
 ) -> None:
-    """Nodes of a federation delete what the checkpoint of the round before can't ask for any more."""
+    """Nodes of a federation delete what the checkpoint of the previous round can no longer need."""
     asked: list[bool] = []
 
     def noted(folder: Path, hashes: dict[str, str], behind: bool) -> Checkpoints:

@@ -89,7 +89,7 @@ def test_a_lead_within_the_spread_of_seeds_is_not_distinguishable(
 
 
 def test_one_seed_each_says_nothing_and_one_beside_many_has_their_spread(tmp_path: Path) -> None:
-    """90 against 69, 70, 71: t = 20 / √(1 + 1/3) = 17.3; against 70 alone nobody can tell."""
+    """90 against 69, 70, 71: t = 20 / √(1 + 1/3) = 17.3; against 70 alone it can't be decided."""
     made_run(tmp_path / "one/a", accuracies=[90] * 7)
     made_run(tmp_path / "one/b", "fednoil-no-ssl", [70] * 7)
     assert next(v for v in judge(results(tmp_path / "one")) if v.claim.said == "SSL helps").status == OPEN
@@ -157,7 +157,7 @@ def test_a_lead_in_area_may_be_no_more_than_chance(tmp_path: Path) -> None:
     )
 
 
-def test_a_verdict_tells_where_a_claim_fails(tmp_path: Path) -> None:
+def test_a_verdict_says_where_a_claim_fails(tmp_path: Path) -> None:
     for noise, ours in (("symmetric-high", 80), ("symmetric-low", 60), ("pair-high", 80)):
         where = ("paper", "fashion-mnist", "iid", noise)
         twice(tmp_path / noise / "a", accuracies=[ours] * 7, where=where)
@@ -169,7 +169,7 @@ def test_a_verdict_tells_where_a_claim_fails(tmp_path: Path) -> None:
     )
 
 
-def test_standing_still_after_a_fall_is_told(tmp_path: Path) -> None:
+def test_settling_after_a_fall_is_reported(tmp_path: Path) -> None:
     """Jo-SRC falls from 70 to 10 and moves no more: by the rule it is stable, and the verdict says what that means."""
     made_run(tmp_path / "a", "fedavg+dividemix", [60, 70, 71, 70, 71, 70, 71])
     made_run(tmp_path / "b", "fedavg+josrc", [70, 10, 10, 10, 10, 10, 10])

@@ -169,7 +169,7 @@ def test_sizes_are_of_what_is_not_set_aside() -> None:
 
 @pytest.mark.usefixtures("few")
 def test_whole_rounds_spare_the_same_labels(fednoil_values: dict[str, Any]) -> None:
-    """Round after round and in every epoch, so that no turn learns them by heart."""
+    """Round after round and in every epoch, so that no turn memorises them."""
     experiment = make(fednoil_values, name="fednoil-plus", frac="auto", aside=0.25)
     executor, state = make_executor(experiment, CPU), rounds.start(experiment)
     for _ in range(3):

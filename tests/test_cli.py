@@ -167,7 +167,7 @@ def test_compare(finished: Path) -> None:
     assert out.count(f"{summary['final_accuracy']:.2f}") >= 2
 
 
-def test_compare_tells_runs_apart_that_have_one_name() -> None:
+def test_compare_distinguishes_runs_with_one_name() -> None:
     """`learner.xi` among the runs of its method, `train.lr` among all of the setting; the seed has a column."""
     made_run(Path("a"), "fednoil-logarithm")
     made_run(Path("b"), "fednoil-logarithm", changes={"learner": {"xi": 0.5}})
@@ -206,7 +206,7 @@ def test_compare_cuts_no_number_and_leaves_no_text_out(monkeypatch: pytest.Monke
 
 
 def test_compare_needs_no_code_of_the_users_own() -> None:
-    """Runs travel: their code stays where it is. A key that one run alone has is told of it."""
+    """Runs from elsewhere: their code is not imported. A key that only one run has is shown for it."""
     for name, more in (("a", ""), ("b", "strength = 2")):
         config = made_run(Path(name), "fedavg") / "config.toml"
         text = config.read_text().replace('name = "erm"', f'name = "elsewhere:Mine"\n{more}')
@@ -323,7 +323,7 @@ def test_a_terminal_without_unicode_is_no_error(tiny_npz: Path) -> None:
     assert done.stdout.startswith("fedavg \\xd7 erm on")
 
 
-def test_what_makes_a_run_slower_is_told_in_one_line(tmp_path: Path) -> None:
+def test_what_makes_a_run_slower_is_reported_in_one_line(tmp_path: Path) -> None:
     """Other warnings keep the place in the code that gave them."""
     (tmp_path / "own.py").write_text(
         "import warnings\nfrom torch import nn\nfrom fednoil.errors import Slower\n\n\n"

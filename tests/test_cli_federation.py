@@ -1,4 +1,4 @@
-"""`fednoil federation`: credentials, the app's bundle, and one clear line for whatever is wrong. Nothing is started."""
+"""`fednoil federation`: credentials, the app's bundle, and one clear line for each error. Nothing is started."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ def test_up_says_when_certificates_are_no_good(tmp_path: Path, monkeypatch: pyte
         Recorded(tmp_path, set()).up({})
 
 
-def test_a_node_that_has_ended_is_told_at_once(tmp_path: Path) -> None:
+def test_a_node_that_has_ended_is_reported_at_once(tmp_path: Path) -> None:
     loopback = Loopback(tmp_path)
     loopback._write([Process("a", 2**30, 1)])
     with pytest.raises(UserError, match=r"a has ended; see .*log/a\.log"):
@@ -308,7 +308,7 @@ def test_what_is_tried_over_several_machines_is_what_is_documented() -> None:
 
 
 def test_a_process_that_has_just_begun_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For a moment it has no command line that could tell whose it is."""
+    """For a moment it has no command line that would show whose it is."""
     process = Process("a", os.getpid(), 1)
     assert not process.alive()
     monkeypatch.setattr(Path, "read_bytes", lambda _: b"")

@@ -1,4 +1,4 @@
-"""The command line as a hostile user meets it: one line for whatever is wrong, and nothing created or changed."""
+"""The command line with hostile input: one line for each error, and nothing created or changed."""
 
 from __future__ import annotations
 
@@ -195,12 +195,12 @@ BAD_ARRAYS = {
 }
 
 
-@pytest.mark.parametrize("told", BAD_ARRAYS)
-def test_wrong_arrays(told: str) -> None:
-    np.savez("mine.npz", allow_pickle=True, **BAD_ARRAYS[told])
+@pytest.mark.parametrize("expected", BAD_ARRAYS)
+def test_wrong_arrays(expected: str) -> None:
+    np.savez("mine.npz", allow_pickle=True, **BAD_ARRAYS[expected])
     line = refused("run", *sets(data__name="npz:mine.npz"))
     assert "mine.npz" in line
-    assert told == "y_train" or told in line, line
+    assert expected == "y_train" or expected in line, line
 
 
 def test_missing_truncated_and_corrupt_files(tiny_npz: Path) -> None:
@@ -259,7 +259,7 @@ def test_too_few_samples(tiny_npz: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "told"),
+    ("code", "expected"),
     [
         ("def make(image_shape, num_classes): return None", "returned NoneType"),
         ("def make(image_shape, num_classes): return 1 / 0", "ZeroDivisionError"),
@@ -273,7 +273,7 @@ def test_too_few_samples(tiny_npz: Path) -> None:
         ("import torch\ndef make(image_shape, num_classes): return torch.nn.Linear(7, 4)", "fails on images"),
     ],
 )
-def test_wrong_model_code(code: str, told: str, tiny_npz: Path) -> None:
+def test_wrong_model_code(code: str, expected: str, tiny_npz: Path) -> None:
     Path("own_model.py").write_text(code)
     sys.modules.pop("own_model", None)
     args = ["demo/fedavg", "--set", f"data.name=npz:{tiny_npz}", "--set", "model.name=own_model:make"]
@@ -283,7 +283,7 @@ def test_wrong_model_code(code: str, told: str, tiny_npz: Path) -> None:
     finally:
         sys.dont_write_bytecode = before
     assert "model.name = 'own_model:make'" in line
-    assert told in line, line
+    assert expected in line, line
 
 
 def test_missing_model_code() -> None:
@@ -309,15 +309,15 @@ def test_results_cannot_go_where_they_cannot_be(tiny_npz: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["audit", "compare"])
-def test_a_folder_of_runs_is_told_with_the_runs_in_it(command: str) -> None:
+def test_a_folder_of_runs_is_reported_with_the_runs_in_it(command: str) -> None:
     for seed in range(7):
         Path(f"runs/try-{seed}").mkdir(parents=True)
         Path(f"runs/try-{seed}/config.toml").touch()
-    told = "runs is not a run folder but holds try-0, try-1, try-2, try-3, try-4 and 2 more; give the runs"
-    assert f"{told} themselves, as runs/try-0" in refused(command, "runs")
+    expected = "runs is not a run folder but holds try-0, try-1, try-2, try-3, try-4 and 2 more; give the runs"
+    assert f"{expected} themselves, as runs/try-0" in refused(command, "runs")
 
 
-def test_divergence_is_told_and_what_was_recorded_stays(tiny_npz: Path) -> None:
+def test_divergence_is_reported_and_what_was_recorded_stays(tiny_npz: Path) -> None:
     args = sets(data__name=f"npz:{tiny_npz}", train__lr=1e30)
     status, out, err = fednoil("run", *args, "--quiet", "--out", "r")
     assert (status, out) == (2, "")

@@ -86,7 +86,7 @@ def test_seeds_know_what_they_are_and_have_a_folder_of_their_own(tiny_npz: Path)
 
 
 @pytest.mark.parametrize(("seeds", "at"), [((), 0), (("--seeds", "0..1"), 0), (("--seeds", "0..1"), 1)])
-def test_how_to_go_on_is_told_only_where_that_works(
+def test_how_to_go_on_is_reported_only_where_that_works(
     tiny_npz: Path, monkeypatch: pytest.MonkeyPatch, seeds: tuple[str, ...], at: int
 ) -> None:
     """Stopped when seed `at` is about to write its config.toml, which says what goes on."""
@@ -99,16 +99,16 @@ def test_how_to_go_on_is_told_only_where_that_works(
 
     monkeypatch.setattr(store, "begin", stopped)
     jobs = ("--jobs", 1) if seeds else ()
-    told = fednoil("run", *sets(data__name=f"npz:{tiny_npz}"), *seeds, *jobs, "--out", "all", "-q")
+    result = fednoil("run", *sets(data__name=f"npz:{tiny_npz}"), *seeds, *jobs, "--out", "all", "-q")
     hint = "; continue with: fednoil run --resume --seeds 0..1 --out all" if at else ""
-    assert told == (130, "", f"fednoil: interrupted{hint}\n")
+    assert result == (130, "", f"fednoil: interrupted{hint}\n")
     monkeypatch.setattr(store, "begin", begin)
     status, _, err = fednoil("run", "--resume", *seeds, *jobs, "--out", "all", "-q")
     assert (status, "has no run" in err) == ((0, False) if at else (2, True))
 
 
 @pytest.mark.parametrize("quiet", [False, True])
-def test_why_seeds_failed_is_told_once_and_with_the_status_of_a_run(tiny_npz: Path, quiet: bool) -> None:
+def test_why_seeds_failed_is_reported_once_and_with_the_status_of_a_run(tiny_npz: Path, quiet: bool) -> None:
     options = sets(data__name=f"npz:{tiny_npz}", train__lr=1e30)
     more = ("-q",) if quiet else ()
     status, out, err = fednoil("run", *options, "--seeds", "0..1", "--out", "all", "--jobs", 1, *more)
@@ -117,7 +117,7 @@ def test_why_seeds_failed_is_told_once_and_with_the_status_of_a_run(tiny_npz: Pa
     assert ("training diverged" in err) == quiet
 
 
-def test_what_all_seeds_would_fail_by_is_told_once_and_leaves_nothing(tiny_npz: Path) -> None:
+def test_what_all_seeds_would_fail_by_is_reported_once_and_leaves_nothing(tiny_npz: Path) -> None:
     options = sets(data__name=f"npz:{tiny_npz}")
     fednoil("run", *options, "--out", "alone", "-q")
     fednoil("run", *options, "--out", "all", "--seeds", "0,1", "--jobs", 1, "-q")
@@ -177,7 +177,7 @@ def test_a_seed_that_lost_classes_says_so_with_its_learners_advice(
     assert any(line.endswith(f" is classified correctly; {advice}") for line in out.splitlines())
 
 
-def test_lost_classes_are_told_by_name(tmp_path: Path) -> None:
+def test_lost_classes_are_reported_by_name(tmp_path: Path) -> None:
     """Of a class that has only a number, that; and numbers alone where the model is gone."""
     arrays = {**tiny_arrays(), "class_names": np.array(["T-shirt", "bag", "2", "coat"])}
     np.savez(tmp_path / "named.npz", allow_pickle=False, **arrays)
@@ -187,12 +187,12 @@ def test_lost_classes_are_told_by_name(tmp_path: Path) -> None:
     lost = [c for c, right in enumerate(summary["per_class_accuracy"]) if right == 0]
     assert len(lost) > 1
     names = ", ".join(["'T-shirt'", "'bag'", "2", "'coat'"][c] for c in lost)
-    told = f"no test image of the classes {names} is classified correctly"
-    assert out.splitlines()[0].endswith(f" s; {told}")
-    assert fednoil("run", *options, "--out", "one")[1].splitlines()[-1] == told
+    result = f"no test image of the classes {names} is classified correctly"
+    assert out.splitlines()[0].endswith(f" s; {result}")
+    assert fednoil("run", *options, "--out", "one")[1].splitlines()[-1] == result
     Path("one/model.safetensors").unlink()
     numbers = ", ".join(map(str, lost))
-    assert closing(summary, Path("one")).splitlines()[1] == told.replace(names, numbers)
+    assert closing(summary, Path("one")).splitlines()[1] == result.replace(names, numbers)
     many = closing({**summary, "per_class_accuracy": [0.0] * 12}, Path("one")).splitlines()[1]
     assert "the classes 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more is" in many
 
@@ -206,7 +206,7 @@ def test_lost_classes_are_told_by_name(tmp_path: Path) -> None:
         (("--jobs", "2"), "--seeds"),
     ],
 )
-def test_bad_seeds_are_told_in_one_line(tiny_npz: Path, options: tuple[str, ...], words: str) -> None:
+def test_bad_seeds_are_reported_in_one_line(tiny_npz: Path, options: tuple[str, ...], words: str) -> None:
     status, _, err = fednoil("run", *sets(data__name=f"npz:{tiny_npz}"), *options)
     assert status == 2
     assert words in err

@@ -263,7 +263,7 @@ def test_no_digit_of_a_number_is_lost(lr: float) -> None:
         (b"[train]\nlr = " + b"[" * 5000, "is not valid TOML"),
     ],
 )
-def test_a_bad_file_is_told_with_its_name(tmp_path: Path, content: bytes, line: str) -> None:
+def test_a_bad_file_is_reported_with_its_name(tmp_path: Path, content: bytes, line: str) -> None:
     path = tmp_path / "mine.toml"
     path.write_bytes(content)
     with pytest.raises(UserError) as caught:

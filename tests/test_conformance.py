@@ -1,4 +1,4 @@
-"""Every server with every learner keeps the contract, and whoever doesn't is told what is wrong."""
+"""Every server with every learner keeps the contract, and one that doesn't is refused with a reason."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_any_server_with_any_learner(server: dict[str, Any], learner: dict[str, 
 
 
 def test_methods_of_ones_own_meet_all_that_those_of_the_package_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clusters that split, and learners after their warm-up, whatever their defaults are."""
+    """Clusters that split, and learners after their warm-up, independent of the defaults."""
     met: list[tuple[dict[str, Any], dict[str, Any]]] = []
     monkeypatch.setattr(checks, "check_method", lambda server, learner: met.append((server, learner)))
     check_learner("my_module:Mine", warmup=1)
@@ -257,7 +257,7 @@ def test_clients_that_learn_something_else_side_by_side_are_found() -> None:
         (Ghost, r"trains \['ghost'\], but the roles are \['model'\]"),
     ],
 )
-def test_a_misbehaving_learner_is_told_what_is_wrong(learner: type, said: str) -> None:
+def test_a_misbehaving_learner_is_refused_with_a_reason(learner: type, said: str) -> None:
     with pytest.raises(NotConforming, match=rf"{learner.__name__} under fedavg: .*({said})"):
         check_learner(learner, servers=["fedavg"])
 
@@ -297,7 +297,7 @@ class Explodes(Server):
         (Explodes, "two runs with the same seed differ"),
     ],
 )
-def test_a_misbehaving_server_is_told_what_is_wrong(server: type, said: str) -> None:
+def test_a_misbehaving_server_is_refused_with_a_reason(server: type, said: str) -> None:
     with pytest.raises(NotConforming, match=f"erm under {__name__}:{server.__name__}: .*{said}"):
         check_server(server, learners=["erm"])
 

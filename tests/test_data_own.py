@@ -157,7 +157,7 @@ def test_bad_folder(tmp_path: Path, spoil: Any, message: str) -> None:
         folder(root)
 
 
-def test_a_folder_too_deep_is_told_with_the_one_above(tmp_path: Path) -> None:
+def test_a_folder_too_deep_is_reported_with_the_one_above(tmp_path: Path) -> None:
     root = pictures(tmp_path / "d")
     for split in ("train", "test"):
         with pytest.raises(UserError, match=rf"{split} is a part of the data; did you mean folder:{root}\?"):
@@ -221,7 +221,7 @@ X, Y = arrays()["x_train"], arrays()["y_train"]
         ({"y_train": np.array(list("abcabc"))}, "y_train and y_test must be texts"),
         (
             {"y_train": np.array(list("abcabc")), "y_test": np.array(list("abc")), "class_names": ["a", "b"]},
-            "'c' is none",
+            "'c' is not one",
         ),
         ({"x_train": X / 255}, "x_train holds float64; images must be uint8"),
         ({"x_train": X[:, :, :, None].repeat(2, 3)}, r"x_train has shape \(6, 4, 5, 2\)"),

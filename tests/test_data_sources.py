@@ -156,7 +156,7 @@ def test_missing_data_dir(tmp_path: Path) -> None:
         load(DataConfig(name="cifar10"), tmp_path / "nope")
 
 
-def test_unreadable_place_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_place_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDNOIL_DATA", "a" * 5000)
     with pytest.raises(UserError, match=r"'cifar10': a+ can't be read"):
         load(DataConfig(name="cifar10"), tmp_path)

@@ -29,7 +29,7 @@ def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
 
 def test_event_files_hold_every_round_once(values: dict[str, Any], tmp_path: Path) -> None:
-    """Also after a run that was stopped: it goes on from round 2 and writes the events of all rounds anew."""
+    """Also after a run that was stopped: it continues from round 2 and writes the events of all rounds again."""
     out = tmp_path / "run"
     config = load_config(merge(values, {"run": {"tensorboard": True}}))
 
@@ -68,8 +68,8 @@ def test_given_against_predicted_labels_by_hand() -> None:
     assert found["agreement"] == [pytest.approx(66.6667), 50.0]
 
 
-def test_a_finished_run_tells_what_its_model_makes_of_given_labels(values: dict[str, Any], tmp_path: Path) -> None:
-    """The tiny data's classes are told apart by brightness, so a trained model agrees with clean labels."""
+def test_a_finished_run_records_what_its_model_makes_of_given_labels(values: dict[str, Any], tmp_path: Path) -> None:
+    """The tiny data's classes differ in brightness, so a trained model agrees with clean labels."""
     changes = {"noise": {"kind": "none"}, "train": {"rounds": 12}, "model": {"width": 8}}
     run(load_config(merge(values, changes)), tmp_path / "run", Silent())
     found = json.loads((tmp_path / "run/confusion.json").read_text())

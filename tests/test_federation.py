@@ -96,7 +96,7 @@ def test_flowers_simulation_engine_ends_where_ours_does(tmp_path: Path, monkeypa
 
 @pytest.fixture
 def federation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Loopback]:
-    """A folder for a federation; whatever happens, nothing of it is left running."""
+    """A folder for a federation; whatever happens, none of its processes is left running."""
     (tmp_path / "faults").mkdir()
     monkeypatch.setenv("FAULTS", str(tmp_path / "faults"))
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests" / "faults"))
@@ -216,7 +216,7 @@ def resume(federation: Loopback, out: Path) -> None:
 
 
 def strangers_and_plaintext_are_refused(federation: Loopback, config: str) -> None:
-    """A node with a key that nobody has registered ends by itself; plaintext gets no answer."""
+    """A node with an unregistered key ends by itself; plaintext gets no answer."""
     link = next(p for p in federation.processes if p.name == SUPERLINK)
     stranger = federation.add_node("stranger", config, register=False)
     until(lambda: not stranger.alive(), 60, "the stranger to give up")

@@ -248,8 +248,8 @@ def test_a_bad_reply_costs_its_sender_the_round(
         assert ("client-2" in record["scores"]) == (kind == "train")
     assert last["trained"] == ["client-0", "client-1", "client-2", "client-3"]
     assert last["failed"] == {}
-    told = [r for r in caplog.records if r.levelname == "WARNING" and "client-2 is left out" in r.message]
-    assert len(told) == len(bad)
+    warned = [r for r in caplog.records if r.levelname == "WARNING" and "client-2 is left out" in r.message]
+    assert len(warned) == len(bad)
     model = read_tensors(tmp_path / "run" / "model.safetensors")
     assert all(bool(torch.isfinite(t).all()) for t in model.values())
 

@@ -72,12 +72,12 @@ def test_a_server_that_is_stopped_and_goes_on_counts_nothing_twice(federated: di
 def test_each_node_has_its_audit_and_the_server_its_noise_ratio(federated: dict[str, Any], tmp_path: Path) -> None:
     federated["learner"] = {"name": "fednoil"}
     federate(load_config(federated), tmp_path / "run", LoopGrid(partitions(tmp_path / "state")))
-    told = json.loads((tmp_path / "run" / "summary.json").read_text())["noise_ratios"]
-    assert sorted(told) == [f"client-{k}" for k in range(4)]
+    ratios = json.loads((tmp_path / "run" / "summary.json").read_text())["noise_ratios"]
+    assert sorted(ratios) == [f"client-{k}" for k in range(4)]
     for k in range(4):
         audit = folder_of(tmp_path / "state", k) / "audit"
         summary = json.loads((audit / "summary.json").read_text())
-        assert summary["overall"]["noise_ratio"] == told[f"client-{k}"]
+        assert summary["overall"]["noise_ratio"] == ratios[f"client-{k}"]
         assert summary["clients"][0]["client"] == f"client-{k}"
         assert "quality" not in summary["overall"]  # a node knows no true labels
         assert pq.read_table(audit / "labels.parquet").num_rows == 20
@@ -93,14 +93,14 @@ def test_it_can_be_switched_off(federated: dict[str, Any], tmp_path: Path) -> No
 
 
 def test_with_noisy_scores_the_ratio_is_the_last_of_them(federated: dict[str, Any], tmp_path: Path) -> None:
-    """Nothing new is told: 1 − score/20 with the score that the server had in round 4."""
+    """Nothing new is sent: 1 − score/20 with the score that the server had in round 4."""
     federated["sampling"]["epsilon"] = 5.0
     records = federate(load_config(federated), tmp_path / "run", LoopGrid(partitions(tmp_path / "state")))
-    told = json.loads((tmp_path / "run" / "summary.json").read_text())["noise_ratios"]
-    assert told == pytest.approx({name: 1 - score / 20 for name, score in records[-1]["scores"].items()})
+    ratios = json.loads((tmp_path / "run" / "summary.json").read_text())["noise_ratios"]
+    assert ratios == pytest.approx({name: 1 - score / 20 for name, score in records[-1]["scores"].items()})
 
 
-def test_noisy_clients_that_told_no_score_tell_no_ratio(federated: dict[str, Any], tmp_path: Path) -> None:
+def test_noisy_clients_that_sent_no_score_send_no_ratio(federated: dict[str, Any], tmp_path: Path) -> None:
     federated["sampling"]["name"] = "uniform"
     nodes = {k: {**settings, "score-epsilon": 5.0} for k, settings in partitions(tmp_path / "state").items()}
     federate(load_config(federated), tmp_path / "run", LoopGrid(nodes))
@@ -115,5 +115,5 @@ def test_an_impossible_ratio_is_left_out(federated: dict[str, Any], tmp_path: Pa
         return reply
 
     federate(load_config(federated), tmp_path / "run", LoopGrid(partitions(tmp_path / "state"), lie))
-    told = json.loads((tmp_path / "run" / "summary.json").read_text())["noise_ratios"]
-    assert sorted(told) == ["client-0", "client-2", "client-3"]
+    ratios = json.loads((tmp_path / "run" / "summary.json").read_text())["noise_ratios"]
+    assert sorted(ratios) == ["client-0", "client-2", "client-3"]

@@ -1,4 +1,4 @@
-"""Nodes that lie: whatever one sends costs itself its place or its round, and nobody else anything."""
+"""Nodes that lie: whatever one sends, it loses its own place or round and harms nobody else."""
 
 from __future__ import annotations
 
@@ -93,11 +93,11 @@ def test_a_name_has_one_number_and_a_number_one_name(
     records = federate(load_config(federated), tmp_path / "run", LoopGrid(nodes))
     assert any("is refused: its client-id 'client-0' is that of client" in text for text in said(caplog))
     assert [len(record["nodes"]) for record in records] == [3, 3]
-    (reason,) = {record["refused"]["client-0"] for record in records}  # told in every round in which it is out
+    (reason,) = {record["refused"]["client-0"] for record in records}  # reported in every round without it
     assert reason.startswith("its client-id 'client-0' is that of client")
 
 
-def test_two_that_are_refused_under_one_name_are_told_apart(federated: Values, tmp_path: Path) -> None:
+def test_two_that_are_refused_under_one_name_are_distinguished(federated: Values, tmp_path: Path) -> None:
     nodes = partitions(tmp_path / "state")
     for number in (LIAR, LIAR + 1):
         nodes[number] |= {"partition-id": 9, "client-id": "twin"}
@@ -117,7 +117,7 @@ def test_two_that_are_refused_under_one_name_are_told_apart(federated: Values, t
     assert list(first["refused"]) == [f"twin (node {LIAR})", f"twin (node {LIAR + 1})"]
 
 
-def test_every_failure_of_a_node_is_told(federated: Values, tmp_path: Path) -> None:
+def test_every_failure_of_a_node_is_reported(federated: Values, tmp_path: Path) -> None:
     """Neither its score nor its evaluation is sound; the record has both."""
     from test_flower_sites import site, site_nodes
 

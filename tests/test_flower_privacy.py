@@ -48,7 +48,7 @@ def test_a_node_runs_no_code_that_its_operator_has_not_named(
     assert len(federate(config, tmp_path / "run", LoopGrid(trusting))) == 4
 
 
-def test_a_node_tells_one_noisy_score_a_round(federated: Values, tmp_path: Path) -> None:
+def test_a_node_sends_one_noisy_score_a_round(federated: Values, tmp_path: Path) -> None:
     federated["sampling"]["epsilon"] = 4.0
     federated["train"]["rounds"] = 1
     config, plain = load_config(federated), {**federated, "sampling": {**federated["sampling"], "epsilon": None}}
@@ -88,20 +88,20 @@ def test_a_server_that_changes_its_terms_gets_no_score(tmp_path: Path) -> None:
 
 
 def test_the_budget_is_for_all_runs_together(tmp_path: Path) -> None:
-    """Two runs of R = 2 and ε = 1 cost 2; with a budget of 1.5 the second one's last score is not told."""
+    """Two runs of R = 2 and ε = 1 cost 2; with a budget of 1.5 the second one's last score is not sent."""
     ledger, terms = ScoreLedger(tmp_path / "site"), Terms(rounds=2, epsilon=1.0, budget=1.5)
     for run, round_idx in (("a", 1), ("a", 2), ("b", 1)):
         ledger.record(run, round_idx, terms, 3.0)
     with pytest.raises(Refusal, match=r"exceed its budget of ε = 1.5 for all runs"):
         ledger.record("b", 2, terms, 3.0)
-    assert ledger.reported("a", 2, terms) == 3.0  # what was told may be told again
+    assert ledger.reported("a", 2, terms) == 3.0  # what was sent may be sent again
     (tmp_path / "site" / "scores.json").write_text('{"runs": {"a": {"told": 3}}}')
     with pytest.raises(UserError, match=r"scores\.json is damaged"):
         ledger.reported("b", 1, terms)
 
 
 def test_runs_that_ask_at_once_share_the_budget(tmp_path: Path) -> None:
-    """Sixteen first scores of ½ each and a budget of 4: eight are told, and all eight are written down."""
+    """Sixteen first scores of ½ each and a budget of 4: eight are sent, and all eight are recorded."""
     terms, together = Terms(rounds=2, epsilon=1.0, budget=4.0), Barrier(16)
 
     def ask(run: int) -> bool:
@@ -113,10 +113,10 @@ def test_runs_that_ask_at_once_share_the_budget(tmp_path: Path) -> None:
         return True
 
     with ThreadPoolExecutor(16) as pool:
-        told = [run for run, done in enumerate(pool.map(ask, range(16))) if done]
+        sent = [run for run, done in enumerate(pool.map(ask, range(16))) if done]
     stored = json.loads((tmp_path / "site" / "scores.json").read_text())
-    assert len(told) == 8
-    assert {run: account["told"]["1"] for run, account in stored["runs"].items()} == {str(r): float(r) for r in told}
+    assert len(sent) == 8
+    assert {run: account["told"]["1"] for run, account in stored["runs"].items()} == {str(r): float(r) for r in sent}
     assert stored["spent"] == 4.0
 
 
@@ -155,7 +155,7 @@ def test_a_method_that_needs_no_score_gets_none(settings: Values, federated: Val
     assert not list(tmp_path.iterdir())
 
 
-def test_a_model_that_overflows_on_one_sample_does_not_tell_so(
+def test_a_model_that_overflows_on_one_sample_does_not_reveal_it(
     federated: Values, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """NaN counts as 0, what is beyond [0, 1] as its end: 0 + 1 + 0 + 1 + 16 · ½ = 10, nearly without noise."""
@@ -168,7 +168,7 @@ def test_a_model_that_overflows_on_one_sample_does_not_tell_so(
     assert math.isnan(node.score(model))
 
 
-def test_the_number_of_steps_does_not_tell_the_score(federated: Values, tmp_path: Path) -> None:
+def test_the_number_of_steps_does_not_reveal_the_score(federated: Values, tmp_path: Path) -> None:
     """|D^x| goes by the confidences, and the steps by |D^x|; with noise on scores they are ⌈20 / 2⌉ = 10 an epoch."""
     federated["learner"] = {"name": "fednoil", "frac": "auto"}
     federated["sampling"]["fraction"] = 1.0
@@ -185,7 +185,7 @@ def test_the_number_of_steps_does_not_tell_the_score(federated: Values, tmp_path
     }
     assert steps.pop(900) == 30
     assert len(steps) == 3
-    assert all(0 < told < 30 for told in steps.values())
+    assert all(0 < sent < 30 for sent in steps.values())
 
 
 def test_what_a_node_keeps_is_its_owners_alone(federated: Values, tmp_path: Path) -> None:
@@ -216,7 +216,7 @@ def test_what_a_node_keeps_is_its_owners_alone(federated: Values, tmp_path: Path
         ({"score-epsilom": 5}, "unknown key 'score-epsilom'"),
     ],
 )
-def test_bad_settings_of_a_node_are_told(settings: Values, said: str) -> None:
+def test_bad_settings_of_a_node_are_reported(settings: Values, said: str) -> None:
     with pytest.raises(UserError, match=said):
         NodeSettings.read({"partition-id": 0, **settings})
 

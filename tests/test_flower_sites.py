@@ -1,4 +1,4 @@
-"""Sites with data of their own: what they agree on, who is refused, how they are tested."""
+"""Sites with their own data: what they agree on, who is refused, how they are tested."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_scores_by_number_are_those_of_all_founders_or_left_out(own: Values, tmp
 
 
 def test_a_site_that_comes_back_with_other_data_is_refused(own: Values, tmp_path: Path) -> None:
-    """In the same run as in one that is resumed: its score and its weight go by what it told at first."""
+    """In the same run as in one that is resumed: its score and its weight depend on what it reported first."""
     data = {n: site(tmp_path / f"{n}.npz", {"black": 0, "white": 3}) for n in ("a", "b")}
     grid = LoopGrid(site_nodes(tmp_path, data))
     other = {**grid.nodes[10], "data": site(tmp_path / "more.npz", {"black": 0, "white": 3}, count=30)}

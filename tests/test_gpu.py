@@ -179,7 +179,7 @@ def test_streams_that_come_late_change_nothing(
 
 
 def test_graphs_that_come_and_go_change_nothing(values: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each seat has graphs of its own, and no seat finds one of them again."""
+    """Each seat has its own graphs, and no seat finds one of them again."""
     for section, keys in CASES["batch-norm-non-iid"].items():
         values[section] = keys if section == "model" else {**values.get(section, {}), **keys}
     wanted, _ = played(values, "cuda", "auto", 3)
@@ -223,14 +223,14 @@ def waits(values: dict[str, Any], epochs: int) -> int:
     for _ in range(3):
         executor.train(jobs)
     torch.cuda.synchronize()
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")  # the switch itself warns, too
         torch.cuda.set_sync_debug_mode("warn")
         try:
             executor.train(jobs)
         finally:
             torch.cuda.set_sync_debug_mode("default")
-    return sum("called a synchronizing" in str(warning.message) for warning in told)
+    return sum("called a synchronizing" in str(warning.message) for warning in caught)
 
 
 @pytest.mark.parametrize(
@@ -286,10 +286,10 @@ def test_a_learner_that_cannot_be_captured_runs_eagerly_and_says_why(values: dic
     experiment = make_experiment(load_config(values))
     executor = make_executor(experiment, torch.device("cuda"))
     assert isinstance(executor, CudaGraphs)
-    with pytest.warns(UserWarning, match="not as CUDA graphs: its step") as told:
+    with pytest.warns(UserWarning, match="not as CUDA graphs: its step") as caught:
         state, _ = rounds.play(experiment, executor, rounds.start(experiment))
     assert executor.reason is not None
-    assert sum("not as CUDA graphs" in str(w.message) for w in told) == 1
+    assert sum("not as CUDA graphs" in str(w.message) for w in caught) == 1
     assert torch.rand(1, device="cuda") < 1  # PyTorch's own generator is out of the capture that failed
     assert "pool" not in executor.reason  # nor does the allocator still take part in it
     values["run"] |= {"parallel": 0}

@@ -1,4 +1,4 @@
-"""What can be told of the kernels' sources without running them."""
+"""What can be checked in the kernels' sources without running them."""
 
 from __future__ import annotations
 

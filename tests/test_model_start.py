@@ -53,10 +53,10 @@ def test_a_file_that_does_not_fit_is_refused_before_anything_is_made(values: dic
     values["model"]["start"] = str(path)
 
     def refused() -> str:
-        with pytest.raises(UserError) as told:
+        with pytest.raises(UserError) as caught:
             run(load_config(values), tmp_path / "run", Silent())
         assert not (tmp_path / "run").exists()
-        return str(told.value)
+        return str(caught.value)
 
     assert refused().startswith(f"model.start: cannot read {path}: No such file or directory")
     path.write_bytes(b"no tensors")

@@ -81,7 +81,7 @@ def test_dump_is_a_copy_and_load_restores_it() -> None:
 
 @pytest.mark.parametrize("channels", [1, 3])
 def test_a_module_gets_the_layout_it_is_ready_for(channels: int) -> None:
-    """Channels side by side where it says so, whatever their number; else as ever, for modules that use `view`."""
+    """Channels-last if the module says so, with any number of channels; otherwise not, for modules that use `view`."""
 
     class Plain(nn.Module):
         def __init__(self) -> None:
@@ -157,7 +157,7 @@ def test_buffers_that_are_no_part_of_the_model_do_not_leak_to_the_next_client() 
         (f"{__name__}:nothing_to_train", "has no parameters"),
     ],
 )
-def test_bad_models_are_told_in_one_line(name: str, message: str) -> None:
+def test_bad_models_are_reported_in_one_line(name: str, message: str) -> None:
     with pytest.raises(UserError, match=r"model\.name") as error:
         build(chosen(name=name), (1, 8, 8), 3, Seed(0))
     assert message in str(error.value)

@@ -108,8 +108,8 @@ def test_what_follows_the_number_of_rounds_is_reported(
     run(load_config(values), tmp_path / "run", Silent())
     status, out, _ = fednoil("run", "--resume", "--out", tmp_path / "run", "--set", "train.rounds=5")
     assert status == 0
-    (line,) = [line for line in out.splitlines() if "follows the number of rounds" in line]
-    assert line.endswith("played as those of 3, not of 5, so this result differs from that of one run of 5")
+    (line,) = [line for line in out.splitlines() if "depends on the number of rounds" in line]
+    assert line.endswith("played as part of 3, not of 5, so this result differs from that of a single run of 5")
     long = {**values, "train": {**values["train"], "rounds": 5}}
     run(load_config(long), tmp_path / "long", Silent())
     if "train" in changes:  # a threshold may fall between the same samples

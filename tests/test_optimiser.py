@@ -78,7 +78,7 @@ class Grouped(nn.Module):
 
 
 def torch_groups(module: nn.Module, optimiser: Optimiser) -> list[dict[str, Any]]:
-    """The module's parameters for torch.optim, each in a group of its own."""
+    """The module's parameters for torch.optim, each in its own group."""
     groups = []
     for name, parameter in module.named_parameters():
         body = name.startswith("body.") and hasattr(module, "parameter_groups")
@@ -90,7 +90,7 @@ def torch_groups(module: nn.Module, optimiser: Optimiser) -> list[dict[str, Any]
 @pytest.mark.parametrize("make", [lambda: nn.Linear(6, 3), Grouped])
 @pytest.mark.parametrize("name", ["sgd", "adamw"])
 def test_steps_are_those_of_pytorch(name: Any, make: Any) -> None:
-    """Also for several clients side by side, each with a rate of its own."""
+    """Also for several clients side by side, each with its own rate."""
     torch.manual_seed(0)
     optimiser = Optimiser(optimizer=name, lr=1, momentum=0.5, weight_decay=0.1)
     wanted = make()

@@ -130,7 +130,7 @@ class Sum(Server):
         ("server.name=wrong_methods:Sum", "its aggregate(self, updates) must take (self, state, round_idx, updates)"),
     ],
 )
-def test_what_is_no_method_is_told_in_one_line(
+def test_what_is_no_method_is_reported_in_one_line(
     choice: str, words: str, tiny_npz: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

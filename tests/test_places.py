@@ -1,4 +1,4 @@
-"""Where a run belongs; and two methods never share a title, lest one of them vanish from a table."""
+"""The place of a run; two methods never share a title, or one of them would vanish from a table."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_manifests_run_is_called_by_its_clients(tmp_path: Path) -> None:
 
 
 def test_a_mix_of_classes_is_a_non_iid_setting_with_a_change() -> None:
-    """`--set partition.kind=mixture` on a cell of the paper stands beside it, and its command makes it again."""
+    """`--set partition.kind=mixture` on a cell of the paper is shown beside it, and its command makes it again."""
     values = merge(preset("paper/fashion-mnist/non-iid/pair-low/fednoil-cosine"), {"partition": {"kind": "mixture"}})
     full = load_config(values).model_dump(mode="json")
     place = somewhere(full)
@@ -117,7 +117,7 @@ def test_a_preset_is_its_own_place(name: str) -> None:
     assert (found.setting_changes, found.method_changes) == ((), ())
 
 
-def test_what_a_run_changes_is_told_as_set_takes_it() -> None:
+def test_what_a_run_changes_is_reported_as_set_takes_it() -> None:
     found = place("paper/cifar10/non-iid/pair-low/krum+dividemix", {"train": {"rounds": 30}, "server": {"bad": 0}})
     assert found.setting_changes == ("train.rounds=30",)
     assert found.method_changes == ("server.bad=0.0",)
@@ -186,7 +186,7 @@ def test_a_recorded_preset_gives_the_place_that_the_configuration_gives(name: st
 
 
 def test_a_recorded_preset_decides_where_configurations_are_alike() -> None:
-    """Ratios of one's own are no noise of the paper's, and the preset still says what they were changed from."""
+    """The user's own ratios are not the paper's noise, and the preset still says what they were changed from."""
     name, changes = "paper/cifar10/iid/symmetric-high/fedavg", {"noise": {"ratios": [0.2]}}
     assert origin_place(name, changes, None) is None
     found = origin_place(name, changes, {"preset": name})

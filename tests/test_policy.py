@@ -108,7 +108,7 @@ def test_it_evaluates_in_every_second_round_and_the_last(everyone: Experiment) -
     assert len(state.per_class) == 4
 
 
-def test_a_federation_audits_after_the_last_round_unless_told_not_to(
+def test_a_federation_audits_after_the_last_round_unless_turned_off(
     everyone: Experiment, values: dict[str, Any]
 ) -> None:
     federation, state = Away(everyone), rounds.start(everyone)

@@ -130,7 +130,7 @@ def test_the_device_is_a_gpu_where_there_is_one(
     assert "--device = 'cuda', but PyTorch sees no CUDA GPU here" in error
 
 
-def test_a_full_gpu_is_told(model: Path, images: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_gpu_is_reported(model: Path, images: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nSee documentation.")
 
@@ -181,7 +181,7 @@ def cut_short(path: Path) -> None:
         pytest.param(lambda path: Image.new("F", (8, 8), 0.5).save(path, "TIFF"), id="32 bits"),
     ],
 )
-def test_what_is_no_picture_is_told_by_name(model: Path, grey: Path, tmp_path: Path, write: Callable) -> None:
+def test_what_is_no_picture_is_reported_by_name(model: Path, grey: Path, tmp_path: Path, write: Callable) -> None:
     path = tmp_path / "bad.png"
     write(path)
     line = refused("predict", model, grey, path)
@@ -191,7 +191,9 @@ def test_what_is_no_picture_is_told_by_name(model: Path, grey: Path, tmp_path: P
 
 @given(st.data())
 @settings(deadline=None, max_examples=60)
-def test_a_damaged_picture_is_read_or_told(tmp_path_factory: pytest.TempPathFactory, model: Path, data: Any) -> None:
+def test_a_damaged_picture_is_read_or_reported(
+    tmp_path_factory: pytest.TempPathFactory, model: Path, data: Any
+) -> None:
     form = data.draw(st.sampled_from(["PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP"]))
     buffer = io.BytesIO()
     Image.new("L", (8, 8), 90).save(buffer, form)
@@ -205,7 +207,7 @@ def test_a_damaged_picture_is_read_or_told(tmp_path_factory: pytest.TempPathFact
         assert row["class"] in CLASSES
 
 
-def test_what_is_no_model_file_is_told(model: Path, grey: Path, tmp_path: Path) -> None:
+def test_what_is_no_model_file_is_reported(model: Path, grey: Path, tmp_path: Path) -> None:
     bad = tmp_path / "bad.safetensors"
     assert "no such file" in refused("predict", bad, grey)
     assert str(tmp_path) in refused("predict", tmp_path, grey)
@@ -267,7 +269,7 @@ def tampered(model: Path, target: Path, **changes: object) -> Path:
     ],
     ids=str,
 )
-def test_tampered_metadata_is_told_in_one_line(
+def test_tampered_metadata_is_reported_in_one_line(
     changes: dict[str, object], model: Path, grey: Path, tmp_path: Path
 ) -> None:
     bad = tampered(model, tmp_path / "bad.safetensors", **changes)
@@ -275,13 +277,13 @@ def test_tampered_metadata_is_told_in_one_line(
 
 
 @pytest.mark.parametrize("raw", ["{", "[]", "null", '"x"', "[" * 99_999])
-def test_metadata_that_is_no_object_is_told(raw: str, model: Path, grey: Path, tmp_path: Path) -> None:
+def test_metadata_that_is_no_object_is_reported(raw: str, model: Path, grey: Path, tmp_path: Path) -> None:
     bad = tmp_path / "bad.safetensors"
     save_file(load_file(model), bad, {"fednoil": raw})
     assert str(bad) in refused("predict", bad, grey)
 
 
-def test_tensors_that_do_not_fit_are_told(model: Path, grey: Path, tmp_path: Path) -> None:
+def test_tensors_that_do_not_fit_are_reported(model: Path, grey: Path, tmp_path: Path) -> None:
     tensors, bad = load_file(model), tmp_path / "bad.safetensors"
     weight = tensors["head.weight"]
     for other in (None, weight[:2], weight.T.contiguous(), weight * float("nan")):

@@ -47,7 +47,7 @@ def picture(path: Path, shade: int) -> None:
 
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
-    """Three classes, one with an accent and one with markup; each picture has a shade of its own."""
+    """Three classes, one with an accent and one with markup; each picture has a different shade."""
     names = ["cat/1.png", "cat/2.png", "cat/3.png", "dög/1.png", "dög/2.png", "<b>/1.png", "<b>/x y.png"]
     for shade, name in enumerate(names):
         picture(tmp_path / "photos" / "train" / name, shade)

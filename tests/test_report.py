@@ -73,19 +73,19 @@ def test_the_paired_test(tmp_path: Path) -> None:
     assert paired(by_method["fedprox"], by_method["fedavg"]) is None
 
 
-def test_a_run_that_diverged_is_told_from_one_that_was_stopped(tmp_path: Path) -> None:
+def test_a_run_that_diverged_is_distinguished_from_one_that_was_stopped(tmp_path: Path) -> None:
     for name, method, after in (("stopped", "fedavg", 2), ("diverged", "fedprox", 3)):
         run = made_run(tmp_path / name, method, [60, 50, 40], finished=False)
         noted = {"at": "now", "after_round": after, "reason": "training diverged: …"}
         (run / "environment.json").write_text(json.dumps({"device": "cpu", "diverged": noted}))
     found = results_of(tmp_path)
-    told = {row.place.method: row.progress for row in found.rows}
-    assert told == {"fedavg": "at round 3 of 150", "fedprox": "diverged after round 3 of 150"}
+    ends = {row.place.method: row.progress for row in found.rows}
+    assert ends == {"fedavg": "at round 3 of 150", "fedprox": "diverged after round 3 of 150"}
     assert any("seed 0: diverged after round 3 of 150; shown as far as it got" in line for line in found.warnings)
 
 
 def test_runs_of_another_precision_have_a_row_of_their_own(tmp_path: Path) -> None:
-    """Two seeds in float32 and two in bfloat16 are two rows of two, told apart, and never tested against each other."""
+    """Two seeds in float32 and two in bfloat16 are two separate rows of two, never tested against each other."""
     for seed in range(2):
         made_run(tmp_path / f"cpu{seed}", accuracies=[70 + seed] * 8, seed=seed, precision="float32")
         made_run(tmp_path / f"gpu{seed}", accuracies=[80 + seed] * 8, seed=seed, precision="bfloat16")
@@ -172,7 +172,7 @@ def test_a_run_given_twice_counts_once(tmp_path: Path) -> None:
 
 
 def test_a_report_needs_no_study(tmp_path: Path) -> None:
-    """Without the study the same runs are runs like others, and nobody speaks of a paper."""
+    """Without the study the same runs are like any others, and the paper isn't mentioned."""
     made_run(tmp_path / "ours", accuracies=[84.96] * 7)
     made_run(tmp_path / "fedavg", "fedavg", accuracies=[60] * 7)
     found = load_results([tmp_path])
@@ -286,7 +286,7 @@ def test_what_is_known_of_clients(tmp_path: Path) -> None:
     assert clients.selected == [8 + 2, 3, 3]  # client 0 every round, and again in rounds 3 and 6
 
 
-def test_a_federations_sites_are_told_as_they_are(tmp_path: Path) -> None:
+def test_a_federations_sites_are_reported_as_they_are(tmp_path: Path) -> None:
     """Not as the partition and the noise of the configuration, which say nothing of them."""
     site_run(tmp_path / "a", {"north": 30, "south": 20, "west": 10})
     site_run(tmp_path / "b", {"north": 30, "south": 20, "west": 10}, seed=1)

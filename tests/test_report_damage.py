@@ -21,7 +21,7 @@ def without(key: str) -> Callable[[dict], dict]:
 
 
 @pytest.mark.parametrize(
-    ("file", "change", "told"),
+    ("file", "change", "expected"),
     [
         ("summary.json", without("converged"), "summary.json is damaged: converged"),
         ("summary.json", without("wall_s"), "summary.json is damaged: wall_s"),
@@ -35,17 +35,17 @@ def without(key: str) -> Callable[[dict], dict]:
         ("confusion.json", lambda c: c | {"given_predicted": [[1, 2], [3]]}, "given_predicted is not square"),
     ],
 )
-def test_a_damaged_file_costs_its_run_alone(tmp_path: Path, file: str, change: Callable, told: str) -> None:
+def test_a_damaged_file_costs_its_run_alone(tmp_path: Path, file: str, change: Callable, expected: str) -> None:
     made_run(tmp_path / "good", clients=True)
     bad = made_run(tmp_path / "bad", seed=1, clients=True) / file
     bad.write_text(json.dumps(change(json.loads(bad.read_text()))))
     found = results_of(tmp_path)
     assert [run.path.name for run in found.runs] == ["good"]
-    assert any(told in line for line in found.warnings), found.warnings
+    assert any(expected in line for line in found.warnings), found.warnings
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "expected"),
     [
         (lambda records: records[:2] + records[3:], "not 1, 2, 3 … without a gap"),
         (lambda records: records + records, "not 1, 2, 3 … without a gap"),
@@ -54,11 +54,11 @@ def test_a_damaged_file_costs_its_run_alone(tmp_path: Path, file: str, change: C
         (lambda records: [r | {"test_accuracy": 1e9} for r in records], "test_accuracy is 1000000000.0 in round 1"),
     ],
 )
-def test_rounds_that_cannot_be_are_refused(tmp_path: Path, change: Callable, told: str) -> None:
+def test_rounds_that_cannot_be_are_refused(tmp_path: Path, change: Callable, expected: str) -> None:
     file = made_run(tmp_path / "a") / "rounds.jsonl"
     records = change([json.loads(line) for line in file.read_text().splitlines()])
     file.write_text("".join(json.dumps(r) + "\n" for r in records))
-    assert told in refused("report", tmp_path)
+    assert expected in refused("report", tmp_path)
 
 
 def test_a_run_that_diverged_is_reported(tmp_path: Path) -> None:

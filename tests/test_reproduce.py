@@ -55,7 +55,7 @@ def test_plans_have_the_papers_cells() -> None:
     assert {goal: len(cells_of(goal)) for goal in GOALS} == sizes
 
 
-def test_the_most_telling_cells_come_first() -> None:
+def test_the_most_informative_cells_come_first() -> None:
     """FedNoiL in all eight settings of Fashion-MNIST, then its baselines; all of seed 0 before seed 1."""
     cells = cells_of("table1", seeds=2)
     first = cells[:16]
@@ -176,7 +176,7 @@ def test_an_estimate_from_earlier_runs() -> None:
 
 @pytest.mark.parametrize("error", ["CUDA error: out of memory", "CUDA error: misaligned address"])
 def test_a_full_gpu_leaves_a_plan_without_an_estimate(monkeypatch: pytest.MonkeyPatch, error: str) -> None:
-    """The runs themselves say what would help; another error is told as it is."""
+    """The runs themselves say what would help; other errors are reported unchanged."""
     cells = cells_of("table3", "small", seeds=1, noises=["pair-high"], methods=["fednoil-logarithm"])
     monkeypatch.setattr("fednoil.batch.duration._speed", lambda *_: (_ for _ in ()).throw(RuntimeError(error)))
     if "out of memory" in error:
@@ -345,7 +345,7 @@ def test_schedules_need_no_run(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("default")  # Ray's own
 @pytest.mark.parametrize("shared", [True, False], ids=["shared file system", "no shared file system"])
 def test_cells_on_a_local_ray_with_two_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared: bool) -> None:
-    """Two cells and one that fails on workers of their own; all results in one folder, whoever wrote them."""
+    """Two cells and one that fails, on separate workers; all results are in one folder, whoever wrote them."""
     ray = pytest.importorskip("ray", reason="ray is not installed; make test-slow installs it")
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
     try:
@@ -365,7 +365,7 @@ def test_cells_on_a_local_ray_with_two_workers(tmp_path: Path, monkeypatch: pyte
 
 
 class Unseen:
-    """A view of a plan that nobody looks at."""
+    """A silent view of a plan."""
 
     def started(self, cell: Cell) -> None: ...
 

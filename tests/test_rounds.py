@@ -309,7 +309,7 @@ def test_it_learns(values) -> None:
     assert records[-1].test_accuracy > 90
 
 
-def test_diverging_training_is_told_in_one_line(values) -> None:
+def test_diverging_training_is_reported_in_one_line(values) -> None:
     values["train"]["lr"] = 1e12
     with pytest.raises(UserError, match=r"diverged.*round 1.*lower train.lr \(now 1000000000000.0\)"):
         play(make_experiment(load_config(values)), 1)

@@ -82,13 +82,13 @@ def test_summary_follows_from_the_rounds(reference: Path) -> None:
     assert summary["bytes_up"] == sum(r["bytes_up"] for r in records)
 
 
-def test_converged_is_told_from_six_rounds_on(toml: Path, tmp_path: Path) -> None:
+def test_converged_is_known_from_six_rounds_on(toml: Path, tmp_path: Path) -> None:
     still = ["--set", "train.lr=1e-30", "--set", "train.rounds=6"]
     assert fednoil("run", toml, *still, "--out", tmp_path / "r", "--quiet")[0] == 0
     assert json.loads((tmp_path / "r/summary.json").read_text())["converged"] is True
 
 
-def test_model_file_tells_all_that_predict_needs(reference: Path) -> None:
+def test_model_file_has_all_that_predict_needs(reference: Path) -> None:
     with safe_open(reference / "model.safetensors", "pt") as file:
         about = json.loads(file.metadata()["fednoil"])
         assert set(file.keys()) == {f"{layer}.{kind}" for layer in LAYERS for kind in ("weight", "bias")}
@@ -152,7 +152,7 @@ def test_what_needs_the_truth_is_absent_without_it(toml: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("per_class", "told"),
+    ("per_class", "expected"),
     [
         ([50.0, 0.0, 30.0], "no test image of class 1 is classified correctly"),
         ([0.0, 12.5, 0.0, None], "no test image of the classes 0, 2 is classified correctly"),
@@ -160,13 +160,13 @@ def test_what_needs_the_truth_is_absent_without_it(toml: Path, tmp_path: Path) -
         ([], ""),
     ],
 )
-def test_a_run_that_lost_a_class_says_so(per_class: list[float | None], told: str) -> None:
+def test_a_run_that_lost_a_class_says_so(per_class: list[float | None], expected: str) -> None:
     summary = {"final_accuracy": 27.0, "best_accuracy": 30.0, "wall_s": 1.0, "per_class_accuracy": per_class}
     first, *rest = closing(summary, Path("runs/one"), (), "this may help").splitlines()
     more = [line for line in rest if line.startswith("no test image")]
     assert first == "final accuracy 27.00 %, best 30.00 %, 1.0 s; results in runs/one"
-    assert more == ([f"{told}; this may help"] if told else [])
-    assert (told in closing(summary, Path("runs/one")).splitlines()) == bool(told)
+    assert more == ([f"{expected}; this may help"] if expected else [])
+    assert (expected in closing(summary, Path("runs/one")).splitlines()) == bool(expected)
 
 
 @pytest.mark.parametrize(

@@ -140,7 +140,7 @@ SERVER = "checkpoint/server-000003-0000.safetensors"
         pytest.param(overwrite("config.toml", "[data"), "config.toml", id="broken config"),
     ],
 )
-def test_a_damaged_checkpoint_is_told_in_one_line(
+def test_a_damaged_checkpoint_is_reported_in_one_line(
     change: Callable[[Path], None], named: str, toml: Path, stopped: Path
 ) -> None:
     change(stopped)

@@ -82,10 +82,10 @@ def test_resume_from_what_a_killed_run_leaves(change: Callable[[Path], None], re
 
 def test_a_run_without_a_checkpoint_says_that_it_begins_anew(stopped: Path) -> None:
     forget_checkpoint(stopped)
-    told = f"{stopped} has no checkpoint yet (run.checkpoint_every): starting again at round 1"
+    notice = f"{stopped} has no checkpoint yet (run.checkpoint_every): starting again at round 1"
     status, out, err = fednoil("run", "--resume", "--out", stopped)
-    assert (status, out.splitlines()[0], err) == (0, told, "")
-    assert told not in fednoil("run", "--resume", "--out", stopped)[1]
+    assert (status, out.splitlines()[0], err) == (0, notice, "")
+    assert notice not in fednoil("run", "--resume", "--out", stopped)[1]
 
 
 def test_a_run_of_an_earlier_version_is_not_resumed(stopped: Path, toml: Path) -> None:
@@ -136,7 +136,7 @@ def test_resume_of_learners_that_remember_or_sample(learner: str, toml: Path, tm
     assert results(tmp_path / "cut") == results(tmp_path / "whole")
 
 
-def test_a_damaged_memory_of_a_client_is_told(toml: Path, tmp_path: Path) -> None:
+def test_a_damaged_memory_of_a_client_is_reported(toml: Path, tmp_path: Path) -> None:
     config = load_config({**read_toml(toml), "learner": {"name": f"{__name__}:Remembering"}})
     with pytest.raises(KeyboardInterrupt):
         runner.run(config, tmp_path, Stop(3))
@@ -299,7 +299,7 @@ def test_a_tied_process_leaves_ctrl_c_to_its_parent(toml: Path, tmp_path: Path) 
     assert json.loads((out / "checkpoint/checkpoint.json").read_text())["round"] == len(lines(out))
 
 
-def test_a_full_gpu_is_told_with_what_to_lower_and_resumed(
+def test_a_full_gpu_is_reported_with_what_to_lower_and_resumed(
     reference: Path, toml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the third round; the second, the last whole one, is kept."""
@@ -336,7 +336,7 @@ def test_a_full_gpu_is_told_with_what_to_lower_and_resumed(
     ],
     ids=["allocator", "asynchronous allocator", "CUDA", "library"],
 )
-def test_a_gpu_that_is_full_before_or_after_the_rounds_is_told_too(
+def test_a_gpu_that_is_full_before_or_after_the_rounds_is_reported_too(
     reference: Path, toml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str, error: RuntimeError
 ) -> None:
     """Where the data, networks and streams are put there, and where the last model looks at all samples."""
@@ -417,7 +417,7 @@ def test_a_disk_full_at_any_write_loses_nothing(stays_full: bool, reference: Pat
     pytest.fail("the run never got through")
 
 
-def test_a_file_too_large_for_the_system_is_told_and_resumed(reference: Path, toml: Path, tmp_path: Path) -> None:
+def test_a_file_too_large_for_the_system_is_reported_and_resumed(reference: Path, toml: Path, tmp_path: Path) -> None:
     """A real refusal by the system: the model file is larger than the process may write."""
     limit = (reference / "model.safetensors").stat().st_size - 1
     assert all(len(content) < limit for name, content in snapshot(reference).items() if name != "model.safetensors")

@@ -63,7 +63,7 @@ def test_multikrum_oracle() -> None:
 
 
 def test_krum_never_parts_the_two_networks_of_a_client() -> None:
-    """Each network has a winner of its own; together, by both vectors, it is a third client, and whole."""
+    """Each network has a different winner; by both vectors together it is a third client, with its whole state."""
     first, second = torch.tensor([[9.0, 2, 9, 5, 3, 8], [8, 4, 7, 3, 8, 0]])[..., None]
     both = [
         Update(k, {"a/w": a, "a/mean": torch.tensor([k]), "b/w": b, "b/mean": torch.tensor([k])}, {"samples": 1.0})

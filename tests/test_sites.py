@@ -102,9 +102,9 @@ def test_decisions_about_one_site_go_to_its_data(two: dict[str, str], tmp_path: 
     for site, data in two.items():
         out = tmp_path / f"new-{site}"
         arguments = ("--data", data, "--decisions", tmp_path / "d.csv", "--site", site, "--out", out)
-        status, told, err = fednoil("relabel", *arguments)
+        status, printed, err = fednoil("relabel", *arguments)
         assert status == 0, err
-        assert "1 changed" in told
+        assert "1 changed" in printed
     assert (tmp_path / "new-nord/dog/3-2.png").is_file()
     assert pq.read_table(tmp_path / "new-süd 猫").column("label").to_pylist()[4] == "dog"
     arguments = ("--data", two["nord"], "--decisions", "d.csv", "--site", "west", "--out", "x")
@@ -119,9 +119,9 @@ def test_a_run_s_manifest_is_relabelled(two: dict[str, str], tmp_path: Path) -> 
     line = f"{second.client},{second.items[0]},{second.index[0]},{given},change,cat"
     (tmp_path / "d.csv").write_text(f"client,item,index,given,decision,label\n{line}\n", encoding="utf-8")
     arguments = ("--data", f"manifest:{tmp_path / 'run'}", "--decisions", "d.csv", "--out", "new.parquet")
-    status, told, err = fednoil("relabel", *arguments)
+    status, printed, err = fednoil("relabel", *arguments)
     assert status == 0, err
-    assert "1 changed" in told
+    assert "1 changed" in printed
     again = {"data.size": 8, "noise.kind": "manifest", "noise.manifest": "new.parquet"}
     run = package.run("demo", data=two, set=SMALL | again, progress=False)
     assert run.finished

@@ -241,13 +241,13 @@ class AsksSomeMore(Erm):
 
     def survey(self, nets: Nets, client: Client, asked: Tensors) -> Tensors:
         self.surveyed.append(client.id)
-        told = confidences(logits_of(self, nets, client), client.labels, 1.0)
+        seen = confidences(logits_of(self, nets, client), client.labels, 1.0)
         if "numbers" in asked:
-            return {"told": told + asked["numbers"].view(len(client), -1).sum(1), "numbers": asked["numbers"]}
-        return {"told": told}
+            return {"seen": seen + asked["numbers"].view(len(client), -1).sum(1), "numbers": asked["numbers"]}
+        return {"seen": seen}
 
     def step(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> Tensor:
-        return super().step(nets, pool, batch, state, kind) * state["told"].mean()
+        return super().step(nets, pool, batch, state, kind) * state["seen"].mean()
 
     def final(self, nets: Nets, client: Client, state: Tensors, turn: Turn) -> Final:
         return Final(evidence=dict(state))

@@ -131,9 +131,9 @@ def test_what_no_graph_can_do_runs_client_after_client(
     """The same learner inside another (fedprox) is found out too."""
     wanted = trained(experiment := made(values, name, server), make_executor(experiment, CPU), [0, 1, 2], 2)
     executor = stacked(experiment := made(values, name, server), 3)
-    with pytest.warns(Slower, match=f"clients run one after another, not as CUDA graphs: .*{why}") as told:
+    with pytest.warns(Slower, match=f"clients run one after another, not as CUDA graphs: .*{why}") as caught:
         got = trained(experiment, executor, [0, 1, 2], 2)
-    assert len(told) == 1
+    assert len(caught) == 1
     for client, result in wanted.items():
         close(got[client].tensors, result.tensors)
 
@@ -159,9 +159,9 @@ def test_what_cannot_be_stacked_runs_each_client_alone(values: dict[str, Any], n
         widths.append(portion.rows.count)
 
     executor.graphs.play = noted  # type: ignore[method-assign]
-    with pytest.warns(Slower, match=f"each client runs in its own CUDA graphs: its step .*{why}") as told:
+    with pytest.warns(Slower, match=f"each client runs in its own CUDA graphs: its step .*{why}") as caught:
         got = trained(experiment, executor, [0, 1, 2, 3], 2)
-    assert len(told) == 1
+    assert len(caught) == 1
     assert set(widths) == {1}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -262,10 +262,10 @@ def test_what_makes_a_run_slower_is_in_its_folder(
     monkeypatch.setattr(runner, "make_executor", executor)
     for name, slower in (("Draws", True), ("erm", False)):
         values["learner"] = {"name": f"test_stack_fallback:{name}" if slower else name}
-        with pytest.warns(Slower) if slower else contextlib.nullcontext() as told:
+        with pytest.warns(Slower) if slower else contextlib.nullcontext() as caught:
             runner.run(load_config(values), tmp_path / name, runner.Silent())
         noted = json.loads((tmp_path / name / "environment.json").read_text()).get("slower")
-        assert noted == ({"round": 1, "reason": str(told[-1].message)} if told else None)
+        assert noted == ({"round": 1, "reason": str(caught[-1].message)} if caught else None)
 
 
 def test_any_executor_can_say_what_makes_it_slower(

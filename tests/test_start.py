@@ -43,7 +43,7 @@ def test_a_run_that_need_not_be_deterministic_loads_no_compiler() -> None:
     assert loaded_by("from fednoil.experiment import be_deterministic\nbe_deterministic(False)") == set()
 
 
-def test_deterministic_until_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deterministic_until_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # which stays set otherwise
     for wanted in (True, False):
         be_deterministic(wanted)

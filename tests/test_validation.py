@@ -137,7 +137,7 @@ def test_true_labels_change_nothing(values: dict[str, Any]) -> None:
     assert ends[0][1:] == ends[1][1:]
 
 
-def test_a_run_tells_them_in_its_summary(tmp_path: Path, tiny_npz: Path) -> None:
+def test_a_run_reports_them_in_its_summary(tmp_path: Path, tiny_npz: Path) -> None:
     sets = [f"data.name=npz:{tiny_npz}", "data.validation=0.5", "partition.clients=4", "train.rounds=2"]
     sets += ["schedule.epochs=1", "model.width=2", "run.device=cpu", "noise.kind=symmetric", "train.batch_size=8"]
     words = [word for one in sets for word in ("--set", one)]
@@ -166,7 +166,7 @@ def test_bad_shares_get_one_clear_line(values: dict[str, Any], share: float, mes
     assert "\n" not in str(error.value)
 
 
-def test_the_command_tells_it_too(tmp_path: Path) -> None:
+def test_the_command_reports_it_too(tmp_path: Path) -> None:
     line = refused("run", "demo", "--set", "data.validation=0.001", "--out", tmp_path / "run")
     assert "data.validation = 0.001 keeps 0 of the 150 samples" in line
     assert not (tmp_path / "run").exists()

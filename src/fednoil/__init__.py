@@ -40,7 +40,7 @@ _ELSEWHERE = {"Config": "fednoil.config.schema", "UserError": "fednoil.errors"}
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for, and not before: `fednoil --version` needs no torch."""
+    """Import names when they are used: `fednoil --version` needs no torch."""
     if name not in __all__:
         raise AttributeError(f"module 'fednoil' has no attribute '{name}'")
     from importlib import import_module

@@ -15,7 +15,7 @@ class UserError(Exception):
 
 
 class Diverged(UserError):
-    """Training whose numbers are no longer finite; the run can't continue."""
+    """Training produced numbers that are not finite; the run can't continue."""
 
 
 class Slower(UserWarning):
@@ -25,7 +25,7 @@ class Slower(UserWarning):
 def gpu_is_full(error: BaseException) -> bool:
     """Whether an error says that a GPU has no memory left.
 
-    PyTorch has a class of its own only for what its allocator is refused, and not for a context, a stream, a graph or a
+    PyTorch has a special class only for its allocator's failures, not for those of a context, a stream, a graph or a
     library's workspace. Its asynchronous allocator (`backend:cudaMallocAsync`) doesn't name CUDA in its first line.
     """
     said = r"(CUDA|Allocation on device).*out of memory|CU(BLAS|DNN)_STATUS_ALLOC_FAILED"
@@ -33,7 +33,7 @@ def gpu_is_full(error: BaseException) -> bool:
 
 
 def full_gpu(error: BaseException, advice: str) -> str:
-    """A GPU whose memory is full, in one line with what to do about it."""
+    """One line that says that the GPU's memory is full, and what to do about it."""
     return f"the GPU's memory is full ({str(error).splitlines()[0]}); {advice}"
 
 

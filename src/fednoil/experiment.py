@@ -54,7 +54,7 @@ class Experiment:
     def initial_model(self) -> Tensors:
         """The tensors of all shared networks that training changes, before round 1.
 
-        Each has weights of its own, and the first one the same under every method, whatever it is called there.
+        Each has different weights; the first has the same under every method, whatever its name.
         """
         changing, _ = self._initial()
         return changing
@@ -166,7 +166,7 @@ def pick_device(name: str, key: str = "run.device") -> torch.device:
 def pick_precision(name: str, device: torch.device) -> str:
     """What convolutions and matrix products compute in there: `float32`, `tf32` or `bfloat16`.
 
-    GPUs have learnt bfloat16 and TF32 together; what can't do TF32 computes in the float32 that it stands in for.
+    GPUs have either both bfloat16 and TF32 or neither; those without TF32 compute in float32.
     """
     recent = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
     if name == "auto":

@@ -45,7 +45,7 @@ def noise_ratios(labels: Labels, truth: Truth) -> np.ndarray | None:
 
 
 def outvoted(labels: Labels, truth: Truth, num_classes: int) -> dict[int, int]:
-    """Classes whose samples are mostly labelled as another one, over all clients, and as which.
+    """Classes with samples that are mostly labelled as another class, over all clients, and as which.
 
     Nothing in such labels says which class is meant. A lead that may be chance, of less than three standard
     deviations, doesn't count.

@@ -107,7 +107,7 @@ class Axis(Generic[T]):
 
 @cache
 def renamed(config: type[Section], key: str, name: str) -> type[Section]:
-    """A configuration whose `key` is an import path and not one fixed word; the same class each time."""
+    """A configuration with an import path instead of a fixed name in `key`; the same class each time."""
     field: dict[str, Any] = {key: (str, name)}
     return create_model(config.__name__, __base__=config, **field)
 

@@ -170,7 +170,7 @@ def _play(experiment: Experiment, store: Store, reporter: Reporter, engine: Engi
         store.state = rounds.placed(store.state, device)
         executor = engine.executor(experiment, store.path, device)
         reporter.start(experiment, store.records)
-        for line in [*_misleading_labels(experiment), *filter(None, [store.told])]:
+        for line in [*_misleading_labels(experiment), *filter(None, [store.notice])]:
             reporter.say(line)
         _play_all(experiment, executor, store, reporter.local, [reporter.round, *store.watchers(executor)])
     except Diverged as error:
@@ -243,7 +243,7 @@ def _watched(experiment: Experiment, before: Sequence[RoundRecord], record: Roun
 
 @contextlib.contextmanager
 def _full_gpu_reported(config: Config) -> Iterator[None]:
-    """Say what to do about a GPU whose memory is full, whether by data, networks, graphs, steps or the last test."""
+    """Say what to do if the GPU's memory is full, whether from data, networks, graphs, steps or the last test."""
     try:
         yield
     except RuntimeError as error:

@@ -105,7 +105,7 @@ class Seeds:
 
 
 def keys_of(wanted: Iterable[tuple[Seed, Iterable[Path]]], device: torch.device | str = "cpu") -> Tensor:
-    """As `Seed.keys_of`, of several seeds that each have paths of their own, one seed after another: int64 [paths]."""
+    """Like `Seed.keys_of`, for several seeds with different paths, one seed after another: int64 [paths]."""
     digests = b"".join(digest for seed, paths in wanted for digest in seed.digests(paths))
     words = np.frombuffer(digests, dtype="<i8").astype(np.int64)
     return torch.from_numpy(words).to(device, non_blocking=True)  # the host plans on while a GPU still works
@@ -141,8 +141,8 @@ def permutations(keys: Tensor, count: int) -> Tensor:
 
 
 def orders(keys: Tensor, sizes: Tensor, total: int) -> tuple[Tensor, Tensor]:
-    """`permutations` for keys [S] that each have a size [S] of their own, one after another, and the number of the key
-    that each entry is of: int64 [total], both. `total` is the sum of the sizes, which the host has to know."""
+    """`permutations` for keys [S] with different sizes [S], one after another, and the number of each entry's key: both
+    int64 [total]. `total` is the sum of the sizes, which the host has to know."""
     owner = torch.repeat_interleave(sizes, output_size=total)
     start = (sizes.cumsum(0) - sizes)[owner]
     counter = torch.arange(total, device=keys.device) - start

@@ -139,7 +139,7 @@ def _check_data(names: Iterable[str], data_dir: Path | None) -> None:
 def _run(
     cells: Sequence[Any], out: Path, data_dir: Path | None, console: Console, jobs: int, ray: str | None, total: int
 ) -> list[Any]:
-    """Make the runs and show how they go on; stopped, it says how many of all are done."""
+    """Make the runs and show their progress; if stopped, say how many are done."""
     from fednoil.batch.cluster import run_on_ray
     from fednoil.batch.workers import run_here, run_in_processes
     from fednoil.cli.progress import Bars, Lines
@@ -183,7 +183,7 @@ def _describe(
     if measure:
         guess = expected(open_cells, past, jobs, max(1, cores() // jobs), data_dir)
     else:
-        guess = Duration(None, "not asked for")
+        guess = Duration(None, "not estimated")
     return {
         "goal": goal,
         "cells": [{"title": c.title, "folder": c.folder, "done": c not in set(open_cells)} for c in cells],

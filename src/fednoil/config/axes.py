@@ -22,7 +22,7 @@ AXES: dict[str, tuple[Axis[Any], ...]] = {
 
 
 def named(section: str, keys: dict[str, Any]) -> dict[str, str]:
-    """What a section chooses on each of its axes, by key; without a word of its own, the default."""
+    """What a section chooses on each of its axes, by key; by default the axis's default."""
     names: dict[str, str] = {}
     for axis in AXES.get(section, ()):
         name = keys.get(axis.key, axis.default)

@@ -11,7 +11,7 @@ Values = dict[str, Any]
 
 
 class Family(Protocol):
-    """Presets whose names begin with the family's name and a slash."""
+    """Presets with names that start with the family's name and a slash."""
 
     def names(self) -> Sequence[str]:
         """All of them, in the order in which they are listed."""
@@ -57,7 +57,7 @@ _FAMILIES: dict[str, Callable[[], Family]] = {}
 
 
 def register(family: str, load: Callable[[], Family]) -> None:
-    """Make a family's presets known; `load` is called when one of them is asked for."""
+    """Register a family of presets; `load` is called when one of them is used."""
     _FAMILIES[family] = load
 
 

@@ -162,7 +162,7 @@ def _texts(where: str, labels: list[np.ndarray], names: list[str] | None) -> tup
     if names is None:
         return numbers, list(found)
     if unknown := [name for name in found if name not in names]:
-        raise UserError(f"{where}: the label '{unknown[0]}' is none of class_names ({', '.join(names[:8])})")
+        raise UserError(f"{where}: the label '{unknown[0]}' is not one of class_names ({', '.join(names[:8])})")
     order = np.array([names.index(name) for name in found], np.int64)
     return [order[own] for own in numbers], names
 

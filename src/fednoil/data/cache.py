@@ -112,7 +112,7 @@ class Draft:
         return load(self._place, dataset.name) or dataset
 
     def _keep(self, images: np.ndarray, path: Path) -> None:
-        """Put pixels into a file of their own: the one they were decoded into, or a copy."""
+        """Put pixels into their own file: the one they were decoded into, or a copy."""
         for draft, array in self._made.items():
             if images.size and array.ctypes.data == images.ctypes.data:
                 array.flush()  # pyright: ignore[reportAttributeAccessIssue]

@@ -242,11 +242,11 @@ def _called(part: Raw, row: int) -> str:
 def _bad_files(wanted: Wanted, parts: Sequence[Raw], lost: Sequence[dict[int, str]]) -> UserError:
     """All files that can't be used, in one line."""
     found = _skipped(parts, lost)
-    told = ", ".join(f"{item} {why}" for item, why in found[:_NAMED])
+    listed = ", ".join(f"{item} {why}" for item, why in found[:_NAMED])
     more = f" and {len(found) - _NAMED} more (`fednoil data {wanted.data}` lists all)" if len(found) > _NAMED else ""
     them = "it" if len(found) == 1 else "them"
     return UserError(
-        f"{wanted.data}: {len(found)} picture{'s' if len(found) > 1 else ''} can't be used: {told}{more}; replace or "
+        f"{wanted.data}: {len(found)} picture{'s' if len(found) > 1 else ''} can't be used: {listed}{more}; replace or "
         f"remove {them}, or leave {them} out with data.bad = 'skip'"
     )
 

@@ -47,7 +47,7 @@ class Given:
 
     @cached_property
     def name(self) -> str:
-        """The `data.name` of a run on them, which tells them from others: `arrays:` and a digest."""
+        """The `data.name` of a run on them, which distinguishes them from others: `arrays:` and a digest."""
         who = json.dumps([self.dataset.hash, self.sizes, self.names])
         return f"{ARRAYS}:{hashlib.sha256(who.encode()).hexdigest()[:8]}"
 

@@ -45,7 +45,7 @@ def from_one(labels: np.ndarray) -> tuple[str, ...]:
 
 
 def numbered(count: int) -> list[str]:
-    """What images without names of their own are called: the numbers of their rows."""
+    """Names for images that have none: the numbers of their rows."""
     return [str(row) for row in range(count)]
 
 

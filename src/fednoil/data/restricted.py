@@ -68,7 +68,7 @@ class _Array:
         if not isinstance(kind, _DType) or not isinstance(raw, bytes):
             raise pickle.UnpicklingError("an array that is not plain numbers")
         if type(shape) is not tuple or any(type(size) is not int or size < 0 for size in shape):
-            raise pickle.UnpicklingError("an array whose shape is not sizes")
+            raise pickle.UnpicklingError("an array with an invalid shape")
         if len(raw) != math.prod(shape) * kind.dtype.itemsize:
             raise pickle.UnpicklingError(f"{len(raw)} bytes for an array of shape {shape}")
         self.value = np.frombuffer(raw, kind.dtype).reshape(shape, order="F" if fortran else "C")

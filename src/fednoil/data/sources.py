@@ -72,7 +72,7 @@ def forms() -> list[str]:
 
 
 def is_own(name: str) -> bool:
-    """Whether `data.name` means the user's data, of whose labels nobody knows whether they are right."""
+    """Whether `data.name` is the user's own data, with labels that may be wrong."""
     return AXIS.find(name).own
 
 

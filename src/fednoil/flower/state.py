@@ -61,8 +61,7 @@ class NodeState:
         write_tensors(self.folder / _LOOK, {"logits": logits, "of": name}, private=True)
 
     def take_look(self, of: str, shape: tuple[int, int]) -> Tensor | None:
-        """The logits by the model with digest `of`, which are removed; None where there are none, and they must be
-        computed."""
+        """The logits by the model with digest `of`, which are then removed; None if there are none."""
         try:
             found = read_tensors(self.folder / _LOOK)
         except UserError:  # none, or none that can be read

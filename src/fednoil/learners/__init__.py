@@ -1,4 +1,4 @@
-"""Learners by name: one file and one line in the table below each."""
+"""Learners by name: each is one file and one line in the table below."""
 
 from __future__ import annotations
 

@@ -189,7 +189,7 @@ class Learner(ABC):
         self.task = task
 
     def __init_subclass__(cls, **keys: object) -> None:
-        """A class with a plan of its own doesn't inherit how several clients are planned at once."""
+        """A class with its own plan doesn't inherit how several clients are planned at once."""
         super().__init_subclass__(**keys)
         if "plan" in vars(cls) and "plans" not in vars(cls) and hasattr(cls, "plans"):
             cls.plans = one_by_one

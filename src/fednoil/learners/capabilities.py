@@ -33,10 +33,10 @@ C = TypeVar("C")
 
 @runtime_checkable
 class Looks(Protocol):
-    """Uses what the received model says of the client's own samples, which is asked once a round for everything."""
+    """Uses the received model's logits of the client's own samples, which are computed once a round."""
 
     def look(self, logits: Tensor, client: Client) -> Tensors:
-        """What becomes of the logits [n, C] of its samples, un-augmented and in eval mode, in the turn's state."""
+        """What the turn's state keeps of the logits [n, C] of its samples, un-augmented and in eval mode."""
         ...
 
 
@@ -83,10 +83,10 @@ class EvensBatches(Protocol):
     """Lets clients of different sizes train as one on a GPU."""
 
     def evened(self, batches: Sequence[Tensors]) -> Sequence[Tensors] | None:
-        """The plans of several clients, whose batches differ in size, with batches of one size and the same losses.
+        """The plans of several clients with batches of different sizes, with batches of one size and the same losses.
 
-        None where that can't be. It is asked only for networks in which no sample sees another, so what is added may
-        be any sample that doesn't count.
+        None if that is impossible. It is called only for networks in which samples don't affect each other, so any
+        sample that doesn't count may be added.
         """
         ...
 
@@ -168,7 +168,7 @@ class Wrapped(Learner):
 
 
 def capability(learner: Learner, kind: type[C]) -> C | None:
-    """The learner, or the one inside it, that has a capability; None: there is none."""
+    """The learner, or the one inside it, that has a capability, or None."""
     if isinstance(learner, kind):
         return learner
     return capability(learner.inner, kind) if isinstance(learner, Wrapped) else None
@@ -191,6 +191,6 @@ def observer(learner: Learner, kind: str) -> Observes:
 
 
 def plans(learner: Learner, trainees: Sequence[Trainee], epochs: range) -> list[list[Phase]]:
-    """The plans of several clients: at once where the learner can, else one by one."""
+    """The plans of several clients: at once if the learner can, otherwise one by one."""
     found = capability(learner, PlansTogether)
     return found.plans(trainees, epochs) if found else one_by_one(learner, trainees, epochs)

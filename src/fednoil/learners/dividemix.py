@@ -196,7 +196,7 @@ class DivideMix(Learner):
         """How probably each label is clean, by the losses [R, n] of R networks, of which the first `samples` [R, 1]
         count: [R, n]."""
         scaled = normalise(losses, samples)
-        flat = scaled.amax(1, keepdim=True) == 0  # all losses equal: nothing to tell labels apart by
+        flat = scaled.amax(1, keepdim=True) == 0  # all losses equal: nothing distinguishes the labels
         return torch.where(flat, torch.ones_like(scaled), low_component(scaled, samples))
 
     def _plain(self, clients: Sequence[Client], net: str, turns: Sequence[Turn], epochs: range) -> list[Phase]:

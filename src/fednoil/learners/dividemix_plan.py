@@ -26,7 +26,7 @@ _VIEWS = ("first", "second")
 
 @dataclass(frozen=True)
 class Part:
-    """One network of one client in one epoch, of whose `seed` it draws."""
+    """One network of one client in one epoch; it draws from the client's `seed`."""
 
     client: int  # its place among those that are planned at once
     net: str

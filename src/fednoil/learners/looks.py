@@ -1,6 +1,6 @@
-"""What the received model says of a client's samples, as they are: asked once a round, used for everything.
+"""The received model's logits of a client's un-augmented samples: computed once a round, used for everything.
 
-Client scores, FedNoiL's D^x and the evidence of an audit are all made from the same logits.
+Client scores, FedNoiL's D^x and the evidence of an audit all come from the same logits.
 """
 
 from __future__ import annotations

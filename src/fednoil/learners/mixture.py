@@ -53,7 +53,7 @@ def normalise(losses: Tensor, count: Tensor | None = None) -> Tensor:
 
 
 def _inside(values: Tensor, count: Tensor | None) -> Tensor:
-    """Which columns of values [R, n] take part: [n], or [R, n] where each row has a count of its own."""
+    """Which columns of values [R, n] take part: [n], or [R, n] if each row has its own count."""
     columns = torch.arange(values.shape[1], device=values.device)
     return columns < (values.shape[1] if count is None else count)
 

@@ -1,5 +1,5 @@
-"""Wrong labels, added to each client's samples after the partition: by kind and by levels, one file and one line in
-the tables below each."""
+"""Wrong labels, added to each client's samples after the partition, by kind and levels: each is one file and one line
+in the tables below."""
 
 from __future__ import annotations
 

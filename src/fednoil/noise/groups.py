@@ -1,4 +1,4 @@
-"""Levels by group: equal groups of clients, each with a noise ratio of its own."""
+"""Levels by group: equal groups of clients, each with its own noise ratio."""
 
 from __future__ import annotations
 

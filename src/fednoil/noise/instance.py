@@ -1,8 +1,8 @@
 """Noise that depends on the image: Xia et al., "Part-dependent Label Noise" (NeurIPS 2020), as most papers have it.
 
-Each image has a chance of its own to be mislabelled, near the client's level, and its wrong class follows from a random
-projection of its pixels. The projections are so large that the wrong class is nearly a function of the image.
-Different from the paper: a client of level 0 has no wrong label at all.
+Each image has its own probability of a wrong label, near the client's level, and a random projection of its pixels
+gives the wrong class. The projections are so large that the wrong class is nearly a function of the image. Different
+from the paper: a client of level 0 has no wrong label at all.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ class CleanConfig(UnlevelledConfig):
 
 
 class Clean(NoiseKind):
-    """The dataset's labels are taken to be right."""
+    """The dataset's labels are assumed to be correct."""
 
     Config = CleanConfig
     uses_levels = False
@@ -32,7 +32,7 @@ class UnknownConfig(UnlevelledConfig):
 
 
 class Unknown(Clean):
-    """The dataset's labels are given as they are, and nobody claims that they are right."""
+    """The dataset's labels are used as they are, without assuming that they are correct."""
 
     Config = UnknownConfig
     knows_truth = False

@@ -80,9 +80,9 @@ def extended(folder: RunFolder, config: Config) -> str | None:
     old, new = before.train.rounds, config.train.rounds
     if old == new or not (keys := config.by_total()):
         return None
-    told = f"{' and '.join(keys)} follows the number of rounds: the first were played as those of {old}, not of {new}"
+    why = f"{' and '.join(keys)} depends on the number of rounds: the first were played as part of {old}, not of {new}"
     note(folder, extended={"from": old, "to": new, "keys": keys})
-    return f"{told}, so this result differs from that of one run of {new}"
+    return f"{why}, so this result differs from that of a single run of {new}"
 
 
 def begin(

@@ -136,7 +136,7 @@ class Checkpoints:
         self._sweep({entry["file"] for entry in entries.values()})
 
     def _write_part(self, name: str, part: _Part | _Fresh) -> _Part:
-        """Write a part unless it is on disk as it is."""
+        """Write a part unless it is already on disk unchanged."""
         if isinstance(part, _Part):
             return part
         before, content = self._written.get(name), tensor_bytes(part.tensors)

@@ -194,7 +194,7 @@ def _drop_keys_of_others(section: str, keys: Values) -> None:
 
 
 def _apart(values: Values) -> None:
-    """Give the keys that say whom to train, which were the server's, a section of their own."""
+    """Move the keys that say which clients train from the server's section to `sampling`."""
     server = values.get("server", {})
     found = {new: server.pop(old) for old, new in _SAMPLING.items() if old in server}
     if not found or "sampling" in values:

@@ -38,7 +38,7 @@ class Store:
         self.records: list[RoundRecord] = []
         self.summary: dict[str, Any] | None = None  # of a finished run
         self.made_with: dict[str, Any] = {}
-        self.told: str | None = None  # what there is to know about a run that goes on
+        self.notice: str | None = None  # a warning about a run that is continued
         self.origin: dict[str, Any] | None = None  # the preset or file that the configuration came from
 
     @property
@@ -96,7 +96,7 @@ class Store:
         return False
 
     def end(self, summary: dict[str, Any], device: torch.device) -> None:
-        """Keep the summary of the finished run, whose last model is on `device`."""
+        """Keep the summary of the finished run; its last model is on `device`."""
         self.summary = summary
 
     def close(self) -> None:
@@ -145,7 +145,7 @@ class InFolder(Store):
             self.folder.clear()
         elif self.going_on and self._checkpoints.exists():
             check_best(self.checkpoints.load(experiment.config), experiment, self.path)
-            self.told = extended(self.folder, experiment.config)
+            self.notice = extended(self.folder, experiment.config)
         if not (self._resume and self.folder.is_finished(with_noise=has_manifest(experiment.setting))):
             return False
         self.summary, self.state = self.folder.summary(), self.checkpoints.load(experiment.config)
