@@ -205,7 +205,7 @@ def learnt(count: int) -> tuple[np.ndarray, ...]:
 
 
 def test_what_a_model_has_learnt_of_wrong_labels_is_not_believed() -> None:
-    """The channel alone takes learnt labels as correct; labels that the model can't mistake show how many aren.t."""
+    """The channel alone takes learnt labels as correct; labels that the model can't mistake show how many aren't."""
     true, given, q = learnt(3000)
     wrong = true != given
     believed_q = believed(q, 85.0)[1]

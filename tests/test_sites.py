@@ -133,7 +133,7 @@ def test_from_python_the_names_of_data_are_as_good_as_arrays(two: dict[str, str]
     assert [client["client"] for client in run.audit().summary["clients"]] == ["nord", "süd 猫"]
     one = package.run("demo", data=two["nord"], set=SMALL | {"partition.clients": 2}, progress=False)
     assert one.config.data.name == two["nord"]
-    with pytest.raises(UserError, match="test= belongs to data="):
+    with pytest.raises(UserError, match="test= needs data="):
         package.run("demo", data=two, test=(np.zeros((2, 8, 8)), [0, 1]))
 
 
