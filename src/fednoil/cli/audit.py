@@ -21,7 +21,7 @@ Run = Annotated[Path | None, typer.Argument(metavar="[RUN]", help="A run folder;
 Client = Annotated[int | None, typer.Option("--client", metavar="K", help="Audit only this client of a run.")]
 Out = Annotated[
     Path | None,
-    typer.Option("--out", help="Folder for the results; default: RUN/audit and what was asked for, or ./audit."),
+    typer.Option("--out", help="Folder for the results; default: RUN/audit, RUN/budget or similar, or ./audit."),
 ]
 Data = Annotated[
     str | None, typer.Option("--data", metavar="SOURCE", help="folder:PATH, npz:FILE or parquet:PATH of one site.")
