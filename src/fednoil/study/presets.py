@@ -99,6 +99,7 @@ def _centralized(learner: str, rounds: int) -> Values:
     }
 
 
+RECIPE = "fednoil-recipe"  # what reaches the paper's number on CIFAR-10 (experiments/cifar)
 METHODS: dict[str, Values] = {
     "fedavg": _on_server("fedavg", _CONSTANT),
     "fedprox": _on_server("fedprox", _CONSTANT),
@@ -116,6 +117,13 @@ METHODS: dict[str, Values] = {
     "fednoil-uniform-clients": _fednoil(_LOGARITHM, sampling="uniform"),
     "fednoil-uniform-local": _fednoil(_LOGARITHM, learner={"local_sampling": "uniform"}),
     "fednoil-no-ssl": _fednoil(_LOGARITHM, learner={"lambda_u": 0.0}),
+    RECIPE: {
+        **_fednoil(
+            _LOGARITHM,
+            learner={"name": "fednoil-plus", "x_augment": "strong", "draw": "class", "mix": 0.0, "ssl_start": 161},
+        ),
+        "train": {"weight_decay": 2e-3},
+    },
 }
 
 # The other reading of the labelled subset's size: as many samples as a client has clean labels (experiments/readings).
@@ -136,7 +144,7 @@ def composed(dataset: str, setting: str, noise: str, method: str) -> Values:
             values[section] = {**values.get(section, {}), **keys}
     if method.endswith(TOTAL):
         values["learner"]["frac"] = [round(1 - ratio, 6) for ratio in values["noise"].get("ratios", [0.0])]
-    elif values.get("learner", {}).get("name") == "fednoil":
+    elif method == RECIPE or values.get("learner", {}).get("name") == "fednoil":
         values["learner"].setdefault("frac", _FRAC.get(noise, _FRAC_OTHERWISE))
     if dataset == "cifar100" and values.get("learner", {}).get("name") == "dividemix":
         values["learner"]["warmup"] = 30  # the authors' value for 100 classes
