@@ -7,7 +7,10 @@ import io
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +23,8 @@ from PIL import Image
 
 from fednoil.audit import cases, files
 from fednoil.records.model_file import LoadedModel, load_model
+from fednoil.rounds import RunState
+from fednoil.servers.base import ServerState
 
 COLUMNS = ["client", "item", "index", "given", "suggested", "p_wrong", "flagged", "rank"]
 
@@ -243,6 +248,26 @@ def test_the_model_remembers_its_accuracy_of_each_class(trained: Path, site: Pat
     less = case.accuracy / known["final_accuracy"]
     assert less <= 1
     assert case.per_class == pytest.approx([value * less for value in known["per_class_accuracy"]])
+
+
+def test_a_model_that_hesitates_at_a_site_is_trusted_less(
+    trained: Path, site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As much as it trusts itself there, and on each class by the same factor."""
+    path = trained / "run" / "model.safetensors"
+    known = replace(load_model(path), accuracy=100.0, per_class=(80.0, None, 60.0, 100.0))
+    monkeypatch.setattr(cases, "load_model", lambda *_: known)
+    (case,) = cases.of_data(f"folder:{site}", path).clients
+    sure = float(case.probabilities.max(1).mean())
+    assert 0.25 < sure < 0.999
+    assert case.accuracy == pytest.approx(100 * sure)
+    assert case.per_class == (pytest.approx(80 * sure), None, pytest.approx(60 * sure), pytest.approx(100 * sure))
+
+
+def test_the_accuracy_is_the_mean_over_classes_that_are_known() -> None:
+    state = RunState(1, ServerState({}), per_class=(50.0, None, 100.0))
+    experiment: Any = SimpleNamespace(config=SimpleNamespace(run=SimpleNamespace(select="last")))
+    assert cases.known_accuracy(experiment, state) == 75
 
 
 def test_a_model_of_another_architecture_is_refused(trained: Path, site: Path, tmp_path: Path) -> None:

@@ -87,8 +87,9 @@ def test_momentum_lasts_where_a_federations_is_renewed(values: dict[str, Any]) -
     assert not torch.equal(tensors["fedavg"][1]["model/head.weight"], tensors["centralized"][1]["model/head.weight"])
 
 
-def test_the_mean_teacher_goes_on(values: dict[str, Any]) -> None:
-    values |= {"server": {"name": "centralized"}, "learner": {"name": "josrc", "ema": 1.0, "warmup": 0}}
+def test_the_mean_teacher_goes_on(values: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fednoil.learners.josrc.Josrc.ema", 1.0)
+    values |= {"server": {"name": "centralized"}, "learner": {"name": "josrc", "warmup": 0}}
     experiment = make_experiment(load_config(values))
     first = experiment.initial_model()
     state, _ = play(values, 2)

@@ -16,6 +16,14 @@ from fednoil.experiment import make_executor
 CPU = torch.device("cpu")
 
 
+def test_ranking_of_clients_by_hand() -> None:
+    """The cleanest client has half of the chances, the noisiest 30 %. Ranks 2, 1, 0 and 0, 2, 1 differ by 2, 1 and 1:
+    Spearman's correlation is 1 − 6 · 6 / 24."""
+    found = metrics.client_ranking([0.5, 0.3, 0.2], np.array([0.2, 0.6, 0.4]))
+    assert found == pytest.approx({"best_client_share": 50, "worst_client_share": 30, "rank_correlation": -0.5})
+    assert metrics.client_ranking([0.5, 0.5], None) == {}
+
+
 def test_selection_metrics_by_hand() -> None:
     """Two epochs, four samples, D^x of two; sample 3 was accepted once with the right and once with a wrong class."""
     given_labels, true = np.array([0, 1, 2, 0]), np.array([0, 1, 1, 2])
@@ -62,8 +70,10 @@ def test_shifted_accuracy_is_recorded_for_pair_noise(fednoil_values: dict[str, A
 
 def test_without_truth_nothing_that_needs_it_is_recorded(fednoil_values: dict[str, Any]) -> None:
     fednoil_values["noise"] = {"kind": "unknown"}
-    experiment = make(fednoil_values)
+    experiment = make(fednoil_values, frac=0.4)
     _, record = rounds.play(experiment, make_executor(experiment, CPU), rounds.start(experiment))
     absent = {"selected_noise", "label_precision", "label_recall", "rank_correlation", "pseudo_accuracy"}
     assert not absent & set(record.to_json())
-    assert {"client_scores", "labelled_share"} <= set(record.to_json())
+    assert "client_scores" in record.to_json()
+    assert len(record.selected) == 2
+    assert record.labelled_share == pytest.approx(40)  # eight of each client's 20

@@ -87,6 +87,17 @@ def test_scores_are_made_with_the_received_model(fednoil_values: dict[str, Any])
     assert {k: look.score for k, look in executor.scores(jobs[::-1], BY_SCORE).items()} == first
 
 
+def test_scores_have_the_configured_temperature(fednoil_values: dict[str, Any]) -> None:
+    experiment = make(fednoil_values)
+    executor = make_executor(experiment, CPU)
+    jobs = [Job(k, experiment.initial_model(), {}, Turn(1, 1, Seed(0))) for k in range(2)]
+    for temperature in (0.25, 2.0):
+        found = executor.scores(jobs, Score(ScoreConfig(temperature=temperature)))
+        for k, look in found.items():
+            expected = confidences(look.logits, executor.clients[k].labels, temperature).sum()
+            assert look.score == pytest.approx(float(expected))
+
+
 def test_labels_are_drawn_by_confidence_without_replacement() -> None:
     """conf (.9, .6, .3, .2): q = (.45, .30, .15, .10); two draws in succession have these inclusion chances."""
     weight = torch.tensor([0.9, 0.6, 0.3, 0.2])

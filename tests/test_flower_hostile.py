@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,9 @@ from loop_grid import LoopGrid, federate, partitions
 
 from fednoil.config import load_config
 from fednoil.data import SITES
+from fednoil.flower.members import Members
 from fednoil.flower.messages import clean, content_bytes
+from fednoil.flower.wire import Wire
 from fednoil.tensors import read_tensors
 
 Values = dict[str, Any]
@@ -257,6 +260,16 @@ def test_a_refused_node_may_come_back(
     grid.spoil = spoil
     records = federate(load_config(federated), tmp_path / "run", grid)
     assert [len(record["nodes"]) for record in records] == [3, 3, 4, 4]
+
+
+def test_a_node_that_is_refused_again_waits_longer(federated: Values, monkeypatch: pytest.MonkeyPatch) -> None:
+    """30 s, 60 s, 120 s, and half an hour at most."""
+    monkeypatch.setattr("fednoil.flower.members.time", SimpleNamespace(monotonic=lambda: 1000.0))
+    members, pauses = Members(Wire(LoopGrid({}), 1.0), load_config(federated), 4), []
+    for _ in range(9):
+        members._refuse(LIAR, "liar", "its partition-id is not possible", True)
+        pauses.append(members._refused[LIAR].again - 1000)
+    assert pauses == [30, 60, 120, 240, 480, 960, 1800, 1800, 1800]
 
 
 def test_a_lost_node_is_not_refused(federated: Values, tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def test_each_verdict_is_found_and_counted(tmp_path: Path) -> None:
     status, said = call(tmp_path, "--done", "verdicts")
     assert status == 1
     for line in (
-        r"^fails without any mutant: tests/test_broken.py$",
+        r"^stale: tests/test_broken.py::test_broken fails without it +\d+\.\d  sums: return x  =>  return 2 - x$",
         r"^killed +\d+\.\d  sums: x \+ x  =>  x \* x$",
         r"^SURVIVED +\d+\.\d  sums: return 3  =>  return 4$",
         r"^stale: its text is not there exactly once +\d+\.\d  sums: gone  =>  $",

@@ -12,10 +12,14 @@ from conftest import assert_same
 
 from fednoil import rounds
 from fednoil.config import load_config
+from fednoil.evaluation import Evaluation
 from fednoil.executors.base import Account, Federation, HeldOut, Job, Look, Progress, Result
 from fednoil.experiment import Experiment, make_executor, make_experiment
 from fednoil.rounds import FederationPolicy, Policy, policy_of
+from fednoil.rounds.played import Played, Selection
+from fednoil.rounds.quality import selection_quality
 from fednoil.sampling import Scoring
+from fednoil.servers.base import ServerState
 from fednoil.tensors import Tensors
 
 CPU = torch.device("cpu")
@@ -87,6 +91,47 @@ def test_a_round_goes_on_with_those_who_answer(everyone: Experiment) -> None:
     assert record.train_loss is None
     results = federation.inner.train([rounds.make_job(everyone, start, k, record.local_epochs) for k in (1, 3)])
     assert_same(after.server.tensors, everyone.server.combine(results))
+
+
+def test_as_many_are_drawn_as_of_all_who_were_asked(values: dict[str, Any]) -> None:
+    """Three of four, though one has sent no score: of three it would be two."""
+    values["sampling"] = {"name": "score", "fraction": 0.75}
+    experiment = make_experiment(load_config(values))
+    federation = Away(experiment)
+    federation.silent = {2}
+    _, record = rounds.play(experiment, federation, rounds.start(experiment))
+    assert record.selected == [0, 1, 3]
+
+
+@pytest.mark.parametrize(("members", "recorded"), [([0, 1, 2, 3], True), ([0, 1, 2, 7], False), ([0, 1], False)])
+def test_scores_are_recorded_by_number_if_they_are_those_of_all(
+    values: dict[str, Any], members: list[int], recorded: bool
+) -> None:
+    values["noise"] = {"kind": "unknown"}
+    experiment, shares = make_experiment(load_config(values)), [1 / len(members)] * len(members)
+    played = Played(1, {}, Selection([], members, shares, shares), [], kept=False)
+    assert ("client_scores" in selection_quality(experiment, played)) == recorded
+
+
+def test_the_ranking_is_of_those_who_could_be_drawn(values: dict[str, Any]) -> None:
+    """Of clients 1 to 3 the last is the cleanest."""
+    values["noise"] = {"kind": "symmetric", "ratios": [0.1, 0.8, 0.6, 0.2]}
+    experiment, shares = make_experiment(load_config(values)), [0.5, 0.3, 0.2]
+    played = Played(1, {}, Selection([], [1, 2, 3], shares, shares), [], kept=False)
+    found = selection_quality(experiment, played)
+    assert (found["best_client_share"], found["worst_client_share"]) == pytest.approx((20, 50))
+
+
+def test_beside_an_average_the_last_model_is_tested_too(everyone: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
+    def accuracy_is_the_weight(_: Any, __: Any, server: ServerState, *rest: Any) -> Evaluation:
+        return Evaluation(float(server.tensors["w"]), 0.0)
+
+    monkeypatch.setattr("fednoil.rounds.policy.evaluate", accuracy_is_the_weight)
+    last, average = {"w": torch.tensor(30.0)}, {"w": torch.tensor(40.0)}
+    policy = Policy(everyone, make_executor(everyone, CPU))
+    found = policy.evaluate(rounds.RunState(1, ServerState(last), average=average))
+    assert found == Evaluation(40.0, 0.0, last=30.0)
+    assert policy.evaluate(rounds.RunState(1, ServerState(last))) == Evaluation(30.0, 0.0)
 
 
 @pytest.mark.parametrize("spoilt", ["silent", "infinite"])

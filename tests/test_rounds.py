@@ -77,6 +77,13 @@ def test_the_loss_of_a_turn_is_the_mean_over_its_steps(experiment, monkeypatch) 
     assert result.loss == pytest.approx(float(torch.stack(losses).detach().mean()), rel=1e-5)
 
 
+def test_progress_goes_from_client_to_client(experiment) -> None:
+    seen: list[float] = []
+    jobs = [rounds.make_job(experiment, rounds.start(experiment), k, 2) for k in (0, 1)]
+    make_executor(experiment, CPU).train(jobs, seen.append)
+    assert seen == [0.5, 1.0]
+
+
 def test_aggregation_of_one_client_returns_it() -> None:
     message = {"w": torch.randn(5)}
     assert_same(weighted_mean([message], [7]), message)
@@ -90,6 +97,7 @@ def test_full_batches_wrap_round() -> None:
     order = torch.tensor([[4, 3, 2, 1, 0], [0, 1, 2, 3, 4]])
     assert full_batches(order, 2).tolist() == [[[4, 3], [2, 1], [0, 4]], [[0, 1], [2, 3], [4, 0]]]
     assert full_batches(order[:1, :2], 5).tolist() == [[[4, 3, 4, 3, 4]]]
+    assert full_batches(order[:1], 5).tolist() == [[[4, 3, 2, 1, 0]]]
 
 
 def test_every_sample_is_in_every_epoch(experiment: Experiment) -> None:

@@ -134,6 +134,20 @@ def test_deterministic_cross_entropy_of_a_label_that_is_no_class_is_nan(
     assert found.isnan().tolist() == [False, True, False]
 
 
+def test_stacked_clients_have_the_rate_of_their_round(values: dict[str, Any]) -> None:
+    """In the third of four rounds it is a third of the first one's and a bit."""
+    values["train"] |= {"lr_rounds": "linear"}
+    experiment = make_experiment(load_config(values))
+    state = replace(rounds.start(experiment), round_idx=2)
+    jobs = [rounds.make_job(experiment, state, k, 2) for k in range(3)]
+    wanted = make_executor(experiment, CPU).train(jobs)
+    for got, alone in zip(stacked(experiment, 3).train(jobs), wanted, strict=True):
+        close(got.tensors, alone.tensors)
+    first = make_executor(experiment, CPU).train([rounds.make_job(experiment, rounds.start(experiment), 0, 2)])
+    steps = [sum(float((r.tensors[n] - jobs[0].received[n]).norm()) for n in r.tensors) for r in (first[0], wanted[0])]
+    assert steps[1] < 0.6 * steps[0]
+
+
 def test_a_plan_sees_the_networks_of_its_own_client(values: dict[str, Any]) -> None:
     """APFL plans by the gradient of α at the first batch, which goes through what each client has kept."""
     values |= {"server": {"name": "apfl"}, "learner": {"name": "erm"}}

@@ -74,6 +74,18 @@ class Remembers(Erm):
         return loss
 
 
+class Collects(Erm):
+    """Breaks the contract: a list on the object grows."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.seen: list[str] = []
+
+    def step(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> Tensor:
+        self.seen.append(kind)
+        return super().step(nets, pool, batch, state, kind)
+
+
 class OpensTheModule(Erm):
     def step(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> Tensor:
         decay = sum(p.detach().square().sum() for p in nets["model"].module.parameters())
@@ -120,6 +132,7 @@ def made(values: dict[str, Any], name: str, server: str = "fedavg") -> Experimen
         ("KeepsOnItself", "init or plan changes the learner itself"),
         ("CountsItself", "step changes the learner itself"),
         ("Remembers", "step changes the learner itself"),
+        ("Collects", "step changes the learner itself"),
         ("Draws", "random numbers"),
         ("AddsToState", "adds"),
         ("OpensTheModule", "no 'module': it can be called"),

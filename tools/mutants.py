@@ -7,8 +7,8 @@
 The mutants are in `tools/mutants.toml`: `old` text that occurs once in the package, the `new` text in its place, and
 the `tests` (files or single tests) of which one must fail; tests stop at the first that does. A mutant that changes
 nothing anybody could see has the reason as its third text: it is equivalent, and not tried. A line says for each other
-whether it was killed or survived, or that it is stale: its text is not there, occurs more than once, or its tests don't
-run. The exit status is 1 unless all were killed.
+whether it was killed or survived, or that it is stale: its text is not there, occurs more than once, its tests don't
+run, or the one that fails does so without the mistake, too. The exit status is 1 unless all were killed.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 LIST = ROOT / "tools" / "mutants.toml"
 TABLE = ROOT / "tools" / "mutants.csv"
 SECONDS = 300  # a mutant that makes its tests hang is killed, too
+FAILED = ".failed"  # file of a copy that names the test that has failed there
 # Imported once, before the processes that run the tests are forked: that takes longer than most of the tests.
 SHARED = (
     "torch",
@@ -70,12 +71,21 @@ def read(path: Path) -> list[Mutant]:
 
 def place(mutant: Mutant, package: Path) -> Path | None:
     """The one file of the mutant's area that holds its text, once."""
-    if not mutant.old:
-        return None
     start = package / mutant.area
     files = start.rglob("*.py") if start.is_dir() else package.glob(f"{mutant.area}*")
     holding = [file for file in files if file.suffix == ".py" and mutant.old in file.read_text()]
     return holding[0] if len(holding) == 1 and holding[0].read_text().count(mutant.old) == 1 else None
+
+
+class _FirstFailure:
+    """A plugin of pytest that writes down which test fails."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.failed:
+            self.file.write_text(report.nodeid)
 
 
 def run(copy: Path, tests: Sequence[str]) -> None:
@@ -88,35 +98,48 @@ def run(copy: Path, tests: Sequence[str]) -> None:
     os.dup2(silent, 2)
     import pytest
 
-    os._exit(int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "--assert=plain", "--tb=no", *tests])))
+    options = ["-x", "-q", "-p", "no:cacheprovider", "--assert=plain", "--tb=no"]
+    os._exit(int(pytest.main([*options, *tests], plugins=[_FirstFailure(copy / FAILED)])))
 
 
 class Trial:
-    """A mutant in a copy of the tree, while its tests run."""
+    """A mutant in a copy of the tree, while its tests run; then the one that failed runs without the mistake, unless it
+    is among those that are known to pass: `sound`."""
 
-    def __init__(self, mutant: Mutant, copy: Path) -> None:
-        self.mutant, self.copy, self.began = mutant, copy, time.monotonic()
-        self.file, self.process = place(mutant, copy / "src" / "fednoil"), None
+    def __init__(self, mutant: Mutant, copy: Path, sound: set[str]) -> None:
+        self.mutant, self.copy, self.sound, self.began = mutant, copy, sound, time.monotonic()
+        self.file, self.process, self.failed = place(mutant, copy / "src" / "fednoil"), None, ""
         if self.file is not None:
             self.text = self.file.read_text()
             self.file.write_text(self.text.replace(mutant.old, mutant.new))
-        if self.file is not None or not mutant.old:
-            self.process = FORK.Process(target=run, args=(copy, mutant.tests))
-            self.process.start()
+            self._start(mutant.tests)
+
+    def _start(self, tests: Sequence[str]) -> None:
+        self.process = FORK.Process(target=run, args=(self.copy, tests))
+        self.process.start()
 
     def verdict(self) -> str | None:
         """Killed, survived or stale; None: not known yet."""
-        if self.process is None:
+        if self.file is None or self.process is None:
             return "stale: its text is not there exactly once"
         if self.process.is_alive():
             if time.monotonic() - self.began < SECONDS:
                 return None
             self.process.kill()
             self.process.join()
-        if self.file is not None:
-            self.file.write_text(self.text)
         status = self.process.exitcode
-        return {0: "SURVIVED", 1: "killed", -9: "killed"}.get(status or 0, f"stale: pytest ends with {status}")
+        if self.failed:
+            if status == 0:
+                self.sound.add(self.failed)
+            return "killed" if status == 0 else f"stale: {self.failed} fails without it"
+        self.file.write_text(self.text)
+        if status == 1:
+            self.failed = (self.copy / FAILED).read_text()
+            if self.failed in self.sound:
+                return "killed"
+            self._start([self.failed])
+            return None
+        return {0: "SURVIVED", -9: "killed"}.get(status or 0, f"stale: pytest ends with {status}")
 
 
 def copied(folder: Path) -> Path:
@@ -132,22 +155,16 @@ def copied(folder: Path) -> Path:
 
 def tried(mutants: Sequence[Mutant], copies: Sequence[Path]) -> Iterator[tuple[Mutant, str, float]]:
     """Try mutants, as many at a time as there are copies; each with its verdict and seconds when those are known."""
-    waiting, free, running = list(reversed(mutants)), list(copies), []
+    waiting, free, running, sound = list(reversed(mutants)), list(copies), [], set[str]()
     while waiting or running:
         while waiting and free:
-            running.append(Trial(waiting.pop(), free.pop()))
+            running.append(Trial(waiting.pop(), free.pop(), sound))
         time.sleep(0.05)
         for trial in list(running):
             if verdict := trial.verdict():
                 running.remove(trial)
                 free.append(trial.copy)
                 yield trial.mutant, verdict, time.monotonic() - trial.began
-
-
-def failing(mutants: Sequence[Mutant], copies: Sequence[Path]) -> set[str]:
-    """The tests that fail without any mistake: by them nothing is shown."""
-    sound = [Mutant("", "", "", (test,)) for test in dict.fromkeys(t for m in mutants for t in m.tests)]
-    return {m.tests[0] for m, verdict, _ in tried(sound, copies) if verdict != "SURVIVED"}
 
 
 class Verdict(NamedTuple):
@@ -180,10 +197,13 @@ def table(verdicts: Sequence[Verdict]) -> list[list[str | int]]:
 
 
 def commit() -> str:
-    """The commit of the tree, with + if it was changed since."""
-    git = ["git", "-C", str(ROOT), "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*"]
-    found = subprocess.run(git, capture_output=True, text=True, check=False)
-    return found.stdout.strip()
+    """The last commit of the package or its tests, with + if they were changed since; empty without git."""
+
+    def ask(*words: str) -> str:
+        git = ["git", "-C", str(ROOT), *words, "--", "src", "tests"]
+        return subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
+
+    return ask("log", "-1", "--abbrev=12", "--format=%h") + ("+" if ask("status", "--porcelain") else "")
 
 
 def trials(mutants: Sequence[Mutant], jobs: int, done: Path | None) -> Iterator[Verdict]:
@@ -193,11 +213,7 @@ def trials(mutants: Sequence[Mutant], jobs: int, done: Path | None) -> Iterator[
     mutants = [m for m in mutants if str(m) not in before]
     with tempfile.TemporaryDirectory() as folder:
         copies = [copied(Path(folder) / str(number)) for number in range(jobs)]
-        broken = failing(mutants, copies)
-        for test in sorted(broken):
-            print(f"fails without any mutant: {test}", flush=True)
-        yield from (Verdict(m, "stale: its tests fail without it", now) for m in mutants if broken & {*m.tests})
-        for mutant, verdict, seconds in tried([m for m in mutants if not broken & {*m.tests}], copies):
+        for mutant, verdict, seconds in tried(mutants, copies):
             print(f"{verdict:8}  {seconds:5.1f}  {mutant}", flush=True)
             if done is not None:
                 with done.open("a") as file:

@@ -10,7 +10,8 @@ import numpy as np
 from table import NAMES
 
 from fednoil import metrics
-from fednoil.audit import estimate, peer
+from fednoil.audit import peer
+from fednoil.estimation import estimate
 
 
 def compare_all(names: list[str], jobs: int) -> list[dict[str, Any]]:
@@ -35,11 +36,9 @@ def compare(path: Path) -> list[dict[str, Any]]:
         return [method(probabilities[rows], given[rows], np.random.default_rng(0), *known) for rows in spans]
 
     mean, final = data["mean"], data["final"]
-    found = [
-        per_client(*pair) for pair in ((estimate.estimate, mean), (estimate.estimate, final), (peer.estimate, final))
-    ]
+    found = [per_client(*pair) for pair in ((estimate, mean), (estimate, final), (peer.estimate, final))]
     rows = [_measured(name, spans, wrong, parts) for name, parts in zip(NAMES, found, strict=False)]
-    blind = [estimate.estimate(mean[s], given[s], np.random.default_rng(0)) for s in spans]
+    blind = [estimate(mean[s], given[s], np.random.default_rng(0)) for s in spans]
     rows.append(_measured(NAMES[5], spans, wrong, blind))
     references = path.parent / "references" / str(data["references"])
     if references.is_file():

@@ -84,8 +84,10 @@ def collect(folder: Path, device: torch.device, setting_name: str | None, method
         "given": torch.cat(given).numpy().astype(np.int16),
         "true": np.concatenate(true).astype(np.int16),
         "sizes": np.array(sizes),
-        "accuracy": known_accuracy(state),
-        "per_class": np.array([np.nan if value is None else value for value in state.per_class]),
+        "accuracy": known_accuracy(experiment, state),
+        "per_class": np.array(
+            [np.nan if value is None else value for value in state.final_per_class(experiment.config.run.select)]
+        ),
         "setting": setting_name or place.title,
         "method": method or place.method_title,
         "seed": experiment.config.run.seed,
