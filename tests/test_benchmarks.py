@@ -7,6 +7,7 @@ import importlib
 import itertools
 import json
 import re
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,8 +23,8 @@ from fednoil.models import build
 from fednoil.seeds import Seed
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
-NAMES = ("floor", "scaling", "charts", "peers", "peer_work", "checkpoints", "learners", "profiling", "gpu_steps",
-         "deterministic")  # fmt: skip
+NAMES = ("images", "floor", "scaling", "charts", "peers", "peer_work", "checkpoints", "learners", "profiling",
+         "gpu_steps", "deterministic")  # fmt: skip
 
 
 @pytest.fixture
@@ -232,3 +233,17 @@ def test_each_way_of_a_turn_has_its_switches_and_leaves_none(
     assert list(script.measure("fednoil", args).values()) == [1, 2, 3]
     assert not torch.are_deterministic_algorithms_enabled()
     assert memory.fill_uninitialized_memory
+
+
+@pytest.mark.slow
+def test_decoding_takes_no_more_memory_for_more_pictures(modules: dict[str, ModuleType], tmp_path: Path) -> None:
+    """60 MB of pixels more, and no more than a fraction of them in memory that can't be given back."""
+    found = []
+    for count in (140, 540):
+        arguments = ["--count", str(count), "--json", str(tmp_path / f"{count}.json")]
+        subprocess.run([sys.executable, BENCHMARKS / "images.py", *arguments], check=True, stdout=subprocess.DEVNULL)
+        found.append(json.loads((tmp_path / f"{count}.json").read_text()))
+    assert [row["pixels_mb"] for row in found] == [21, 81]
+    for step in modules["images"].STEPS:
+        small, large = (row["steps"][step]["own_mb"] for row in found)
+        assert large - small < 30, step

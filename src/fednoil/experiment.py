@@ -23,7 +23,7 @@ from fednoil.executors.cuda import CudaGraphs
 from fednoil.executors.local import Workbench
 from fednoil.executors.sequential import Sequential
 from fednoil.learners import learner_class
-from fednoil.learners.base import Client, Learner, Task
+from fednoil.learners.base import Client, Learner, Task, chunks
 from fednoil.models.network import Network, fixed_names
 from fednoil.sampling import Sampling
 from fednoil.schedules import Schedule
@@ -207,7 +207,7 @@ def make_executor(experiment: Experiment, device: torch.device) -> Executor:
     if device.type == "cuda":
         be_deterministic(config.run.deterministic)
         multiply_in_tf32(pick_precision(config.run.precision, device) == "tf32")
-    pool = torch.tensor(setting.dataset.train.images, device=device)
+    pool = resident(setting.dataset.train.images, device)
 
     def clients_of(parts: Sequence[np.ndarray], labels: Sequence[np.ndarray]) -> dict[int, Client]:
         pairs = enumerate(zip(parts, labels, strict=True))
@@ -216,7 +216,7 @@ def make_executor(experiment: Experiment, device: torch.device) -> Executor:
     clients = clients_of(setting.parts, setting.labels.given)
     held = setting.validation
     validation = None if held is None else clients_of(held.parts, held.given)
-    test_images = torch.tensor(setting.dataset.test.images, device=device)
+    test_images = resident(setting.dataset.test.images, device)
     if device.type == "cuda" and config.run.parallel:
         parallel = min(config.run.parallel, experiment.sampling.count(setting.num_clients))
         return CudaGraphs(lambda: make_bench(experiment, device), clients, test_images, parallel, validation)
@@ -226,10 +226,18 @@ def make_executor(experiment: Experiment, device: torch.device) -> Executor:
 def predicted_labels(experiment: Experiment, device: torch.device, model: Tensors) -> list[np.ndarray]:
     """The classes that a scored model gives to each client's samples: one int64 array [n] a client."""
     bench, images = make_bench(experiment, device), experiment.setting.dataset.train.images
-    return [
-        bench.logits(model, torch.from_numpy(images[part]).to(device)).argmax(1).cpu().numpy()
-        for part in experiment.setting.parts
-    ]
+    like = torch.empty(0, *images.shape[1:], dtype=torch.uint8, device=device)
+
+    def predicted(part: np.ndarray) -> np.ndarray:
+        rows = (resident(images[part[span]], device) for span in chunks(len(part), like))
+        return np.concatenate([bench.logits(model, some).argmax(1).cpu().numpy() for some in rows])
+
+    return [predicted(part) for part in experiment.setting.parts]
+
+
+def resident(images: np.ndarray, device: torch.device) -> torch.Tensor:
+    """Images where they are worked on; on a CPU they stay where they are, which may be a file that is mapped."""
+    return (torch.from_numpy(images) if images.flags.writeable else torch.tensor(images)).to(device)
 
 
 def _tensor(array: np.ndarray, device: torch.device) -> torch.Tensor:

@@ -25,7 +25,7 @@ from fednoil.data.given import Given
 from fednoil.data.items import Items, read_items
 from fednoil.data.raw import numbered, readable
 from fednoil.errors import UserError
-from fednoil.experiment import Experiment, make_bench, make_experiment
+from fednoil.experiment import Experiment, make_bench, make_experiment, resident
 from fednoil.labels import open_truth
 from fednoil.learners.base import Client, chunks
 from fednoil.records.checkpoint import Checkpoints
@@ -228,12 +228,15 @@ def _unfinished(experiment: Experiment, state: RunState) -> tuple[str, ...]:
 
 
 def _held_out(experiment: Experiment, client: int) -> tuple[str, ...]:
-    held = experiment.setting.validation
-    if held is None:
-        return ()
-    count = len(held.parts[client])
-    what = "samples held out by data.validation are" if count > 1 else "sample held out by data.validation is"
-    return (f"{count} {what} not audited",)
+    held, tested = experiment.setting.validation, experiment.setting.dataset.about.held_out
+    lines = []
+    if tested:
+        lines.append(f"{tested} images held out for testing are not audited; --data and --model audit all")
+    if held is not None:
+        count = len(held.parts[client])
+        what = "samples held out by data.validation are" if count > 1 else "sample held out by data.validation is"
+        lines.append(f"{count} {what} not audited")
+    return tuple(lines)
 
 
 def known_accuracy(experiment: Experiment, state: RunState) -> float | None:
@@ -267,8 +270,9 @@ def looks_at(
         if received is not loaded:
             bench.load(received, {})
             loaded = received
-        pool = torch.from_numpy(images[part]).to(device)
-        index = torch.arange(len(part), device=device)
+        whole = device.type == "cpu"  # where images stay where they are; a GPU is given one client's at a time
+        pool = resident(images if whole else images[part], device)
+        index = torch.from_numpy(part.astype(np.int64)) if whole else torch.arange(len(part), device=device)
         logits = bench.look(Client(k, pool, index, index))
         looks[k] = torch.softmax(logits, 1).cpu()
     return looks

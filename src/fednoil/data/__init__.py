@@ -127,8 +127,9 @@ def _statistics(images: np.ndarray) -> Normalisation:
     levels = np.arange(256) / 255
     for channel in range(images.shape[1]):
         counts = np.zeros(256, np.int64)
-        for start in range(0, len(images), 1024):  # bincount widens to int64: 8 bytes a pixel
-            counts += np.bincount(images[start : start + 1024, channel].ravel(), minlength=256)
+        step = max(1, (1 << 20) // (images.shape[2] * images.shape[3]))  # bincount widens to int64: 8 bytes a pixel
+        for start in range(0, len(images), step):
+            counts += np.bincount(images[start : start + step, channel].ravel(), minlength=256)
         share = counts / counts.sum()
         mean = float(share @ levels)
         means.append(round(mean, 4))

@@ -133,7 +133,7 @@ class Draft:
             self._keep(split.images, folder / name)
         for draft in folder.glob("*.draft"):
             draft.unlink()
-        words = {"items": about.items, "notices": about.notices, "skipped": about.skipped}
+        words = {"items": about.items, "notices": about.notices, "skipped": about.skipped, "held_out": about.held_out}
         owners = about.owners
         np.savez(
             folder / _TABLE,
@@ -169,7 +169,7 @@ def load(path: Path, name: str) -> Dataset | None:
         words = json.loads(str(values["words"]))
         owners = Owners(values["owners"], tuple(values["owner_names"].tolist())) if len(values["owners"]) else None
         skipped = tuple((item, why) for item, why in words["skipped"])
-        about = About(tuple(words["items"]), owners, tuple(words["notices"]), skipped)
+        about = About(tuple(words["items"]), owners, tuple(words["notices"]), skipped, int(words["held_out"]))
         names = tuple(values["class_names"].tolist())
         mean, std = tuple(values["mean"].tolist()), tuple(values["std"].tolist())
         dataset = Dataset(name, splits[0], splits[1], names, mean, std, about)

@@ -50,6 +50,7 @@ class About:
     owners: Owners | None = None  # None: a partition deals the samples
     notices: tuple[str, ...] = ()  # what was done to the images, in sentences
     skipped: tuple[tuple[str, str], ...] = ()  # what was left out, and why
+    held_out: int = 0  # test images that were taken from the training images, because there were no others
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,7 +20,7 @@ TEST_SHARE = 0.2
 USUAL_SIDE = 64
 LARGEST_SIDE = 256
 _NAMED = 5  # files in one line
-_CHUNK = 1024
+_CHUNK = 1 << 24  # bytes that are moved at once
 
 Room = Callable[[str, tuple[int, ...]], np.ndarray]
 """Makes an array uint8 of a shape for the split of that name."""
@@ -109,9 +109,9 @@ def hold_out(
     )
     own = test or (images[:0], labels[:0])
     held = room("held", (len(own[1]) + len(rows), *images.shape[1:]))
-    _copy(own[0], held[: len(own[1])])
-    for start in range(0, len(rows), _CHUNK):
-        chunk = rows[start : start + _CHUNK]
+    for start, chunk in _chunks(np.arange(len(own[1])), images):
+        held[start : start + len(chunk)] = own[0][chunk]
+    for start, chunk in _chunks(rows, images):
         held[len(own[1]) + start : len(own[1]) + start + len(chunk)] = images[chunk]
     kept = np.setdiff1d(np.arange(len(labels)), rows)
     return (
@@ -122,6 +122,7 @@ def hold_out(
             items=tuple(about.items[row] for row in kept) if about.items else (),
             owners=None if owners is None else Owners(owners.numbers[kept], owners.names),
             notices=(*about.notices, notice),
+            held_out=len(rows),
         ),
     )
 
@@ -206,15 +207,15 @@ def _compact(images: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """Only these rows, sorted, moved to the front in place: the array may be larger than memory."""
     if len(rows) == len(images):
         return images
-    for start in range(0, len(rows), _CHUNK):
-        chunk = rows[start : start + _CHUNK]
+    for start, chunk in _chunks(rows, images):
         images[start : start + len(chunk)] = images[chunk]
     return images[: len(rows)]
 
 
-def _copy(source: np.ndarray, target: np.ndarray) -> None:
-    for start in range(0, len(source), _CHUNK):
-        target[start : start + _CHUNK] = source[start : start + _CHUNK]
+def _chunks(rows: np.ndarray, images: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+    """Few of the rows of `images` at a time, and the place of the first."""
+    step = max(1, _CHUNK // max(1, images[:1].nbytes))
+    return ((start, rows[start : start + step]) for start in range(0, len(rows), step))
 
 
 def _owners(train: Raw, kept: np.ndarray) -> Owners | None:

@@ -52,7 +52,7 @@ class Measure:
 def measure(pictures: Sequence[Picture]) -> list[Measure | str]:
     """Of each picture its measure, or why it can't be read; little more than its first bytes are."""
     kind = _format(pictures[0]) if pictures else None
-    return [one for batch in _mapped(lambda p: _measured(p, kind), pictures, 8) for one in batch]
+    return [one for batch in _mapped(lambda _, p: _measured(p, kind), pictures, 8) for one in batch]
 
 
 def decode(
@@ -66,16 +66,20 @@ def decode(
     shape: Shape = into.shape[1:]  # type: ignore[assignment]
     kind = _format(pictures[0]) if pictures else None
     failed: dict[int, str] = {}
-    row = 0
-    for batch in _mapped(lambda p: _tried(p, shape, kind, exact), pictures, _threads(pictures, shape)):
-        for found in batch:
-            if isinstance(found, str):
-                failed[row] = found
-            else:
-                into[row] = found
-            row += 1
+    done = 0
+
+    def write(row: int, picture: Picture) -> None:
+        try:
+            if exact:
+                _check_size(picture, shape, kind)
+            into[row] = pixels(picture, shape, kind)
+        except Exception as error:  # decoders raise OSError, SyntaxError, ValueError, struct.error and more
+            failed[row] = why_unreadable(error)
+
+    for batch in _mapped(write, pictures, _threads(pictures, shape)):
+        done += len(batch)
         if progress is not None:
-            progress(row, len(pictures))
+            progress(done, len(pictures))
     return failed
 
 
@@ -160,32 +164,20 @@ def _measured(picture: Picture, kind: str | None) -> Measure | str:
         return why_unreadable(error)
 
 
-def _tried(picture: Picture, shape: Shape, kind: str | None, exact: bool) -> np.ndarray | str:
-    try:
-        if exact:
-            with _opened(picture, kind) as image:
-                if image.size != (shape[2], shape[1]):
-                    return f"is {image.size[0]}×{image.size[1]} pixels, not {shape[2]}×{shape[1]}"
-        return pixels(picture, shape, kind)
-    except Exception as error:  # decoders raise OSError, SyntaxError, ValueError, struct.error and more
-        return why_unreadable(error)
+def _check_size(picture: Picture, shape: Shape, kind: str | None) -> None:
+    with _opened(picture, kind) as image:
+        if image.size != (shape[2], shape[1]):
+            raise UserError(f"is {image.size[0]}×{image.size[1]} pixels, not {shape[2]}×{shape[1]}")
 
 
-def _mapped(function: Callable[[Picture], T], pictures: Sequence[Picture], threads: int) -> Iterator[list[T]]:
-    """The results, batch by batch in order; few batches are ahead, so that memory stays bounded."""
-    batches = [pictures[start : start + _BATCH] for start in range(0, len(pictures), _BATCH)]
-    most = min(threads, os.cpu_count() or 1)
-    with ThreadPoolExecutor(most) as pool:
-        ahead = [pool.submit(_each, function, batch) for batch in batches[: most + 1]]
-        for place in range(len(batches)):
-            done = ahead.pop(0).result()
-            if place + most + 1 < len(batches):
-                ahead.append(pool.submit(_each, function, batches[place + most + 1]))
-            yield done
+def _mapped(function: Callable[[int, Picture], T], pictures: Sequence[Picture], threads: int) -> Iterator[list[T]]:
+    """What the function gives for each row and its picture, batch by batch in order."""
 
+    def each(start: int) -> list[T]:
+        return [function(start + k, picture) for k, picture in enumerate(pictures[start : start + _BATCH])]
 
-def _each(function: Callable[[Picture], T], batch: Sequence[Picture]) -> list[T]:
-    return [function(picture) for picture in batch]
+    with ThreadPoolExecutor(min(threads, os.cpu_count() or 1)) as pool:
+        yield from pool.map(each, range(0, len(pictures), _BATCH))
 
 
 def _threads(pictures: Sequence[Picture], shape: Shape) -> int:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fednoil.config import to_toml
 from fednoil.executors.base import Account, Federation, HeldOut, Job, Look, Progress, Result
-from fednoil.experiment import Experiment, make_bench
+from fednoil.experiment import Experiment, make_bench, resident
 from fednoil.flower.members import Members
 from fednoil.flower.messages import (
     AUDIT,
@@ -60,7 +60,7 @@ class FlowerExecutor(Federation):
         self._arrays = model_arrays(experiment.initial_model())
         self._frozen = experiment.fixed_hash()
         self._bench = make_bench(experiment, device)
-        self._test_images = torch.tensor(experiment.setting.dataset.test.images, device=device)
+        self._test_images = resident(experiment.setting.dataset.test.images, device)
         self._failed: dict[int, list[str]] = {}  # a client's failures in this round
 
     def members(self, round_idx: int) -> list[int]:

@@ -26,7 +26,7 @@ from fednoil.data import SITES, Dataset, Split, as_asked, forms, load
 from fednoil.errors import UserError, nearest
 from fednoil.executors.base import HeldOut, Job, Result
 from fednoil.executors.local import Workbench
-from fednoil.experiment import Experiment, assemble, make_bench, make_experiment, pick_device
+from fednoil.experiment import Experiment, assemble, make_bench, make_experiment, pick_device, resident
 from fednoil.flower.agreement import Agreement, Site, misfit
 from fednoil.flower.ledger import ScoreLedger, Terms
 from fednoil.flower.memory import Memory
@@ -216,7 +216,7 @@ class Node:
         """Test the client's own model on what it holds out."""
         keep = self.state.keep_before(self.order.round_idx + 1)
         model = self.work.experiment.server.own_model(received, keep)
-        images = torch.from_numpy(self.work.test.images).to(self.work.bench.device)
+        images = resident(self.work.test.images, self.work.bench.device)
         labels = torch.from_numpy(self.work.test.labels)
         logits = self.work.bench.logits(model, images)
         loss = float(F.cross_entropy(logits.double(), labels))
@@ -280,7 +280,7 @@ def _own_data(name: str, config_text: str, trust: tuple[str, ...]) -> Dataset:
 def _partition_bench(config_text: str, trust: tuple[str, ...]) -> tuple[Workbench, torch.Tensor]:
     experiment = whole(config_text, trust)
     device = _device(experiment.config)
-    return make_bench(experiment, device), torch.tensor(experiment.setting.dataset.train.images, device=device)
+    return make_bench(experiment, device), resident(experiment.setting.dataset.train.images, device)
 
 
 def _partition_work(settings: NodeSettings, order: Order) -> Work:
@@ -313,7 +313,7 @@ def _site_work(settings: NodeSettings, config_text: str, number: int, agreement:
     dataset = Dataset(settings.client_id, train, test, names, agreement.mean, agreement.std, own.about)
     experiment = assemble(config, Sites.of(dataset, [settings.client_id], [len(own.train)]))
     device = _device(config)
-    pool = torch.tensor(dataset.train.images, device=device)
+    pool = resident(dataset.train.images, device)
     labels = torch.from_numpy(dataset.train.labels).to(device)
     client = Client(number, pool, torch.arange(len(labels), device=device), labels)
     return Work(experiment, make_bench(experiment, device), client, dataset.test)

@@ -50,9 +50,10 @@ Nets = Mapping[str, Network]
 def chunks(count: int, pool: Tensor, views: int = 1) -> list[slice]:
     """Spans of samples for one forward pass of all their views without gradients, by the size of the images `pool`.
 
-    A GPU likes many at once, a CPU's cache few.
+    A GPU likes many at once, a CPU's cache few; of large images they are fewer, or activations would fill the memory.
     """
-    size = 1000 if pool.device.type == "cpu" else min(5000, 5000 * 1024 // (pool.shape[-1] * pool.shape[-2]))
+    pixels = pool.shape[-1] * pool.shape[-2]
+    size = min(1000, 1000 * 4096 // pixels) if pool.device.type == "cpu" else min(5000, 5000 * 1024 // pixels)
     size = max(1, size // views)
     return [slice(start, start + size) for start in range(0, count, size)]
 
