@@ -99,6 +99,14 @@ def test_a_promise_for_all_rounds_is_not_broken(values: dict[str, Any], tmp_path
     assert "sampling.epsilon is promised for all 4 rounds together" in line
 
 
+def test_a_federation_keeps_its_rounds(reference: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(reference, out)
+    (out / "roster.json").write_text(json.dumps({"clients": {"a": 0}, "sizes": {"a": 3}, "founders": ["a"]}))
+    line = refused("run", "--resume", "--out", out, "--set", "train.rounds=6")
+    assert "is a federation's run, whose nodes were asked for 4 rounds" in line
+
+
 @pytest.mark.parametrize("changes", [{"train": {"lr_rounds": "cosine"}}, {"learner": {"name": "josrc", "warmup": 1}}])
 def test_what_follows_the_number_of_rounds_is_reported(
     changes: dict[str, Any], values: dict[str, Any], tmp_path: Path
