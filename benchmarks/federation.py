@@ -38,8 +38,8 @@ from fednoil.config import Config, load_config, to_toml
 from fednoil.experiment import make_executor, make_experiment
 from fednoil.flower.client import app as our_client
 from fednoil.flower.messages import content_bytes
-from fednoil.flower.node import whole
 from fednoil.flower.server import Assignment, play
+from fednoil.flower.work import whole
 from fednoil.schedules import make
 from fednoil.seeds import Seed
 

@@ -27,8 +27,10 @@ from fednoil.flower import node as node_module
 from fednoil.flower.agreement import Agreement
 from fednoil.flower.ledger import ScoreLedger, Terms
 from fednoil.flower.messages import Refusal
-from fednoil.flower.node import Node, NodeSettings, Order, whole
+from fednoil.flower.node import Node
 from fednoil.flower.privacy import noise_std, private_update
+from fednoil.flower.settings import NodeSettings
+from fednoil.flower.work import Order, whole
 from fednoil.tensors import Tensors, read_tensors
 
 Values = dict[str, Any]

@@ -36,8 +36,10 @@ from fednoil.flower.messages import (
     unpack,
     update_form,
 )
-from fednoil.flower.node import Node, NodeSettings, Order, configured, introduce
+from fednoil.flower.node import Node
 from fednoil.flower.privacy import private_update
+from fednoil.flower.settings import NodeSettings
+from fednoil.flower.work import Order, configured, introduce
 from fednoil.tensors import Tensors
 
 log = logging.getLogger("flwr.fednoil")

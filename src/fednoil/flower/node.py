@@ -1,118 +1,29 @@
-"""The node's side: its settings, its data in the federation's terms, its state on disk, and its work.
+"""A node at work: what it answers to each kind of order, and what it keeps in its state folder.
 
-A node's process may live for a single message, so everything it must remember is in its state folder.
+A node's process may live for a single message, so only the files in that folder outlast it.
 """
 
 from __future__ import annotations
 
-import logging
-import math
 import secrets
-import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from functools import lru_cache
-from pathlib import Path
-from typing import Any
+from dataclasses import replace
 
-import numpy as np
 import torch
 from torch.nn import functional as F
 
 from fednoil.audit import run_audit
-from fednoil.config import Config, load_config
-from fednoil.config.axes import own_code
-from fednoil.data import SITES, Dataset, Split, as_asked, forms, load
-from fednoil.errors import UserError, nearest
 from fednoil.executors.base import HeldOut, Job, Result
-from fednoil.executors.local import Workbench
-from fednoil.experiment import Experiment, assemble, make_bench, make_experiment, pick_device, resident
-from fednoil.flower.agreement import Agreement, Site, misfit
+from fednoil.experiment import resident
 from fednoil.flower.ledger import ScoreLedger, Terms
 from fednoil.flower.memory import Memory
-from fednoil.flower.messages import NAME, Refusal
+from fednoil.flower.messages import Refusal
+from fednoil.flower.settings import NodeSettings
 from fednoil.flower.state import NodeState
-from fednoil.learners.base import Client, Turn
+from fednoil.flower.work import Order, partition_work, site_work
+from fednoil.learners.base import Turn
 from fednoil.learners.looks import confidences
 from fednoil.sampling import Scoring
-from fednoil.setting import Sites
 from fednoil.tensors import Tensors, digest
-
-log = logging.getLogger("flwr.fednoil")
-_KEYS = ("client-id", "data", "state", "trust", "score-epsilon", "score-budget", "partition-id", "num-partitions")
-
-
-@dataclass(frozen=True)
-class NodeSettings:
-    """What the node's operator has set with --node-config."""
-
-    client_id: str
-    data: str | None
-    partition: int | None
-    state: Path
-    trust: tuple[str, ...]
-    score_epsilon: float | None
-    score_budget: float | None
-
-    @classmethod
-    def read(cls, values: Mapping[str, Any]) -> NodeSettings:
-        """Check Flower's node configuration."""
-        for key in values:
-            if key not in _KEYS:
-                raise UserError(f"--node-config: unknown key '{key}'; known: {', '.join(_KEYS)}{nearest(key, _KEYS)}")
-        data, partition = values.get("data"), values.get("partition-id")
-        if data is None and partition is None:
-            known = " or ".join(f'data="{form}"' for form in forms())
-            raise UserError(f'--node-config: set client-id="…" and {known}')
-        if data is not None and "client-id" not in values:
-            raise UserError('--node-config: data without client-id; add client-id="a-name-that-stays"')
-        client_id = str(values.get("client-id", f"client-{partition}"))
-        if not NAME.fullmatch(client_id):
-            raise UserError(f"--node-config: client-id = '{client_id}' must be letters, digits, '.', '_' or '-'")
-        epsilon, budget = (_positive(key, values.get(key)) for key in ("score-epsilon", "score-budget"))
-        if budget is not None and epsilon is None:
-            raise UserError("--node-config: score-budget without score-epsilon, the share of it that one run may spend")
-        state = Path(str(values.get("state", Path.home() / ".fednoil" / "nodes"))).expanduser()
-        trust = tuple(str(values.get("trust", "")).split())
-        own = None if data is None else str(data)
-        number = None if own is not None or partition is None else _number("partition-id", partition)
-        return cls(client_id, own, number, state, trust, epsilon, budget or epsilon)
-
-
-def _number(key: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise UserError(f"--node-config: {key} = {value!r} must be a whole number of at least 0")
-    return value
-
-
-def _positive(key: str, value: Any) -> float | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise UserError(f"--node-config: {key} = {value!r} must be a number above 0")
-    return float(value)
-
-
-@dataclass(frozen=True)
-class Order:
-    """What the server asks of this node in one message."""
-
-    config: str
-    run: str
-    client: int
-    round_idx: int
-    epochs: int
-    agreement: Agreement
-
-
-@dataclass(frozen=True)
-class Work:
-    """What a node needs for a message: the experiment, a workbench, its samples, and what it holds out."""
-
-    experiment: Experiment
-    bench: Workbench
-    client: Client
-    test: Split
 
 
 class Node:
@@ -122,9 +33,9 @@ class Node:
         self.settings = settings
         self.order = order
         if settings.data is None:
-            self.work = _partition_work(settings, order)
+            self.work = partition_work(settings, order)
         else:
-            self.work = _site_work(settings, order.config, order.client, order.agreement)
+            self.work = site_work(settings, order.config, order.client, order.agreement)
         self.state = NodeState(settings.state / settings.client_id / order.run)
         self.memory = Memory(self.state, self.work.client, self.work.experiment)
 
@@ -230,95 +141,3 @@ class Node:
         kept = {name: tensor.to(device) for name, tensor in keep.items()}
         known = None if looked is None else looked.to(device)
         return Job(order.client, moved, kept, Turn(order.round_idx, order.epochs, seed), known)
-
-
-def introduce(settings: NodeSettings, config_text: str) -> Site:
-    """What this node reports about itself before round 1."""
-    config = configured(config_text, settings.trust)
-    if settings.data is not None:
-        if config.data.name != SITES:
-            raise Refusal(f"it has its own data, but this run uses {config.data.name}")
-        dataset = _own_data(settings.data, config_text, settings.trust)
-        names, samples, held_out = dataset.class_names, len(dataset.train), len(dataset.test)
-    else:
-        if config.data.name == SITES:
-            raise Refusal("it has no data of its own: --node-config has no data=")
-        setting = whole(config_text, settings.trust).setting
-        dataset, partition = setting.dataset, settings.partition
-        assert partition is not None
-        if not 0 <= partition < setting.num_clients:
-            raise Refusal(f"its partition-id {partition} is not in 0..{setting.num_clients - 1} (partition.clients)")
-        names, samples, held_out = dataset.class_names, len(setting.parts[partition]), 0
-    return Site(
-        settings.client_id, settings.partition, samples, held_out, names, dataset.image_shape, dataset.mean, dataset.std
-    )
-
-
-@lru_cache(maxsize=4)
-def configured(text: str, trust: tuple[str, ...]) -> Config:
-    """The server's configuration; code is imported only if the node's operator has named it."""
-    values = tomllib.loads(text)
-    for key, name in own_code(values).items():
-        if name not in trust:
-            raise Refusal(f"it doesn't trust the code '{name}' ({key}); its --node-config needs trust=\"{name}\"")
-    return load_config(values)
-
-
-@lru_cache(maxsize=2)
-def whole(config_text: str, trust: tuple[str, ...]) -> Experiment:
-    """The experiment with all simulated partitions, made once per process."""
-    return make_experiment(configured(config_text, trust))
-
-
-@lru_cache(maxsize=2)
-def _own_data(name: str, config_text: str, trust: tuple[str, ...]) -> Dataset:
-    """The node's data, in the size that the server asks for."""
-    return load(as_asked(name, configured(config_text, trust).data), site=True)
-
-
-@lru_cache(maxsize=2)
-def _partition_bench(config_text: str, trust: tuple[str, ...]) -> tuple[Workbench, torch.Tensor]:
-    experiment = whole(config_text, trust)
-    device = _device(experiment.config)
-    return make_bench(experiment, device), resident(experiment.setting.dataset.train.images, device)
-
-
-def _partition_work(settings: NodeSettings, order: Order) -> Work:
-    experiment = whole(order.config, settings.trust)
-    bench, pool = _partition_bench(order.config, settings.trust)
-    setting, partition = experiment.setting, settings.partition
-    if partition is None or partition != order.client or partition >= setting.num_clients:
-        raise Refusal(f"it is client {partition}, not {order.client}")
-    index, labels = (
-        torch.from_numpy(np.ascontiguousarray(a).astype(np.int64)).to(bench.device)
-        for a in (setting.parts[partition], setting.labels.given[partition])
-    )
-    return Work(experiment, bench, Client(order.client, pool, index, labels), setting.dataset.test)
-
-
-@lru_cache(maxsize=2)
-def _site_work(settings: NodeSettings, config_text: str, number: int, agreement: Agreement) -> Work:
-    """The site's own data, with the federation's class numbers."""
-    config = configured(config_text, settings.trust)
-    assert settings.data is not None
-    own = _own_data(settings.data, config_text, settings.trust)
-    site = Site(
-        settings.client_id, None, len(own.train), len(own.test), own.class_names, own.image_shape, own.mean, own.std
-    )
-    if reason := misfit(site, agreement):
-        raise Refusal(reason)
-    numbers = np.array([agreement.class_names.index(name) for name in own.class_names], np.int64)
-    train, test = (Split(split.images, numbers[split.labels]) for split in (own.train, own.test))
-    names = agreement.class_names
-    dataset = Dataset(settings.client_id, train, test, names, agreement.mean, agreement.std, own.about)
-    experiment = assemble(config, Sites.of(dataset, [settings.client_id], [len(own.train)]))
-    device = _device(config)
-    pool = resident(dataset.train.images, device)
-    labels = torch.from_numpy(dataset.train.labels).to(device)
-    client = Client(number, pool, torch.arange(len(labels), device=device), labels)
-    return Work(experiment, make_bench(experiment, device), client, dataset.test)
-
-
-def _device(config: Config) -> torch.device:
-    """The node's own choice: the server can't know whether there is a GPU here."""
-    return pick_device("cpu" if config.run.device == "cpu" else "auto")

@@ -1,0 +1,138 @@
+"""What a node needs for an order: the server's configuration, its own samples in the federation's terms, a workbench.
+
+All of it is made once a process, as far as messages share it; code is imported only where the operator has named it.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import torch
+
+from fednoil.config import Config, load_config
+from fednoil.config.axes import own_code
+from fednoil.data import SITES, Dataset, Split, as_asked, load
+from fednoil.executors.local import Workbench
+from fednoil.experiment import Experiment, assemble, make_bench, make_experiment, pick_device, resident
+from fednoil.flower.agreement import Agreement, Site, misfit
+from fednoil.flower.messages import Refusal
+from fednoil.flower.settings import NodeSettings
+from fednoil.learners.base import Client
+from fednoil.setting import Sites
+
+
+@dataclass(frozen=True)
+class Order:
+    """What the server asks of this node in one message."""
+
+    config: str
+    run: str
+    client: int
+    round_idx: int
+    epochs: int
+    agreement: Agreement
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a node needs for a message: the experiment, a workbench, its samples, and what it holds out."""
+
+    experiment: Experiment
+    bench: Workbench
+    client: Client
+    test: Split
+
+
+def introduce(settings: NodeSettings, config_text: str) -> Site:
+    """What this node reports about itself before round 1."""
+    config = configured(config_text, settings.trust)
+    if settings.data is not None:
+        if config.data.name != SITES:
+            raise Refusal(f"it has its own data, but this run uses {config.data.name}")
+        dataset = _own_data(settings.data, config_text, settings.trust)
+        names, samples, held_out = dataset.class_names, len(dataset.train), len(dataset.test)
+    else:
+        if config.data.name == SITES:
+            raise Refusal("it has no data of its own: --node-config has no data=")
+        setting = whole(config_text, settings.trust).setting
+        dataset, partition = setting.dataset, settings.partition
+        assert partition is not None
+        if not 0 <= partition < setting.num_clients:
+            raise Refusal(f"its partition-id {partition} is not in 0..{setting.num_clients - 1} (partition.clients)")
+        names, samples, held_out = dataset.class_names, len(setting.parts[partition]), 0
+    return Site(
+        settings.client_id, settings.partition, samples, held_out, names, dataset.image_shape, dataset.mean, dataset.std
+    )
+
+
+@lru_cache(maxsize=4)
+def configured(text: str, trust: tuple[str, ...]) -> Config:
+    """The server's configuration; code is imported only if the node's operator has named it."""
+    values = tomllib.loads(text)
+    for key, name in own_code(values).items():
+        if name not in trust:
+            raise Refusal(f"it doesn't trust the code '{name}' ({key}); its --node-config needs trust=\"{name}\"")
+    return load_config(values)
+
+
+@lru_cache(maxsize=2)
+def whole(config_text: str, trust: tuple[str, ...]) -> Experiment:
+    """The experiment with all simulated partitions, made once per process."""
+    return make_experiment(configured(config_text, trust))
+
+
+@lru_cache(maxsize=2)
+def _own_data(name: str, config_text: str, trust: tuple[str, ...]) -> Dataset:
+    """The node's data, in the size that the server asks for."""
+    return load(as_asked(name, configured(config_text, trust).data), site=True)
+
+
+@lru_cache(maxsize=2)
+def _partition_bench(config_text: str, trust: tuple[str, ...]) -> tuple[Workbench, torch.Tensor]:
+    experiment = whole(config_text, trust)
+    device = _device(experiment.config)
+    return make_bench(experiment, device), resident(experiment.setting.dataset.train.images, device)
+
+
+def partition_work(settings: NodeSettings, order: Order) -> Work:
+    experiment = whole(order.config, settings.trust)
+    bench, pool = _partition_bench(order.config, settings.trust)
+    setting, partition = experiment.setting, settings.partition
+    if partition is None or partition != order.client or partition >= setting.num_clients:
+        raise Refusal(f"it is client {partition}, not {order.client}")
+    index, labels = (
+        torch.from_numpy(np.ascontiguousarray(a).astype(np.int64)).to(bench.device)
+        for a in (setting.parts[partition], setting.labels.given[partition])
+    )
+    return Work(experiment, bench, Client(order.client, pool, index, labels), setting.dataset.test)
+
+
+@lru_cache(maxsize=2)
+def site_work(settings: NodeSettings, config_text: str, number: int, agreement: Agreement) -> Work:
+    """The site's own data, with the federation's class numbers."""
+    config = configured(config_text, settings.trust)
+    assert settings.data is not None
+    own = _own_data(settings.data, config_text, settings.trust)
+    site = Site(
+        settings.client_id, None, len(own.train), len(own.test), own.class_names, own.image_shape, own.mean, own.std
+    )
+    if reason := misfit(site, agreement):
+        raise Refusal(reason)
+    numbers = np.array([agreement.class_names.index(name) for name in own.class_names], np.int64)
+    train, test = (Split(split.images, numbers[split.labels]) for split in (own.train, own.test))
+    names = agreement.class_names
+    dataset = Dataset(settings.client_id, train, test, names, agreement.mean, agreement.std, own.about)
+    experiment = assemble(config, Sites.of(dataset, [settings.client_id], [len(own.train)]))
+    device = _device(config)
+    pool = resident(dataset.train.images, device)
+    labels = torch.from_numpy(dataset.train.labels).to(device)
+    client = Client(number, pool, torch.arange(len(labels), device=device), labels)
+    return Work(experiment, make_bench(experiment, device), client, dataset.test)
+
+
+def _device(config: Config) -> torch.device:
+    """The node's own choice: the server can't know whether there is a GPU here."""
+    return pick_device("cpu" if config.run.device == "cpu" else "auto")
