@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import html
 import io
 import json
 import re
@@ -153,3 +154,29 @@ def test_a_runs_pictures_are_kept_as_they_lie(tmp_path: Path) -> None:
     page = (tmp_path / "audit/audit.html").read_text()
     assert f"fednoil relabel --data folder:{tmp_path}/photos" in page
     assert page.count('id="large-') >= len(sizes)
+
+
+def test_sites_with_the_same_file_names(tmp_path: Path) -> None:
+    """Each row is its own site's picture, and each site has a command."""
+    for site, shade in (("nord", 10), ("my süd", 200)):
+        for number in range(12):
+            file = tmp_path / site / ("cat", "dog")[number % 2] / f"{number}.png"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(np.full((40, 30 + number, 3), shade, np.uint8)).save(file)
+    sites = {site: f"folder:{tmp_path / site}" for site in ("nord", "my süd")}
+    values: dict[str, Any] = {
+        "data": {"name": "sites", "sites": sites, "size": 8},
+        "partition": {"kind": "given", "clients": 2},
+    }
+    values |= {"model": {"width": 2}, "schedule": {"epochs": 1}, "train": {"rounds": 1}, "run": {"device": "cpu"}}
+    runner.run(load_config(values), tmp_path / "run", runner.Silent())
+    cases = of_run(tmp_path / "run", None, None, torch.device("cpu"))
+    assert cases.originals is not None
+    for case, shade in zip(cases.clients, (10, 200), strict=True):
+        for item, row in zip(case.items, case.index, strict=True):
+            picture = cases.originals(int(row))
+            assert (picture.shape[1], picture[0, 0, 0]) == (30 + int(Path(item).stem), shade)
+    run_audit(cases, tmp_path / "audit")
+    page = html.unescape((tmp_path / "audit/audit.html").read_text())
+    assert f"fednoil relabel --data folder:{tmp_path}/nord --site nord --decisions decisions-" in page
+    assert f"fednoil relabel --data 'folder:{tmp_path}/my süd' --site 'my süd' --decisions decisions-" in page

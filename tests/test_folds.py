@@ -48,6 +48,8 @@ def test_labels_are_judged_by_the_run_that_left_them_out(made: Path, values: dic
     status, out, err = fednoil("audit", made, "--folds", FOLDS)
     assert (status, err) == (0, "")
     assert f"each label was judged by a run that had not seen it, one of {FOLDS} folds" in out
+    page = (made / f"audit-folds-{FOLDS}/audit.html").read_text()
+    assert f"fednoil relabel --data manifest:{made}/noise.parquet" in page  # whose labels were spoilt
     experiment = make_experiment(load_config(values))
     table = pq.read_table(made / f"audit-folds-{FOLDS}/labels.parquet").to_pylist()
     assert len(table) == sum(experiment.task.sizes)

@@ -73,7 +73,9 @@ class Cases:
     clients: list[Case]
     images: Callable[[int], np.ndarray] = field(repr=False)
     originals: Callable[[int], np.ndarray] | None = field(default=None, repr=False)  # as large as people need them
-    source: str = ""  # what `fednoil relabel --data` takes; "": `data`
+    source: str | dict[str, str] = (
+        ""  # of each site, where these have data of their own; what `fednoil relabel --data` takes; "": `data`
+    )
     folds: int = 0  # of which each was judged by a model that had not seen it; 0: the model was trained on all
 
 
@@ -85,8 +87,11 @@ def of_run(
     return replace(of_state(experiment, state, client, device, str(path)), source=source_of(experiment, path))
 
 
-def source_of(experiment: Experiment, path: Path) -> str:
+def source_of(experiment: Experiment, path: Path) -> str | dict[str, str]:
     """What `fednoil relabel` changes: the user's own data, or the manifest of a run that has spoilt some labels."""
+    sites = getattr(experiment.config.data, "sites", None)
+    if sites and experiment.setting.names and set(experiment.setting.names) <= set(sites):
+        return {name: str(sites[name]) for name in experiment.setting.names}
     own = experiment.config.noise.kind in ("none", "unknown") and not are_given(experiment.config.data.name)
     return experiment.config.data.name if own else f"manifest:{path / 'noise.parquet'}"
 

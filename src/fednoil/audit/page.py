@@ -204,13 +204,19 @@ def _same(table: pa.Table, clients: Sequence[dict[str, Any]]) -> list[tuple[str 
 
 
 def _command(summary: dict[str, Any], audit: str) -> str:
-    """What applies the decisions of this audit to a copy of its data."""
-    source = str(summary.get("source") or summary.get("data", ""))
-    kind, _, path = source.partition(":")
-    place = Path(path or source)
-    end = "" if kind == "folder" else place.suffix
-    copy = f"{place.name.removesuffix(end) if end else place.name}-relabelled{end}"
-    return shlex.join(["fednoil", "relabel", "--data", source, "--decisions", f"decisions-{audit}.csv", "--out", copy])
+    """What applies the decisions of this audit to a copy of its data, a line for each site with data of its own."""
+    source = summary.get("source") or str(summary.get("data", ""))
+    sites = source if isinstance(source, dict) else {"": source}
+    lines = []
+    for site, data in sites.items():
+        kind, _, path = data.partition(":")
+        place = Path(path or data)
+        end = "" if kind == "folder" else place.suffix
+        copy = f"{place.name.removesuffix(end) if end else place.name}-relabelled{end}"
+        of_site = ["--site", site] if site else []
+        decisions = ["--decisions", f"decisions-{audit}.csv"]
+        lines.append(shlex.join(["fednoil", "relabel", "--data", data, *of_site, *decisions, "--out", copy]))
+    return "\n".join(lines)
 
 
 def _percent(share: float | None) -> str:

@@ -43,7 +43,12 @@ def original_pictures(experiment: Experiment) -> Callable[[int], np.ndarray] | N
         listed = source.listing().train
     except (UserError, OSError):
         return None
-    pictures = dict(zip(listed.items, listed.pictures, strict=True))
-    if len(pictures) != len(listed.items) or not pictures.keys() >= set(items):
+    owners, sites = experiment.setting.dataset.about.owners, listed.sites
+    names = list(items)
+    if sites and owners is not None and owners.names:  # two sites may have a file of the same name
+        names = [f"{owners.names[number]}:{item}" for number, item in zip(owners.numbers, items, strict=True)]
+    keys = [f"{site}:{item}" for site, item in zip(sites, listed.items, strict=True)] if sites else listed.items
+    pictures = dict(zip(keys, listed.pictures, strict=True))
+    if len(pictures) != len(keys) or not pictures.keys() >= set(names):
         return None
-    return lambda row: original(pictures[items[row]])
+    return lambda row: original(pictures[names[row]])

@@ -139,7 +139,9 @@ def _folded(
     as_json: bool,
 ) -> Cases:
     """The cases of a run that is made once for each fold, in the run's folder; what is there already is kept."""
-    from fednoil.audit.cases import check_client, load_experiment
+    from dataclasses import replace
+
+    from fednoil.audit.cases import check_client, load_experiment, source_of
     from fednoil.audit.folds import of_folds
     from fednoil.reporters import reporter_for
     from fednoil.runner import Reporter
@@ -152,7 +154,8 @@ def _folded(
             print(f"fold {fold + 1} of {count}: {experiment.config.train.rounds} rounds without it", flush=True)
         return reporter_for(False if as_json else None)
 
-    return of_folds(experiment, count, client, device, shown, run / f"folds-{count}")
+    found = of_folds(experiment, count, client, device, shown, run / f"folds-{count}")
+    return replace(found, source=source_of(experiment, run))
 
 
 def _check_budget(folder: Path, force: bool) -> None:
