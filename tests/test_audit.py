@@ -18,7 +18,7 @@ from conftest import fednoil, refused
 from pyarrow import csv
 
 from fednoil.audit import files
-from fednoil.audit.cases import load_run
+from fednoil.audit.cases import load_run, of_state
 from fednoil.audit.decisions import unguard
 from fednoil.config import load_config
 from fednoil.errors import UserError
@@ -65,6 +65,8 @@ def test_given_labels_are_those_of_the_run(trained: Path, tmp_path: Path) -> Non
     assert {row["index"]: names.index(row["given"]) for row in rows} == wanted
     assert {row["client"] for row in rows} == {"2"}
     assert state.evidence["looks"].tolist() == [6, 6, 6, 6]
+    for k, case in enumerate(of_state(experiment, state, None, torch.device("cpu")).clients):
+        assert case.bundle["given"].tolist() == experiment.setting.labels.given[k].tolist() == case.given.tolist()
 
 
 def test_one_clients_audit_leaves_that_of_all_alone(trained: Path, tmp_path: Path) -> None:

@@ -265,6 +265,7 @@ def test_cleanlab_has_the_same_form() -> None:
     found = ESTIMATORS["cleanlab"](q, given, np.random.default_rng(0))
     assert found.matrix.sum() == pytest.approx(600)
     assert found.ratio == pytest.approx(float((true != given).mean()), abs=0.1)
+    assert 0 < found.interval[0] < found.ratio < found.interval[1] < 1
     assert found.flagged.dtype == bool
     assert metrics.detection(found.p_wrong, found.flagged, true != given)["auroc"] > 0.9
 

@@ -207,6 +207,10 @@ def test_a_run_starts_from_its_relabelled_manifest(tmp_path: Path, tiny_npz: Pat
     other = write_csv(tmp_path / "e.csv", (3, "", parts[2][0], str(labels.given[2][0]), "reject", ""))
     args = ("relabel", "--decisions", other, "--out", tmp_path / "o.parquet", "--data")
     assert "is client 2's" in refused(*args, f"manifest:{run}/noise.parquet")
+    whole = [(0, "", i, str(g), "drop", "") for i, g in zip(parts[0], labels.given[0], strict=True)]
+    nobody = write_csv(tmp_path / "f.csv", *whole)
+    said = refused("relabel", "--decisions", nobody, "--out", tmp_path / "o.parquet", "--data", f"manifest:{run}")
+    assert "client 0 would have no sample left" in said
     moved = shutil.copy(run / "noise.parquet", tmp_path / "moved.parquet")
     assert "--dataset" in refused(*args, f"manifest:{moved}")
     assert "is client 2's" in refused(*args, f"manifest:{moved}", "--dataset", f"npz:{tiny_npz}")
