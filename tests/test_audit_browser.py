@@ -264,7 +264,7 @@ def test_images_are_in_the_first_window_and_precision_is_counted(browser: Any, p
     second_row = page.evaluate("Gallery.tiles()[Gallery.columns()].getBoundingClientRect().top")
     assert second_row < 720
     visit.keys("ArrowRight", "a", "r", "a", "d")
-    assert page.inner_text("#precision") == "2 of 3 flags were right (67 %)"
+    assert page.inner_text("#precision") == "2 of 3 flags were correct (67 %)"
 
 
 @needs_browser

@@ -93,7 +93,7 @@
     $("progress-text").textContent = `${done.toLocaleString("en")} of ${all.toLocaleString("en")}${FLAGGED ? " flagged" : ""} decided` +
       (decided > done ? `, ${decided - done} more` : "") +
       (decided ? `: ${accept} accepted, ${reject} kept, ${change} changed, ${drop} dropped` : "");
-    $("precision").textContent = judged ? `${wrong} of ${judged} flags were right (${Math.round(100 * wrong / judged)} %)` : "";
+    $("precision").textContent = judged ? `${wrong} of ${judged} flags were correct (${Math.round(100 * wrong / judged)} %)` : "";
     $("saved").textContent = decided && Decisions.saved() ? "saved in this browser" : "";
     $("undo").disabled = !Decisions.steps();
     $("export").disabled = !decided;

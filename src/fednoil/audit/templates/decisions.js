@@ -121,7 +121,7 @@ const Decisions = (() => {
     if (!table) return { error: "This file can’t be read as CSV: a quote (\") is out of place. Nothing was read; export it again." };
     const [head, ...lines] = table;
     const missing = COLUMNS.filter((column) => !head.includes(column));
-    if (missing.length) return { error: `This is no file of decisions: it has no column ${missing[0]}.` };
+    if (missing.length) return { error: `This is not a decisions file: it has no column ${missing[0]}.` };
     const at = Object.fromEntries(COLUMNS.map((column) => [column, head.indexOf(column)]));
     const key = (...parts) => JSON.stringify(parts);
     const rows = new Map(), classes = new Map(data.classes.map((text, c) => [text, c])), pairs = [];

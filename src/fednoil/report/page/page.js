@@ -158,7 +158,7 @@
     const fair = selected.reduce((a, b) => a + b, 0) / selected.length;
     const by = noise || (estimate && estimate.map((v) => v === null ? -1 : 100 - v));
     const chosen = `clients were selected ${Math.min(...selected)} to ${Math.max(...selected)} times`;
-    if (!by) return `In ${rounds} rounds ${chosen}; nothing is recorded of their labels.`;
+    if (!by) return `In ${rounds} rounds ${chosen}; nothing is recorded about their labels.`;
     const k = by.indexOf(Math.max(...by));
     const known = noise ? `${number(noise[k], 1)} % wrong labels` : "least trusted labels";
     const guess = estimate ? `; ${what}: ${number(estimate[k], 1)} %` : "";
@@ -193,7 +193,7 @@
   function drawConfusion() {
     const run = data.runs[$("confusion-run").value], found = run.confusion, place = $("confusion-table");
     const named = (c) => data.classes[run.classes][c] ?? String(c);
-    if (!found) return place.replaceChildren(make("p", { class: "key" }, "This run has recorded none."));
+    if (!found) return place.replaceChildren(make("p", { class: "key" }, "This run has no record of them."));
     if (found.largest) {
       const rows = found.largest.map(([g, p, n]) => make("tr", {}, ...[named(g), named(p), n].map((v) => make("td", {}, String(v)))));
       const head = ["given", "predicted", "samples"].map((text) => make("th", {}, text));
