@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fednoil.audit.doubts import by_chance, doubts
+from fednoil.estimation.doubts import by_chance, doubts
 
 LABELS = np.arange(90) % 3
 

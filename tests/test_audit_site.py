@@ -24,6 +24,7 @@ from PIL import Image
 from fednoil.audit import cases, files
 from fednoil.records.model_file import LoadedModel, load_model
 from fednoil.rounds import RunState
+from fednoil.rounds.final import known_accuracy
 from fednoil.servers.base import ServerState
 
 COLUMNS = ["client", "item", "index", "given", "suggested", "p_wrong", "flagged", "rank"]
@@ -264,10 +265,16 @@ def test_a_model_that_hesitates_at_a_site_is_trusted_less(
     assert case.per_class == (pytest.approx(80 * sure), None, pytest.approx(60 * sure), pytest.approx(100 * sure))
 
 
-def test_the_accuracy_is_the_mean_over_classes_that_are_known() -> None:
+@pytest.mark.parametrize(("held_out", "accuracy", "by_class"), [(0, 75, (50.0, None, 100.0)), (3, None, ())])
+def test_the_accuracy_is_the_mean_over_classes_that_are_known(
+    held_out: int, accuracy: float | None, by_class: tuple[float | None, ...]
+) -> None:
+    """Labels that were held out of the training images may be wrong: they don't make an accuracy."""
     state = RunState(1, ServerState({}), per_class=(50.0, None, 100.0))
-    experiment: Any = SimpleNamespace(config=SimpleNamespace(run=SimpleNamespace(select="last")))
-    assert cases.known_accuracy(experiment, state) == 75
+    dataset = SimpleNamespace(about=SimpleNamespace(held_out=held_out))
+    setting, config = SimpleNamespace(dataset=dataset), SimpleNamespace(run=SimpleNamespace(select="last"))
+    experiment: Any = SimpleNamespace(setting=setting, config=config)
+    assert known_accuracy(experiment, state) == (accuracy, by_class)
 
 
 def test_a_model_of_another_architecture_is_refused(trained: Path, site: Path, tmp_path: Path) -> None:

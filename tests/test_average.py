@@ -12,11 +12,11 @@ from safetensors.torch import load_file
 from stopped_runs import results
 
 from fednoil import metrics, rounds
-from fednoil.audit.cases import final_looks
 from fednoil.config import load_config
 from fednoil.experiment import Experiment, make_executor, make_experiment
 from fednoil.history import RoundRecord
 from fednoil.rounds import RunState
+from fednoil.rounds.final import final_looks
 from fednoil.rounds.state import averaged, evaluation_job
 from fednoil.runner import Silent, run
 from fednoil.servers.base import ServerState

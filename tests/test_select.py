@@ -13,7 +13,6 @@ from conftest import assert_same, fednoil, refused
 from stopped_runs import snapshot
 
 from fednoil import load, metrics, rounds
-from fednoil.audit.cases import final_looks
 from fednoil.config import load_config
 from fednoil.errors import UserError
 from fednoil.experiment import make_executor, make_experiment
@@ -21,6 +20,7 @@ from fednoil.history import RoundRecord
 from fednoil.records.checkpoint import Checkpoints
 from fednoil.records.folder import RunFolder
 from fednoil.reporters import closing
+from fednoil.rounds.final import final_looks
 from fednoil.runner import Silent, run
 from fednoil.tensors import read_tensors
 

@@ -418,3 +418,5 @@ def test_what_changes_have_in_common(moves: list[list[float]], share: float | No
     sent = [update.tensors for update in updates(start["model/w"] + torch.tensor(moves))]
     found = server("fedavg").common([(start, tensors) for tensors in sent])
     assert found == (share if share is None else pytest.approx(share, abs=1e-6))
+    more = [{**tensors, "other/w": torch.ones(3)} for tensors in sent]  # sent and never received: nobody moved it
+    assert server("fedavg").common([(start, tensors) for tensors in more]) == found

@@ -31,7 +31,7 @@ import table
 import torch
 from references import file_of, references
 
-from fednoil.audit.cases import final_looks, known_accuracy, load_run
+from fednoil.audit.cases import load_run
 from fednoil.batch.cell import parse_seeds
 from fednoil.config import load_config
 from fednoil.config.loading import merge, parse_set, read_toml
@@ -40,6 +40,7 @@ from fednoil.experiment import make_experiment, pick_device
 from fednoil.history import RoundRecord
 from fednoil.labels import open_truth
 from fednoil.report.places import own_place
+from fednoil.rounds.final import final_looks, known_accuracy
 from fednoil.runner import Silent, run
 from fednoil.study import preset
 from fednoil.study.places import place_of
@@ -84,7 +85,7 @@ def collect(folder: Path, device: torch.device, setting_name: str | None, method
         "given": torch.cat(given).numpy().astype(np.int16),
         "true": np.concatenate(true).astype(np.int16),
         "sizes": np.array(sizes),
-        "accuracy": known_accuracy(experiment, state),
+        "accuracy": known_accuracy(experiment, state)[0],
         "per_class": np.array(
             [np.nan if value is None else value for value in state.final_per_class(experiment.config.run.select)]
         ),

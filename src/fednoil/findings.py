@@ -1,5 +1,5 @@
-"""What a finished run tells its user: how noisy each client's labels are, which classes are hard, and whether the model
-was still improving. None of it needs true labels."""
+"""What a finished run tells its user: how noisy each client's labels are by estimate, which classes are hard, and
+whether the model was still improving."""
 
 from __future__ import annotations
 
@@ -8,10 +8,17 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+import torch
+
 from fednoil import evidence
 from fednoil.estimation import ratio_of
+from fednoil.estimation.doubts import unreliable
+from fednoil.experiment import Experiment
 from fednoil.history import RoundRecord
-from fednoil.tensors import Tensors
+from fednoil.rounds import RunState
+from fednoil.rounds.final import final_bundle, known_accuracy
+from fednoil.setting import Sites
 
 _MOST = 100  # clients whose noise is estimated at the end of a run; the audit does it for more
 _HARD = 15.0  # points below the mean over classes
@@ -19,28 +26,26 @@ _LEAST = 0.2  # points by which a mean has to change to be worth a word
 _SHOWN = 5  # classes in one line
 
 
-def noise_ratios(
-    bundle: Tensors,
-    names: Sequence[str],
-    sizes: Sequence[int],
-    accuracy: float | None,
-    per_class: Sequence[float | None],
-) -> dict[str, float]:
-    """The estimated share of wrong labels, in 0..1, of each client that has looked at its data, by name."""
-    if not bundle or len(sizes) > _MOST:
+def noise_ratios(experiment: Experiment, state: RunState, device: torch.device) -> dict[str, float]:
+    """The estimated share of wrong labels at each client, in 0..1 and by name, as an audit of the run has it; clients
+    where the model is too weak to say are left out."""
+    setting, sizes = experiment.setting, experiment.task.sizes
+    if isinstance(setting, Sites) or experiment.server.pools or len(sizes) > _MOST:
         return {}
+    (accuracy, per_class), bundle = known_accuracy(experiment, state), final_bundle(experiment, state, device)
     found = {}
-    for client, name in enumerate(names):
-        own = {key: tensor.cpu() for key, tensor in evidence.of_client(bundle, sizes, client).items()}
-        if int(own["looks"][0]) and bool(own["probabilities"].isfinite().all()):
-            probabilities, given = own["probabilities"].double().numpy(), own["given"].numpy()
-            found[name] = round(ratio_of(probabilities, given, accuracy, per_class), 4)
+    for client in range(len(sizes)):
+        own = evidence.of_client(bundle, sizes, client)
+        probabilities, given = own["probabilities"].numpy(), setting.labels.given[client]
+        if np.isfinite(probabilities).all() and not unreliable(probabilities, given, accuracy):
+            name = setting.names[client] if setting.names else str(client)
+            found[name] = round(ratio_of(probabilities, given, accuracy, per_class), 6)
     return found
 
 
 def trend(records: Sequence[RoundRecord]) -> dict[str, Any] | None:
-    """How the agreement with held-out given labels changed in the last eighth of the rounds, compared with the eighth
-    before; where nothing is held out, how the accuracy did. None with too few rounds."""
+    """How the agreement with held-out given labels changed in the last eighth of the rounds, at least four, compared
+    with as many before; where nothing is held out, how the accuracy did. None with too few rounds."""
     held_out = any(record.val_accuracy is not None for record in records)
     of = "val_accuracy" if held_out else "test_accuracy"
     values = [value for record in records if (value := getattr(record, of)) is not None]
@@ -92,5 +97,4 @@ def _trend(trend: Mapping[str, Any] | None) -> list[str]:
     change = (
         f"{what} was still {trend['is']}, by {abs(trend['change']):.1f} points over the last {trend['rounds']} rounds"
     )
-    more = "more rounds may help" if trend["is"] == "rising" else "fewer rounds, or run.select = best, may help"
-    return [f"{change}: {more}"]
+    return [f"{change}: {'more' if trend['is'] == 'rising' else 'fewer'} rounds may help"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -189,18 +189,11 @@ def _play(experiment: Experiment, store: Store, reporter: Reporter, engine: Engi
     if store.state.chosen(experiment.config.run.select) is not None:
         chosen = summary["best_by_validation"]
         summary |= {"final_accuracy": chosen["test_accuracy"], "final_round": chosen["round"]}
-    summary |= _findings(experiment, store.state, summary) | {"trend": findings.trend(store.records)}
+    summary |= {"trend": findings.trend(store.records)}
+    if ratios := findings.noise_ratios(experiment, store.state, device):
+        summary["noise_ratios"] = ratios
     summary |= rounds.policy_of(experiment, executor).finish(store.state)
     store.end(summary, device)
-
-
-def _findings(experiment: Experiment, state: rounds.RunState, summary: Mapping[str, Any]) -> dict[str, Any]:
-    """What the run has found out about its clients' labels."""
-    sizes = experiment.task.sizes
-    names = experiment.setting.names or [str(client) for client in range(len(sizes))]
-    known = summary["final_accuracy"], summary["per_class_accuracy"]
-    ratios = findings.noise_ratios(state.evidence, names, sizes, *known)
-    return {"noise_ratios": ratios} if ratios else {}
 
 
 def _named(experiment: Experiment) -> dict[str, Any]:

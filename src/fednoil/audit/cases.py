@@ -7,7 +7,7 @@ look at every sample is the final model's; those of earlier rounds come before i
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -25,17 +25,17 @@ from fednoil.data.given import Given
 from fednoil.data.items import Items, read_items
 from fednoil.data.raw import numbered, readable
 from fednoil.errors import UserError
-from fednoil.experiment import Experiment, make_bench, make_experiment, resident
+from fednoil.experiment import Experiment, make_experiment
 from fednoil.labels import open_truth
-from fednoil.learners.base import Client, chunks
+from fednoil.learners.base import chunks
 from fednoil.records.checkpoint import Checkpoints
 from fednoil.records.folder import CHECKPOINT, RunFolder
 from fednoil.records.model_file import LoadedModel, load_model
 from fednoil.records.older import read_current
 from fednoil.records.store import check_best, hashes_of
 from fednoil.rounds import RunState
-from fednoil.setting import Sites
-from fednoil.tensors import Tensors, cpu
+from fednoil.rounds.final import final_bundle, known_accuracy
+from fednoil.tensors import Tensors
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def of_state(
 ) -> Cases:
     """The clients of an experiment, or one of them, by its state after some rounds."""
     check_client(experiment, client, where)
-    accuracy, by_class = known_accuracy(experiment, state), state.final_per_class(experiment.config.run.select)
+    accuracy, by_class = known_accuracy(experiment, state)
     notices, bundle = _unfinished(experiment, state), final_bundle(experiment, state, device)
     return cases_of(experiment, bundle, accuracy, by_class, client, notices)
 
@@ -242,45 +242,6 @@ def _held_out(experiment: Experiment, client: int) -> tuple[str, ...]:
         what = "samples held out by data.validation are" if count > 1 else "sample held out by data.validation is"
         lines.append(f"{count} {what} not audited")
     return tuple(lines)
-
-
-def known_accuracy(experiment: Experiment, state: RunState) -> float | None:
-    """The mean accuracy of the test set's classes by the final model, in percent."""
-    known = [value for value in state.final_per_class(experiment.config.run.select) if value is not None]
-    return sum(known) / len(known) if known else None
-
-
-def final_bundle(experiment: Experiment, state: RunState, device: torch.device) -> Tensors:
-    """All clients' evidence with the final model's look as the last one, on the host."""
-    assert not isinstance(experiment.setting, Sites)
-    given = [torch.from_numpy(labels) for labels in experiment.setting.labels.given]
-    sizes = experiment.task.sizes
-    before = cpu(state.evidence) or evidence.start(given, experiment.task.num_classes)
-    return evidence.add_looks(before, sizes, final_looks(experiment, state, device))
-
-
-def final_looks(experiment: Experiment, state: RunState, device: torch.device) -> dict[int, torch.Tensor]:
-    """Class probabilities [n, C] of each client's samples by its final model, by client."""
-    return looks_at(experiment, state, device, dict(enumerate(experiment.setting.parts)))
-
-
-def looks_at(
-    experiment: Experiment, state: RunState, device: torch.device, parts: Mapping[int, np.ndarray]
-) -> dict[int, torch.Tensor]:
-    """Class probabilities [n, C] of these rows of the training set, by the final model of the client that has them."""
-    final = state.final(experiment.config.run.select)
-    bench, images, loaded, looks = make_bench(experiment, device), experiment.setting.dataset.train.images, None, {}
-    for k, part in parts.items():
-        received = experiment.server.model_for(final, k)
-        if received is not loaded:
-            bench.load(received, {})
-            loaded = received
-        whole = device.type == "cpu"  # where images stay where they are; a GPU is given one client's at a time
-        pool = resident(images if whole else images[part], device)
-        index = torch.from_numpy(part.astype(np.int64)) if whole else torch.arange(len(part), device=device)
-        logits = bench.look(Client(k, pool, index, index))
-        looks[k] = torch.softmax(logits, 1).cpu()
-    return looks
 
 
 def duplicates(items: Sequence[str], images: Sequence[np.ndarray] | np.ndarray) -> tuple[tuple[str, ...], ...]:

@@ -16,8 +16,8 @@ from pyarrow import csv
 from fednoil import evidence, metrics
 from fednoil.audit.cases import Case, Cases
 from fednoil.audit.decisions import guard
-from fednoil.audit.doubts import doubts
 from fednoil.errors import UserError
+from fednoil.estimation.doubts import doubts
 from fednoil.estimation.wrong import Estimate
 from fednoil.files import write_bytes
 from fednoil.records.files import write_json

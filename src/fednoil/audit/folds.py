@@ -15,12 +15,13 @@ import numpy as np
 import torch
 
 from fednoil import evidence
-from fednoil.audit.cases import Cases, cases_of, known_accuracy, looks_at
+from fednoil.audit.cases import Cases, cases_of
 from fednoil.config.schema import Config
 from fednoil.errors import UserError
 from fednoil.experiment import Experiment, assemble
 from fednoil.labels import Labels
 from fednoil.records.store import InFolder, Store
+from fednoil.rounds.final import known_accuracy, looks_at
 from fednoil.runner import Reporter, Simulation, carry_out
 
 Folds = tuple[np.ndarray, ...]  # the fold of each sample [n], by client
@@ -99,9 +100,9 @@ def of_folds(
     given = [torch.from_numpy(labels) for labels in experiment.setting.labels.given]
     bundle = evidence.start(given, experiment.task.num_classes)
     bundle = evidence.add_looks(bundle, [len(labels) for labels in given], looks)
-    select = experiment.config.run.select
-    by_class = _means([state.final_per_class(select) for _, state in played])
-    accuracy = _means([(known_accuracy(one, state),) for one, state in played])[0]
+    known = [known_accuracy(one, state) for one, state in played]
+    by_class = _means([per_class for _, per_class in known])
+    (accuracy,) = _means([(mean,) for mean, _ in known])
     return replace(cases_of(experiment, bundle, accuracy, by_class, client), folds=count)
 
 

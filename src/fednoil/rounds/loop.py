@@ -56,7 +56,7 @@ def _after(experiment: Experiment, state: RunState, server: ServerState | None, 
         train_batches=state.train_batches + sum(int(r.numbers["steps"]) for r in played.results),
         evidence=_remembered(experiment, state.evidence, played),
         average=average,
-        common=_smoothed(state.common, played.common),
+        common=_smoothed(state.common, None if played.kept else played.common),
         best=state.best,
     )
 

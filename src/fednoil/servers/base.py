@@ -110,8 +110,9 @@ class Server:
             return None
         moved = []
         for before, after in changes:
-            own = {name: before[name].to(tensor.device) for name, tensor in after.items() if name in before}
-            moved.append(self.flat(after) - self.flat(own))
+            both = {name: (before[name].to(t.device), t) for name, t in after.items() if name in before}
+            start, end = ({name: pair[side] for name, pair in both.items()} for side in (0, 1))
+            moved.append(self.flat(end) - self.flat(start))
         count, total = len(moved), sum(moved[1:], moved[0])
         lengths = torch.stack([change.square().sum(dtype=torch.float64) for change in moved]).sum()
         ratio = float(total.square().sum(dtype=torch.float64) / (count * lengths))

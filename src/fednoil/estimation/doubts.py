@@ -1,4 +1,4 @@
-"""When not to trust an audit: doubts about the model that it uses."""
+"""When not to trust an estimate: doubts about the model behind it."""
 
 from __future__ import annotations
 
@@ -35,6 +35,12 @@ def doubts(
     elif mistakes > ratio:
         found.append(f"{how}, more than labels seem wrong: many flags may be the model's own mistakes")
     return found
+
+
+def unreliable(probabilities: np.ndarray, given: np.ndarray, accuracy: float | None) -> bool:
+    """Whether the model knows too little for a noise ratio: it agrees with labels by chance, or is often mistaken."""
+    chance = by_chance(probabilities.argmax(1), given, probabilities.shape[1])
+    return chance or mistaken(probabilities, accuracy) > _WEAK
 
 
 def by_chance(predicted: np.ndarray, given: np.ndarray, classes: int) -> bool:

@@ -1,0 +1,60 @@
+"""What a run's final model says about the samples of all clients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+
+from fednoil import evidence
+from fednoil.experiment import Experiment, make_bench, resident
+from fednoil.learners.base import Client
+from fednoil.rounds.state import RunState
+from fednoil.setting import Sites
+from fednoil.tensors import Tensors, cpu
+
+
+def known_accuracy(experiment: Experiment, state: RunState) -> tuple[float | None, tuple[float | None, ...]]:
+    """The accuracy of the final model on the test set, as the mean over its classes and of each class, in percent.
+
+    Not known where the test images were held out of the training images: their labels may be as wrong as the others.
+    """
+    if experiment.setting.dataset.about.held_out:
+        return None, ()
+    by_class = state.final_per_class(experiment.config.run.select)
+    known = [value for value in by_class if value is not None]
+    return sum(known) / len(known) if known else None, by_class
+
+
+def final_bundle(experiment: Experiment, state: RunState, device: torch.device) -> Tensors:
+    """All clients' evidence with the final model's look as the last one, on the host."""
+    assert not isinstance(experiment.setting, Sites)
+    given = [torch.from_numpy(labels) for labels in experiment.setting.labels.given]
+    sizes = experiment.task.sizes
+    before = cpu(state.evidence) or evidence.start(given, experiment.task.num_classes)
+    return evidence.add_looks(before, sizes, final_looks(experiment, state, device))
+
+
+def final_looks(experiment: Experiment, state: RunState, device: torch.device) -> dict[int, torch.Tensor]:
+    """Class probabilities [n, C] of each client's samples by its final model, by client."""
+    return looks_at(experiment, state, device, dict(enumerate(experiment.setting.parts)))
+
+
+def looks_at(
+    experiment: Experiment, state: RunState, device: torch.device, parts: Mapping[int, np.ndarray]
+) -> dict[int, torch.Tensor]:
+    """Class probabilities [n, C] of these rows of the training set, by the final model of the client that has them."""
+    final = state.final(experiment.config.run.select)
+    bench, images, loaded, looks = make_bench(experiment, device), experiment.setting.dataset.train.images, None, {}
+    for k, part in parts.items():
+        received = experiment.server.model_for(final, k)
+        if received is not loaded:
+            bench.load(received, {})
+            loaded = received
+        whole = device.type == "cpu"  # where images stay where they are; a GPU is given one client's at a time
+        pool = resident(images if whole else images[part], device)
+        index = torch.from_numpy(part.astype(np.int64)) if whole else torch.arange(len(part), device=device)
+        logits = bench.look(Client(k, pool, index, index))
+        looks[k] = torch.softmax(logits, 1).cpu()
+    return looks
