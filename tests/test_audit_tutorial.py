@@ -17,7 +17,7 @@ def test_the_tutorial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     monkeypatch.chdir(tmp_path)
     numbered = "".join(re.findall(r"^## \d\. .*?(?=^## |\Z)", (DOCS / "audit.md").read_text(), re.M | re.S))
     blocks = re.findall(r"```(\w*)\n(.*?)```", numbered, re.S)
-    assert [language for language, _ in blocks] == ["", "", "python", "python", ""]
+    assert [language for language, _ in blocks] == ["", "", "python", "", "python", ""]
     for language, body in blocks:
         if language == "python":
             exec(compile(body, "docs/audit.md", "exec"), {})
@@ -29,6 +29,8 @@ def test_the_tutorial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     assert "hospital 3: look at" in capsys.readouterr().out
     summary = json.loads(Path("runs/hospitals/audit/summary.json").read_text())
     assert summary["overall"]["quality"]["auroc"] > 0.9
+    folded = json.loads(Path("runs/hospitals/audit-folds-5/summary.json").read_text())
+    assert folded["folds"] == 5
     clinic = json.loads(Path("clinic-audit/summary.json").read_text())
     assert {reason for _, reason in clinic["clients"][0]["skipped"]} == {"is of a class that the model doesn't know"}
     model = "runs/hospitals/model.safetensors"
