@@ -190,6 +190,35 @@ def test_test_images_of_one_site_are_used_and_the_other_s_held_out(tmp_path: Pat
     assert data.about.notices[-1].startswith("no test images at 1 of 2 sites: 4 images")
 
 
+@pytest.mark.parametrize("tested", [False, True])
+@pytest.mark.parametrize(
+    ("labels", "names", "classes"),
+    [
+        ([0, 1], ["cat", "dog"], ("cat", "dog")),
+        (["dog", "cat"], None, ("cat", "dog")),
+        ([0, 1], None, ("0", "1")),
+        ([1, 2], None, ("1", "2")),
+    ],
+)
+def test_arrays_are_a_site(labels: list[Any], names: list[str] | None, classes: tuple[str, ...], tested: bool) -> None:
+    """Pixels say what each image's class is, whichever way its label does."""
+    pixels = np.arange(20).repeat(64).reshape(20, 8, 8).astype(np.uint8)
+    arrays: dict[str, Any] = {"x_train": pixels, "y_train": np.array(labels * 10)}
+    if tested:
+        arrays |= {"x_test": pixels[:7] + 100, "y_test": np.array(labels * 4)[:7]}
+    if names is not None:
+        arrays["class_names"] = np.array(names)
+    for site in "ab":
+        np.savez(f"{site}.npz", **arrays)
+    data = load(config({"a": "npz:a.npz", "b": "npz:b.npz"}).data)
+    assert data.class_names == classes
+    assert (len(data.train), len(data.test)) == ((40, 14) if tested else (32, 8))
+    first = str(labels[0]) if names is None else names[0]
+    for split in (data.train, data.test):
+        even = split.images[:, 0, 0, 0] % 2 == 0
+        assert np.array_equal(split.labels == classes.index(first), even)
+
+
 @pytest.mark.parametrize(
     ("sites", "message"),
     [

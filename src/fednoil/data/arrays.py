@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import zipfile
 import zlib
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from importlib import resources
@@ -91,11 +92,18 @@ class Npz(PathSource):
         return read_labelled(self.path)
 
     def listing(self) -> Listing:
-        train, values = self.labelled(), load_arrays(self.path, self.config.name)
-        if "x_test" not in values:
-            return Listing(self.config.name, train)
-        test = read(self.path, self.config.name).test
-        return Listing(self.config.name, train, Raw(numbered(len(test)), test.labels, list(test.images), None))
+        where, values = self.config.name, load_arrays(self.path, self.config.name)
+        if not values.keys() & set(KEYS[2:]):
+            return Listing(where, self.labelled())
+        read(self.path, where)  # checks both parts
+        labels, names = _labels(values, where, ("y_train", "y_test"))
+        classes = None if names is None else tuple(names)
+        images = [channels_first(values[key], f"{where}: {key}") for key in ("x_train", "x_test")]
+        train, test = (
+            Raw(numbered(len(own)), own.astype(np.int64), list(pictures), classes)
+            for pictures, own in zip(images, labels, strict=True)
+        )
+        return Listing(where, train, test)
 
 
 class Mini(Source):
@@ -130,10 +138,7 @@ def read(source: Path | IO[bytes], where: str) -> Decoded:
         raise UserError(
             f"{where} lacks {', '.join(missing)}; it needs x_train, y_train and, for testing, x_test, y_test"
         )
-    names = names_of(values, where)
-    labels = [values[key] for key in ("y_train", "y_test") if key in values]
-    if labels[0].dtype.kind in "US":
-        labels, names = _texts(where, labels, names)
+    labels, names = _labels(values, where, [key for key in ("y_train", "y_test") if key in values])
     images = [channels_first(values[key], f"{where}: {key}") for key in ("x_train", "x_test") if key in values]
     about = About()
     if names is None and labels[0].dtype.kind in "iu" and (found := from_one(labels[0])):
@@ -146,6 +151,14 @@ def read(source: Path | IO[bytes], where: str) -> Decoded:
     checked = assemble(where, train, train, names, about)
     train, (held, own), about = hold_out((images[0], checked.train.labels), None, about)
     return Decoded(Split(*train), Split(held, own), checked.class_names, about)
+
+
+def _labels(
+    values: dict[str, np.ndarray], where: str, keys: Sequence[str]
+) -> tuple[list[np.ndarray], list[str] | None]:
+    """The labels under `keys` as numbers of the same classes, and these classes' names; None where they have none."""
+    labels, names = [values[key] for key in keys], names_of(values, where)
+    return _texts(where, labels, names) if labels[0].dtype.kind in "US" else (labels, names)
 
 
 def _texts(where: str, labels: list[np.ndarray], names: list[str] | None) -> tuple[list[np.ndarray], list[str]]:
@@ -205,9 +218,7 @@ def read_labelled(path: Path) -> Raw:
     if missing := [key for key in ("x_train", "y_train") if key not in values]:
         raise UserError(f"{where} lacks {', '.join(missing)}; an audit needs x_train and y_train")
     images = channels_first(values["x_train"], f"{where}: x_train")
-    labels, names = values["y_train"], names_of(values, where)
-    if labels.dtype.kind in "US":
-        (labels,), names = _texts(where, [labels], names)
+    (labels,), names = _labels(values, where, ["y_train"])
     if labels.ndim != 1 or labels.dtype.kind not in "iu" or len(labels) != len(images):
         raise UserError(f"{where}: y_train is {labels.dtype} of shape {labels.shape}; expected {len(images)} integers")
     classes = None if names is None else tuple(names)
