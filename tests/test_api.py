@@ -412,8 +412,15 @@ def test_ctrl_c_on_given_data_can_be_resumed_without_them() -> None:
     whole = package.run("demo/fedavg", data=clients(), test=test_pair(), set=TINY)
     assert again.history["train_loss"] == whole.history["train_loss"]
     other = [(x, y[::-1].copy()) for x, y in clients()]
-    with pytest.raises(package.UserError, match=r"data.name is 'arrays:\w{8}' there.*or force=True to start over"):
+    words = r"data.name is 'arrays:\w{8}' there.*or force=True to start over.* fednoil.run\(out='cut', resume=True\)$"
+    with pytest.raises(package.UserError, match=words):
         package.run("demo/fedavg", data=other, test=test_pair(), set=TINY, out="cut", resume=True)
+
+
+def test_a_simulation_of_named_clients_can_be_given_more_rounds() -> None:
+    sites = dict(zip("abcd", clients(), strict=True))
+    package.run("demo/fedavg", data=sites, set=TINY, out="named")
+    assert len(package.run(out="named", resume=True, set={"train.rounds": 3}).history) == 3
 
 
 def test_the_model_takes_pixels_and_fractions(reference: Path) -> None:
@@ -490,6 +497,7 @@ def test_tables() -> None:
     assert "&lt;b&gt;" in long._repr_html_()
     wide = Table.of([{f"column {n}": "x" * 30 for n in range(9)}])
     assert "5 more columns: column 4" in repr(wide)
+    assert repr(Table.of([{f"column {n}": "x" * 30 for n in range(5)}])).endswith("1 row, 1 more column: column 4")
     assert "–" in repr(Table.of([{"a": None}, {"a": True}]))
 
 

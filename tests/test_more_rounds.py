@@ -102,9 +102,12 @@ def test_a_promise_for_all_rounds_is_not_broken(values: dict[str, Any], tmp_path
 def test_a_federation_keeps_its_rounds(reference: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     shutil.copytree(reference, out)
-    (out / "roster.json").write_text(json.dumps({"clients": {"a": 0}, "sizes": {"a": 3}, "founders": ["a"]}))
+    roster = {"run": "0" * 32, "clients": {"a": 0}, "sizes": {"a": 3}, "founders": ["a"], "agreement": {}}
+    (out / "roster.json").write_text(json.dumps(roster))
     line = refused("run", "--resume", "--out", out, "--set", "train.rounds=6")
     assert "is a federation's run, whose nodes were asked for 4 rounds" in line
+    line = refused("run", "--resume", "--out", out, "--set", "train.lr=0.1")
+    assert f"to continue: fednoil federation run --resume --out {out}" in line
 
 
 @pytest.mark.parametrize("changes", [{"train": {"lr_rounds": "cosine"}}, {"learner": {"name": "josrc", "warmup": 1}}])

@@ -80,6 +80,7 @@ def test_another_configuration_is_refused_with_the_keys_that_differ(toml: Path, 
     assert "server.name is 'fedavg' there and 'fedprox' now" in line
     assert "server.mu" in line
     assert "run.checkpoint_every" not in line
+    assert f"leave the preset and these keys out to continue: fednoil run --resume --out {stopped}" in line
     assert snapshot(stopped) == before
 
 

@@ -103,8 +103,9 @@ class Table:
             for place in range(len(rows) + 1)
         ]
         count = f"{len(self)} row{'s' * (len(self) != 1)}"
-        more = f", {len(columns) - len(shown)} more columns: {', '.join(columns[len(shown) :])}"
-        return "\n".join([*(line.rstrip() for line in lines), count + (more if len(shown) < len(columns) else "")])
+        rest = columns[len(shown) :]
+        more = f", {len(rest)} more column{'s' * (len(rest) != 1)}: {', '.join(rest)}" if rest else ""
+        return "\n".join([*(line.rstrip() for line in lines), count + more])
 
     def _repr_html_(self) -> str:
         """For notebooks."""

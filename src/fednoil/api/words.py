@@ -13,6 +13,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _WORDS = (
+    (r"fednoil run --resume --out (.+)$", r"fednoil.run(out='\1', resume=True)"),
     (r"--(resume|force)\b", r"\1=True"),
     (r"--device (\w+)", r"device='\1'"),
     (r"--data-dir\b", "data_dir="),

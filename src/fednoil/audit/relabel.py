@@ -47,11 +47,11 @@ def relabel(
     site: str | None = None,
     dry_run: bool = False,
 ) -> Outcome:
-    """Apply a decisions file to a copy of `data` (`folder:`, `npz:`, `parquet:` or `manifest:`) at `out`.
+    """Apply a decisions file to a copy of `data` (`folder:`, `csv:`, `npz:`, `parquet:` or `manifest:`) at `out`.
 
     A manifest outside a run's folder needs `dataset`, its `data.name`; data with numbered classes need the `model` that
-    they were audited with, because decisions use its class names. With a
-    `site`, only the decisions about that client apply.
+    they were audited with, because decisions use its class names. A copy of a `csv:` file has absolute paths: the
+    pictures stay where they are. With a `site`, only the decisions about that client apply.
     """
     found = read_decisions(decisions)
     if site is not None:
@@ -75,9 +75,14 @@ def _name_classes(source: Copy, data: str, model: Path) -> None:
     if source.named:
         raise UserError(f"--model is for data without class names, but {data} has them; leave it out")
     names = class_names(model)
-    if source.labels.max() >= len(names):
-        raise UserError(f"{data} has the label {source.labels.max()}, but {model} knows only 0 to {len(names) - 1}")
-    source.classes = names
+    numbers = [int(n) for n in names if n.isascii() and n.isdecimal()]
+    if len(numbers) < len(names):
+        numbers = list(range(len(names)))  # else the classes' own names are numbers, maybe from 1 on
+    unknown = np.setdiff1d(source.labels, numbers)
+    if len(unknown):
+        raise UserError(f"{data} has the label {unknown[-1]}, but {model} knows only {min(numbers)} to {max(numbers)}")
+    named = dict(zip(numbers, names, strict=True))
+    source.classes = tuple(named.get(i, str(i)) for i in range(max(numbers) + 1))
 
 
 def _check_out(out: Path, source: Copy) -> None:

@@ -24,7 +24,8 @@ Out = Annotated[
     typer.Option("--out", help="Folder for the results; default: RUN/audit, RUN/budget or similar, or ./audit."),
 ]
 Data = Annotated[
-    str | None, typer.Option("--data", metavar="SOURCE", help="folder:PATH, npz:FILE or parquet:PATH of one site.")
+    str | None,
+    typer.Option("--data", metavar="SOURCE", help="folder:PATH, csv:FILE, npz:FILE or parquet:PATH of one site."),
 ]
 Model = Annotated[Path | None, typer.Option("--model", metavar="MODEL.safetensors", help="The model to use on --data.")]
 Select = Annotated[

@@ -41,8 +41,14 @@ def _same_config(folder: RunFolder, config: Config) -> None:
     more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
     raise UserError(
         f"{folder.path} is a run of another configuration: {'; '.join(changed[:3])}{more}; "
-        "resume it unchanged, choose another --out, or --force to start over"
+        "choose another --out, or --force to start over, or leave the preset and these keys out to continue: "
+        f"fednoil {'federation run' if _federated(folder) else 'run'} --resume --out {folder.path}"
     )
+
+
+def _federated(folder: RunFolder) -> bool:
+    roster = folder.roster()
+    return roster is not None and roster.federated
 
 
 def _recorded(folder: RunFolder) -> Config:
@@ -62,7 +68,7 @@ def _check_rounds(folder: RunFolder, before: Config, config: Config) -> None:
         raise UserError(
             f"{folder.path} is a run of {old} rounds; train.rounds = {new} is fewer: give it as many or more"
         )
-    if new > old and folder.roster() is not None:
+    if new > old and _federated(folder):
         raise UserError(
             f"{folder.path} is a federation's run, whose nodes were asked for {old} rounds; choose another --out"
         )

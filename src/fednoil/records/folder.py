@@ -40,12 +40,13 @@ _NAMED = 5  # runs in one line
 
 @dataclass(frozen=True)
 class Roster:
-    """Who took part in a federation: names and samples by client number, and how many samples those had, by name, who
-    were there at the start."""
+    """The clients where they have names: names and samples by number, and how many samples those had, by name, who were
+    there at the start. `federated`: they are a federation's nodes, not simulated."""
 
     names: dict[int, str]
     samples: dict[int, int]
     founders: dict[str, int]
+    federated: bool = False
 
 
 class RunFolder:
@@ -217,7 +218,8 @@ class RunFolder:
             sizes = {str(name): int(size) for name, size in values["sizes"].items()}
             names = {number: name for name, number in numbers.items()}
             samples = {number: sizes[name] for name, number in numbers.items()}
-            return Roster(names, samples, {str(name): sizes[str(name)] for name in values["founders"]})
+            founders = {str(name): sizes[str(name)] for name in values["founders"]}
+            return Roster(names, samples, founders, federated="agreement" in values)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise UserError(f"{path} is damaged ({error!r})") from None
 
