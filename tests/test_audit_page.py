@@ -19,9 +19,10 @@ from PIL import Image
 
 from fednoil import runner
 from fednoil.audit import run_audit
-from fednoil.audit.cases import of_run
+from fednoil.audit.cases import of_run, source_of
 from fednoil.audit.page import audit_id, write_page
 from fednoil.config import load_config
+from fednoil.experiment import make_experiment
 
 
 @pytest.fixture(scope="module")
@@ -160,10 +161,10 @@ def test_sites_with_the_same_file_names(tmp_path: Path) -> None:
     """Each row is its own site's picture, and each site has a command."""
     for site, shade in (("nord", 10), ("my süd", 200)):
         for number in range(12):
-            file = tmp_path / site / ("cat", "dog")[number % 2] / f"{number}.png"
+            file = tmp_path / site / "photos" / ("cat", "dog")[number % 2] / f"{number}.png"
             file.parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(np.full((40, 30 + number, 3), shade, np.uint8)).save(file)
-    sites = {site: f"folder:{tmp_path / site}" for site in ("nord", "my süd")}
+    sites = {site: f"folder:{tmp_path / site}/photos" for site in ("nord", "my süd")}
     values: dict[str, Any] = {
         "data": {"name": "sites", "sites": sites, "size": 8},
         "partition": {"kind": "given", "clients": 2},
@@ -178,5 +179,18 @@ def test_sites_with_the_same_file_names(tmp_path: Path) -> None:
             assert (picture.shape[1], picture[0, 0, 0]) == (30 + int(Path(item).stem), shade)
     run_audit(cases, tmp_path / "audit")
     page = html.unescape((tmp_path / "audit/audit.html").read_text())
-    assert f"fednoil relabel --data folder:{tmp_path}/nord --site nord --decisions decisions-" in page
-    assert f"fednoil relabel --data 'folder:{tmp_path}/my süd' --site 'my süd' --decisions decisions-" in page
+    assert f"fednoil relabel --data folder:{tmp_path}/nord/photos --site nord --decisions decisions-" in page
+    assert f"fednoil relabel --data 'folder:{tmp_path}/my süd/photos' --site 'my süd' --decisions decisions-" in page
+    assert "--out nord-relabelled\n" in page
+    assert "--out 'my süd-relabelled'</pre>" in page
+    values["noise"] = {"kind": "symmetric"}
+    spoilt = make_experiment(load_config(values))
+    assert source_of(spoilt, tmp_path / "run") == f"manifest:{tmp_path}/run/noise.parquet"
+
+
+@pytest.mark.parametrize("source", ["arrays:0123", "own.module:Images", "sites", "fashion-mnist-mini"])
+def test_no_command_for_data_that_cannot_be_copied(tmp_path: Path, source: str) -> None:
+    table, summary, images = made_audit(8, ["a", "b"], ["x"], lambda i: f"{i}.png")
+    page = write_page(tmp_path, table, {**summary, "source": source}, images).read_text()
+    assert "fednoil relabel" not in page
+    assert '<button id="apply-open" hidden' in page

@@ -129,6 +129,7 @@ def test_a_run_s_manifest_is_relabelled(two: dict[str, str], tmp_path: Path) -> 
     again = {"data.size": 8, "noise.kind": "manifest", "noise.manifest": "new.parquet"}
     run = package.run("demo", data=two, set=SMALL | again, progress=False)
     assert run.finished
+    assert [client["client"] for client in run.audit().summary["clients"]] == list(two)
 
 
 def test_from_python_the_names_of_data_are_as_good_as_arrays(two: dict[str, str]) -> None:

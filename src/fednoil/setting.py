@@ -13,7 +13,7 @@ import numpy as np
 from fednoil import manifest, noise, partition
 from fednoil.config.schema import Config
 from fednoil.data import load, normalised
-from fednoil.data.dataset import Dataset
+from fednoil.data.dataset import Dataset, Owners
 from fednoil.data.given import Given
 from fednoil.data.images import Progress
 from fednoil.errors import UserError
@@ -116,12 +116,19 @@ def make_setting(
 
 def _make_setting(config: Config, dataset: Dataset, seed: Seed, given: Given) -> Setting:
     read = noise.KIND_AXIS.find(config.noise.kind).read(config.noise, dataset)
-    if read is not None:
-        return Setting(dataset, *read)
     owners = dataset.about.owners
+    if read is not None:
+        return Setting(dataset, *read, names=_names(owners, read[0]))
     parts = partition.partition(dataset.train.labels, dataset.num_classes, config.partition, seed, owners)
     names = owners.names if owners is not None and config.partition.kind == "given" else ()
     labels, truth = noise.apply(dataset, parts, config.noise, seed)
     if given.true_labels is not None:
         truth = Truth(tuple(given.true_labels[part] for part in parts))
     return Setting(dataset, parts, labels, truth, names=names)
+
+
+def _names(owners: Owners | None, parts: Sequence[np.ndarray]) -> tuple[str, ...]:
+    """The owners' names, if each of `parts` has samples of the owner in its place alone."""
+    if owners is None or len(owners.names) != len(parts):
+        return ()
+    return owners.names if all((owners.numbers[part] == k).all() for k, part in enumerate(parts)) else ()

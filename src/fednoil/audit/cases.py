@@ -19,11 +19,12 @@ from fednoil.audit.pictures import boxed, original, original_pictures
 from fednoil.config.loading import load_config
 from fednoil.config.schema import Config
 from fednoil.data import Dataset
-from fednoil.data.elsewhere import are_given, at_nodes
+from fednoil.data.elsewhere import are_given, at_nodes, own_sites
 from fednoil.data.folder import folder_name
 from fednoil.data.given import Given
 from fednoil.data.items import Items, read_items
 from fednoil.data.raw import numbered, readable
+from fednoil.data.sources import is_own
 from fednoil.errors import UserError
 from fednoil.experiment import Experiment, make_experiment
 from fednoil.labels import open_truth
@@ -88,12 +89,18 @@ def of_run(
 
 
 def source_of(experiment: Experiment, path: Path) -> str | dict[str, str]:
-    """What `fednoil relabel` changes: the user's own data, or the manifest of a run that has spoilt some labels."""
-    sites = getattr(experiment.config.data, "sites", None)
-    if sites and experiment.setting.names and set(experiment.setting.names) <= set(sites):
-        return {name: str(sites[name]) for name in experiment.setting.names}
-    own = experiment.config.noise.kind in ("none", "unknown") and not are_given(experiment.config.data.name)
-    return experiment.config.data.name if own else f"manifest:{path / 'noise.parquet'}"
+    """What `fednoil relabel` changes: the user's own data, or the manifest of a run that has spoilt some labels.
+
+    A program's arrays are named, but no command can change them.
+    """
+    data, names = experiment.config.data, experiment.setting.names
+    if are_given(data.name):
+        return data.name
+    own = experiment.config.noise.kind in ("none", "unknown") and is_own(data.name)
+    sites = own_sites(data)
+    if own and sites and names and set(names) <= set(sites):
+        return {name: sites[name] for name in names}
+    return data.name if own and not sites else f"manifest:{path / 'noise.parquet'}"
 
 
 def of_state(

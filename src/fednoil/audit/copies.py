@@ -50,6 +50,12 @@ class ManifestCopy(Copy):
         write_manifest(out, parts, Labels(given), self.truth.kept(kept), self.dataset.hash, self.dataset.num_classes)
 
 
+def can_copy(data: str) -> bool:
+    """Whether a copy of what is named so can be written with other labels."""
+    form, _, path = data.partition(":")
+    return bool(path) and (form == "manifest" or datasets.SOURCES.get(form, datasets.Source).rewrites is not None)
+
+
 def open_copy(data: str, dataset: str | None, data_dir: Path | None) -> Copy:
     """The data named by `--data`, as far as a copy needs them."""
     form, colon, name = data.partition(":")

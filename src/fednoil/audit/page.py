@@ -22,8 +22,10 @@ import pyarrow as pa
 from PIL import Image
 
 from fednoil import __version__, pages
+from fednoil.audit.copies import can_copy
 from fednoil.audit.enlarged import enlarged
 from fednoil.audit.files import PAGE, notices
+from fednoil.data.folder import folder_name
 from fednoil.files import write_bytes
 
 LIMIT = 50_000
@@ -204,15 +206,19 @@ def _same(table: pa.Table, clients: Sequence[dict[str, Any]]) -> list[tuple[str 
 
 
 def _command(summary: dict[str, Any], audit: str) -> str:
-    """What applies the decisions of this audit to a copy of its data, a line for each site with data of its own."""
+    """What applies the decisions of this audit to a copy of its data, a line for each site with data of its own; none
+    for data of which `fednoil relabel` can't write a copy."""
     source = summary.get("source") or str(summary.get("data", ""))
     sites = source if isinstance(source, dict) else {"": source}
     lines = []
     for site, data in sites.items():
+        if not can_copy(data):
+            continue
         kind, _, path = data.partition(":")
         place = Path(path or data)
         end = "" if kind == "folder" else place.suffix
-        copy = f"{place.name.removesuffix(end) if end else place.name}-relabelled{end}"
+        called = folder_name(site) or place.name.removesuffix(end)  # sites' folders may have the same last name
+        copy = f"{called}-relabelled{end}"
         of_site = ["--site", site] if site else []
         decisions = ["--decisions", f"decisions-{audit}.csv"]
         lines.append(shlex.join(["fednoil", "relabel", "--data", data, *of_site, *decisions, "--out", copy]))
