@@ -170,6 +170,17 @@ def test_a_model_that_overflows_on_one_sample_does_not_reveal_it(
     assert math.isnan(node.score(model))
 
 
+def test_all_rounds_of_a_run_share_a_nodes_epsilon(
+    federated: Values, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Laplace noise of scale R/ε = 6/4 at its third quartile: 10 + 1.5 · ln 2."""
+    federated["train"]["rounds"] = 6
+    monkeypatch.setattr(node_module, "confidences", lambda *_: torch.full((20,), 0.5))
+    monkeypatch.setattr(node_module.secrets, "randbits", lambda bits: 3 << bits - 2)
+    node, model = asked(federated, tmp_path, **{"score-epsilon": 4.0})
+    assert node.score(model) == pytest.approx(10 + 1.5 * math.log(2))
+
+
 def test_the_number_of_steps_does_not_reveal_the_score(federated: Values, tmp_path: Path) -> None:
     """|D^x| goes by the confidences, and the steps by |D^x|; with noise on scores they are ⌈20 / 2⌉ = 10 an epoch."""
     federated["learner"] = {"name": "fednoil", "frac": "auto"}
