@@ -18,7 +18,6 @@ from fednoil.experiment import Experiment
 from fednoil.history import RoundRecord
 from fednoil.rounds import RunState
 from fednoil.rounds.final import final_bundle, known_accuracy
-from fednoil.setting import Sites
 
 _MOST = 100  # clients whose noise is estimated at the end of a run; the audit does it for more
 _HARD = 15.0  # points below the mean over classes
@@ -30,7 +29,7 @@ def noise_ratios(experiment: Experiment, state: RunState, device: torch.device) 
     """The estimated share of wrong labels at each client, in 0..1 and by name, as an audit of the run has it; clients
     where the model is too weak to say are left out."""
     setting, sizes = experiment.setting, experiment.task.sizes
-    if isinstance(setting, Sites) or experiment.server.pools or len(sizes) > _MOST:
+    if experiment.server.pools or len(sizes) > _MOST:
         return {}
     (accuracy, per_class), bundle = known_accuracy(experiment, state), final_bundle(experiment, state, device)
     found = {}

@@ -189,10 +189,11 @@ def _play(experiment: Experiment, store: Store, reporter: Reporter, engine: Engi
     if store.state.chosen(experiment.config.run.select) is not None:
         chosen = summary["best_by_validation"]
         summary |= {"final_accuracy": chosen["test_accuracy"], "final_round": chosen["round"]}
+    policy = rounds.policy_of(experiment, executor)
     summary |= {"trend": findings.trend(store.records)}
-    if ratios := findings.noise_ratios(experiment, store.state, device):
+    if policy.has_data and (ratios := findings.noise_ratios(experiment, store.state, device)):
         summary["noise_ratios"] = ratios
-    summary |= rounds.policy_of(experiment, executor).finish(store.state)
+    summary |= policy.finish(store.state)
     store.end(summary, device)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 
@@ -27,6 +27,8 @@ from fednoil.tensors import message_bytes
 
 class Policy:
     """A simulation's: all clients are there and answer, and the server tests its model in every round."""
+
+    has_data: ClassVar[bool] = True  # the clients' samples are in this process
 
     def __init__(self, experiment: Experiment, executor: Executor) -> None:
         self.experiment = experiment
@@ -82,6 +84,8 @@ class FederationPolicy(Policy):
     With fewer usable updates than `federation.min_replies`, or a mean that isn't finite, the model stays as it is. The
     clients add the noise to their scores and keep their training losses. They are named, not numbered, in the record.
     """
+
+    has_data = False
 
     def __init__(self, experiment: Experiment, federation: Federation) -> None:
         super().__init__(experiment, federation)
