@@ -1,7 +1,11 @@
 """Schedules against values computed from the paper's formulas."""
 
+import re
+from pathlib import Path
+
 import pytest
 
+from fednoil import runner
 from fednoil.config import load_config
 from fednoil.errors import UserError
 from fednoil.schedules import Constant, Schedule, make
@@ -112,6 +116,28 @@ def test_a_schedule_of_the_users_own() -> None:
     config = load_config({"schedule": {"name": f"{__name__}:Doubling", "start": 3}})
     assert [make(config.schedule).epochs(r) for r in (1, 2, 3)] == [3, 6, 12]
     assert make(config.schedule).total(3) == 21
+
+
+class AnyConfig(ScheduleConfig):
+    value: float | int | str = 1
+
+
+class Anything(Schedule):
+    """Returns whatever it is given, as own code may."""
+
+    Config = AnyConfig
+
+    def epochs(self, round_idx: int) -> int:
+        return self.config.value
+
+
+@pytest.mark.parametrize("value", [0, -2, 1.5, "many"])
+def test_a_schedule_must_return_whole_epochs(value: object, tmp_path: Path) -> None:
+    name = f"{__name__}:Anything"
+    message = f"schedule.name = '{name}' gives round 1 {value!r} local epochs; it must return a whole number"
+    keys = {"schedule": {"name": name, "value": value}, "model": {"width": 2}, "run": {"device": "cpu"}}
+    with pytest.raises(UserError, match=re.escape(message)):
+        runner.run(load_config(keys), tmp_path / "run", runner.Silent())
 
 
 @pytest.mark.parametrize(

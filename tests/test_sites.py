@@ -93,6 +93,14 @@ def test_from_the_command_line_to_audit_and_report(two: dict[str, str], tmp_path
     assert {row["item"] for row in rows if row["client"] == "nord"} <= {
         f"{c}/{n}.png" for c in ("cat", "dog") for n in range(10)
     }
+    status, out, err = fednoil("audit", tmp_path / "run", "--client", "süd 猫", "--json")
+    assert status == 0, err
+    assert [client["client"] for client in json.loads(out)["clients"]] == ["süd 猫"]
+    assert (tmp_path / "run/audit-client-süd 猫/audit.html").is_file()
+    status, out, err = fednoil("audit", tmp_path / "run", "--client", 0, "--json")
+    assert [client["client"] for client in json.loads(out)["clients"]] == ["nord"], err
+    assert "has the clients nord, süd 猫, or 0 to 1" in refused("audit", tmp_path / "run", "--client", "west")
+    assert "client nord has 16 samples to deal" in refused("audit", tmp_path / "run", "--folds", 17)
     run = load_run(tmp_path / "run")
     assert run.clients.names == ["nord", "süd 猫"]
     assert run.place.title.startswith("own data 2 sites")
@@ -268,6 +276,13 @@ def test_sites_that_do_not_fit(tmp_path: Path, sites: dict[str, str], message: s
 def test_bad_input_is_one_line(arguments: list[str], said: str) -> None:
     assert said in refused("run", "demo", *arguments)
     assert not Path("runs").exists()
+
+
+def test_a_folder_of_sites_is_pointed_to_its_sites() -> None:
+    for site in ("nord", "my süd"):
+        folder(Path("sites") / site, {"cat": 0, "dog": 50}, 2)
+    message = refused("data", "folder:sites")
+    assert "give --site 'my süd=folder:sites/my süd' --site nord=folder:sites/nord instead" in message
 
 
 def test_sites_of_different_sizes_get_one(tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ class Audit:
 def _number(experiment: Experiment, client: str | int | None) -> int | None:
     """The number of a client, from its name or number."""
     names = experiment.setting.names
-    if client is None or (isinstance(client, int) and not names):
+    if client is None or (isinstance(client, int) and not names and 0 <= client < experiment.setting.num_clients):
         return client
     if str(client) in names:
         return names.index(str(client))

@@ -81,11 +81,12 @@ class Cases:
 
 
 def of_run(
-    path: Path, client: int | None, data_dir: Path | None, device: torch.device, select: str | None = None
+    path: Path, client: str | int | None, data_dir: Path | None, device: torch.device, select: str | None = None
 ) -> Cases:
     """The clients of a run, or one of them, by the run's last checkpoint; `select` in place of its `run.select`."""
     experiment, state = load_run(path, data_dir, select)
-    return replace(of_state(experiment, state, client, device, str(path)), source=source_of(experiment, path))
+    number = client_number(experiment, client, str(path))
+    return replace(of_state(experiment, state, number, device), source=source_of(experiment, path))
 
 
 def source_of(experiment: Experiment, path: Path) -> str | dict[str, str]:
@@ -103,19 +104,24 @@ def source_of(experiment: Experiment, path: Path) -> str | dict[str, str]:
     return data.name if own and not sites else f"manifest:{path / 'noise.parquet'}"
 
 
-def of_state(
-    experiment: Experiment, state: RunState, client: int | None, device: torch.device, where: str = "the run"
-) -> Cases:
+def of_state(experiment: Experiment, state: RunState, client: int | None, device: torch.device) -> Cases:
     """The clients of an experiment, or one of them, by its state after some rounds."""
-    check_client(experiment, client, where)
     accuracy, by_class = known_accuracy(experiment, state)
     notices, bundle = _unfinished(experiment, state), final_bundle(experiment, state, device)
     return cases_of(experiment, bundle, accuracy, by_class, client, notices)
 
 
-def check_client(experiment: Experiment, client: int | None, where: str) -> None:
-    if client is not None and not 0 <= client < experiment.setting.num_clients:
-        raise UserError(f"--client {client}: {where} has the clients 0 to {experiment.setting.num_clients - 1}")
+def client_number(experiment: Experiment, client: str | int | None, where: str) -> int | None:
+    """The number of the client that `--client` names, by its name or its number."""
+    if client is None:
+        return None
+    names, count = experiment.setting.names, experiment.setting.num_clients
+    if str(client) in names:
+        return names.index(str(client))
+    if str(client).isdecimal() and int(client) < count:
+        return int(client)
+    known = f"{', '.join(names[:10])}{' …' if len(names) > 10 else ''}, or " if names else ""
+    raise UserError(f"--client {client}: {where} has the clients {known}0 to {count - 1}")
 
 
 def cases_of(

@@ -52,11 +52,13 @@ class WithoutFold(Simulation):
 
 def deal(experiment: Experiment, count: int) -> Folds:
     """The fold of each sample: one after another within each given class of a client, in an order drawn by the seed."""
+    names = experiment.setting.names
     smallest = min(range(experiment.setting.num_clients), key=lambda k: len(experiment.setting.parts[k]))
     least = len(experiment.setting.parts[smallest])
     if not 2 <= count <= least:
+        called = names[smallest] if names else smallest
         raise UserError(
-            f"--folds {count}: client {smallest} has {least} samples to deal to folds; choose 2 to {max(2, least)}"
+            f"--folds {count}: client {called} has {least} samples to deal to folds; choose 2 to {max(2, least)}"
         )
     found = []
     for k, given in enumerate(experiment.setting.labels.given):

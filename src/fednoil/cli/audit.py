@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 
 Run = Annotated[Path | None, typer.Argument(metavar="[RUN]", help="A run folder; or give --data and --model.")]
-Client = Annotated[int | None, typer.Option("--client", metavar="K", help="Audit only this client of a run.")]
+Client = Annotated[
+    str | None,
+    typer.Option("--client", metavar="NAME|K", help="Audit only this client of a run, by its name or number."),
+]
 Out = Annotated[
     Path | None,
     typer.Option("--out", help="Folder for the results; default: RUN/audit, RUN/budget or similar, or ./audit."),
@@ -111,12 +114,14 @@ def _audited(cases: Cases, folder: Path, method: str) -> dict[str, Any]:
         raise UserError(f"{error.filename or folder}: {error.strerror or error}{hint}") from error
 
 
-def _usual_folder(run: Path | None, client: int | None, budgets: bool, folds: int | None) -> Path:
+def _usual_folder(run: Path | None, client: str | None, budgets: bool, folds: int | None) -> Path:
     """Where results go; one client's audit doesn't replace that of all."""
+    from fednoil.data.folder import folder_name
+
     if run is None:
         return Path("audit")
     usual = "budget" if budgets else f"audit-folds-{folds}" if folds else "audit"
-    return run / (usual if client is None else f"{usual}-client-{client}")
+    return run / (usual if client is None else f"{usual}-client-{folder_name(client)}")
 
 
 def _check_folder(folder: Path, data: str | None, budgets: bool, force: bool) -> None:
@@ -133,7 +138,7 @@ def _check_folder(folder: Path, data: str | None, budgets: bool, force: bool) ->
 def _folded(
     run: Path,
     count: int,
-    client: int | None,
+    client: str | None,
     data_dir: Path | None,
     device: torch.device,
     select: str | None,
@@ -142,20 +147,20 @@ def _folded(
     """The cases of a run that is made once for each fold, in the run's folder; what is there already is kept."""
     from dataclasses import replace
 
-    from fednoil.audit.cases import check_client, load_experiment, source_of
+    from fednoil.audit.cases import client_number, load_experiment, source_of
     from fednoil.audit.folds import of_folds
     from fednoil.reporters import reporter_for
     from fednoil.runner import Reporter
 
     experiment = load_experiment(run, data_dir, select)
-    check_client(experiment, client, str(run))
+    number = client_number(experiment, client, str(run))
 
     def shown(fold: int) -> Reporter:
         if not as_json:
             print(f"fold {fold + 1} of {count}: {experiment.config.train.rounds} rounds without it", flush=True)
         return reporter_for(False if as_json else None)
 
-    found = of_folds(experiment, count, client, device, shown, run / f"folds-{count}")
+    found = of_folds(experiment, count, number, device, shown, run / f"folds-{count}")
     return replace(found, source=source_of(experiment, run))
 
 
@@ -210,7 +215,7 @@ def _report(line: str) -> None:
 
 def _check(
     run: Path | None,
-    client: int | None,
+    client: str | None,
     data: str | None,
     model: Path | None,
     method: str,
@@ -240,7 +245,7 @@ def _check_source(run: Path | None, of_site: dict[str, Any], data_dir: Path | No
         raise UserError(f"--data-dir {data_dir} is for the named dataset of a RUN; --data has its own path")
 
 
-def _check_again(run: Path | None, client: int | None, budget: str | None, folds: int | None) -> None:
+def _check_again(run: Path | None, client: str | None, budget: str | None, folds: int | None) -> None:
     """Refuse what can't be trained again."""
     if budget is not None and (run is None or client is not None):
         raise UserError("--budget trains all clients of a RUN again; give RUN, without --data and --client")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import unicodedata
 from dataclasses import replace
@@ -122,6 +123,13 @@ def read_listing(root: Path) -> Listing:
     train = _read_classes(root, top, any_name=True)
     if empty := next((name for name, files in _class_folders(top).items() if not files), None):
         raise UserError(f"class folder {top / empty} is empty; put images in or remove it")
+    if not train.items and top == root and _nested(top):
+        folders = [path for path in visible(top) if path.is_dir()]
+        sites = shlex.join(word for path in folders[:3] for word in ("--site", f"{path.name}=folder:{path}"))
+        raise UserError(
+            f"{where} has folders in its class folders and no pictures; if each of them is a site, give "
+            f"{readable(sites)}{' …' if len(folders) > 3 else ''} instead"
+        )
     if top == root:
         return Listing(where, train)
     others = [path.name for path in visible(root) if path.is_dir() and path.name not in ("train", "test")]
@@ -148,6 +156,11 @@ def _check_root(root: Path) -> None:
     top = root / "train" if (root / "train").is_dir() and not visible(root / "train") else classes_in(root)
     if not any(path.is_dir() for path in visible(top)):
         raise UserError(f"{top} has no class folders; expected <class>/<image files> in it")
+
+
+def _nested(top: Path) -> bool:
+    """Whether what lies in the class folders are folders, too, as where each holds a site's classes."""
+    return all(path.is_dir() for files in _class_folders(top).values() for path in files)
 
 
 def _class_folders(top: Path) -> dict[str, list[Path]]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from numbers import Integral
 
 import torch
 
 from fednoil import evidence
+from fednoil.errors import UserError
 from fednoil.evaluation import Evaluation, validate
 from fednoil.executors.base import Executor, Progress
 from fednoil.experiment import Experiment
@@ -27,7 +29,7 @@ def play(
     """Play one round; returns the next state and the round's record."""
     began = time.perf_counter()
     policy, round_idx = policy_of(experiment, executor), state.round_idx + 1
-    epochs = experiment.schedule.next_epochs(round_idx, state.common)
+    epochs = _epochs(experiment, round_idx, state.common)
     everyone = {k: make_job(experiment, state, k, epochs) for k in policy.members(round_idx)}
     chosen = select(experiment, policy, everyone, round_idx)
     jobs = [replace(everyone[k], looked=chosen.looks.get(k)) for k in chosen.clients]
@@ -42,6 +44,17 @@ def play(
     after = _with_best(after, validation[0])
     record = policy.complete(_record(experiment, after, played, evaluation, validation), played)
     return after, replace(record, wall_s=round(time.perf_counter() - began, 4))
+
+
+def _epochs(experiment: Experiment, round_idx: int, common: float | None) -> int:
+    """The round's local epochs; a schedule of the user's own may return anything."""
+    epochs: object = experiment.schedule.next_epochs(round_idx, common)
+    if isinstance(epochs, bool) or not isinstance(epochs, Integral) or epochs < 1:
+        raise UserError(
+            f"schedule.name = '{experiment.config.schedule.name}' gives round {round_idx} {epochs!r} local epochs; it "
+            "must return a whole number of at least 1"
+        )
+    return int(epochs)
 
 
 def _after(experiment: Experiment, state: RunState, server: ServerState | None, played: Played) -> RunState:
