@@ -183,6 +183,8 @@ def test_sites_with_the_same_file_names(tmp_path: Path) -> None:
     assert f"fednoil relabel --data 'folder:{tmp_path}/my süd/photos' --site 'my süd' --decisions decisions-" in page
     assert "--out nord-relabelled\n" in page
     assert "--out 'my süd-relabelled'</pre>" in page
+    run_audit(of_run(tmp_path / "run", "nord", None, torch.device("cpu")), tmp_path / "one")
+    assert (tmp_path / "one/audit.html").read_text().count("fednoil relabel --data") == 1
     values["noise"] = {"kind": "symmetric"}
     spoilt = make_experiment(load_config(values))
     assert source_of(spoilt, tmp_path / "run") == f"manifest:{tmp_path}/run/noise.parquet"

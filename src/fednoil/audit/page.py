@@ -210,9 +210,9 @@ def _command(summary: dict[str, Any], audit: str) -> str:
     for data of which `fednoil relabel` can't write a copy."""
     source = summary.get("source") or str(summary.get("data", ""))
     sites = source if isinstance(source, dict) else {"": source}
-    lines = []
+    audited, lines = {client["client"] for client in summary.get("clients", [])}, []
     for site, data in sites.items():
-        if not can_copy(data):
+        if not can_copy(data) or (site and site not in audited):
             continue
         kind, _, path = data.partition(":")
         place = Path(path or data)
