@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -357,6 +358,7 @@ def test_cells_on_a_local_ray_with_two_workers(tmp_path: Path, monkeypatch: pyte
         outcomes = run_on_ray([*plan, *broken], tmp_path, None, Unseen(), "auto", 1)
     finally:
         ray.shutdown()
+        gc.collect()  # files that Ray leaves open are this test's, not the next one's
     assert [outcome.status for outcome in outcomes] == ["done", "done", "failed"]
     assert "none.npz" in outcomes[2].reason
     assert [cell.is_done(tmp_path) for cell in plan] == [True, True]
