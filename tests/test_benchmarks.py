@@ -7,7 +7,6 @@ import importlib
 import itertools
 import json
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -233,17 +232,3 @@ def test_each_way_of_a_turn_has_its_switches_and_leaves_none(
     assert list(script.measure("fednoil", args).values()) == [1, 2, 3]
     assert not torch.are_deterministic_algorithms_enabled()
     assert memory.fill_uninitialized_memory
-
-
-@pytest.mark.slow
-def test_decoding_takes_no_more_memory_for_more_pictures(modules: dict[str, ModuleType], tmp_path: Path) -> None:
-    """60 MB of pixels more, and no more than a fraction of them in memory that can't be given back."""
-    found = []
-    for count in (140, 540):
-        arguments = ["--count", str(count), "--json", str(tmp_path / f"{count}.json")]
-        subprocess.run([sys.executable, BENCHMARKS / "images.py", *arguments], check=True, stdout=subprocess.DEVNULL)
-        found.append(json.loads((tmp_path / f"{count}.json").read_text()))
-    assert [row["pixels_mb"] for row in found] == [21, 81]
-    for step in modules["images"].STEPS:
-        small, large = (row["steps"][step]["own_mb"] for row in found)
-        assert large - small < 30, step
