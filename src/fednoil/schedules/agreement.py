@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import math
-from typing import Literal, Self
+from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from fednoil.plugins import About
-from fednoil.schedules.base import Schedule, ScheduleConfig, check_round
+from fednoil.schedules.base import BoundedConfig, Schedule, check_round
 
 _FIRST = 10  # local epochs of round 1, when nothing is known
 
 
-class AgreementConfig(ScheduleConfig):
+class AgreementConfig(BoundedConfig):
     name: Literal["agreement"] = "agreement"
     scale: float = Field(default=100.0, gt=0, description="local epochs where all clients change the model alike")
     t_min: int = Field(default=2, ge=1, description="fewest local epochs")
     t_max: int = Field(default=100, ge=1, description="most local epochs")
-
-    @model_validator(mode="after")
-    def _ordered(self) -> Self:
-        if self.t_min > self.t_max:
-            raise ValueError(f"schedule.t_min = {self.t_min} must not exceed schedule.t_max = {self.t_max}")
-        return self
 
 
 class Agreement(Schedule):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from fednoil.plugins import About
 from fednoil.section import Section
@@ -15,6 +15,19 @@ class ScheduleConfig(Section):
     """The keys every schedule has."""
 
     name: str = Field(default="constant", description="how the number of local epochs changes from round to round")
+
+
+class BoundedConfig(ScheduleConfig):
+    """The keys of a schedule between two bounds; a schedule says what they mean for it."""
+
+    t_max: int = Field(default=100, ge=1)
+    t_min: int = Field(default=20, ge=1)
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.t_min > self.t_max:
+            raise ValueError(f"schedule.t_min = {self.t_min} must not exceed schedule.t_max = {self.t_max}")
+        return self
 
 
 class Schedule(ABC):

@@ -8,24 +8,18 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from typing import Literal, Self
+from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from fednoil.plugins import About
-from fednoil.schedules.base import Schedule, ScheduleConfig, check_round
+from fednoil.schedules.base import BoundedConfig, Schedule, check_round
 
 
-class DecayConfig(ScheduleConfig):
+class DecayConfig(BoundedConfig):
     t_max: int = Field(default=100, ge=1, description="local epochs in round 1")
     t_min: int = Field(default=20, ge=1, description="local epochs from round `r_min` on")
     r_min: int = Field(default=80, ge=2, description="the round in which `t_min` is reached")
-
-    @model_validator(mode="after")
-    def _ordered(self) -> Self:
-        if self.t_min > self.t_max:
-            raise ValueError(f"schedule.t_min = {self.t_min} must not exceed schedule.t_max = {self.t_max}")
-        return self
 
 
 class Decay(Schedule):
