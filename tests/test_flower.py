@@ -347,6 +347,20 @@ def test_a_run_that_was_stopped_resumes_to_the_same_weights(server: str, federat
     assert_same_model(tmp_path / "whole", tmp_path / "stopped")
 
 
+@pytest.mark.parametrize("server", ["fedavg", "apfl"])
+def test_a_finished_federation_goes_on_for_more_rounds(server: str, federated: Values, tmp_path: Path) -> None:
+    federated["server"] = {"name": server}
+    config, nodes = load_config(federated), partitions(tmp_path / "state")
+    wanted = federate(config, tmp_path / "long", LoopGrid(partitions(tmp_path / "other")))
+    short = config.changed(rounds=2, select="last")
+    federate(short, tmp_path / "run", LoopGrid(nodes))
+    found = federate(config, tmp_path / "run", LoopGrid(nodes), resume=True)
+    assert [r["test_accuracy"] for r in found] == [r["test_accuracy"] for r in wanted]
+    assert_same_model(tmp_path / "run", tmp_path / "long")
+    ratios = [json.loads((tmp_path / name / "summary.json").read_text())["noise_ratios"] for name in ("run", "long")]
+    assert ratios[0] == ratios[1]
+
+
 def test_state_stays_on_the_node_in_as_many_versions_as_a_resumption_may_need(
     federated: Values, tmp_path: Path
 ) -> None:

@@ -15,6 +15,7 @@ from PIL import Image
 
 pytest.importorskip("flwr")
 
+from conftest import assert_same
 from flwr.app import Message
 from loop_grid import LoopGrid, federate
 
@@ -22,6 +23,7 @@ from fednoil.api import compare
 from fednoil.config import load_config
 from fednoil.errors import UserError
 from fednoil.flower.agreement import Agreement, Site, agree
+from fednoil.tensors import read_tensors
 
 Values = dict[str, Any]
 
@@ -123,6 +125,37 @@ def test_sites_agree_by_names_and_are_tested_on_what_they_hold_out(own: Values, 
     assert row["setting"] == "own data of 3 sites"
     again = federate(load_config(own), tmp_path / "run", LoopGrid(site_nodes(tmp_path, data)), resume=True)
     assert again == records
+
+
+def test_the_best_round_is_chosen_by_what_sites_hold_out(own: Values, tmp_path: Path) -> None:
+    """In round 2 most held-out labels are predicted, by what the sites report; the nodes audit with its model."""
+    data = {n: site(tmp_path / f"{n}.npz", {"black": 0, "white": 3}) for n in ("a", "b")}
+    own["train"] |= {"rounds": 3}
+    right = iter([2, 2, 5, 5, 3, 3])
+    audited = []
+
+    def spoil(node: int, order: Message, reply: Message) -> Message:
+        if order.metadata.message_type == "evaluate":
+            reply.content.metric_records["numbers"]["right"] = next(right)
+        if order.metadata.message_type == "query.audit":
+            audited.append(order.content["model"])
+        return reply
+
+    def run(select: str, rounds: int, name: str) -> dict[str, Any]:
+        own["run"]["select"], own["train"]["rounds"] = select, rounds
+        federate(load_config(own), tmp_path / name, LoopGrid(site_nodes(tmp_path / name, data), spoil))
+        return json.loads((tmp_path / name / "summary.json").read_text())
+
+    best = run("best", 3, "best")
+    assert (best["final_round"], best["best_by_validation"]["round"]) == (2, 2)
+    right = iter([2, 2, 5, 5])
+    short = run("last", 2, "short")
+    assert short["best_by_validation"]["round"] == 2
+    models = [read_tensors(tmp_path / name / "model.safetensors") for name in ("best", "short")]
+    assert_same(*models)
+    assert all(
+        np.array_equal(a.numpy(), b.numpy()) for a, b in zip(audited[0].values(), audited[2].values(), strict=True)
+    )
 
 
 def test_scores_by_number_are_those_of_all_founders_or_left_out(own: Values, tmp_path: Path) -> None:

@@ -99,13 +99,11 @@ def test_a_promise_for_all_rounds_is_not_broken(values: dict[str, Any], tmp_path
     assert "sampling.epsilon is promised for all 4 rounds together" in line
 
 
-def test_a_federation_keeps_its_rounds(reference: Path, tmp_path: Path) -> None:
+def test_a_federation_is_continued_by_its_own_command(reference: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     shutil.copytree(reference, out)
     roster = {"run": "0" * 32, "clients": {"a": 0}, "sizes": {"a": 3}, "founders": ["a"], "agreement": {}}
     (out / "roster.json").write_text(json.dumps(roster))
-    line = refused("run", "--resume", "--out", out, "--set", "train.rounds=6")
-    assert "is a federation's run, whose nodes were asked for 4 rounds" in line
     line = refused("run", "--resume", "--out", out, "--set", "train.lr=0.1")
     assert f"to continue: fednoil federation run --resume --out {out}" in line
 

@@ -204,12 +204,11 @@ def summarise(records: Sequence[RoundRecord], per_class: Sequence[float | None])
     agreed = [(r.val_accuracy, r) for r in records if r.val_accuracy is not None]
     validated: dict[str, Any] = {}
     if agreed:
+        validated = {"val_accuracy": agreed[-1][0], "last10_val_accuracy": fmean(value for value, _ in agreed[-10:])}
+    agreed = agreed or [(r.test_accuracy, r) for r in records if r.held_out and r.test_accuracy is not None]
+    if agreed:
         _, best = max(agreed, key=lambda pair: pair[0])  # the first of equals
-        validated = {
-            "val_accuracy": agreed[-1][0],
-            "last10_val_accuracy": fmean(value for value, _ in agreed[-10:]),
-            "best_by_validation": {"round": best.round, "test_accuracy": best.test_accuracy},
-        }
+        validated["best_by_validation"] = {"round": best.round, "test_accuracy": best.test_accuracy}
     return {
         "final_accuracy": accuracies[-1] if last else None,
         "best_accuracy": max(accuracies, default=None),

@@ -10,6 +10,7 @@ from pydantic import Field, SerializeAsAny, ValidationInfo, field_validator, mod
 
 from fednoil.config.axes import AXES, validated
 from fednoil.data import DataConfig, clients_of, is_own
+from fednoil.data.elsewhere import at_nodes
 from fednoil.executors.optimiser import Optimiser
 from fednoil.learners.base import LearnerConfig
 from fednoil.learners.erm import ErmConfig
@@ -56,7 +57,9 @@ class RunConfig(Section):
         description="clients that train at once on a GPU, at most; 0: one after another, the reference",
     )
     select: Literal["last", "best"] = Field(
-        default="last", description="the round whose model is kept; best: by held-out given labels (data.validation)"
+        default="last",
+        description="the round whose model is kept; best: by held-out given labels (data.validation, or what a "
+        "federation's sites hold out)",
     )
     deterministic: bool = Field(default=False, description="same bits on every run on the same GPU, at some cost")
     checkpoint_every: int = Field(default=10, ge=1, description="rounds between two checkpoints")
@@ -135,7 +138,7 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _best_by_what(self) -> Config:
-        if self.run.select == "best" and not self.data.validation:
+        if self.run.select == "best" and not self.data.validation and not at_nodes(self.data):
             raise ValueError(
                 "run.select = 'best' chooses the round by labels that clients hold out, and data.validation = 0 "
                 "holds out none; set it above 0, as 0.1"

@@ -68,10 +68,6 @@ def _check_rounds(folder: RunFolder, before: Config, config: Config) -> None:
         raise UserError(
             f"{folder.path} is a run of {old} rounds; train.rounds = {new} is fewer: give it as many or more"
         )
-    if new > old and _federated(folder):
-        raise UserError(
-            f"{folder.path} is a federation's run, whose nodes were asked for {old} rounds; choose another --out"
-        )
     if new > old and config.sampling.model_dump().get("epsilon") is not None:
         raise UserError(
             f"{folder.path}: sampling.epsilon is promised for all {old} rounds together, which more would break; "

@@ -41,7 +41,7 @@ def play(
     evaluation = policy.evaluate(after)
     after = replace(after, per_class=evaluation.per_class if evaluation else state.per_class)
     validation = validate(experiment, executor, lambda client: evaluation_job(experiment, after, client))
-    after = _with_best(after, validation[0])
+    after = _with_best(after, evaluation.accuracy if evaluation and evaluation.held_out else validation[0])
     record = policy.complete(_record(experiment, after, played, evaluation, validation), played)
     return after, replace(record, wall_s=round(time.perf_counter() - began, 4))
 
@@ -81,7 +81,7 @@ def _smoothed(before: float | None, now: float | None) -> float | None:
 
 
 def _with_best(after: RunState, val_accuracy: float | None) -> RunState:
-    """The state with its best round by held-out labels, which is kept beside the last."""
+    """The state with its best round by the labels that clients hold out, which is kept beside the last."""
     if val_accuracy is None:
         return after
     if after.best is not None and val_accuracy <= after.best.val_accuracy:

@@ -147,7 +147,8 @@ class FederationPolicy(Policy):
         """With `federation.audit` the clients audit their labels with the final model, and send their noise ratios."""
         if not self.experiment.config.federation.audit:
             return {}
-        jobs = [evaluation_job(self.experiment, state, k) for k in self.federation.members(state.round_idx)]
+        final = replace(state, server=state.final(self.experiment.config.run.select), average={})
+        jobs = [evaluation_job(self.experiment, final, k) for k in self.federation.members(state.round_idx)]
         found = self.federation.noise_ratios(jobs)
         return {"noise_ratios": {self.federation.name(k): ratio for k, ratio in sorted(found.items())}}
 
