@@ -301,6 +301,7 @@ def test_labels_outside_the_class_names_can_be_left_out(trained: Path, tmp_path:
     assert [item for item, _ in json.loads(printed)["clients"][0]["skipped"]] == ["1", "2"]
     rows = pq.read_table(tmp_path / "audit" / "labels.parquet").to_pylist()
     assert {row["item"]: row["given"] for row in rows} == {"0": "lung", "3": "bone"}
+    assert {row["item"]: row["index"] for row in rows} == {"0": 0, "3": 3}
 
 
 def test_rows_without_a_picture_are_listed(trained: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,10 @@ from fednoil.config import load_config
 from fednoil.errors import UserError
 from fednoil.experiment import make_executor, make_experiment
 from fednoil.learners import LEARNERS
-from fednoil.learners.base import Turn
+from fednoil.learners.base import Client, Final, Nets, Turn
+from fednoil.learners.erm import Erm
 from fednoil.records.checkpoint import Checkpoints
+from fednoil.tensors import Tensors
 
 CPU = torch.device("cpu")
 
@@ -97,6 +100,23 @@ def test_the_mean_teacher_goes_on(values: dict[str, Any], monkeypatch: pytest.Mo
     for name, tensor in first.items():
         assert torch.equal(state.keep[0][name.replace("model/", "teacher/")], tensor)
     assert not torch.equal(state.server.tensors["model/head.weight"], first["model/head.weight"])
+
+
+class Counts(Erm):
+    """Remembers how many turns it had."""
+
+    def init(self, nets: Nets, client: Client, keep: Tensors, turn: Turn) -> Tensors:
+        return super().init(nets, client, keep, turn) | {"turns": keep.get("turns", torch.zeros(())) + 1}
+
+    def final(self, nets: Nets, client: Client, state: Tensors, turn: Turn) -> Final:
+        return replace(super().final(nets, client, state, turn), keep={"turns": state["turns"]})
+
+
+def test_what_a_learner_of_ones_own_keeps_lasts_too(values: dict[str, Any]) -> None:
+    values |= {"server": {"name": "centralized"}, "learner": {"name": "test_centralized:Counts"}}
+    keep = play(values, 3)[0].keep[0]
+    assert keep["turns"] == 3
+    assert any(name.startswith("momentum of ") for name in keep)
 
 
 @pytest.mark.parametrize("learner", LEARNERS)

@@ -404,7 +404,7 @@ def test_a_node_passes_its_data_once_a_round(
 
 
 def test_a_look_is_used_with_its_own_model_alone(tmp_path: Path) -> None:
-    state, logits = NodeState(tmp_path / ("0" * 32)), torch.rand(3, 2)
+    state, logits = NodeState(tmp_path, "0" * 32), torch.rand(3, 2)
     for of, shape in (("11" * 32, (3, 2)), ("22" * 32, (4, 2))):
         state.save_look(logits, "22" * 32)
         assert state.take_look(of, shape) is None

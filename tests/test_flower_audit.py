@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -15,6 +16,9 @@ from safetensors.torch import load_file
 
 from fednoil import evidence
 from fednoil.config import load_config
+from fednoil.flower.memory import Memory
+from fednoil.flower.state import NodeState
+from fednoil.learners.base import Client
 from fednoil.records.checkpoint import Checkpoints
 from fednoil.runner import Silent, run
 
@@ -67,6 +71,24 @@ def test_a_server_that_is_stopped_and_goes_on_counts_nothing_twice(federated: di
     federate(config, tmp_path / "run", LoopGrid(nodes), resume=True)
     for k, bundle in enumerate(wanted):
         assert_same(last_evidence(tmp_path / "state", k), bundle)
+
+
+def test_a_turn_that_is_asked_for_again_counts_once(tmp_path: Path) -> None:
+    """The server may not have got the reply; between the two orders there is no other look at the samples."""
+    labels = torch.tensor([0, 1])
+    client = Client(0, torch.zeros(2, 1, 1, 1, dtype=torch.uint8), torch.arange(2), labels)
+    experiment: Any = SimpleNamespace(
+        task=SimpleNamespace(num_classes=2), config=SimpleNamespace(run=SimpleNamespace(checkpoint_every=1))
+    )
+    state = NodeState(tmp_path, "0" * 32)
+    memory = Memory(state, client, experiment)
+    memory.look(1, torch.full((2, 2), 0.5))
+    for _ in range(2):
+        memory.turn(1, 3, {"drawn": torch.tensor([3, 1])}, scored=True)
+    found = state.evidence_before(2)
+    assert found["drawn"].tolist() == [3, 1]
+    assert found["epochs"].tolist() == [3]
+    assert found["looks"].tolist() == [1]
 
 
 def test_each_node_has_its_audit_and_the_server_its_noise_ratio(federated: dict[str, Any], tmp_path: Path) -> None:

@@ -45,6 +45,7 @@ INTRODUCTIONS: list[tuple[str, str, Any]] = [
     ("values", "classes", [""]),
     ("values", "classes", []),
     ("values", "classes", ["x" * 201]),
+    ("values", "classes", ["0", "1", "1"]),
     ("values", "classes", [str(i) for i in range(10_001)]),
     ("values", "shape", []),
     ("values", "shape", [2, 8, 8]),

@@ -6,6 +6,7 @@ import json
 import math
 import stat
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from threading import Barrier
 from typing import Any, cast
@@ -26,11 +27,13 @@ from fednoil.flower import messages
 from fednoil.flower import node as node_module
 from fednoil.flower.agreement import Agreement
 from fednoil.flower.ledger import ScoreLedger, Terms
-from fednoil.flower.messages import Refusal
+from fednoil.flower.messages import BadMessage, Refusal
 from fednoil.flower.node import Node
 from fednoil.flower.privacy import noise_std, private_update
 from fednoil.flower.settings import NodeSettings
-from fednoil.flower.work import Order, whole
+from fednoil.flower.work import Order, partition_work, whole
+from fednoil.learners.base import Nets, Role
+from fednoil.learners.erm import Erm
 from fednoil.tensors import Tensors, read_tensors
 
 Values = dict[str, Any]
@@ -140,11 +143,26 @@ def test_a_site_that_has_spent_its_budget_is_left_out(federated: Values, tmp_pat
 
 def asked(federated: Values, state: Path, **settings: Any) -> tuple[Node, Tensors]:
     """Client 0 before its first score, and the model it is asked with."""
-    text = to_toml(load_config(federated))
-    dataset = whole(text, ()).setting.dataset
+    text, trusted = to_toml(load_config(federated)), (settings["trust"],) if "trust" in settings else ()
+    dataset = whole(text, trusted).setting.dataset
     agreement = Agreement(dataset.class_names, dataset.image_shape, dataset.mean, dataset.std)
     own = NodeSettings.read({"partition-id": 0, "state": str(state), **settings})
-    return Node(own, Order(text, "0" * 32, 0, 1, 1, agreement)), whole(text, ()).initial_model()
+    return Node(own, Order(text, "0" * 32, 0, 1, 1, agreement)), whole(text, trusted).initial_model()
+
+
+def test_a_node_does_no_other_clients_work(federated: Values, tmp_path: Path) -> None:
+    node, _ = asked(federated, tmp_path)
+    for other in (1, -1, 4):
+        with pytest.raises(Refusal, match=f"it is client 0, not {other}"):
+            partition_work(node.settings, replace(node.order, client=other))
+
+
+@pytest.mark.parametrize("lead", ["other/", "../../", "./", "/"])
+def test_a_server_names_no_other_folder(lead: str, federated: Values, tmp_path: Path) -> None:
+    """With a folder of its own choice a run would also have a ledger of its own, and the whole budget again."""
+    node, _ = asked(federated, tmp_path / "state")
+    with pytest.raises(BadMessage, match="the name of its run is invalid"):
+        Node(node.settings, replace(node.order, run=lead + "0" * 32))
 
 
 @pytest.mark.parametrize("settings", [{}, {"score-epsilon": 1.0}])
@@ -168,6 +186,33 @@ def test_a_model_that_overflows_on_one_sample_does_not_reveal_it(
     # Without a promise there is nothing to hide, and the server drops a score that is no number.
     node, model = asked(federated, tmp_path / "other")
     assert math.isnan(node.score(model))
+
+
+class AsksItsOwn(Erm):
+    """Predicts with a network that stays with the client."""
+
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        return (Role("model"), Role("own", shared=False, kept=True))
+
+    def predict(self, nets: Nets, images: torch.Tensor, own: Tensors) -> torch.Tensor:
+        return nets["own"](images)
+
+
+def test_a_noisy_score_is_the_received_models_alone(federated: Values, tmp_path: Path) -> None:
+    """What a client keeps was shaped by all of its samples: one of them could move the score by more than ε allows."""
+    federated["learner"] = {"name": "test_flower_privacy:AsksItsOwn"}
+    trusted: Values = {"trust": "test_flower_privacy:AsksItsOwn"}
+    scores = {}
+    for kept in (False, True):
+        for epsilon in (None, 1e9):
+            settings = trusted if epsilon is None else {**trusted, "score-epsilon": epsilon}
+            node, model = asked(federated, tmp_path / f"{kept}-{epsilon}", **settings)
+            if kept:
+                node.state.save_keep(0, {n.replace("model/", "own/"): 2 * t for n, t in model.items()}, 1)
+            scores[kept, epsilon] = node.score(model)
+    assert scores[True, None] != pytest.approx(scores[False, None], rel=1e-3)
+    assert scores[True, 1e9] == pytest.approx(scores[False, None], rel=1e-5)
 
 
 def test_all_rounds_of_a_run_share_a_nodes_epsilon(

@@ -20,9 +20,11 @@ from flwr.app import Message
 from loop_grid import LoopGrid, federate
 
 from fednoil.api import compare
-from fednoil.config import load_config
+from fednoil.config import load_config, to_toml
 from fednoil.errors import UserError
 from fednoil.flower.agreement import Agreement, Site, agree
+from fednoil.flower.settings import NodeSettings
+from fednoil.flower.work import site_work
 from fednoil.tensors import read_tensors
 
 Values = dict[str, Any]
@@ -158,6 +160,16 @@ def test_the_best_round_is_chosen_by_what_sites_hold_out(own: Values, tmp_path: 
     )
 
 
+def test_a_sites_labels_become_the_federations_numbers(own: Values, tmp_path: Path) -> None:
+    """Its classes are white and black in turn, numbered 0 and 1; the federation has black, grey and white."""
+    source = site(tmp_path / "a.npz", {"white": 3, "black": 0})
+    settings = NodeSettings.read({"client-id": "a", "data": source, "state": str(tmp_path)})
+    agreement = Agreement(("black", "grey", "white"), (1, 8, 8), (0.5,), (0.2,))
+    work = site_work(settings, to_toml(load_config(own)), 0, agreement)
+    assert work.client.labels.tolist() == 12 * [2, 0]
+    assert work.test.labels.tolist() == 6 * [2, 0]
+
+
 def test_scores_by_number_are_those_of_all_founders_or_left_out(own: Values, tmp_path: Path) -> None:
     """In round 2 c has come and a's score is no good: as many scores as in round 1, of others."""
     data = {n: site(tmp_path / f"{n}.npz", {"black": 0, "white": 3}) for n in ("a", "b", "c")}
@@ -254,6 +266,24 @@ def test_a_late_site_with_a_new_class_is_refused(own: Values, tmp_path: Path, ca
     later = load_config({**own, "train": {**own["train"], "rounds": 4}})
     (tmp_path / "run" / "summary.json").unlink()
     assert federate(later, tmp_path / "run", LoopGrid(grid.nodes), resume=True) == records
+
+
+def test_a_newcomer_gets_a_number_that_nobody_had(own: Values, tmp_path: Path) -> None:
+    """Also in a resumed run whose first client is away."""
+    data = {n: site(tmp_path / f"{n}.npz", {"black": 0, "white": 3}) for n in ("a", "b", "c")}
+    nodes = site_nodes(tmp_path, data)
+
+    def stop(node: int, order: Message, reply: Message) -> Message:
+        if order.metadata.message_type == "train" and order.metadata.group_id == "3":
+            raise KeyboardInterrupt
+        return reply
+
+    with pytest.raises(KeyboardInterrupt):
+        federate(load_config(own), tmp_path / "run", LoopGrid({n: nodes[n] for n in (10, 11)}, stop))
+    later = LoopGrid({n: nodes[n] for n in (11, 12)})
+    *_, last = federate(load_config(own), tmp_path / "run", later, resume=True)
+    assert (last["trained"], last["refused"]) == (["b", "c"], {})
+    assert json.loads((tmp_path / "run" / "roster.json").read_text())["clients"] == {"a": 0, "b": 1, "c": 2}
 
 
 def test_too_few_nodes_is_one_line(own: Values, tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ class Node:
             self.work = partition_work(settings, order)
         else:
             self.work = site_work(settings, order.config, order.client, order.agreement)
-        self.state = NodeState(settings.state / settings.client_id / order.run)
+        self.state = NodeState(settings.state / settings.client_id, order.run)
         self.memory = Memory(self.state, self.work.client, self.work.experiment)
 
     def score(self, received: Tensors) -> float:

@@ -31,12 +31,12 @@ def make_own(folder: Path) -> None:
 
 
 class NodeState:
-    """The folder of one client in one run."""
+    """The folder of one client in one run, below the client's own."""
 
-    def __init__(self, folder: Path) -> None:
-        if not _RUN.fullmatch(folder.name):  # it comes from outside and names a folder
+    def __init__(self, client: Path, run: str) -> None:
+        if not _RUN.fullmatch(run):  # it comes from outside and names a folder: a path could lead anywhere
             raise BadMessage("the name of its run is invalid")
-        self.folder = folder
+        self.folder = client / run
 
     def keep_before(self, round_idx: int) -> Tensors:
         """What the client kept of its last turn before this round."""
