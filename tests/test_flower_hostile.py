@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,11 +17,11 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 from flwr.common.constant import ErrorCode
 from loop_grid import LoopGrid, federate, partitions
 
-from fednoil.config import load_config
+from fednoil.config import load_config, to_toml
 from fednoil.data import SITES
 from fednoil.flower.members import Members
-from fednoil.flower.messages import clean, content_bytes
-from fednoil.flower.wire import Wire
+from fednoil.flower.messages import HELLO, HELLO_ORDER, PROTOCOL, Body, clean, content_bytes, pack
+from fednoil.flower.wire import Lost, Wire
 from fednoil.tensors import read_tensors
 
 Values = dict[str, Any]
@@ -294,8 +294,9 @@ def test_a_lost_node_is_not_refused(federated: Values, tmp_path: Path) -> None:
 def test_a_silent_newcomer_holds_the_others_up_for_a_moment(
     federated: Values, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """It has as long as an introduction takes, not as long as training may."""
     monkeypatch.setattr("fednoil.flower.members._HELLO", 0.2)
-    federated["federation"] |= {"timeout": 3600, "min_nodes": 3}
+    federated["federation"] |= {"timeout": 5, "min_nodes": 3}
     federated["train"]["rounds"] = 2
 
     def spoil(node: int, order: Message, reply: Message) -> Message | None:
@@ -304,7 +305,26 @@ def test_a_silent_newcomer_holds_the_others_up_for_a_moment(
     grid = LoopGrid(partitions(tmp_path / "state"), spoil)
     records = federate(load_config(federated), tmp_path / "run", grid)
     assert [len(record["nodes"]) for record in records] == [3, 3]
-    assert max(record["wall_s"] for record in records) < 30
+    lasts = {message.metadata.message_type: message.metadata.ttl for message in grid.sent}
+    assert lasts["query.hello"] == pytest.approx(lasts["train"] - 4.8)
+
+
+class HalfDeaf(LoopGrid):
+    """Takes no message for the liar."""
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        return super().push_messages([m for m in messages if m.metadata.dst_node_id != LIAR])
+
+
+def test_the_wire_counts_bytes_and_knows_whom_it_could_not_reach(federated: Values, tmp_path: Path) -> None:
+    order = pack(HELLO_ORDER, Body(values={"protocol": PROTOCOL, "config": to_toml(load_config(federated))}))
+    wire = Wire(HalfDeaf(partitions(tmp_path)), 1.0)
+    replies = wire.ask(HELLO, 0, {900: order, 899: order, LIAR: order})
+    assert isinstance(replies[LIAR], Lost)
+    assert replies[LIAR] == "could not be reached"
+    answers = [reply for node, reply in replies.items() if node != LIAR]
+    assert wire.bytes_up == sum(content_bytes(answer) for answer in answers if isinstance(answer, RecordDict)) > 0
+    assert wire.bytes_down == 3 * content_bytes(order)
 
 
 def test_what_a_node_says_is_one_short_line() -> None:
