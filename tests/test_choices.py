@@ -20,7 +20,7 @@ from fednoil.data.elsewhere import Elsewhere
 from fednoil.models import MODELS
 from fednoil.sampling import SAMPLINGS
 from fednoil.sampling.score import Score
-from fednoil.schedules import SCHEDULES, Schedule
+from fednoil.schedules import SCHEDULES, Following, Schedule
 from fednoil.seeds import Seed
 from fednoil.testing import NotConforming, check_model, check_sampling, check_schedule, check_source
 
@@ -128,9 +128,22 @@ class Miscounted(Schedule):
         return rounds
 
 
+class Fractional(Following):
+    def epochs(self, round_idx: int) -> int:
+        return 2
+
+    def next_epochs(self, round_idx: int, common: float) -> int:
+        return 4 * common
+
+
 @pytest.mark.parametrize(
     ("own", "message"),
-    [(Counting, "depend on earlier calls"), (Empty, "round 5 has 0 epochs"), (Miscounted, "`total` is not the sum")],
+    [
+        (Counting, "depend on earlier calls"),
+        (Empty, "round 5 has 0 epochs"),
+        (Miscounted, "`total` is not the sum"),
+        (Fractional, "round 2 has 0.0 epochs, not a whole number"),
+    ],
 )
 def test_breaches_of_a_schedule(own: type, message: str) -> None:
     with pytest.raises(NotConforming, match=message):

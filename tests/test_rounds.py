@@ -23,7 +23,7 @@ from fednoil.learners.batches import full_batches
 from fednoil.models.network import Network
 from fednoil.sampling import Scoring
 from fednoil.seeds import Seed
-from fednoil.servers.base import Update
+from fednoil.servers.base import Server, Update
 from fednoil.servers.fedprox import Proximal
 from fednoil.tensors import Tensors, message_bytes, weighted_mean
 
@@ -298,6 +298,13 @@ def test_epochs_follow_what_clients_have_in_common(values) -> None:
     assert [record.local_epochs for record in records] == [10, *(max(1, int(20 * s + 0.5)) for s in recent[:-1])]
     assert len({record.local_epochs for record in records}) > 2
     assert state.common == recent[-1]
+
+
+def test_what_clients_have_in_common_is_computed_for_schedules_that_ask(values, monkeypatch) -> None:
+    monkeypatch.setattr(Server, "common", lambda *_: pytest.fail("nobody has asked"))
+    state, (record,) = play(make_experiment(load_config(values)), 1)
+    assert state.common is None
+    assert record.common is None
 
 
 def test_unknown_truth_is_absent_not_zero(values) -> None:

@@ -8,7 +8,7 @@ import pytest
 from fednoil import runner
 from fednoil.config import load_config
 from fednoil.errors import UserError
-from fednoil.schedules import Constant, Schedule, make
+from fednoil.schedules import Constant, Following, Schedule, make
 from fednoil.schedules.base import ScheduleConfig
 
 
@@ -154,21 +154,17 @@ def test_bad_keys_get_one_line(keys: dict[str, object], message: str) -> None:
         load_config({"schedule": keys})
 
 
-@pytest.mark.parametrize(
-    ("common", "epochs"), [(None, 10), (0.0, 2), (0.024, 2), (0.025, 3), (0.25, 25), (0.5, 50), (1.0, 60)]
-)
-def test_agreement_makes_long_rounds_of_clients_that_learn_the_same(common: float | None, epochs: int) -> None:
+@pytest.mark.parametrize(("common", "epochs"), [(0.0, 2), (0.024, 2), (0.025, 3), (0.25, 25), (0.5, 50), (1.0, 60)])
+def test_agreement_makes_long_rounds_of_clients_that_learn_the_same(common: float, epochs: int) -> None:
     schedule = make({"name": "agreement", "scale": 100, "t_min": 2, "t_max": 60})
+    assert schedule.epochs(7) == 10  # nothing is known
+    assert isinstance(schedule, Following)
     assert schedule.next_epochs(7, common) == epochs
 
 
 def test_the_first_round_of_agreement_keeps_to_its_bounds() -> None:
     assert make({"name": "agreement", "t_min": 20, "t_max": 60}).epochs(1) == 20
     assert make({"name": "agreement", "t_min": 1, "t_max": 4}).epochs(1) == 4
-
-
-def test_other_schedules_take_no_notice_of_agreement() -> None:
-    assert make({"name": "constant", "epochs": 4}).next_epochs(3, 1.0) == 4
 
 
 def test_agreement_has_its_bounds_in_order() -> None:

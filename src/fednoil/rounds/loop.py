@@ -19,6 +19,7 @@ from fednoil.rounds.policy import policy_of
 from fednoil.rounds.quality import selection_quality
 from fednoil.rounds.selection import select
 from fednoil.rounds.state import Best, RunState, averaged, evaluation_job, make_job
+from fednoil.schedules import Following
 from fednoil.servers.base import ServerState
 from fednoil.tensors import Tensors
 
@@ -35,8 +36,10 @@ def play(
     jobs = [replace(everyone[k], looked=chosen.looks.get(k)) for k in chosen.clients]
     results = sorted(executor.train(jobs, progress), key=lambda r: r.client)
     server = policy.aggregate(state, results)
-    common = experiment.server.common([(everyone[r.client].received, r.tensors) for r in results])
-    played = Played(epochs, everyone, chosen, results, kept=server is None, common=common)
+    played = Played(epochs, everyone, chosen, results, kept=server is None)
+    if isinstance(experiment.schedule, Following):
+        changes = [(everyone[r.client].received, r.tensors) for r in results]
+        played = replace(played, common=experiment.server.common(changes))
     after = _after(experiment, state, server, played)
     evaluation = policy.evaluate(after)
     after = replace(after, per_class=evaluation.per_class if evaluation else state.per_class)
@@ -48,7 +51,10 @@ def play(
 
 def _epochs(experiment: Experiment, round_idx: int, common: float | None) -> int:
     """The round's local epochs; a schedule of the user's own may return anything."""
-    epochs: object = experiment.schedule.next_epochs(round_idx, common)
+    schedule = experiment.schedule
+    epochs: object = schedule.epochs(round_idx)
+    if isinstance(schedule, Following) and common is not None:
+        epochs = schedule.next_epochs(round_idx, common)
     if isinstance(epochs, bool) or not isinstance(epochs, Integral) or epochs < 1:
         raise UserError(
             f"schedule.name = '{experiment.config.schedule.name}' gives round {round_idx} {epochs!r} local epochs; it "

@@ -32,7 +32,7 @@ class Played:
     chosen: Selection
     results: Sequence[Result]
     kept: bool
-    common: float | None = None  # share of their changes of the model that the clients have in common
+    common: float | None = None  # share of their changes that the clients have in common, where the schedule asks
 
     @property
     def jobs(self) -> list[Job]:

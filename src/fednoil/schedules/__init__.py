@@ -6,11 +6,11 @@ from typing import Any
 
 from fednoil.plugins import Axis
 from fednoil.schedules.agreement import Agreement
-from fednoil.schedules.base import Schedule, ScheduleConfig
+from fednoil.schedules.base import Following, Schedule, ScheduleConfig
 from fednoil.schedules.constant import Constant
 from fednoil.schedules.decay import Cosine, Logarithm
 
-__all__ = ["AXIS", "SCHEDULES", "Agreement", "Constant", "Cosine", "Logarithm", "Schedule", "make"]
+__all__ = ["AXIS", "SCHEDULES", "Agreement", "Constant", "Cosine", "Following", "Logarithm", "Schedule", "make"]
 
 SCHEDULES: dict[str, type[Schedule]] = {
     "constant": Constant,

@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from fednoil.plugins import About
-from fednoil.schedules.base import BoundedConfig, Schedule, check_round
+from fednoil.schedules.base import BoundedConfig, Following, check_round
 
 _FIRST = 10  # local epochs of round 1, when nothing is known
 
@@ -20,7 +20,7 @@ class AgreementConfig(BoundedConfig):
     t_max: int = Field(default=100, ge=1, description="most local epochs")
 
 
-class Agreement(Schedule):
+class Agreement(Following):
     """`scale` times the share of the clients' changes that they have in common, between `t_min` and `t_max`."""
 
     Config = AgreementConfig
@@ -31,7 +31,5 @@ class Agreement(Schedule):
         check_round(round_idx)
         return min(self.config.t_max, max(self.config.t_min, _FIRST))
 
-    def next_epochs(self, round_idx: int, common: float | None) -> int:
-        if common is None:
-            return self.epochs(round_idx)
+    def next_epochs(self, round_idx: int, common: float) -> int:
         return min(self.config.t_max, max(self.config.t_min, math.floor(self.config.scale * common + 0.5)))

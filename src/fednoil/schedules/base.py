@@ -43,14 +43,18 @@ class Schedule(ABC):
     def epochs(self, round_idx: int) -> int:
         """Local epochs T_r of round `round_idx`, at least one."""
 
-    def next_epochs(self, round_idx: int, common: float | None) -> int:
-        """The same where rounds before this one are known: `common` is the share of the clients' changes that they had
-        in common of late, None if that isn't known."""
-        return self.epochs(round_idx)
-
     def total(self, rounds: int) -> int:
         """Σ T_r over rounds 1..rounds."""
         return sum(self.epochs(r) for r in range(1, rounds + 1))
+
+
+class Following(Schedule):
+    """Local epochs by what came of the rounds before; `epochs` are those of a round before which nothing is known."""
+
+    @abstractmethod
+    def next_epochs(self, round_idx: int, common: float) -> int:
+        """Local epochs of a round, where `common` is the share of the clients' changes that they had in common of
+        late."""
 
 
 def check_round(round_idx: int) -> None:

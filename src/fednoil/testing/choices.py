@@ -21,6 +21,7 @@ from fednoil.testing.setting import path_of, refused, untouched_generators
 
 _SHAPES = ((1, 28, 28), (3, 32, 32))
 _ROUNDS = 300
+_SHARES = (0.0, 0.5, 1.0)  # of what clients have in common
 
 
 def check_sampling(own: str | type, **keys: Any) -> None:
@@ -77,11 +78,12 @@ def check_schedule(own: str | type, **keys: Any) -> None:
     """Check a schedule, `my_module:MySchedule` or the class itself; `keys` are its own."""
     name = path_of(own)
     config = refused(lambda: load_config({"schedule": {"name": name, **keys}}), name).schedule
+    made = schedules.make(config)
     forwards = [schedules.make(config).epochs(r) for r in range(1, _ROUNDS + 1)]
-    for round_idx, epochs in enumerate(forwards, start=1):
+    followed = [made.next_epochs(2, share) for share in _SHARES] if isinstance(made, schedules.Following) else []
+    for round_idx, epochs in [*enumerate(forwards, start=1), *((2, epochs) for epochs in followed)]:
         if not isinstance(epochs, int) or isinstance(epochs, bool) or epochs < 1:
             raise NotConforming(f"{name}: round {round_idx} has {epochs!r} epochs, not a whole number of at least 1")
-    made = schedules.make(config)
     if [made.epochs(r) for r in range(_ROUNDS, 0, -1)] != forwards[::-1]:
         raise NotConforming(f"{name}: epochs depend on earlier calls; keep nothing on the object")
     if made.total(_ROUNDS) != sum(forwards):
