@@ -29,6 +29,7 @@ from torch.nn import functional as F
 from fednoil import rounds
 from fednoil.config import load_config
 from fednoil.experiment import Experiment, make_executor, make_experiment
+from fednoil.learners.looks import TEMPERATURE
 
 CLIENTS, SELECTED, BATCH = 20, 6, 30  # 150 images are five full batches
 VALUES: dict[str, Any] = {
@@ -79,7 +80,7 @@ class Work:
     def score(self, model: nn.Module, client: int) -> float:
         """Σ of the confidences in the given labels: what a client sends to the server."""
         images, labels = self.clients[client]
-        probs = torch.softmax(model(images) / self.experiment.config.sampling.temperature, dim=1)
+        probs = torch.softmax(model(images) / TEMPERATURE, dim=1)
         return float(probs.gather(1, labels[:, None]).sum())
 
     def train(self, model: nn.Module, client: int) -> None:

@@ -148,7 +148,7 @@ def test_step_is_the_loss_written_out(fednoil_values: dict[str, Any]) -> None:
 
 
 def test_pseudo_labels_are_the_mean_over_views(fednoil_values: dict[str, Any]) -> None:
-    experiment = make(fednoil_values, views=3)
+    experiment = make(fednoil_values)
     executor = make_executor(experiment, CPU)
     bench, client, method = executor.bench, executor.clients[0], experiment.learner
     bench.load(experiment.initial_model(), {})
@@ -160,10 +160,13 @@ def test_pseudo_labels_are_the_mean_over_views(fednoil_values: dict[str, Any]) -
     assert torch.allclose(taught, sum(torch.softmax(z, 1) for z in logits) / 3, atol=1e-6)
 
 
-def test_a_turn_begins_with_what_the_received_model_says(fednoil_values: dict[str, Any]) -> None:
-    """Confidence at the configured τ and pseudo-labels, both in eval mode: seen on a model with BatchNorm."""
+def test_a_turn_begins_with_what_the_received_model_says(
+    fednoil_values: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Confidence at τ and pseudo-labels, both in eval mode: seen on a model with BatchNorm."""
+    monkeypatch.setattr(FedNoil, "teachers", 1)
     fednoil_values["model"] = {"name": "test_rounds:bn_model"}
-    experiment = make(fednoil_values, temperature=0.25, views=1, xi=0.9)
+    experiment = make(fednoil_values, xi=0.9)
     executor = make_executor(experiment, CPU)
     bench, client = executor.bench, executor.clients[1]
     module = experiment.build_model("model").eval()
@@ -176,7 +179,7 @@ def test_a_turn_begins_with_what_the_received_model_says(fednoil_values: dict[st
     mean, std = (torch.tensor(v).view(1, -1, 1, 1) for v in experiment.normalisation)
     with torch.no_grad():
         logits = module((client.pool[client.index].float() / 255 - mean) / std)
-        expected = torch.softmax(logits / 0.25, 1).gather(1, client.labels[:, None])[:, 0]
+        expected = torch.softmax(logits / 0.5, 1).gather(1, client.labels[:, None])[:, 0]
         (plan,) = weak_plan(turn.seed.child("teacher").keys(range(1)), 20, experiment.task.pad)
         views = weak(client.pool, client.index, plan)
         certainty, labels = torch.softmax(module((views.float() / 255 - mean) / std), 1).max(1)
@@ -281,7 +284,6 @@ def test_operations_of_a_strong_view(monkeypatch: pytest.MonkeyPatch) -> None:
         {"x_augment": "strong"},
         {"local_sampling": "uniform"},
         {"lambda_u": 0.0},
-        {"views": 1},
     ],
     ids=str,
 )
@@ -315,13 +317,11 @@ def test_everything_labelled_and_uniform_clients_is_fedavg_by_another_order(fedn
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"temperature": 0}, "learner.temperature = 0"),
         ({"frac": 0}, "learner.frac"),
         ({"frac": 1.5}, "learner.frac"),
         ({"frac": "half"}, "learner.frac"),
         ({"xi": 1.01}, "learner.xi = 1.01"),
         ({"xi": 0}, "learner.xi = 0"),
-        ({"views": 0}, "learner.views = 0"),
         ({"lambda_u": -1}, "learner.lambda_u = -1"),
         ({"x_augment": "heavy"}, "learner.x_augment = 'heavy': must be 'none', 'weak', 'strong' or 'both'"),
         ({"draw": "class"}, "it is a key of fednoil-plus"),

@@ -87,14 +87,19 @@ def test_scores_are_made_with_the_received_model(fednoil_values: dict[str, Any])
     assert {k: look.score for k, look in executor.scores(jobs[::-1], BY_SCORE).items()} == first
 
 
-def test_scores_have_the_configured_temperature(fednoil_values: dict[str, Any]) -> None:
+class Warmer(Score):
+    temperature = 2.0
+
+
+def test_scores_have_the_samplings_temperature(fednoil_values: dict[str, Any]) -> None:
     experiment = make(fednoil_values)
     executor = make_executor(experiment, CPU)
     jobs = [Job(k, experiment.initial_model(), {}, Turn(1, 1, Seed(0))) for k in range(2)]
-    for temperature in (0.25, 2.0):
-        found = executor.scores(jobs, Score(ScoreConfig(temperature=temperature)))
+    for sampling in (BY_SCORE, Warmer(ScoreConfig())):
+        found = executor.scores(jobs, sampling)
         for k, look in found.items():
-            expected = confidences(look.logits, executor.clients[k].labels, temperature).sum()
+            tau = {Score: 0.5, Warmer: 2.0}[type(sampling)]
+            expected = confidences(look.logits, executor.clients[k].labels, tau).sum()
             assert look.score == pytest.approx(float(expected))
 
 
@@ -209,8 +214,10 @@ def test_a_floor_that_is_met_changes_nothing() -> None:
     assert not torch.equal(by_frequency.sort(1).values, as_published.sort(1).values)
 
 
-def test_high_temperature_makes_sampling_uniform(fednoil_values: dict[str, Any]) -> None:
-    fednoil_values["sampling"]["temperature"] = 1e9
+def test_high_temperature_makes_sampling_uniform(
+    fednoil_values: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Score, "temperature", 1e9)
     experiment = make(fednoil_values)
     _, record = rounds.play(experiment, make_executor(experiment, CPU), rounds.start(experiment))
     assert record.client_scores == pytest.approx([20 / 4] * 4, rel=1e-5)

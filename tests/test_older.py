@@ -55,6 +55,9 @@ def test_keys_with_another_name(old: dict[str, Any], now: dict[str, Any]) -> Non
     ("section", "name", "at_rest", "lost"),
     [
         ("server", "apfl", {"adaptive": True}, {"adaptive": False}),
+        ("server", "apfl", {"alpha": 0.5}, {"alpha": 0.3}),
+        ("sampling", "score_mean", {"temperature": 0.5}, {"temperature": 0.7}),
+        ("learner", "fednoil-plus", {"temperature": 0.5, "views": 2}, {"views": 3}),
         ("server", "krum", {}, {"f": 2}),
         ("server", "multikrum", {}, {"keep": 2}),
         ("server", "rfa", {"iterations": 4, "nu": 1e-5, "tolerance": 1e-6}, {"iterations": 8}),
@@ -75,6 +78,13 @@ def test_what_no_run_can_have_again(section: str, name: str, at_rest: dict[str, 
     assert in_todays_keys({section: {**named, **at_rest, **lost}}) == {section: named}
     assert lost_settings({section: {**named, **at_rest}}) == {}
     assert lost_settings({section: {**named, **at_rest, **lost}}) == {section: lost}
+
+
+@pytest.mark.parametrize(("sampling", "lost"), [("score", {"sampling": {"temperature": 0.7}}), ("uniform", {})])
+def test_a_temperature_that_was_the_servers(sampling: str, lost: dict[str, Any]) -> None:
+    old = {"server": {"name": "fedavg", "sampling": sampling, "client_fraction": 0.3, "temperature": 0.7}}
+    assert in_todays_keys(old) == {"server": {"name": "fedavg"}, "sampling": {"name": sampling, "fraction": 0.3}}
+    assert lost_settings(old) == lost
 
 
 def test_before_there_was_a_key_for_it_dirichlet_splits_had_a_cap() -> None:

@@ -21,7 +21,7 @@ CPU = torch.device("cpu")
 EPOCHS = range(1, 4)
 READINGS: list[dict[str, Any]] = [
     {"name": "fednoil", "frac": 0.5, "xi": 0.3},
-    {"name": "fednoil", "frac": 0.3, "xi": 0.3, "views": 3, "x_augment": "strong"},
+    {"name": "fednoil", "frac": 0.3, "xi": 0.3, "x_augment": "strong"},
     {"name": "fednoil", "frac": 0.4, "x_augment": "none"},
     {"name": "fednoil", "frac": 0.4, "lambda_u": 0.0},
     {"name": "fednoil", "frac": 1.0},

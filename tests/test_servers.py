@@ -18,7 +18,7 @@ from fednoil.learners.base import Client, Learner, LearnerConfig, Nets, Phase, T
 from fednoil.models.network import Network
 from fednoil.seeds import Seed
 from fednoil.servers import SERVERS
-from fednoil.servers.apfl import ApflConfig, Personal
+from fednoil.servers.apfl import Personal
 from fednoil.servers.base import Server, Update
 from fednoil.servers.cfl import Cfl, CflConfig, bipartition, cosine_matrix
 from fednoil.servers.coordinate import median, trimmed_mean
@@ -300,7 +300,7 @@ class ToThree(Learner):
 def test_apfl_oracle() -> None:
     """α = .5, w = 1, v = 2, f = ½(x − 3)², η = .05: α' = .575, w' = 1.1, v' = 2.0375, mixed with the old α 1.56875."""
     task = Task(2, (1, 1, 1), 1, 0.05, 1)
-    personal = Personal(ToThree(LearnerConfig(name="x"), task), ApflConfig())
+    personal = Personal(ToThree(LearnerConfig(name="x"), task))
     nets = {n: Network(Scalar(v), (0.0,), (1.0,), torch.device("cpu")) for n, v in (("model", 1.0), ("own-model", 2.0))}
     client = Client(0, torch.zeros(1, 1, 1, 1), torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64))
     turn = Turn(1, 1, Seed(0))
@@ -331,7 +331,7 @@ def test_apfl_oracle() -> None:
 
 def test_apfls_alpha_stays_a_share_and_moves_at_the_first_batch_of_a_turn() -> None:
     """Steps of η · slope = ±9 end at 0 and 1; epochs after the first, planned on their own, have no slope."""
-    personal = Personal(ToThree(LearnerConfig(name="x"), Task(2, (1, 1, 1), 1, 1.0, 1)), ApflConfig())
+    personal = Personal(ToThree(LearnerConfig(name="x"), Task(2, (1, 1, 1), 1, 1.0, 1)))
     nets = {n: Network(Scalar(v), (0.0,), (1.0,), torch.device("cpu")) for n, v in (("model", 1.0), ("own-model", 2.0))}
     client = Client(0, torch.zeros(1, 1, 1, 1), torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64))
     turn = Turn(1, 3, Seed(0))
@@ -389,8 +389,9 @@ def test_apfls_mixed_model_without_a_personal_share_is_fedavgs(
     values["learner"] = {"name": learner}
     records = {}
     monkeypatch.setattr(Personal, "_slope", lambda *_: 0.0)  # α stays where it is
-    for name, keys in (("fedavg", {}), ("apfl", {"alpha": 0.0})):
-        values["server"] = {"name": name, **keys}
+    monkeypatch.setattr(Personal, "first_alpha", 0.0)
+    for name in ("fedavg", "apfl"):
+        values["server"] = {"name": name}
         values["sampling"] = {"fraction": 0.5}
         experiment = make_experiment(load_config(values))
         executor, state = make_executor(experiment, torch.device("cpu")), rounds.start(experiment)

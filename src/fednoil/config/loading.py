@@ -21,7 +21,6 @@ Values = dict[str, Any]  # section -> key -> value
 _MOVED = {  # keys of earlier versions
     "server.sampling": "sampling.name",
     "server.client_fraction": "sampling.fraction",
-    "server.temperature": "sampling.temperature",
     "server.score_epsilon": "sampling.epsilon",
     "server.trim": "server.bad",
     "noise.pair_map": "noise.map",

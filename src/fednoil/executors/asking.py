@@ -19,7 +19,7 @@ def scored(
     looks: Mapping[int, Tensor], everyone: Mapping[int, Client], jobs: Sequence[Job], sampling: Scoring
 ) -> dict[int, Look]:
     """How clean each client's received model finds its labels."""
-    clients, tau = [everyone[job.client] for job in jobs], sampling.config.temperature
+    clients, tau = [everyone[job.client] for job in jobs], sampling.temperature
     scores = sampling.scores([confidences(looks[c.id], c.labels, tau) for c in clients])
     return {c.id: Look(score, looks[c.id]) for c, score in zip(clients, scores, strict=True)}
 

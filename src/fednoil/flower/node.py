@@ -77,7 +77,7 @@ class Node:
         if bench.looking is not None:  # it will want them if this client is selected
             self.state.save_look(logits, digest({**received, **keep}))
         self.memory.look(self.order.round_idx, torch.softmax(logits, dim=1))
-        return confidences(logits, self.work.client.labels, sampling.config.temperature)
+        return confidences(logits, self.work.client.labels, sampling.temperature)
 
     def train(self, received: Tensors) -> Result:
         """This client's turn; what it keeps stays in its state folder."""

@@ -10,6 +10,8 @@ from torch import Tensor
 
 from fednoil.learners.base import Client, Learner, Nets, chunks
 
+TEMPERATURE = 0.5  # the paper's τ
+
 
 @torch.no_grad()
 def logits_of(learner: Learner, nets: Nets, client: Client) -> Tensor:

@@ -21,7 +21,7 @@ from fednoil.learners.base import Client, Final, Learner, LearnerConfig, Nets, P
 from fednoil.learners.batches import shuffled_anew, side_by_side, weak_views
 from fednoil.learners.clean_share import clean_share
 from fednoil.learners.labelled_set import drawn_order
-from fednoil.learners.looks import confidences
+from fednoil.learners.looks import TEMPERATURE, confidences
 from fednoil.seeds import Seeds
 from fednoil.tensors import Tensors, joined
 
@@ -33,7 +33,6 @@ class TwoSetsConfig(LearnerConfig):
 
     fitted = frozenset({"frac"})
 
-    temperature: float = Field(default=0.5, gt=0, description="τ of the confidences that draw D^x")
     frac: Share | Literal["auto"] | Annotated[tuple[Share, ...], Field(min_length=1)] = Field(
         default="auto",
         description="share of a client's samples in D^x; auto: each client estimates it; a list: one share for each "
@@ -42,13 +41,14 @@ class TwoSetsConfig(LearnerConfig):
     x_augment: Literal["none", "weak", "strong", "both"] = Field(
         default="weak", description="views of D^x; both: half of a batch each"
     )
-    views: int = Field(default=2, ge=1, description="weak views whose mean is a pseudo-label")
     xi: float = Field(default=0.95, gt=0, le=1, description="least certainty of a pseudo-label that is used")
     lambda_u: float = Field(default=1.0, ge=0, description="weight of the unlabelled loss; 0: no pseudo-labels")
 
 
 class TwoSets(Learner):
     config: TwoSetsConfig
+    temperature: ClassVar[float] = TEMPERATURE  # τ of the confidences that draw D^x
+    teachers: ClassVar[int] = 2  # weak views whose mean is a pseudo-label
     # With `frac = "auto"`: share of the labels thought wrong that D^x has room for.
     room: ClassVar[float] = 0.0
 
@@ -74,13 +74,13 @@ class TwoSets(Learner):
         return self.uses_unlabelled
 
     def look(self, logits: Tensor, client: Client) -> Tensors:
-        confidence = confidences(logits, client.labels, self.config.temperature)
+        confidence = confidences(logits, client.labels, self.temperature)
         return {"confidence": confidence, "probabilities": torch.softmax(logits, dim=1)}
 
     def asks(self, client: Client, turn: Turn) -> Tensors:
         if not self.trains_on_unlabelled(turn.round_idx):
             return {}
-        keys = turn.seed.child("teacher").keys(range(self.config.views), client.index.device)
+        keys = turn.seed.child("teacher").keys(range(self.teachers), client.index.device)
         return {"weak": weak_plan(keys, len(client), self.task.pad, flip=self.task.flip).transpose(0, 1)}
 
     def survey(self, nets: Nets, client: Client, asked: Tensors) -> Tensors:

@@ -14,6 +14,8 @@ Values = dict[str, Any]  # section -> key -> value
 
 # Keys that are gone, with the value at which they did nothing that is not done today, by section and by what it names.
 _TWO_SETS: Values = {
+    "temperature": 0.5,
+    "views": 2,
     "teacher": "global",
     "epoch": "proportional",
     "redraw": "epoch",
@@ -27,8 +29,10 @@ _TWO_SETS: Values = {
     "balance": True,
 }
 _GONE: dict[tuple[str, str], Values] = {
+    ("sampling", "score"): {"temperature": 0.5},
+    ("sampling", "score_mean"): {"temperature": 0.5},
     ("server", ""): {"step": 1.0, "statistics": "average"},
-    ("server", "apfl"): {"adaptive": True},
+    ("server", "apfl"): {"adaptive": True, "alpha": 0.5},
     ("server", "cfl"): {"linkage": "single", "gamma": None, "least": 3},
     ("server", "krum"): {"f": None},
     ("server", "multikrum"): {"f": None, "keep": None},
@@ -88,7 +92,11 @@ _MERGED: dict[tuple[str, str], dict[str, str]] = {
     ("noise", ""): {"mode": "noise.ratios"},
     ("run", ""): {"executor": "run.parallel"},
 }
-_OF_ANY = {"noise": ("exact", "pair_map"), "partition": ("cap",)}  # once recorded beside every kind
+_OF_ANY = {
+    "noise": ("exact", "pair_map"),
+    "partition": ("cap",),
+    "sampling": ("temperature",),
+}  # once recorded beside every kind
 _RATIOS = {  # what `noise.mode` meant
     ("symmetric", "high"): [0.5, 0.6, 0.7, 0.8],
     ("symmetric", "low"): [0.3, 0.4, 0.5, 0.6],
@@ -98,14 +106,14 @@ _RATIOS = {  # what `noise.mode` meant
 _SAMPLING = {  # of the server once
     "sampling": "name",
     "client_fraction": "fraction",
-    "temperature": "temperature",
+    "temperature": "temperature",  # which is gone
     "score_epsilon": "epsilon",
 }
 
 
 def in_todays_keys(recorded: Values) -> Values:
     """The same configuration without keys that are gone; one with all of today's keys comes back as it is."""
-    values = {section: dict(keys) for section, keys in recorded.items()}
+    values = _apart(recorded)
     for section, keys in _gone(values).items():
         for key in keys:
             values[section].pop(key, None)
@@ -113,7 +121,6 @@ def in_todays_keys(recorded: Values) -> Values:
         for old, new in keys.items():
             if old in values[section]:
                 values[section][new] = values[section].pop(old)
-    _apart(values)
     _one_key_for_two(values)
     noise = values.get("noise", {})
     mode = noise.pop("mode", "high")
@@ -137,9 +144,10 @@ def _one_key_for_two(values: Values) -> None:
 
 def lost_settings(recorded: Values) -> Values:
     """The keys that are gone and did something in this run: a report shows them, no run can have them again."""
+    values = _apart(recorded)
     found = {
-        section: {key: recorded[section][key] for key, rest in keys.items() if recorded[section].get(key, rest) != rest}
-        for section, keys in _gone(recorded).items()
+        section: {key: values[section][key] for key, rest in keys.items() if values[section].get(key, rest) != rest}
+        for section, keys in _gone(values).items()
     }
     partition = recorded.get("partition", {})
     if partition.get("kind") == "dirichlet" and "cap" not in partition and _has_sampling_of_server(recorded):
@@ -193,12 +201,13 @@ def _drop_keys_of_others(section: str, keys: Values) -> None:
         del keys[key]
 
 
-def _apart(values: Values) -> None:
-    """Move the keys that say which clients train from the server's section to `sampling`."""
+def _apart(recorded: Values) -> Values:
+    """A copy in which the keys that say which clients train are not in the server's section but in `sampling`."""
+    values = {section: dict(keys) for section, keys in recorded.items()}
     server = values.get("server", {})
     found = {new: server.pop(old) for old, new in _SAMPLING.items() if old in server}
     if not found or "sampling" in values:
-        return
+        return values
     if server.get("name") == "centralized":  # which chooses none
         found.pop("fraction", None)
-    values["sampling"] = found
+    return {**values, "sampling": found}

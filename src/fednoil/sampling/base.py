@@ -14,6 +14,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from fednoil.learners.looks import TEMPERATURE
 from fednoil.plugins import About
 from fednoil.section import Section
 from fednoil.seeds import Seed, gumbel
@@ -70,7 +71,6 @@ class Sampling:
 class ScoringConfig(SamplingConfig):
     """The keys of a sampling by scores."""
 
-    temperature: float = Field(default=0.5, gt=0, description="τ of the confidences that make a score")
     epsilon: float | None = Field(
         default=None, gt=0, description="ε of all scores that one client gives in a run; none: as they are"
     )
@@ -85,6 +85,7 @@ class Scoring(Sampling):
 
     Config: ClassVar[type[ScoringConfig]] = ScoringConfig
     config: ScoringConfig
+    temperature: ClassVar[float] = TEMPERATURE  # τ of the confidences
 
     def __init__(self, config: ScoringConfig) -> None:
         super().__init__(config)

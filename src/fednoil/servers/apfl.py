@@ -12,10 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from fednoil.learners.base import Client, Final, Learner, Nets, Phase, Role, Trainee, Turn
@@ -28,7 +27,6 @@ from fednoil.tensors import Tensors
 
 class ApflConfig(ServerConfig):
     name: Literal["apfl"] = "apfl"
-    alpha: float = Field(default=0.5, ge=0, le=1, description="share of the personal model at the start")
 
 
 class _Recorded:
@@ -68,9 +66,7 @@ def _own(name: str) -> str:
 class Personal(Wrapped):
     """The learner run twice: for the common model, and for the mixed one."""
 
-    def __init__(self, inner: Learner, config: ApflConfig) -> None:
-        super().__init__(inner)
-        self.apfl = config
+    first_alpha: ClassVar[float] = 0.5  # of a client's first turn
 
     @property
     def shared(self) -> list[str]:
@@ -83,7 +79,7 @@ class Personal(Wrapped):
 
     def init(self, nets: Nets, client: Client, keep: Tensors, turn: Turn) -> Tensors:
         device = client.index.device
-        alpha = keep["alpha"].to(device).clone() if "alpha" in keep else torch.tensor(self.apfl.alpha, device=device)
+        alpha = keep["alpha"].to(device).clone() if "alpha" in keep else torch.tensor(self.first_alpha, device=device)
         return self.inner.init(nets, client, keep, turn) | {"apfl/alpha": alpha}
 
     def plan(self, nets: Nets, client: Client, state: Tensors, turn: Turn, epochs: range) -> list[Phase]:
@@ -152,7 +148,6 @@ class Personal(Wrapped):
 
 class Apfl(Server):
     Config = ApflConfig
-    config: ApflConfig
     about = About(
         title="Personal models mixed with the common one",
         paper="Deng et al., 2020",
@@ -162,7 +157,7 @@ class Apfl(Server):
     )
 
     def wrap(self, learner: Learner) -> Learner:
-        return Personal(learner, self.config)
+        return Personal(learner)
 
     def own_model(self, received: Tensors, keep: Tensors) -> Tensors:
         return {**received, **keep} if "alpha" in keep else received
