@@ -45,6 +45,9 @@ class Away(Federation):
         found = self.inner.scores(jobs, sampling)
         return {k: Look(look.score) for k, look in found.items() if k not in self.silent}
 
+    def review(self, jobs: Sequence[Job]) -> list[Result]:
+        return [r for r in self.inner.review(jobs) if r.client not in self.silent]
+
     def train(self, jobs: Sequence[Job], progress: Progress | None = None) -> list[Result]:
         results = [r for r in self.inner.train(jobs) if r.client not in self.silent]
         return [

@@ -15,6 +15,11 @@ from fednoil.sampling import Scoring
 from fednoil.tensors import Tensors
 
 
+def current(everyone: Mapping[int, Client], jobs: Sequence[Job]) -> dict[int, Client]:
+    """The clients of some jobs, with the labels that they have corrected."""
+    return {job.client: everyone[job.client].corrected(job.keep) for job in jobs}
+
+
 def scored(
     looks: Mapping[int, Tensor], everyone: Mapping[int, Client], jobs: Sequence[Job], sampling: Scoring
 ) -> dict[int, Look]:

@@ -72,6 +72,10 @@ class Executor(Protocol):
         """How clean each client finds its labels with the model it received, by client."""
         ...
 
+    def review(self, jobs: Sequence[Job]) -> list[Result]:
+        """What clients report about their labels, and what they keep of it, without training; in any order."""
+        ...
+
     def train(self, jobs: Sequence[Job], progress: Progress | None = None) -> list[Result]:
         """The results, in any order; the caller sorts them."""
         ...
@@ -114,6 +118,9 @@ class Federation(ABC):
 
     @abstractmethod
     def scores(self, jobs: Sequence[Job], sampling: Scoring) -> dict[int, Look]: ...
+
+    @abstractmethod
+    def review(self, jobs: Sequence[Job]) -> list[Result]: ...
 
     @abstractmethod
     def train(self, jobs: Sequence[Job], progress: Progress | None = None) -> list[Result]: ...

@@ -20,7 +20,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from fednoil.errors import Slower
 from fednoil.executors import portions
-from fednoil.executors.asking import looks, scored, surveys
+from fednoil.executors.asking import current, looks, scored, surveys
 from fednoil.executors.base import HeldOut, Job, Look, Progress, Result
 from fednoil.executors.capture import Graphs, NotCapturable, Portion, Signature
 from fednoil.executors.local import Workbench
@@ -90,7 +90,14 @@ class CudaGraphs:
 
     def scores(self, jobs: Sequence[Job], sampling: Scoring) -> dict[int, Look]:
         """Clients that received the same model and keep none share one pass over all their samples."""
-        return scored(looks(self.eager.bench, self.clients, jobs), self.clients, jobs, sampling)
+        clients = current(self.clients, jobs)
+        return scored(looks(self.eager.bench, clients, jobs), clients, jobs, sampling)
+
+    def review(self, jobs: Sequence[Job]) -> list[Result]:
+        """With one pass over the samples of all clients that received the same model and keep none."""
+        bench, clients = self.eager.bench, current(self.clients, jobs)
+        looked = looks(bench, clients, jobs)
+        return [bench.review(clients[job.client], job, looked[job.client]) for job in jobs]
 
     def test_logits(self, model: Tensors) -> Tensor:
         return self.eager.test_logits(model)
@@ -132,13 +139,13 @@ class CudaGraphs:
         learner = self.bench.benches[0].learner
         before = attributes(learner)
         self.losses.zero_()
-        bench, seats = self.eager.bench, []
+        bench, seats, clients = self.eager.bench, [], current(self.clients, jobs)
         if bench.looking:
-            missing = looks(bench, self.clients, [job for job in jobs if job.looked is None])
+            missing = looks(bench, clients, [job for job in jobs if job.looked is None])
             jobs = [replace(job, looked=missing.get(job.client, job.looked)) for job in jobs]
-        found = surveys(bench, self.clients, jobs)
+        found = surveys(bench, clients, jobs)
         for place, job in enumerate(jobs):
-            bench, client = self.bench.benches[place], self.clients[job.client]
+            bench, client = self.bench.benches[place], clients[job.client]
             seats.append(Seat(place, bench, client, job, bench.begin(client, job, found.get(job.client))))
         longest = max((job.turn for job in jobs), key=lambda turn: turn.epochs)
         for epochs in seats[0].bench.epoch_ranges(longest):

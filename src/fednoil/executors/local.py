@@ -17,8 +17,17 @@ from torch import Tensor, nn
 from fednoil.errors import Diverged, UserError
 from fednoil.executors.base import Job, Progress, Result
 from fednoil.executors.optimiser import RATE, Optimiser
-from fednoil.learners.base import Client, Learner, Phase, Turn, chunks
-from fednoil.learners.capabilities import ChangesGradients, FollowsUp, Looks, Surveys, adapts, capability, observer
+from fednoil.learners.base import LABELS, Client, Learner, Phase, Turn, chunks
+from fednoil.learners.capabilities import (
+    ChangesGradients,
+    FollowsUp,
+    Looks,
+    Reviews,
+    Surveys,
+    adapts,
+    capability,
+    observer,
+)
 from fednoil.learners.looks import logits_of
 from fednoil.models.network import Network
 from fednoil.tensors import Tensors
@@ -222,7 +231,7 @@ class Workbench:
                 f"lower train.lr (now {self.optimiser.lr})"
             )
         final = self.learner.final(self.nets, client, state, job.turn)
-        keep, sent = dict(final.keep), {}
+        keep, sent = {name: job.keep[name] for name in (LABELS,) if name in job.keep} | final.keep, {}
         for role in self.learner.roles:
             if role.shared:
                 sent |= self.nets[role.name].dump(role.name)
@@ -230,6 +239,16 @@ class Workbench:
                 keep |= self.nets[role.name].dump(role.name)
         numbers = {**final.numbers, "samples": float(len(client)), "steps": float(updates)}
         return Result(client.id, sent, numbers, keep, final.evidence, loss)
+
+    @torch.no_grad()
+    def review(self, client: Client, job: Job, logits: Tensor) -> Result:
+        """What a client answers when it reviews its labels, given the logits [n, C] of the model it received."""
+        found = capability(self.learner, Reviews)
+        if found is None:
+            raise NotImplementedError(f"{self.learner.config.name} can't review labels: it has no `review`")
+        keep = {name: tensor.to(self.device, copy=True) for name, tensor in job.keep.items()}
+        final = found.review(logits, client, keep, job.turn)
+        return Result(client.id, {}, dict(final.numbers), {**job.keep, **final.keep}, {}, 0.0)
 
     @torch.no_grad()
     def logits(self, model: Tensors, images: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fednoil.executors.asking import scored
+from fednoil.executors.asking import current, scored
 from fednoil.executors.base import HeldOut, Job, Look, Progress, Result
 from fednoil.executors.local import Workbench
 from fednoil.learners.base import Client
@@ -34,17 +34,23 @@ class Sequential:
         self.validation = validation or {}
 
     def scores(self, jobs: Sequence[Job], sampling: Scoring) -> dict[int, Look]:
-        return scored(self.bench.looks(self.clients, jobs), self.clients, jobs, sampling)
+        clients = current(self.clients, jobs)
+        return scored(self.bench.looks(clients, jobs), clients, jobs, sampling)
+
+    def review(self, jobs: Sequence[Job]) -> list[Result]:
+        clients = current(self.clients, jobs)
+        looked = self.bench.looks(clients, jobs)
+        return [self.bench.review(clients[job.client], job, looked[job.client]) for job in jobs]
 
     def train(self, jobs: Sequence[Job], progress: Progress | None = None) -> list[Result]:
-        results = []
+        results, clients = [], current(self.clients, jobs)
         for place, job in enumerate(jobs):
 
             def report(share: float, place: int = place) -> None:
                 if progress:
                     progress((place + share) / len(jobs))
 
-            results.append(self.bench.update(self.clients[job.client], job, report if progress else None))
+            results.append(self.bench.update(clients[job.client], job, report if progress else None))
         return results
 
     def test_logits(self, model: Tensors) -> Tensor:

@@ -33,6 +33,7 @@ from fednoil.flower.messages import (
     model_arrays,
     order_form,
     pack,
+    review_form,
     unpack,
     update_form,
 )
@@ -109,6 +110,18 @@ def score(message: Message, context: Context) -> Message:
     return _guarded(message, work)
 
 
+@app.query("review")
+def review(message: Message, context: Context) -> Message:
+    """Review the labels here; the server gets only the numbers that the learner declares."""
+
+    def work() -> RecordDict:
+        node, received = _node(message, context)
+        result = node.review(received)
+        return pack(review_form(node.work.experiment.learner), Body(numbers=dict(result.numbers)))
+
+    return _guarded(message, work)
+
+
 @app.query("audit")
 def audit(message: Message, context: Context) -> Message:
     """Find the wrong labels here and write them on the node; the server gets only their share."""
@@ -158,7 +171,10 @@ def _node(message: Message, context: Context) -> tuple[Node, Tensors]:
     """The node ready for this order, and the model it was sent."""
     values = _peek(message)
     agreement = Agreement.of({"class_names": values["classes"], "image_shape": values["shape"], **_scale(values)})
-    order = Order(values["config"], values["run"], values["client"], values["round"], values["epochs"], agreement)
+    if len(values["told"]) != len(values["told_values"]):
+        raise BadMessage("'told' and 'told_values' have different lengths")
+    told = dict(zip(values["told"], values["told_values"], strict=True))
+    order = Order(values["config"], values["run"], values["client"], values["round"], values["epochs"], agreement, told)
     node = Node(NodeSettings.read(context.node_config), order)
     if node.work.experiment.fixed_hash() != values["frozen"]:
         start = node.work.experiment.config.model.start

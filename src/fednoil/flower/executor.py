@@ -24,6 +24,7 @@ from fednoil.flower.messages import (
     EVALUATE,
     EVALUATE_REPLY,
     PROTOCOL,
+    REVIEW,
     SCORE,
     SCORE_REPLY,
     TRAIN,
@@ -34,6 +35,7 @@ from fednoil.flower.messages import (
     model_arrays,
     order_form,
     pack,
+    review_form,
     unpack,
     update_form,
 )
@@ -79,6 +81,12 @@ class FlowerExecutor(Federation):
             return Look(score)
 
         return self._ask(SCORE, jobs, SCORE_REPLY, read)
+
+    def review(self, jobs: Sequence[Job]) -> list[Result]:
+        def read(client: int, body: Body) -> Result:
+            return Result(client, {}, body.numbers, keep={}, evidence={}, loss=0.0)
+
+        return list(self._ask(REVIEW, jobs, review_form(self._learner), read).values())
 
     def train(self, jobs: Sequence[Job], progress: Progress | None = None) -> list[Result]:
         sent = {job.client: job.received for job in jobs}
@@ -160,6 +168,8 @@ class FlowerExecutor(Federation):
             "mean": list(agreement.mean),
             "std": list(agreement.std),
             "frozen": self._frozen,
+            "told": list(job.turn.told),
+            "told_values": list(job.turn.told.values()),
         }
         return Body(job.received, values=values)
 

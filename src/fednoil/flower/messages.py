@@ -20,8 +20,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from fednoil.learners.base import Learner
 from fednoil.tensors import Tensors
 
-PROTOCOL = 3
+PROTOCOL = 4
 HELLO, REFUSE, SCORE, AUDIT = "query.hello", "query.refuse", "query.score", "query.audit"
+REVIEW = "query.review"
 TRAIN, EVALUATE = "train", "evaluate"
 LARGEST = 1e30  # the mean of such numbers can't overflow; what a weight may be depends on the model that was sent
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # of a client
@@ -69,6 +70,8 @@ _ORDER: Kinds = {
     "mean": "list[float]",
     "std": "list[float]",
     "frozen": "str",
+    "told": "list[str]",
+    "told_values": "list[float]",
 }
 HELLO_ORDER = Form(values=_HELLO_ORDER)
 HELLO_REPLY = Form(
@@ -96,6 +99,11 @@ def update_form(arrays: Arrays, learner: Learner) -> Form:
     """What a node sends back after training: the shared networks, and the numbers that its learner declares."""
     numbers = {"samples": "float", "steps": "float"} | dict.fromkeys(learner.sends, "float")
     return Form(arrays, numbers)
+
+
+def review_form(learner: Learner) -> Form:
+    """What a node answers when it reviews its labels: the numbers that its learner declares."""
+    return Form(numbers=dict.fromkeys(learner.reports, "float"))
 
 
 def pack(form: Form, body: Body) -> RecordDict:

@@ -6,6 +6,7 @@ A node's process may live for a single message, so only the files in that folder
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -49,7 +50,7 @@ class Node:
         ledger = ScoreLedger(self.state.folder.parent)
         if epsilon is None:
             ledger.check_plain(order.run)
-            found = self._confidences(sampling, received, self.state.keep_before(order.round_idx))
+            found = self._confidences(sampling, received, self.state.keep_of(order.round_idx))
             return float(sampling.score(found))
         terms = Terms(rounds, epsilon, self.settings.score_budget)
         if (before := ledger.reported(order.run, order.round_idx, terms)) is not None:
@@ -77,13 +78,32 @@ class Node:
         if bench.looking is not None:  # it will want them if this client is selected
             self.state.save_look(logits, digest({**received, **keep}))
         self.memory.look(self.order.round_idx, torch.softmax(logits, dim=1))
-        return confidences(logits, self.work.client.labels, sampling.temperature)
+        return confidences(logits, self.work.client.corrected(keep).labels, sampling.temperature)
+
+    def review(self, received: Tensors) -> Result:
+        """What the client reports about its labels; what it keeps of that stays in its state folder."""
+        self._refuse_noiseless(self.work.experiment.learner.reports)
+        keep = self.state.keep_before(self.order.round_idx)
+        bench, client, job = self.work.bench, self.work.client.corrected(keep), self._job(received, keep)
+        bench.load(job.received, job.keep)
+        result = bench.review(client, job, bench.look(client))
+        if result.keep:
+            every = self.work.experiment.config.run.checkpoint_every
+            self.state.save_review(self.order.round_idx, result.keep, every)
+        return result
+
+    def _refuse_noiseless(self, numbers: Sequence[str]) -> None:
+        """Numbers made from the labels would reveal what the noise of the scores hides."""
+        if numbers and self._epsilon() is not None:
+            raise Refusal(f"it reports its labels only through noisy scores, and sends no '{numbers[0]}'")
 
     def train(self, received: Tensors) -> Result:
         """This client's turn; what it keeps stays in its state folder."""
         round_idx = self.order.round_idx
-        keep = self.state.keep_before(round_idx)
-        result = self.work.bench.update(self.work.client, self._job(received, keep, self._looked(received, keep)))
+        self._refuse_noiseless(self.work.experiment.learner.sends)
+        keep = self.state.keep_of(round_idx)
+        client = self.work.client.corrected(keep)
+        result = self.work.bench.update(client, self._job(received, keep, self._looked(received, keep)))
         if result.keep:
             self.state.save_keep(round_idx, result.keep, self.work.experiment.config.run.checkpoint_every)
         scored = isinstance(self.work.experiment.sampling, Scoring)
@@ -140,4 +160,4 @@ class Node:
         moved = {name: tensor.to(device) for name, tensor in received.items()}
         kept = {name: tensor.to(device) for name, tensor in keep.items()}
         known = None if looked is None else looked.to(device)
-        return Job(order.client, moved, kept, Turn(order.round_idx, order.epochs, seed), known)
+        return Job(order.client, moved, kept, Turn(order.round_idx, order.epochs, seed, order.told), known)

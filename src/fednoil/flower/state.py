@@ -39,8 +39,22 @@ class NodeState:
         self.folder = client / run
 
     def keep_before(self, round_idx: int) -> Tensors:
-        """What the client kept of its last turn before this round."""
-        return self._before("keep", round_idx)
+        """What the client kept of its last turn before this round, or of its last review, if that was later."""
+        return self._kept(round_idx, round_idx)
+
+    def keep_of(self, round_idx: int) -> Tensors:
+        """What the client has for its turn in this round: the same, or what it kept of a review in this round."""
+        return self._kept(round_idx, round_idx + 1)
+
+    def _kept(self, turns_before: int, reviews_before: int) -> Tensors:
+        turns = [(r, 1, "keep") for r in self._versions("keep") if r < turns_before]
+        reviews = [(r, 0, "review") for r in self._versions("review") if r < reviews_before]
+        last = max([*turns, *reviews], default=None)
+        return read_tensors(self._file(last[2], last[0])) if last else {}
+
+    def save_review(self, round_idx: int, keep: Tensors, checkpoint_every: int) -> None:
+        """Write what the client keeps of the review before this round."""
+        self._save("review", round_idx, keep, checkpoint_every)
 
     def evidence_before(self, round_idx: int) -> Tensors:
         """What the client has recorded about its labels before this round."""

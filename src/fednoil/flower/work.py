@@ -6,7 +6,8 @@ All of it is made once a process, as far as messages share it; code is imported 
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
@@ -34,6 +35,7 @@ class Order:
     round_idx: int
     epochs: int
     agreement: Agreement
+    told: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from fednoil.learners.dividemix import DivideMix
 from fednoil.learners.erm import Erm
 from fednoil.learners.fednoil import FedNoil
 from fednoil.learners.fednoil_plus import FedNoilPlus
+from fednoil.learners.fednoro import FedNoRo
 from fednoil.learners.josrc import Josrc
 from fednoil.learners.small_loss import Coteaching, Jocor
 from fednoil.plugins import Axis
@@ -20,6 +21,7 @@ LEARNERS: dict[str, type[Learner]] = {
     "josrc": Josrc,
     "coteaching": Coteaching,
     "jocor": Jocor,
+    "fednoro": FedNoRo,
 }
 
 

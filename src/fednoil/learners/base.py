@@ -32,7 +32,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -45,6 +45,7 @@ from fednoil.seeds import Seed
 from fednoil.tensors import Numbers, Tensors
 
 Nets = Mapping[str, Network]
+LABELS = "labels"  # what a client keeps under this name are its labels from then on, int64 [n]
 
 
 def chunks(count: int, pool: Tensor, views: int = 1) -> list[slice]:
@@ -97,6 +98,10 @@ class Client:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def corrected(self, keep: Tensors) -> Client:
+        """The client with the labels that it has corrected, where it keeps any (`LABELS`)."""
+        return replace(self, labels=keep[LABELS].to(self.labels.device)) if LABELS in keep else self
+
 
 def together(clients: Sequence[Client]) -> Client:
     """The samples of several clients, one client after another, as if one had them."""
@@ -108,11 +113,13 @@ def together(clients: Sequence[Client]) -> Client:
 
 @dataclass(frozen=True)
 class Turn:
-    """One client's turn in one round: `round_idx` from 1, local `epochs`, and the seed of both."""
+    """One client's turn in one round: `round_idx` from 1, local `epochs`, the seed of both, and what the server says
+    to this client (`fednoil.servers.base.Server.told`)."""
 
     round_idx: int
     epochs: int
     seed: Seed
+    told: Mapping[str, float] = field(default_factory=dict)
 
 
 class Trainee(NamedTuple):
@@ -164,8 +171,9 @@ class Phase:
 
 @dataclass(frozen=True)
 class Final:
-    """What a turn leaves: `numbers` go to the server, `keep` stays in the client's state until its next turn,
-    `evidence` stays on the client and is there for metrics and audits."""
+    """What a turn leaves: `numbers` go to the server, `keep` stays in the client's state until its next turn (labels
+    that it has corrected stay until it corrects them again), `evidence` stays on the client and is there for metrics
+    and audits."""
 
     numbers: Numbers = field(default_factory=dict)
     keep: Tensors = field(default_factory=dict)
@@ -183,7 +191,9 @@ class Learner(ABC):
     Config: ClassVar[type[LearnerConfig]] = LearnerConfig
     about: ClassVar[About | None] = None
     # Names of the numbers in `Final.numbers`: what a federation lets out of a client besides its networks.
-    sends: ClassVar[tuple[str, ...]] = ()
+    sends: tuple[str, ...] = ()
+    # The same for the answer to a server that has the clients review their labels (`capabilities.Reviews`).
+    reports: tuple[str, ...] = ()
 
     def __init__(self, config: LearnerConfig, task: Task) -> None:
         self.config = config

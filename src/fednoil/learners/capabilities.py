@@ -15,6 +15,8 @@ in which all methods are called in a turn:
     Observes.observe             in place of the last four in a phase that trains nothing
     Learner.final
 
+Reviews.review is called between turns, when the server asks all clients about their labels.
+
 `gradients`, `after` and `observe` are bound by the same rules as `step`; random numbers are drawn in `asks`, too.
 """
 
@@ -114,6 +116,16 @@ class Observes(Protocol):
         ...
 
 
+@runtime_checkable
+class Reviews(Protocol):
+    """Answers a server that asks all clients about their labels before a round; nothing is trained."""
+
+    def review(self, logits: Tensor, client: Client, keep: Tensors, turn: Turn) -> Final:
+        """What the client reports (`numbers`, named in `Learner.reports`) and what it keeps besides `keep`, from the
+        received model's logits [n, C] of its samples, un-augmented and in eval mode."""
+        ...
+
+
 CAPABILITIES: tuple[type, ...] = (
     Looks,
     Surveys,
@@ -123,6 +135,7 @@ CAPABILITIES: tuple[type, ...] = (
     ChangesGradients,
     FollowsUp,
     Observes,
+    Reviews,
 )
 
 
@@ -136,7 +149,7 @@ class Wrapped(Learner):
     def __init__(self, inner: Learner) -> None:
         super().__init__(inner.config, inner.task)
         self.inner = inner
-        self.sends = inner.sends  # pyright: ignore[reportAttributeAccessIssue]
+        self.sends, self.reports = inner.sends, inner.reports
 
     def __init_subclass__(cls, **keys: object) -> None:
         """A wrapper that changes the plan doesn't leave it to the inner learner to plan several clients at once."""

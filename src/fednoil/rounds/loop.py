@@ -17,6 +17,7 @@ from fednoil.history import RoundRecord
 from fednoil.rounds.played import Played
 from fednoil.rounds.policy import policy_of
 from fednoil.rounds.quality import selection_quality
+from fednoil.rounds.review import reviewed
 from fednoil.rounds.selection import select
 from fednoil.rounds.state import Best, RunState, averaged, evaluation_job, make_job
 from fednoil.schedules import Following
@@ -31,12 +32,13 @@ def play(
     began = time.perf_counter()
     policy, round_idx = policy_of(experiment, executor), state.round_idx + 1
     epochs = _epochs(experiment, round_idx, state.common)
+    state, review = reviewed(experiment, policy, state)
     everyone = {k: make_job(experiment, state, k, epochs) for k in policy.members(round_idx)}
-    chosen = select(experiment, policy, everyone, round_idx)
+    chosen = select(experiment, policy, state, everyone)
     jobs = [replace(everyone[k], looked=chosen.looks.get(k)) for k in chosen.clients]
     results = sorted(executor.train(jobs, progress), key=lambda r: r.client)
     server = policy.aggregate(state, results)
-    played = Played(epochs, everyone, chosen, results, kept=server is None)
+    played = Played(epochs, everyone, chosen, results, kept=server is None, review=review)
     if isinstance(experiment.schedule, Following):
         changes = [(everyone[r.client].received, r.tensors) for r in results]
         played = replace(played, common=experiment.server.common(changes))

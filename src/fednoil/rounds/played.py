@@ -23,6 +23,14 @@ class Selection:
 
 
 @dataclass(frozen=True)
+class Review:
+    """The clients that were asked about their labels before a round, and the answers of those who gave one."""
+
+    jobs: Sequence[Job]
+    results: Sequence[Result]
+
+
+@dataclass(frozen=True)
 class Played:
     """A round after training: the jobs of `everyone` who could be asked, who was chosen, the results of those who
     trained, in the order of their ids, and whether the server's model stays as it was."""
@@ -33,6 +41,7 @@ class Played:
     results: Sequence[Result]
     kept: bool
     common: float | None = None  # share of their changes that the clients have in common, where the schedule asks
+    review: Review | None = None
 
     @property
     def jobs(self) -> list[Job]:

@@ -52,6 +52,10 @@ class Policy:
             noised[client] = replace(look, score=sampling.private(look.score, size, scale, u))
         return noised
 
+    def review(self, jobs: Sequence[Job]) -> list[Result]:
+        """What those who answer report about their labels."""
+        return self.executor.review(jobs) if jobs else []
+
     def aggregate(self, state: RunState, results: Sequence[Result]) -> ServerState | None:
         """The server's next state; None: the updates can't be used, and the model stays as it is."""
         updates = [Update(r.client, r.tensors, r.numbers) for r in results]
@@ -169,13 +173,17 @@ def policy_of(experiment: Experiment, executor: Executor) -> Policy:
 def _traffic(played: Played) -> tuple[int, int]:
     """Bytes down and up of one round.
 
-    Scoring sends the model to every client and one number back, and the selected ones already have it when they
-    are asked to train; without scoring only the selected clients receive it. Each reply is the update.
+    A review or scoring sends the model to every client and a few numbers back, and the selected ones already have it
+    when they are asked to train; without either only the selected clients receive it. Each reply is the update.
     """
-    orders = {"round": 0.0, "epochs": 0.0}
-    jobs, everyone = played.jobs, played.everyone.values()
+    review, scored, everyone = played.review, played.chosen.scores is not None, played.everyone.values()
+    down = sum(message_bytes({}, {"round": 0.0, "epochs": 0.0, **job.turn.told}) for job in played.jobs)
+    down += sum(message_bytes(job.received, {}) for job in (everyone if review or scored else played.jobs))
     up = sum(message_bytes(r.tensors, r.numbers) for r in played.results)
-    if played.chosen.scores is None:
-        return sum(message_bytes(job.received, orders) for job in jobs), up
-    down = sum(message_bytes(job.received, {"round": 0.0}) for job in everyone)
-    return down + len(jobs) * message_bytes({}, orders), up + len(everyone) * message_bytes({}, {"score": 0.0})
+    if scored:
+        down += len(everyone) * message_bytes({}, {"round": 0.0})
+        up += len(everyone) * message_bytes({}, {"score": 0.0})
+    if review:
+        down += sum(message_bytes({}, {"round": 0.0, **job.turn.told}) for job in review.jobs)
+        up += sum(message_bytes({}, r.numbers) for r in review.results)
+    return down, up

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from fednoil.executors.base import Job
 from fednoil.experiment import Experiment
 from fednoil.rounds.played import Selection
 from fednoil.rounds.policy import Policy
+from fednoil.rounds.state import RunState
 from fednoil.sampling import Scoring
 
 
-def select(experiment: Experiment, policy: Policy, everyone: Mapping[int, Job], round_idx: int) -> Selection:
-    """Draw the clients of this round from those who can be asked or, where clients are sampled by score, from those
-    who have sent one."""
-    sampling = experiment.sampling
+def select(experiment: Experiment, policy: Policy, state: RunState, everyone: Mapping[int, Job]) -> Selection:
+    """Draw the clients of the round after `state` from those who can be asked or, where clients are sampled by score,
+    from those who have sent one; the server may change their chances and how many there are."""
+    sampling, server, round_idx = experiment.sampling, experiment.server, state.round_idx + 1
     candidates, scores, looks = list(everyone), None, {}
     if isinstance(sampling, Scoring):
         found = policy.scores(list(everyone.values()), sampling)
@@ -25,5 +26,17 @@ def select(experiment: Experiment, policy: Policy, everyone: Mapping[int, Job], 
         return Selection([], [], [], scores)
     p = sampling.shares(scores if scores is not None else [1.0] * len(candidates))
     count = min(sampling.count(len(everyone)), len(candidates))
+    if (most := server.most(state.server, round_idx)) is not None:
+        count = min(count, most)
+    if (chances := server.chances(state.server, round_idx, candidates)) is not None:
+        p = _multiplied(p, chances)
+        count = min(count, sum(share > 0 for share in p))
     drawn = sampling.draw(p, count, experiment.seed.child("round", round_idx, "select"))
     return Selection([candidates[place] for place in sorted(drawn)], candidates, p, scores, looks)
+
+
+def _multiplied(shares: Sequence[float], chances: Sequence[float]) -> list[float]:
+    """The shares times the server's chances; where all of these products are 0, the chances alone."""
+    products = [share * chance for share, chance in zip(shares, chances, strict=True)]
+    found = products if sum(products) > 0 else list(chances)
+    return [value / sum(found) for value in found]

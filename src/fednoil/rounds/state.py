@@ -86,7 +86,12 @@ def make_job(experiment: Experiment, state: RunState, client: int, epochs: int) 
         client=client,
         received=experiment.server.model_for(state.server, client),
         keep=state.keep.get(client, {}),
-        turn=Turn(round_idx, epochs, experiment.seed.child("round", round_idx, "client", client)),
+        turn=Turn(
+            round_idx,
+            epochs,
+            experiment.seed.child("round", round_idx, "client", client),
+            experiment.server.told(state.server, client, round_idx),
+        ),
     )
 
 

@@ -9,6 +9,7 @@ from fednoil.servers.centralized import Centralized
 from fednoil.servers.cfl import Cfl
 from fednoil.servers.coordinate import Median, TrimmedMean
 from fednoil.servers.fedavg import FedAvg
+from fednoil.servers.fednoro import FedNoRo
 from fednoil.servers.fedprox import FedProx
 from fednoil.servers.krum import Krum, MultiKrum
 from fednoil.servers.rfa import Rfa
@@ -23,6 +24,7 @@ SERVERS: dict[str, type[Server]] = {
     "median": Median,
     "trimmed_mean": TrimmedMean,
     "rfa": Rfa,
+    "fednoro": FedNoRo,
     "centralized": Centralized,
 }
 

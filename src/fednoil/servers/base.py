@@ -86,6 +86,27 @@ class Server:
         """The next state, from updates in the order of client ids."""
         return ServerState(self.combine(updates), state.values)
 
+    def told(self, state: ServerState, client: int, round_idx: int) -> Numbers:
+        """What this client hears with the model in this round: the stage of the run, whether it is thought noisy …"""
+        return {}
+
+    def chances(self, state: ServerState, round_idx: int, clients: Sequence[int]) -> Sequence[float] | None:
+        """How likely each of `clients` is to train in this round, by which its chance in the sampling is multiplied;
+        with 0 it doesn't train. None: the sampling alone decides."""
+        return None
+
+    def most(self, state: ServerState, round_idx: int) -> int | None:
+        """How many clients train in this round at most; None: as many as the sampling says."""
+        return None
+
+    def reviews(self, state: ServerState, round_idx: int) -> bool:
+        """Whether all clients are asked about their labels before this round (`capabilities.Reviews`)."""
+        return False
+
+    def reviewed(self, state: ServerState, round_idx: int, answers: Mapping[int, Numbers]) -> ServerState:
+        """The state after the clients' answers, by client; in a federation some may be missing."""
+        return state
+
     def combine(self, updates: Sequence[Update]) -> Tensors:
         """One model from several: their mean by number of samples (Eq. 4, over the sampled clients)."""
         return weighted_mean([u.tensors for u in updates], [u.numbers["samples"] for u in updates])

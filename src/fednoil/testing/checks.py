@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 
 from fednoil.config.schema import Config
-from fednoil.experiment import assemble
+from fednoil.executors.base import Job, Result
+from fednoil.experiment import Experiment, assemble
 from fednoil.learners import LEARNERS
 from fednoil.servers import SERVERS
 from fednoil.tensors import Tensors
@@ -17,7 +18,7 @@ from fednoil.testing.executors import check_side_by_side
 from fednoil.testing.federation import Circumstances, NotConforming, Trace, play, tiny_config, tiny_setting
 
 # Keys with which three rounds show everything a method does: clusters that split, the time after a warm-up.
-SERVER_KEYS: dict[str, dict[str, Any]] = {"cfl": {"first_split": 0, "eps1": 1e9, "eps2": 0.0}}
+SERVER_KEYS: dict[str, dict[str, Any]] = {"cfl": {"first_split": 0, "eps1": 1e9, "eps2": 0.0}, "fednoro": {"warmup": 1}}
 LEARNER_KEYS: dict[str, dict[str, Any]] = {
     "dividemix": {"warmup": 1},
     "josrc": {"warmup": 1},
@@ -133,6 +134,7 @@ def _check_memory(trace: Trace) -> None:
     """A client's next turn gets what its last one kept, whatever rounds and checkpoints lie between."""
     memory: dict[int, Tensors] = {}
     for jobs, results in zip(trace.jobs, trace.results, strict=True):
+        memory |= {r.client: r.keep for r in trace.answers.get(jobs[0].turn.round_idx, []) if r.keep}
         for job in jobs:
             if not _equal(job.keep, memory.get(job.client, {})):
                 raise NotConforming(f"client {job.client} did not get back in round {job.turn.round_idx} what it kept")
@@ -143,28 +145,41 @@ def _check_messages(config: Config, trace: Trace) -> None:
     """Clients send the networks they share and plain numbers; the record counts the bytes that were sent."""
     experiment = assemble(config, tiny_setting(config))
     shared = {role.name for role in experiment.learner.roles if role.shared}
-    clients = experiment.setting.num_clients
     for jobs, results, record in zip(trace.jobs, trace.results, trace.records, strict=True):
-        up = 0
+        answers = trace.answers.get(record.round, [])
         for result in results:
             networks = {name.split("/")[0] for name in result.tensors}
             if networks != shared:
                 raise NotConforming(f"a client sent {sorted(networks)}, but the roles share {sorted(shared)}")
-            wrong = [name for name, value in result.numbers.items() if not isinstance(value, float)]
-            if wrong:
-                raise NotConforming(
-                    f"Final.numbers['{wrong[0]}'] is not a float: a message holds tensors and floats only"
-                )
-            up += sum(t.nbytes for t in result.tensors.values()) + 8 * len(result.numbers)
-        scored = record.client_scores is not None
-        model = sum(t.nbytes for t in jobs[0].received.values())
-        if scored:  # everyone gets the model and the round, and returns a score; two more numbers for the selected
-            up, down = up + 8 * clients, clients * (model + 8) + 16 * len(jobs)
-        else:
-            down = len(jobs) * (model + 16)
+            _check_numbers("Final.numbers", result, {"samples", "steps", *experiment.learner.sends})
+        for result in answers:
+            _check_numbers("a review's numbers", result, set(experiment.learner.reports))
+        up = sum(sum(t.nbytes for t in r.tensors.values()) + 8 * len(r.numbers) for r in [*results, *answers])
+        down, up = _bytes(jobs, trace.asked.get(record.round, []), record.client_scores, experiment, up)
         expected = (0, 0) if experiment.server.pools else (down, up)
         if (record.bytes_down, record.bytes_up) != expected:
             raise NotConforming(
                 f"round {record.round} reports {record.bytes_down} bytes down and {record.bytes_up} up, "
                 f"but {expected[0]} and {expected[1]} were sent"
             )
+
+
+def _check_numbers(where: str, result: Result, declared: set[str]) -> None:
+    """A message holds floats that the learner has declared."""
+    wrong = [name for name, value in result.numbers.items() if not isinstance(value, float)]
+    if wrong:
+        raise NotConforming(f"{where}['{wrong[0]}'] is not a float: a message holds tensors and floats only")
+    if set(result.numbers) != declared:
+        raise NotConforming(
+            f"{where} are {sorted(result.numbers)}, but `sends` and `reports` declare {sorted(declared)}"
+        )
+
+
+def _bytes(
+    jobs: Sequence[Job], asked: Sequence[Job], scores: object, experiment: Experiment, up: int
+) -> tuple[int, int]:
+    """Everyone gets the model once if there is a review or a query for scores, otherwise those who train do."""
+    clients, model = experiment.setting.num_clients, sum(t.nbytes for t in jobs[0].received.values())
+    down = model * (clients if asked or scores is not None else len(jobs))
+    down += sum(16 + 8 * len(job.turn.told) for job in jobs) + sum(8 + 8 * len(job.turn.told) for job in asked)
+    return (down, up) if scores is None else (down + 8 * clients, up + 8 * clients)

@@ -54,6 +54,10 @@ class Trace:
     records: list[RoundRecord] = field(default_factory=list)
     jobs: list[list[Job]] = field(default_factory=list)
     results: list[list[Result]] = field(default_factory=list)
+    asked: dict[int, list[Job]] = field(
+        default_factory=dict
+    )  # by round, the jobs of clients that reviewed their labels
+    answers: dict[int, list[Result]] = field(default_factory=dict)  # and what they answered
 
 
 def tiny_model(image_shape: tuple[int, int, int], num_classes: int) -> nn.Module:
@@ -129,6 +133,12 @@ class Recording:
 
     def scores(self, jobs: Sequence[Job], sampling: Scoring) -> dict[int, Look]:
         return self.inner.scores(jobs[::-1] if self.backwards else jobs, sampling)
+
+    def review(self, jobs: Sequence[Job]) -> list[Result]:
+        results = self.inner.review(jobs[::-1] if self.backwards else jobs)
+        self.trace.asked[jobs[0].turn.round_idx] = list(jobs)
+        self.trace.answers[jobs[0].turn.round_idx] = sorted(results, key=lambda r: r.client)
+        return results
 
     def train(self, jobs: Sequence[Job], progress: Progress | None = None) -> list[Result]:
         results = self.inner.train(jobs[::-1] if self.backwards else jobs, progress)

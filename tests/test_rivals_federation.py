@@ -1,0 +1,34 @@
+"""Methods in stages cross the wire: what clients report, hear and keep in a federation is what the simulator has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flwr")
+
+from conftest import assert_same
+from loop_grid import LoopGrid, federate, partitions
+
+from fednoil.config import load_config
+from fednoil.runner import Silent, run
+from fednoil.tensors import read_tensors
+
+RIVALS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"name": "fednoro", "warmup": 1}, {"name": "fednoro", "ramp": 2}),
+]
+
+
+@pytest.mark.parametrize(("server", "learner"), RIVALS, ids=lambda section: section["name"])
+def test_a_rival_ends_with_the_simulators_weights(
+    server: dict[str, Any], learner: dict[str, Any], federated: dict[str, Any], tmp_path: Path
+) -> None:
+    federated |= {"server": server, "learner": learner}
+    federated["sampling"]["name"] = "uniform"
+    config = load_config(federated)
+    run(config, tmp_path / "simulated", Silent())
+    records = federate(config, tmp_path / "federated", LoopGrid(partitions(tmp_path / "state")))
+    assert_same(*(read_tensors(tmp_path / name / "model.safetensors") for name in ("federated", "simulated")))
+    assert all(record["failed"] == {} for record in records)
