@@ -103,7 +103,7 @@ def test_a_node_asked_again_begins_from_what_it_had(tmp_path: Path) -> None:
     pytest.importorskip("flwr")
     from fednoil.flower.state import NodeState
 
-    state = NodeState(tmp_path / ("a" * 32))
+    state = NodeState(tmp_path, "a" * 32)
     state.save_keep(1, {"x": torch.tensor(1)}, 5)
     state.save_review(2, {"x": torch.tensor(2)}, 5)
     assert state.keep_before(2)["x"] == 1

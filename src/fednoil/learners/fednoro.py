@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -26,7 +26,6 @@ class FedNoRoConfig(LearnerConfig):
     name: Literal["fednoro"] = "fednoro"
     ramp: int = Field(default=39, ge=1, description="rounds until it is")
     weight: float = Field(default=0.8, ge=0, le=1, description="weight of the method's own term in the end")
-    temperature: float = Field(default=0.8, gt=0, description="τ of the teacher's probabilities")
 
 
 def ramped(rounds: float, ramp: int, weight: float) -> float:
@@ -44,6 +43,7 @@ def distilled(logits: Tensor, taught: Tensor, labels: Tensor, prior: Tensor, wei
 class FedNoRo(Erm):
     Config = FedNoRoConfig
     config: FedNoRoConfig  # pyright: ignore[reportIncompatibleVariableOverride]
+    temperature: ClassVar[float] = 0.8  # of the teacher's probabilities
     about = About(
         title="Logit adjustment; the received model teaches noisy clients",
         paper="Wu et al., IJCAI 2023",
@@ -75,5 +75,5 @@ class FedNoRo(Erm):
             return -adjusted(logits, state["prior"]).gather(1, labels[:, None]).mean()
         with torch.no_grad():
             nets["teacher"].eval()
-            taught = torch.softmax(nets["teacher"](images) / self.config.temperature, 1)
+            taught = torch.softmax(nets["teacher"](images) / self.temperature, 1)
         return distilled(logits, taught, labels, state["prior"], state["weight"])
