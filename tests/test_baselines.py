@@ -15,17 +15,10 @@ from fednoil.config import load_config
 from fednoil.experiment import make_executor, make_experiment
 from fednoil.learners import dividemix_plan
 from fednoil.learners.base import Client, Task, Turn
-from fednoil.learners.dividemix import (
-    DivideMix,
-    DivideMixConfig,
-    mixed,
-    mixmatch_loss,
-    negative_entropy,
-    refine,
-    sharpen,
-)
+from fednoil.learners.dividemix import DivideMix, DivideMixConfig
 from fednoil.learners.erm import Erm, ErmConfig
 from fednoil.learners.josrc import Josrc, JosrcConfig, clean_probability, double_entropy, joint_loss, smooth
+from fednoil.learners.mixmatch import mixed, mixmatch_loss, negative_entropy, refine, sharpen
 from fednoil.learners.mixture import low_component, normalise
 from fednoil.learners.small_loss import Coteaching, Jocor, forget_rate, kept, smallest
 from fednoil.learners.small_loss import joint_loss as jocor_loss

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fednoil.cli.audit_shown import show_audit
 from fednoil.cli.options import DataDir, Device, Trust
 from fednoil.cli.resolving import asked_device
 from fednoil.errors import UserError
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from fednoil.audit.cases import Cases
 
 
+_BUDGET = "budget.csv"
 Run = Annotated[Path | None, typer.Argument(metavar="[RUN]", help="A run folder; or give --data and --model.")]
 Client = Annotated[
     str | None,
@@ -99,7 +101,7 @@ def audit(
     if budgets:
         assert run is not None
         return _budget(run, cases, budgets, method, folder, data_dir, place, as_json)
-    _show(_audited(cases, folder, method), folder, as_json)
+    show_audit(_audited(cases, folder, method), folder, as_json)
 
 
 def _audited(cases: Cases, folder: Path, method: str) -> dict[str, Any]:
@@ -251,69 +253,3 @@ def _check_again(run: Path | None, client: str | None, budget: str | None, folds
         raise UserError("--budget trains all clients of a RUN again; give RUN, without --data and --client")
     if folds is not None and (run is None or budget is not None):
         raise UserError("--folds makes a RUN again, fold by fold; give RUN, without --budget")
-
-
-def _show(summary: dict[str, Any], folder: Path, as_json: bool) -> None:
-    import json
-
-    from fednoil.audit.files import notices
-    from fednoil.cli.tables import show
-
-    if as_json:
-        print(json.dumps(summary))
-        return
-    rows = []
-    for entry in summary["clients"]:
-        low, high = entry["interval"]
-        most = entry["confused"][0] if entry["confused"] else None
-        rows.append(
-            {
-                "client": entry["client"] or "–",
-                "samples": entry["samples"],
-                "noise": f"{100 * entry['noise_ratio']:.1f} %",
-                "interval": f"{100 * low:.0f}–{100 * high:.0f} %",
-                "flagged": entry["flagged"],
-                "skipped": len(entry["skipped"]),
-                "most": f"{most[0]} → {most[1]} ({most[2]})" if most else None,
-            }
-        )
-    columns = {
-        "client": "client",
-        "samples": "samples",
-        "noise": "labels wrong",
-        "interval": "interval",
-        "flagged": "flagged",
-        "skipped": "skipped",
-        "most": "most often",
-    }
-    show(rows, columns, f"Labels of {summary['data']}", False)
-    for notice, whose in notices(summary["clients"]).items():
-        everyone = len(whose) == len(summary["clients"])
-        print(notice if everyone else f"client{'s' if len(whose) > 1 else ''} {', '.join(whose)}: {notice}")
-    for entry in summary["clients"]:
-        for line in _left_out(entry):
-            print(line if entry["client"] is None else f"client {entry['client']}: {line}")
-    if quality := summary["overall"].get("quality"):
-        error = summary["overall"]["ratio_error"]
-        measured = ", ".join(f"{_NAMES[name]} {value:.3f}" for name, value in quality.items())
-        print(f"against true labels: {measured}; noise ratios off by {100 * error['mean']:.1f} points on average")
-    if "folds" in summary:
-        print(f"each label was judged by a run that had not seen it, one of {summary['folds']} folds")
-    print(f"wrote {folder}; open {folder / 'audit.html'} to review the images")
-
-
-_BUDGET = "budget.csv"
-_NAMES = {"auroc": "AUROC", "average_precision": "average precision", "f1": "F1"}
-
-
-def _left_out(entry: dict[str, Any]) -> list[str]:
-    """A client's files that were not used, or that occur more than once."""
-    lines = []
-    if entry["skipped"]:
-        item, why = entry["skipped"][0]
-        more = f", and {len(entry['skipped']) - 1} more (summary.json lists them)" if len(entry["skipped"]) > 1 else ""
-        lines.append(f"skipped: {item} {why}{more}")
-    if entry["duplicates"]:
-        count = len(entry["duplicates"])
-        lines.append(f"{count} image{'s occur' if count > 1 else ' occurs'} more than once (summary.json lists them)")
-    return lines

@@ -17,6 +17,7 @@ import triton
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from fednoil.kernels import conv_gradients as gradients
 from fednoil.kernels import conv_kernels as kernels
 from fednoil.kernels.conv_tiles import (
     Config,
@@ -232,7 +233,7 @@ def _unpool(dy: Tensor, winner: Tensor, s: Shape) -> tuple[Tensor, Tensor]:
     parts = dy.new_empty((tiles, s.K, s.outputs), dtype=torch.float32)
     sizes = {"HO": high, "WO": wide, "OUT": s.outputs, "BM": UNPOOL_NUMBERS // cols, "BN": cols}
     grid = (tiles * triton.cdiv(s.outputs, cols), s.K)
-    kernels.unpool_kernel[grid](dy, winner, pixels, parts, rows, s.B, **sizes)
+    gradients.unpool_kernel[grid](dy, winner, pixels, parts, rows, s.B, **sizes)
     return pixels, parts
 
 
@@ -246,7 +247,7 @@ def _input_gradient(dy: Tensor, w: Tensor, s: Shape, config: Config, passed: Ten
     options = {**s.constants(), **_launch(config, dy.dtype), "HO": high, "WO": wide, "STRIDE": s.stride}
     more = dx if passed is None else passed.contiguous()  # any pointer will do: it is never read
     options |= {"PIXELS": pixels, "MORE": passed is not None}
-    kernels.input_gradient_kernel[grid](dy, w, more, dx, w.stride(0), rows, s.B, **options)
+    gradients.input_gradient_kernel[grid](dy, w, more, dx, w.stride(0), rows, s.B, **options)
     return dx
 
 
@@ -260,7 +261,7 @@ def _weight_gradient(x: Tensor, dy: Tensor, dtype: torch.dtype, s: Shape, config
     sizes = (splits, s.K, s.KH, s.KW, s.C, s.outputs)
     part = dy.new_empty(sizes, dtype=torch.float32 if splits > 1 else dtype)
     options = {**s.constants(), **_launch(config, dy.dtype), "HO": high, "WO": wide, "STRIDE": s.stride}
-    kernels.weight_gradient_kernel[(tiles, s.K, splits)](x, dy, part, x.stride(0), rows, share, **options)
+    gradients.weight_gradient_kernel[(tiles, s.K, splits)](x, dy, part, x.stride(0), rows, share, **options)
     return part
 
 
@@ -271,5 +272,5 @@ def _bias_gradient(dy: Tensor, s: Shape) -> Tensor:
     cols = block_size(s.outputs, 64)
     part = dy.new_empty((splits, s.K, s.outputs), dtype=torch.float32)
     grid = (triton.cdiv(s.outputs, cols), s.K, splits)
-    kernels.bias_gradient_kernel[grid](dy, part, rows, share, OUT=s.outputs, BM=BIAS_ROWS, BN=cols)
+    gradients.bias_gradient_kernel[grid](dy, part, rows, share, OUT=s.outputs, BM=BIAS_ROWS, BN=cols)
     return part

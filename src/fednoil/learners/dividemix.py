@@ -35,6 +35,7 @@ from fednoil.learners.base import (
     together,
 )
 from fednoil.learners.dividemix_plan import Split, draw, fill, parts_of
+from fednoil.learners.mixmatch import mixed, mixmatch_loss, negative_entropy, refine, sharpen
 from fednoil.learners.mixture import low_component, normalise
 from fednoil.plugins import About
 from fednoil.seeds import Seeds, permutations
@@ -279,35 +280,3 @@ class DivideMix(Learner):
 def _stacked(states: Sequence[Tensors], names: Sequence[str]) -> Tensors:
     """Tensors of several clients' states, clients in front."""
     return {name: torch.stack([state[name] for state in states]) for name in names}
-
-
-def sharpen(probs: Tensor, temperature: float) -> Tensor:
-    """p^(1/T), normalised."""
-    powered = probs ** (1 / temperature)
-    return powered / powered.sum(1, keepdim=True)
-
-
-def refine(probs: Tensor, labels: Tensor, chance: Tensor, temperature: float) -> Tensor:
-    """w·given + (1 − w)·prediction, sharpened."""
-    given = F.one_hot(labels, probs.shape[1])
-    return sharpen(chance[:, None] * given + (1 - chance[:, None]) * probs, temperature)
-
-
-def mixed(rows: Tensor, share: Tensor | float, partner: Tensor) -> Tensor:
-    """share · each row + (1 − share) · that of its partner [B]."""
-    return share * rows + (1 - share) * rows[partner]
-
-
-def negative_entropy(logits: Tensor) -> Tensor:
-    """Mean Σ_c p_c log p_c."""
-    return (torch.softmax(logits, 1) * torch.log_softmax(logits, 1)).sum(1).mean()
-
-
-def mixmatch_loss(logits: Tensor, targets: Tensor, labelled: int, weight: Tensor | float) -> Tensor:
-    """L_x + λ L_u + L_reg: the first `labelled` rows by cross-entropy, the rest by squared error, and a flat prior."""
-    log_probs, probs = torch.log_softmax(logits, 1), torch.softmax(logits, 1)
-    loss = -(targets[:labelled] * log_probs[:labelled]).sum(1).mean()
-    if labelled < len(logits):
-        loss = loss + weight * (probs[labelled:] - targets[labelled:]).square().mean()
-    prior = 1 / logits.shape[1]
-    return loss + (prior * (prior / probs.mean(0)).log()).sum()
