@@ -24,6 +24,12 @@ def results_of(*paths: Path) -> Results:
     return load_results(paths, STUDY)
 
 
+def round_record(number: int, **known: Any) -> RoundRecord:
+    """A round's record with what is known of it."""
+    work = {"local_epochs": 1, "train_batches": 1, "selected": [0], "bytes_down": 0, "bytes_up": 0, "wall_s": 1.0}
+    return RoundRecord(round=number, **work | known)
+
+
 CLEAN_SHARES = (0.9, 0.6, 0.3)  # of the three clients of a made run
 
 

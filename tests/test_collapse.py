@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from conftest import fednoil
+from made_runs import round_record
 from rich.console import Console
 
 from fednoil import runner
@@ -18,21 +19,6 @@ from fednoil.reporters import Bars
 from fednoil.rounds.collapse import signs
 
 
-def record(number: int, test: float | None = None, val: float | None = None, by_class: Any = None) -> RoundRecord:
-    return RoundRecord(
-        round=number,
-        test_accuracy=test,
-        val_accuracy=val,
-        class_accuracy=by_class,
-        local_epochs=1,
-        train_batches=1,
-        selected=[0],
-        bytes_down=0,
-        bytes_up=0,
-        wall_s=1.0,
-    )
-
-
 def seen(records: list[RoundRecord], held_out: int = 0) -> dict[int, list[str]]:
     """What is said of each round when it is the last."""
     found = {n: signs(records[:n], ("cat", "dog"), held_out) for n in range(1, len(records) + 1)}
@@ -41,7 +27,7 @@ def seen(records: list[RoundRecord], held_out: int = 0) -> dict[int, list[str]]:
 
 def test_accuracy_that_falls_is_reported_once_for_each_fall() -> None:
     curve = [40, 53, 44, 43, 42, 32, 33, 50, 41, 40]
-    found = seen([record(n, test=float(value)) for n, value in enumerate(curve, 1)])
+    found = seen([round_record(n, test_accuracy=float(value)) for n, value in enumerate(curve, 1)])
     assert found == {
         5: ["accuracy has fallen to 42.0 %, from 53.0 % in round 2"],
         10: ["accuracy has fallen to 40.0 %, from 53.0 % in round 2"],
@@ -49,13 +35,15 @@ def test_accuracy_that_falls_is_reported_once_for_each_fall() -> None:
 
 
 def test_one_bad_round_is_none() -> None:
-    assert seen([record(n, test=value) for n, value in enumerate([50.0, 20.0, 50.0, 20.0, 49.0], 1)]) == {}
+    curve = [50.0, 20.0, 50.0, 20.0, 49.0]
+    assert seen([round_record(n, test_accuracy=value) for n, value in enumerate(curve, 1)]) == {}
 
 
 @pytest.mark.parametrize(("held_out", "expected"), [(10_000, [4]), (40, [])])
 def test_agreement_with_held_out_labels_counts_beyond_chance(held_out: int, expected: list[int]) -> None:
     """28 % is the most that a good model reaches here; a fall to 20 % is one, unless so few labels could do it."""
-    found = seen([record(n, val=value) for n, value in enumerate([20.0, 28.0, 20.0, 20.0, 21.0], 1)], held_out)
+    curve = [20.0, 28.0, 20.0, 20.0, 21.0]
+    found = seen([round_record(n, val_accuracy=value) for n, value in enumerate(curve, 1)], held_out)
     assert list(found) == expected
     if expected:
         assert found[4] == [
@@ -66,7 +54,7 @@ def test_agreement_with_held_out_labels_counts_beyond_chance(held_out: int, expe
 def test_lost_classes_have_names() -> None:
     """The cat was never known; the dog was."""
     classes = [[0.0, 50.0, None], [0.0, 40.0, None], [0.0, 0.0, None], [0.0, 0.0, None], [0.0, 0.0, None]]
-    found = seen([record(n, by_class=values) for n, values in enumerate(classes, 1)])
+    found = seen([round_record(n, class_accuracy=values) for n, values in enumerate(classes, 1)])
     assert found == {4: ["no test image of 'dog' is classified correctly any longer"]}
 
 

@@ -222,7 +222,8 @@ def test_without_test_images_a_share_of_each_class_is_held_out(tmp_path: Path) -
     assert sorted(everything.tolist()) == [*range(10), *range(100, 110)]
     assert data.about.items == tuple(f"{'ab'[v // 100]}/{v % 100:03}.png" for v in data.train.images[:, 0, 0, 0])
     assert data.about.notices == (
-        "no test images: 4 images, 20 % of each class, are held out; accuracy on them is agreement with given labels",
+        "no test images: 4 images, 20 % of each class, are held out; results on them are agreement "
+        "with given labels, not accuracy",
     )
 
 

@@ -20,6 +20,7 @@ from flwr.app import Message
 from loop_grid import LoopGrid, federate
 
 from fednoil.api import compare
+from fednoil.audit.cases import Cases
 from fednoil.config import load_config, to_toml
 from fednoil.errors import UserError
 from fednoil.flower.agreement import Agreement, Site, agree
@@ -284,6 +285,27 @@ def test_a_newcomer_gets_a_number_that_nobody_had(own: Values, tmp_path: Path) -
     *_, last = federate(load_config(own), tmp_path / "run", later, resume=True)
     assert (last["trained"], last["refused"]) == (["b", "c"], {})
     assert json.loads((tmp_path / "run" / "roster.json").read_text())["clients"] == {"a": 0, "b": 1, "c": 2}
+
+
+@pytest.mark.parametrize("tested", [True, False])
+def test_an_audit_takes_no_agreement_for_accuracy(
+    tested: bool, own: Values, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a site has no test images, the labels of those that it holds out may be as wrong as the others."""
+    data = {n: site(tmp_path / f"{n}.npz", {"black": 0, "white": 3}) for n in ("a", "b")}
+    for name in data if not tested else ():
+        arrays = dict(np.load(tmp_path / f"{name}.npz"))
+        np.savez(tmp_path / f"{name}.npz", **{key: v for key, v in arrays.items() if not key.endswith("_test")})
+    known = []
+
+    def audit(cases: Cases, folder: Path) -> Values:
+        known.append(cases.clients[0].accuracy)
+        return {"overall": {"noise_ratio": 0.25}}
+
+    monkeypatch.setattr("fednoil.flower.node.run_audit", audit)
+    own["train"]["rounds"] = 1
+    federate(load_config(own), tmp_path / "run", LoopGrid(site_nodes(tmp_path, data)))
+    assert [accuracy is not None for accuracy in known] == [tested, tested]
 
 
 def test_too_few_nodes_is_one_line(own: Values, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from conftest import assert_same, fednoil, refused
+from made_runs import round_record
 from stopped_runs import snapshot
 
 from fednoil import load, metrics, rounds
@@ -41,26 +42,12 @@ def chosen(values: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> dict[str,
     return values
 
 
-def record(number: int, test: float, val: float | None) -> RoundRecord:
-    return RoundRecord(
-        round=number,
-        test_accuracy=test,
-        val_accuracy=val,
-        local_epochs=1,
-        train_batches=1,
-        selected=[0],
-        bytes_down=0,
-        bytes_up=0,
-        wall_s=1.0,
-    )
-
-
 def test_the_summary_has_the_best_round_of_all_and_the_earlier_of_equals() -> None:
-    records = [record(n, 10.0 * n, val) for n, val in enumerate(AGREED, start=1)]
+    records = [round_record(n, test_accuracy=10.0 * n, val_accuracy=val) for n, val in enumerate(AGREED, start=1)]
     summary = metrics.summarise(records, ())
     assert summary["best_by_validation"] == {"round": 2, "test_accuracy": 20.0}
     assert summary["final_accuracy"] == 40.0
-    assert "best_by_validation" not in metrics.summarise([record(1, 50.0, None)], ())
+    assert "best_by_validation" not in metrics.summarise([round_record(1, test_accuracy=50.0)], ())
 
 
 def test_a_run_ends_with_the_model_of_its_best_round(chosen: dict[str, Any], tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from fednoil import evidence
 from fednoil.estimation import ratio_of
 from fednoil.estimation.doubts import unreliable
 from fednoil.experiment import Experiment
-from fednoil.history import RoundRecord
+from fednoil.history import ACCURACY, AGREEMENT, RoundRecord
 from fednoil.rounds import RunState
 from fednoil.rounds.final import final_bundle, known_accuracy
 
@@ -61,7 +61,7 @@ def trend(records: Sequence[RoundRecord]) -> dict[str, Any] | None:
 
 def sentences(summary: Mapping[str, Any]) -> list[str]:
     """The findings in a summary, one line each."""
-    return [*_noise(summary.get("noise_ratios") or {}), *_hard_classes(summary), *_trend(summary.get("trend"))]
+    return [*_noise(summary.get("noise_ratios") or {}), *_hard_classes(summary), *_trend(summary)]
 
 
 def _noise(ratios: Mapping[str, float]) -> list[str]:
@@ -89,10 +89,11 @@ def _hard_classes(summary: Mapping[str, Any]) -> list[str]:
     return [f"hard classes: {shown}{more} (mean over classes {mean:.0f} %)"]
 
 
-def _trend(trend: Mapping[str, Any] | None) -> list[str]:
+def _trend(summary: Mapping[str, Any]) -> list[str]:
+    trend = summary.get("trend")
     if trend is None or trend["is"] == "steady":
         return []
-    what = "agreement with held-out labels" if trend["of"] == "val_accuracy" else "accuracy"
+    what = AGREEMENT if trend["of"] == "val_accuracy" else summary.get("measure", ACCURACY)
     change = (
         f"{what} was still {trend['is']}, by {abs(trend['change']):.1f} points over the last {trend['rounds']} rounds"
     )

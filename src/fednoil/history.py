@@ -11,6 +11,7 @@ from fednoil.errors import UserError
 
 _ALWAYS = ("test_accuracy", "test_loss")  # null where they are not known
 _FORMERLY = {"noise_ratio": "selected_noise"}  # keys that had another name
+ACCURACY, AGREEMENT = "accuracy", "agreement with held-out labels"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +22,7 @@ class RoundRecord:
     round: int  # counted from 1
     test_accuracy: float | None = None  # of the model that is kept, on the test set or what a federation holds out
     test_loss: float | None = None
+    on_held_out: bool | None = None  # True: the test images were taken from the training images, with their labels
     lost_classes: int | None = None  # classes of which no test image is classified correctly
     class_accuracy: list[float | None] | None = None  # on the test images of each class; None: there are none
     last_accuracy: float | None = None  # of the last model, where `test_accuracy` is an average's over rounds
@@ -60,6 +62,11 @@ class RoundRecord:
     def __post_init__(self) -> None:
         if taken := self.extra.keys() & _NAMES:
             raise UserError(f"a server's notes may not be called '{min(taken)}': every record has that key")
+
+    @property
+    def measure(self) -> str:
+        """What `test_accuracy` is: held-out labels may be as wrong as those that were trained on."""
+        return AGREEMENT if self.on_held_out or self.held_out else ACCURACY
 
     def to_json(self) -> dict[str, Any]:
         """The record as rounds.jsonl has it."""

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fednoil.executors.base import HeldOut
-from fednoil.history import RoundRecord
+from fednoil.history import AGREEMENT, RoundRecord
 from fednoil.labels import Labels, Truth, open_truth
 
 
@@ -213,6 +213,7 @@ def summarise(records: Sequence[RoundRecord], per_class: Sequence[float | None])
         "final_accuracy": accuracies[-1] if last else None,
         "best_accuracy": max(accuracies, default=None),
         "last10_accuracy": sum(last) / len(last) if last else None,
+        **({"measure": AGREEMENT} if any(r.measure == AGREEMENT for r in records) else {}),
         **validated,
         "converged": converged(accuracies),
         "per_class_accuracy": list(per_class),

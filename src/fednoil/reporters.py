@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from fednoil import findings
 from fednoil.errors import UserError
 from fednoil.experiment import Experiment
-from fednoil.history import RoundRecord
+from fednoil.history import ACCURACY, RoundRecord
 from fednoil.records.model_file import class_names
 from fednoil.runner import Reporter, Silent
 from fednoil.terminal import output
@@ -228,7 +228,7 @@ def closing(summary: dict[str, Any], folder: Path | None, names: Sequence[str] =
     best = f", best {summary['best_accuracy']:.2f} %" if known else ""
     accuracy = f"{summary['final_accuracy']:.2f} %{chosen}{best}" if known else "not known"
     where = "" if folder is None else f"; results in {folder}"
-    line = f"final accuracy {accuracy}, {summary['wall_s']:.1f} s{where}"
+    line = f"final {summary.get('measure', ACCURACY)} {accuracy}, {summary['wall_s']:.1f} s{where}"
     lost = lost_classes(summary, names, advice) if known else ""
     return "\n".join(filter(None, [line, lost, *findings.sentences(summary)]))
 
@@ -260,7 +260,7 @@ def names_in(folder: Path) -> tuple[str, ...]:
 def _numbers(record: RoundRecord) -> str:
     parts = []
     if record.test_accuracy is not None:
-        parts += [f"accuracy {record.test_accuracy:.2f} %", f"loss {record.test_loss:.3f}"]
+        parts += [f"{record.measure.split()[0]} {record.test_accuracy:.2f} %", f"loss {record.test_loss:.3f}"]
     if record.selected_noise is not None:
         parts.append(f"noise of selected {record.selected_noise:.1f} %")
     epochs = record.local_epochs

@@ -12,6 +12,7 @@ from fednoil.api.table import Table
 from fednoil.api.words import in_python
 from fednoil.errors import UserError
 from fednoil.figures.drawing import COLOURS, require_matplotlib
+from fednoil.history import ACCURACY, AGREEMENT
 from fednoil.records.compare import described, short_names
 from fednoil.report.places import METHOD_SECTIONS, SETTING_SECTIONS, differing, picked
 from fednoil.report.runs import completed
@@ -67,7 +68,14 @@ class Comparison:
     def title(self) -> str:
         """The title: what the accuracies are."""
         shared = [str(value) if key == "setting" else f"{key} {value}" for key, value in self.common.items()]
-        return "Test accuracy in percent" + "".join(f", {part}" for part in shared)
+        return f"{self._measure} in percent" + "".join(f", {part}" for part in shared)
+
+    @property
+    def _measure(self) -> str:
+        measures = {row.get("measure", ACCURACY) for row in self.rows}
+        if measures == {AGREEMENT}:
+            return AGREEMENT.capitalize()
+        return "Test accuracy" + (f" ({AGREEMENT} where a run had no test images)" if AGREEMENT in measures else "")
 
     @property
     def table(self) -> Table:
@@ -111,8 +119,9 @@ class Comparison:
         if not drawn:
             known = ", ".join(dict.fromkeys(c for run in self.runs for c in run.history.columns))
             raise UserError(f"plot: no run has both '{x}' and '{y}'; the columns are {known}")
-        ax.set_xlabel(_AXES.get(x, x))
-        ax.set_ylabel(_AXES.get(y, y))
+        axes = {**_AXES, "test_accuracy": f"{self._measure.lower()}, %"}
+        ax.set_xlabel(axes.get(x, x))
+        ax.set_ylabel(axes.get(y, y))
         ax.grid(alpha=0.3)
         ax.legend(frameon=False)
         return ax
@@ -135,7 +144,7 @@ class Comparison:
         return f"<p>{self.title}</p>{self.table._repr_html_()}"
 
 
-_AXES = {"round": "round", "test_accuracy": "test accuracy, %", "train_batches": "training batches"}
+_AXES = {"round": "round", "train_batches": "training batches"}
 
 
 def side_by_side(*runs: Run | str | Path, names: Sequence[str] | None = None) -> Comparison:

@@ -25,7 +25,7 @@ from fednoil.data.elsewhere import are_given
 from fednoil.errors import UserError
 from fednoil.executors.local import Workbench
 from fednoil.experiment import Experiment, pick_device
-from fednoil.history import RoundRecord
+from fednoil.history import ACCURACY, RoundRecord
 from fednoil.learners.base import chunks
 from fednoil.records.compare import method_name
 from fednoil.records.folder import Roster, RunFolder
@@ -89,7 +89,8 @@ class Run:
 
     @property
     def accuracy(self) -> float | None:
-        """Test accuracy after the last round, in percent; None without test images."""
+        """Test accuracy after the last round, in percent; None without test images. Where these were held out of the
+        training images it is agreement with their given labels, and `summary["measure"]` says so."""
         return self.summary.get("final_accuracy")
 
     @cached_property
@@ -197,7 +198,8 @@ class Run:
 
     def __repr__(self) -> str:
         rounds, planned = len(self._records), self._values.get("train", {}).get("rounds", "?")
-        accuracy = "accuracy not known" if self.accuracy is None else f"accuracy {self.accuracy:.2f} %"
+        measure = self.summary.get("measure", ACCURACY)
+        accuracy = "accuracy not known" if self.accuracy is None else f"{measure} {self.accuracy:.2f} %"
         played = f"{rounds} rounds" if self.finished else f"{rounds} of {planned} rounds"
         where = "" if self.path is None else f", in {self.path}"
         return f"<fednoil.Run {self.name}: {method_name(self._values)}, {played}, {accuracy}{where}>"

@@ -11,6 +11,7 @@ from fednoil.batch.cell import Cell, parse_seeds
 from fednoil.cli.resolving import how_to_go_on
 from fednoil.cli.stopping import Stopped
 from fednoil.errors import UserError
+from fednoil.history import ACCURACY
 from fednoil.records.beginning import check
 from fednoil.records.files import read_json
 from fednoil.records.folder import RunFolder
@@ -104,4 +105,4 @@ def _mean(summaries: list[dict[str, Any]]) -> str:
     finals = [summary["final_accuracy"] for summary in summaries]
     spread = f" ± {statistics.stdev(finals):.2f}" if len(finals) > 1 else ""
     seeds = "1 seed" if len(finals) == 1 else f"{len(finals)} seeds"
-    return f"final accuracy {statistics.mean(finals):.2f}{spread} % over {seeds}"
+    return f"final {summaries[0].get('measure', ACCURACY)} {statistics.mean(finals):.2f}{spread} % over {seeds}"

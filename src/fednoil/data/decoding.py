@@ -104,8 +104,8 @@ def hold_out(
     rows = _held(images, labels, whose, without)
     notice = (
         f"no test images{f' at {len(without)} of {len(np.unique(whose))} sites' if tested else ''}: "
-        f"{len(rows)} images, {100 * TEST_SHARE:.0f} % of each class, are held out; accuracy on them is agreement with "
-        "given labels"
+        f"{len(rows)} images, {100 * TEST_SHARE:.0f} % of each class, are held out; results on them are agreement with "
+        "given labels, not accuracy"
     )
     own = test or (images[:0], labels[:0])
     held = room("held", (len(own[1]) + len(rows), *images.shape[1:]))

@@ -127,7 +127,9 @@ class Node:
         If scores have noise, the share is computed from the last score, which the server has: that costs no privacy.
         """
         work, client = self.work, self.work.client
-        held_out = self.evaluate(received) if len(work.test) else None
+        # Labels that were held out of the training images may be wrong, too: they don't make an accuracy.
+        tested = len(work.test) > 0 and not work.experiment.setting.dataset.about.held_out
+        held_out = self.evaluate(received) if tested else None
         accuracy = None if held_out is None else 100 * held_out.right / held_out.samples
         work.bench.load({name: tensor.to(work.bench.device) for name, tensor in received.items()}, {})
         look = torch.softmax(work.bench.look(client), dim=1)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fednoil import __version__, pages
+from fednoil.history import ACCURACY
 from fednoil.report.chance import CHANCE
 from fednoil.report.leads import class_grids, leads, settings_grid
 from fednoil.report.results import Results, Row, paired
@@ -37,6 +38,7 @@ def render(results: Results, title: str, watched: bool = False) -> str:
         differs=settings_grid(results),
         watched=watched,
         pairs=paired_rows(results),
+        measure=results.measure,
         warnings=results.warnings,
         runs=len(results.runs),
         seconds=sum(run.summary["wall_s"] for run in results.runs),
@@ -121,7 +123,8 @@ def page_data(results: Results) -> dict[str, Any]:
     tables: dict[str, list[Any]] = {name: list(table) for name, table in shared.items()}
     for name in ("configs", "environments", "classes"):
         tables[name] = [json.loads(text) for text in tables[name]]
-    return {"runs": runs, "curves": CURVES, **tables}
+    curves = CURVES if results.measure == ACCURACY else {**CURVES, "test_accuracy": f"{results.measure}, %"}
+    return {"runs": runs, "curves": curves, **tables}
 
 
 def _summary(run: Run) -> dict[str, Any]:

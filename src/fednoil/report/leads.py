@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fednoil.history import ACCURACY
 from fednoil.report.chance import CHANCE
 from fednoil.report.places import METHOD_SECTIONS, SETTING_SECTIONS, differing
 from fednoil.report.results import Results, Row, paired
@@ -35,7 +36,8 @@ def _lead(rows: Sequence[Row]) -> str:
         return f"{where}: {row.title} has {row.last_round()} % {row.progress}"
     best, others = done[0], done[1:]
     seeds = "" if len(best.runs) == 1 else f" ({len(best.runs)} seeds)"
-    told = f"{where}: {best.title} ends with {best.last_round()} %{seeds}"
+    what = "" if best.runs[0].measure == ACCURACY else f" {best.runs[0].measure}"
+    told = f"{where}: {best.title} ends with {best.last_round()} %{what}{seeds}"
     if best.best_round().mean - best.last_round().mean >= 1:
         told += f", after {best.best_round()} % in its best round"
     if not others:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from fednoil.history import ACCURACY, AGREEMENT
 from fednoil.report.chance import paired_p, sample_of
 from fednoil.report.hook import Section, Study
 from fednoil.report.places import METHOD_SECTIONS, Place, differing, picked
@@ -143,6 +144,11 @@ class Results:
         self.rows = _distinguished([_row(group, conducts[_same_line(group[0])]) for group in groups])
         self._titles = {row.runs[0].key: row.title for row in self.rows}
         self.warnings = [*left_out, *repeated, *_warnings(self.rows, groups)]
+
+    @property
+    def measure(self) -> str:
+        """What the accuracies are: agreement where all runs were tested on labels that they held out."""
+        return AGREEMENT if self.runs and all(run.measure == AGREEMENT for run in self.runs) else ACCURACY
 
     def title_of(self, run: Run) -> str:
         """The title of the row that a run belongs to."""

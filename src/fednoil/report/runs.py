@@ -18,7 +18,7 @@ from fednoil import metrics
 from fednoil.config import load_config, read_toml
 from fednoil.config.axes import own_code
 from fednoil.errors import UserError
-from fednoil.history import RoundRecord
+from fednoil.history import ACCURACY, RoundRecord
 from fednoil.manifest import label_counts
 from fednoil.records.files import read_json
 from fednoil.records.folder import CONFUSION, Roster, RunFolder
@@ -119,6 +119,11 @@ class Run:
                 noise = {}
             parts += ["in a federation", *(f"federation.{key}={value:g}" for key, value in noise.items())]
         return tuple(parts)
+
+    @property
+    def measure(self) -> str:
+        """What its accuracies are."""
+        return str(self.summary.get("measure", ACCURACY))
 
     @property
     def accuracy(self) -> float:

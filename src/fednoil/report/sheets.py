@@ -146,9 +146,11 @@ def _entry(table: Table, row: Row, metric: str, ours: Value, best: bool) -> Entr
 
 
 def _note(table: Table) -> str:
+    measures = list(dict.fromkeys(run.measure for row in table.rows for run in row.runs))
     notes = [
-        "Accuracy: mean ± standard deviation over seeds of the last round; * a seed did not converge (a change of "
-        "2 points or more in the last five rounds): then the mean of the best rounds, and the last round beside it."
+        f"{', or '.join(measures).capitalize()}: mean ± standard deviation over seeds of the last round; * a seed did "
+        "not converge (a change of 2 points or more in the last five rounds): then the mean of the best rounds, and "
+        "the last round beside it."
     ]
     if len(table.metrics) > 1:
         notes.append(f"{', '.join(METRICS[m] for m in table.metrics[1:])}: mean ± deviation over rounds.".capitalize())

@@ -25,7 +25,7 @@ def signs(records: Sequence[RoundRecord], names: Sequence[str], held_out: int = 
     accuracy = _fallen([r.test_accuracy for r in records], lambda best, now: best - now >= _FALL)
     if accuracy is not None:
         best, at, now = accuracy
-        found.append(f"accuracy has fallen to {now:.1f} %, from {best:.1f} % in round {at}")
+        found.append(f"{records[-1].measure} has fallen to {now:.1f} %, from {best:.1f} % in round {at}")
     agreed = _fallen([r.val_accuracy for r in records], lambda best, now: best - now >= _margin(best, held_out))
     if agreed is not None:
         best, at, now = agreed

@@ -128,6 +128,7 @@ def _record(
         record,
         test_accuracy=evaluation.accuracy,
         test_loss=evaluation.loss,
+        on_held_out=True if experiment.setting.dataset.about.held_out and not evaluation.held_out else None,
         lost_classes=known.count(0.0) if known else None,
         class_accuracy=[None if a is None else round(a, 2) for a in evaluation.per_class] if known else None,
         last_accuracy=evaluation.last,

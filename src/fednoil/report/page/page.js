@@ -137,7 +137,7 @@
     if (clients.noise && estimate) chartArea.append(scatter(clients, estimate, what));
     chartArea.style.minHeight = clients.noise && estimate ? "" : "0";
     const head = ["client", "samples", "true noise, %", "estimated clean, %", "agreement, %", "rounds selected"];
-    if (clients.held_out) head.push("held-out accuracy, %");
+    if (clients.held_out) head.push("agreement with held-out labels, %");
     const table = make("table", { class: "sortable" },
       make("thead", {}, make("tr", {}, ...head.map((text) => make("th", { tabindex: 0 }, text)))));
     const body = make("tbody");
