@@ -6,8 +6,14 @@ import numpy as np
 import pytest
 import torch
 
+from fednoil.learners.base import Task
+from fednoil.learners.elr import bounded, moved, pulled
+from fednoil.learners.fedelc import FedElc, estimate_loss, label_slope, merged
+from fednoil.learners.fedlsr import FedLsr, FedLsrConfig, divergence
 from fednoil.learners.fednoro import distilled, ramped
+from fednoil.learners.mixup import mixed_loss
 from fednoil.learners.prior import adjusted, adjusted_loss, log_prior
+from fednoil.learners.robust import generalised, symmetric
 from fednoil.servers.fednoro import class_losses, distance, noisy_rows, scaled, trust
 
 COUNTS = torch.tensor([0] * 6 + [1] * 3 + [2])
@@ -79,3 +85,86 @@ def test_fednoros_weights() -> None:
     a = {"x": torch.tensor([3.0, 4.0]), "y": torch.tensor(1.0), "batches": torch.tensor(5)}
     b = {"x": torch.zeros(2), "y": torch.tensor(3.0), "batches": torch.tensor(9)}
     assert distance(a, b) == pytest.approx(7.0)  # 5 + 2: the sum of both tensors' distances
+
+
+# --- FedELC ----------------------------------------------------------------------------------------------------------
+
+
+def test_fedelcs_loss_and_gradients() -> None:
+    logits = torch.tensor([[2.0, 0.0, 0.0]], requires_grad=True)
+    u, label = torch.tensor([[0.0, 10.0, 0.0]], requires_grad=True), torch.tensor([1])
+    loss = estimate_loss(logits, u, label, 0.5, 0.2)
+    assert float(loss.detach()) == pytest.approx(2.800900, abs=2e-6)
+    loss.backward()
+    assert u.grad is not None
+    assert logits.grad is not None
+    assert u.grad[0].tolist() == pytest.approx([-0.262291, 0.297755, -0.035464], abs=1e-6)
+    assert logits.grad[0].tolist() == pytest.approx([0.368806, -0.361915, -0.006891], abs=1e-6)
+    closed = label_slope(logits.detach(), u.detach(), label, 0.5)
+    assert closed[0].tolist() == pytest.approx(u.grad[0].tolist(), abs=1e-7)
+
+
+def test_fedelcs_label_logits_after_an_epoch() -> None:
+    """One epoch moves 22 % of the belief."""
+    logits = torch.tensor([[2.0, 0.0, 0.0]]).repeat(64, 1)
+    u, labels = torch.tensor([[0.0, 10.0, 0.0]]).repeat(64, 1), torch.ones(64, dtype=torch.int64)
+    after = (u - FedElc.rate * label_slope(logits, u, labels, 0.5))[0]
+    assert after.tolist() == pytest.approx([4.098295, 5.347573, 0.554133], abs=1e-5)
+    assert torch.softmax(after, 0).tolist() == pytest.approx([0.221400, 0.772203, 0.006397], abs=1e-6)
+
+
+def test_fedelcs_merge() -> None:
+    found = merged(torch.tensor([[1.0, 3.0, 0.0]]), torch.tensor([[0.6, 0.3, 0.1]]), 10.0)[0]
+    assert found.tolist() == pytest.approx([3.570976, 5.718974, 0.710050], abs=1e-5)
+    assert torch.softmax(found, 0).tolist() == pytest.approx([0.103897, 0.890158, 0.005945], abs=1e-6)
+
+
+# --- Cheap ones ------------------------------------------------------------------------------------------------------
+
+ONE = torch.tensor([[np.log(0.7), np.log(0.2), np.log(0.1)]], dtype=torch.float32)
+
+
+def test_generalised_and_symmetric_cross_entropy() -> None:
+    assert float(generalised(ONE, torch.tensor([1]), 0.5)) == pytest.approx((1 - 0.2**0.5) / 0.5, abs=1e-6)
+    assert float(generalised(ONE, torch.tensor([1]), 1.0)) == pytest.approx(0.8, abs=1e-6)
+    assert float(generalised(ONE, torch.tensor([1]), 1e-4)) == pytest.approx(-np.log(0.2), abs=1e-2)
+    expected = 0.1 * -np.log(0.2) + 1.0 * 9.210340 * 0.8
+    assert float(symmetric(ONE, torch.tensor([1]), 0.1, 1.0)) == pytest.approx(expected, abs=1e-5)
+
+
+def test_early_learning_targets() -> None:
+    """Two looks at p = (0.7, 0.2, 0.1) from no target: 0.3 p, then 0.51 p; ⟨p, target⟩ = 0.51 · 0.54."""
+    once = moved(torch.zeros(1, 3), bounded(ONE), 0.7)
+    assert once[0].tolist() == pytest.approx([0.21, 0.06, 0.03], abs=1e-6)
+    twice = moved(once, bounded(ONE), 0.7)
+    assert twice[0].tolist() == pytest.approx([0.357, 0.102, 0.051], abs=1e-6)
+    expected = -np.log(0.2) + 3 * np.log(1 - 0.51 * 0.54)
+    assert float(pulled(ONE, twice, torch.tensor([1]), 3.0)) == pytest.approx(expected, abs=1e-5)
+
+
+def test_mixed_labels() -> None:
+    logits = torch.cat([ONE, ONE])
+    found = mixed_loss(logits, torch.tensor([0, 1]), torch.tensor([1, 0]), torch.tensor(0.25))
+    assert float(found) == pytest.approx(-(np.log(0.7) + np.log(0.2)) / 2, abs=1e-6)
+    found = mixed_loss(ONE.repeat(3, 1), torch.tensor([0, 1, 2]), torch.tensor([0, 0, 0]), torch.tensor(0.25))
+    expected = -(0.25 * (np.log(0.7) + np.log(0.2) + np.log(0.1)) / 3 + 0.75 * np.log(0.7))
+    assert float(found) == pytest.approx(expected, abs=1e-6)
+
+
+def test_fedlsrs_loss_by_hand() -> None:
+    """Equal views of p = (0.7, 0.2, 0.1): p_s = (0.49, 0.04, 0.01) / 0.54, no divergence."""
+    task = Task(3, (1, 4, 4), 2, 0.1, 10)
+    sharp, cubes = np.array([0.49, 0.04, 0.01]) / 0.54, np.array([0.343, 0.008, 0.001]) / 0.352
+    meant = -np.log(sharp[1]) - 0.3 * (cubes * np.log(cubes)).sum()
+    again = np.exp(cubes) / np.exp(cubes).sum()
+    coded = -sharp[1] + np.log(np.exp(sharp).sum()) - 0.3 * (again * np.log(again)).sum()
+    for config, expected in ((FedLsrConfig(version="paper"), meant), (FedLsrConfig(version="code"), coded)):
+        learner = FedLsr(config, task)
+        found = learner.loss(ONE, ONE, torch.tensor([1]), torch.tensor(0.3), torch.tensor(0.4))
+        assert float(found) == pytest.approx(expected, abs=1e-5)
+
+
+def test_the_divergence_of_two_predictions() -> None:
+    p, q = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]])
+    assert float(divergence(p, q)) == pytest.approx(np.log(2), abs=1e-6)
+    assert float(divergence(p, p)) == pytest.approx(0, abs=1e-7)

@@ -18,6 +18,7 @@ from fednoil.tensors import read_tensors
 
 RIVALS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"name": "fednoro", "warmup": 1}, {"name": "fednoro", "ramp": 2}),
+    ({"name": "fednoro", "warmup": 1}, {"name": "fedelc"}),
 ]
 
 

@@ -5,11 +5,16 @@ from __future__ import annotations
 from fednoil.learners.base import Learner
 from fednoil.learners.capabilities import CAPABILITIES
 from fednoil.learners.dividemix import DivideMix
+from fednoil.learners.elr import Elr
 from fednoil.learners.erm import Erm
+from fednoil.learners.fedelc import FedElc
+from fednoil.learners.fedlsr import FedLsr
 from fednoil.learners.fednoil import FedNoil
 from fednoil.learners.fednoil_plus import FedNoilPlus
 from fednoil.learners.fednoro import FedNoRo
 from fednoil.learners.josrc import Josrc
+from fednoil.learners.mixup import Mixup
+from fednoil.learners.robust import Gce, Sce
 from fednoil.learners.small_loss import Coteaching, Jocor
 from fednoil.plugins import Axis
 
@@ -22,6 +27,12 @@ LEARNERS: dict[str, type[Learner]] = {
     "coteaching": Coteaching,
     "jocor": Jocor,
     "fednoro": FedNoRo,
+    "fedelc": FedElc,
+    "fedlsr": FedLsr,
+    "elr": Elr,
+    "gce": Gce,
+    "sce": Sce,
+    "mixup": Mixup,
 }
 
 

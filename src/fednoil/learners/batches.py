@@ -55,3 +55,12 @@ def shuffled_anew(members: Tensor, seeds: Seeds, epochs: range, steps: int, size
     keys = seeds.keys_of([(e, c) for e in epochs for c in range(cycles)], members.device)
     orders = permutations(keys.view(rows, cycles), count).view(rows, cycles * count)
     return members.gather(1, orders)[:, : steps * size].reshape(rows * steps, size)
+
+
+def onto(rows: Tensor, values: Tensor, count: int) -> Tensor:
+    """The sums [count, C] of the values [B, C] that belong to each of `count` rows, by their numbers [B].
+
+    By comparison: a scatter in place would go client by client under vmap, and not give the same bits each time.
+    """
+    own = rows == torch.arange(count, device=rows.device)[:, None]
+    return own.to(values.dtype) @ values

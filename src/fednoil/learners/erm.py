@@ -34,10 +34,14 @@ class Erm(Learner):
 
     def plan(self, nets: Nets, client: Client, state: Tensors, turn: Turn, epochs: range) -> list[Phase]:
         chosen = shuffled(client, turn.seed.child("order"), epochs, self.task.batch_size)
+        return [Phase(self.batches(client, chosen, turn, epochs))]
+
+    def batches(self, client: Client, chosen: Tensor, turn: Turn, epochs: range) -> Tensors:
+        """The batches of samples `chosen` [E · steps, size], numbered among the client's own."""
         batch = {"index": client.index[chosen], "labels": client.labels[chosen]}
         if self.task.pad or self.task.flip:
             batch["weak"] = weak_views(turn.seed.child("weak"), epochs, chosen, self.task.pad, flip=self.task.flip)
-        return [Phase(batch)]
+        return batch
 
     def views(self, pool: Tensor, batch: Tensors) -> Tensors:
         if "weak" in batch:

@@ -24,8 +24,8 @@ from fednoil.tensors import Tensors
 
 class FedNoRoConfig(LearnerConfig):
     name: Literal["fednoro"] = "fednoro"
-    ramp: int = Field(default=39, ge=1, description="rounds until it is")
     weight: float = Field(default=0.8, ge=0, le=1, description="weight of the method's own term in the end")
+    ramp: int = Field(default=39, ge=1, description="rounds until it is reached")
 
 
 def ramped(rounds: float, ramp: int, weight: float) -> float:

@@ -26,6 +26,7 @@ LEARNER_KEYS: dict[str, dict[str, Any]] = {
     "fednoil-plus": {"frac": 0.5, "xi": 0.3},
     "coteaching": {"ramp": 2},
     "jocor": {"ramp": 2},
+    "fednoro": {"ramp": 2},
 }
 
 # One circumstance at a time, to find which of them matters, and what is wrong then.
