@@ -7,6 +7,7 @@ import html
 import io
 import json
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,10 @@ import torch
 from made_audit import hostile_page, made_audit
 from PIL import Image
 
-from fednoil import runner
+from fednoil import load, runner
+from fednoil import run as fednoil_run
 from fednoil.audit import run_audit
-from fednoil.audit.cases import of_run, source_of
+from fednoil.audit.cases import MEMORY, of_run, source_of
 from fednoil.audit.page import audit_id, write_page
 from fednoil.config import load_config
 from fednoil.experiment import make_experiment
@@ -190,7 +192,18 @@ def test_sites_with_the_same_file_names(tmp_path: Path) -> None:
     assert source_of(spoilt, tmp_path / "run") == f"manifest:{tmp_path}/run/noise.parquet"
 
 
-@pytest.mark.parametrize("source", ["arrays:0123", "own.module:Images", "sites", "fashion-mnist-mini"])
+def test_the_command_of_an_audit_in_python(trained: Path, tmp_path: Path) -> None:
+    """This run has spoilt some labels, which are in its folder and not in the user's; in memory they are nowhere."""
+    run = load(trained / "run")
+    page = run.audit().save(tmp_path / "kept").read_text()
+    assert f"fednoil relabel --data manifest:{trained}/run/noise.parquet --decisions" in page
+    sections = tomllib.loads((trained / "run/config.toml").read_text())
+    sections["train"]["rounds"] = 1
+    page = fednoil_run(sections).audit().save(tmp_path / "memory").read_text()
+    assert "fednoil relabel" not in page
+
+
+@pytest.mark.parametrize("source", ["arrays:0123", "own.module:Images", "sites", "fashion-mnist-mini", MEMORY])
 def test_no_command_for_data_that_cannot_be_copied(tmp_path: Path, source: str) -> None:
     table, summary, images = made_audit(8, ["a", "b"], ["x"], lambda i: f"{i}.png")
     page = write_page(tmp_path, table, {**summary, "source": source}, images).read_text()

@@ -284,6 +284,26 @@ def test_a_bad_key_is_reported_before_a_folder_that_exists(tiny_npz: Path) -> No
     assert "r already exists" in refused("run", *options, "--out", "r")
 
 
+def test_what_is_not_there_is_reported_before_a_folder_that_exists(
+    tiny_npz: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With another --out it would not be there either."""
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    options = sets(data__name=f"npz:{tiny_npz}")
+    fednoil("run", *options, "--out", "r", "-q")
+    assert "gone.npz is not a file" in refused("run", *sets(data__name="npz:gone.npz"), "--out", "r")
+    assert "site 'nord': folder:gone" in refused("run", *options, "--site", "nord=folder:gone", "--out", "r")
+    assert "sees no CUDA GPU here" in refused("run", *options, "--device", "cuda", "--out", "r")
+    fednoil("audit", "r", "--out", "a")
+    model = ("--model", "r/model.safetensors")
+    assert "--client 9: r has the clients 0 to 3" in refused("audit", "r", "--client", "9", "--out", "a")
+    assert "--select best: the run held out no labels" in refused("audit", "r", "--select", "best", "--out", "a")
+    assert "gone.npz is not a file" in refused("audit", "--data", "npz:gone.npz", *model, "--out", "a")
+    words = ("audit", "--data", f"npz:{tiny_npz}")
+    assert "gone.safetensors is not a file" in refused(*words, "--model", "gone.safetensors", "--out", "a")
+    assert "a holds an audit already" in refused("audit", "r", "--out", "a")
+
+
 def test_bars_on_a_terminal(tiny_npz: Path) -> None:
     screen = io.StringIO()
     bars = Bars(Console(file=screen, force_terminal=True, width=150))

@@ -18,10 +18,11 @@ from PIL import Image
 from fednoil import run as fednoil_run
 from fednoil.augment import plans
 from fednoil.config import load_config
-from fednoil.data import Dataset, load
+from fednoil.data import Dataset, load, table
 from fednoil.data.dataset import About
 from fednoil.data.decoding import hold_out
 from fednoil.data.images import Encoded, decode, measure, pixels
+from fednoil.data.sources import clients_of
 from fednoil.errors import UserError
 
 
@@ -296,6 +297,20 @@ def listed(folder: Path, rows: list[tuple[str, ...]]) -> str:
         picture(folder / row[0], number)
     (folder / "list.csv").write_text("\n".join(",".join(row) for row in rows) + "\n", encoding="utf-8")
     return f"csv:{folder / 'list.csv'}"
+
+
+def test_a_list_is_read_once_for_all_checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as it is the same file."""
+    two_classes(tmp_path, 2)
+    rows = [("path", "label", "site"), *((f"{c}/00{n}.png", c, f"s{n}") for c in "ab" for n in (0, 1))]
+    name, read = listed(tmp_path, rows), []
+    whole = table.read_listing
+    monkeypatch.setattr(table, "read_listing", lambda path: read.append(path) or whole(path))
+    for _ in range(3):
+        assert clients_of(load_config({"data": {"name": name}}).data) == ("s0", "s1")
+    assert len(read) == 1
+    listed(tmp_path, [*rows[:-1], ("b/001.png", "b", "third")])
+    assert clients_of(load_config({"data": {"name": name}}).data) == ("s0", "s1", "third")
 
 
 def test_csv(tmp_path: Path) -> None:

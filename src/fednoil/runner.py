@@ -17,6 +17,7 @@ from fednoil.config.schema import Config
 from fednoil.data.elsewhere import are_given
 from fednoil.data.given import Given
 from fednoil.data.images import Progress as Decoding
+from fednoil.data.sources import open_source
 from fednoil.errors import Diverged, UserError, full_gpu, gpu_is_full
 from fednoil.executors.base import Executor, Progress
 from fednoil.experiment import Experiment, make_executor, make_experiment, pick_device, pick_precision
@@ -128,8 +129,8 @@ def run(
 
 def carry_out(config: Config, store: Store, reporter: Reporter, engine: Engine) -> None:
     """Run an experiment to its end; the store has it then, or as far as it got if it was stopped."""
-    store.check(config)
     device = pick_device(config.run.device)
+    _check_folder(config, store, engine)
     # Nothing is created before the whole configuration and the data have proved good.
     experiment = engine.experiment(config, store.path, going_on=store.going_on)
     if config.model.start is not None and not store.going_on:
@@ -148,6 +149,17 @@ def carry_out(config: Config, store: Store, reporter: Reporter, engine: Engine) 
             _play(experiment, store, reporter, engine, device)
     assert store.summary is not None
     reporter.finish(store.summary, store.path)
+
+
+def _check_folder(config: Config, store: Store, engine: Engine) -> None:
+    """Refuse a folder that must not be written; data that aren't there are reported first, because another folder
+    wouldn't help."""
+    try:
+        store.check(config)
+    except UserError:
+        if isinstance(engine, Simulation) and not are_given(config.data.name):
+            open_source(config.data, engine.data_dir).files()
+        raise
 
 
 def _misleading_labels(experiment: Experiment) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import torch
 from fednoil.api.table import Table
 from fednoil.api.words import in_python
 from fednoil.audit import ESTIMATORS, estimates, files, write
-from fednoil.audit.cases import Cases, of_state
+from fednoil.audit.cases import Cases, of_state, source_of
 from fednoil.audit.folds import of_folds
 from fednoil.errors import UserError
 from fednoil.experiment import Experiment
@@ -35,16 +36,18 @@ class Audit:
         method: str,
         device: torch.device,
         folds: int | None = None,
-        place: Path | None = None,
+        path: Path | None = None,
     ) -> Audit:
-        """The audit of a run's state, or with `folds` of its runs without one, which are kept in `place`."""
+        """The audit of a run's state, or with `folds` of its runs without one, which are kept in the run's folder."""
         if method not in ESTIMATORS:
             raise UserError(f"method = {method!r} is unknown; choose {' or '.join(ESTIMATORS)}")
         number = _number(experiment, client)
         if folds is None:
             cases = of_state(experiment, state, number, device)
         else:
+            place = None if path is None else path / f"folds-{folds}"
             cases = of_folds(experiment, folds, number, device, lambda _: reporter_for(None), place)
+        cases = replace(cases, source=source_of(experiment, path))
         found = estimates(cases, method)
         return cls(cases, files.make_table(cases, found), files.summarise(cases, found, method))
 

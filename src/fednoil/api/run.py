@@ -178,8 +178,7 @@ class Run:
         if select is not None:
             experiment = replace(experiment, config=selecting(experiment.config, select))
             check_best(state, experiment, self.path or Path(self.name))
-        place = None if folds is None or self.path is None else self.path / f"folds-{folds}"
-        return Audit.of(experiment, state, client, method, pick_device(device, "device"), folds, place)
+        return Audit.of(experiment, state, client, method, pick_device(device, "device"), folds, self.path)
 
     @in_python
     def save(self, path: str | Path, *, force: bool = False) -> Run:

@@ -38,6 +38,8 @@ from fednoil.rounds import RunState
 from fednoil.rounds.final import final_bundle, known_accuracy
 from fednoil.tensors import Tensors
 
+MEMORY = "labels in memory"  # the source of a run without a folder
+
 
 @dataclass(frozen=True)
 class Case:
@@ -89,10 +91,10 @@ def of_run(
     return replace(of_state(experiment, state, number, device), source=source_of(experiment, path))
 
 
-def source_of(experiment: Experiment, path: Path) -> str | dict[str, str]:
+def source_of(experiment: Experiment, path: Path | None) -> str | dict[str, str]:
     """What `fednoil relabel` changes: the user's own data, or the manifest of a run that has spoilt some labels.
 
-    A program's arrays are named, but no command can change them.
+    A program's arrays are named, but no command can change them, nor the labels of a run that is in no folder.
     """
     data, names = experiment.config.data, experiment.setting.names
     if are_given(data.name):
@@ -101,7 +103,9 @@ def source_of(experiment: Experiment, path: Path) -> str | dict[str, str]:
     sites = own_sites(data)
     if own and sites and names and set(names) <= set(sites):
         return {name: sites[name] for name in names}
-    return data.name if own and not sites else f"manifest:{path / 'noise.parquet'}"
+    if own and not sites:
+        return data.name
+    return MEMORY if path is None else f"manifest:{path / 'noise.parquet'}"
 
 
 def of_state(experiment: Experiment, state: RunState, client: int | None, device: torch.device) -> Cases:

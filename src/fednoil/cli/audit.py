@@ -86,7 +86,11 @@ def audit(
 
     budgets = percentages(budget) if budget is not None else []
     folder = out or _usual_folder(run, client, bool(budgets), folds)
-    _check_folder(folder, data, bool(budgets), force)
+    try:
+        _check_folder(folder, data, bool(budgets), force)
+    except UserError:
+        _check_there(run, client, data_dir, select, data, model)  # another folder wouldn't help
+        raise
     from fednoil.audit.cases import of_data, of_run
 
     if run is not None and folds is not None:
@@ -135,6 +139,26 @@ def _check_folder(folder: Path, data: str | None, budgets: bool, force: bool) ->
         files.check_out(folder, force)
     if data is not None:
         files.check_outside(folder, data)
+
+
+def _check_there(
+    run: Path | None,
+    client: str | None,
+    data_dir: Path | None,
+    select: str | None,
+    data: str | None,
+    model: Path | None,
+) -> None:
+    """Refuse a run, client, data or model that isn't there."""
+    from fednoil.audit.cases import client_number, load_experiment
+    from fednoil.data.sources import open_own
+
+    if run is not None:
+        client_number(load_experiment(run, data_dir, select), client, str(run))
+    if data is not None:
+        open_own(data).files()
+    if model is not None and not model.is_file():
+        raise UserError(f"{model} is not a file")
 
 
 def _folded(

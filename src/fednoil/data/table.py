@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -94,8 +95,15 @@ class Csv(PictureSource, PathSource):
         return read_listing(self.path)
 
     def clients(self) -> tuple[str, ...]:
-        listing = self.listing()
-        return tuple(dict.fromkeys(listing.train.sites or ()))
+        path = self.path.absolute()
+        about = path.stat()
+        return _sites(path, about.st_mtime_ns, about.st_size)
+
+
+@lru_cache(maxsize=8)
+def _sites(path: Path, changed: int, size: int) -> tuple[str, ...]:
+    """The sites in a file as it is now: every check of a configuration asks for them."""
+    return tuple(dict.fromkeys(read_listing(path).train.sites or ()))
 
 
 def read_rows(path: Path) -> Rows:
