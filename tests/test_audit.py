@@ -17,11 +17,13 @@ import torch
 from conftest import fednoil, refused
 from pyarrow import csv
 
+from fednoil import evidence
 from fednoil.audit import files
-from fednoil.audit.cases import load_run, of_state
+from fednoil.audit.cases import Case, Cases, load_run, of_state
 from fednoil.audit.decisions import unguard
 from fednoil.config import load_config
 from fednoil.errors import UserError
+from fednoil.estimation.wrong import Estimate
 from fednoil.runner import Silent, run
 
 COLUMNS = ["client", "item", "index", "given", "suggested", "p_wrong", "flagged", "rank"]
@@ -54,6 +56,31 @@ def test_a_run(trained: Path, tmp_path: Path) -> None:
         assert np.sum(entry["matrix"]) == pytest.approx(20, abs=0.1)
         assert entry["flagged"] == sum(r["flagged"] for r in rows if r["client"] == entry["client"])
     assert {"auroc", "average_precision", "f1"} <= summary["overall"]["quality"].keys()
+
+
+def test_the_measures_of_two_clients_by_hand() -> None:
+    """Four labels with one wrong and estimated 50 %, and one right label estimated 0 %: 2 of 5 by the estimate; the
+    ratios are off by 25 and 0 points, and only the second is in its interval."""
+
+    def case(client: str, given: list[int], true: list[int]) -> Case:
+        labels = torch.tensor(given)
+        bundle = evidence.add_looks(evidence.start([labels], 2), [len(given)], {0: torch.full((len(given), 2), 0.5)})
+        items = tuple(map(str, range(len(given))))
+        return Case(client, items, np.arange(len(given)), labels.numpy(), bundle, np.array(true))
+
+    def found(p: list[float], ratio: float, interval: tuple[float, float]) -> Estimate:
+        wrong = np.array(p)
+        return Estimate(wrong, wrong > 0.5, np.zeros(len(p), int), np.eye(2), ratio, interval)
+
+    clients = [case("a", [0, 1, 1, 0], [1, 1, 1, 0]), case("b", [0], [0])]
+    cases = Cases("made", ("x", "y"), clients, lambda row: np.zeros((1, 1, 1), np.uint8))
+    estimates = [found([0.9, 0.8, 0.2, 0.1], 0.5, (0.3, 0.7)), found([0.0], 0.0, (0.0, 0.1))]
+    summary = files.summarise(cases, estimates, "channel")
+    assert [entry["true_noise_ratio"] for entry in summary["clients"]] == [0.25, 0.0]
+    overall = summary["overall"]
+    assert (overall["noise_ratio"], overall["flagged"]) == (0.4, 2)
+    assert overall["ratio_error"] == {"mean": 0.125, "largest": 0.25, "in_interval": 1}
+    assert overall["quality"] == {"auroc": 1.0, "average_precision": 1.0, "f1": pytest.approx(2 / 3, abs=1e-6)}
 
 
 def test_given_labels_are_those_of_the_run(trained: Path, tmp_path: Path) -> None:

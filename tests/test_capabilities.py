@@ -14,7 +14,7 @@ from fednoil.config import load_config, merge
 from fednoil.errors import UserError
 from fednoil.executors.cuda import CudaGraphs
 from fednoil.experiment import make_bench, make_executor, make_experiment
-from fednoil.learners.base import Client, Nets, Turn
+from fednoil.learners.base import Client, Nets, Phase, Trainee, Turn
 from fednoil.learners.capabilities import (
     CAPABILITIES,
     Adapts,
@@ -28,6 +28,7 @@ from fednoil.learners.capabilities import (
     Wrapped,
     adapts,
     capability,
+    plans,
 )
 from fednoil.learners.erm import Erm
 from fednoil.learners.fednoil import FedNoil
@@ -61,6 +62,25 @@ def test_the_outermost_that_can_is_asked(values: dict[str, Any]) -> None:
     assert capability(learner, ChangesGradients) is learner
     assert capability(learner, FollowsUp) is learner.inner
     assert not adapts(learner, Turn(1, 1, Seed(0)))
+
+
+class PlansNothing(FedNoil):
+    def plan(self, nets: Nets, client: Client, state: Tensors, turn: Turn, epochs: range) -> list[Phase]:
+        return []
+
+
+class WrapsNothing(Wrapped):
+    plan = PlansNothing.plan
+
+
+def test_a_plan_of_ones_own_is_that_of_several_clients_too(values: dict[str, Any]) -> None:
+    """FedNoiL plans several clients at once; a class or a wrapper that plans otherwise doesn't inherit that."""
+    values["learner"] = {"name": "fednoil", "frac": 0.5}
+    inner = make_experiment(load_config(values)).learner
+    assert isinstance(inner, PlansTogether)
+    everyone = [Trainee({}, Client(0, *[torch.zeros(0)] * 3), {}, Turn(1, 1, Seed(0)))] * 2
+    for learner in (PlansNothing(inner.config, inner.task), WrapsNothing(inner)):
+        assert plans(learner, everyone, range(1)) == [[], []]
 
 
 class HalfASurvey(Erm):

@@ -159,6 +159,11 @@ def test_portions_cover_every_step_of_every_client(counts: list[int], start: int
             assert frozen == any(count <= step for count in counts[:busy])
 
 
+def test_seats_that_are_done_take_no_part_once_they_are_a_quarter() -> None:
+    counts = [9, 9, 9, 5, 4, 3, 2, 1]
+    assert [cut.taking_part(counts, step) for step in range(9)] == [8, 8, 6, 6, 4, 3, 3, 3, 3]
+
+
 def unequal_dividemix(values: dict[str, Any]) -> Experiment:
     """Four clients of different sizes that divide from the first epoch on."""
     partition = {"kind": "dirichlet", "clients": 4, "samples_per_client": 60, "min_size": 16}
