@@ -202,7 +202,10 @@ def test_other_bad_input(trained: Path, site: Path, tmp_path: Path) -> None:
         (f"parquet:{tmp_path / 'none'}", model): "neither a file nor a folder",
         (f"npz:{tmp_path / 'names.npz'}", model): "label 2 (number 1) is not a class of its class_names",
         (f"npz:{tmp_path / 'twice.npz'}", model): "class name 'bone' stands for two classes",
-        ("photos", model): "must be folder:PATH, csv:FILE, npz:FILE, parquet:PATH or your own package.module:Class",
+        (
+            "photos",
+            model,
+        ): "must be folder:PATH, csv:FILE, npz:FILE, parquet:PATH, table:FILE, features:FILE or your own",
         ("folder:~no-such-user/photos", model): "can't be read",
         (f"npz:{'x' * 5000}", model): "can't be read",
         (f"folder:{site}", tmp_path / "model.safetensors"): "is damaged or not a safetensors file",

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from fednoil.data import SOURCES, Decoded, Source, assemble
 from fednoil.data.dataset import About
 from fednoil.data.elsewhere import Elsewhere
-from fednoil.models import MODELS
+from fednoil.models import AXIS, MODELS
 from fednoil.sampling import SAMPLINGS
 from fednoil.sampling.score import Score
 from fednoil.schedules import SCHEDULES, Following, Schedule
@@ -41,7 +41,7 @@ def test_schedules(name: str) -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_models(name: str) -> None:
-    check_model(name, width=4)
+    check_model(name, **({"width": 4} if "width" in AXIS.config(name).model_fields else {}))
 
 
 @pytest.mark.parametrize(
@@ -53,6 +53,9 @@ def test_sources(name: str, tiny_npz: Path, tmp_path: Path) -> None:
     rows = [f"{path.relative_to(tmp_path)},{path.parent.name}" for path in sorted(tmp_path.glob("photos/*/*/*.png"))]
     places["csv"] = tmp_path / "list.csv"
     places["csv"].write_text("\n".join(["path,label", *rows]), encoding="utf-8")
+    places["table"], places["features"] = tmp_path / "table.csv", tmp_path / "features.npz"
+    places["table"].write_text("a,b,label\n" + "".join(f"{k},{'xy'[k % 2]},{'pq'[k % 2]}\n" for k in range(20)))
+    np.savez(places["features"], x_train=np.eye(20, 3), y_train=np.arange(20) % 2)
     check_source(f"{name}:{places[name]}" if name in places else name)
 
 

@@ -284,7 +284,7 @@ def test_what_a_decoded_copy_depends_on(tmp_path: Path) -> None:
         ({"name": "npz: "}, r"data.name = 'npz: ' has no path; write npz:FILE"),
         (
             {"name": "zip:a"},
-            r"data.name = 'zip:a' is unknown.*folder:PATH, csv:FILE, npz:FILE, parquet:PATH or package",
+            r"data.name = 'zip:a' is unknown.*folder:PATH, csv:FILE, npz:FILE, parquet:PATH, table:FILE, features:",
         ),
         ({"name": "cifar10:a"}, r"data.name = 'cifar10:a' is unknown"),
         ({"name": "cifar10", "classes": 3}, r"unknown key 'data.classes'"),
@@ -310,6 +310,8 @@ def test_catalogue(tmp_path: Path) -> None:
         ("csv:FILE", None),
         ("npz:FILE", None),
         ("parquet:PATH", None),
+        ("table:FILE", None),
+        ("features:FILE", None),
     ]
     write_fashion(tmp_path / "fashion-mnist")
     row = catalogue(tmp_path)[1]

@@ -14,9 +14,12 @@ from torch import nn
 
 from fednoil import models, schedules
 from fednoil import sampling as samplings
+from fednoil.augment.vectors import NOISES
 from fednoil.config.schema import Config
+from fednoil.data.base import Normalisation
 from fednoil.data.given import Given
 from fednoil.data.images import Progress
+from fednoil.data.vectors import is_vector
 from fednoil.errors import UserError
 from fednoil.executors.base import Executor
 from fednoil.executors.cuda import CudaGraphs
@@ -112,8 +115,10 @@ class Experiment:
         return {name: given[name].to(tensor.dtype) for name, tensor in own.items()}
 
     @property
-    def normalisation(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        return self.setting.dataset.mean, self.setting.dataset.std
+    def normalisation(self) -> Normalisation:
+        """What networks do to their inputs; vectors are scaled already."""
+        dataset = self.setting.dataset
+        return ((), ()) if is_vector(dataset.image_shape) else (dataset.mean, dataset.std)
 
     def build_model(self, network: str) -> nn.Module:
         """A model with the initial weights that belong to `network`."""
@@ -137,14 +142,15 @@ def assemble(config: Config, setting: Setting) -> Experiment:
     setting = setting.pooled() if cls.pools else setting
     dataset = setting.dataset
     template = models.build(config.model, dataset.image_shape, dataset.num_classes, seed.child("model"))
+    vectors = is_vector(dataset.image_shape)
     task = Task(
         num_classes=dataset.num_classes,
         image_shape=dataset.image_shape,
         batch_size=config.train.batch_size,
         lr=config.train.lr,
         rounds=config.train.rounds,
-        pad=config.train.pad,
-        flip=config.train.flip,
+        pad=(NOISES if config.train.pad else 0) if vectors else config.train.pad,
+        flip=config.train.flip and not vectors,
         sizes=tuple(len(part) for part in setting.parts),
         parameters=frozenset(name for name, p in template.named_parameters() if p.requires_grad),
     )
@@ -226,7 +232,7 @@ def make_executor(experiment: Experiment, device: torch.device) -> Executor:
 def predicted_labels(experiment: Experiment, device: torch.device, model: Tensors) -> list[np.ndarray]:
     """The classes that a scored model gives to each client's samples: one int64 array [n] a client."""
     bench, images = make_bench(experiment, device), experiment.setting.dataset.train.images
-    like = torch.empty(0, *images.shape[1:], dtype=torch.uint8, device=device)
+    like = torch.empty(0, *images.shape[1:], device=device)
 
     def predicted(part: np.ndarray) -> np.ndarray:
         rows = (resident(images[part[span]], device) for span in chunks(len(part), like))

@@ -11,6 +11,8 @@ import torch
 from PIL import Image
 
 from fednoil.data.images import as_mode, fitted
+from fednoil.data.tabular import encoded, read_grid
+from fednoil.data.vectors import aligned, is_vector
 from fednoil.errors import UserError
 from fednoil.records.model_file import LoadedModel, load_model
 
@@ -23,23 +25,45 @@ def predict_files(
     trusted: tuple[str, ...] = (),
     device: torch.device | None = None,
 ) -> list[dict[str, Any]]:
-    """One row per image: path, predicted class, its probability, and all probabilities, found on `device`, else on the
-    CPU."""
+    """One row per image, or per row of a table: path, predicted class, its probability, and all probabilities, found on
+    `device`, else on the CPU."""
     model = load_model(model_file, trusted, device)
-    pixels = torch.from_numpy(np.stack([read_image(path, model, resize) for path in images]))
+    names = [str(path) for path in images]
+    if is_vector(model.image_shape):
+        tables = [read_vectors(path, model) for path in images]
+        found = np.concatenate(tables)
+        names = [f"{path}, row {row}" for path, table in zip(images, tables, strict=True) for row in range(len(table))]
+    else:
+        found = np.stack([read_image(path, model, resize) for path in images])
     rows = []
-    for path, probs in zip(images, model.probabilities(pixels), strict=True):
+    for name, probs in zip(names, model.probabilities(torch.from_numpy(found)), strict=True):
         best = int(probs.argmax())
         named = dict(zip(model.class_names, probs.tolist(), strict=True))
         rows.append(
             {
-                "image": str(path),
+                "image": name,
                 "class": model.class_names[best],
                 "probability": float(probs[best]),
                 "probabilities": named,
             }
         )
     return rows
+
+
+def read_vectors(path: Path, model: LoadedModel) -> np.ndarray:
+    """The rows of a table, whose columns are found by their names, or an array in an .npy file: float32 [N, D]."""
+    if path.suffix.lower() == ".npy":
+        try:
+            values = np.load(path, allow_pickle=False)
+        except (OSError, ValueError, EOFError) as error:
+            raise UserError(f"cannot read {path}: {error}") from None
+    else:
+        values, columns = encoded(read_grid(path, str(path), ()))
+        values = aligned(values, columns, model.columns or columns, str(path))
+    if values.ndim != 2 or values.dtype.kind not in "fiu" or values.shape[1] != model.image_shape[0]:
+        kind = f"{values.dtype} of shape {list(values.shape)}"
+        raise UserError(f"{path} is {kind}; the model takes numbers of shape [N, {model.image_shape[0]}]")
+    return values.astype(np.float32)
 
 
 def read_image(path: Path, model: LoadedModel, resize: bool) -> np.ndarray:

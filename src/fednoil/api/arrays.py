@@ -12,6 +12,7 @@ import torch
 from fednoil.data import of_arrays
 from fednoil.data.dataset import Owners
 from fednoil.data.given import Given
+from fednoil.data.vectors import check_finite
 from fednoil.errors import UserError
 
 _CHANNELS = (1, 3)
@@ -27,7 +28,7 @@ class _Labels:
 
 @dataclass(frozen=True, eq=False)
 class _Samples:
-    """Images uint8 [N, C, H, W] of one client or for testing, and their labels."""
+    """Images uint8 [N, C, H, W] or vectors float32 [N, D] of one client or for testing, and their labels."""
 
     what: str
     images: np.ndarray
@@ -36,7 +37,7 @@ class _Samples:
     @classmethod
     def of(cls, item: Any, what: str) -> _Samples:
         images, labels = _pair(item, what)
-        found = cls(what, pixels(images, f"{what}: images"), _labels(labels, f"{what}: labels"))
+        found = cls(what, samples(images, f"{what}: images"), _labels(labels, f"{what}: labels"))
         if len(found.images) != len(found.labels.values):
             counts = f"{len(found.images)} images and {len(found.labels.values)} labels"
             raise UserError(f"{what} has {counts}; the numbers must agree")
@@ -68,6 +69,18 @@ def given_data(
     return Given(dataset, np.concatenate(numbers[end:]) if true else None, strings)
 
 
+def samples(values: Any, what: str) -> np.ndarray:
+    """Images as uint8 [N, C, H, W], or vectors [N, D] as float32, in which NaN is a missing value."""
+    array = _array(values, what)
+    if array.ndim != 2 or array.dtype == np.uint8:  # a single picture is a slip
+        return pixels(array, what)
+    if not array.size:
+        raise UserError(f"{what}: there are none (shape {list(array.shape)}); at least one is needed")
+    rows = array.astype(np.float32)
+    check_finite(rows, what, missing=True)
+    return rows
+
+
 def pixels(images: Any, what: str) -> np.ndarray:
     """Images as uint8 [N, C, H, W].
 
@@ -83,7 +96,7 @@ def pixels(images: Any, what: str) -> np.ndarray:
     elif not first:
         raise UserError(
             f"{what} have the shape {list(array.shape)}; they must be [N, H, W], [N, H, W, C] or [N, C, H, W] with "
-            "C = 1 or 3 channels"
+            "C = 1 or 3 channels, or vectors [N, D]"
         )
     if not array.size:
         raise UserError(f"{what}: there are none (shape {list(array.shape)}); at least one is needed")
@@ -253,6 +266,9 @@ def _numbered(every: Sequence[_Labels], names: Sequence[str] | None) -> list[np.
 
 def _alike(part: _Samples, first: _Samples) -> None:
     if part.images.shape[1:] != first.images.shape[1:]:
+        if 2 in (part.images.ndim, first.images.ndim):
+            own, other = list(part.images.shape[1:]), list(first.images.shape[1:])
+            raise UserError(f"{part.what}: samples have the shape {own}, those of {first.what} {other}")
         shapes = ["×".join(map(str, (a.shape[3], a.shape[2], a.shape[1]))) for a in (part.images, first.images)]
         raise UserError(
             f"{part.what}: images are {shapes[0]} (width×height×channels), those of {first.what} {shapes[1]}"

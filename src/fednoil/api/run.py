@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from fednoil import findings, metrics
-from fednoil.api.arrays import pixels
+from fednoil.api.arrays import samples
 from fednoil.api.audit import Audit
 from fednoil.api.model import Classifier
 from fednoil.api.table import Table
@@ -117,11 +117,11 @@ class Run:
     @property
     def model(self) -> Classifier:
         """The trained model as a torch module on the CPU, in eval mode: images [N, C, H, W] in, uint8 pixels or
-        fractions in 0..1, logits out."""
+        fractions in 0..1, or vectors [N, D] as the data have them; logits out."""
         return self._model[0]
 
     @cached_property
-    def _model(self) -> tuple[Classifier, tuple[str, ...], tuple[int, int, int]]:
+    def _model(self) -> tuple[Classifier, tuple[str, ...], tuple[int, ...]]:
         """The model, its classes' names and the shape of its images."""
         if self.path is not None and (file := self.path / "model.safetensors").is_file():
             names = [str(self._values.get(section, {}).get("name", "")) for section in ("model", "server", "learner")]
@@ -141,8 +141,10 @@ class Run:
     def probabilities(self, images: Any) -> np.ndarray:
         """The probability of each class for each image: float32 [N, classes]. Images as in `fednoil.run`."""
         model, _, shape = self._model
-        array = pixels(images, "images")
+        array = samples(images, "images")
         if array.shape[1:] != shape:
+            if 1 in (len(shape), array.ndim - 1):
+                raise UserError(f"samples have the shape {list(array.shape[1:])}, the model takes {list(shape)}")
             sizes = ["×".join(map(str, (s[2], s[1], s[0]))) for s in (array.shape[1:], shape)]
             raise UserError(f"images are {sizes[0]} (width×height×channels), the model takes {sizes[1]}")
         device, tensor = next(model.parameters()).device, torch.from_numpy(array)

@@ -58,7 +58,8 @@ def run(
         data: Your own data: a list of clients, or a dict by their names, each a pair (images, labels), a torch Dataset
             of such samples, or the name of data on disk, as in `{"nord": "folder:PATH"}`. A single pair, Dataset or
             name is dealt to clients by `partition`. Images are uint8, or fractions in 0..1, of shape [N, H, W],
-            [N, H, W, C] or [N, C, H, W]; labels are class numbers from 0, or strings. They are used as they are: a
+            [N, H, W, C] or [N, C, H, W]; vectors [N, D] are numbers, NaN where they are missing, for a model such as
+            `mlp`; labels are class numbers from 0, or strings. They are used as they are: a
             preset's noise is left out unless `set` has some.
         test: A pair or Dataset to measure accuracy with. Without it accuracy is None; `set={"data.validation": 0.2}`
             then keeps a share of each client's samples out of training, and `Run.history` has the agreement with their

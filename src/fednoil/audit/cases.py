@@ -15,16 +15,17 @@ import numpy as np
 import torch
 
 from fednoil import evidence
-from fednoil.audit.pictures import boxed, original, original_pictures
+from fednoil.audit.pictures import boxed, original, original_pictures, shown
 from fednoil.config.loading import load_config
 from fednoil.config.schema import Config
 from fednoil.data import Dataset
 from fednoil.data.elsewhere import are_given, at_nodes, own_sites
 from fednoil.data.folder import folder_name
 from fednoil.data.given import Given
-from fednoil.data.items import Items, read_items
+from fednoil.data.items import Items, read_items, read_vectors
 from fednoil.data.raw import numbered, readable
 from fednoil.data.sources import is_own
+from fednoil.data.vectors import is_vector, scaled
 from fednoil.errors import UserError
 from fednoil.experiment import Experiment, make_experiment
 from fednoil.labels import open_truth
@@ -159,7 +160,7 @@ def cases_of(
         )
     originals = original_pictures(experiment)
     if originals is None:
-        return Cases(dataset.name, dataset.class_names, cases, lambda row: dataset.train.images[row].transpose(1, 2, 0))
+        return Cases(dataset.name, dataset.class_names, cases, lambda row: shown(dataset.train.images[row]))
     return Cases(dataset.name, dataset.class_names, cases, lambda row: boxed(originals(row)), originals)
 
 
@@ -174,7 +175,12 @@ def of_data(
 ) -> Cases:
     """The labelled images of one site, judged by the final model only; it runs on `device`, or on the CPU."""
     model = load_model(model_file, trusted, device)
-    found = read_items(name, model.image_shape, resize=resize)
+    vectors = is_vector(model.image_shape)
+    if vectors:
+        found = read_vectors(name, model.columns, model.image_shape[0])
+    else:
+        channels, height, width = model.image_shape
+        found = read_items(name, (channels, height, width), resize=resize)
     numbers = _numbers(name, found, model.class_names, skip_unknown)
     kept = np.flatnonzero(numbers >= 0)
     lost = tuple((found.items[row], "is of a class that the model doesn't know") for row in np.flatnonzero(numbers < 0))
@@ -198,6 +204,9 @@ def of_data(
         duplicates=duplicates(items, images),
     )
     place = {int(row): n for n, row in enumerate(found.index)}
+    if vectors:
+        values = scaled(found.images, *model.normalisation)
+        return Cases(readable(name), model.class_names, [case], lambda row: shown(values[place[row]]))
     return Cases(
         readable(name),
         model.class_names,

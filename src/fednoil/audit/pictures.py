@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -29,6 +30,17 @@ def original(picture: Picture) -> np.ndarray:
 def boxed(pixels: np.ndarray) -> np.ndarray:
     """A picture [H, W, C] in the square that a gallery has for it, in its own proportions."""
     return np.asarray(ImageOps.pad(Image.fromarray(pixels), (_BOX, _BOX)))
+
+
+def shown(sample: np.ndarray) -> np.ndarray:
+    """What a gallery shows of a sample [C, H, W]: its pixels [H, W, C]; of a vector [D] its values as grey squares, row
+    by row, with the mean in the middle."""
+    if sample.ndim == 3:
+        return sample.transpose(1, 2, 0)
+    side = math.ceil(math.sqrt(len(sample)))
+    grey = np.full(side * side, 127, np.uint8)
+    grey[: len(sample)] = np.clip(127.5 + 42.5 * sample, 0, 255)
+    return np.kron(grey.reshape(side, side), np.ones((max(1, _BOX // side),) * 2, np.uint8))[..., np.newaxis]
 
 
 def original_pictures(experiment: Experiment) -> Callable[[int], np.ndarray] | None:

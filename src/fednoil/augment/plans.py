@@ -70,20 +70,21 @@ def _weak_rows(pad: int, flip: bool) -> list[tuple[int, int, int, int]]:
 def strong_plan(
     keys: Tensor,
     count: int,
-    size: tuple[int, int],
+    size: tuple[int, ...],
     pad: int = 4,
     ops: int = 2,
     prob: float = 0.5,
     *,
     flip: bool = True,
 ) -> Tensor:
-    """Parameters of `count` strong views of images of `size` (H, W): int32 [*keys.shape, count, 5 + 4*ops].
+    """Parameters of `count` strong views of images of `size` (H, W), or of vectors, whose size is (): int32
+    [*keys.shape, count, 5 + 4*ops].
 
     A row is (flip, dy, dx), then for each of `ops` operations (id 0..13, level 1..9, sign ±1, applied 0/1
     with probability `prob`), then Cutout's centre (y, x) in pixels.
     """
     _check(keys, count, pad)
-    height, width = size
+    height, width = size or (1, 1)
     if height < 1 or width < 1:
         raise UserError(f"size = {size}: height and width must be 1 or more")
     if ops < 0:

@@ -1,7 +1,8 @@
 """The views a learner trains on: plain, weak and strong, gathered from the pool of images in memory.
 
 Weak is a horizontal flip, then a shift with reflection. Strong is the weak view, then RandAugment's operations, then
-Cutout (FixMatch, Sohn et al., NeurIPS 2020). All parameters come from a plan, whose values aren't checked: reading them
+Cutout (FixMatch, Sohn et al., NeurIPS 2020). A pool of vectors float32 [N, D] has views of its own
+(`fednoil.augment.vectors`). All parameters come from a plan, whose values aren't checked: reading them
 would make the host wait for the GPU.
 """
 
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fednoil import kernels
+from fednoil.augment import vectors
 from fednoil.augment.ops import apply_codes
 from fednoil.augment.plans import CENTRE_COLUMNS, OP_COLUMNS, WEAK_COLUMNS
 from fednoil.augment.tables import encode, op_tables, view_tables
@@ -18,7 +20,8 @@ from fednoil.errors import UserError
 
 
 def _check(images: Tensor, index: Tensor) -> None:
-    if images.dtype != torch.uint8 or images.dim() != 4 or images.shape[1] not in (1, 3):
+    rows = images.dim() == 2 and images.is_floating_point()
+    if not rows and (images.dtype != torch.uint8 or images.dim() != 4 or images.shape[1] not in (1, 3)):
         raise UserError(f"images must be uint8 [N, C, H, W] with C 1 or 3, not {images.dtype} {tuple(images.shape)}")
     if not images.is_contiguous():
         raise UserError("images must not be a strided view; call contiguous() on the pool once")
@@ -65,6 +68,8 @@ def weak(images: Tensor, index: Tensor, params: Tensor) -> Tensor:
     """
     _check(images, index)
     _check_params(params, index, "3", params.shape[-1:] == (WEAK_COLUMNS,))
+    if images.dim() == 2:
+        return vectors.weak(images, index, params)
     if kernels.usable(images, "augment"):
         from fednoil.kernels import augment
 
@@ -93,6 +98,8 @@ def strong(images: Tensor, index: Tensor, params: Tensor) -> Tensor:
     _check(images, index)
     ops, rest = divmod(params.shape[-1] - WEAK_COLUMNS - CENTRE_COLUMNS if params.dim() else -1, OP_COLUMNS)
     _check_params(params, index, "5 + 4*ops", ops >= 0 and rest == 0)
+    if images.dim() == 2:
+        return vectors.strong(images, index, params)
     if kernels.usable(images, "augment"):
         from fednoil.kernels import augment
 

@@ -30,7 +30,11 @@ Out = Annotated[
 ]
 Data = Annotated[
     str | None,
-    typer.Option("--data", metavar="SOURCE", help="folder:PATH, csv:FILE, npz:FILE or parquet:PATH of one site."),
+    typer.Option(
+        "--data",
+        metavar="SOURCE",
+        help="folder:PATH, csv:FILE, npz:FILE, parquet:PATH, table:FILE or features:FILE of one site.",
+    ),
 ]
 Model = Annotated[Path | None, typer.Option("--model", metavar="MODEL.safetensors", help="The model to use on --data.")]
 Select = Annotated[

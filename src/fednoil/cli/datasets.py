@@ -35,8 +35,12 @@ def data(
     found = describe(dataset)
     if as_json:
         return print(json.dumps(found, indent=2))
-    channels, height, width = found["shape"]
-    print(f"{name}: {width}×{height} pixels, {'grey' if channels == 1 else 'RGB'}; {found['test']} test images")
+    if len(found["shape"]) == 1:
+        columns = ", ".join(found["columns"][:12]) + (" …" if found["shape"][0] > 12 else "")
+        print(f"{name}: rows of {found['shape'][0]} columns ({columns}); {found['test']} test rows")
+    else:
+        channels, height, width = found["shape"]
+        print(f"{name}: {width}×{height} pixels, {'grey' if channels == 1 else 'RGB'}; {found['test']} test images")
     for notice in found["notices"]:
         print(notice)
     show(found["classes"], {key: key for key in found["classes"][0]}, "Training images", False)
@@ -66,6 +70,7 @@ def describe(dataset: Dataset) -> dict[str, Any]:
     ]
     return {
         "shape": list(dataset.image_shape),
+        **({"columns": list(dataset.about.columns)} if dataset.about.columns else {}),
         "test": len(dataset.test),
         "classes": classes,
         "notices": list(dataset.about.notices),

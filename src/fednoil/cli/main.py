@@ -104,7 +104,7 @@ app.command()(relabel)
 @app.command()
 def predict(
     model: Annotated[Path, typer.Argument(metavar="MODEL.safetensors", help="A model that a run has written.")],
-    images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="Image files.")],
+    images: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Image files, or tables of rows.")],
     resize: Annotated[bool, typer.Option("--resize", help="Scale images to the model's size.")] = False,
     trust: Trust = None,
     device: Device = "auto",

@@ -13,7 +13,11 @@ from fednoil.cli.options import DataDir, Json
 def relabel(
     data: Annotated[
         str,
-        typer.Option("--data", metavar="DATA", help="folder:PATH, csv:FILE, npz:FILE, parquet:PATH or manifest:FILE."),
+        typer.Option(
+            "--data",
+            metavar="DATA",
+            help="folder:PATH, csv:FILE, npz:FILE, parquet:PATH, table:FILE, features:FILE or manifest:FILE.",
+        ),
     ],
     decisions: Annotated[
         Path, typer.Option("--decisions", metavar="FILE.csv", help="Decisions exported from the audit's page.")

@@ -35,7 +35,11 @@ class TrainConfig(Optimiser):
     """Rounds, the clients' optimiser (the paper's values) and weak augmentation, for all methods alike."""
 
     batch_size: int = Field(default=32, ge=2, le=65536, description="samples of a step")
-    pad: int = Field(default=4, ge=0, description="largest shift of a weakly augmented image, in pixels")
+    pad: int = Field(
+        default=4,
+        ge=0,
+        description="largest shift of a weakly augmented image, in pixels; with 0 vectors get no noise",
+    )
     flip: bool = Field(
         default=True, description="mirror half of the augmented images; not for letters, or left and right of a body"
     )

@@ -25,6 +25,7 @@ from fednoil.data.sources import (
     is_own,
     open_source,
 )
+from fednoil.data.vectors import is_vector, measured, scaled
 from fednoil.errors import UserError
 
 __all__ = [
@@ -47,6 +48,7 @@ __all__ = [
     "normalised",
     "of_arrays",
     "open_source",
+    "with_scale",
 ]
 
 # A channel that is the same in every training image has no spread to divide by.
@@ -58,29 +60,41 @@ def load(
 ) -> Dataset:
     """Load the dataset that a section or a name means; known datasets are searched in `data_dir` first.
 
-    A `site` has a part of a federation's data and may lack some of the classes. `progress` is called as pictures are
+    A `site` has a part of a federation's data and may lack some of the classes; its vectors are as they lie, those of
+    others are scaled. `progress` is called as pictures are
     decoded, if they have to be.
     """
     source = open_source(data, data_dir)
     dataset = _load(source, progress)
+    if site and is_vector(dataset.image_shape):
+        return dataset
     if not site:
         check_classes(source.config.name, dataset.train.labels, dataset.class_names)
     return normalised(dataset, source.config)
 
 
 def normalised(dataset: Dataset, config: DataConfig) -> Dataset:
-    """The dataset with the mean and std that `config` asks for, else with its own."""
+    """The dataset with the mean and std that `config` asks for, else with its own; vectors are scaled by them."""
     channels = dataset.image_shape[0]
     for key, values in (("mean", config.mean), ("std", config.std)):
         if values is not None and len(values) != channels:
+            what, unit = ("rows", "column") if is_vector(dataset.image_shape) else ("images", "channel")
             raise UserError(
-                f"data.{key} has {len(values)} numbers; the images of '{config.name}' have {channels} "
-                f"channel{'s' if channels > 1 else ''}"
+                f"data.{key} has {len(values)} numbers; the {what} of '{config.name}' have {channels} "
+                f"{unit}{'s' if channels > 1 else ''}"
             )
+    if is_vector(dataset.image_shape):
+        return with_scale(dataset, config.mean or dataset.mean, config.std or dataset.std)
     if config.mean is None and config.std is None:
         return dataset
     changed = dataclasses.replace(dataset, mean=config.mean or dataset.mean, std=config.std or dataset.std)
     return cache.remember_hash(changed, dataset.hash)
+
+
+def with_scale(dataset: Dataset, mean: tuple[float, ...], std: tuple[float, ...]) -> Dataset:
+    """Vectors as they lie, scaled by these means and standard deviations of their columns."""
+    train, test = (Split(scaled(split.images, mean, std), split.labels) for split in (dataset.train, dataset.test))
+    return cache.remember_hash(dataclasses.replace(dataset, train=train, test=test, mean=mean, std=std), dataset.hash)
 
 
 def _load(source: Source, progress: Progress | None) -> Dataset:
@@ -103,8 +117,8 @@ def of_arrays(
     class_names: Sequence[str] | None,
     owners: Owners | None = None,
 ) -> Dataset:
-    """A dataset of (images uint8 [N, C, H, W], labels [N]) that a program gives; without a test pair it has no test
-    images."""
+    """A dataset of (images uint8 [N, C, H, W] or vectors float32 [N, D], labels [N]) that a program gives; without a
+    test pair it has no test images."""
     empty = (train[0][:0], train[1][:0])
     decoded = assemble("data", train, train if test is None else test, class_names, About(owners=owners))
     if test is None:
@@ -114,6 +128,9 @@ def of_arrays(
 
 
 def _dataset(name: str, decoded: Decoded, normalisation: Normalisation | None) -> Dataset:
+    if is_vector(decoded.train.images.shape[1:]):
+        scale = measured(decoded.train.images, decoded.about.columns)
+        normalisation = scale.mean, scale.std
     mean, std = normalisation or _statistics(decoded.train.images)
     return Dataset(name, decoded.train, decoded.test, decoded.class_names, mean, std, decoded.about)
 

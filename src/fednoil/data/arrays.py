@@ -96,7 +96,7 @@ class Npz(PathSource):
         if not values.keys() & set(KEYS[2:]):
             return Listing(where, self.labelled())
         read(self.path, where)  # checks both parts
-        labels, names = _labels(values, where, ("y_train", "y_test"))
+        labels, names = split_labels(values, where, ("y_train", "y_test"))
         classes = None if names is None else tuple(names)
         images = [channels_first(values[key], f"{where}: {key}") for key in ("x_train", "x_test")]
         train, test = (
@@ -138,7 +138,7 @@ def read(source: Path | IO[bytes], where: str) -> Decoded:
         raise UserError(
             f"{where} lacks {', '.join(missing)}; it needs x_train, y_train and, for testing, x_test, y_test"
         )
-    labels, names = _labels(values, where, [key for key in ("y_train", "y_test") if key in values])
+    labels, names = split_labels(values, where, [key for key in ("y_train", "y_test") if key in values])
     images = [channels_first(values[key], f"{where}: {key}") for key in ("x_train", "x_test") if key in values]
     about = About()
     if names is None and labels[0].dtype.kind in "iu" and (found := from_one(labels[0])):
@@ -153,7 +153,7 @@ def read(source: Path | IO[bytes], where: str) -> Decoded:
     return Decoded(Split(*train), Split(held, own), checked.class_names, about)
 
 
-def _labels(
+def split_labels(
     values: dict[str, np.ndarray], where: str, keys: Sequence[str]
 ) -> tuple[list[np.ndarray], list[str] | None]:
     """The labels under `keys` as numbers of the same classes, and these classes' names; None where they have none."""
@@ -218,7 +218,7 @@ def read_labelled(path: Path) -> Raw:
     if missing := [key for key in ("x_train", "y_train") if key not in values]:
         raise UserError(f"{where} lacks {', '.join(missing)}; an audit needs x_train and y_train")
     images = channels_first(values["x_train"], f"{where}: x_train")
-    (labels,), names = _labels(values, where, ["y_train"])
+    (labels,), names = split_labels(values, where, ["y_train"])
     if labels.ndim != 1 or labels.dtype.kind not in "iu" or len(labels) != len(images):
         raise UserError(f"{where}: y_train is {labels.dtype} of shape {labels.shape}; expected {len(images)} integers")
     classes = None if names is None else tuple(names)

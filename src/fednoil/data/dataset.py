@@ -11,7 +11,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Split:
-    """Images uint8 [N, channels, height, width] and their labels int64 [N]."""
+    """Images uint8 [N, channels, height, width], or vectors float32 [N, columns], and their labels int64 [N]."""
 
     images: np.ndarray
     labels: np.ndarray
@@ -51,11 +51,12 @@ class About:
     notices: tuple[str, ...] = ()  # what was done to the images, in sentences
     skipped: tuple[tuple[str, str], ...] = ()  # what was left out, and why
     held_out: int = 0  # test images that were taken from the training images, because there were no others
+    columns: tuple[str, ...] = ()  # of vectors; none: by their numbers
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """A decoded dataset. `mean` and `std` are per channel, for pixels scaled to 0..1."""
+    """A decoded dataset. `mean` and `std` are per channel, for pixels scaled to 0..1, or per column of vectors."""
 
     name: str
     train: Split
@@ -70,10 +71,9 @@ class Dataset:
         return len(self.class_names)
 
     @property
-    def image_shape(self) -> tuple[int, int, int]:
-        """Channels, height, width."""
-        _, channels, height, width = self.train.images.shape
-        return channels, height, width
+    def image_shape(self) -> tuple[int, ...]:
+        """Channels, height, width; of vectors the number of columns alone."""
+        return self.train.images.shape[1:]
 
     @cached_property
     def hash(self) -> str:

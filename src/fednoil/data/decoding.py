@@ -47,7 +47,7 @@ def decode_listing(
     parts = [listing.train] + ([] if listing.test is None else [listing.test])
     if not listing.train.items:
         raise _bad_files(wanted, parts, [{} for _ in parts]) if listing.train.skipped else _nothing(listing.where)
-    names, moved = _class_names(listing)
+    names, moved = class_names_of(listing)
     measures = [measure(part.pictures) for part in parts]
     shape = _shape(wanted, [m for found in measures for m in found if isinstance(m, Measure)])
     lost: list[dict[int, str]] = []
@@ -71,7 +71,7 @@ def decode_listing(
         notices.append(f"{_count(len(skipped), 'picture')} left out (data.bad = 'skip'), {skipped[0][0]} for example")
     about = About(
         tuple(listing.train.items[row] for row in kept[0]),
-        _owners(listing.train, kept[0]),
+        owners_of(listing.train, kept[0]),
         tuple(notices),
         tuple(skipped),
     )
@@ -102,9 +102,10 @@ def hold_out(
     if test is not None and not (tested and without):
         return train, test, about
     rows = _held(images, labels, whose, without)
+    what = "images" if images.dtype == np.uint8 else "rows"
     notice = (
-        f"no test images{f' at {len(without)} of {len(np.unique(whose))} sites' if tested else ''}: "
-        f"{len(rows)} images, {100 * TEST_SHARE:.0f} % of each class, are held out; results on them are agreement with "
+        f"no test {what}{f' at {len(without)} of {len(np.unique(whose))} sites' if tested else ''}: "
+        f"{len(rows)} {what}, {100 * TEST_SHARE:.0f} % of each class, are held out; results on them are agreement with "
         "given labels, not accuracy"
     )
     own = test or (images[:0], labels[:0])
@@ -138,7 +139,7 @@ def _held(images: np.ndarray, labels: np.ndarray, whose: np.ndarray, sites: Sequ
     return np.sort(np.concatenate(rows)).astype(np.int64)
 
 
-def _class_names(listing: Listing) -> tuple[tuple[str, ...] | None, int]:
+def class_names_of(listing: Listing) -> tuple[tuple[str, ...] | None, int]:
     """The classes' names and the number of the first: labels 1 to C name the classes that they number."""
     train = listing.train
     if train.class_names is None and (names := from_one(train.labels)):
@@ -218,7 +219,7 @@ def _chunks(rows: np.ndarray, images: np.ndarray) -> Iterator[tuple[int, np.ndar
     return ((start, rows[start : start + step]) for start in range(0, len(rows), step))
 
 
-def _owners(train: Raw, kept: np.ndarray) -> Owners | None:
+def owners_of(train: Raw, kept: np.ndarray) -> Owners | None:
     if train.sites is None:
         return None
     names = tuple(dict.fromkeys(train.sites))

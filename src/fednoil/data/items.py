@@ -17,6 +17,7 @@ from PIL import ImageOps
 from fednoil.data.images import Picture, as_mode, fitted, is_grey, open_picture, why_unreadable
 from fednoil.data.raw import Raw
 from fednoil.data.sources import open_own
+from fednoil.data.vectors import aligned
 from fednoil.errors import UserError
 
 Shape = tuple[int, int, int]
@@ -61,13 +62,33 @@ class _Seen:
     pixels: np.ndarray | None
 
 
-def read_items(name: str, shape: Shape, *, resize: bool) -> Items:
-    """Read a user's own data, for example `folder:PATH`, in the size that a model wants."""
+def read_vectors(name: str, columns: Sequence[str], count: int) -> Items:
+    """Read a user's own vectors, for example `table:FILE`, with the `count` columns that a model wants."""
+    raw = _labelled(name)
+    if not raw.columns:
+        raise UserError(f"{name} has pictures, and the model takes rows of {count} columns; give table:FILE")
+    values = np.stack([np.asarray(row) for row in raw.pictures])
+    if columns:
+        values = aligned(values, raw.columns, columns, name)
+    if values.shape[1] != count:
+        raise UserError(f"{name} has {values.shape[1]} columns, the model takes {count}")
+    rows = np.arange(len(values))
+    return Items(tuple(raw.items), rows, raw.labels, values, raw.class_names, (), tuple(raw.notices), (), None)
+
+
+def _labelled(name: str) -> Raw:
     source = open_own(name)
     try:
-        raw = source.labelled()
+        return source.labelled()
     except (OSError, RuntimeError) as error:  # no permission, too long a name, no such ~user
         raise UserError(f"--data {name} can't be read ({error})") from error
+
+
+def read_items(name: str, shape: Shape, *, resize: bool) -> Items:
+    """Read a user's own data, for example `folder:PATH`, in the size that a model wants."""
+    raw = _labelled(name)
+    if raw.columns:
+        raise UserError(f"{name} has rows of {len(raw.columns)} columns, and the model takes pictures")
     if not raw.items:
         lost = f"; skipped: {' '.join(raw.skipped[0])}" if raw.skipped else ""
         lost += f", and {len(raw.skipped) - 1} more" if len(raw.skipped) > 1 else ""

@@ -23,6 +23,7 @@ class Raw:
     skipped: list[tuple[str, str]] = field(default_factory=list)  # item, reason
     notices: list[str] = field(default_factory=list)
     sites: list[str] | None = None  # whose each image is, where the source says so
+    columns: tuple[str, ...] = ()  # of samples that are vectors: `pictures` are then rows float32 [D]
 
 
 @dataclass(frozen=True)

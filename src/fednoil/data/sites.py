@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, NoReturn, TypeVar
 
 import numpy as np
 from pydantic import AfterValidator, Field
 
-from fednoil.data.base import PictureConfig, PictureSource, Source
-from fednoil.data.decoded import Files
+from fednoil.data.base import PictureConfig, PictureSource, Source, wanted
+from fednoil.data.decoded import Decoded, Files
+from fednoil.data.decoding import Room, decode_listing, in_memory
+from fednoil.data.images import Progress
 from fednoil.data.raw import Listing, Raw
+from fednoil.data.tabular import VectorSource
+from fednoil.data.vectors import aligned, decode_rows, united
 from fednoil.errors import UserError
 
 SITES = "sites"
@@ -43,7 +48,17 @@ class Sites(PictureSource):
     def listing(self) -> Listing:
         return merged({name: _told(name, source.listing) for name, source in self._open().items()})
 
+    def decode(self, room: Room = in_memory, progress: Progress | None = None) -> Decoded:
+        listing = self.listing()
+        return (
+            decode_rows(listing)
+            if listing.train.columns
+            else decode_listing(listing, wanted(self.config), room, progress)
+        )
+
     def files(self) -> Files | None:
+        if any(isinstance(source, VectorSource) for source in self._open().values()):
+            return None  # what is read of a table is not kept
         found = {name: _told(name, source.files) for name, source in self._open().items()}
         paths: list[Path] = []
         for files in found.values():
@@ -80,6 +95,7 @@ def merged(sites: Mapping[str, Listing]) -> Listing:
             raise UserError(f"site '{name}' ({listing.where}) has no labelled image; every site needs one")
         if listing.train.sites is not None:
             raise UserError(f"site '{name}': {listing.where} has sites of its own; use it alone, or drop its column")
+    sites = _same_columns(sites)
     numbered = [name for name, listing in sites.items() if listing.train.class_names is None]
     if numbered and len(numbered) < len(sites):
         other = next(name for name in sites if name not in numbered)
@@ -112,7 +128,31 @@ def _joined(parts: Mapping[str, Raw], classes: tuple[str, ...] | None) -> Raw:
         [(f"{name}: {item}", why) for name, raw in parts.items() for item, why in raw.skipped],
         [f"{name}: {notice}" for name, raw in parts.items() for notice in raw.notices],
         [name for name, raw in parts.items() for _ in raw.items],
+        next(iter(parts.values())).columns,
     )
+
+
+def _same_columns(sites: Mapping[str, Listing]) -> Mapping[str, Listing]:
+    """Sites that have vectors with the same columns in the same order."""
+    vectors = [name for name, listing in sites.items() if listing.train.columns]
+    if not vectors:
+        return sites
+    if pictures := [name for name in sites if name not in vectors]:
+        raise UserError(f"site '{pictures[0]}' has pictures and site '{vectors[0]}' vectors; all need the same kind")
+    columns = united({name: listing.train.columns for name, listing in sites.items()})
+
+    def fitted(raw: Raw | None, where: str) -> Raw | None:
+        if raw is None:
+            return None
+        values = aligned(np.asarray(raw.pictures, np.float32), raw.columns, columns, where)
+        return replace(raw, pictures=list(values), columns=columns)
+
+    found = {}
+    for name, own in sites.items():
+        train, test = (fitted(raw, f"site '{name}'") for raw in (own.train, own.test))
+        assert train is not None
+        found[name] = replace(own, train=train, test=test)
+    return found
 
 
 def _union(sites: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Every source of images by name: one file and one line in the table below for each."""
+"""Every source of samples by name: one file and one line in the table below for each."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from fednoil.data.arrays import Mini, Npz
 from fednoil.data.base import DataConfig, Source
 from fednoil.data.cifar import Cifar10, Cifar100
 from fednoil.data.elsewhere import ARRAYS, Arrays
+from fednoil.data.features import Features
 from fednoil.data.folder import Folder
 from fednoil.data.idx import FashionMnist
 from fednoil.data.parquet import Parquet
 from fednoil.data.sites import SITES, Sites
 from fednoil.data.table import Csv
+from fednoil.data.tabular import Table
 from fednoil.errors import UserError, nearest
 from fednoil.plugins import Axis
 
@@ -28,6 +30,8 @@ SOURCES: dict[str, type[Source]] = {
     "csv": Csv,
     "npz": Npz,
     "parquet": Parquet,
+    "table": Table,
+    "features": Features,
     SITES: Sites,
     ARRAYS: Arrays,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -20,11 +21,10 @@ from fednoil.files import naming
 
 COLUMNS = {
     "path": ("path", "file", "filename", "image"),
-    "label": ("label", "class"),
+    "label": ("label", "class", "target"),
     "site": ("site", "client"),
     "split": ("split",),
 }
-_NEEDED = ("path", "label")
 _SPLITS = ("train", "test")
 
 
@@ -44,7 +44,7 @@ class CsvCopy(Copy):
     """A file that lists pictures: labels change, dropped rows go, and paths become absolute: the pictures stay."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.rows = path, read_rows(path)
+        self.path, self.rows = path, _listed(path)
         listing = read_listing(path)
         raws = [listing.train] + ([] if listing.test is None else [listing.test])
         known = {item: int(label) for raw in raws for item, label in zip(raw.items, raw.labels, strict=True)}
@@ -87,7 +87,7 @@ class Csv(PictureSource, PathSource):
     rewrites = CsvCopy
 
     def find(self, path: Path) -> Files:
-        rows = read_rows(path)
+        rows = _listed(path)
         pictures = (path.parent / own for own in rows.column("path"))
         return Files(path, (path, *(own for own in pictures if own.is_file())), self.decode)
 
@@ -106,11 +106,14 @@ def _sites(path: Path, changed: int, size: int) -> tuple[str, ...]:
     return tuple(dict.fromkeys(read_listing(path).train.sites or ()))
 
 
-def read_rows(path: Path) -> Rows:
+def _listed(path: Path) -> Rows:
+    return read_rows(path, f"csv:{path}", ("path", "label"))
+
+
+def read_rows(path: Path, where: str, needed: Sequence[str]) -> Rows:
     """The file's lines; blank ones are left out."""
-    where = f"csv:{path}"
     if not path.is_file():
-        raise UserError(f"{where} is not a file; give one with the columns path and label")
+        raise UserError(f"{where} is not a file; give one with {_columns(needed)}")
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             lines = [line for line in csv.reader(file) if any(cell.strip() for cell in line)]
@@ -124,10 +127,10 @@ def read_rows(path: Path) -> Rows:
             raise UserError(f"{where} has the columns {', '.join(header[k] for k in found)} for one {name}; keep one")
         if found:
             place[name] = found[0]
-    if missing := [name for name in _NEEDED if name not in place]:
+    if missing := [name for name in needed if name not in place]:
         raise UserError(
             f"{where} has no column '{missing[0]}'; its first line is {', '.join(header)[:80] or 'empty'} and must "
-            "name the columns path and label"
+            f"name {_columns(needed)}"
         )
     for number, line in enumerate(lines[1:], 2):
         if len(line) != len(header):
@@ -137,17 +140,15 @@ def read_rows(path: Path) -> Rows:
 
 def read_listing(path: Path) -> Listing:
     """The pictures, whose paths start at the file's own folder; each is called by its path as the file has it."""
-    where, rows = f"csv:{path}", read_rows(path)
+    where, rows = f"csv:{path}", _listed(path)
     items = rows.column("path")
+    if not items:
+        raise UserError(f"{where} lists no picture; it needs a row for each")
     if twice := [item for item, number in _counts(items).items() if number > 1]:
         raise UserError(f"{where} lists '{twice[0]}' twice; a picture has one label")
-    numbers, names = _labels(where, rows.column("label"))
-    sites = rows.column("site") if "site" in rows.place else None
-    if sites is not None and "" in sites:
-        raise UserError(f"{where}: row {sites.index('') + 2} has no site; every row needs one, or no row")
-    splits = rows.column("split") if "split" in rows.place else ["train"] * len(items)
-    if wrong := [(number, split) for number, split in enumerate(splits, 2) if split not in _SPLITS]:
-        raise UserError(f"{where}: row {wrong[0][0]} has the split '{wrong[0][1]}'; it must be train or test")
+    numbers, names = labels_of(where, rows.column("label"))
+    sites = sites_of(where, rows.column("site") if "site" in rows.place else None)
+    splits = splits_of(where, rows.column("split") if "split" in rows.place else None, len(items))
 
     def part(split: str) -> Raw:
         chosen = [row for row, own in enumerate(splits) if own == split]
@@ -165,14 +166,33 @@ def read_listing(path: Path) -> Listing:
     return Listing(where, part("train"), part("test") if "test" in splits else None)
 
 
-def _labels(where: str, texts: list[str]) -> tuple[np.ndarray, tuple[str, ...] | None]:
+def sites_of(where: str, sites: list[str] | None) -> list[str] | None:
+    """Whose each row is; the file's first row is its header."""
+    if sites is not None and "" in sites:
+        raise UserError(f"{where}: row {sites.index('') + 2} has no site; every row needs one, or no row")
+    return sites
+
+
+def splits_of(where: str, splits: list[str] | None, count: int) -> list[str]:
+    """What each row is for."""
+    splits = ["train"] * count if splits is None else splits
+    if wrong := [(number, split) for number, split in enumerate(splits, 2) if split not in _SPLITS]:
+        raise UserError(f"{where}: row {wrong[0][0]} has the split '{wrong[0][1]}'; it must be train or test")
+    return splits
+
+
+def labels_of(where: str, texts: list[str]) -> tuple[np.ndarray, tuple[str, ...] | None]:
     """Labels as numbers: of classes with names, or as they are where all are whole numbers."""
     if not texts:
-        raise UserError(f"{where} lists no picture; it needs a row for each")
+        raise UserError(f"{where} has no row; it needs one for each sample")
     if all(text.isascii() and text.isdigit() and len(text) < 10 for text in texts):
         return np.array([int(text) for text in texts], np.int64), None
     (numbers,), names = named(where, [np.array(texts)])
     return numbers, names
+
+
+def _columns(names: Sequence[str]) -> str:
+    return f"the column{'s' if len(names) > 1 else ''} {' and '.join(names)}"
 
 
 def _counts(items: list[str]) -> dict[str, int]:

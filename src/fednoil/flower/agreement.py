@@ -1,7 +1,8 @@
 """What the nodes must agree on before round 1: the names of the classes, the size of images, the normalisation.
 
-A site describes what it has, without sending images or labels. Classes are matched by name, so a site that lacks one
-doesn't shift the numbers of the others.
+A site describes what it has, without sending images or labels. Of a table it reports the names of columns and
+categories, and of each column of numbers how many there are, their mean and their spread. Classes are matched by name,
+so a site that lacks one doesn't shift the numbers of the others.
 """
 
 from __future__ import annotations
@@ -9,19 +10,23 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from fednoil.data import Dataset, Split
+from fednoil.data import Dataset, Split, with_scale
+from fednoil.data.dataset import About
+from fednoil.data.vectors import MARK, Scale, aligned, is_vector, pooled, united
 
-Shape = tuple[int, int, int]
+Shape = tuple[int, ...]
+_FEWEST = 5  # values of which a mean says nothing about a single one
 
 
 @dataclass(frozen=True)
 class Site:
-    """What a node reports about itself: its name, its sizes, its classes by name, its images' shape, mean and std."""
+    """What a node reports about itself: its name, its sizes, its classes by name, its images' shape, mean and std; of
+    vectors also the names of the columns and how many values each has."""
 
     name: str
     partition: int | None
@@ -31,6 +36,23 @@ class Site:
     image_shape: Shape
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    columns: tuple[str, ...] = ()
+    counts: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, name: str, partition: int | None, samples: int, held_out: int, dataset: Dataset) -> Site:
+        """A node that has these data, or a part of them."""
+        about = dataset.class_names, dataset.image_shape, dataset.mean, dataset.std
+        if not is_vector(dataset.image_shape):
+            return cls(name, partition, samples, held_out, *about)
+        columns = dataset.about.columns or tuple(str(k) for k in range(dataset.image_shape[0]))
+        there = np.full(len(columns), samples) if partition is not None else (~np.isnan(dataset.train.images)).sum(0)
+        few = there < _FEWEST
+        mean, std = (
+            tuple(np.where(few, dull, own).tolist()) for dull, own in ((0.0, dataset.mean), (1.0, dataset.std))
+        )
+        counts = tuple(np.where(few, 0, there).tolist())
+        return cls(name, partition, samples, held_out, *about[:2], mean, std, columns, counts)
 
 
 @dataclass(frozen=True)
@@ -41,6 +63,7 @@ class Agreement:
     image_shape: Shape
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    columns: tuple[str, ...] = ()
 
     def values(self) -> dict[str, Any]:
         """As JSON values."""
@@ -48,14 +71,29 @@ class Agreement:
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> Agreement:
-        channels, height, width = (int(n) for n in values["image_shape"])
-        names = tuple(str(n) for n in values["class_names"])
-        return cls(names, (channels, height, width), tuple(values["mean"]), tuple(values["std"]))
+        shape = tuple(int(n) for n in values["image_shape"])
+        names, columns = (tuple(str(n) for n in values.get(key, ())) for key in ("class_names", "columns"))
+        return cls(names, shape, tuple(values["mean"]), tuple(values["std"]), columns)
 
     def dataset(self, name: str) -> Dataset:
         """A dataset of this kind without images."""
-        empty = Split(np.empty((0, *self.image_shape), np.uint8), np.empty(0, np.int64))
-        return Dataset(name, empty, empty, self.class_names, self.mean, self.std)
+        kind = np.float32 if is_vector(self.image_shape) else np.uint8
+        empty = Split(np.empty((0, *self.image_shape), kind), np.empty(0, np.int64))
+        return Dataset(name, empty, empty, self.class_names, self.mean, self.std, About(columns=self.columns))
+
+    def fitted(self, dataset: Dataset) -> Dataset:
+        """A site's data in the federation's terms: its class numbers, its columns and its scale."""
+        numbers = np.array([self.class_names.index(name) for name in dataset.class_names], np.int64)
+        train, test = (Split(split.images, numbers[split.labels]) for split in (dataset.train, dataset.test))
+        known = self.class_names, self.mean, self.std
+        if not self.columns:
+            return Dataset(dataset.name, train, test, *known, dataset.about)
+        own = dataset.about.columns
+        train, test = (
+            Split(aligned(split.images, own, self.columns, dataset.name), split.labels) for split in (train, test)
+        )
+        about = replace(dataset.about, columns=self.columns)
+        return with_scale(Dataset(dataset.name, train, test, *known, about), self.mean, self.std)
 
 
 def agree(sites: Sequence[Site], mean: Sequence[float] | None, std: Sequence[float] | None) -> Agreement:
@@ -64,15 +102,20 @@ def agree(sites: Sequence[Site], mean: Sequence[float] | None, std: Sequence[flo
     The shape is that of most sites; in a tie, that of the first one. The normalisation is that of the pooled pixels of
     the sites with that shape, to four digits, as for a dataset in one place.
     """
-    shape = Counter(site.image_shape for site in sites).most_common(1)[0][0]
-    fitting = [site for site in sites if site.image_shape == shape]
-    pooled = _pool(fitting)
-    return Agreement(_classes(fitting), shape, tuple(mean) if mean else pooled[0], tuple(std) if std else pooled[1])
+    kind = Counter(_kind(site) for site in sites).most_common(1)[0][0]
+    fitting = [site for site in sites if _kind(site) == kind]
+    columns = united({site.name: site.columns for site in fitting}) if fitting[0].columns else ()
+    own = _pool_columns(fitting, columns) if columns else _pool(fitting)
+    shape = (len(columns),) if columns else fitting[0].image_shape
+    scale = tuple(mean) if mean else own[0], tuple(std) if std else own[1]
+    return Agreement(_classes(fitting), shape, *scale, columns)
 
 
 def misfit(site: Site, agreement: Agreement) -> str | None:
     """Why a site can't take part; None if it can."""
-    if site.image_shape != agreement.image_shape:
+    if (site.columns or agreement.columns) and _kind(site) != _columns(agreement.columns):
+        return _other_columns(site.columns, agreement.columns)
+    if not site.columns and site.image_shape != agreement.image_shape:
         return (
             f"its images are {_shape(site.image_shape)}, the federation's {_shape(agreement.image_shape)}; data.size "
             "brings the pictures of all sites to one size"
@@ -83,6 +126,41 @@ def misfit(site: Site, agreement: Agreement) -> str | None:
     if len(agreement.class_names) < 2:
         return "the federation has only one class; a classifier needs at least two"
     return None
+
+
+def _columns(columns: Sequence[str]) -> frozenset[tuple[str, bool]]:
+    """The columns of a table, and whether they have categories."""
+    return frozenset((name.partition(MARK)[0], MARK in name) for name in columns)
+
+
+def _kind(site: Site) -> object:
+    """What sites must have in common."""
+    return _columns(site.columns) if site.columns else site.image_shape
+
+
+def _other_columns(own: Sequence[str], wanted: Sequence[str]) -> str:
+    if not own or not wanted:
+        kinds = ("pictures", "vectors") if not own else ("vectors", "pictures")
+        return f"it has {kinds[0]}, the federation {kinds[1]}; all sites need the same kind of data"
+    missing, more = sorted(_columns(wanted) - _columns(own)), sorted(_columns(own) - _columns(wanted))
+    words = {True: "of categories", False: "of numbers"}
+    parts = [f"it has no column '{missing[0][0]}' {words[missing[0][1]]}"] if missing else []
+    parts += [f"it has a column '{more[0][0]}' {words[more[0][1]]} that the federation lacks"] if more else []
+    return f"{' and '.join(parts)}; all sites need the same columns"
+
+
+def _pool_columns(sites: Sequence[Site], columns: Sequence[str]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and std per column over the rows of all sites, from each site's own; a category that it lacks has none."""
+    scales = []
+    for site in sites:
+        place = {name: k for k, name in enumerate(site.columns)}
+        found = [
+            (site.counts[k], site.mean[k], site.std[k]) if (k := place.get(name, -1)) >= 0 else (0, 0.0, 1.0)
+            for name in columns
+        ]
+        scales.append(Scale(*(tuple(part) for part in zip(*found, strict=True))))
+    scale = pooled(scales, columns)
+    return scale.mean, scale.std
 
 
 def _classes(sites: Sequence[Site]) -> tuple[str, ...]:

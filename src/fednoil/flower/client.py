@@ -74,6 +74,7 @@ def hello(message: Message, context: Context) -> Message:
         numbers = {
             "samples": site.samples,
             "held_out": site.held_out,
+            "counts": list(site.counts),
             "mean": list(site.mean),
             "std": list(site.std),
         }
@@ -82,6 +83,7 @@ def hello(message: Message, context: Context) -> Message:
             "partition": -1 if site.partition is None else site.partition,
             "classes": list(site.class_names),
             "shape": list(site.image_shape),
+            "columns": list(site.columns),
         }
         return pack(HELLO_REPLY, Body(numbers=numbers, values=about))
 
@@ -170,7 +172,8 @@ def evaluate(message: Message, context: Context) -> Message:
 def _node(message: Message, context: Context) -> tuple[Node, Tensors]:
     """The node ready for this order, and the model it was sent."""
     values = _peek(message)
-    agreement = Agreement.of({"class_names": values["classes"], "image_shape": values["shape"], **_scale(values)})
+    known = {"class_names": values["classes"], "image_shape": values["shape"], "columns": values["columns"]}
+    agreement = Agreement.of({**known, **_scale(values)})
     if len(values["told"]) != len(values["told_values"]):
         raise BadMessage("'told' and 'told_values' have different lengths")
     told = dict(zip(values["told"], values["told_values"], strict=True))

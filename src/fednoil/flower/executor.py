@@ -165,6 +165,7 @@ class FlowerExecutor(Federation):
             "epochs": job.turn.epochs,
             "classes": list(agreement.class_names),
             "shape": list(agreement.image_shape),
+            "columns": list(agreement.columns),
             "mean": list(agreement.mean),
             "std": list(agreement.std),
             "frozen": self._frozen,

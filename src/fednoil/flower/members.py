@@ -41,6 +41,7 @@ _TRIES = 3  # introductions before round 1, for a node that is busy or still sta
 _HELLO = 60.0  # seconds for a node to introduce itself, while the others wait
 _AGAIN = 30.0, 1800.0  # seconds until a refused node is asked again, at first and at most
 _MOST = 10**9  # samples
+_COLUMNS = 10**5
 _PAUSE = 0.5  # seconds between two checks for new nodes
 
 
@@ -252,15 +253,21 @@ def _site(body: Body) -> Site:
     """A node's introduction as a value, checked for plausibility."""
     numbers: dict[str, Any] = body.numbers
     values: dict[str, Any] = body.values
-    shape, names, mean, std = (
-        tuple(part) for part in (values["shape"], values["classes"], numbers["mean"], numbers["std"])
+    shape, names, mean, std, columns, counts = (
+        *(tuple(part) for part in (values["shape"], values["classes"], numbers["mean"], numbers["std"])),
+        *(tuple(part) for part in (values["columns"], numbers["counts"])),
     )
+    vectors = len(shape) == 1
     partition = values["partition"] if values["partition"] >= 0 else None
     checks = {
         "client id": NAME.fullmatch(values["client"]),
-        "image shape": len(shape) == 3 and shape[0] in (1, 3) and all(1 <= side <= 4096 for side in shape[1:]),
-        "mean": len(mean) == shape[0] and all(0 <= m <= 1 for m in mean),
-        "std": len(std) == shape[0] and all(0 < s <= 1 for s in std),
+        "image shape": (len(shape) == 3 and shape[0] in (1, 3) and all(1 <= side <= 4096 for side in shape[1:]))
+        or (vectors and 1 <= shape[0] <= _COLUMNS),
+        "mean": len(mean) == shape[0] and (vectors or all(0 <= m <= 1 for m in mean)),
+        "std": len(std) == shape[0] and all(s > 0 and (vectors or s <= 1) for s in std),
+        "list of columns": len(columns) == (shape[0] if vectors else 0) and len(set(columns)) == len(columns),
+        "column name": all(1 <= len(name) <= 300 and name.isprintable() for name in columns),
+        "number of values": len(counts) == len(columns) and all(0 <= n <= numbers["samples"] for n in counts),
         "number of samples": 1 <= numbers["samples"] <= _MOST and 0 <= numbers["held_out"] <= _MOST,
         "class names": 1 <= len(names) <= 10_000 and len(set(names)) == len(names),
         "class name": all(1 <= len(name) <= 200 and name.isprintable() for name in names),
@@ -268,4 +275,6 @@ def _site(body: Body) -> Site:
     for what, right in checks.items():
         if not right:
             raise BadMessage(f"its {what} is not possible")
-    return Site(values["client"], partition, numbers["samples"], numbers["held_out"], names, shape, mean, std)
+    return Site(
+        values["client"], partition, numbers["samples"], numbers["held_out"], names, shape, mean, std, columns, counts
+    )

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from fednoil import evidence
 from fednoil.audit.cases import Case, Cases, duplicates, item_names
+from fednoil.audit.pictures import shown
 from fednoil.experiment import Experiment
 from fednoil.flower.state import NodeState
 from fednoil.learners.base import Client
@@ -48,7 +49,7 @@ class Memory:
         items = tuple(names[row] for row in index)
         same = duplicates(items, [images[row] for row in index])
         case = Case(client, items, index, bundle["given"].numpy(), bundle, None, accuracy, duplicates=same)
-        return Cases(data, dataset.class_names, [case], lambda row: images[row].transpose(1, 2, 0))
+        return Cases(data, dataset.class_names, [case], lambda row: shown(images[row]))
 
     def _before(self, round_idx: int) -> Tensors:
         found = self.state.evidence_before(round_idx)

@@ -67,6 +67,7 @@ _ORDER: Kinds = {
     "epochs": "int",
     "classes": "list[str]",
     "shape": "list[int]",
+    "columns": "list[str]",
     "mean": "list[float]",
     "std": "list[float]",
     "frozen": "str",
@@ -75,8 +76,20 @@ _ORDER: Kinds = {
 }
 HELLO_ORDER = Form(values=_HELLO_ORDER)
 HELLO_REPLY = Form(
-    numbers={"samples": "int", "held_out": "int", "mean": "list[float]", "std": "list[float]"},
-    values={"client": "str", "partition": "int", "classes": "list[str]", "shape": "list[int]"},
+    numbers={
+        "samples": "int",
+        "held_out": "int",
+        "counts": "list[int]",
+        "mean": "list[float]",
+        "std": "list[float]",
+    },
+    values={
+        "client": "str",
+        "partition": "int",
+        "classes": "list[str]",
+        "shape": "list[int]",
+        "columns": "list[str]",
+    },
 )
 REFUSE_ORDER = Form(values={"reason": "str"})
 REFUSE_REPLY = Form()

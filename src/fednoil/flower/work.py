@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import numpy as np
@@ -55,7 +55,7 @@ def introduce(settings: NodeSettings, config_text: str) -> Site:
         if config.data.name != SITES:
             raise Refusal(f"it has its own data, but this run uses {config.data.name}")
         dataset = _own_data(settings.data, config_text, settings.trust)
-        names, samples, held_out = dataset.class_names, len(dataset.train), len(dataset.test)
+        samples, held_out = len(dataset.train), len(dataset.test)
     else:
         if config.data.name == SITES:
             raise Refusal("it has no data of its own: --node-config has no data=")
@@ -64,10 +64,8 @@ def introduce(settings: NodeSettings, config_text: str) -> Site:
         assert partition is not None
         if not 0 <= partition < setting.num_clients:
             raise Refusal(f"its partition-id {partition} is not in 0..{setting.num_clients - 1} (partition.clients)")
-        names, samples, held_out = dataset.class_names, len(setting.parts[partition]), 0
-    return Site(
-        settings.client_id, settings.partition, samples, held_out, names, dataset.image_shape, dataset.mean, dataset.std
-    )
+        samples, held_out = len(setting.parts[partition]), 0
+    return Site.of(settings.client_id, settings.partition, samples, held_out, dataset)
 
 
 @lru_cache(maxsize=4)
@@ -118,15 +116,10 @@ def site_work(settings: NodeSettings, config_text: str, number: int, agreement: 
     config = configured(config_text, settings.trust)
     assert settings.data is not None
     own = _own_data(settings.data, config_text, settings.trust)
-    site = Site(
-        settings.client_id, None, len(own.train), len(own.test), own.class_names, own.image_shape, own.mean, own.std
-    )
+    site = Site.of(settings.client_id, None, len(own.train), len(own.test), own)
     if reason := misfit(site, agreement):
         raise Refusal(reason)
-    numbers = np.array([agreement.class_names.index(name) for name in own.class_names], np.int64)
-    train, test = (Split(split.images, numbers[split.labels]) for split in (own.train, own.test))
-    names = agreement.class_names
-    dataset = Dataset(settings.client_id, train, test, names, agreement.mean, agreement.std, own.about)
+    dataset = replace(agreement.fitted(own), name=settings.client_id)
     experiment = assemble(config, Sites.of(dataset, [settings.client_id], [len(own.train)]))
     device = _device(config)
     pool = resident(dataset.train.images, device)

@@ -53,7 +53,7 @@ def chunks(count: int, pool: Tensor, views: int = 1) -> list[slice]:
 
     A GPU likes many at once, a CPU's cache few; of large images they are fewer, or activations would fill the memory.
     """
-    pixels = pool.shape[-1] * pool.shape[-2]
+    pixels = pool.shape[-1] * pool.shape[-2] if pool.dim() == 4 else pool.shape[-1]
     size = min(1000, 1000 * 4096 // pixels) if pool.device.type == "cpu" else min(5000, 5000 * 1024 // pixels)
     size = max(1, size // views)
     return [slice(start, start + size) for start in range(0, count, size)]
@@ -76,11 +76,11 @@ class Task:
     """What a learner or server knows about the experiment besides its own settings."""
 
     num_classes: int
-    image_shape: tuple[int, int, int]
+    image_shape: tuple[int, ...]  # channels, height, width; of vectors the number of columns alone
     batch_size: int
     lr: float
     rounds: int
-    pad: int = 4  # largest shift of a weak view, in pixels
+    pad: int = 4  # largest shift of a weak view, in pixels; of vectors, how many kinds of noise there are
     flip: bool = True  # whether half of the weak views are mirrored
     parameters: frozenset[str] = frozenset()  # names of the model's trainable parameters
     sizes: tuple[int, ...] = ()  # samples of each client
@@ -88,7 +88,8 @@ class Task:
 
 @dataclass(frozen=True)
 class Client:
-    """One client's data: `index` [n] into the resident uint8 `pool`, and the given `labels` [n]."""
+    """One client's data: `index` [n] into the resident `pool`, uint8 images or float32 vectors, and the given `labels`
+    [n]."""
 
     id: int
     pool: Tensor

@@ -14,6 +14,7 @@ from torch import nn
 from fednoil.errors import UserError
 from fednoil.models.base import ModelConfig, keys_of
 from fednoil.models.cnn import CNN
+from fednoil.models.dense import Linear, Mlp
 from fednoil.models.network import Network, channels_last, mixes
 from fednoil.models.resnet import ResNet18
 from fednoil.plugins import Axis, import_object, renamed
@@ -22,7 +23,7 @@ from fednoil.seeds import Seed
 
 __all__ = ["AXIS", "MODELS", "ModelConfig", "Network", "build"]
 
-MODELS: dict[str, Callable[..., nn.Module]] = {"cnn": CNN, "resnet18": ResNet18}
+MODELS: dict[str, Callable[..., nn.Module]] = {"cnn": CNN, "resnet18": ResNet18, "linear": Linear, "mlp": Mlp}
 
 
 class _Models(Axis[Any]):
@@ -47,7 +48,7 @@ class _Models(Axis[Any]):
 AXIS = _Models("model", nn.Module, MODELS, default="cnn")  # pyright: ignore[reportArgumentType]
 
 
-def build(config: ModelConfig, image_shape: tuple[int, int, int], num_classes: int, seed: Seed) -> nn.Module:
+def build(config: ModelConfig, image_shape: tuple[int, ...], num_classes: int, seed: Seed) -> nn.Module:
     """Make a model on the CPU with initial weights that depend on `seed` alone.
 
     Its factory is called as `factory(image_shape=…, num_classes=…)`, plus its own keys.
@@ -94,6 +95,8 @@ def _check_output(name: str, module: nn.Module, image_shape: tuple[int, ...], nu
 
 def _reads_channels_last(module: nn.Module, image_shape: tuple[int, ...]) -> bool:
     """Whether the module works on channels-last images; one that calls `view` may not."""
+    if len(image_shape) == 1:
+        return False
     was_training = module.training
     try:
         with torch.no_grad():
@@ -105,7 +108,7 @@ def _reads_channels_last(module: nn.Module, image_shape: tuple[int, ...]) -> boo
     return True
 
 
-def _mixes_samples(module: nn.Module, image_shape: tuple[int, int, int]) -> bool:
+def _mixes_samples(module: nn.Module, image_shape: tuple[int, ...]) -> bool:
     """Whether a sample's logits in training depend on the rest of its batch, or on random numbers they share."""
     if mixes(module):
         return True

@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import Field, create_model
 
+from fednoil.errors import UserError
 from fednoil.section import Section
 
 GIVEN = ("image_shape", "num_classes")  # arguments of every factory, besides its keys
@@ -26,6 +27,15 @@ class ModelConfig(Section):
     def own_keys(self) -> dict[str, Any]:
         """The keys that are passed to the factory: those that not every model has."""
         return {key: getattr(self, key) for key in type(self).model_fields if key not in ModelConfig.model_fields}
+
+
+def check_pictures(name: str, image_shape: tuple[int, ...]) -> None:
+    """Refuse vectors where a network is for pictures."""
+    if len(image_shape) == 1:
+        raise UserError(
+            f"model.name = '{name}' is for pictures, and the samples are vectors of {image_shape[0]} numbers; use "
+            "'mlp' or 'linear'"
+        )
 
 
 @cache

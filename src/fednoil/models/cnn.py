@@ -8,7 +8,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fednoil.errors import UserError
-from fednoil.models.base import ModelConfig
+from fednoil.models.base import ModelConfig, check_pictures
 from fednoil.models.layers import conv_pool_relu
 from fednoil.plugins import About
 
@@ -31,6 +31,7 @@ class CNN(nn.Module):
 
     def __init__(self, image_shape: tuple[int, int, int], num_classes: int, width: int = 32) -> None:
         super().__init__()
+        check_pictures("cnn", image_shape)
         channels, height, side = image_shape
         if min(height, side) < 4:
             raise UserError(f"model.name = 'cnn' needs images of at least 4×4 pixels, not {image_shape[1:]}")

@@ -57,7 +57,8 @@ class Network:
     """One network of one client: flat `params` and `grads`, the optimiser's memory, and its other tensors.
 
     Calling it takes images with pixels 0..255 (uint8 or float), normalises them and returns float32 logits, so
-    learners work in pixels throughout and mixing or erasing images needs no knowledge of the normalisation.
+    learners work in pixels throughout and mixing or erasing images needs no knowledge of the normalisation. Without a
+    mean and std it takes its inputs as they are: vectors, which are scaled once.
     What training never changes is `fixed`: clients don't receive, send or keep it.
     With `dtype` bfloat16 convolutions and matrix products run in it (autocast); parameters stay float32.
     """
@@ -78,6 +79,7 @@ class Network:
         # CPU a module has to ask for it; on a GPU it is enough that it can read it (one that calls `view` can't).
         wish = "reads_channels_last" if device.type == "cuda" else "channels_last"
         self._channels_last = bool(getattr(module, wish, False))
+        self._normalises = bool(std)
         scale = torch.tensor(std, device=device).view(1, -1, 1, 1) * 255.0
         self._gain = scale.reciprocal()
         self._bias = -torch.tensor(mean, device=device).view(1, -1, 1, 1) * 255.0 / scale
@@ -155,6 +157,8 @@ class Network:
 
     def inputs(self, images: Tensor) -> Tensor:
         """Normalised images."""
+        if not self._normalises:
+            return images.to(torch.float32)
         pixels = images.to(torch.float32) if images.is_floating_point() else images  # whole numbers need no copy
         return torch.addcmul(self._bias, pixels, self._gain)
 

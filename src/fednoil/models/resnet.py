@@ -8,7 +8,7 @@ from typing import Literal, cast
 from pydantic import Field
 from torch import Tensor, nn
 
-from fednoil.models.base import ModelConfig
+from fednoil.models.base import ModelConfig, check_pictures
 from fednoil.models.layers import Norm, branch, conv_norm_relu
 from fednoil.plugins import About
 
@@ -62,6 +62,7 @@ class ResNet18(nn.Module):
         self, image_shape: tuple[int, int, int], num_classes: int, width: int = 64, norm: str = "batch"
     ) -> None:
         super().__init__()
+        check_pictures("resnet18", image_shape)
         self.stem = nn.Sequential(_conv3(image_shape[0], width), _norm(norm, width))
         blocks: list[nn.Module] = []
         inputs = width

@@ -69,7 +69,7 @@ class Population:
     levels: np.ndarray  # float64 [K], how wrong each client is, 0..1
     groups: np.ndarray  # int64 [K], clients with the same number belong together
     num_classes: int
-    image_shape: tuple[int, int, int]  # channels, height, width
+    image_shape: tuple[int, ...]  # channels, height, width; of vectors the number of columns alone
     mean: tuple[float, ...]  # of each channel, for pixels scaled to 0..1
     std: tuple[float, ...]
 
@@ -83,7 +83,7 @@ class NoisyClient:
     level: float  # how wrong it is, 0..1; what exactly that means, the kind says
     labels: np.ndarray  # true labels int64 [n]
     num_classes: int
-    pool: np.ndarray  # all training images, uint8 [N, channels, height, width]
+    pool: np.ndarray  # all training images, uint8 [N, channels, height, width], or scaled vectors float32 [N, D]
     index: np.ndarray  # the places of the client's own in it, int64 [n]
 
     @property

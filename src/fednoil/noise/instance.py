@@ -40,6 +40,8 @@ class Instance(NoiseKind):
 
     def _normalised(self, images: np.ndarray) -> np.ndarray:
         """As networks see them, flattened: float64 [n, pixels]."""
+        if images.ndim == 2:
+            return images.astype(np.float64)
         mean, std = (np.array(numbers)[:, None, None] for numbers in (self.population.mean, self.population.std))
         return ((images / 255 - mean) / std).reshape(len(images), -1)
 

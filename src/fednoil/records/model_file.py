@@ -16,6 +16,8 @@ from fednoil import __version__, models
 from fednoil.config.axes import own_code
 from fednoil.config.loading import load_config
 from fednoil.config.schema import Config
+from fednoil.data.base import Normalisation
+from fednoil.data.vectors import is_vector, scaled
 from fednoil.errors import UserError
 from fednoil.executors.local import Workbench
 from fednoil.experiment import Experiment
@@ -39,13 +41,17 @@ class LoadedModel:
     bench: Workbench
     tensors: Tensors
     class_names: tuple[str, ...]
-    image_shape: tuple[int, int, int]
-    normalisation: tuple[tuple[float, ...], tuple[float, ...]]  # mean and std a channel
+    image_shape: tuple[int, ...]
+    normalisation: Normalisation  # mean and std a channel, or a column of vectors
     accuracy: float | None = None  # on its run's test set, in percent
     per_class: tuple[float | None, ...] = ()  # and on each class's images there, None where it had none
+    columns: tuple[str, ...] = ()  # of vectors
 
     def probabilities(self, images: torch.Tensor) -> torch.Tensor:
-        """Class probabilities for uint8 images [N, C, H, W], on the host as these are: float32 [N, classes]."""
+        """Class probabilities for uint8 images [N, C, H, W], or vectors [N, D] as they lie, on the host as these are:
+        float32 [N, classes]."""
+        if is_vector(self.image_shape):
+            images = torch.from_numpy(scaled(images.numpy(), *self.normalisation))
         return torch.softmax(self.bench.logits(self.tensors, images.to(self.bench.device)), dim=1).cpu()
 
 
@@ -75,6 +81,7 @@ def save_model(
         "image_shape": list(dataset.image_shape),
         "mean": list(dataset.mean),
         "std": list(dataset.std),
+        **({"columns": list(dataset.about.columns)} if is_vector(dataset.image_shape) else {}),
         "test_accuracy": accuracy,
         "per_class_accuracy": list(per_class),
     }
@@ -95,11 +102,15 @@ def load_model(path: Path, trusted: tuple[str, ...] = (), device: torch.device |
         image_shape = tuple(int(n) for n in about["image_shape"])
         class_names = tuple(str(n) for n in about["class_names"])
         normalisation = (tuple(map(float, about["mean"])), tuple(map(float, about["std"])))
-        networks = [str(n) for n in about["networks"]]
+        networks, columns = [str(n) for n in about["networks"]], tuple(map(str, about.get("columns", ())))
         known = about.get("test_accuracy")
         accuracy = None if known is None else float(known)
         per_class = tuple(None if value is None else float(value) for value in about.get("per_class_accuracy", ()))
-        if len(image_shape) != 3 or len(set(class_names)) < max(2, len(class_names)):
+        if (
+            len(image_shape) not in (1, 3)
+            or len(columns) not in (0, image_shape[0])
+            or len(set(class_names)) < max(2, len(class_names))
+        ):
             raise ValueError("image_shape or class_names is wrong")
         if {len(values) for values in normalisation} != {image_shape[0]} or not min(normalisation[1]) > 0:
             raise ValueError("mean or std is wrong")
@@ -122,7 +133,7 @@ def load_model(path: Path, trusted: tuple[str, ...] = (), device: torch.device |
         tensors = {f"{networks[0]}/{name}": t for name, t in tensors.items()}
     _check_shapes(path, bench, tensors)
     bench.fix(tensors)
-    return LoadedModel(bench, tensors, class_names, image_shape, normalisation, accuracy, per_class)
+    return LoadedModel(bench, tensors, class_names, image_shape, normalisation, accuracy, per_class, columns)
 
 
 def class_names(path: Path) -> tuple[str, ...]:
@@ -163,9 +174,9 @@ def _metadata(path: Path) -> dict[str, Any]:
 
 def _bench(
     config: Config,
-    image_shape: tuple[int, int, int],
+    image_shape: tuple[int, ...],
     class_names: tuple[str, ...],
-    normalisation: tuple[tuple[float, ...], tuple[float, ...]],
+    normalisation: Normalisation,
     device: torch.device,
 ) -> Workbench:
     train = config.train
@@ -173,7 +184,7 @@ def _bench(
     learner = learner_class(config.learner.name)(config.learner, task)
     learner = server_class(config.server.name)(config.server, task).wrap(learner)
     template = models.build(config.model, image_shape, len(class_names), Seed(0))
-    return Workbench(learner, template, normalisation, train, device)
+    return Workbench(learner, template, ((), ()) if is_vector(image_shape) else normalisation, train, device)
 
 
 def _check_shapes(path: Path, bench: Workbench, tensors: Tensors) -> None:

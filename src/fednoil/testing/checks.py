@@ -69,9 +69,12 @@ def check_server(server: str | type, *, learners: Iterable[str] = tuple(LEARNERS
         check_method({"name": _path(server), **keys}, {"name": learner, **LEARNER_KEYS.get(learner, {})})
 
 
-def check_method(server: dict[str, Any], learner: dict[str, Any], sampling: dict[str, Any] | None = None) -> None:
-    """Check one combination, given as sections of a configuration; clients are sampled by score by default."""
-    config = tiny_config(server, learner, sampling)
+def check_method(
+    server: dict[str, Any], learner: dict[str, Any], sampling: dict[str, Any] | None = None, *, vectors: bool = False
+) -> None:
+    """Check one combination, given as sections of a configuration, on pictures or on vectors; clients are sampled by
+    score by default."""
+    config = tiny_config(server, learner, sampling, vectors=vectors)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # with tiny tensors more threads only wait for each other: 13 times the CPU time
     try:

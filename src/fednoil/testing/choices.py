@@ -133,9 +133,11 @@ def check_source(own: str | type, data_dir: Path | None = None, **keys: Any) -> 
         raise NotConforming(f"{name}: reading it twice gives different images, labels or class names")
     dataset = found[0]
     for part, split in (("training", dataset.train), ("test", dataset.test)):
-        if split.images.dtype != np.uint8 or split.images.ndim != 4 or split.labels.dtype != np.int64:
+        form = (split.images.dtype.name, split.images.ndim)
+        if form not in (("uint8", 4), ("float32", 2)) or split.labels.dtype != np.int64:
             raise NotConforming(
-                f"{name}: {part} images must be uint8 [N, C, H, W], labels int64; return what `assemble` makes"
+                f"{name}: {part} images must be uint8 [N, C, H, W] or vectors float32 [N, D], labels int64; return "
+                "what `assemble` makes"
             )
     if dataset.about.items and len(set(dataset.about.items)) != len(dataset.train):
         raise NotConforming(f"{name}: `About.items` must give each training image a different name")

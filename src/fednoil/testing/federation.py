@@ -74,15 +74,18 @@ def plain_model(image_shape: tuple[int, int, int], num_classes: int) -> nn.Modul
     return nn.Sequential(conv, nn.ReLU(), nn.Flatten(), nn.Linear(3 * height * width, num_classes))
 
 
-def tiny_config(server: dict[str, Any], learner: dict[str, Any], sampling: dict[str, Any] | None = None) -> Config:
+def tiny_config(
+    server: dict[str, Any], learner: dict[str, Any], sampling: dict[str, Any] | None = None, *, vectors: bool = False
+) -> Config:
     """Four clients of different sizes with half to four fifths of their labels wrong; three trained a round."""
+    model = {"name": "mlp", "width": 6} if vectors else {"name": f"{__name__}:tiny_model"}
     pools = server_class(str(server["name"])).pools  # then there are no clients to choose from
     choice = {} if pools else sampling or {"name": "score", "fraction": 0.75}
     return load_config(
         {
             "partition": {"kind": "dirichlet", "clients": 4, "min_size": 9, "beta": 2.0},
             "noise": {"kind": "symmetric", "ratios": [0.5, 0.6, 0.7, 0.8]},
-            "model": {"name": f"{__name__}:tiny_model"},
+            "model": model,
             "sampling": choice,
             "server": server,
             "learner": learner,
@@ -98,15 +101,21 @@ def tiny_config(server: dict[str, Any], learner: dict[str, Any], sampling: dict[
 
 
 def tiny_setting(config: Config) -> Setting:
-    """Images of 6×6 with a brightness that shows the class, dealt and with noise as configured."""
+    """Images of 6×6 with a brightness that shows the class, or vectors for an `mlp`, dealt and with noise as
+    configured."""
     rng = np.random.default_rng(0)
+    vectors = config.model.name == "mlp"
 
     def split(count: int) -> Split:
         labels = np.arange(count) % CLASSES
+        if vectors:
+            rows = rng.normal(size=(count, CLASSES + 1)) + 2 * np.eye(CLASSES, CLASSES + 1)[labels]
+            return Split(rows.astype(np.float32), labels.astype(np.int64))
         images = rng.integers(0, 60, size=(count, 1, 6, 6)) + 60 * labels[:, None, None, None]
         return Split(images.astype(np.uint8), labels.astype(np.int64))
 
-    dataset = Dataset("tiny", split(64), split(24), tuple("abcd"), (0.5,), (0.3,))
+    scale = ((0.0,) * (CLASSES + 1), (1.0,) * (CLASSES + 1)) if vectors else ((0.5,), (0.3,))
+    dataset = Dataset("tiny", split(64), split(24), tuple("abcd"), *scale)
     seed = Seed(config.run.seed)
     parts = partition.partition(dataset.train.labels, CLASSES, config.partition, seed)
     return Setting(dataset, parts, *noise.apply(dataset, parts, config.noise, seed))

@@ -1,0 +1,268 @@
+"""Rows of a table: numbers and categories, from a CSV or parquet file with a column of labels.
+
+A column whose values are numbers is one; texts are categories, each with a column of zeros and ones. A cell may be
+empty. A file that has a column of sites or one that says which rows are for testing is read as `csv:` reads it.
+"""
+
+from __future__ import annotations
+
+import csv
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fednoil.data.base import PathSource
+from fednoil.data.copy import Copy, Sample
+from fednoil.data.decoded import Decoded, Files, name_classes
+from fednoil.data.raw import Listing, Raw, numbered
+from fednoil.data.table import COLUMNS, labels_of, read_rows, sites_of, splits_of
+from fednoil.data.vectors import MARK, decode_rows
+from fednoil.errors import UserError
+from fednoil.files import naming
+
+MOST_CATEGORIES = 100
+_MISSING = ("", "na", "n/a", "nan", "null", "none", "?")
+_ROLES = ("label", "site", "split")
+
+Cells = np.ndarray | list[str]
+"""A column: float64 [N] with NaN for missing values, or texts with "" for them; of vectors float64 [N, D]."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A file's columns by name, and which of them are labels, sites and splits."""
+
+    where: str
+    cells: dict[str, Cells]
+    role: dict[str, str]
+
+    def texts(self, role: str) -> list[str] | None:
+        """The column with this role as texts; whole numbers are written as such."""
+        if role not in self.role:
+            return None
+        cells = self.cells[self.role[role]]
+        if isinstance(cells, list):
+            return cells
+        if cells.ndim > 1 or np.isnan(cells).any() or (cells != np.floor(cells)).any():
+            raise UserError(f"{self.where}: column '{self.role[role]}' must have a whole number or a text in each row")
+        return [str(int(cell)) for cell in cells]
+
+    @property
+    def features(self) -> dict[str, Cells]:
+        return {name: cells for name, cells in self.cells.items() if name not in self.role.values()}
+
+
+def read_grid(path: Path, where: str, needed: Sequence[str] = ("label",)) -> Grid:
+    """The file's columns; `needed` are roles that it must have."""
+    if path.is_dir() or path.suffix.lower() == ".parquet":
+        return _parquet(path, where, needed)
+    rows = read_rows(path, where, needed)
+    if twice := [name for name in rows.header if rows.header.count(name) > 1]:
+        raise UserError(f"{where} has two columns '{twice[0]}'; their names must differ")
+    cells: dict[str, Cells] = {
+        name: [line[place].strip() for line in rows.lines] for place, name in enumerate(rows.header)
+    }
+    return Grid(where, cells, {role: rows.header[rows.place[role]] for role in _ROLES if role in rows.place})
+
+
+def _parquet(path: Path, where: str, needed: Sequence[str]) -> Grid:
+    if not path.is_file():
+        raise UserError(f"{where} is not a file; give a CSV or parquet file with a column of labels")
+    try:
+        table = pq.read_table(path)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise UserError(f"{where} can't be read as parquet ({error}); get the file again") from None
+    role = {}
+    for name in _ROLES:
+        found = [column for column in table.column_names if column.lower() in COLUMNS[name]]
+        if len(found) > 1:
+            raise UserError(f"{where} has the columns {', '.join(found)} for one {name}; keep one")
+        role |= {name: found[0]} if found else {}
+    if missing := [name for name in needed if name not in role]:
+        has = ", ".join(table.column_names)[:80]
+        raise UserError(f"{where} has no column '{missing[0]}'; its columns are {has}")
+    return Grid(where, {name: _cells(where, name, table[name]) for name in table.column_names}, role)
+
+
+def _cells(where: str, name: str, column: pa.ChunkedArray) -> Cells:
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    kind = column.type
+    if pa.types.is_boolean(kind):
+        column, kind = column.cast(pa.int8()), pa.int8()
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        return column.cast(pa.float64()).to_numpy().astype(np.float64)
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return ["" if text is None else text.strip() for text in column.to_pylist()]
+    if pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind) or pa.types.is_large_list(kind):
+        rows = column.to_pylist()
+        sizes = {-1 if row is None else len(row) for row in rows}
+        if len(sizes) == 1 and -1 not in sizes:
+            return np.array(rows, np.float64)
+        raise UserError(f"{where}: column '{name}' has lists of different lengths; all rows need the same")
+    raise UserError(f"{where}: column '{name}' is {kind}; a table has numbers and texts: convert it, or remove it")
+
+
+def numbers_in(where: str, name: str, texts: Sequence[str]) -> np.ndarray | None:
+    """A column of texts as numbers float64 [N]; None where it has categories."""
+    found, wrong = np.full(len(texts), np.nan), []
+    for row, text in enumerate(texts):
+        if text.casefold() in _MISSING:
+            continue
+        try:
+            found[row] = float(text)
+        except ValueError:
+            wrong.append(row)
+    if not wrong:
+        return found
+    if np.isnan(found).all():
+        return None
+    first = str(texts[wrong[0]])
+    hint = " (a decimal point is needed)" if first.replace(",", "", 1).lstrip("-").isdecimal() else ""
+    raise UserError(
+        f"{where}: column '{name}' has the text '{first[:40]}' in row {wrong[0] + 2}, and numbers elsewhere{hint}; "
+        "correct it, or leave it empty"
+    )
+
+
+def encoded(grid: Grid) -> tuple[np.ndarray, tuple[str, ...]]:
+    """All features as numbers float32 [N, D], NaN where they are missing, and what the columns are called."""
+    found: list[np.ndarray] = []
+    names: list[str] = []
+    for name, cells in grid.features.items():
+        if MARK in name:
+            raise UserError(f"{grid.where}: the name of column '{name}' has a '{MARK}'; rename it")
+        if isinstance(cells, list):
+            numbers = numbers_in(grid.where, name, cells)
+            if numbers is None:
+                own, called = _categories(grid.where, name, cells)
+                found, names = [*found, *own], [*names, *called]
+                continue
+            cells = numbers
+        if cells.ndim == 2:
+            found, names = [*found, *cells.T], [*names, *(f"{name}[{k}]" for k in range(cells.shape[1]))]
+            continue
+        found.append(cells)
+        names.append(name)
+    if not found:
+        raise UserError(f"{grid.where} has no column besides {', '.join(grid.role.values())}; it needs features")
+    values = np.stack(found, 1).astype(np.float32)
+    if (infinite := np.isinf(values)).any():
+        row, column = (int(place) for place in np.argwhere(infinite)[0])
+        raise UserError(
+            f"{grid.where}: column '{names[column]}' is infinite in row {row + 2}; correct it, or leave it empty"
+        )
+    return values, tuple(names)
+
+
+def _categories(where: str, name: str, cells: Sequence[str]) -> tuple[list[np.ndarray], list[str]]:
+    known = sorted({cell for cell in cells if cell.casefold() not in _MISSING})
+    if len(known) > MOST_CATEGORIES:
+        raise UserError(
+            f"{where}: column '{name}' has {len(known)} different texts ('{known[0][:40]}' for example), too many for "
+            f"categories (at most {MOST_CATEGORIES}); give numbers, or remove the column"
+        )
+    texts = np.array(cells)
+    missing = np.array([cell.casefold() in _MISSING for cell in cells])
+    return [np.where(missing, np.nan, texts == text) for text in known], [f"{name}{MARK}{text}" for text in known]
+
+
+def rows_of(grid: Grid, values: np.ndarray, columns: tuple[str, ...]) -> Listing:
+    """The rows as a listing; a row is called by its number in the file."""
+    where, (labels, names) = grid.where, labels_of(grid.where, grid.texts("label") or [])
+    sites = sites_of(where, grid.texts("site"))
+    splits = np.array(splits_of(where, grid.texts("split"), len(values)))
+    items = np.array(numbered(len(values)))
+
+    def part(split: str) -> Raw:
+        rows = np.flatnonzero(splits == split)
+        whose = None if sites is None else [sites[row] for row in rows]
+        return Raw(items[rows].tolist(), labels[rows], values[rows], names, sites=whose, columns=columns)  # pyright: ignore[reportArgumentType]
+
+    return Listing(where, part("train"), part("test") if "test" in splits else None)
+
+
+class TableCopy(Copy):
+    """A table: the column of labels changes, dropped rows go, everything else stays."""
+
+    word = "table"
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        where = f"{self.word}:{path}"
+        self.grid = read_grid(path, where)
+        self.labels, names = labels_of(where, self.grid.texts("label") or [])
+        splits = splits_of(where, self.grid.texts("split"), len(self.labels))
+        self._train = np.array([split == "train" for split in splits])
+        self.named, self.alone = names is not None, not self._train.all()
+        self.classes = name_classes(where, self.labels, names)
+
+    @property
+    def train(self) -> np.ndarray:
+        return self._train
+
+    def row(self, sample: Sample) -> int:
+        if not sample.item.isdecimal() or int(sample.item) >= len(self.labels):
+            raise UserError(f"{sample.where}: {self.word}:{self.path} has no row '{sample.item}'")
+        return int(sample.item)
+
+    def write(self, out: Path, labels: np.ndarray) -> None:
+        column, kept = self.grid.role["label"], labels >= 0
+        texts = [self.classes[label] for label in np.where(kept, labels, 0)]
+        with naming(out):
+            if self.path.suffix.lower() == ".parquet":
+                table = pq.read_table(self.path)
+                place = table.schema.get_field_index(column)
+                field = table.schema.field(place)
+                plain = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+                values = texts if self.named else labels.tolist()
+                new = pa.array(values, pa.string() if self.named else pa.int64()).cast(plain).cast(field.type)
+                pq.write_table(table.set_column(place, field, new).filter(pa.array(kept)), out)
+                return
+            rows = read_rows(self.path, f"{self.word}:{self.path}", ("label",))
+            for line, text in zip(rows.lines, texts, strict=True):
+                line[rows.place["label"]] = text
+            with out.open("w", encoding="utf-8", newline="") as file:
+                csv.writer(file).writerows(
+                    [rows.header, *(line for line, keep in zip(rows.lines, kept, strict=True) if keep)]
+                )
+
+
+class VectorSource(PathSource):
+    """Samples that are vectors, in one file."""
+
+    takes = "FILE"
+    cached = False  # reading a table again takes about as long as reading a copy
+
+    @abstractmethod
+    def listing(self) -> Listing:
+        """All rows; `Raw.columns` names their columns."""
+
+    def find(self, path: Path) -> Files:
+        if not path.is_file():
+            raise UserError(f"{self.config.name} is not a file; it needs {self.how}")
+        return Files(path, (path,), self.decode)
+
+    def decode(self) -> Decoded:
+        return decode_rows(self.listing())
+
+    def labelled(self) -> Raw:
+        return self.listing().train
+
+    def clients(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(self.listing().train.sites or ()))
+
+
+class Table(VectorSource):
+    how = "a CSV or parquet file with the column label, columns of numbers and categories, and maybe site and split"
+    description = "your own table"
+    rewrites = TableCopy
+
+    def listing(self) -> Listing:
+        grid = read_grid(self.path, self.config.name)
+        return rows_of(grid, *encoded(grid))

@@ -1,0 +1,166 @@
+"""Samples that are vectors instead of pictures: rows of a table, features, embeddings; float32 [N, columns].
+
+A column is called by its name, and one that stands for a category by `name=category`. Missing values are NaN until the
+columns are scaled, and then the mean. Scaling is learnt from each column's count, mean and spread, which a site can
+report without its rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fednoil.data.dataset import About, Split
+from fednoil.data.decoded import Decoded, assemble
+from fednoil.data.decoding import class_names_of, hold_out, owners_of
+from fednoil.data.raw import FROM_ONE, Listing, Raw
+from fednoil.errors import UserError
+
+FURTHEST = 10.0
+"""Standard deviations from the mean at which scaled values end: one outlier must not outweigh all other rows."""
+
+_DIGITS = 6  # of means and spreads, so that sums in another order give the same
+MARK = "="
+
+
+def is_vector(shape: Sequence[int]) -> bool:
+    """Whether samples of this shape are vectors."""
+    return len(shape) == 1
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How many values each column has, their mean and their standard deviation."""
+
+    counts: tuple[int, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+def measured(values: np.ndarray, columns: Sequence[str] = ()) -> Scale:
+    """The scale of rows [N, D]; columns of categories stay 0 and 1."""
+    there = ~np.isnan(values)
+    counts = there.sum(0)
+    exact = np.where(there, values, 0).astype(np.float64)
+    mean = exact.sum(0) / np.maximum(counts, 1)
+    std = np.sqrt((np.where(there, exact - mean, 0) ** 2).sum(0) / np.maximum(counts, 1))
+    return _scale(counts, mean, std, columns)
+
+
+def pooled(scales: Sequence[Scale], columns: Sequence[str] = ()) -> Scale:
+    """The scale of several sites' rows, from each site's own."""
+    counts = np.array([scale.counts for scale in scales])
+    total = np.maximum(counts.sum(0), 1)
+    means, stds = np.array([scale.mean for scale in scales]), np.array([scale.std for scale in scales])
+    mean = (counts * means).sum(0) / total
+    std = np.sqrt((counts * (stds**2 + (means - mean) ** 2)).sum(0) / total)
+    return _scale(counts.sum(0), mean, std, columns)
+
+
+def _scale(counts: np.ndarray, mean: np.ndarray, std: np.ndarray, columns: Sequence[str]) -> Scale:
+    category = np.array([MARK in name for name in columns], bool) if columns else np.zeros(len(counts), bool)
+    flat = std <= 1e-9 * np.maximum(np.abs(mean), 1e-30)  # nothing to divide by
+    mean, std = np.where(category, 0.0, mean), np.where(category | flat, 1.0, std)
+    rounded = (tuple(float(f"{value:.{_DIGITS}g}") for value in values) for values in (mean, std))
+    return Scale(tuple(counts.tolist()), *rounded)
+
+
+def scaled(values: np.ndarray, mean: Sequence[float], std: Sequence[float]) -> np.ndarray:
+    """Rows [N, D] as networks and views see them: float32, in standard deviations from the mean, which stands for what
+    is missing."""
+    found = (values.astype(np.float64) - np.array(mean)) / np.array(std)
+    return np.nan_to_num(np.clip(found, -FURTHEST, FURTHEST), copy=False).astype(np.float32)
+
+
+def check_finite(values: np.ndarray, where: str, *, missing: bool = False) -> None:
+    """Refuse infinite numbers and, unless values may be missing, NaN."""
+    wrong = np.isinf(values) if missing else ~np.isfinite(values)
+    if wrong.any():
+        row, column = (int(place) for place in np.argwhere(wrong)[0])
+        raise UserError(
+            f"{where} has {values[row, column]} in row {row}, column {column} (counted from 0), and {int(wrong.sum())} "
+            "such values in all; replace them or remove their rows"
+        )
+
+
+def decode_rows(listing: Listing) -> Decoded:
+    """The rows of a listing as a dataset; without test rows a share of the training rows becomes the test set."""
+    where, train, test = listing.where, listing.train, listing.test
+    if not train.items:
+        raise UserError(f"{where} has no labelled row; it needs one for each sample")
+    names, moved = class_names_of(listing)
+    notices = [*train.notices, *([FROM_ONE.format(len(names or ()))] if moved else [])]
+    about = About(
+        tuple(train.items), owners_of(train, np.arange(len(train.items))), tuple(notices), columns=train.columns
+    )
+    parts = [(_values(raw), raw.labels - moved) for raw in (train, test) if raw is not None]
+    sites = None if test is None else test.sites
+    kept, held, about = hold_out(parts[0], parts[1] if len(parts) > 1 else None, about, _room, frozenset(sites or ()))
+    if not len(held[1]):
+        return replace(assemble(where, kept, kept, names, about), test=Split(*held))
+    return assemble(where, kept, held, names, about)
+
+
+def _values(raw: Raw) -> np.ndarray:
+    return np.ascontiguousarray(np.stack([np.asarray(row) for row in raw.pictures]), np.float32)
+
+
+def _room(_split: str, shape: tuple[int, ...]) -> np.ndarray:
+    return np.empty(shape, np.float32)
+
+
+def united(sites: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """The columns of several sites: all need the same, and of a column of categories they may have different ones."""
+    first = next(iter(sites))
+    found: dict[str, dict[str, None]] = {stem: {} for stem in _stems(sites[first])}
+    for site, columns in sites.items():
+        stems = _stems(columns)
+        for stem in [*found, *stems]:
+            if stem not in stems or stem not in found:
+                here, there = (site, first) if stem in found else (first, site)
+                raise UserError(
+                    f"site '{here}' has no column '{stem}', which site '{there}' has; all sites need the same columns"
+                )
+        for stem, own in stems.items():
+            found[stem] |= own
+    for stem, names in found.items():
+        if stem in names and len(names) > 1:
+            kinds = {MARK in name: site for site, own in sites.items() for name in own if _stem(name) == stem}
+            raise UserError(
+                f"column '{stem}' has categories at site '{kinds[True]}' and numbers at site '{kinds[False]}'; it must "
+                "be the same at all sites"
+            )
+    return tuple(name for stem in found for name in (found[stem] if stem in found[stem] else sorted(found[stem])))
+
+
+def aligned(values: np.ndarray, columns: Sequence[str], wanted: Sequence[str], where: str) -> np.ndarray:
+    """Rows [N, D] with these columns as rows with the wanted ones; a category that they don't have is nobody's."""
+    if tuple(columns) == tuple(wanted):
+        return values
+    place, stems = {name: k for k, name in enumerate(columns)}, _stems(columns)
+    found = np.zeros((len(values), len(wanted)), np.float32)
+    for column, name in enumerate(wanted):
+        stem = _stem(name)
+        if name in place:
+            found[:, column] = values[:, place[name]]
+        elif MARK in name and stem in stems and stem not in place:
+            own = [place[other] for other in stems[stem]]
+            found[:, column] = np.where(np.isnan(values[:, own]).any(1), np.nan, 0)
+        else:
+            has = ", ".join(list(stems)[:8]) + (" …" if len(stems) > 8 else "")
+            raise UserError(f"{where} has no column '{stem}' of the kind that is needed; it has {has}")
+    return found
+
+
+def _stem(name: str) -> str:
+    return name.partition(MARK)[0]
+
+
+def _stems(columns: Sequence[str]) -> dict[str, dict[str, None]]:
+    """The names of the table's columns, each with those that stand for its categories."""
+    found: dict[str, dict[str, None]] = {}
+    for name in columns:
+        found.setdefault(_stem(name), {})[name] = None
+    return found

@@ -1,0 +1,349 @@
+"""Tables and features: what is read, how it is scaled, what views are, and the way from a run to relabelled rows."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from conftest import fednoil, refused
+
+import fednoil as package
+from fednoil.augment import plain, strong, strong_plan, weak, weak_plan, weakened
+from fednoil.augment.vectors import BLANKED, NOISE, NOISES
+from fednoil.config import load_config
+from fednoil.data import load
+from fednoil.data.vectors import FURTHEST, Scale, aligned, measured, pooled, scaled, united
+from fednoil.errors import UserError
+from fednoil.experiment import make_experiment
+from fednoil.records.model_file import load_model
+from fednoil.seeds import Seed
+from fednoil.testing import cases, check_method, check_noise_kind
+
+TINY = ("--set=model.name=mlp", "--set=model.width=32", "--set=train.rounds=5", "--set=run.device=cpu", "--quiet")
+
+
+def rows_in(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def write(path: Path, header: Sequence[str], rows: Sequence[Sequence[object]]) -> Path:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([header, *rows])
+    return path
+
+
+def patients(path: Path, count: int = 160, seed: int = 0, *, sites: bool = True, wrong: float = 0.2) -> Path:
+    """Two classes that two columns of numbers tell apart, a colour that says nothing, and some empty cells."""
+    rng = np.random.default_rng(seed)
+    true = np.arange(count) % 2
+    given = np.where(rng.random(count) < wrong, 1 - true, true)
+    rows = []
+    for k in range(count):
+        age = 50_000 + 3_000 * (2 * true[k] - 1) + 1_000 * rng.normal()
+        level = 0.001 * (2 * true[k] - 1) + 0.0005 * rng.normal()
+        colour = ["red", "blue", ""][k % 3]
+        site = [f"s{k % 4}"] if sites else []
+        split = "test" if k >= 3 * count // 4 else "train"
+        label = ["ill", "well"][true[k] if split == "test" else given[k]]
+        rows.append(["" if k % 20 == 7 else age, level, colour, label, split, *site])
+    return write(path, ["age", "level", "colour", "label", "split", *(["site"] if sites else [])], rows)
+
+
+def test_a_table_by_hand(tmp_path: Path) -> None:
+    """Ages 1, 3 and a missing one: mean 2, std 1. Categories are 0 and 1 in the order of the alphabet."""
+    rows = [[1, "red", "a", "train"], [3, "blue", "b", "train"], ["", "", "a", "train"], [2, "green", "b", "test"]]
+    path = write(tmp_path / "t.csv", ["age", "colour", "class", "split"], rows)
+    dataset = load(f"table:{path}")
+    assert dataset.about.columns == ("age", "colour=blue", "colour=green", "colour=red")
+    assert dataset.class_names == ("a", "b")
+    assert (dataset.mean, dataset.std) == ((2.0, 0.0, 0.0, 0.0), (1.0, 1.0, 1.0, 1.0))
+    assert dataset.train.images.tolist() == [[-1, 0, 0, 1], [1, 1, 0, 0], [0, 0, 0, 0]]
+    assert dataset.test.images.tolist() == [[0, 0, 1, 0]]
+    assert dataset.image_shape == (4,)
+    assert dataset.about.items == ("0", "1", "2")
+
+
+def test_parquet_tables_and_features_are_read_alike(tmp_path: Path) -> None:
+    rows = np.array([[1.5, -2.0], [0.0, 4.0], [3.0, 1.0], [2.0, 2.0]], np.float32)
+    labels = ["x", "y", "x", "y"]
+    table = pa.table({"a": rows[:, 0], "b": rows[:, 1], "label": pa.array(labels).dictionary_encode()})
+    pq.write_table(table, tmp_path / "t.parquet")
+    lists = pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), 2)
+    pq.write_table(pa.table({"features": lists, "label": labels}), tmp_path / "f.parquet")
+    np.savez(tmp_path / "f.npz", x_train=rows, y_train=np.array(labels))
+    write(tmp_path / "t.csv", ["a", "b", "label"], [[*row, label] for row, label in zip(rows, labels, strict=True)])
+    names = ("table:t.csv", "table:t.parquet", "features:f.parquet", "features:f.npz")
+    found = [load(name.replace(":", f":{tmp_path}/")) for name in names]
+    for other in found[1:]:
+        assert np.array_equal(found[0].train.images, other.train.images)
+        assert found[0].hash == other.hash
+    assert found[0].about.held_out == len(found[0].test) == 0  # 20 % of two rows a class
+
+
+def test_sites_add_up_to_the_scale_of_all_rows() -> None:
+    rng = np.random.default_rng(0)
+    values = rng.normal(3, 7, (40, 3))
+    values[rng.random(values.shape) < 0.2] = np.nan
+    values[:10, 2] = np.nan  # nothing at the first site
+    parts = [measured(values[:10]), measured(values[10:])]
+    whole, added = measured(values), pooled(parts)
+    assert added.counts == whole.counts
+    assert np.allclose(added.mean, whole.mean, rtol=1e-4)
+    assert np.allclose(added.std, whole.std, rtol=1e-4)
+    assert measured(np.ones((5, 1))) == Scale((5,), (1.0,), (1.0,))  # no spread to divide by
+
+
+def test_scaled_values_end_somewhere_and_missing_ones_are_the_mean() -> None:
+    found = scaled(np.array([[1e9, np.nan, 4.0]], np.float32), (0.0, 5.0, 2.0), (1.0, 1.0, 4.0))
+    assert found.tolist() == [[FURTHEST, 0.0, 0.5]]
+
+
+def test_columns_of_sites_are_matched_by_name() -> None:
+    columns = united({"a": ("age", "colour=red", "dose"), "b": ("dose", "colour=blue", "colour=red", "age")})
+    assert columns == ("age", "colour=blue", "colour=red", "dose")
+    values = np.array([[1, 1, 5], [2, np.nan, 6]], np.float32)
+    found = aligned(values, ("age", "colour=red", "dose"), columns, "a")
+    assert np.array_equal(found, [[1, 0, 1, 5], [2, np.nan, np.nan, 6]], equal_nan=True)
+    with pytest.raises(UserError, match=r"site 'b' has no column 'dose', which site 'a' has"):
+        united({"a": ("age", "dose"), "b": ("age",)})
+    with pytest.raises(UserError, match=r"site 'a' has no column 'dose', which site 'b' has"):
+        united({"a": ("age",), "b": ("age", "dose")})
+    with pytest.raises(UserError, match=r"column 'dose' has categories at site 'b' and numbers at site 'a'"):
+        united({"a": ("dose",), "b": ("dose=high",)})
+    with pytest.raises(UserError, match=r"x has no column 'dose' of the kind"):
+        aligned(values, ("age", "colour=red", "dose=high"), columns, "x")
+
+
+def test_views_of_vectors() -> None:
+    """Noise of a tenth of a standard deviation; strong views blank a quarter of the columns as well."""
+    pool, index = torch.zeros(4, 2000) + 5.0, torch.tensor([[0, 1], [2, 3]])
+    keys = Seed(0).keys(range(2))
+    plan = weak_plan(keys, 2, NOISES, flip=False)
+    views = weak(pool, index, plan)
+    assert views.shape == (2, 2, 2000)
+    noise = views - 5.0
+    assert noise.std().item() == pytest.approx(NOISE, rel=0.05)
+    assert abs(noise.mean().item()) < 0.005
+    assert not torch.equal(noise[0, 0], noise[0, 1])
+    assert torch.equal(weak(pool, index, plan), views)
+    assert torch.equal(weak(pool, index, weak_plan(keys, 2, 0, flip=False)), plain(pool, index))
+    hard = strong_plan(keys, 2, (), NOISES, flip=False)
+    blank = strong(pool, index, hard) == 0
+    assert blank.float().mean().item() == pytest.approx(BLANKED, rel=0.1)
+    assert torch.equal(strong(pool, index, weakened(hard)), weak(pool, index, hard[..., :3]))
+
+
+@pytest.mark.parametrize(
+    ("server", "learner"),
+    [(server, learner) for server, learner in cases() if server["name"] == "fedavg" or learner["name"] == "fednoil"],
+    ids=lambda section: section["name"],
+)
+def test_every_learner_and_every_server_works_on_vectors(server: dict[str, Any], learner: dict[str, Any]) -> None:
+    check_method(server, learner, vectors=True)
+
+
+BAD = [
+    ("a,b,label\n1,2,x\n3,oops,y\n", "column 'b' has the text 'oops' in row 3, and numbers elsewhere; correct it"),
+    ('a,b,label\n1,2,x\n3,"4,5",y\n', "'4,5' in row 3, and numbers elsewhere (a decimal point is needed)"),
+    ("a,label\n1,x\ninf,y\n", "column 'a' is infinite in row 3"),
+    ("a,b\n1,2\n", "has no column 'label'; its first line is a, b"),
+    ("label\nx\ny\n", "has no column besides label; it needs features"),
+    ("a=b,label\n1,x\n", "the name of column 'a=b' has a '='; rename it"),
+    ("a,a,label\n1,2,x\n", "has two columns 'a'"),
+    ("a,label,split\n1,x,train\n2,y,both\n", "row 3 has the split 'both'"),
+    ("a,label\n1,x\n2,\n", "row 1 has no label"),
+    ("name,label\n" + "".join(f"p{k},{k % 2}\n" for k in range(101)), "column 'name' has 101 different texts ('p0'"),
+    ("a,label\n1,x\n2,x\n3,x\n", "there is only one class"),
+    ("a,label\n", "has no row; it needs one for each sample"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), BAD, ids=[message[:30] for _, message in BAD])
+def test_bad_tables_are_one_line(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(text)
+    line = refused("run", "demo", "--set", f"data.name=table:{tmp_path / 't.csv'}", "--set=model.name=mlp")
+    assert message in line
+
+
+def test_bad_features_are_one_line(tmp_path: Path) -> None:
+    good, labels = np.eye(6, 3), np.arange(6) % 2
+    hole = good.copy()
+    hole[4, 1] = np.nan
+    bad: dict[str, tuple[dict[str, np.ndarray], str]] = {
+        "nan": (
+            {"x_train": hole, "y_train": labels},
+            "x_train has nan in row 4, column 1 (counted from 0), and 1 such",
+        ),
+        "pictures": ({"x_train": np.zeros((6, 2, 2)), "y_train": labels}, "must be numbers of shape [N, D]"),
+        "short": ({"x_train": good, "y_train": labels[:5]}, "expected 6 whole numbers or texts"),
+        "part": ({"x_train": good, "y_train": labels, "x_test": good}, "lacks y_test"),
+        "wide": (
+            {"x_train": good, "y_train": labels, "x_test": good[:, :2], "y_test": labels},
+            "x_test has 2 columns, x_train 3",
+        ),
+    }
+    for name, (arrays, message) in bad.items():
+        np.savez(tmp_path / f"{name}.npz", **arrays)
+        with pytest.raises(UserError) as error:
+            load(f"features:{tmp_path / name}.npz")
+        assert message in str(error.value)
+    np.savez(tmp_path / "good.npz", x_train=good, y_train=labels)
+    line = refused("run", "demo", f"--set=data.name=features:{tmp_path / 'good.npz'}", "--set=partition.clients=2")
+    assert "model.name = 'cnn' is for pictures, and the samples are vectors of 3 numbers; use 'mlp' or 'linear'" in line
+    pq.write_table(pa.table({"a": [1.0], "label": ["x"]}), tmp_path / "flat.parquet")
+    with pytest.raises(UserError, match="no column of lists of numbers; it needs one"):
+        load(f"features:{tmp_path / 'flat.parquet'}")
+
+
+def test_from_a_table_to_a_better_table(tmp_path: Path) -> None:
+    """Run, audit, relabel, run: labels that were flipped are found, and the copy has fewer wrong ones."""
+    path = patients(tmp_path / "patients.csv")
+    run = tmp_path / "run"
+    status, _, err = fednoil("run", "demo", "--set", f"data.name=table:{path}", *TINY, "--out", run)
+    assert (status, err) == (0, "")
+    assert json.loads((run / "summary.json").read_text())["final_accuracy"] > 90
+    assert fednoil("audit", run, "--quiet")[0] == 0
+    assert "s0" in (run / "audit" / "audit.html").read_text()
+    flagged = [row for row in rows_in(run / "audit" / "labels.csv") if row["flagged"] == "true"]
+    decisions = [[r["client"], r["item"], r["index"], r["given"], r["suggested"], "accept"] for r in flagged]
+    write(tmp_path / "d.csv", ["client", "item", "index", "given", "label", "action"], decisions)
+    command = ["relabel", "--data", f"table:{path}", "--decisions", tmp_path / "d.csv", "--out", tmp_path / "new.csv"]
+    status, _, err = fednoil(*command)
+    assert (status, err) == (0, "")
+    old, new = (rows_in(file) for file in (path, tmp_path / "new.csv"))
+    truth = [["ill", "well"][k % 2] for k in range(len(old))]
+    wrong = [sum(row["label"] != true for row, true in zip(rows, truth, strict=True)) for rows in (old, new)]
+    assert wrong[1] < wrong[0] / 2
+    assert [{**row, "label": ""} for row in old] == [{**row, "label": ""} for row in new]
+
+
+def test_a_model_file_judges_and_predicts_rows_as_they_lie(tmp_path: Path) -> None:
+    """Columns are found by name, whatever their order, and labels aren't needed."""
+    path = patients(tmp_path / "patients.csv", sites=False)
+    run = package.run("demo", data=f"table:{path}", out=tmp_path / "run", set={"model.name": "mlp", "train.rounds": 2})
+    table = rows_in(path)
+    turned = [[row["colour"], row["level"], row["age"]] for row in table]
+    write(tmp_path / "new.csv", ["colour", "level", "age"], turned)
+    status, out, _ = fednoil("predict", run.path / "model.safetensors", tmp_path / "new.csv", "--json")
+    assert status == 0
+    found = json.loads(out)
+    assert len(found) == len(table)
+    model = load_model(tmp_path / "run" / "model.safetensors")
+    assert model.columns == ("age", "level", "colour=blue", "colour=red")
+    colours = {"red": (0, 1), "blue": (1, 0), "": (np.nan, np.nan)}
+    values = [[float(r["age"] or "nan"), float(r["level"]), *colours[r["colour"]]] for r in table]
+    mine = run.probabilities(np.array(values))
+    assert np.allclose(mine[:, 0], [row["probabilities"][run.class_names[0]] for row in found], atol=1e-6)
+    status, _, err = fednoil("audit", f"--data=table:{path}", f"--model={model_path(run)}", f"--out={tmp_path / 'a'}")
+    assert (status, err) == (0, "")
+    assert len(rows_in(tmp_path / "a" / "labels.csv")) == 120
+    write(tmp_path / "bad.csv", ["level", "age"], [[1, 2]])
+    assert "has no column 'colour'" in refused("predict", model_path(run), tmp_path / "bad.csv")
+
+
+def model_path(run: Any) -> Path:
+    return run.path / "model.safetensors"
+
+
+def test_vectors_from_a_program(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(80, 5)), np.arange(80) % 2
+    x[:, 2] += 3 * y
+    x[0, 0] = np.nan
+    data = {"nord": (x[:40], y[:40]), "süd": (x[40:], y[40:])}
+    keys = {"model.name": "linear", "train.rounds": 3}
+    run = package.run("demo/fedavg", data=data, test=(x, y), out=tmp_path / "run", set=keys)
+    assert run.accuracy is not None
+    assert run.accuracy > 90
+    assert np.array_equal(package.load(tmp_path / "run").predict(x), run.predict(x))
+    assert len(run.audit().table) == 80
+    with pytest.raises(UserError, match=r"samples have the shape \[4\], the model takes \[5\]"):
+        run.predict(x[:, :4])
+    with pytest.raises(UserError, match=r"samples have the shape \[4\], those of data\['a'\] \[5\]"):
+        package.run("demo/fedavg", data={"a": (x, y), "b": (x[:, :4], y)}, set=keys)
+
+
+def test_noise_that_depends_on_the_row(tmp_path: Path) -> None:
+    check_noise_kind("instance")
+    path = patients(tmp_path / "patients.csv", sites=False, wrong=0)
+    keys = {"kind": "instance", "ratios": [0.3]}
+    config = load_config({"data": {"name": f"table:{path}"}, "noise": keys, "model": {"name": "mlp"}})
+    experiment = make_experiment(config)
+    given = np.concatenate(experiment.setting.labels.given)
+    true = experiment.setting.dataset.train.labels[np.concatenate(experiment.setting.parts)]
+    assert 0.15 < (given != true).mean() < 0.45
+
+
+class TestFederation:
+    """Three hospitals with tables of their own."""
+
+    @pytest.fixture
+    def own(self, federated: dict[str, Any]) -> dict[str, Any]:
+        federated["data"], federated["noise"] = {"name": "sites"}, {}
+        federated["sampling"]["fraction"] = 1.0
+        federated["model"] = {"name": "mlp", "width": 8}
+        return federated
+
+    def tables(self, folder: Path) -> dict[str, str]:
+        names = {"a": 60, "b": 40, "c": 52}
+        return {
+            n: f"table:{patients(folder / f'{n}.csv', c, k, sites=False)}" for k, (n, c) in enumerate(names.items())
+        }
+
+    def test_it_ends_as_the_simulation_of_the_same_sites(self, own: dict[str, Any], tmp_path: Path) -> None:
+        pytest.importorskip("flwr")
+        from loop_grid import LoopGrid, federate
+
+        data = self.tables(tmp_path)
+        nodes = {
+            10 + k: {"client-id": name, "data": source, "state": str(tmp_path / "state")}
+            for k, (name, source) in enumerate(data.items())
+        }
+        own["federation"]["min_nodes"] = 3
+        federate(load_config(own), tmp_path / "real", LoopGrid(nodes))
+        simulated = {**own, "data": {"name": "sites", "sites": data}, "partition": {"kind": "given", "clients": 3}}
+        package.run(load_config(simulated), out=tmp_path / "made")
+        models = [load_model(tmp_path / place / "model.safetensors") for place in ("real", "made")]
+        assert models[0].columns == models[1].columns == ("age", "level", "colour=blue", "colour=red")
+        for one, other in zip(models[0].normalisation, models[1].normalisation, strict=True):
+            assert np.allclose(one, other, rtol=1e-4)
+        for name, tensor in models[0].tensors.items():
+            assert torch.allclose(tensor, models[1].tensors[name], atol=1e-3)
+        assert len(rows_in(next((tmp_path / "state").glob("a/*/audit/labels.csv")))) == 45
+
+    def test_a_site_with_other_columns_is_refused(self, own: dict[str, Any], tmp_path: Path) -> None:
+        pytest.importorskip("flwr")
+        from loop_grid import LoopGrid, federate
+
+        data = self.tables(tmp_path)
+        text = (tmp_path / "c.csv").read_text().replace("level", "dose")
+        (tmp_path / "c.csv").write_text(text)
+        nodes = {
+            10 + k: {"client-id": name, "data": source, "state": str(tmp_path / "state")}
+            for k, (name, source) in enumerate(data.items())
+        }
+        records = federate(load_config(own), tmp_path / "run", LoopGrid(nodes))
+        why = "it has no column 'level' of numbers and it has a column 'dose' of numbers that the federation lacks"
+        assert why in records[-1]["refused"]["c"]
+        assert records[-1]["trained"] == ["a", "b"]
+
+    def test_few_values_are_not_reported(self, tmp_path: Path) -> None:
+        pytest.importorskip("flwr")
+        from fednoil.flower.agreement import Site, agree
+
+        rows = [[k, 7 if k < 4 else "", "xy"[k % 2]] for k in range(12)]
+        path = write(tmp_path / "t.csv", ["a", "rare", "label"], rows)
+        dataset = load(f"table:{path}", site=True)
+        site = Site.of("s", None, len(dataset.train), len(dataset.test), dataset)
+        assert site.counts[1] == 0
+        assert (site.mean[1], site.std[1]) == (0.0, 1.0)
+        assert agree([site, site], None, None).mean == site.mean
