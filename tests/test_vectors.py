@@ -211,11 +211,11 @@ def test_from_a_table_to_a_better_table(tmp_path: Path) -> None:
     status, _, err = fednoil("run", "demo", "--set", f"data.name=table:{path}", *TINY, "--out", run)
     assert (status, err) == (0, "")
     assert json.loads((run / "summary.json").read_text())["final_accuracy"] > 90
-    assert fednoil("audit", run, "--quiet")[0] == 0
+    assert fednoil("audit", run)[0] == 0
     assert "s0" in (run / "audit" / "audit.html").read_text()
     flagged = [row for row in rows_in(run / "audit" / "labels.csv") if row["flagged"] == "true"]
-    decisions = [[r["client"], r["item"], r["index"], r["given"], r["suggested"], "accept"] for r in flagged]
-    write(tmp_path / "d.csv", ["client", "item", "index", "given", "label", "action"], decisions)
+    decisions = [[r["client"], r["item"], r["index"], r["given"], "accept", r["suggested"]] for r in flagged]
+    write(tmp_path / "d.csv", ["client", "item", "index", "given", "decision", "label"], decisions)
     command = ["relabel", "--data", f"table:{path}", "--decisions", tmp_path / "d.csv", "--out", tmp_path / "new.csv"]
     status, _, err = fednoil(*command)
     assert (status, err) == (0, "")
