@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import assert_same
+from torch.nn.functional import one_hot
 
 from fednoil import rounds
 from fednoil.augment import weakened
@@ -51,7 +52,7 @@ def test_mixed_pairs_by_hand() -> None:
 def test_adjusted_logits_by_hand() -> None:
     """Labels 0, 0, 1 of three classes: π = (3, 2, 1)/6. With equal logits the loss of class 1 is −log(2/6), and a
     model whose logits undo the client's classes gets each class alike."""
-    prior = class_prior(torch.tensor([[0, 0, 1]]), 3)
+    prior = class_prior(one_hot(torch.tensor([[0, 0, 1]]), 3))
     assert prior.tolist()[0] == pytest.approx([3 / 6, 2 / 6, 1 / 6])
     adjusting = learner(adjust=True, mix=0.0)
     batch = {"x_labels": torch.tensor([1]), "x_prior": prior[0].log()}
@@ -73,8 +74,24 @@ def test_logits_are_adjusted_by_the_labels_drawn_in_each_epoch(values: dict[str,
         epochs = batch["x_labels"].unflatten(0, (3, -1))  # each epoch's batches go through its D^x once, and wrap
         size = learner.labelled_size(executor.clients[0], states[0])
         drawn = epochs.flatten(1)[:, :size]
-        wanted = class_prior(drawn, experiment.task.num_classes).log().repeat_interleave(epochs.shape[1], 0)
+        wanted = class_prior(one_hot(drawn, experiment.task.num_classes)).log().repeat_interleave(epochs.shape[1], 0)
         assert torch.allclose(batch["x_prior"], wanted)
+
+
+def test_what_is_believed_is_trained_on_and_drawn_by(values: dict[str, Any]) -> None:
+    experiment = made(values, **OFF | {"targets": "believed", "adjust": True, "lambda_u": 0.0})
+    executor, turn = make_executor(experiment, CPU), Turn(1, 1, Seed(2))
+    executor.bench.load(experiment.initial_model(), {})
+    client = executor.clients[0]
+    state = executor.bench.open(client, {}, turn)
+    known = experiment.learner.known(client, state)
+    assert torch.equal(known["weight"], known["belief"][torch.arange(len(client)), client.labels])
+    batch = experiment.learner.plan({}, client, state, turn, range(1))[0].tensors
+    place = {int(index): k for k, index in enumerate(client.index)}
+    rows = torch.tensor([place[int(index)] for index in batch["x_index"].flatten()])
+    assert torch.equal(batch["x_labels"].flatten(0, 1), known["belief"][rows])
+    drawn = known["belief"][rows[: experiment.learner.labelled_size(client, state)]]
+    assert torch.allclose(batch["x_prior"][0].exp(), (drawn.sum(0) + 1) / (len(drawn) + experiment.task.num_classes))
 
 
 def test_both_views_are_half_of_a_batch_each(values: dict[str, Any]) -> None:
@@ -131,6 +148,8 @@ INGREDIENTS = [
     {"x_augment": "both"},
     {"ssl_start": 2},
     {"adjust": True},
+    {"targets": "believed", "adjust": True, "lambda_u": 0.0},
+    {"targets": "believed", "frac": 1.0, "mix": 1.0, "lambda_u": 0.0},
 ]
 
 

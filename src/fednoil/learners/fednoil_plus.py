@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fednoil.learners.base import Client
-from fednoil.learners.clean_share import calibrated_share
+from fednoil.learners.clean_share import beliefs, calibrated_share
 from fednoil.learners.two_sets import TwoSets, TwoSetsConfig
 from fednoil.plugins import About
 from fednoil.seeds import Seeds, permutations
@@ -49,6 +49,11 @@ class FedNoilPlusConfig(TwoSetsConfig):
     )
     mix: float = Field(default=1.0, ge=0, description="α of the Beta that mixes pairs of D^x; 0: none are mixed")
     ssl_start: int = Field(default=1, ge=1, description="first round that trains on pseudo-labels")
+    targets: Literal["given", "believed"] = Field(
+        default="given",
+        description="what D^x is trained on: its given labels; believed: the probability of each class given the "
+        "image, the label and the client's estimated share of clean ones, by which D^x is drawn too",
+    )
     adjust: bool = Field(
         default=False,
         description="logits of D^x are adjusted by how often its labels have each class: a client teaches how classes "
@@ -70,12 +75,16 @@ class FedNoilPlus(TwoSets):
         cost="about 1 an epoch, and 3 passes over the data a round",
     )
 
+    @property
+    def believes(self) -> bool:
+        return self.config.targets == "believed"
+
     def trains_on_unlabelled(self, round_idx: int) -> bool:
         return self.uses_unlabelled and round_idx >= self.config.ssl_start
 
     def set_aside(self, count: int, device: torch.device) -> Tensor:
         """Spread evenly over the samples."""
-        share = self.config.aside if self.config.frac == "auto" else 0.0
+        share = self.config.aside if self.config.frac == "auto" or self.believes else 0.0
         numbers = torch.arange(int(share * count), device=device)
         return ((numbers + 0.5) / share).long() if len(numbers) >= _FEW else numbers[:0]
 
@@ -84,17 +93,30 @@ class FedNoilPlus(TwoSets):
 
     def clean_share(self, client: Client, state: Tensors) -> float:
         """By the labels that are set aside, if some are: what was memorised doesn't count."""
+        return self._calibration(client, state)[0]
+
+    def _calibration(self, client: Client, state: Tensors) -> tuple[float, float]:
+        """The share of clean labels, and the temperature at which the model is as sure as it is right."""
         aside = self.set_aside(len(client), client.labels.device)
         if len(aside):
             return calibrated_share(state["probabilities"][aside], client.labels[aside])
-        return super().clean_share(client, state)
+        return super().clean_share(client, state), 1.0
+
+    def known(self, client: Client, state: Tensors) -> Tensors:
+        known = super().known(client, state)
+        if self.believes:
+            belief = beliefs(state["probabilities"], client.labels, *self._calibration(client, state))
+            known |= {"belief": belief, "weight": belief.gather(1, client.labels[:, None])[:, 0]}
+        return known
 
     def labelled_plan(
-        self, client: Client, labelled: Tensor, seeds: Seeds, epochs: range, shape: tuple[int, int]
+        self, client: Client, labelled: Tensor, seeds: Seeds, epochs: range, shape: tuple[int, int], known: Tensors
     ) -> Tensors:
-        batch, (steps, size) = super().labelled_plan(client, labelled, seeds, epochs, shape), shape
+        batch, (steps, size) = super().labelled_plan(client, labelled, seeds, epochs, shape, known), shape
         if self.config.adjust:
-            prior = class_prior(client.labels[labelled], self.task.num_classes).log()
+            classes = self.task.num_classes
+            rows = known["belief"] if self.believes else F.one_hot(client.labels, classes)
+            prior = class_prior(rows[labelled]).log()
             batch["x_prior"] = prior.repeat_interleave(steps, dim=0)
         if self.config.mix:
             generators = (seed.child("mix", e).numpy() for seed in seeds.members for e in epochs)
@@ -121,7 +143,6 @@ class FedNoilPlus(TwoSets):
         return share * F.cross_entropy(logits, labels) + (1 - share) * other
 
 
-def class_prior(labels: Tensor, num_classes: int) -> Tensor:
-    """How often each class is among labels [R, n], with one more of each: rows of float32 [R, C] that sum up to 1."""
-    counts = labels.new_ones(len(labels), num_classes).scatter_add(1, labels, torch.ones_like(labels))
-    return counts / (labels.shape[1] + num_classes)
+def class_prior(rows: Tensor) -> Tensor:
+    """How often each class is among labels [R, n, C] (rows that sum up to 1), with one more of each: float32 [R, C]."""
+    return (rows.sum(1) + 1).float() / (rows.shape[1] + rows.shape[2])

@@ -155,7 +155,7 @@ class TwoSets(Learner):
         """The plans of clients with n samples, `size` of them labelled. Tensors have the clients' epochs as rows, one
         client after another, and their samples are numbered in the same way."""
         everyone, count, round_idx = together(clients), len(clients[0]), turns[0].round_idx
-        known = side_by_side([self._known(state) for state in states])
+        known = side_by_side([self.known(client, state) for client, state in zip(clients, states, strict=True)])
         seeds = Seeds(tuple(turn.seed for turn in turns))
         weight, labels = (t.view(len(clients), -1) for t in (known["weight"], everyone.labels))
         labelled, unlabelled = self.split(weight, labels, size, seeds, epochs)
@@ -163,7 +163,7 @@ class TwoSets(Learner):
         drawn.scatter_add_(0, labelled.flatten(), torch.ones_like(labelled).flatten())
         found = {"drawn": drawn}
         steps, batch_x, batch_u = self.epoch_shape(size, count - size, self.trains_on_unlabelled(round_idx))
-        batch = self.labelled_plan(everyone, labelled, seeds, epochs, (steps, batch_x))
+        batch = self.labelled_plan(everyone, labelled, seeds, epochs, (steps, batch_x), known)
         if batch_u:
             more, votes = self._unlabelled_plan(everyone, unlabelled, seeds, epochs, (steps, batch_u), known["taught"])
             weight = self.unlabelled_weight(size, count - size)
@@ -175,7 +175,7 @@ class TwoSets(Learner):
         parts = {name: tensor.unflatten(0, (len(clients), -1)).unbind(0) for name, tensor in batch.items()}
         return [[Phase({name: part[place] for name, part in parts.items()})] for place in range(len(clients))]
 
-    def _known(self, state: Tensors) -> Tensors:
+    def known(self, client: Client, state: Tensors) -> Tensors:
         """What a plan needs to know of each sample: its weight, and the probabilities of its pseudo-label."""
         return {"weight": self.weights(state), **{n: state[n] for n in ("taught",) if n in state}}
 
@@ -185,11 +185,12 @@ class TwoSets(Learner):
         return steps, self.task.batch_size, -(-unlabelled // steps) if teaches else 0
 
     def labelled_plan(
-        self, client: Client, labelled: Tensor, seeds: Seeds, epochs: range, shape: tuple[int, int]
+        self, client: Client, labelled: Tensor, seeds: Seeds, epochs: range, shape: tuple[int, int], known: Tensors
     ) -> Tensors:
         """Batches of D^x [K · E, size]: `shape` is the steps of an epoch and the size of a batch."""
         x = shuffled_anew(labelled, seeds.child("order x"), epochs, *shape)
-        batch = {"x_index": client.index[x], "x_labels": client.labels[x]}
+        labels = known.get("belief", client.labels)
+        batch = {"x_index": client.index[x], "x_labels": labels[x]}
         if self.config.x_augment == "weak":
             batch["x_weak"] = weak_views(seeds.child("weak x"), epochs, x, self.task.pad, flip=self.task.flip)
         elif self.config.x_augment != "none":
