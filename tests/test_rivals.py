@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
 from fednoil.learners.base import Task
 from fednoil.learners.elr import bounded, moved, pulled
+from fednoil.learners.feddiv import FILTER, FedDiv, debiased, filter_of, followed, uneven
 from fednoil.learners.fedelc import FedElc, estimate_loss, label_slope, merged
 from fednoil.learners.fedlsr import FedLsr, FedLsrConfig, divergence
 from fednoil.learners.fednoro import distilled, ramped
+from fednoil.learners.mixture import fitted, lower_posterior, upper_values
 from fednoil.learners.mixup import mixed_loss
 from fednoil.learners.prior import adjusted, adjusted_loss, log_prior
 from fednoil.learners.robust import generalised, symmetric
+from fednoil.servers.fedcorr import modelled_losses, noisy_clients, pull, relabelled, worst
+from fednoil.servers.feddiv import average
 from fednoil.servers.fednoro import class_losses, distance, noisy_rows, scaled, trust
+from fednoil.servers.lid import dimensions
+from fednoil.testing import check_method, federation
 
 COUNTS = torch.tensor([0] * 6 + [1] * 3 + [2])
 LOGITS = torch.tensor([[1.0, 0.0, 2.0]])
@@ -168,3 +176,147 @@ def test_the_divergence_of_two_predictions() -> None:
     p, q = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]])
     assert float(divergence(p, q)) == pytest.approx(np.log(2), abs=1e-6)
     assert float(divergence(p, p)) == pytest.approx(0, abs=1e-7)
+
+
+# --- FedCorr ---------------------------------------------------------------------------------------------------------
+
+
+def test_fedcorrs_dimensions() -> None:
+    points = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.5, 0.5], [0.1, 0.9]], dtype=torch.float64)
+    found = dimensions(points, 2)
+    assert found.tolist() == pytest.approx([1.442695, 1.820478, 6.952119, 3.573881], abs=1e-6)
+    assert float(found.mean()) == pytest.approx(3.447293, abs=1e-6)
+    coded = dimensions(points, 2, 1e-6)
+    assert coded.tolist() == pytest.approx([1.442692, 1.820472, 6.952058, 3.573874], abs=1e-6)
+
+
+def test_dimensions_of_few_and_of_equal_points() -> None:
+    points = torch.rand(5, 3, generator=torch.Generator().manual_seed(0))
+    assert dimensions(points, 20).tolist() == pytest.approx(dimensions(points, 4).tolist())
+    assert dimensions(torch.ones(30, 3)).tolist() == [0.0] * 30
+    assert dimensions(torch.ones(1, 3)).tolist() == [0.0]
+
+
+def test_fedcorrs_losses() -> None:
+    p = torch.tensor([[0.7, 0.2, 0.1]]).repeat(3, 1)
+    labels = torch.arange(3)
+    assert modelled_losses(p, labels, "code").tolist() == pytest.approx([0.767950, 1.267950, 1.367950], abs=1e-6)
+    assert modelled_losses(p, labels, "paper").tolist() == pytest.approx([0.356675, 1.609438, 2.302585], abs=1e-6)
+
+
+def test_fedcorrs_relabelling() -> None:
+    losses = torch.tensor([0.1, 0.2, 0.1, 0.3, 0.2, 2.0, 2.2, 2.5])
+    upper = upper_values(losses)
+    assert upper.tolist() == [False] * 5 + [True] * 3
+    rows = worst(losses, int(upper.sum()), 0.5)
+    assert rows.tolist() == [7]
+    assert len(worst(torch.rand(500), 310, 0.5)) == 155
+    labels, sure, unsure = torch.zeros(8, dtype=torch.int64), torch.full((8, 2), 0.4), torch.full((8, 2), 0.5)
+    sure[:, 1] = 0.6
+    assert relabelled(labels, sure, rows, 0.5).tolist() == [0] * 7 + [1]
+    assert relabelled(labels, unsure, rows, 0.5).tolist() == [0] * 8
+
+
+def test_fedcorrs_proximal_term() -> None:
+    """β = 5, μ = 0.2, w − θ = (3, 4): 5 as coded, 25 squared; here their gradients."""
+    away, weight = torch.tensor([3.0, 4.0], requires_grad=True), 5 * 0.2
+    for version, term, value in (("code", away.norm(), 5.0), ("paper", away.square().sum(), 25.0)):
+        assert float((weight * term).detach()) == pytest.approx(value)
+        (expected,) = torch.autograd.grad(weight * term, away)
+        assert (weight * pull(away.detach(), version)).tolist() == pytest.approx(expected.tolist(), rel=1e-6)
+    assert pull(torch.zeros(2), "code").tolist() == [0, 0]
+
+
+def test_noisy_clients_by_their_sums_of_dimensions() -> None:
+    assert noisy_clients({"0": 4.0, "1": 9.5, "2": 4.2, "10": 9.0, "3": 4.1}) == [1, 10]
+    assert noisy_clients({"0": 4.0}) == []
+    assert noisy_clients({"0": 4.0, "1": 4.0}) == []
+
+
+# --- FedDiv ----------------------------------------------------------------------------------------------------------
+
+# As they are sent: shares, means, variances.
+ONES, TWOS = [0.5, 0.5, 0.2, 2.0, 0.04, 0.25], [0.9, 0.1, 0.4, 1.2, 0.08, 0.17]
+
+
+def test_feddivs_filter() -> None:
+    found = average([ONES, TWOS], [100, 300])
+    assert found == pytest.approx([0.8, 0.2, 0.35, 1.40, 0.07, 0.19])
+    params = filter_of(dict(zip(FILTER, found, strict=True)))
+    assert params is not None
+    posterior = lower_posterior(torch.tensor([0.5, 0.9, 1.0, 1.1, 1.4]), params).tolist()
+    assert posterior == pytest.approx([0.979294, 0.594534, 0.329324, 0.130624, 0.002499], abs=1e-6)
+    assert [p >= FedDiv.clean_from for p in posterior] == [True, True, False, False, False]
+
+
+def test_feddivs_logits_without_bias() -> None:
+    predicted = torch.tensor([0.7, 0.2, 0.1])
+    found = debiased(torch.tensor([[2.0, 1.6, 1.0]]), predicted, FedDiv.strength)[0]
+    assert found.tolist() == pytest.approx([2.178337, 2.404719, 2.151293], abs=1e-6)
+    assert int(found.argmax()) == 1
+    now = followed(predicted, torch.tensor([0.5, 0.3, 0.2]), FedDiv.momentum)
+    assert now.tolist() == pytest.approx([0.54, 0.28, 0.18], abs=1e-6)
+    assert float(uneven(predicted[None])) == pytest.approx(0.324287, abs=1e-6)
+
+
+def test_a_filter_is_fitted_to_losses() -> None:
+    rng = np.random.default_rng(0)
+    low, high = rng.normal(0.3, 0.1, 700), rng.normal(2.0, 0.4, 300)
+    losses = torch.from_numpy(np.concatenate([low, high]))
+    for start in (None, filter_of(dict(zip(FILTER, ONES, strict=True)))):
+        found = fitted(losses, start)
+        expected = [0.7, 0.3, low.mean(), high.mean(), low.var(), high.var()]
+        assert found.flatten().tolist() == pytest.approx(expected, abs=0.002)
+
+
+# --- All stages ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("server", "learner"),
+    [
+        ({"name": "fedcorr", "passes": 1, "finetune": 2, "confidence": 0.0}, {"name": "mixup"}),
+        (
+            {"name": "fedcorr", "passes": 1, "finetune": 1, "version": "paper", "relabel": 1.0},
+            {"name": "dividemix", "warmup": 4},
+        ),
+        ({"name": "feddiv", "passes": 1}, {"name": "feddiv", "xi": 0.3}),
+        ({"name": "fednoro", "warmup": 1}, {"name": "fedelc"}),
+    ],
+    ids=lambda section: section["name"],
+)
+def test_all_stages_keep_the_contract(
+    server: dict[str, Any], learner: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four clients and a pass over them, then two more stages: resumed, in another order, side by side."""
+    monkeypatch.setattr(federation, "ROUNDS", 8)
+    check_method(server, learner, {"name": "uniform", "fraction": 0.75})
+
+
+def stages_of(server: dict[str, Any], learner: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> federation.Trace:
+    monkeypatch.setattr(federation, "ROUNDS", 8)
+    config = federation.tiny_config(server, learner, {"name": "uniform", "fraction": 0.75})
+    return federation.play(config, federation.Circumstances())
+
+
+def test_fedcorr_corrects_labels_in_stages(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = {"name": "fedcorr", "passes": 1, "finetune": 2, "confidence": 0.0}
+    trace = stages_of(server, {"name": "mixup"}, monkeypatch)
+    assert [len(jobs) for jobs in trace.jobs[:4]] == [1] * 4
+    assert sorted(jobs[0].client for jobs in trace.jobs[:4]) == [0, 1, 2, 3]
+    noisy = trace.state.server.values["noisy"]
+    assert noisy
+    assert sorted(trace.asked) == [5, 7]
+    corrected = {r.client: r.keep["labels"] for r in trace.answers[7] if "labels" in r.keep}
+    assert sorted(corrected) == noisy
+    for jobs in trace.jobs[6:]:
+        assert all("labels" in job.keep for job in jobs if job.client in noisy)
+    little = {k for k, n in trace.state.server.values["noise"].items() if n > 0.1}
+    assert not little & {str(job.client) for jobs in trace.jobs[4:6] for job in jobs}
+
+
+def test_feddivs_clients_hear_the_filter_after_the_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = stages_of({"name": "feddiv", "passes": 1}, {"name": "feddiv", "xi": 0.3}, monkeypatch)
+    assert [bool(jobs[0].turn.told) for jobs in trace.jobs] == [False] * 4 + [True] * 4
+    assert set(trace.jobs[4][0].turn.told) == set(FILTER)
+    assert set(trace.state.server.values["filters"]) == set("0123")

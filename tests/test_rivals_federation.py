@@ -19,6 +19,8 @@ from fednoil.tensors import read_tensors
 RIVALS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"name": "fednoro", "warmup": 1}, {"name": "fednoro", "ramp": 2}),
     ({"name": "fednoro", "warmup": 1}, {"name": "fedelc"}),
+    ({"name": "fedcorr", "passes": 1, "finetune": 1, "confidence": 0.0}, {"name": "mixup"}),
+    ({"name": "feddiv", "passes": 1}, {"name": "feddiv", "xi": 0.3}),
 ]
 
 
@@ -28,6 +30,7 @@ def test_a_rival_ends_with_the_simulators_weights(
 ) -> None:
     federated |= {"server": server, "learner": learner}
     federated["sampling"]["name"] = "uniform"
+    federated["train"]["rounds"] = 7  # four clients: after one pass over them three more
     config = load_config(federated)
     run(config, tmp_path / "simulated", Silent())
     records = federate(config, tmp_path / "federated", LoopGrid(partitions(tmp_path / "state")))

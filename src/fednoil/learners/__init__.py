@@ -7,6 +7,7 @@ from fednoil.learners.capabilities import CAPABILITIES
 from fednoil.learners.dividemix import DivideMix
 from fednoil.learners.elr import Elr
 from fednoil.learners.erm import Erm
+from fednoil.learners.feddiv import FedDiv
 from fednoil.learners.fedelc import FedElc
 from fednoil.learners.fedlsr import FedLsr
 from fednoil.learners.fednoil import FedNoil
@@ -28,6 +29,7 @@ LEARNERS: dict[str, type[Learner]] = {
     "jocor": Jocor,
     "fednoro": FedNoRo,
     "fedelc": FedElc,
+    "feddiv": FedDiv,
     "fedlsr": FedLsr,
     "elr": Elr,
     "gce": Gce,

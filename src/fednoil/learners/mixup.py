@@ -5,8 +5,6 @@ FedCorr and FedDiv train with it in all stages: one share λ ~ Beta(α, α) for 
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -20,7 +18,7 @@ from fednoil.tensors import Tensors
 
 
 class MixupConfig(LearnerConfig):
-    name: Literal["mixup"] = "mixup"
+    name: str = "mixup"
     mix: float = Field(default=1.0, gt=0, description="α of the Beta that mixes images")
 
 
@@ -56,6 +54,10 @@ class Mixup(Erm):
         return super().batches(client, chosen, turn, epochs) | more
 
     def step(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> Tensor:
+        return self.mixed(nets, batch)[1]
+
+    def mixed(self, nets: Nets, batch: Tensors) -> tuple[Tensor, Tensor]:
+        """The logits of a batch's mixtures [B, C], and their loss."""
         partner, share = batch["partner"], batch["share"]
         logits = nets["model"](blended(batch["images"], partner, share))
-        return mixed_loss(logits, batch["labels"], partner, share)
+        return logits, mixed_loss(logits, batch["labels"], partner, share)

@@ -9,6 +9,8 @@ from fednoil.servers.centralized import Centralized
 from fednoil.servers.cfl import Cfl
 from fednoil.servers.coordinate import Median, TrimmedMean
 from fednoil.servers.fedavg import FedAvg
+from fednoil.servers.fedcorr import FedCorr
+from fednoil.servers.feddiv import FedDiv
 from fednoil.servers.fednoro import FedNoRo
 from fednoil.servers.fedprox import FedProx
 from fednoil.servers.krum import Krum, MultiKrum
@@ -25,6 +27,8 @@ SERVERS: dict[str, type[Server]] = {
     "trimmed_mean": TrimmedMean,
     "rfa": Rfa,
     "fednoro": FedNoRo,
+    "fedcorr": FedCorr,
+    "feddiv": FedDiv,
     "centralized": Centralized,
 }
 

@@ -1,0 +1,125 @@
+"""FedDiv's local training (Li et al., AAAI 2024): labels pass a common filter, and predictions must agree.
+
+The server `feddiv` sends two Gaussians of losses. Labels that are more probably of the lower one are clean; of the
+others those get a new label that the received model is sure of (`xi`). A client with under a tenth of noise trains on
+all. Each epoch takes the samples on which the received model and the local one agree, after the local logits are
+corrected by how often the client predicts each class. Training is mixup with a term for even predictions (`prior`; its
+authors have 1 for clients with different classes, 0 otherwise). Without a filter, so under other servers, all samples
+are used. An epoch without samples is skipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn import functional as F
+
+from fednoil.learners.base import Client, Final, Nets, Phase, Turn
+from fednoil.learners.batches import full_batches
+from fednoil.learners.looks import logits_of
+from fednoil.learners.mixture import lower_posterior
+from fednoil.learners.mixup import Mixup, MixupConfig
+from fednoil.plugins import About
+from fednoil.seeds import permutations
+from fednoil.tensors import Tensors
+
+# What the server sends: of two Gaussians, the one of clean labels first.
+FILTER = ("share 0", "share 1", "mean 0", "mean 1", "variance 0", "variance 1")
+_PRIOR = "predicted classes"
+
+
+class FedDivConfig(MixupConfig):
+    name: Literal["feddiv"] = "feddiv"  # pyright: ignore[reportIncompatibleVariableOverride]
+    xi: float = Field(default=0.75, gt=0, le=1, description="least certainty of a pseudo-label that is used")
+    prior: float = Field(default=1.0, ge=0, description="weight of the term for even predictions")
+
+
+def filter_of(told: Mapping[str, float]) -> Tensor | None:
+    """The filter that a client has received: shares, means and variances, float64 [3, 2]."""
+    if FILTER[0] not in told:
+        return None
+    return torch.tensor([told[name] for name in FILTER], dtype=torch.float64).view(3, 2)
+
+
+def debiased(logits: Tensor, predicted: Tensor, strength: float) -> Tensor:
+    """Logits [n, C] minus strength · ln of how often each class is predicted [C]."""
+    return logits - strength * predicted.clamp_min(1e-12).log()
+
+
+def uneven(predictions: Tensor) -> Tensor:
+    """Σ_c (1/C) ln((1/C) / q_c) of the mean prediction q of probabilities [B, C]."""
+    even = 1 / predictions.shape[1]
+    return (even * (even / predictions.mean(0)).log()).sum()
+
+
+class FedDiv(Mixup):
+    Config = FedDivConfig
+    config: FedDivConfig  # pyright: ignore[reportIncompatibleVariableOverride]
+    clean_from: ClassVar[float] = 0.5  # least posterior of a clean label
+    little: ClassVar[float] = 0.1  # κ: noise below which a client uses all its labels
+    strength: ClassVar[float] = 0.5  # ξ of the correction of logits
+    momentum: ClassVar[float] = 0.2  # m: share of the past in how often a class is predicted
+    about = About(
+        title="Labels that pass a common filter and two models",
+        paper="Li et al., AAAI 2024",
+        keeps="how often it predicts each class",
+        sends="model",
+        cost="1 + (2 + E)/(3E)",
+    )
+
+    def look(self, logits: Tensor, client: Client) -> Tensors:
+        losses = F.cross_entropy(logits, client.labels, reduction="none")
+        return {"losses": losses, "probabilities": torch.softmax(logits, 1)}
+
+    def init(self, nets: Nets, client: Client, keep: Tensors, turn: Turn) -> Tensors:
+        classes, device = self.task.num_classes, client.index.device
+        even = torch.full((classes,), 1 / classes, device=device)
+        return {_PRIOR: keep.get(_PRIOR, even), "drawn": torch.zeros_like(client.labels)}
+
+    def adapts(self, turn: Turn) -> bool:
+        return filter_of(turn.told) is not None
+
+    def plan(self, nets: Nets, client: Client, state: Tensors, turn: Turn, epochs: range) -> list[Phase]:
+        found = filter_of(turn.told)
+        if found is None:
+            return super().plan(nets, client, state, turn, epochs)
+        clean = lower_posterior(state["losses"], found.to(client.labels.device)) >= self.clean_from
+        if float((~clean).float().mean()) < self.little:
+            state["drawn"] += len(epochs)
+            return super().plan(nets, client, state, turn, epochs)
+        return self._filtered(nets, client, state, turn, epochs, clean)
+
+    def _filtered(
+        self, nets: Nets, client: Client, state: Tensors, turn: Turn, epochs: range, clean: Tensor
+    ) -> list[Phase]:
+        """One epoch of the samples whose labels are clean or new, and on which both models agree."""
+        sure, guess = state["probabilities"].max(1)
+        local = debiased(logits_of(self, nets, client), state[_PRIOR], self.strength).argmax(1)
+        chosen = ((clean | (sure >= self.config.xi)) & (guess == local)).nonzero()[:, 0]
+        if not len(chosen):
+            return []
+        own = Client(client.id, client.pool, client.index, torch.where(clean, client.labels, guess))
+        order = permutations(turn.seed.child("order").keys(epochs, chosen.device), len(chosen))
+        rows = chosen[full_batches(order, self.task.batch_size).flatten(0, 1)]
+        state["drawn"][chosen[clean[chosen]]] += 1
+        return [Phase(self.batches(own, rows, turn, epochs))]
+
+    def step(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> Tensor:
+        logits, loss = self.mixed(nets, batch)
+        return loss + self.config.prior * uneven(torch.softmax(logits, 1)) if self.config.prior else loss
+
+    def final(self, nets: Nets, client: Client, state: Tensors, turn: Turn) -> Final:
+        evidence = {name: state[name] for name in ("probabilities", "drawn")}
+        if filter_of(turn.told) is None:
+            return Final(keep={_PRIOR: state[_PRIOR]})
+        predicted = torch.softmax(logits_of(self, nets, client), 1).mean(0)
+        return Final(keep={_PRIOR: followed(state[_PRIOR], predicted, self.momentum)}, evidence=evidence)
+
+
+def followed(past: Tensor, predicted: Tensor, momentum: float) -> Tensor:
+    """How often each class is predicted, [C]: m of the past, the rest of what was predicted now."""
+    return momentum * past + (1 - momentum) * predicted

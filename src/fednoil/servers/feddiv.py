@@ -1,0 +1,97 @@
+"""FedDiv's server (Li et al., AAAI 2024): one filter of clean labels for all, averaged from the clients' own.
+
+Each client fits two Gaussians to its losses after a turn and sends their six numbers; the server keeps everybody's last
+and sends back their mean by samples, each number by itself. It begins with `passes` over all clients, one a round, in
+which nobody is filtered. The filter is used by the learner `feddiv`; with others it is only computed. Where the paper
+leaves it open: a client's first fit starts from the best split of its own losses in two, later ones from the filter
+that it has received; losses are not scaled, and fits end when the likelihood changes by less than 1e-3, after 100 steps
+at most, with 1e-6 added to variances.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch.nn import functional as F
+
+from fednoil.learners.base import Client, Final, Learner, Nets, Turn
+from fednoil.learners.capabilities import Wrapped
+from fednoil.learners.feddiv import FILTER, filter_of
+from fednoil.learners.looks import logits_of
+from fednoil.learners.mixture import fitted
+from fednoil.plugins import About
+from fednoil.servers.base import Server, ServerConfig, ServerState, Update
+from fednoil.servers.visits import after_visits, unvisited_first
+from fednoil.tensors import Numbers, Tensors
+
+
+class FedDivConfig(ServerConfig):
+    name: Literal["feddiv"] = "feddiv"
+    passes: int = Field(default=5, ge=1, description="passes over all clients, one client a round, before all else")
+
+
+class Filters(Wrapped):
+    """Any learner, whose clients fit a filter to their losses after a turn."""
+
+    def __init__(self, inner: Learner) -> None:
+        super().__init__(inner)
+        self.sends = (*inner.sends, *FILTER)
+
+    def final(self, nets: Nets, client: Client, state: Tensors, turn: Turn) -> Final:
+        final = self.inner.final(nets, client, state, turn)
+        losses = F.cross_entropy(logits_of(self, nets, client), client.labels, reduction="none")
+        found = fitted(losses, filter_of(turn.told)).flatten().tolist()
+        return replace(final, numbers={**final.numbers, **dict(zip(FILTER, found, strict=True))})
+
+
+def average(filters: Sequence[Sequence[float]], sizes: Sequence[float]) -> list[float]:
+    """The mean of filters, six numbers each, by the clients' samples."""
+    share = torch.tensor(sizes, dtype=torch.float64)
+    return ((share / share.sum()) @ torch.tensor(filters, dtype=torch.float64)).tolist()
+
+
+class FedDiv(Server):
+    Config = FedDivConfig
+    config: FedDivConfig
+    about = About(
+        title="A filter of clean labels from all clients' losses",
+        paper="Li et al., AAAI 2024",
+        keeps="nothing (the server keeps its filter)",
+        sends="model, six numbers",
+        cost="1 + 1/(3E)",
+    )
+
+    def wrap(self, learner: Learner) -> Learner:
+        return Filters(learner)
+
+    def visiting(self, round_idx: int) -> bool:
+        return round_idx <= self.config.passes * len(self.task.sizes)
+
+    def most(self, state: ServerState, round_idx: int) -> int | None:
+        return 1 if self.visiting(round_idx) else None
+
+    def chances(self, state: ServerState, round_idx: int, clients: Sequence[int]) -> Sequence[float] | None:
+        return unvisited_first(state.values, clients) if self.visiting(round_idx) else None
+
+    def told(self, state: ServerState, client: int, round_idx: int) -> Numbers:
+        known: Mapping[str, list[float]] = state.values.get("filters", {})
+        if self.visiting(round_idx) or not known:
+            return {}
+        sizes = [row[-1] for row in known.values()]
+        return dict(zip(FILTER, average([row[:-1] for row in known.values()], sizes), strict=True))
+
+    def aggregate(self, state: ServerState, round_idx: int, updates: Sequence[Update]) -> ServerState:
+        after, values = super().aggregate(state, round_idx, updates), dict(state.values)
+        filters = dict(values.get("filters", {}))
+        for update in updates:
+            found = [update.numbers[name] for name in FILTER if name in update.numbers]
+            if len(found) == len(FILTER):
+                filters[str(update.client)] = [*found, update.numbers["samples"]]
+        values["filters"] = dict(sorted(filters.items(), key=lambda item: int(item[0])))
+        if self.visiting(round_idx):
+            values["visited"] = after_visits(values, [u.client for u in updates], len(self.task.sizes))
+        return replace(after, values=values)
