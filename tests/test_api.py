@@ -31,6 +31,7 @@ pytestmark = pytest.mark.usefixtures("here")
 def test_the_promise_is_there_and_nothing_of_it_costs_an_import() -> None:
     assert all(getattr(package, name) is not None for name in package.__all__)
     assert set(package.__all__) <= set(dir(package))
+    assert Path(package.__file__).with_name("py.typed").is_file()  # else users' type checkers ignore its types
     program = "import sys, fednoil; fednoil.__version__; sys.exit('torch' in sys.modules or 'pydantic' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
     with pytest.raises(AttributeError, match="no attribute 'walk'"):

@@ -28,7 +28,6 @@ from fednoil.cli.main import app
 from fednoil.config import Config, load_config
 from fednoil.config.axes import AXES
 from fednoil.errors import UserError
-from fednoil.plugins import Axis
 from fednoil.study import preset_names
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -341,14 +340,6 @@ def test_every_key_is_explained_once() -> None:
         found = row.findall(path.read_text(encoding="utf-8"))
         explained = [key for key in found if key.partition(".")[2] in keys()[key.partition(".")[0]] - SUFFIXES]
         assert explained == [], f"{path.name} has a table of keys"
-
-
-def test_every_key_has_a_description() -> None:
-    for section, field in Config.model_fields.items():
-        axes: tuple[Axis[Any], ...] = AXES.get(section, ())
-        models: list[Any] = [axis.config(name) for axis in axes for name in axis.table] or [field.annotation]
-        for key, about in ((key, about) for model in models for key, about in model.model_fields.items()):
-            assert about.description or key in {axis.key for axis in axes}, f"{section}.{key} says nothing"
 
 
 def test_the_site_is_built_and_every_link_leads_somewhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
