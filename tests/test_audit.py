@@ -75,6 +75,12 @@ def test_the_measures_of_two_clients_by_hand() -> None:
     clients = [case("a", [0, 1, 1, 0], [1, 1, 1, 0]), case("b", [0], [0])]
     cases = Cases("made", ("x", "y"), clients, lambda row: np.zeros((1, 1, 1), np.uint8))
     estimates = [found([0.9, 0.8, 0.2, 0.1], 0.5, (0.3, 0.7)), found([0.0], 0.0, (0.0, 0.1))]
+    clients[0].bundle.update(evidence.add_draws(clients[0].bundle, [4], {0: torch.tensor([4, 2, 1, 0])}, 4))
+    rows = files.make_table(cases, estimates).to_pylist()
+    assert [(row["client"], row["item"], row["drawn"]) for row in rows] == [
+        *(("a", item, drawn) for item, drawn in zip("0123", (1.0, 0.5, 0.25, 0.0), strict=True)),
+        ("b", "0", None),
+    ]
     summary = files.summarise(cases, estimates, "channel")
     assert [entry["true_noise_ratio"] for entry in summary["clients"]] == [0.25, 0.0]
     overall = summary["overall"]

@@ -20,6 +20,7 @@ from PIL import Image
 
 from fednoil import load, runner
 from fednoil import run as fednoil_run
+from fednoil.audit import enlarged as large
 from fednoil.audit import run_audit
 from fednoil.audit.cases import MEMORY, of_run, source_of
 from fednoil.audit.page import audit_id, write_page
@@ -100,6 +101,33 @@ def test_names_are_text_only(page_file: Path) -> None:
     assert "<img src=x" not in text
     assert "default-src 'none'" in text
     assert not re.search(r"(src|href)=[\"']?https?:", text)
+
+
+def test_clients_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    data, _ = embedded(write_page(tmp_path, *made_audit(8, ["a", "b"], ["nord", "10", "9", "2"])))
+    assert data["clients"] == ["2", "9", "10", "nord"]
+
+
+def test_large_pictures_are_those_of_flagged_labels_and_of_the_most_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of six samples 1 and 4 are flagged, and there is room for three large pictures, two of them trusted ones: of
+    class a the sample 3, which is less in doubt than 2; not 0, for which b is suggested."""
+    columns = {"given": list("aaaabb"), "suggested": list("bbaaab"), "index": range(6), "item": list("012345")}
+    columns |= {"p_wrong": [0.01, 0.9, 0.3, 0.1, 0.8, 0.2], "flagged": [i in (1, 4) for i in range(6)]}
+    table = pa.table({name: list(values) for name, values in columns.items()})
+
+    def originals(row: int) -> np.ndarray:
+        return np.full((40, 40, 3), 40 * row, np.uint8)
+
+    def shade(picture: str) -> int:
+        return round(np.asarray(Image.open(io.BytesIO(base64.b64decode(picture)))).mean() / 40)
+
+    monkeypatch.setattr(large, "_EXAMPLES", 1)
+    pictures, kept, trusted = large.enlarged(table, table, ["a", "b"], originals, 10)
+    assert [[(shade(pictures[n]), item) for n, item in rows] for rows in trusted] == [[(3, "3")], [(5, "5")]]
+    assert {row: shade(pictures[n]) for row, n in kept.items()} == {row: row for row in range(6)}
+    monkeypatch.setattr(large, "_BYTES", sum(map(len, pictures[:3])))
+    pictures, kept, _ = large.enlarged(table, table, ["a", "b"], originals, 10)
+    assert (len(pictures), list(kept)) == (3, [1])
 
 
 def test_what_was_left_out_is_on_the_page(tmp_path: Path) -> None:
@@ -203,7 +231,7 @@ def test_the_command_of_an_audit_in_python(trained: Path, tmp_path: Path) -> Non
     assert "fednoil relabel" not in page
 
 
-@pytest.mark.parametrize("source", ["arrays:0123", "own.module:Images", "sites", "fashion-mnist-mini", MEMORY])
+@pytest.mark.parametrize("source", ["arrays:0", "own.module:Images", "sites", "fashion-mnist-mini", "folder:", MEMORY])
 def test_no_command_for_data_that_cannot_be_copied(tmp_path: Path, source: str) -> None:
     table, summary, images = made_audit(8, ["a", "b"], ["x"], lambda i: f"{i}.png")
     page = write_page(tmp_path, table, {**summary, "source": source}, images).read_text()

@@ -308,6 +308,12 @@ def test_an_audit_takes_no_agreement_for_accuracy(
     assert [accuracy is not None for accuracy in known] == [tested, tested]
 
 
+def test_the_sites_of_a_simulation_are_none_of_a_federation(own: Values, tmp_path: Path) -> None:
+    own["data"]["sites"] = {"a": site(tmp_path / "a.npz", {"black": 0, "white": 3})}
+    with pytest.raises(UserError, match=r"data\.sites names the sites of a simulation; in a federation each node has"):
+        federate(load_config(own), tmp_path / "run", LoopGrid({}))
+
+
 def test_too_few_nodes_is_one_line(own: Values, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"0 of 2 nodes came online within 0\.5 s \(federation\.min_nodes"):
         federate(load_config(own), tmp_path / "run", LoopGrid({}))

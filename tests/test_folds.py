@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,12 +14,13 @@ from conftest import fednoil, refused
 from stopped_runs import snapshot
 
 from fednoil import load, runner
-from fednoil.audit.folds import deal
+from fednoil.audit.folds import _means, deal
 from fednoil.config import load_config
 from fednoil.experiment import make_experiment
 from fednoil.records.model_file import load_model
 from fednoil.report.runs import find
 from fednoil.runner import Silent
+from fednoil.seeds import Seed
 
 FOLDS = 3
 
@@ -42,6 +44,19 @@ def test_every_sample_is_in_one_fold_and_classes_are_dealt_evenly(values: dict[s
     values["run"]["seed"] = 1
     other = deal(make_experiment(load_config(values)), FOLDS)
     assert any(not np.array_equal(*pair) for pair in zip(dealt, other, strict=True))
+
+
+def test_every_client_is_dealt_in_an_order_of_its_own() -> None:
+    given = np.zeros(20, np.int64)
+    setting = SimpleNamespace(
+        names=(), num_clients=2, parts=(given, given), labels=SimpleNamespace(given=(given, given))
+    )
+    experiment: Any = SimpleNamespace(setting=setting, seed=Seed(0))
+    assert not np.array_equal(*deal(experiment, 2))
+
+
+def test_an_accuracy_that_one_run_lacks_is_not_known() -> None:
+    assert _means([(1.0, None, None), (3.0, 5.0, None)]) == (2.0, None, None)
 
 
 def test_labels_are_judged_by_the_run_that_left_them_out(made: Path, values: dict[str, Any]) -> None:
