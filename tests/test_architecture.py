@@ -27,6 +27,7 @@ STAGES = [
     ["config"],
     ["setting"],
     ["experiment"],
+    ["measures"],
     ["metrics"],
     ["evaluation"],
     ["rounds"],

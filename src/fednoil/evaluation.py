@@ -17,6 +17,7 @@ from fednoil import metrics
 from fednoil.errors import Diverged
 from fednoil.executors.base import Executor, Job
 from fednoil.experiment import Experiment
+from fednoil.measures import Measures
 from fednoil.servers.base import ServerState
 from fednoil.tensors import Tensors
 
@@ -38,6 +39,7 @@ class Evaluation:
     last: float | None = None
     beside: dict[str, float] = field(default_factory=dict)
     held_out: dict[str, dict[str, float]] | None = None
+    measures: Measures | None = None
 
 
 def evaluate(
@@ -59,7 +61,9 @@ def evaluate(
             f"training diverged: the test loss is {score.loss} in round {round_idx}; "
             f"lower train.lr (now {experiment.config.train.lr})"
         )
-    return Evaluation(score.accuracy, score.loss, score.per_class, score.shifted, beside=beside)
+    return Evaluation(
+        score.accuracy, score.loss, score.per_class, score.shifted, beside=beside, measures=score.measures
+    )
 
 
 def validate(experiment: Experiment, executor: Executor, job_of: JobOf) -> tuple[float | None, float | None]:

@@ -25,6 +25,10 @@ class RoundRecord:
     on_held_out: bool | None = None  # True: the test images were taken from the training images, with their labels
     lost_classes: int | None = None  # classes of which no test image is classified correctly
     class_accuracy: list[float | None] | None = None  # on the test images of each class; None: there are none
+    balanced_accuracy: float | None = None  # mean over classes, as all that follows to `auroc`
+    macro_f1: float | None = None
+    auroc: float | None = None  # of each class against the rest, 0 to 1
+    calibration_error: float | None = None  # mean distance of confidence and accuracy, in 15 bins of confidence
     last_accuracy: float | None = None  # of the last model, where `test_accuracy` is an average's over rounds
     train_loss: float | None = None  # mean over the clients that trained
     local_epochs: int

@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from fednoil.executors.base import HeldOut
 from fednoil.history import AGREEMENT, RoundRecord
 from fednoil.labels import Labels, Truth, open_truth
+from fednoil.measures import Measures, mean_measures, measure
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class Score:
     loss: float
     per_class: tuple[float | None, ...]
     shifted: float = 0.0
+    measures: Measures | None = None
 
 
 def noise_ratios(labels: Labels, truth: Truth) -> np.ndarray | None:
@@ -73,7 +75,8 @@ def score_logits(logits: Tensor, labels: Tensor) -> Score:
     numbers = torch.cat([hits, counts, shifted[None], loss[None]]).tolist()
     per_class = [100.0 * h / c if c else None for h, c in zip(numbers[:classes], numbers[classes:-2], strict=True)]
     right, wrong_by_one = sum(numbers[:classes]), numbers[-2]
-    return Score(100.0 * right / len(labels), numbers[-1], tuple(per_class), 100.0 * wrong_by_one / len(labels))
+    shifted = 100.0 * wrong_by_one / len(labels)
+    return Score(100.0 * right / len(labels), numbers[-1], tuple(per_class), shifted, measure(logits, labels))
 
 
 def mean_score(scores: Sequence[Score], weights: Sequence[float]) -> Score:
@@ -94,6 +97,7 @@ def mean_score(scores: Sequence[Score], weights: Sequence[float]) -> Score:
         mean([s.loss for s in scores]),
         tuple(per_class),
         mean([s.shifted for s in scores]),
+        mean_measures([s.measures for s in scores if s.measures is not None], weights),
     )
 
 
@@ -216,6 +220,7 @@ def summarise(records: Sequence[RoundRecord], per_class: Sequence[float | None])
         **({"measure": AGREEMENT} if any(r.measure == AGREEMENT for r in records) else {}),
         **validated,
         "converged": converged(accuracies),
+        **_last_measures(records),
         "per_class_accuracy": list(per_class),
         "rounds": len(records),
         "train_batches": records[-1].train_batches,
@@ -223,6 +228,19 @@ def summarise(records: Sequence[RoundRecord], per_class: Sequence[float | None])
         "bytes_up": sum(r.bytes_up for r in records),
         "wall_s": round(sum(r.wall_s for r in records), 3),
     }
+
+
+MEASURES = ("balanced_accuracy", "macro_f1", "auroc", "calibration_error")
+
+
+def _last_measures(records: Sequence[RoundRecord]) -> dict[str, float]:
+    """The measures of the last round that has any."""
+    return next((found for record in reversed(records) if (found := measures_of(record))), {})
+
+
+def measures_of(record: RoundRecord) -> dict[str, float]:
+    """What a round's record has of the measures beside accuracy."""
+    return {name: value for name in MEASURES if (value := getattr(record, name)) is not None}
 
 
 def detection(p_wrong: np.ndarray, flagged: np.ndarray, wrong: np.ndarray) -> dict[str, float]:

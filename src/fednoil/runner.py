@@ -201,6 +201,7 @@ def _play(experiment: Experiment, store: Store, reporter: Reporter, engine: Engi
     if store.state.chosen(experiment.config.run.select) is not None:
         chosen = summary["best_by_validation"]
         summary |= {"final_accuracy": chosen["test_accuracy"], "final_round": chosen["round"]}
+        summary |= metrics.measures_of(store.records[chosen["round"] - 1])
     policy = rounds.policy_of(experiment, executor)
     summary |= {"trend": findings.trend(store.records)}
     if policy.has_data and (ratios := findings.noise_ratios(experiment, store.state, device)):
@@ -224,7 +225,7 @@ def _play_all(
 ) -> None:
     """Play the remaining rounds; whatever stops them, the last whole round is kept first."""
     try:
-        while store.state is not None and store.state.round_idx < experiment.config.train.rounds:
+        while store.state is not None and not store.state.over(experiment.config):
             after, record = rounds.play(experiment, executor, store.state, progress)
             record = _watched(experiment, store.records, record)
             with _uninterrupted():

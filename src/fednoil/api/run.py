@@ -32,7 +32,7 @@ from fednoil.records.folder import Roster, RunFolder
 from fednoil.records.model_file import load_model
 from fednoil.records.older import in_todays_keys
 from fednoil.records.store import InFolder, Store, check_best
-from fednoil.rounds import RunState
+from fednoil.rounds import RunState, final
 
 
 class Run:
@@ -103,6 +103,13 @@ class Run:
         """What the run has found out, one sentence each: how noisy the clients' labels are, which classes are hard,
         whether the model was still improving. The numbers are in `summary`."""
         return findings.sentences(self.summary)
+
+    @cached_property
+    def measures(self) -> dict[str, Any]:
+        """Measures of the final model beside accuracy: balanced accuracy, macro F1, AUROC, calibration error, and by
+        class recall, precision, F1, AUROC and the confusion matrix; of the test set (`test`), and of each client
+        (`clients`) on its own test samples, or else on the given labels that it holds out (`data.validation`)."""
+        return final.measured(*self._played(), torch.device("cpu"))
 
     @cached_property
     def history(self) -> Table:

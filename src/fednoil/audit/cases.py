@@ -255,7 +255,11 @@ def selecting(config: Config, select: str) -> Config:
 
 def _unfinished(experiment: Experiment, state: RunState) -> tuple[str, ...]:
     played, planned = state.round_idx, experiment.config.train.rounds
-    return () if played >= planned else (f"the run is unfinished: this audit uses round {played} of {planned}",)
+    return (
+        ()
+        if state.over(experiment.config)
+        else (f"the run is unfinished: this audit uses round {played} of {planned}",)
+    )
 
 
 def _held_out(experiment: Experiment, client: int) -> tuple[str, ...]:

@@ -60,10 +60,10 @@ class RunConfig(Section):
         ge=0,
         description="clients that train at once on a GPU, at most; 0: one after another, the reference",
     )
-    select: Literal["last", "best"] = Field(
+    select: Literal["last", "best", "early"] = Field(
         default="last",
         description="the round whose model is kept; best: by held-out given labels (data.validation, or what a "
-        "federation's sites hold out)",
+        "federation's sites hold out); early: the same, and ten rounds without a better one end the run",
     )
     deterministic: bool = Field(default=False, description="same bits on every run on the same GPU, at some cost")
     checkpoint_every: int = Field(default=10, ge=1, description="rounds between two checkpoints")
@@ -142,10 +142,10 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _best_by_what(self) -> Config:
-        if self.run.select == "best" and not self.data.validation and not at_nodes(self.data):
+        if self.run.select != "last" and not self.data.validation and not at_nodes(self.data):
             raise ValueError(
-                "run.select = 'best' chooses the round by labels that clients hold out, and data.validation = 0 "
-                "holds out none; set it above 0, as 0.1"
+                f"run.select = '{self.run.select}' chooses the round by labels that clients hold out, and "
+                "data.validation = 0 holds out none; set it above 0, as 0.1"
             )
         return self
 
@@ -166,7 +166,7 @@ class Config(Section):
         """SHA-256 of everything that is meant to change results: of `run` the seed and `select`, of `federation`
         nothing."""
         values = self.model_dump(mode="json", exclude={"federation"})
-        values["run"] = {"seed": self.run.seed} | ({"select": "best"} if self.run.select == "best" else {})
+        values["run"] = {"seed": self.run.seed} | ({"select": self.run.select} if self.run.select != "last" else {})
         for section, key in _LATER:  # a run of an earlier version, which had no such key, can be resumed
             if (
                 key in values[section]

@@ -24,7 +24,7 @@ from fednoil.data.dataset import About, Dataset, Owners, Split
 from fednoil.data.decoded import Files
 from fednoil.errors import UserError
 
-_VERSION = 2
+_VERSION = 3
 _SPLITS = ("train", "test")
 _TABLE = "table.npz"
 MAPPED = 1 << 30
@@ -148,6 +148,7 @@ class Draft:
             words=np.array(json.dumps(words)),
             owners=np.array([] if owners is None else owners.numbers, np.int64),
             owner_names=np.array([] if owners is None else owners.names, np.str_),
+            tested=np.array([] if about.tested is None else about.tested.numbers, np.int64),
         )
 
 
@@ -168,8 +169,11 @@ def load(path: Path, name: str) -> Dataset | None:
             splits.append(Split(_pixels(path / split, (len(labels), *shape), total), labels))
         words = json.loads(str(values["words"]))
         owners = Owners(values["owners"], tuple(values["owner_names"].tolist())) if len(values["owners"]) else None
+        tested = Owners(values["tested"], owners.names) if owners is not None and len(values["tested"]) else None
         skipped = tuple((item, why) for item, why in words["skipped"])
-        about = About(tuple(words["items"]), owners, tuple(words["notices"]), skipped, int(words["held_out"]))
+        about = About(
+            tuple(words["items"]), owners, tuple(words["notices"]), skipped, int(words["held_out"]), tested=tested
+        )
         names = tuple(values["class_names"].tolist())
         mean, std = tuple(values["mean"].tolist()), tuple(values["std"].tolist())
         dataset = Dataset(name, splits[0], splits[1], names, mean, std, about)

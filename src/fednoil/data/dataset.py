@@ -52,6 +52,7 @@ class About:
     skipped: tuple[tuple[str, str], ...] = ()  # what was left out, and why
     held_out: int = 0  # test images that were taken from the training images, because there were no others
     columns: tuple[str, ...] = ()  # of vectors; none: by their numbers
+    tested: Owners | None = None  # whose each test sample is, with the names of `owners`; None: it isn't said
 
 
 @dataclass(frozen=True)

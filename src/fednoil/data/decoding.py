@@ -69,11 +69,13 @@ def decode_listing(
     skipped = _skipped(parts, lost)
     if skipped:
         notices.append(f"{_count(len(skipped), 'picture')} left out (data.bad = 'skip'), {skipped[0][0]} for example")
+    owners = owners_of(listing.train, kept[0])
     about = About(
         tuple(listing.train.items[row] for row in kept[0]),
-        owners_of(listing.train, kept[0]),
+        owners,
         tuple(notices),
         tuple(skipped),
+        tested=None if listing.test is None else tested_by(listing.test, kept[1], owners),
     )
     tested = None if len(splits) == 1 else splits[1]
     sites = None if listing.test is None else listing.test.sites
@@ -109,6 +111,11 @@ def hold_out(
         "given labels, not accuracy"
     )
     own = test or (images[:0], labels[:0])
+    before = about.tested
+    tested_by = None
+    if owners is not None and (before is not None or test is None):
+        first = np.array([], np.int64) if before is None else before.numbers
+        tested_by = Owners(np.concatenate([first, owners.numbers[rows]]), owners.names)
     held = room("held", (len(own[1]) + len(rows), *images.shape[1:]))
     for start, chunk in _chunks(np.arange(len(own[1])), images):
         held[start : start + len(chunk)] = own[0][chunk]
@@ -124,6 +131,7 @@ def hold_out(
             owners=None if owners is None else Owners(owners.numbers[kept], owners.names),
             notices=(*about.notices, notice),
             held_out=len(rows),
+            tested=tested_by,
         ),
     )
 
@@ -225,6 +233,13 @@ def owners_of(train: Raw, kept: np.ndarray) -> Owners | None:
     names = tuple(dict.fromkeys(train.sites))
     number = {name: k for k, name in enumerate(names)}
     return Owners(np.array([number[train.sites[row]] for row in kept], np.int64), names)
+
+
+def tested_by(test: Raw, kept: np.ndarray, owners: Owners | None) -> Owners | None:
+    """Whose each test sample is, among the clients that train."""
+    if test.sites is None or owners is None or not set(test.sites) <= set(owners.names):
+        return None
+    return Owners(np.array([owners.names.index(test.sites[row]) for row in kept], np.int64), owners.names)
 
 
 def _skipped(parts: Sequence[Raw], lost: Sequence[dict[int, str]]) -> list[tuple[str, str]]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from fednoil.data.dataset import About, Split
 from fednoil.data.decoded import Decoded, assemble
-from fednoil.data.decoding import class_names_of, hold_out, owners_of
+from fednoil.data.decoding import class_names_of, hold_out, owners_of, tested_by
 from fednoil.data.raw import FROM_ONE, Listing, Raw
 from fednoil.errors import UserError
 
@@ -92,9 +92,9 @@ def decode_rows(listing: Listing) -> Decoded:
         raise UserError(f"{where} has no labelled row; it needs one for each sample")
     names, moved = class_names_of(listing)
     notices = [*train.notices, *([FROM_ONE.format(len(names or ()))] if moved else [])]
-    about = About(
-        tuple(train.items), owners_of(train, np.arange(len(train.items))), tuple(notices), columns=train.columns
-    )
+    owners = owners_of(train, np.arange(len(train.items)))
+    tested = None if test is None else tested_by(test, np.arange(len(test.items)), owners)
+    about = About(tuple(train.items), owners, tuple(notices), columns=train.columns, tested=tested)
     parts = [(_values(raw), raw.labels - moved) for raw in (train, test) if raw is not None]
     sites = None if test is None else test.sites
     kept, held, about = hold_out(parts[0], parts[1] if len(parts) > 1 else None, about, _room, frozenset(sites or ()))

@@ -215,7 +215,9 @@ def _earlier(index: dict[str, Any], config: Config | None) -> bool:
     planned = {n for n in (index.get("rounds"), index.get("round")) if type(n) is int and n > 0}
     if config is None:
         return False
-    variants = (config.changed(rounds=n, select=s) for n in {*planned, config.train.rounds} for s in ("last", "best"))
+    variants = (
+        config.changed(rounds=n, select=s) for n in {*planned, config.train.rounds} for s in ("last", "best", "early")
+    )
     return index.get("config_hash") in {variant.hash() for variant in variants}
 
 

@@ -28,6 +28,7 @@ FILES = (
     "summary.json",
     "model.safetensors",
 )
+MEASURES = "measures.json"  # of the final model, on the test set and by client
 CONFUSION = "confusion.json"  # given × predicted labels; runs made by earlier versions have none
 TENSORBOARD = "tensorboard"  # event files, on request
 SKIPPED = "skipped.csv"  # files of the data that were left out, and why
@@ -146,7 +147,7 @@ class RunFolder:
             with contextlib.suppress(OSError):  # somebody else's file is in it
                 checkpoint.rmdir()
         self.clear_events()
-        for name in (CONFUSION, ROSTER, GIVEN_DATA, SKIPPED, *reversed(FILES)):
+        for name in (CONFUSION, MEASURES, ROSTER, GIVEN_DATA, SKIPPED, *reversed(FILES)):
             (self.path / name).unlink(missing_ok=True)
 
     def clear_events(self) -> None:
@@ -159,7 +160,7 @@ class RunFolder:
 
     def sweep(self) -> None:
         """Remove half-written files that a killed run has left."""
-        for name in (CONFUSION, ROSTER, GIVEN_DATA, SKIPPED, *FILES):
+        for name in (CONFUSION, MEASURES, ROSTER, GIVEN_DATA, SKIPPED, *FILES):
             (self.path / f"{name}.part").unlink(missing_ok=True)
 
     def append_round(self, record: RoundRecord) -> None:
@@ -232,6 +233,10 @@ class RunFolder:
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         write_json(self.path / "summary.json", summary)
+
+    def write_measures(self, measures: dict[str, Any]) -> None:
+        if measures:
+            write_text(self.path / MEASURES, json.dumps(measures) + "\n")
 
     def write_confusion(self, confusion: dict[str, Any]) -> None:
         write_text(self.path / CONFUSION, json.dumps(confusion) + "\n")

@@ -25,6 +25,7 @@ from fednoil.records.environment import environment, note, slower_noted
 from fednoil.records.events import EventFiles
 from fednoil.records.folder import CHECKPOINT, RunFolder
 from fednoil.records.model_file import save_model
+from fednoil.rounds import final
 
 Watcher = Callable[[RoundRecord], None]
 
@@ -169,7 +170,7 @@ class InFolder(Store):
         self.folder.append_round(record)
         super().add(record, state)
         config = self.experiment.config
-        if state.round_idx % config.run.checkpoint_every == 0 or state.round_idx == config.train.rounds:
+        if state.round_idx % config.run.checkpoint_every == 0 or state.over(config):
             self._save()
 
     def _save(self) -> None:
@@ -205,6 +206,7 @@ class InFolder(Store):
         if has_manifest(experiment.setting):  # sites keep their labels
             predicted, given = predicted_labels(experiment, device, model), experiment.setting.labels.given
             self.folder.write_confusion(metrics.agreement(predicted, given, experiment.task.num_classes))
+        self.folder.write_measures(final.measured(experiment, state, device))
         self.folder.write_summary(summary)
         super().end(summary, device)
 
@@ -234,8 +236,10 @@ class InFolder(Store):
 
 def check_best(state: rounds.RunState, experiment: Experiment, path: Path) -> None:
     """Refuse to end with the best round where it was not kept, as by earlier versions."""
-    if experiment.config.run.select == "best" and state.best is None and state.round_idx:
-        raise UserError(f"{path}: run.select = 'best', but its checkpoint has the last round alone; make the run again")
+    if (select := experiment.config.run.select) != "last" and state.best is None and state.round_idx:
+        raise UserError(
+            f"{path}: run.select = '{select}', but its checkpoint has the last round alone; make the run again"
+        )
 
 
 def hashes_of(experiment: Experiment) -> dict[str, str]:

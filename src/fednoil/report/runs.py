@@ -29,6 +29,10 @@ from fednoil.report.places import Place, method_key, own_place
 
 CURVES = {
     "test_accuracy": "test accuracy, %",
+    "balanced_accuracy": "balanced accuracy, %",
+    "macro_f1": "macro F1, %",
+    "auroc": "AUROC",
+    "calibration_error": "calibration error, %",
     "selected_noise": "noise of selected clients, %",
     "label_precision": "precision of the labelled set, %",
     "label_recall": "recall of the labelled set, %",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,6 +11,7 @@ import torch
 from fednoil import evidence
 from fednoil.experiment import Experiment, make_bench, resident
 from fednoil.learners.base import Client
+from fednoil.measures import mean_measures, measure
 from fednoil.rounds.state import RunState
 from fednoil.setting import Sites
 from fednoil.tensors import Tensors, cpu
@@ -39,6 +41,46 @@ def final_bundle(experiment: Experiment, state: RunState, device: torch.device) 
 def final_looks(experiment: Experiment, state: RunState, device: torch.device) -> dict[int, torch.Tensor]:
     """Class probabilities [n, C] of each client's samples by its final model, by client."""
     return looks_at(experiment, state, device, dict(enumerate(experiment.setting.parts)))
+
+
+def measured(experiment: Experiment, state: RunState, device: torch.device) -> dict[str, Any]:
+    """All measures of the final model: on the test set, and by client on the client's own test samples or, where there
+    are none, on the given labels that it holds out. What can't be measured here is absent."""
+    setting, final, bench = (
+        experiment.setting,
+        state.final(experiment.config.run.select),
+        make_bench(experiment, device),
+    )
+    test, found = setting.dataset.test, dict[str, Any]()
+    if len(test):
+        images, labels = resident(test.images, device), torch.from_numpy(test.labels)
+        models = [model for model in experiment.server.scored(final, state.keep) if model.weight > 0]
+        each = [measure(bench.logits(model.tensors, images), labels) for model in models]
+        found["test"] = mean_measures(each, [model.weight for model in models]).to_json()
+    if isinstance(setting, Sites):
+        return found
+    images, (what, parts) = setting.dataset, _local(experiment)
+    pool = images.test.images if what == "test samples" else images.train.images
+    clients = {}
+    for k, (rows, labels) in parts.items():
+        model = experiment.server.own_model(experiment.server.model_for(final, k), state.keep.get(k, {}))
+        logits = bench.logits(model, resident(np.ascontiguousarray(pool[rows]), device))
+        name = setting.names[k] if setting.names else str(k)
+        clients[name] = measure(logits, torch.from_numpy(labels)).to_json()
+    return found | ({"clients": clients, "clients_on": what} if clients else {})
+
+
+def _local(experiment: Experiment) -> tuple[str, dict[int, tuple[np.ndarray, np.ndarray]]]:
+    """What each client is tested on by itself: rows and labels by client."""
+    setting, tested = experiment.setting, experiment.setting.dataset.about.tested
+    if tested is not None and tested.names == setting.names:
+        labels = setting.dataset.test.labels
+        rows = {k: np.flatnonzero(tested.numbers == k) for k in range(setting.num_clients)}
+        return "test samples", {k: (own, labels[own]) for k, own in rows.items() if len(own)}
+    held = setting.validation
+    if held is None:
+        return "", {}
+    return "held-out given labels", dict(enumerate(zip(held.parts, held.given, strict=True)))
 
 
 def looks_at(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from numbers import Integral
+from typing import Any
 
 import torch
 
@@ -132,9 +134,14 @@ def _record(
         lost_classes=known.count(0.0) if known else None,
         class_accuracy=[None if a is None else round(a, 2) for a in evaluation.per_class] if known else None,
         last_accuracy=evaluation.last,
+        **({} if evaluation.measures is None else _rounded(evaluation.measures.overall)),
         shifted_accuracy=evaluation.shifted if pair else None,
         held_out=evaluation.held_out,
     )
+
+
+def _rounded(numbers: Mapping[str, float | None]) -> dict[str, Any]:
+    return {name: None if value is None else round(value, 4) for name, value in numbers.items()}
 
 
 def _remembered(experiment: Experiment, before: Tensors, played: Played) -> Tensors:

@@ -7,11 +7,15 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from fednoil import evidence
+from fednoil.config.schema import Config
 from fednoil.executors.base import Job
 from fednoil.experiment import Experiment
 from fednoil.learners.base import Turn
 from fednoil.servers.base import ServerState
 from fednoil.tensors import Tensors
+
+PATIENCE = 10
+"""Rounds without a better model that end a run with `run.select = "early"`."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,12 @@ class RunState:
 
     def chosen(self, select: str) -> Best | None:
         """The best round, if `select` (`run.select`) says that the run ends with its model; None: with the last."""
-        return self.best if select == "best" else None
+        return None if select == "last" else self.best
+
+    def over(self, config: Config) -> bool:
+        """Whether the run has all its rounds, or ends early because the last ones brought no better model."""
+        early = config.run.select == "early" and self.best and self.round_idx - self.best.round_idx >= PATIENCE
+        return bool(early) or self.round_idx >= config.train.rounds
 
     def final(self, select: str) -> ServerState:
         """What a run that ends here leaves."""
