@@ -18,6 +18,7 @@ LISTED = {
     "rounds.jsonl",
     "summary.json",
     "confusion.json",
+    "measures.json",
     "model.safetensors",
     "checkpoint/checkpoint.json",
     f"checkpoint/server-{ROUNDS:06d}-0000.safetensors",

@@ -19,7 +19,7 @@ from fednoil.report.runs import load_run
 from fednoil.runner import Silent, run
 from fednoil.tensors import read_tensors
 
-KEPT = ("config.toml", "noise.parquet", "rounds.jsonl", "summary.json", "confusion.json")
+KEPT = ("config.toml", "noise.parquet", "rounds.jsonl", "summary.json", "confusion.json", "measures.json")
 
 
 def same(one: Path, other: Path) -> None:
