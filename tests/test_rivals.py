@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,14 +13,17 @@ from fednoil.learners.base import Task
 from fednoil.learners.elr import bounded, moved, pulled
 from fednoil.learners.feddiv import FILTER, FedDiv, debiased, filter_of, followed, uneven
 from fednoil.learners.fedelc import FedElc, estimate_loss, label_slope, merged
+from fednoil.learners.fedgr import apart, both_losses, clean_chances, follow, revise, running_mean
 from fednoil.learners.fedlsr import FedLsr, FedLsrConfig, divergence
 from fednoil.learners.fednoro import distilled, ramped
 from fednoil.learners.mixture import fitted, lower_posterior, upper_values
 from fednoil.learners.mixup import mixed_loss
 from fednoil.learners.prior import adjusted, adjusted_loss, log_prior
 from fednoil.learners.robust import generalised, symmetric
+from fednoil.servers.base import ServerState, Update
 from fednoil.servers.fedcorr import modelled_losses, noisy_clients, pull, relabelled, worst
 from fednoil.servers.feddiv import average
+from fednoil.servers.fedgr import FedGr, FedGrConfig, cleaner
 from fednoil.servers.fednoro import class_losses, distance, noisy_rows, scaled, trust
 from fednoil.servers.lid import dimensions
 from fednoil.testing import check_method, federation
@@ -269,6 +273,66 @@ def test_a_filter_is_fitted_to_losses() -> None:
         assert found.flatten().tolist() == pytest.approx(expected, abs=0.002)
 
 
+# --- FedGR -----------------------------------------------------------------------------------------------------------
+
+
+def test_fedgrs_running_mean() -> None:
+    mean, found = torch.zeros(1), []
+    for visits, loss in enumerate((2.0, 1.0, 3.0)):
+        mean = running_mean(mean, torch.tensor([loss]), torch.tensor(float(visits)))
+        found.append(float(mean))
+    assert found == [2.0, 1.5, 2.0]
+
+
+def test_fedgrs_losses_by_sample_and_as_coded() -> None:
+    given, pseudo, chance = (torch.tensor(v) for v in ([0.2, 2.0, 1.0], [0.2, 0.4, 0.0], [0.9, 0.1, 0.5]))
+    assert float(both_losses(given, pseudo, chance, "paper")) == pytest.approx(0.42)
+    assert float(both_losses(given, pseudo, chance, "code")) == pytest.approx(0.633333, abs=1e-6)
+
+
+def test_fedgrs_distillation() -> None:
+    found = apart(torch.tensor([[0.0, 1.0, 0.0]]), torch.tensor([[1.0, 0.0, 0.0]]), 0.5)
+    assert float(found) == pytest.approx(1.360958, abs=1e-6)
+
+
+def test_fedgrs_moving_average() -> None:
+    nets: Any = {name: SimpleNamespace(params=torch.tensor(p), others={}) for name, p in
+                 (("teacher", [1.0, 2.0]), ("model", [3.0, 0.0]))}  # fmt: skip
+    revise(nets, 0.9)
+    assert nets["teacher"].params.tolist() == pytest.approx([1.2, 1.8])
+    found = follow(torch.tensor([1.0, 2.0, 9.0, 99.0, 500.0])).tolist()
+    assert found == pytest.approx([0.5, 0.666667, 0.9, 0.99, 0.99], abs=1e-6)
+
+
+def test_fedgrs_draw_by_clean_labels() -> None:
+    assert cleaner([0.1, 0.5, 0.8]) == pytest.approx([0.5625, 0.3125, 0.125])
+    assert cleaner([1.0, 1.0]) == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(("clients", "each", "passes", "rounds"), [(100, 10, 10, 100), (50, 1, 1, 50), (4, 3, 2, 4)])
+def test_fedgrs_visits(clients: int, each: int, passes: int, rounds: int) -> None:
+    """ceil(1/γ) · S rounds, after which everybody has been visited S times or more."""
+    server = FedGr(FedGrConfig(passes=passes), Task(2, (1, 2, 2), 2, 0.1, 500, sizes=(5,) * clients))
+    state, visits, round_idx = ServerState({"model/w": torch.zeros(1)}), [0] * clients, 1
+    while server.visiting(state, round_idx):
+        chances = server.chances(state, round_idx, range(clients))
+        assert chances is not None
+        drawn = np.argsort(-np.array(chances), kind="stable")[:each].tolist()
+        numbers = {"samples": 5.0, "steps": 1.0, "noise": 0.5}
+        updates = [Update(k, {"model/w": torch.zeros(1)}, numbers) for k in drawn]
+        state = server.aggregate(state, round_idx, updates)
+        visits = [count + (k in drawn) for k, count in enumerate(visits)]
+        round_idx += 1
+    assert round_idx - 1 == rounds
+    assert min(visits) >= passes
+
+
+def test_equal_losses_are_all_clean() -> None:
+    assert clean_chances(torch.full((4,), 0.7)).tolist() == [1.0] * 4
+    found = clean_chances(torch.tensor([0.1, 0.2, 0.15, 3.0]))
+    assert (found < 0.5).tolist() == [False, False, False, True]
+
+
 # --- All stages ------------------------------------------------------------------------------------------------------
 
 
@@ -282,6 +346,7 @@ def test_a_filter_is_fitted_to_losses() -> None:
         ),
         ({"name": "feddiv", "passes": 1}, {"name": "feddiv", "xi": 0.3}),
         ({"name": "fednoro", "warmup": 1}, {"name": "fedelc"}),
+        ({"name": "fedgr", "passes": 2, "warmup": 2}, {"name": "fedgr", "xi": 0.3}),
     ],
     ids=lambda section: section["name"],
 )

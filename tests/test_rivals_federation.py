@@ -21,6 +21,7 @@ RIVALS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"name": "fednoro", "warmup": 1}, {"name": "fedelc"}),
     ({"name": "fedcorr", "passes": 1, "finetune": 1, "confidence": 0.0}, {"name": "mixup"}),
     ({"name": "feddiv", "passes": 1}, {"name": "feddiv", "xi": 0.3}),
+    ({"name": "fedgr", "passes": 1, "warmup": 2}, {"name": "fedgr", "xi": 0.3}),
 ]
 
 

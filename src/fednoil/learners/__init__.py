@@ -9,6 +9,7 @@ from fednoil.learners.elr import Elr
 from fednoil.learners.erm import Erm
 from fednoil.learners.feddiv import FedDiv
 from fednoil.learners.fedelc import FedElc
+from fednoil.learners.fedgr import FedGr
 from fednoil.learners.fedlsr import FedLsr
 from fednoil.learners.fednoil import FedNoil
 from fednoil.learners.fednoil_plus import FedNoilPlus
@@ -30,6 +31,7 @@ LEARNERS: dict[str, type[Learner]] = {
     "fednoro": FedNoRo,
     "fedelc": FedElc,
     "feddiv": FedDiv,
+    "fedgr": FedGr,
     "fedlsr": FedLsr,
     "elr": Elr,
     "gce": Gce,

@@ -17,6 +17,7 @@ from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 
+from fednoil.errors import UserError
 from fednoil.tensors import Tensors, joined
 
 _CAST = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -179,6 +180,10 @@ class Network:
         """The logits of several batches, each as if alone; in one pass if that makes no difference."""
         return _each(self, self, batches)
 
+    def embedded(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """The features that the last linear layer of the network gets, float32 [B, d], and the logits."""
+        return _embedded(self.module, lambda: self(images))
+
     def train(self) -> None:
         if not self.module.training:
             self.module.train()
@@ -213,6 +218,20 @@ class Network:
     def dump_fixed(self, prefix: str) -> Tensors:
         """A copy of what training never changes as `<prefix>/<name>`."""
         return {f"{prefix}/{name}": tensor.clone() for name, tensor in self.fixed.items()}
+
+
+def _embedded(module: nn.Module, call: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
+    """What a call gives to the module's last linear layer, and its result."""
+    heads = [layer for layer in module.modules() if isinstance(layer, nn.Linear)]
+    if not heads:
+        raise UserError(f"model.name: {type(module).__name__} has no linear layer, whose input this method compares")
+    found: list[Tensor] = []
+    handle = heads[-1].register_forward_pre_hook(lambda layer, given: found.append(given[0]))
+    try:
+        logits = call()
+    finally:
+        handle.remove()
+    return found[-1].flatten(1).float(), logits
 
 
 def _each(net: Callable[[Tensor], Tensor], network: Network, batches: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -279,6 +298,10 @@ class Member:
         tensors = {**network.named(*weights), **self.others}
         with network.arithmetic():
             return functional_call(network.module, tensors, (network.inputs(images),)).float()
+
+    def embedded(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """As `Network.embedded`."""
+        return _embedded(self.network.module, lambda: self(images))
 
     def each(self, *batches: Tensor) -> tuple[Tensor, ...]:
         """As `Network.each`."""

@@ -11,6 +11,7 @@ from fednoil.servers.coordinate import Median, TrimmedMean
 from fednoil.servers.fedavg import FedAvg
 from fednoil.servers.fedcorr import FedCorr
 from fednoil.servers.feddiv import FedDiv
+from fednoil.servers.fedgr import FedGr
 from fednoil.servers.fednoro import FedNoRo
 from fednoil.servers.fedprox import FedProx
 from fednoil.servers.krum import Krum, MultiKrum
@@ -29,6 +30,7 @@ SERVERS: dict[str, type[Server]] = {
     "fednoro": FedNoRo,
     "fedcorr": FedCorr,
     "feddiv": FedDiv,
+    "fedgr": FedGr,
     "centralized": Centralized,
 }
 

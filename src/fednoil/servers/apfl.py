@@ -44,6 +44,11 @@ class _Recorded:
         self.outputs += [out.detach() for out in found]
         return found
 
+    def embedded(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        features, logits = self.net.embedded(images)
+        self.outputs.append(logits.detach())
+        return features, logits
+
 
 class _Mixed:
     """The personal network mixed with the common one's outputs for the same images."""
@@ -57,6 +62,10 @@ class _Mixed:
 
     def each(self, *batches: Tensor) -> tuple[Tensor, ...]:
         return tuple(self.alpha * own + (1 - self.alpha) * self.outputs.pop(0) for own in self.own.each(*batches))
+
+    def embedded(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        features, logits = self.own.embedded(images)
+        return features, self.alpha * logits + (1 - self.alpha) * self.outputs.pop(0)
 
 
 def _own(name: str) -> str:

@@ -18,7 +18,11 @@ from fednoil.testing.executors import check_side_by_side
 from fednoil.testing.federation import Circumstances, NotConforming, Trace, play, tiny_config, tiny_setting
 
 # Keys with which three rounds show everything a method does: clusters that split, the time after a warm-up.
-SERVER_KEYS: dict[str, dict[str, Any]] = {"cfl": {"first_split": 0, "eps1": 1e9, "eps2": 0.0}, "fednoro": {"warmup": 1}}
+SERVER_KEYS: dict[str, dict[str, Any]] = {
+    "cfl": {"first_split": 0, "eps1": 1e9, "eps2": 0.0},
+    "fednoro": {"warmup": 1},
+    "fedgr": {"passes": 1},
+}
 LEARNER_KEYS: dict[str, dict[str, Any]] = {
     "dividemix": {"warmup": 1},
     "josrc": {"warmup": 1},
@@ -27,6 +31,7 @@ LEARNER_KEYS: dict[str, dict[str, Any]] = {
     "coteaching": {"ramp": 2},
     "jocor": {"ramp": 2},
     "fednoro": {"ramp": 2},
+    "fedgr": {"xi": 0.3},
 }
 
 # One circumstance at a time, to find which of them matters, and what is wrong then.
