@@ -21,7 +21,9 @@ from conftest import fednoil, refused, tiny_arrays
 from made_audit import at_site
 from PIL import Image
 
-from fednoil.audit import cases, files
+from fednoil.audit import files
+from fednoil.audit import site as site_audit
+from fednoil.audit.site import of_data
 from fednoil.records.model_file import LoadedModel, load_model
 from fednoil.rounds import RunState
 from fednoil.rounds.final import known_accuracy
@@ -147,11 +149,11 @@ def test_people_see_pictures_as_they_lie(trained: Path, site: Path) -> None:
     """In colour and in proportion, though this model sees 8×8 pixels in grey: the first is 200×100 pixels of red."""
     paths = sorted((site / "train").rglob("*.png"))
     model = trained / "run" / "model.safetensors"
-    assert cases.of_data(f"folder:{site}", model).images(3).shape == (8, 8, 1)
+    assert of_data(f"folder:{site}", model).images(3).shape == (8, 8, 1)
     red = Image.new("RGB", (200, 100), (250, 0, 0))
     red.save(paths[0].with_suffix(".jpg"), quality=95)
     paths[0].unlink()
-    found = cases.of_data(f"folder:{site}", model, resize=True)
+    found = of_data(f"folder:{site}", model, resize=True)
     case = found.clients[0]
     first = next(n for n, item in enumerate(case.items) if item.endswith(".jpg"))
     shown = found.images(int(case.index[first]))
@@ -161,7 +163,7 @@ def test_people_see_pictures_as_they_lie(trained: Path, site: Path) -> None:
     assert case.notices == ("1 image was scaled and cropped to 8×8 pixels", "1 image was made grey for the model")
     for path in paths[1:]:
         red.save(path)
-    assert cases.of_data(f"folder:{site}", model, resize=True).images(3).shape == (48, 96, 3)
+    assert of_data(f"folder:{site}", model, resize=True).images(3).shape == (48, 96, 3)
 
 
 def test_a_large_jpeg_is_shown_whole(trained: Path, site: Path) -> None:
@@ -171,7 +173,7 @@ def test_a_large_jpeg_is_shown_whole(trained: Path, site: Path) -> None:
     for path in (site / "train").rglob("*.png"):
         path.unlink()
     Image.fromarray(pixels).save(site / "train" / "bone" / "large.jpg")
-    shown = cases.of_data(f"folder:{site}", trained / "run" / "model.safetensors", resize=True).images(0)
+    shown = of_data(f"folder:{site}", trained / "run" / "model.safetensors", resize=True).images(0)
     assert shown.shape == (96, 96, 3)
     assert (shown[:40].max() < 10, shown[56:].min() > 245) == (True, True)
 
@@ -227,7 +229,7 @@ def test_the_device_is_a_gpu_where_there_is_one(
         asked.append(device.type)
         return load_model(path, trusted)
 
-    monkeypatch.setattr(cases, "load_model", load)
+    monkeypatch.setattr(site_audit, "load_model", load)
     for number, (gpu, options) in enumerate(
         [(False, ()), (True, ()), (True, ("--device", "cuda")), (True, ("--device", "cpu"))]
     ):
@@ -247,7 +249,7 @@ def test_the_model_remembers_its_accuracy_of_each_class(trained: Path, site: Pat
     model = trained / "run" / "model.safetensors"
     known = json.loads((trained / "run" / "summary.json").read_text())
     assert load_model(model).per_class == tuple(known["per_class_accuracy"])
-    (case,) = cases.of_data(f"folder:{site}", model, skip_unknown=True, resize=True).clients
+    (case,) = of_data(f"folder:{site}", model, skip_unknown=True, resize=True).clients
     assert case.accuracy is not None
     less = case.accuracy / known["final_accuracy"]
     assert less <= 1
@@ -260,8 +262,8 @@ def test_a_model_that_hesitates_at_a_site_is_trusted_less(
     """As much as it trusts itself there, and on each class by the same factor."""
     path = trained / "run" / "model.safetensors"
     known = replace(load_model(path), accuracy=100.0, per_class=(80.0, None, 60.0, 100.0))
-    monkeypatch.setattr(cases, "load_model", lambda *_: known)
-    (case,) = cases.of_data(f"folder:{site}", path).clients
+    monkeypatch.setattr(site_audit, "load_model", lambda *_: known)
+    (case,) = of_data(f"folder:{site}", path).clients
     sure = float(case.probabilities.max(1).mean())
     assert 0.25 < sure < 0.999
     assert case.accuracy == pytest.approx(100 * sure)

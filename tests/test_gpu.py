@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fednoil import rounds
-from fednoil.audit.cases import of_data
+from fednoil.audit.site import of_data
 from fednoil.config import load_config
 from fednoil.executors import capture, cuda, local, portions
 from fednoil.executors.capture import Streams

@@ -1,7 +1,8 @@
 """What an audit examines: each client's given labels, and everything that was recorded about them.
 
-For a run these are the clients of its checkpoint; for a site that has only a model, its own files. Either way the last
-look at every sample is the final model's; those of earlier rounds come before it.
+For a run these are the clients of its checkpoint; for a site that has only a model, its own files
+(`fednoil.audit.site`). Either way the last look at every sample is the final model's; those of earlier rounds come
+before it.
 """
 
 from __future__ import annotations
@@ -15,24 +16,19 @@ import numpy as np
 import torch
 
 from fednoil import evidence
-from fednoil.audit.pictures import boxed, original, original_pictures, shown
+from fednoil.audit.pictures import boxed, original_pictures, shown
 from fednoil.config.loading import load_config
 from fednoil.config.schema import Config
 from fednoil.data import Dataset
 from fednoil.data.elsewhere import are_given, at_nodes, own_sites
-from fednoil.data.folder import folder_name
 from fednoil.data.given import Given
-from fednoil.data.items import Items, read_items, read_vectors
-from fednoil.data.raw import numbered, readable
+from fednoil.data.raw import numbered
 from fednoil.data.sources import is_own
-from fednoil.data.vectors import is_vector, scaled
 from fednoil.errors import UserError
 from fednoil.experiment import Experiment, make_experiment
 from fednoil.labels import open_truth
-from fednoil.learners.base import chunks
 from fednoil.records.checkpoint import Checkpoints
 from fednoil.records.folder import CHECKPOINT, RunFolder
-from fednoil.records.model_file import LoadedModel, load_model
 from fednoil.records.older import read_current
 from fednoil.records.store import check_best, hashes_of
 from fednoil.rounds import RunState
@@ -164,58 +160,6 @@ def cases_of(
     return Cases(dataset.name, dataset.class_names, cases, lambda row: boxed(originals(row)), originals)
 
 
-def of_data(
-    name: str,
-    model_file: Path,
-    *,
-    resize: bool = False,
-    skip_unknown: bool = False,
-    trusted: tuple[str, ...] = (),
-    device: torch.device | None = None,
-) -> Cases:
-    """The labelled images of one site, judged by the final model only; it runs on `device`, or on the CPU."""
-    model = load_model(model_file, trusted, device)
-    vectors = is_vector(model.image_shape)
-    if vectors:
-        found = read_vectors(name, model.columns, model.image_shape[0])
-    else:
-        channels, height, width = model.image_shape
-        found = read_items(name, (channels, height, width), resize=resize)
-    numbers = _numbers(name, found, model.class_names, skip_unknown)
-    kept = np.flatnonzero(numbers >= 0)
-    lost = tuple((found.items[row], "is of a class that the model doesn't know") for row in np.flatnonzero(numbers < 0))
-    items, images, given = tuple(found.items[row] for row in kept), found.images[kept], numbers[kept]
-    labels = torch.from_numpy(given)
-    bundle, look = evidence.start([labels], len(model.class_names)), _look(model, images)
-    bundle = evidence.add_looks(bundle, [len(labels)], {0: look})
-    # On images unlike its run's test set a model may be worse, and is then often less confident.
-    accuracy = None if model.accuracy is None else min(model.accuracy, 100 * float(look.max(1).values.mean()))
-    less = 1.0 if accuracy is None or not model.accuracy else accuracy / model.accuracy
-    case = Case(
-        None,
-        items,
-        found.index[kept],
-        given,
-        bundle,
-        accuracy=accuracy,
-        per_class=tuple(None if value is None else value * less for value in model.per_class),
-        skipped=(*found.skipped, *lost),
-        notices=found.notices,
-        duplicates=duplicates(items, images),
-    )
-    place = {int(row): n for n, row in enumerate(found.index)}
-    if vectors:
-        values = scaled(found.images, *model.normalisation)
-        return Cases(readable(name), model.class_names, [case], lambda row: shown(values[place[row]]))
-    return Cases(
-        readable(name),
-        model.class_names,
-        [case],
-        lambda row: found.shown(place[row]),
-        lambda row: original(found.pictures[place[row]]),
-    )
-
-
 def load_run(path: Path, data_dir: Path | None = None, select: str | None = None) -> tuple[Experiment, RunState]:
     """A run's experiment and the state of its last checkpoint; `select` in place of its `run.select`."""
     experiment = load_experiment(path, data_dir, select)
@@ -282,11 +226,6 @@ def duplicates(items: Sequence[str], images: Sequence[np.ndarray] | np.ndarray) 
     return tuple(tuple(group) for group in groups.values() if len(group) > 1)
 
 
-def _look(model: LoadedModel, images: np.ndarray) -> torch.Tensor:
-    pixels = torch.from_numpy(images)
-    return torch.cat([model.probabilities(pixels[rows]) for rows in chunks(len(pixels), pixels)])
-
-
 def _items(experiment: Experiment) -> list[str]:
     """The names of the training set's rows; samples that a program gave client by client are numbered by client."""
     given, dataset = experiment.given, experiment.setting.dataset
@@ -298,40 +237,3 @@ def _items(experiment: Experiment) -> list[str]:
 def item_names(dataset: Dataset) -> list[str]:
     """The names of the training set's rows: files have their path below the data's root, others a number."""
     return list(dataset.about.items) or numbered(len(dataset.train))
-
-
-def _range(names: tuple[str, ...]) -> str:
-    """The labels that number these classes: their names, where these are numbers themselves."""
-    return f"{names[0]} to {names[-1]}" if all(n.isdecimal() for n in names) else f"0 to {len(names) - 1}"
-
-
-def _numbers(name: str, found: Items, known: tuple[str, ...], skip_unknown: bool) -> np.ndarray:
-    """The model's number for each label, −1 for a class it doesn't know."""
-    names = known if found.class_names is None else found.class_names
-    labels = found.labels
-    if found.class_names is None and all(n.isascii() and n.isdecimal() for n in known):
-        place = {int(n): i for i, n in enumerate(known)}  # classes may be numbered from 1
-        labels = np.array([place.get(int(label), -1) for label in found.labels])
-    if twice := [n for n in names if names.count(n) > 1]:
-        raise UserError(f"{name}: class name '{twice[0]}' stands for two classes; names must differ")
-    outside = (labels < 0) | (labels >= len(names))
-    if outside.any() and not skip_unknown:
-        first, whose = int(np.flatnonzero(outside)[0]), "the model" if found.class_names is None else "its class_names"
-        raise UserError(
-            f"{name}: label {found.labels[first]} (number {found.index[first]}) is not a class of {whose}, "
-            f"which has {_range(names)}; --skip-unknown leaves such samples out"
-        )
-    number = {n: i for i, n in enumerate(known)}
-    if name.startswith("folder:"):
-        number = {folder_name(n): i for n, i in number.items()} | number
-    unknown = [n for n in names if n not in number]
-    if unknown and not skip_unknown:
-        raise UserError(
-            f"{name} has the class '{unknown[0]}', which the model doesn't know; it knows {', '.join(known[:20])}"
-            f"{' …' if len(known) > 20 else ''}; rename it, or --skip-unknown leaves its samples out"
-        )
-    table = np.array([number.get(n, -1) for n in names], np.int64)
-    numbers = np.where(outside, -1, table[np.where(outside, 0, labels)])
-    if not (numbers >= 0).any():
-        raise UserError(f"{name}: none of its labels is a class of the model, which knows {', '.join(known[:20])}")
-    return numbers

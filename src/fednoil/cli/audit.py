@@ -95,7 +95,8 @@ def audit(
     except UserError:
         _check_there(run, client, data_dir, select, data, model)  # another folder wouldn't help
         raise
-    from fednoil.audit.cases import of_data, of_run
+    from fednoil.audit.cases import of_run
+    from fednoil.audit.site import of_data
 
     if run is not None and folds is not None:
         cases = _folded(run, folds, client, data_dir, place, select, as_json)
