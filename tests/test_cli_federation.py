@@ -24,7 +24,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
 from fednoil.cli.federation import HERE, _resuming
-from fednoil.config import load_config
+from fednoil.config import Config, load_config, to_toml
 from fednoil.errors import UserError
 from fednoil.flower.bundle import write_bundle
 from fednoil.flower.credentials import make_certificates
@@ -313,3 +313,34 @@ def test_a_process_that_has_just_begun_is_alive(monkeypatch: pytest.MonkeyPatch)
     assert not process.alive()
     monkeypatch.setattr(Path, "read_bytes", lambda _: b"")
     assert process.alive()
+
+
+def test_an_audit_out_of_folds_is_a_run_for_each_that_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, values: dict[str, Any]
+) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config.toml").write_text(to_toml(load_config(values)))
+    assert "is not a federation's run; audit it with: fednoil audit" in refused("federation", "audit", run)
+    roster = {"run": "0" * 32, "clients": {"a": 0}, "sizes": {"a": 3}, "founders": ["a"], "agreement": {}}
+    (run / "roster.json").write_text(json.dumps(roster))
+    assert fednoil("federation", "audit", run)[::2] == (
+        2,
+        "fednoil: federation is not up; start it with `fednoil federation up`, or use another: --superlink NAME\n",
+    )
+    asked = []
+
+    def submit(config: Config, out: Path, *where: object, resume: bool) -> None:
+        asked.append((config.data.fold, out.name, resume))
+        out.mkdir(parents=True)
+        ratios = {"a": 0.1 * len(asked)} | ({"b": 0.5} if len(asked) != 2 else {})
+        (out / "summary.json").write_text(json.dumps({"noise_ratios": ratios}))
+
+    monkeypatch.setattr("fednoil.cli.federation._submit", submit)
+    status, out, err = fednoil("federation", "audit", run, "--folds", 3)
+    assert (status, err) == (0, "")
+    assert asked == [("1/3", "fold-1", True), ("2/3", "fold-2", True), ("3/3", "fold-3", True)]
+    assert "30.0 %" in out
+    assert f"for fold 2 with those who missed it: remove {run}/folds-3/fold-2 and repeat the command" in out
+    assert fednoil("federation", "audit", run, "--folds", 3)[0] == 0
+    assert len(asked) == 3

@@ -7,17 +7,21 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from conftest import assert_same
+from conftest import assert_same, tiny_arrays
 from loop_grid import LoopGrid, federate, partitions
 from safetensors.torch import load_file
 
-from fednoil import evidence
-from fednoil.config import load_config
+from fednoil import evidence, load
+from fednoil.config import load_config, to_toml
 from fednoil.flower.memory import Memory
+from fednoil.flower.messages import Refusal
+from fednoil.flower.settings import NodeSettings
 from fednoil.flower.state import NodeState
+from fednoil.flower.work import introduce
 from fednoil.learners.base import Client
 from fednoil.records.checkpoint import Checkpoints
 from fednoil.runner import Silent, run
@@ -139,3 +143,60 @@ def test_an_impossible_ratio_is_left_out(federated: dict[str, Any], tmp_path: Pa
     federate(load_config(federated), tmp_path / "run", LoopGrid(partitions(tmp_path / "state"), lie))
     ratios = json.loads((tmp_path / "run" / "summary.json").read_text())["noise_ratios"]
     assert sorted(ratios) == ["client-0", "client-2", "client-3"]
+
+
+def folded(values: dict[str, Any], folder: Path, nodes: dict[int, dict[str, Any]], fold: int, count: int = 3) -> None:
+    config = load_config(values).without_fold(fold, count)
+    federate(config, folder / f"fold-{fold}", LoopGrid(nodes))
+
+
+def test_out_of_folds_nodes_find_what_a_simulation_does(federated: dict[str, Any], tmp_path: Path) -> None:
+    """The audit of each fold so far, in the end of all: the same numbers as in one process, and the last ones sent."""
+    run(load_config(federated), tmp_path / "simulated", Silent())
+    wanted = {}
+    for row in load(tmp_path / "simulated").audit(folds=3).table.to_arrow().to_pylist():
+        wanted[f"client-{row['client']}", row["sample"]] = row["confidence"]
+    nodes = partitions(tmp_path / "state")
+    for fold in range(3):
+        folded(federated, tmp_path, nodes, fold)
+        for k in range(4):
+            (audit,) = (tmp_path / "state" / f"client-{k}").glob("folds-*/audit")
+            assert json.loads((audit / "summary.json").read_text())["folds"] == 3
+            rows = pq.read_table(audit / "labels.parquet").to_pylist()
+            assert len(rows) == [7, 14, 20][fold]
+            notices = json.loads((audit / "summary.json").read_text())["clients"][0]["notices"]
+            assert any(line.startswith("not audited yet: fold") for line in notices) == (fold < 2)
+    for k in range(4):
+        (audit,) = (tmp_path / "state" / f"client-{k}").glob("folds-*/audit")
+        rows = pq.read_table(audit / "labels.parquet").to_pylist()
+        found = {(row["client"], int(row["item"])): row["confidence"] for row in rows}
+        assert found == pytest.approx({key: wanted[key] for key in found}, abs=1e-5)
+        ratios = json.loads((tmp_path / "fold-2/summary.json").read_text())["noise_ratios"]
+        assert json.loads((audit / "summary.json").read_text())["overall"]["noise_ratio"] == ratios[f"client-{k}"]
+
+
+def test_folds_of_other_labels_are_not_mixed(federated: dict[str, Any], tmp_path: Path) -> None:
+    """A site corrects a label between two folds: the first one is no part of the new audit."""
+    nodes, arrays = {}, tiny_arrays()
+    for number, name in enumerate(("a", "b")):
+        np.savez(tmp_path / f"{name}.npz", **arrays)
+        nodes[number] = {"client-id": name, "data": f"npz:{tmp_path}/{name}.npz", "state": str(tmp_path / "state")}
+    federated |= {"data": {"name": "sites"}, "noise": {}}
+    folded(federated, tmp_path, nodes, 0)
+    arrays["y_train"][0] = (arrays["y_train"][0] + 1) % 4
+    np.savez(tmp_path / "a.npz", **arrays)
+    folded(federated, tmp_path, nodes, 1)
+    sizes = {}
+    for name in ("a", "b"):
+        audits = (tmp_path / "state" / name).glob("folds-*/audit/labels.parquet")
+        sizes[name] = sorted(pq.read_table(path).num_rows for path in audits)
+    assert sizes == {"a": [27, 27], "b": [54]}
+
+
+def test_a_site_with_fewer_samples_than_folds_is_refused(federated: dict[str, Any], tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", **tiny_arrays())
+    config = load_config(federated | {"data": {"name": "sites"}, "noise": {}})
+    settings = NodeSettings.read({"client-id": "a", "data": f"npz:{tmp_path}/a.npz"})
+    assert introduce(settings, to_toml(config.without_fold(0, 80))).samples == 79
+    with pytest.raises(Refusal, match="has 80 samples, too few for 81 folds"):
+        introduce(settings, to_toml(config.without_fold(0, 81)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,13 +13,14 @@ from conftest import fednoil, refused
 from stopped_runs import snapshot
 
 from fednoil import load, runner
-from fednoil.audit.folds import _means, deal
+from fednoil.audit.folds import _means
 from fednoil.config import load_config
 from fednoil.experiment import make_experiment
 from fednoil.records.model_file import load_model
 from fednoil.report.runs import find
 from fednoil.runner import Silent
 from fednoil.seeds import Seed
+from fednoil.setting import deal
 
 FOLDS = 3
 
@@ -35,24 +35,21 @@ def made(values: dict[str, Any], tmp_path: Path) -> Path:
 
 def test_every_sample_is_in_one_fold_and_classes_are_dealt_evenly(values: dict[str, Any]) -> None:
     experiment = make_experiment(load_config(values))
-    dealt = deal(experiment, FOLDS)
+    dealt = experiment.setting.dealt(FOLDS, experiment.seed)
     for folds, given in zip(dealt, experiment.setting.labels.given, strict=True):
         assert set(folds) == set(range(FOLDS))
         for label in np.unique(given):
             counts = np.bincount(folds[given == label], minlength=FOLDS)
             assert counts.max() - counts.min() <= 1
     values["run"]["seed"] = 1
-    other = deal(make_experiment(load_config(values)), FOLDS)
+    again = make_experiment(load_config(values))
+    other = again.setting.dealt(FOLDS, again.seed)
     assert any(not np.array_equal(*pair) for pair in zip(dealt, other, strict=True))
 
 
 def test_every_client_is_dealt_in_an_order_of_its_own() -> None:
     given = np.zeros(20, np.int64)
-    setting = SimpleNamespace(
-        names=(), num_clients=2, parts=(given, given), labels=SimpleNamespace(given=(given, given))
-    )
-    experiment: Any = SimpleNamespace(setting=setting, seed=Seed(0))
-    assert not np.array_equal(*deal(experiment, 2))
+    assert not np.array_equal(deal(given, 2, Seed(0), 0), deal(given, 2, Seed(0), 1))
 
 
 def test_an_accuracy_that_one_run_lacks_is_not_known() -> None:
@@ -74,7 +71,7 @@ def test_labels_are_judged_by_the_run_that_left_them_out(made: Path, values: dic
         folder = made / f"folds-{FOLDS}/fold-{fold + 1}"
         trained = {(str(r["client"]), r["index"]) for r in pq.read_table(folder / "noise.parquet").to_pylist()}
         model = load_model(folder / "model.safetensors")
-        for k, folds in enumerate(deal(experiment, FOLDS)):
+        for k, folds in enumerate(experiment.setting.dealt(FOLDS, experiment.seed)):
             rows = experiment.setting.parts[k][folds == fold]
             assert trained.isdisjoint((str(k), int(row)) for row in rows)
             labels = experiment.setting.labels.given[k][folds == fold]
@@ -98,7 +95,7 @@ def test_what_was_made_is_kept_and_memory_says_the_same(made: Path, monkeypatch:
 
 
 def test_what_cannot_be_dealt_is_refused(made: Path) -> None:
-    assert "--folds 1: client 0 has" in refused("audit", made, "--folds", 1)
+    assert "1 folds: client 0 has" in refused("audit", made, "--folds", 1)
     assert "choose 2 to" in refused("audit", made, "--folds", 1000)
     assert "--folds makes a RUN again" in refused("audit", "--data", "npz:x", "--model", "m", "--folds", 3)
     assert "--client 9" in refused("audit", made, "--folds", 2, "--client", 9)

@@ -23,10 +23,16 @@ from fednoil.seeds import Seed
 
 @dataclass(frozen=True)
 class Validation:
-    """Samples of each client that it doesn't train on: indices of the training set, and their given labels."""
+    """Samples of each client that it doesn't train on: indices of the training set, and their given labels.
+
+    They are held out for validation, or are the fold that a run leaves out.
+    """
 
     parts: tuple[np.ndarray, ...]
     given: tuple[np.ndarray, ...]
+
+    def pooled(self) -> Validation:
+        return Validation((np.concatenate(self.parts),), (np.concatenate(self.given),))
 
 
 @dataclass(frozen=True)
@@ -38,6 +44,7 @@ class Setting:
     labels: Labels
     truth: Truth
     validation: Validation | None = field(default=None, kw_only=True)
+    left: Validation | None = field(default=None, kw_only=True)  # the fold that `data.fold` leaves out
     names: tuple[str, ...] = field(default=(), kw_only=True)  # of the clients; () where they have numbers alone
 
     @property
@@ -47,11 +54,9 @@ class Setting:
     def pooled(self) -> Setting:
         """All clients' samples, with the labels their clients gave them, as those of one client."""
         labels = Labels((np.concatenate(self.labels.given),))
-        held = self.validation
-        if held is not None:
-            held = Validation((np.concatenate(held.parts),), (np.concatenate(held.given),))
+        held, left = (kept and kept.pooled() for kept in (self.validation, self.left))
         parts, truth = (np.concatenate(self.parts),), self.truth.pooled()
-        return replace(self, parts=parts, labels=labels, truth=truth, validation=held, names=())
+        return replace(self, parts=parts, labels=labels, truth=truth, validation=held, left=left, names=())
 
     def with_validation(self, share: float, seed: Seed) -> Setting:
         """Keep `share` of each client's samples, drawn at random, out of what it trains on."""
@@ -66,18 +71,40 @@ class Setting:
             held = np.zeros(len(part), bool)
             held[seed.child("validation", k).numpy().permutation(len(part))[:count]] = True
             picks.append(held)
+        setting, held_out = self._split(picks)
+        return replace(setting, validation=held_out)
 
-        def split(arrays: Sequence[np.ndarray], held: bool) -> tuple[np.ndarray, ...]:
-            return tuple(a[pick == held] for a, pick in zip(arrays, picks, strict=True))
+    def dealt(self, count: int, seed: Seed) -> tuple[np.ndarray, ...]:
+        """The fold of each client's samples, in 0..count − 1."""
+        for k, part in enumerate(self.parts):
+            if not 2 <= count <= len(part):
+                called = self.names[k] if self.names else k
+                raise UserError(
+                    f"{count} folds: client {called} has {len(part)} samples to deal to them; choose 2 to "
+                    f"{max(2, min(len(part) for part in self.parts))}"
+                )
+        names = self.names or range(self.num_clients)
+        return tuple(deal(given, count, seed, name) for given, name in zip(self.labels.given, names, strict=True))
+
+    def without_fold(self, fold: int, count: int, seed: Seed) -> Setting:
+        """Keep one fold of each client's samples out of what it trains on."""
+        setting, left = self._split([of == fold for of in self.dealt(count, seed)])
+        return replace(setting, left=left)
+
+    def _split(self, picks: Sequence[np.ndarray]) -> tuple[Setting, Validation]:
+        """The setting without the samples of each client that are picked, bool [n], and those."""
+
+        def split(arrays: Sequence[np.ndarray], picked: bool) -> tuple[np.ndarray, ...]:
+            return tuple(a[pick == picked] for a, pick in zip(arrays, picks, strict=True))
 
         given = self.labels.given
-        return replace(
+        kept = replace(
             self,
             parts=split(self.parts, False),
             labels=replace(self.labels, given=split(given, False)),
-            truth=self.truth.kept([~held for held in picks]),
-            validation=Validation(split(self.parts, True), split(given, True)),
+            truth=self.truth.kept([~pick for pick in picks]),
         )
+        return kept, Validation(split(self.parts, True), split(given, True))
 
     def manifest_hash(self) -> str:
         return manifest.manifest_hash(self.parts, self.labels, self.truth)
@@ -103,6 +130,16 @@ class Sites(Setting):
         return hashlib.sha256(json.dumps(roster).encode()).hexdigest()
 
 
+def deal(given: np.ndarray, count: int, seed: Seed, client: str | int) -> np.ndarray:
+    """The fold of each of a client's samples [n]: one after another within each given class, in an order drawn by the
+    seed and the client's name."""
+    order = seed.child("audit", "folds", client).numpy().permutation(len(given))
+    order = order[np.argsort(given[order], kind="stable")]
+    folds = np.empty(len(given), np.int64)
+    folds[order] = np.arange(len(given)) % count
+    return folds
+
+
 def make_setting(
     config: Config, data_dir: Path | None, seed: Seed, given: Given | None = None, decoding: Progress | None = None
 ) -> Setting:
@@ -111,7 +148,9 @@ def make_setting(
         load(config.data, data_dir, progress=decoding) if given is None else normalised(given.dataset, config.data)
     )
     setting = _make_setting(config, dataset, seed, given or Given(dataset))
-    return setting.with_validation(config.data.validation, seed) if config.data.validation else setting
+    setting = setting.with_validation(config.data.validation, seed) if config.data.validation else setting
+    left_out = config.data.left_out()
+    return setting if left_out is None else setting.without_fold(*left_out, seed)
 
 
 def _make_setting(config: Config, dataset: Dataset, seed: Seed, given: Given) -> Setting:

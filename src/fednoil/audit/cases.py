@@ -180,7 +180,7 @@ def load_experiment(path: Path, data_dir: Path | None = None, select: str | None
     if at_nodes(config.data):
         raise UserError(
             f"{path} is a federation's run, and its labels stayed with the nodes; each node has its audit in its own "
-            "folder, or can make one with --data and --model"
+            f"folder, or can make one with --data and --model; out of folds: fednoil federation audit {path} --folds 5"
         )
     if select is not None:
         config = selecting(config, select)

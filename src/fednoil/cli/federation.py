@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,6 +19,7 @@ from fednoil.cli.stopping import Stopped
 from fednoil.errors import UserError
 
 if TYPE_CHECKING:
+    from fednoil.config import Config
     from fednoil.flower.loopback import Loopback
 
 app = typer.Typer(
@@ -28,6 +30,10 @@ app = typer.Typer(
 
 Folder = Annotated[Path, typer.Argument(metavar="[FOLDER]", help="The federation's folder; default: ./federation.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace existing files.")]
+Where = Annotated[Path, typer.Option("--federation", help="The folder of a federation on this machine.")]
+SuperLink = Annotated[
+    str | None, typer.Option("--superlink", help="Another SuperLink, as Flower's config.toml has it.")
+]
 HERE = Path("federation")
 
 
@@ -121,10 +127,8 @@ def status(folder: Folder = HERE, as_json: Json = False) -> None:
 def run(
     source: Source = None,
     changes: Changes = None,
-    folder: Annotated[Path, typer.Option("--federation", help="The folder of a federation on this machine.")] = HERE,
-    superlink: Annotated[
-        str | None, typer.Option("--superlink", help="Another SuperLink: its name in Flower's config.toml.")
-    ] = None,
+    folder: Where = HERE,
+    superlink: SuperLink = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", help="Folder for the results, on the SuperLink's machine; default: runs/<preset>."),
@@ -135,8 +139,6 @@ def run(
 ) -> None:
     """Run an experiment on a federation; it is recorded like any other run."""
     from fednoil.cli.resolving import resolve
-    from fednoil.flower.bundle import write_bundle
-    from fednoil.flower.loopback import CONNECTION, Loopback
 
     if resume and force:
         raise UserError("--resume and --force exclude each other: continue the run, or start over")
@@ -144,20 +146,74 @@ def run(
     # A federation's rounds are expensive, and its server may be killed: every round is checkpointed.
     each = [] if "run.checkpoint_every" in own else ["run.checkpoint_every=1"]
     made, target = resolve(source, [*(changes or []), *each], seed, None, out, resume)
+    try:
+        _submit(made.config, target, folder, superlink, resume=resume, force=force, origin=made.origin)
+    except Stopped as stop:
+        stop.hint = f"continue with: {_resuming(target, folder, superlink)}"
+        raise
+
+
+@app.command()
+def audit(
+    path: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a federation's run.")],
+    folds: Annotated[int, typer.Option("--folds", min=2, metavar="K", help="How many folds.")] = 5,
+    folder: Where = HERE,
+    superlink: SuperLink = None,
+) -> None:
+    """Let the nodes audit their labels out of folds: K more runs, each of which judges the labels it left out."""
+    from fednoil.cli.tables import show
+    from fednoil.config.loading import load_config
+    from fednoil.records.files import read_json
+    from fednoil.records.folder import RunFolder
+    from fednoil.records.older import read_current
+
+    roster = RunFolder(path).roster()
+    config = load_config(read_current(path / "config.toml"))
+    if roster is None or not roster.federated:
+        raise UserError(f"{path} is not a federation's run; audit it with: fednoil audit {path} --folds {folds}")
+    if not config.federation.audit:
+        raise UserError(f"{path}: federation.audit = false, so its nodes make no audit; make a run without it")
+    runs = [path / f"folds-{folds}" / f"fold-{fold + 1}" for fold in range(folds)]
+    for fold, one in enumerate(runs):
+        if not (one / "summary.json").is_file():
+            print(f"fold {fold + 1} of {folds}: {config.train.rounds} rounds without it", flush=True)
+            _submit(config.without_fold(fold, folds), one, folder, superlink, resume=True)
+    reported = [read_json(one / "summary.json").get("noise_ratios", {}) for one in runs]
+    rows, missing = [], set()
+    for name in sorted({name for found in reported for name in found}):
+        missed = [fold for fold, found in enumerate(reported) if name not in found]
+        last = [found[name] for found in reported if name in found][-1]
+        rows.append({"client": name, "noise": f"{100 * last:.1f} %", "missed": ", ".join(str(f + 1) for f in missed)})
+        missing |= set(missed)
+    title = f"Labels of {path}; each node has its audit in its own folder"
+    show(rows, {"client": "client", "noise": "labels wrong", "missed": "folds missed"}, title, False)
+    for fold in sorted(missing):
+        print(f"for fold {fold + 1} with those who missed it: remove {runs[fold]} and repeat the command")
+
+
+def _submit(
+    config: Config,
+    out: Path,
+    folder: Path,
+    superlink: str | None,
+    *,
+    resume: bool,
+    force: bool = False,
+    origin: Mapping[str, Any] | None = None,
+) -> None:
+    """Carry out one run on the federation."""
+    from fednoil.flower.bundle import write_bundle
+    from fednoil.flower.loopback import CONNECTION, Loopback
+
     federation = Loopback(folder)
     if superlink is None and not any(p.alive() for p in federation.processes):
         raise UserError(f"{folder} is not up; start it with `fednoil federation up`, or use another: --superlink NAME")
     if superlink is None:
-        target = target.resolve()  # the ServerApp has a different working folder
+        out = out.resolve()  # the ServerApp has a different working folder
     with tempfile.TemporaryDirectory(prefix="fednoil-app-") as place:
-        bundle = Path(place) / "app"
-        command = ["fednoil", *sys.argv[1:]]
-        write_bundle(bundle, made.config, target, resume=resume, force=force, command=command, origin=made.origin)
-        try:
-            _flwr_run(bundle, superlink or CONNECTION, None if superlink else federation)
-        except Stopped as stop:
-            stop.hint = f"continue with: {_resuming(target, folder, superlink)}"
-            raise
+        bundle, command = Path(place) / "app", ["fednoil", *sys.argv[1:]]
+        write_bundle(bundle, config, out, resume=resume, force=force, command=command, origin=origin)
+        _flwr_run(bundle, superlink or CONNECTION, None if superlink else federation)
 
 
 def _flwr_run(bundle: Path, connection: str, federation: Loopback | None) -> None:

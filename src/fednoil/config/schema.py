@@ -28,7 +28,7 @@ from fednoil.servers import server_class
 from fednoil.servers.base import ServerConfig
 from fednoil.servers.fedavg import FedAvgConfig
 
-_LATER = (("train", "flip"), ("data", "size"), ("data", "bad"))
+_LATER = (("train", "flip"), ("data", "size"), ("data", "bad"), ("data", "fold"))
 
 
 class TrainConfig(Optimiser):
@@ -155,6 +155,10 @@ class Config(Section):
         return self.model_copy(
             update={"train": self.train.model_copy(update=train), "run": self.run.model_copy(update=run)}
         )
+
+    def without_fold(self, fold: int, count: int) -> Config:
+        """The same experiment with one fold of `count`, counted from 0, kept out of training."""
+        return self.model_copy(update={"data": self.data.model_copy(update={"fold": f"{fold + 1}/{count}"})})
 
     def by_total(self) -> list[str]:
         """The keys by which what is done in a round depends on how many rounds there are in all."""

@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from fednoil.data.copy import Copy
 from fednoil.data.decoded import Decoded, Files
@@ -40,6 +40,26 @@ class DataConfig(Section):
     validation: float = Field(
         default=0.0, ge=0, lt=1, description="share of each client's samples that is kept out of training"
     )
+    fold: str | None = Field(
+        default=None,
+        description="fold of each client's samples that is kept out of training: 2/5 is the second of five; an audit "
+        "out of folds makes a run of each",
+    )
+
+    @field_validator("fold")
+    @classmethod
+    def _one_of_several(cls, value: str | None) -> str | None:
+        number, _, count = (value or "1/2").partition("/")
+        if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count) and int(count) >= 2):
+            raise ValueError(f"'{value}' is no fold; write 2/5 for the second of five")
+        return value
+
+    def left_out(self) -> tuple[int, int] | None:
+        """Which fold, counted from 0, of how many is kept out of training."""
+        if self.fold is None:
+            return None
+        number, count = (int(part) for part in self.fold.split("/"))
+        return number - 1, count
 
 
 class PictureConfig(DataConfig):

@@ -41,15 +41,8 @@ class Memory:
     def case(
         self, round_idx: int, look: Tensor, client: str, data: str, experiment: Experiment, accuracy: float | None
     ) -> Cases:
-        """The client's labels for an audit, with a last look [n, C] and the model's accuracy in percent on what the
-        client holds out; a node knows no true labels."""
-        bundle, dataset = self._looked(round_idx, look), experiment.setting.dataset
-        index, images = self.client.index.cpu().numpy(), dataset.train.images
-        names = item_names(dataset)
-        items = tuple(names[row] for row in index)
-        same = duplicates(items, [images[row] for row in index])
-        case = Case(client, items, index, bundle["given"].numpy(), bundle, None, accuracy, duplicates=same)
-        return Cases(data, dataset.class_names, [case], lambda row: shown(images[row]))
+        """The client's labels for an audit, with a last look [n, C] and the model's accuracy in percent, if known."""
+        return case_of(client, self.client.index, self._looked(round_idx, look), data, experiment, accuracy)
 
     def _before(self, round_idx: int) -> Tensors:
         found = self.state.evidence_before(round_idx)
@@ -60,3 +53,23 @@ class Memory:
 
     def _save(self, round_idx: int, bundle: Tensors) -> None:
         self.state.save_evidence(round_idx, bundle, self.checkpoint_every)
+
+
+def case_of(
+    client: str,
+    index: Tensor,
+    bundle: Tensors,
+    data: str,
+    experiment: Experiment,
+    accuracy: float | None,
+    notices: tuple[str, ...] = (),
+    folds: int = 0,
+) -> Cases:
+    """A node's samples, rows `index` [n] of its data, and their evidence, for an audit; it knows no true labels."""
+    dataset, rows = experiment.setting.dataset, index.cpu().numpy()
+    names, images = item_names(dataset), dataset.train.images
+    items = tuple(names[row] for row in rows)
+    same = duplicates(items, [images[row] for row in rows])
+    given = bundle["given"].numpy()
+    case = Case(client, items, rows, given, bundle, None, accuracy, notices=notices, duplicates=same)
+    return Cases(data, dataset.class_names, [case], lambda row: shown(images[row]), folds=folds)

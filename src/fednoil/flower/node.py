@@ -8,6 +8,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch.nn import functional as F
@@ -15,6 +16,7 @@ from torch.nn import functional as F
 from fednoil.audit import run_audit
 from fednoil.executors.base import HeldOut, Job, Result
 from fednoil.experiment import resident
+from fednoil.flower.folds import FoldLooks
 from fednoil.flower.ledger import ScoreLedger, Terms
 from fednoil.flower.memory import Memory
 from fednoil.flower.messages import Refusal
@@ -127,15 +129,7 @@ class Node:
         If scores have noise, the share is computed from the last score, which the server has: that costs no privacy.
         """
         work, client = self.work, self.work.client
-        # Labels that were held out of the training images may be wrong, too: they don't make an accuracy.
-        tested = len(work.test) > 0 and not work.experiment.setting.dataset.about.held_out
-        held_out = self.evaluate(received) if tested else None
-        accuracy = None if held_out is None else 100 * held_out.right / held_out.samples
-        work.bench.load({name: tensor.to(work.bench.device) for name, tensor in received.items()}, {})
-        look = torch.softmax(work.bench.look(client), dim=1)
-        data = self.settings.data or work.experiment.config.data.name
-        case = self.memory.case(self.order.round_idx, look, self.settings.client_id, data, work.experiment, accuracy)
-        summary = run_audit(case, self.state.folder / "audit")
+        summary = self._audited(received)
         sampling, ledger = work.experiment.sampling, ScoreLedger(self.state.folder.parent)
         if self._epsilon() is None:
             ledger.check_plain(self.order.run)
@@ -144,6 +138,23 @@ class Node:
         if last is None or not isinstance(sampling, Scoring):
             raise Refusal("it reports its noise only through noisy scores, and has not reported any")
         return 1 - last / sampling.largest(len(client))
+
+    def _audited(self, received: Tensors) -> dict[str, Any]:
+        """Write the audit of what the client trained on or, in a run that left a fold out, of all folds so far."""
+        work, experiment = self.work, self.work.experiment
+        name, data = self.settings.client_id, self.settings.data or experiment.config.data.name
+        # Held-out training images have labels as wrong as the others: they don't show how good the model is.
+        tested = len(work.test) and not experiment.setting.dataset.about.held_out
+        held_out = self.evaluate(received) if tested else None
+        accuracy = None if held_out is None else 100 * held_out.right / held_out.samples
+        work.bench.load({name: tensor.to(work.bench.device) for name, tensor in received.items()}, {})
+        look = torch.softmax(work.bench.look(work.left or work.client), dim=1)
+        if work.left is None:
+            case = self.memory.case(self.order.round_idx, look, name, data, experiment, accuracy)
+            return run_audit(case, self.state.folder / "audit")
+        folds = FoldLooks(self.state.folder.parent, experiment)
+        folds.save(work.left, look, accuracy)
+        return run_audit(folds.cases(name, data), folds.folder / "audit")
 
     def evaluate(self, received: Tensors) -> HeldOut:
         """Test the client's own model on what it holds out."""

@@ -22,7 +22,8 @@ from fednoil.flower.agreement import Agreement, Site, misfit
 from fednoil.flower.messages import Refusal
 from fednoil.flower.settings import NodeSettings
 from fednoil.learners.base import Client
-from fednoil.setting import Sites
+from fednoil.seeds import Seed
+from fednoil.setting import Sites, deal
 
 
 @dataclass(frozen=True)
@@ -40,12 +41,14 @@ class Order:
 
 @dataclass(frozen=True)
 class Work:
-    """What a node needs for a message: the experiment, a workbench, its samples, and what it holds out."""
+    """What a node needs for a message: the experiment, a workbench, its samples, what it holds out, and the fold of its
+    samples that the run leaves out, if any."""
 
     experiment: Experiment
     bench: Workbench
     client: Client
     test: Split
+    left: Client | None = None
 
 
 def introduce(settings: NodeSettings, config_text: str) -> Site:
@@ -55,7 +58,7 @@ def introduce(settings: NodeSettings, config_text: str) -> Site:
         if config.data.name != SITES:
             raise Refusal(f"it has its own data, but this run uses {config.data.name}")
         dataset = _own_data(settings.data, config_text, settings.trust)
-        samples, held_out = len(dataset.train), len(dataset.test)
+        samples, held_out = int(_trained(settings, config, dataset).sum()), len(dataset.test)
     else:
         if config.data.name == SITES:
             raise Refusal("it has no data of its own: --node-config has no data=")
@@ -103,11 +106,24 @@ def partition_work(settings: NodeSettings, order: Order) -> Work:
     setting, partition = experiment.setting, settings.partition
     if partition is None or partition != order.client or partition >= setting.num_clients:
         raise Refusal(f"it is client {partition}, not {order.client}")
-    index, labels = (
-        torch.from_numpy(np.ascontiguousarray(a).astype(np.int64)).to(bench.device)
-        for a in (setting.parts[partition], setting.labels.given[partition])
-    )
-    return Work(experiment, bench, Client(order.client, pool, index, labels), setting.dataset.test)
+
+    def client(part: np.ndarray, given: np.ndarray) -> Client:
+        arrays = (np.ascontiguousarray(a).astype(np.int64) for a in (part, given))
+        return Client(order.client, pool, *(torch.from_numpy(a).to(bench.device) for a in arrays))
+
+    own = client(setting.parts[partition], setting.labels.given[partition])
+    left = setting.left and client(setting.left.parts[partition], setting.left.given[partition])
+    return Work(experiment, bench, own, setting.dataset.test, left)
+
+
+def _trained(settings: NodeSettings, config: Config, own: Dataset) -> np.ndarray:
+    """Which of a site's training images the run trains on: bool [n]."""
+    if (left_out := config.data.left_out()) is None:
+        return np.ones(len(own.train), bool)
+    fold, count = left_out
+    if count > len(own.train):
+        raise Refusal(f"it has {len(own.train)} samples, too few for {count} folds (data.fold)")
+    return deal(own.train.labels, count, Seed(config.run.seed), settings.client_id) != fold
 
 
 @lru_cache(maxsize=2)
@@ -116,16 +132,21 @@ def site_work(settings: NodeSettings, config_text: str, number: int, agreement: 
     config = configured(config_text, settings.trust)
     assert settings.data is not None
     own = _own_data(settings.data, config_text, settings.trust)
-    site = Site.of(settings.client_id, None, len(own.train), len(own.test), own)
-    if reason := misfit(site, agreement):
+    trained = _trained(settings, config, own)
+    samples = int(trained.sum())
+    if reason := misfit(Site.of(settings.client_id, None, samples, len(own.test), own), agreement):
         raise Refusal(reason)
     dataset = replace(agreement.fitted(own), name=settings.client_id)
-    experiment = assemble(config, Sites.of(dataset, [settings.client_id], [len(own.train)]))
+    experiment = assemble(config, Sites.of(dataset, [settings.client_id], [samples]))
     device = _device(config)
-    pool = resident(dataset.train.images, device)
-    labels = torch.from_numpy(dataset.train.labels).to(device)
-    client = Client(number, pool, torch.arange(len(labels), device=device), labels)
-    return Work(experiment, make_bench(experiment, device), client, dataset.test)
+    pool, labels = resident(dataset.train.images, device), torch.from_numpy(dataset.train.labels)
+
+    def client(rows: np.ndarray) -> Client:
+        index = torch.from_numpy(np.flatnonzero(rows))
+        return Client(number, pool, index.to(device), labels[index].to(device))
+
+    left = client(~trained) if config.data.fold else None
+    return Work(experiment, make_bench(experiment, device), client(trained), dataset.test, left)
 
 
 def _device(config: Config) -> torch.device:
