@@ -136,3 +136,24 @@ app({run}, standalone_mode=False)
 sys.exit(any(name.startswith('fednoil.study') for name in sys.modules))"""
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
     assert (tmp_path / "run/summary.json").is_file()
+
+
+MOST_LINES_OF_A_FILE = 320  # the aim is 300
+MOST_LINES_OF_A_FUNCTION = 50
+
+
+def length(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Its lines without its docstring."""
+    first = function.body[0]
+    text = first.end_lineno - first.lineno + 1 if ast.get_docstring(function) and first.end_lineno else 0
+    return (function.end_lineno or 0) - function.lineno + 1 - text
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_files_and_functions_are_short(path: Path) -> None:
+    """But for kernels: Triton's have no functions to be split into that cost nothing."""
+    text = path.read_text()
+    assert len(text.splitlines()) <= MOST_LINES_OF_A_FILE
+    functions = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+    long = {n.name: length(n) for n in functions if length(n) > MOST_LINES_OF_A_FUNCTION}
+    assert not long or stage_of(path) == "kernels"
