@@ -5,17 +5,20 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from conftest import tiny_arrays
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_labels import dataset_of, true_labels
 
 from fednoil.config.loading import load_config
 from fednoil.errors import UserError
+from fednoil.experiment import make_experiment
 from fednoil.labels import Labels, Truth
 from fednoil.manifest import SCHEMA, manifest_hash, read_manifest, write_manifest
 from fednoil.noise import apply
@@ -270,3 +273,20 @@ def test_damaged_files_never_raise_anything_else(tmp_path_factory: pytest.TempPa
     if result is not None:
         # Only bytes that don't matter, such as statistics, may change unnoticed.
         check_same(result, (PARTS, GIVEN, TRUTH))
+
+
+def test_an_experiment_from_a_manifest_has_its_clients_and_labels(values: dict[str, Any], tmp_path: Path) -> None:
+    """And one of other data, with as many images and the same labels, is refused."""
+    made = make_experiment(load_config(values)).setting
+    path = tmp_path / "noise.parquet"
+    write_manifest(path, made.parts, made.labels, made.truth, made.dataset.hash, made.dataset.num_classes)
+    values |= {"noise": {"kind": "manifest", "manifest": str(path)}, "run": {**values["run"], "seed": 7}}
+    again = make_experiment(load_config(values)).setting
+    for one, other in ((made.parts, again.parts), (made.labels.given, again.labels.given)):
+        assert all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+    arrays = tiny_arrays()
+    arrays["x_train"] += 1
+    np.savez(tmp_path / "other.npz", **arrays)
+    values["data"]["name"] = f"npz:{tmp_path / 'other.npz'}"
+    with pytest.raises(UserError, match="use the data it was written for"):
+        make_experiment(load_config(values))
