@@ -27,6 +27,7 @@ from fednoil.executors.local import Workbench
 from fednoil.executors.sequential import Sequential
 from fednoil.learners import learner_class
 from fednoil.learners.base import Client, Learner, Task, chunks
+from fednoil.models.balance import balanced
 from fednoil.models.network import Network, fixed_names
 from fednoil.sampling import Sampling
 from fednoil.schedules import Schedule
@@ -142,6 +143,8 @@ def assemble(config: Config, setting: Setting) -> Experiment:
     setting = setting.pooled() if cls.pools else setting
     dataset = setting.dataset
     template = models.build(config.model, dataset.image_shape, dataset.num_classes, seed.child("model"))
+    if config.train.balance:
+        balanced(template, dataset.num_classes)
     vectors = is_vector(dataset.image_shape)
     task = Task(
         num_classes=dataset.num_classes,

@@ -28,7 +28,7 @@ from fednoil.servers import server_class
 from fednoil.servers.base import ServerConfig
 from fednoil.servers.fedavg import FedAvgConfig
 
-_LATER = (("train", "flip"), ("data", "size"), ("data", "bad"), ("data", "fold"))
+_LATER = (("train", "flip"), ("train", "balance"), ("data", "size"), ("data", "bad"), ("data", "fold"))
 
 
 class TrainConfig(Optimiser):
@@ -42,6 +42,11 @@ class TrainConfig(Optimiser):
     )
     flip: bool = Field(
         default=True, description="mirror half of the augmented images; not for letters, or left and right of a body"
+    )
+    balance: bool = Field(
+        default=False,
+        description="let a client's rare classes count as much as its frequent ones: logits are shifted in training by "
+        "the log of each given class's share",
     )
 
 

@@ -140,6 +140,8 @@ class Workbench:
         # Copies: if a turn fails it is begun again or ends the run, and what was kept must be unchanged.
         keep = {name: tensor.to(self.device, copy=True) for name, tensor in job.keep.items()}
         self.load(job.received, keep)
+        for net in self.nets.values():
+            net.balance(client.labels)
         return self.open(client, keep, job.turn, found, job.looked)
 
     def open(

@@ -18,6 +18,7 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 
 from fednoil.errors import UserError
+from fednoil.models.balance import SHIFT, log_shares
 from fednoil.tensors import Tensors, joined
 
 _CAST = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -195,6 +196,11 @@ class Network:
     def reset_optimiser(self) -> None:
         for tensor in self.memory.values():
             tensor.zero_()
+
+    def balance(self, labels: Tensor) -> None:
+        """Adjust to how often a client has each given class, if the network is one that does (`balanced`)."""
+        if SHIFT in self.others:
+            self.others[SHIFT].copy_(log_shares(labels, len(self.others[SHIFT])))
 
     def load(self, tensors: Tensors, prefix: str) -> None:
         """Copy `<prefix>/<name>` into this network."""
