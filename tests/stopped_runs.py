@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -64,3 +68,16 @@ def add(name: str, content: str = "") -> Callable[[Path], None]:
 
 def lose(name: str) -> Callable[[Path], None]:
     return lambda out: (out / name).unlink()
+
+
+def spawn(*command: str, **options: Any) -> subprocess.Popen[str]:
+    """Another process, single-threaded, in which Ctrl-C works even if it is ignored here."""
+    return subprocess.Popen(
+        [sys.executable, *command],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=options.pop("preexec_fn", lambda: signal.signal(signal.SIGINT, signal.default_int_handler)),
+        **options,
+    )
