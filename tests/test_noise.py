@@ -355,7 +355,7 @@ def test_a_clean_run_is_recorded_without_levels() -> None:
         assert config.model_dump(mode="json")["noise"] == {"kind": "none"}
         assert config.hash() == load_config({}).hash()
     noisy = load_config({"noise": {"kind": "pair", "ratios": [0.5]}})
-    assert list(noisy.model_dump()["noise"]) == ["kind", "map", "levels", "ratios"]
+    assert list(noisy.model_dump()["noise"]) == ["kind", "space", "map", "levels", "ratios"]
 
 
 def test_another_kind_keeps_the_levels_and_drops_its_own_keys() -> None:

@@ -14,14 +14,18 @@ from made_labels import dataset_of, true_labels
 
 from fednoil import metrics
 from fednoil.config.loading import load_config
+from fednoil.data.cifar import CIFAR10_CLASSES, CIFAR100_CLASSES
 from fednoil.data.dataset import Dataset, Split
 from fednoil.errors import UserError
 from fednoil.labels import Labels, Truth
 from fednoil.metrics import noise_ratios
-from fednoil.noise import apply, levels_of, prepare
-from fednoil.noise.base import NoisyClient
+from fednoil.noise import KINDS, apply, levels_of, prepare
+from fednoil.noise.base import NoisyClient, Population
+from fednoil.noise.files import label_chances as soft_chances
+from fednoil.noise.files import pick_chances
 from fednoil.noise.instance import Instance, flip_chances, label_chances
 from fednoil.noise.matrix import transition
+from fednoil.noise.pair import partners
 from fednoil.noise.symmetric import Symmetric
 from fednoil.noise.two_level import two_levels
 from fednoil.seeds import Seed
@@ -258,3 +262,158 @@ def test_a_run_warns_where_labels_mislead(tmp_path: Path, sharing: str, warned: 
 def test_bad_settings(keys: dict[str, object], line: str) -> None:
     with pytest.raises(UserError, match=line):
         load_config({"noise": {"kind": "symmetric", **keys}})
+
+
+# --- Other kinds and levels ------------------------------------------------------------------------------------------
+
+
+def client_of(labels: list[int], level: float, num_classes: int) -> NoisyClient:
+    true = np.array(labels)
+    return NoisyClient(0, 0, level, true, num_classes, np.zeros((len(true), 1, 1, 1), np.uint8), np.arange(len(true)))
+
+
+def kind_of(client: NoisyClient, names: tuple[str, ...] = (), **keys: Any) -> Any:
+    """A kind of noise for one client."""
+    config = load_config({"noise": keys}).noise
+    population = Population(
+        (len(client.labels),),
+        np.array([client.level]),
+        np.array([0]),
+        client.num_classes,
+        (1, 1, 1),
+        (0.5,),
+        (0.5,),
+        names,
+    )
+    return KINDS[str(keys["kind"])](config, population, Seed(0))
+
+
+def test_wrong_labels_among_a_clients_own_classes() -> None:
+    """S = {1, 3, 4, 8} of ten: 1 → 3 (2 is not there), 3 → 4, 4 → 8, 8 → 1; symmetric: 1/3 each."""
+    client = client_of([1, 3, 4, 8], 1.0, 10)
+    pair = kind_of(client, kind="pair", map="shared", space="client")
+    assert pair.labels(client, Seed(0).numpy()).tolist() == [3, 4, 8, 1]
+    assert partners(10, 1, np.array([1, 3, 4, 8]))[[1, 3, 4, 8]].tolist() == [3, 4, 8, 1]
+    symmetric = kind_of(client, kind="symmetric", space="client")
+    row = symmetric.matrix(client)[3]
+    assert row[[1, 4, 8]] == pytest.approx([1 / 3] * 3)
+    assert row.sum() == pytest.approx(1)
+    given = {int(symmetric.labels(client, Seed(root).numpy())[1]) for root in range(40)}
+    assert given == {1, 4, 8}
+
+
+def test_a_client_with_one_class_has_no_wrong_class_of_its_own() -> None:
+    client = client_of([2, 2, 2], 0.5, 4)
+    with pytest.raises(UserError, match=r"noise.space = 'client': client 0 has labels of one class only"):
+        kind_of(client, kind="symmetric", space="client").labels(client, Seed(0).numpy())
+    clean = replace(client, level=0.0)
+    assert kind_of(clean, kind="symmetric", space="client").labels(clean, Seed(0).numpy()).tolist() == [2, 2, 2]
+
+
+def test_symmetric_noise_with_the_true_class() -> None:
+    """Nominal 0.8 of ten classes is 0.72 wrong; picked samples 0, 2, 3 get 3, 5, 1, of which the first stays right."""
+    client = client_of([3, 3, 7, 0, 9], 0.8, 10)
+    kind = kind_of(client, kind="symmetric-all")
+    assert 1 - kind.matrix(client)[0, 0] == pytest.approx(0.72)
+    rng = SimpleNamespace(
+        random=lambda size: np.array([0.10, 0.75, 0.59, 0.599, 0.61]),
+        integers=lambda low, high, size: np.array([3, 0, 5, 1, 0]),
+    )
+    given = kind.labels(replace(client, level=0.6), cast(Any, rng))
+    assert given.tolist() == [3, 3, 5, 1, 9]
+    assert (given != client.labels).mean() == pytest.approx(0.4)
+
+
+def test_pairs_downwards() -> None:
+    client = client_of([0, 1, 9], 1.0, 10)
+    assert kind_of(client, kind="pair-down").labels(client, Seed(0).numpy()).tolist() == [9, 0, 8]
+
+
+def test_semantic_noise() -> None:
+    """CIFAR-10: 9 → 1, 2 → 0, 4 → 7, 3 ↔ 5; half of the classes, so half of ε is wrong."""
+    client = client_of(list(range(10)), 1.0, 10)
+    kind = kind_of(client, CIFAR10_CLASSES, kind="semantic")
+    assert kind.labels(client, Seed(0).numpy()).tolist() == [0, 1, 0, 5, 7, 3, 6, 7, 8, 1]
+    half = replace(client, level=0.4)
+    assert (1 - np.diag(kind.matrix(half))).mean() == pytest.approx(0.2)
+    digits = kind_of(client, tuple("0123456789"), kind="semantic")
+    assert digits.labels(client, Seed(0).numpy()).tolist() == [0, 1, 7, 8, 4, 6, 5, 1, 8, 9]
+    with pytest.raises(UserError, match=r"noise.kind = 'semantic' knows the classes of CIFAR-10 or MNIST, not a, b, c"):
+        kind_of(client, tuple("abcdefghij"), kind="semantic")
+
+
+def test_superclass_noise() -> None:
+    """beaver → dolphin → otter → seal → whale → beaver; all hundred classes are in a circle of five."""
+    client = client_of(list(range(100)), 1.0, 100)
+    given = kind_of(client, CIFAR100_CLASSES, kind="superclass").labels(client, Seed(0).numpy())
+    at = CIFAR100_CLASSES.index
+    assert [CIFAR100_CLASSES[given[at(name)]] for name in ("beaver", "whale", "baby")] == ["dolphin", "beaver", "boy"]
+    steps = np.arange(100)
+    one = kind_of(client, CIFAR100_CLASSES, kind="superclass").labels(client, Seed(0).numpy())
+    for turn in range(5):
+        steps = one[steps]
+        assert (steps == np.arange(100)).all() == (turn == 4)
+
+
+def test_a_matrix_from_a_file(tmp_path: Path) -> None:
+    """ε = 0.4 and R of the worked example, as T for one client; its rows must sum to 1."""
+    wrong = np.array([[0, 0.7, 0.3], [0.5, 0, 0.5], [0.1, 0.9, 0]])
+    expected = [[0.6, 0.28, 0.12], [0.2, 0.6, 0.2], [0.04, 0.36, 0.6]]
+    np.save(tmp_path / "t.npy", transition(0.4, wrong))
+    np.savetxt(tmp_path / "t.csv", transition(0.4, wrong), delimiter=",")
+    client = client_of([0] * 3000 + [2] * 3000, 0.0, 3)
+    for name in ("t.npy", "t.csv"):
+        kind = kind_of(client, kind="transition", file=str(tmp_path / name))
+        assert kind.matrix(client) == pytest.approx(np.array(expected))
+        given = kind.labels(client, Seed(0).numpy())
+        assert np.bincount(given[:3000]) / 3000 == pytest.approx(expected[0], abs=0.03)
+    np.save(tmp_path / "bad.npy", np.array([[0.5, 0.2, 0.3], [1, 0, 0], [0.2, 0.2, 0.2]]))
+    with pytest.raises(UserError, match=r"noise.file = '.*bad.npy': each row must be .* row 2 sums to 0.6"):
+        kind_of(client, kind="transition", file=str(tmp_path / "bad.npy"))
+    np.save(tmp_path / "small.npy", np.eye(2))
+    with pytest.raises(UserError, match=r"holds float64 \[2, 2\]; it must hold one matrix \[3, 3\] or one for each"):
+        kind_of(client, kind="transition", file=str(tmp_path / "small.npy"))
+    np.save(tmp_path / "pickle.npy", np.array([{}], dtype=object), allow_pickle=True)
+    with pytest.raises(UserError, match="it cannot be read"):
+        kind_of(client, kind="transition", file=str(tmp_path / "pickle.npy"))
+    with pytest.raises(UserError, match=r"needs noise\.file"):
+        kind_of(client, kind="transition")
+
+
+def test_confusable_samples(tmp_path: Path) -> None:
+    soft = np.array([[0.8, 0.1, 0.1], [0.5, 0.4, 0.1], [0.2, 0.3, 0.5], [0.6, 0.3, 0.1]])
+    labels = np.array([0, 0, 0, 1])
+    assert pick_chances(soft, labels) == pytest.approx([0.090909, 0.227273, 0.363636, 0.318182], abs=1e-6)
+    expected = [[0, 0.5, 0.5], [0, 0.8, 0.2], [0, 0.375, 0.625], [0.857143, 0, 0.142857]]
+    assert soft_chances(soft, labels) == pytest.approx(np.array(expected), abs=1e-6)
+    np.save(tmp_path / "soft.npy", soft)
+    client = client_of(labels.tolist(), 0.5, 3)
+    kind = kind_of(client, kind="confusable", file=str(tmp_path / "soft.npy"))
+    for root in range(5):
+        assert (kind.labels(client, Seed(root).numpy()) != labels).sum() == 2  # exactly floor(0.5 · 4)
+
+
+def test_a_fixed_number_of_noisy_clients() -> None:
+    for root in range(5):
+        found = levels(20, root, levels="fixed", rho=0.63, low=0.3, high=0.5)
+        assert (found > 0).sum() == 12  # floor(0.63 · 20)
+        assert ((found[found > 0] >= 0.3) & (found[found > 0] <= 0.5)).all()
+    assert (levels(20, 0, levels="fixed") > 0).tolist() != (levels(20, 1, levels="fixed") > 0).tolist()
+
+
+def test_beta_levels() -> None:
+    """Beta(0.1, 0.1): most clients are nearly clean or nearly all wrong, and they are sorted."""
+    found = levels(4000, levels="beta")
+    assert (np.diff(found) >= 0).all()
+    assert found.mean() == pytest.approx(0.5, abs=0.03)
+    assert ((found < 0.1) | (found > 0.9)).mean() == pytest.approx(0.813, abs=0.02)
+    for bad in (0, -1):
+        with pytest.raises(UserError, match=r"noise\.shape"):
+            levels(4, levels="beta", shape=bad)
+
+
+@pytest.mark.parametrize("key", ["rho", "low"])
+@pytest.mark.parametrize("value", [-0.1, 1.1])
+def test_chances_outside_0_to_1_are_refused(key: str, value: float) -> None:
+    with pytest.raises(UserError, match=rf"noise.{key}"):
+        load_config({"noise": {"kind": "symmetric", "levels": "two-level", key: value}})

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from fednoil.config.loading import load_config, merge
 from fednoil.errors import UserError
 from fednoil.partition import partition
-from fednoil.partition.base import Partition, PartitionConfig, class_quotas, largest_remainder
+from fednoil.partition.base import Partition, PartitionConfig, class_quotas, largest_remainder, tail_sizes
+from fednoil.partition.bernoulli import presence, shared
+from fednoil.partition.capped import capped
 from fednoil.partition.classes import share_classes
 from fednoil.partition.dirichlet import DirichletConfig, class_counts
 from fednoil.partition.quantity import deal_evenly
@@ -395,6 +397,7 @@ def test_recorded_runs_had_the_keys_of_all_kinds() -> None:
     assert config.partition == make(clients=4)
     assert config.noise.model_dump() == {
         "kind": "symmetric",
+        "space": "all",
         "levels": "groups",
         "ratios": (0.3, 0.4, 0.5, 0.6),
     }
@@ -432,3 +435,46 @@ def test_an_own_partition_is_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
     parts = partition(np.array([0, 1, 1]), 2, make(kind=f"{__name__}:Own", clients=2), Seed(0))
     assert [part.tolist() for part in parts] == [[0, 2], [1]]
     assert all(part.dtype == np.int64 for part in parts)
+
+
+def test_fedcorrs_classes_of_clients() -> None:
+    """Seed 3, four clients, three classes, p = 0.7: class 1 is shared by clients 2 and 3 alone."""
+    has = np.random.RandomState(3).binomial(1, 0.7, (4, 3)).astype(bool)
+    assert has.astype(int).tolist() == [[1, 0, 1], [1, 0, 0], [1, 1, 1], [1, 1, 1]]
+    counts = [shared(3000, row, 10.0, Seed(0).numpy()) for row in has.T]
+    assert [np.flatnonzero(row).tolist() for row in counts] == [[0, 1, 2, 3], [2, 3], [0, 2, 3]]
+    assert [int(row.sum()) for row in counts] == [3000] * 3
+
+
+def test_no_client_and_no_class_is_left_out() -> None:
+    for root in range(30):
+        has = presence(3, 5, 0.2, Seed(root).numpy())
+        assert has.any(1).all()
+        assert has.any(0).all()
+    many = presence(400, 50, 0.3, Seed(0).numpy())
+    assert many.mean() == pytest.approx(0.3, abs=0.01)
+
+
+def test_a_client_with_its_even_share_gets_nothing_of_later_classes() -> None:
+    found = capped(np.array([0.5, 0.3, 0.2]), np.array([10, 4, 0]), 10)
+    assert found == pytest.approx([0, 0.6, 0.4])
+    assert capped(np.array([0.5, 0.5]), np.array([10, 12]), 10) == pytest.approx([0.5, 0.5])
+    labels = np.repeat(np.arange(10), 500)
+    config = load_config({"partition": {"kind": "capped", "clients": 20, "min_size": 10}}).partition
+    parts = partition(labels, 10, config, Seed(0))
+    first, last = (sum((labels[part] == c).any() for part in parts) for c in (0, 9))
+    assert first > last
+    assert sum(map(len, parts)) == 5000
+
+
+def test_a_long_tail() -> None:
+    sizes = tail_sizes(5000, 10, 100)
+    assert sizes == [5000, 2997, 1796, 1077, 645, 387, 232, 139, 83, 50]
+    assert sum(sizes) == 12406
+    labels = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 500))
+    config = load_config({"partition": {"clients": 5, "imbalance": 100}}).partition
+    parts = partition(labels, 10, config, Seed(0))
+    counts = np.bincount(labels[np.concatenate(parts)], minlength=10)
+    assert counts.tolist() == tail_sizes(500, 10, 100)
+    with pytest.raises(UserError, match=r"partition\.imbalance"):
+        load_config({"partition": {"imbalance": 0.5}})

@@ -16,7 +16,14 @@ from fednoil.seeds import Seed
 from fednoil.testing import NotConforming, check_noise_kind, check_noise_levels, check_partition
 
 KEYS: dict[str, dict[str, Any]] = {"mixture": {"samples_per_client": 20, "beta": 5.0}, "classes": {"classes": 2}}
-READ = {"auto", "manifest"}  # the first becomes another, the second is a file
+READ = {
+    "auto",
+    "manifest",
+    "transition",
+    "confusable",
+    "semantic",
+    "superclass",
+}  # become another, are files, know names
 
 
 @pytest.mark.parametrize("kind", [kind for kind, way in PARTITIONS.items() if not way.by_owner])
@@ -40,6 +47,8 @@ def test_kinds(kind: str) -> None:
         ("symmetric", {}),
         ("pair", {"map": "per_group"}),
         ("pair", {"map": "shared"}),
+        ("pair", {"map": "shared", "space": "client"}),
+        ("symmetric", {"space": "client"}),
         ("matrix", {"kappa": 0.01, "map": "per_group"}),
         ("matrix", {"map": "shared"}),
     ],

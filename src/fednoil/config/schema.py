@@ -28,7 +28,15 @@ from fednoil.servers import server_class
 from fednoil.servers.base import ServerConfig
 from fednoil.servers.fedavg import FedAvgConfig
 
-_LATER = (("train", "flip"), ("train", "balance"), ("data", "size"), ("data", "bad"), ("data", "fold"))
+_LATER = (
+    ("train", "flip"),
+    ("train", "balance"),
+    ("data", "size"),
+    ("data", "bad"),
+    ("data", "fold"),
+    ("noise", "space"),
+    ("partition", "imbalance"),
+)
 
 
 class TrainConfig(Optimiser):

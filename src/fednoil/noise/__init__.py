@@ -11,13 +11,16 @@ from fednoil.data.dataset import Dataset
 from fednoil.errors import UserError
 from fednoil.labels import Labels, Truth, check_labels
 from fednoil.noise.base import KindConfig, NoiseKind, NoiseLevels, NoisyClient, Parts, Population
+from fednoil.noise.files import Confusable, Transition
 from fednoil.noise.groups import Groups
 from fednoil.noise.instance import Instance
 from fednoil.noise.manifest import Manifest
 from fednoil.noise.matrix import Matrix
-from fednoil.noise.pair import Pair
+from fednoil.noise.pair import Pair, PairDown
 from fednoil.noise.ranges import Linear, Uniform
-from fednoil.noise.symmetric import Symmetric
+from fednoil.noise.similar import Semantic, Superclass
+from fednoil.noise.some import Beta, Fixed
+from fednoil.noise.symmetric import Symmetric, SymmetricAll
 from fednoil.noise.two_level import TwoLevel
 from fednoil.noise.unchanged import Auto, Clean, Unknown
 from fednoil.plugins import Axis
@@ -28,8 +31,14 @@ KINDS: dict[str, type[NoiseKind]] = {
     "none": Clean,
     "unknown": Unknown,
     "symmetric": Symmetric,
+    "symmetric-all": SymmetricAll,
     "pair": Pair,
+    "pair-down": PairDown,
+    "semantic": Semantic,
+    "superclass": Superclass,
     "matrix": Matrix,
+    "transition": Transition,
+    "confusable": Confusable,
     "instance": Instance,
     "manifest": Manifest,
 }
@@ -38,6 +47,8 @@ LEVELS: dict[str, type[NoiseLevels]] = {
     "two-level": TwoLevel,
     "linear": Linear,
     "uniform": Uniform,
+    "fixed": Fixed,
+    "beta": Beta,
 }
 
 KIND_AXIS = Axis("noise", NoiseKind, KINDS, default="auto", key="kind")
@@ -66,6 +77,7 @@ def prepare(dataset: Dataset, parts: Parts, config: KindConfig, seed: Seed) -> t
         image_shape=dataset.image_shape,
         mean=dataset.mean,
         std=dataset.std,
+        class_names=dataset.class_names,
     )
     return cls(config, population, seed.child("noise")), clients
 

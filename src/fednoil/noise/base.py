@@ -14,6 +14,7 @@ import numpy as np
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from fednoil.data.dataset import Dataset
+from fednoil.errors import UserError
 from fednoil.labels import Labels, Truth
 from fednoil.section import Section
 from fednoil.seeds import Seed
@@ -37,6 +38,14 @@ class MapConfig(KindConfig):
 
     map: Literal["per_client", "per_group", "shared"] = Field(
         default="per_client", description="who shares a map of true to wrong classes"
+    )
+
+
+class SpaceConfig(KindConfig):
+    """The keys of a kind whose wrong labels can be kept among a client's own classes."""
+
+    space: Literal["all", "client"] = Field(
+        default="all", description="which classes a wrong label can name: all, or those that the client has"
     )
 
 
@@ -72,6 +81,7 @@ class Population:
     image_shape: tuple[int, ...]  # channels, height, width; of vectors the number of columns alone
     mean: tuple[float, ...]  # of each channel, for pixels scaled to 0..1
     std: tuple[float, ...]
+    class_names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,6 +156,19 @@ def per_map(sharing: str, population: Population) -> tuple[int, np.ndarray]:
         return len(population.sizes), np.arange(len(population.sizes))
     names, group = np.unique(population.groups, return_inverse=True)
     return len(names), group
+
+
+def own_classes(client: NoisyClient, space: str) -> np.ndarray:
+    """The classes that a client's wrong labels can name, sorted: all, or those of its true labels, at least two."""
+    if space == "all":
+        return np.arange(client.num_classes)
+    classes = np.unique(client.labels)
+    if len(classes) < 2 and client.level:
+        raise UserError(
+            f"noise.space = 'client': client {client.number} has labels of one class only, so that no label can be "
+            "wrong; use 'all', or a partition with two classes or more for each client"
+        )
+    return classes
 
 
 def drawn(chances: np.ndarray, rng: np.random.Generator) -> np.ndarray:

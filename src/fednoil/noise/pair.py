@@ -6,11 +6,21 @@ from typing import Literal
 
 import numpy as np
 
-from fednoil.noise.base import MapConfig, NoiseKind, NoisyClient, Population, per_map, picked
+from fednoil.noise.base import (
+    KindConfig,
+    MapConfig,
+    NoiseKind,
+    NoisyClient,
+    Population,
+    SpaceConfig,
+    own_classes,
+    per_map,
+    picked,
+)
 from fednoil.seeds import Seed
 
 
-class PairConfig(MapConfig):
+class PairConfig(MapConfig, SpaceConfig):
     kind: Literal["pair"] = "pair"
 
 
@@ -25,13 +35,42 @@ class Pair(NoiseKind):
 
     def labels(self, client: NoisyClient, rng: np.random.Generator) -> np.ndarray:
         wrong = picked(len(client.labels), client.level, rng)
-        partner = (client.labels + self.offsets[client.number]) % client.num_classes
-        return np.where(wrong, partner, client.labels)
+        return np.where(wrong, self.partners(client)[client.labels], client.labels)
+
+    def partners(self, client: NoisyClient) -> np.ndarray:
+        """The partner of each class: int64 [C]."""
+        return partners(client.num_classes, self.offsets[client.number], own_classes(client, self.config.space))
 
     def matrix(self, client: NoisyClient) -> np.ndarray:
         identity = np.eye(client.num_classes)
-        partners = np.roll(identity, self.offsets[client.number], axis=1)
-        return (1 - client.level) * identity + client.level * partners
+        return (1 - client.level) * identity + client.level * identity[self.partners(client)]
+
+
+class PairDownConfig(KindConfig):
+    kind: Literal["pair-down"] = "pair-down"
+
+
+class PairDown(NoiseKind):
+    """With level ρ class i becomes (i − 1) mod C at every client, as FedRN and FNBench have it."""
+
+    Config = PairDownConfig
+
+    def labels(self, client: NoisyClient, rng: np.random.Generator) -> np.ndarray:
+        wrong = picked(len(client.labels), client.level, rng)
+        return np.where(wrong, (client.labels - 1) % client.num_classes, client.labels)
+
+    def matrix(self, client: NoisyClient) -> np.ndarray:
+        identity = np.eye(client.num_classes)
+        return (1 - client.level) * identity + client.level * np.roll(identity, -1, axis=1)
+
+
+def partners(num_classes: int, offset: int, space: np.ndarray) -> np.ndarray:
+    """For each class the one `offset` further on, or where that is not in `space` (sorted) the next one there, in a
+    circle: int64 [C]."""
+    classes = np.arange(num_classes)
+    found = (classes + offset) % num_classes
+    following = space[np.searchsorted(space, classes, side="right") % len(space)]
+    return np.where(np.isin(found, space), found, following)
 
 
 def _offsets(sharing: str, population: Population, rng: np.random.Generator) -> np.ndarray:

@@ -6,10 +6,10 @@ from typing import Literal
 
 import numpy as np
 
-from fednoil.noise.base import KindConfig, NoiseKind, NoisyClient, picked
+from fednoil.noise.base import KindConfig, NoiseKind, NoisyClient, SpaceConfig, own_classes, picked
 
 
-class SymmetricConfig(KindConfig):
+class SymmetricConfig(SpaceConfig):
     kind: Literal["symmetric"] = "symmetric"
 
 
@@ -20,12 +20,38 @@ class Symmetric(NoiseKind):
 
     def labels(self, client: NoisyClient, rng: np.random.Generator) -> np.ndarray:
         replaced = picked(len(client.labels), client.level, rng)
-        step = rng.integers(1, client.num_classes, size=len(client.labels))
-        return np.where(replaced, (client.labels + step) % client.num_classes, client.labels)
+        classes = own_classes(client, self.space)
+        step = rng.integers(1, max(2, len(classes)), size=len(client.labels))
+        wrong = classes[(np.searchsorted(classes, client.labels) + step) % len(classes)]
+        return np.where(replaced, wrong, client.labels)
+
+    @property
+    def space(self) -> str:
+        return self.config.space if self.config is not None else "all"
+
+    def matrix(self, client: NoisyClient) -> np.ndarray:
+        classes = own_classes(client, self.space)
+        others = client.level / max(1, len(classes) - 1)
+        matrix = np.eye(client.num_classes)
+        matrix[np.ix_(classes, classes)] = others
+        matrix[classes, classes] = 1 - others * (len(classes) - 1)
+        return matrix
+
+
+class SymmetricAllConfig(KindConfig):
+    kind: Literal["symmetric-all"] = "symmetric-all"
+
+
+class SymmetricAll(NoiseKind):
+    """With level ρ a label is replaced with chance ρ by any of the C classes, the true one too, as FedCorr's code does:
+    ρ(C − 1)/C of them are wrong."""
+
+    Config = SymmetricAllConfig
+
+    def labels(self, client: NoisyClient, rng: np.random.Generator) -> np.ndarray:
+        replaced = picked(len(client.labels), client.level, rng)
+        return np.where(replaced, rng.integers(0, client.num_classes, size=len(client.labels)), client.labels)
 
     def matrix(self, client: NoisyClient) -> np.ndarray:
         classes = client.num_classes
-        others = client.level / (classes - 1)
-        matrix = np.full((classes, classes), others)
-        np.fill_diagonal(matrix, 1 - others * (classes - 1))
-        return matrix
+        return (1 - client.level) * np.eye(classes) + client.level / classes

@@ -5,8 +5,6 @@ Its code draws new labels from all C classes, the true one too, so a level of it
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
 from pydantic import Field
 
@@ -16,7 +14,7 @@ from fednoil.seeds import Seed
 
 
 class TwoLevelConfig(RangeConfig):
-    levels: Literal["two-level"] = "two-level"
+    levels: str = "two-level"
     rho: float = Field(default=0.6, ge=0, le=1, description="ρ: the chance that a client is noisy")
     low: float = Field(default=0.5, ge=0, le=1, description="the lowest level of a noisy client")
     high: float = Field(default=1.0, ge=0, le=1, description="the highest one")

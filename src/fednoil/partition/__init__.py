@@ -7,7 +7,9 @@ import numpy as np
 from fednoil.data.dataset import Owners
 from fednoil.errors import UserError
 from fednoil.labels import check_labels
-from fednoil.partition.base import Partition, PartitionConfig
+from fednoil.partition.base import Partition, PartitionConfig, long_tail
+from fednoil.partition.bernoulli import Bernoulli
+from fednoil.partition.capped import Capped
 from fednoil.partition.classes import Classes
 from fednoil.partition.dirichlet import Dirichlet
 from fednoil.partition.given import Given
@@ -23,6 +25,8 @@ PARTITIONS: dict[str, type[Partition]] = {
     "dirichlet": Dirichlet,
     "quantity": Quantity,
     "mixture": Mixture,
+    "capped": Capped,
+    "bernoulli": Bernoulli,
     "classes": Classes,
     "shards": Shards,
     "given": Given,
@@ -38,11 +42,13 @@ def partition(
     check_labels(labels, num_classes)
     way = AXIS.find(config.kind)(config)
     if way.by_owner and owners is not None:
-        if config.samples_per_client is not None:
-            raise UserError(
-                f"partition.samples_per_client: with kind = '{config.kind}' clients have all that is theirs"
-            )
+        for key, unset in (("samples_per_client", None), ("imbalance", 1.0)):
+            if getattr(config, key) != unset:
+                raise UserError(f"partition.{key}: with kind = '{config.kind}' clients have all that is theirs")
         dealt = owners.parts()
+    elif config.imbalance > 1:
+        kept = long_tail(labels, num_classes, config.imbalance, seed.child("partition"))
+        dealt = [kept[np.asarray(part)] for part in way.deal(labels[kept], num_classes, seed.child("partition"))]
     else:
         dealt = way.deal(labels, num_classes, seed.child("partition"))
     parts = tuple(np.sort(np.asarray(part)) for part in dealt)

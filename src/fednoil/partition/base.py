@@ -31,6 +31,9 @@ class PartitionConfig(Section):
     samples_per_client: int | None = Field(
         default=None, ge=1, description="samples of a client, on average; none: all training samples are dealt"
     )
+    imbalance: float = Field(
+        default=1.0, ge=1, description="how many times as many samples class 0 keeps as the last class; 1: all are kept"
+    )
 
 
 class UnevenConfig(PartitionConfig):
@@ -55,6 +58,22 @@ class Partition(ABC):
     @abstractmethod
     def deal(self, labels: np.ndarray, num_classes: int, seed: Seed) -> Sequence[np.ndarray]:
         """One array of indices into `labels` [N] per client, in any order; no index is dealt twice."""
+
+
+def long_tail(labels: np.ndarray, num_classes: int, imbalance: float, seed: Seed) -> np.ndarray:
+    """The places of samples of which class c keeps n · imbalance^(−c/(C − 1)), n those of the largest class."""
+    counts = np.bincount(labels, minlength=num_classes)
+    kept = tail_sizes(int(counts.max()), num_classes, imbalance)
+    rng, found = seed.child("long tail").numpy(), []
+    for label in range(num_classes):
+        own = rng.permutation(np.flatnonzero(labels == label))
+        found.append(own[: kept[label]])
+    return np.sort(np.concatenate(found))
+
+
+def tail_sizes(most: int, num_classes: int, imbalance: float) -> list[int]:
+    """How many samples each class keeps at most."""
+    return [int(most * imbalance ** (-c / max(1, num_classes - 1)) + 1e-9) for c in range(num_classes)]
 
 
 def pool_size(available: int, config: PartitionConfig) -> int:

@@ -1,0 +1,65 @@
+"""FedCorr's (p, α): a client has each class with chance p, and those who have it share it by a Dirichlet draw.
+
+Each sample goes to one of them by itself, by these shares. A client without a class, and a class without a client, are
+drawn again, where FedCorr's code fails in the second case.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from fednoil.partition.base import (
+    Partition,
+    UnevenConfig,
+    balanced_pool,
+    check_min_size,
+    cut,
+    draw_until_filled,
+    pool_size,
+)
+from fednoil.seeds import Seed
+
+
+class BernoulliConfig(UnevenConfig):
+    kind: Literal["bernoulli"] = "bernoulli"
+    presence: float = Field(default=0.7, gt=0, le=1, description="p: the chance of a client to have a class")
+    beta: float = Field(
+        default=10.0, gt=0, le=1e6, description="concentration of the Dirichlet draws: the smaller, the more uneven"
+    )
+    min_size: int = Field(default=1, ge=1, description="the fewest samples that a client may hold")
+
+
+class Bernoulli(Partition):
+    Config = BernoulliConfig
+
+    def deal(self, labels: np.ndarray, num_classes: int, seed: Seed) -> list[np.ndarray]:
+        config, total = self.config, pool_size(len(labels), self.config)
+        check_min_size(total, config)
+        pool = balanced_pool(labels, num_classes, total, seed)
+        sizes, rng = np.array([len(indices) for indices in pool]), seed.child("bernoulli").numpy()
+
+        def counts() -> np.ndarray:
+            has = presence(config.clients, num_classes, config.presence, rng)
+            return np.stack([shared(size, row, config.beta, rng) for size, row in zip(sizes, has.T, strict=True)])
+
+        return cut(pool, draw_until_filled(counts, config))
+
+
+def presence(clients: int, num_classes: int, chance: float, rng: np.random.Generator) -> np.ndarray:
+    """Which client has which class, bool [K, C]; nobody has none, and somebody has each."""
+    has = rng.random((clients, num_classes)) < chance
+    while len(empty := np.flatnonzero(~has.any(1))):
+        has[empty] = rng.random((len(empty), num_classes)) < chance
+    while len(empty := np.flatnonzero(~has.any(0))):
+        has[:, empty] = rng.random((clients, len(empty))) < chance
+    return has
+
+
+def shared(size: int, takers: np.ndarray, alpha: float, rng: np.random.Generator) -> np.ndarray:
+    """How many of `size` samples each client gets, of which only `takers` [K] get some: int64 [K]."""
+    counts, who = np.zeros(len(takers), np.int64), np.flatnonzero(takers)
+    counts[who] = rng.multinomial(size, rng.dirichlet(np.full(len(who), alpha)))
+    return counts
