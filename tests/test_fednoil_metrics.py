@@ -63,6 +63,9 @@ def test_shifted_accuracy_is_recorded_for_pair_noise(fednoil_values: dict[str, A
     experiment = make(fednoil_values)
     _, record = rounds.play(experiment, make_executor(experiment, CPU), rounds.start(experiment))
     assert 0 <= record.shifted_accuracy <= 100
+    experiment = make({**fednoil_values, "noise": {"kind": "symmetric"}})
+    _, record = rounds.play(experiment, make_executor(experiment, CPU), rounds.start(experiment))
+    assert record.shifted_accuracy is None
     logits = F.one_hot(torch.tensor([1, 2, 0]), 3).float()
     assert metrics.score_logits(logits, torch.tensor([0, 1, 2])).shifted == 100
     assert metrics.score_logits(logits, torch.tensor([1, 2, 0])).shifted == 0

@@ -23,6 +23,7 @@ from fednoil.executors.base import Job
 from fednoil.experiment import Experiment, make_executor, make_experiment, pick_device
 from fednoil.learners.base import Turn
 from fednoil.sampling import Scoring
+from fednoil.servers import server_class
 
 Kind = tuple[str, ...]
 Past = tuple[Config, float]  # a finished run: its configuration and seconds
@@ -69,7 +70,7 @@ def work_of(config: Config) -> float:
     """Samples that are passed over in all local epochs of a run."""
     partition = config.partition
     selected = sampling.make(config.sampling).count(partition.clients)
-    selected = partition.clients if config.server.name == "centralized" else selected
+    selected = partition.clients if server_class(config.server.name).pools else selected
     samples = partition.samples_per_client or 1000
     return float(schedules.make(config.schedule).total(config.train.rounds) * selected * samples)
 

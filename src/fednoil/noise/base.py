@@ -25,6 +25,8 @@ Parts = tuple[np.ndarray, ...]  # of each client, indices of its samples
 class KindConfig(Section):
     """The keys every kind of noise has."""
 
+    shifts: ClassVar[bool] = False  # whether it may turn each class into the next: `shifted_accuracy` is then recorded
+
     @classmethod
     def fits_data(cls) -> frozenset[str]:
         """Nobody's labels are changed unasked."""

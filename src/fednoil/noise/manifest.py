@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -15,6 +15,8 @@ from fednoil.noise.base import NoiseKind, NoisyClient, Parts, UnlevelledConfig
 
 
 class ManifestConfig(UnlevelledConfig):
+    shifts: ClassVar[bool] = True  # it may hold pair noise
+
     kind: Literal["manifest"] = "manifest"
     manifest: str = Field(default="", description="path of a parquet file that says who holds what")
 

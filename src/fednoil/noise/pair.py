@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -21,6 +21,8 @@ from fednoil.seeds import Seed
 
 
 class PairConfig(MapConfig, SpaceConfig):
+    shifts: ClassVar[bool] = True
+
     kind: Literal["pair"] = "pair"
 
 

@@ -125,7 +125,6 @@ def _record(
     if evaluation is None:
         return record
     known = [a for a in evaluation.per_class if a is not None]
-    pair = experiment.config.noise.kind in ("pair", "manifest")  # a manifest may hold pair noise
     return replace(
         record,
         test_accuracy=evaluation.accuracy,
@@ -135,7 +134,7 @@ def _record(
         class_accuracy=[None if a is None else round(a, 2) for a in evaluation.per_class] if known else None,
         last_accuracy=evaluation.last,
         **({} if evaluation.measures is None else _rounded(evaluation.measures.overall)),
-        shifted_accuracy=evaluation.shifted if pair else None,
+        shifted_accuracy=evaluation.shifted if experiment.config.noise.shifts else None,
         held_out=evaluation.held_out,
     )
 
