@@ -1,8 +1,8 @@
 """Parquet shards of encoded images, as the Hugging Face hub stores image datasets.
 
 A shard has an image column (a struct with `bytes`, or plain binary) and a label column of whole numbers or texts; a
-column `site` says whose each image is. Names of classes that are numbers come from the schema's metadata when the
-shards carry it.
+column `site` or `annotator` says whose each image is. Names of classes that are numbers come from the schema's metadata
+when the shards carry it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from fednoil.files import naming
 
 IMAGE_COLUMNS = ("img", "image")
 LABEL_COLUMNS = ("label", "fine_label", "labels")
-SITE_COLUMN = "site"
+SITE_COLUMNS = ("site", "annotator")
 _NUMBERED = re.compile(r"-(\d+)-of-(\d+)\.parquet$")
 
 
@@ -103,9 +103,14 @@ class Parquet(PictureSource, PathSource):
     def clients(self) -> tuple[str, ...]:
         found: dict[str, None] = {}
         for file in training_files(self.path):
-            if SITE_COLUMN in pq.read_schema(file).names:
-                found |= dict.fromkeys(str(site) for site in pq.read_table(file, columns=[SITE_COLUMN])[0].to_pylist())
+            if column := site_column(pq.read_schema(file).names):
+                found |= dict.fromkeys(str(site) for site in pq.read_table(file, columns=[column])[0].to_pylist())
         return tuple(found)
+
+
+def site_column(names: Sequence[str]) -> str | None:
+    """The column that says whose each image is: its site, or the person who has labelled it."""
+    return next((name for name in SITE_COLUMNS if name in names), None)
 
 
 def shards(folder: Path, split: str) -> tuple[Path, ...]:
@@ -188,7 +193,7 @@ def read_table(path: Path, label_columns: Sequence[str]) -> pa.Table:
                 raise UserError(
                     f"{path} has no {what} column ({' or '.join(wanted)}); its columns are {', '.join(names)}"
                 )
-            found = [image, label, *([SITE_COLUMN] if SITE_COLUMN in names else [])]
+            found = [image, label, *([site] if (site := site_column(names)) else [])]
             if twice := next((name for name in found if names.count(name) > 1), None):
                 raise UserError(f"{path} has {names.count(twice)} columns '{twice}'; keep one")
             return file.read(columns=found).select(found)
@@ -241,7 +246,8 @@ def _sites(path: Path, table: pa.Table) -> list[str] | None:
         return None
     column = table.column(2)
     if column.null_count or pa.types.is_floating(column.type):
-        raise UserError(f"{path}: column '{SITE_COLUMN}' must name a site in every row, as text or a whole number")
+        name = table.column_names[2]
+        raise UserError(f"{path}: column '{name}' must name a site in every row, as text or a whole number")
     return [str(site) for site in column.to_pylist()]
 
 
@@ -283,7 +289,7 @@ def _raw(where: str, files: Sequence[Path], label_columns: Sequence[str] = LABEL
     sites = [_sites(file, table) for file, table in tables.items()]
     if any(found is None for found in sites) and any(found is not None for found in sites):
         raise UserError(
-            f"{where}: some shards have a column '{SITE_COLUMN}' and others don't; all must have it, or none"
+            f"{where}: some shards have a column '{SITE_COLUMNS[0]}' and others don't; all must have it, or none"
         )
     whose = None if sites[0] is None else [site for found in sites for site in found or ()]
     numbers = np.concatenate(labels).astype(np.int64)

@@ -22,7 +22,7 @@ from fednoil.files import naming
 COLUMNS = {
     "path": ("path", "file", "filename", "image"),
     "label": ("label", "class", "target"),
-    "site": ("site", "client"),
+    "site": ("site", "client", "annotator"),
     "split": ("split",),
 }
 _SPLITS = ("train", "test")

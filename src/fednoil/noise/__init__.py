@@ -13,6 +13,7 @@ from fednoil.labels import Labels, Truth, check_labels
 from fednoil.noise.base import KindConfig, NoiseKind, NoiseLevels, NoisyClient, Parts, Population
 from fednoil.noise.files import Confusable, Transition
 from fednoil.noise.groups import Groups
+from fednoil.noise.human import Human
 from fednoil.noise.instance import Instance
 from fednoil.noise.manifest import Manifest
 from fednoil.noise.matrix import Matrix
@@ -40,6 +41,7 @@ KINDS: dict[str, type[NoiseKind]] = {
     "transition": Transition,
     "confusable": Confusable,
     "instance": Instance,
+    "cifar-n": Human,
     "manifest": Manifest,
 }
 LEVELS: dict[str, type[NoiseLevels]] = {

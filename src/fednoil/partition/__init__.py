@@ -7,6 +7,7 @@ import numpy as np
 from fednoil.data.dataset import Owners
 from fednoil.errors import UserError
 from fednoil.labels import check_labels
+from fednoil.partition.annotator import Annotator
 from fednoil.partition.base import Partition, PartitionConfig, long_tail
 from fednoil.partition.bernoulli import Bernoulli
 from fednoil.partition.capped import Capped
@@ -29,6 +30,7 @@ PARTITIONS: dict[str, type[Partition]] = {
     "bernoulli": Bernoulli,
     "classes": Classes,
     "shards": Shards,
+    "annotator": Annotator,
     "given": Given,
 }
 
