@@ -102,15 +102,14 @@ def test_what_cannot_be_dealt_is_refused(made: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["fedavg", "fednoil"])
-def test_on_few_images_folds_find_more(method: str, tmp_path: Path) -> None:
-    """450 images at three sites with 5, 16 and 32 % wrong labels, which a network remembers."""
+@pytest.mark.parametrize(("method", "aurocs"), [("fedavg", (0.64, 0.90)), ("fednoil", (0.79, 0.86))])
+def test_on_few_images_folds_find_more(method: str, aurocs: tuple[float, float], tmp_path: Path) -> None:
+    """450 images at three sites with 5, 16 and 32 % wrong labels, which a network remembers: as in docs/audit.md."""
     keys = {"partition.clients": 3, "partition.samples_per_client": 150, "noise.ratios": [0.05, 0.16, 0.32]}
     keys |= {"schedule.name": "constant", "schedule.epochs": 5, "train.rounds": 12, "model.width": 8}
     options = [part for key, value in keys.items() for part in ("--set", f"{key}={value}")]
     status, _, err = fednoil("run", f"demo/{method}", *options, "--device", "cpu", "-q", "--out", tmp_path / "run")
     assert (status, err) == (0, "")
     run = load(tmp_path / "run")
-    plain, folded = (run.audit(folds=n).summary["overall"]["quality"]["auroc"] for n in (None, 4))
-    assert folded > plain + 0.05
-    assert folded > 0.85
+    found = [run.audit(folds=n).summary["overall"]["quality"]["auroc"] for n in (None, 4)]
+    assert found == pytest.approx(aurocs, abs=0.015)  # another processor rounds otherwise
