@@ -38,6 +38,8 @@ def test_certificates_are_signed_named_and_kept_private(tmp_path: Path) -> None:
     assert [Path(line).name for line in out.split()] == ["ca.crt", "ca.key", "server.pem", "server.key"]
     ca, server = (x509.load_pem_x509_certificate((tmp_path / n).read_bytes()) for n in ("ca.crt", "server.pem"))
     server.verify_directly_issued_by(ca)
+    limits = [c.extensions.get_extension_for_class(x509.BasicConstraints).value.ca for c in (ca, server)]
+    assert limits == [True, False]  # who has the server's key signs no certificates with it
     names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names.get_values_for_type(x509.DNSName) == ["fl.example.org", "localhost"]
     assert [str(a) for a in names.get_values_for_type(x509.IPAddress)] == ["10.0.0.7", "127.0.0.1"]
@@ -96,7 +98,7 @@ def test_the_way_to_go_on_names_the_federation() -> None:
 def test_the_bundle_holds_a_configuration_and_no_code(tmp_path: Path, values: dict[str, Any]) -> None:
     values["data"]["name"] = 'folder:/a "strange"\\path\x7f'
     config = load_config(values)
-    command = ["fednoil", "federation", "run", "--set", 'a="b"']
+    command = ["fednoil", "federation", "run", "--set", 'a="b\x7f"']
     write_bundle(
         tmp_path / "app",
         config,

@@ -90,7 +90,7 @@ def test_wrong_usage(args: str, parts: list[str]) -> None:
         ("server.name=fedagv", ["server.name = 'fedagv'", "did you mean 'fedavg'"]),
         ("server.name=3", ["server.name = 3"]),
         ("learner.name=fednoli", ["learner.name = 'fednoli'", "did you mean 'fednoil'"]),
-        ("learner.name=DMix", ["learner.name = 'DMix'", "did you mean 'dividemix'"]),
+        ("learner.name=DivideMx", ["learner.name = 'DivideMx'", "did you mean 'dividemix'"]),
         ("server.name=Krum", ["server.name = 'Krum'", "did you mean 'krum'"]),
         ("schedule.name=linear", ["schedule.name = 'linear'", "constant, cosine, logarithm"]),
         ("schedule.epochs=0", ["schedule.epochs = 0"]),
