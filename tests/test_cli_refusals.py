@@ -50,7 +50,7 @@ from fednoil.errors import Diverged
         ("compare", ["RUN"]),
         ("compare nowhere", ["nowhere is not a run folder"]),
         ("predict", ["MODEL"]),
-        ("predict m.safetensors", ["IMAGE"]),
+        ("predict m.safetensors", ["FILE"]),
         ("predict m.safetensors a.png", ["m.safetensors", "no such file"]),
         ("predict m.safetensors a.png --device gpu", ["--device 'gpu' is unknown", "auto, cpu or cuda"]),
         ("predict m.safetensors a.png --device=", ["--device '' is unknown", "auto, cpu or cuda"]),
