@@ -18,7 +18,7 @@ from fednoil.executors.optimiser import RATE
 from fednoil.learners.base import Nets
 from fednoil.learners.capabilities import observer
 from fednoil.models.layers import Stacked
-from fednoil.models.network import Member, Stack
+from fednoil.models.stack import Member, Stack
 from fednoil.tensors import Tensors
 
 Others = dict[str, Tensors]

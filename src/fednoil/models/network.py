@@ -1,19 +1,17 @@
-"""A module whose tensors are views of a few flat vectors, for one client or for several side by side.
+"""A module whose tensors are views of a few flat vectors.
 
 An optimiser step, a proximal term, a moving average or a copy is then a handful of operations on one vector, for any
 number of layers, and the vector's fixed address suits a captured CUDA graph. The vectors of several clients can lie
-side by side in a `Stack`, so that one operation serves all of them.
+side by side (`fednoil.models.stack`), so that one operation serves all of them.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from typing import NoReturn
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 
@@ -179,11 +177,11 @@ class Network:
 
     def each(self, *batches: Tensor) -> tuple[Tensor, ...]:
         """The logits of several batches, each as if alone; in one pass if that makes no difference."""
-        return _each(self, self, batches)
+        return each_of(self, self, batches)
 
     def embedded(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """The features that the last linear layer of the network gets, float32 [B, d], and the logits."""
-        return _embedded(self.module, lambda: self(images))
+        return embedded_by(self.module, lambda: self(images))
 
     def train(self) -> None:
         if not self.module.training:
@@ -226,7 +224,7 @@ class Network:
         return {f"{prefix}/{name}": tensor.clone() for name, tensor in self.fixed.items()}
 
 
-def _embedded(module: nn.Module, call: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
+def embedded_by(module: nn.Module, call: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
     """What a call gives to the module's last linear layer, and its result."""
     heads = [layer for layer in module.modules() if isinstance(layer, nn.Linear)]
     if not heads:
@@ -240,75 +238,8 @@ def _embedded(module: nn.Module, call: Callable[[], Tensor]) -> tuple[Tensor, Te
     return found[-1].flatten(1).float(), logits
 
 
-def _each(net: Callable[[Tensor], Tensor], network: Network, batches: Sequence[Tensor]) -> tuple[Tensor, ...]:
+def each_of(net: Callable[[Tensor], Tensor], network: Network, batches: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """The logits of several batches, in one pass where samples don't affect each other."""
     if network.mixes and network.module.training:
         return tuple(net(images) for images in batches)
     return net(joined(batches)).split([len(images) for images in batches])
-
-
-class Stack:
-    """The same network of K clients, all tensors side by side: `params`, `grads` [K, P], and `memory`.
-
-    Its networks work as before, each on its row; inside `torch.vmap` a `Member` stands for each of them. If they
-    compute in half precision, `half` [K, H] is a copy of the parameters that autocast would cast, in that precision.
-    """
-
-    def __init__(self, networks: Sequence[Network]) -> None:
-        self.networks = networks
-        self.params = _aligned([n.params for n in networks])
-        self.grads = _aligned([n.grads for n in networks])
-        first = networks[0]
-        self.memory = {name: _aligned([n.memory[name] for n in networks]) for name in first.memory}
-        self.half = self.params[:, : first.cast].to(first.dtype) if first.dtype != self.params.dtype else None
-        # Each contiguous: batch_norm under vmap would change a copy of a strided running mean.
-        self.others = {name: torch.stack([n.others[name] for n in networks]) for name in first.others}
-        for row, network in enumerate(networks):
-            others = {name: tensor[row] for name, tensor in self.others.items()}
-            memory = {name: tensor[row] for name, tensor in self.memory.items()}
-            network.move(self.params[row], self.grads[row], memory, others)
-
-
-def _aligned(rows: Sequence[Tensor]) -> Tensor:
-    """The rows [P] as [K, P], each beginning at a multiple of 64 bytes, so that a GPU can read 16 bytes at a time."""
-    size = len(rows[0])
-    table = rows[0].new_zeros(len(rows), -(-size // 16) * 16)[:, :size]
-    return table.copy_(torch.stack(list(rows)))
-
-
-class Member:
-    """One client's network inside `torch.vmap`: looks like a `Network`, but its tensors are arguments."""
-
-    def __init__(
-        self,
-        stack: Stack,
-        weights: tuple[Tensor, ...] | None,
-        params: Tensor,
-        grads: Tensor,
-        memory: Tensors,
-        others: Tensors,
-    ) -> None:
-        self.network = stack.networks[0]
-        # What calls use, with gradients; `params` are the same numbers without.
-        self.weights = weights
-        self.params, self.grads, self.memory, self.others = params, grads, memory, others
-        self.train, self.eval = self.network.train, self.network.eval
-
-    def __getattr__(self, name: str) -> NoReturn:
-        raise AttributeError(
-            f"inside a step a network has no '{name}': it can be called and has params, grads, memory and others"
-        )
-
-    def __call__(self, images: Tensor) -> Tensor:
-        network = self.network
-        weights = self.weights or network.parts(self.params)
-        tensors = {**network.named(*weights), **self.others}
-        with network.arithmetic():
-            return functional_call(network.module, tensors, (network.inputs(images),)).float()
-
-    def embedded(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """As `Network.embedded`."""
-        return _embedded(self.network.module, lambda: self(images))
-
-    def each(self, *batches: Tensor) -> tuple[Tensor, ...]:
-        """As `Network.each`."""
-        return _each(self, self.network, batches)
