@@ -1,0 +1,95 @@
+"""Steps of other methods that their formulas don't show: what is reset, who is chosen, when a stage ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from fednoil.learners import feddiv as feddiv_module
+from fednoil.learners.base import Client, Task, Turn
+from fednoil.learners.feddiv import FedDiv, FedDivConfig
+from fednoil.learners.fedelc import FedElc, FedElcConfig
+from fednoil.learners.fedlsr import FedLsr, FedLsrConfig, divergence
+from fednoil.learners.mixup import blended
+from fednoil.seeds import Seed
+from fednoil.servers.base import ServerState, Update
+from fednoil.servers.fedcorr import FedCorr, FedCorrConfig
+from fednoil.servers.fednoro import FedNoRo, FedNoRoConfig
+
+TASK = Task(2, (1, 2, 2), 2, 0.1, 50, sizes=(5,) * 4)
+
+
+def client(count: int) -> Client:
+    pool = torch.zeros(count, 1, 2, 2, dtype=torch.uint8)
+    return Client(0, pool, torch.arange(count), torch.zeros(count, dtype=torch.int64))
+
+
+def test_a_fedelc_client_begins_each_epoch_with_an_empty_sum() -> None:
+    """A sum of 0.001 moves the label logits by λ = 1000 times as much, once."""
+    state = {"label logits": torch.zeros(1, 2), "slope": torch.full((1, 2), 0.001)}
+    learner = FedElc(FedElcConfig(), TASK)
+    for _ in range(2):
+        learner.after({}, {"last": torch.tensor(1.0)}, state, "correct")
+    assert state["label logits"].tolist() == [[-1.0, -1.0]]
+
+
+def test_mixtures_of_images() -> None:
+    images = torch.tensor([[0], [100]], dtype=torch.uint8)
+    assert blended(images, torch.tensor([1, 0]), torch.tensor(0.25)).tolist() == [[75.0], [25.0]]
+
+
+@pytest.mark.parametrize(("version", "share"), [("code", 0.5), ("paper", 1.0)])
+def test_fedlsrs_divergence_in_the_loss(version: Any, share: float) -> None:
+    """In the authors' code it is also averaged over the two classes."""
+    learner = FedLsr(FedLsrConfig(version=version), TASK)
+    first, second, labels = torch.tensor([[0.0, 1.0]]), torch.tensor([[0.5, 0.0]]), torch.tensor([1])
+    with_it, without = (
+        learner.loss(first, second, labels, torch.tensor(0.5), torch.tensor(weight)) for weight in (1.0, 0.0)
+    )
+    apart = divergence(*(torch.softmax(learner.sharpness * logits, 1) for logits in (first, second)))
+    assert float(with_it - without) == pytest.approx(share * float(apart), rel=1e-5)
+
+
+def test_fedlsrs_weight_rises_over_a_fifth_of_the_rounds() -> None:
+    learner = FedLsr(FedLsrConfig(weight=0.4), TASK)
+    found = [float(learner.init({}, client(2), {}, Turn(r, 1, Seed(0)))["weight"]) for r in (1, 5, 10, 30)]
+    assert found == pytest.approx([0.04, 0.2, 0.4, 0.4])
+
+
+def test_feddiv_takes_what_both_models_agree_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of four labels 0: the first is clean; the second is wrong and gets the class that the received model is sure of;
+    of the third it isn't sure; on the fourth, clean too, the local model disagrees."""
+    guesses = torch.tensor([[0.9, 0.1], [0.1, 0.9], [0.4, 0.6], [0.9, 0.1]])
+    local = torch.tensor([[5.0, 0.0], [0.0, 5.0], [0.0, 5.0], [0.0, 5.0]])
+    monkeypatch.setattr(feddiv_module, "logits_of", lambda *_: local)
+    learner = FedDiv(FedDivConfig(xi=0.75), TASK)
+    turn = Turn(1, 1, Seed(0))
+    state = learner.init({}, client(4), {}, turn) | {"probabilities": guesses}
+    (phase,) = learner._filtered({}, client(4), state, turn, range(1), torch.tensor([True, False, False, True]))
+    pairs = zip(phase.tensors["index"].flatten().tolist(), phase.tensors["labels"].flatten().tolist(), strict=True)
+    assert set(pairs) == {(0, 0), (1, 1)}
+    assert state["drawn"].tolist() == [1, 0, 0, 0]  # a label that was changed is no use of the given one
+
+
+def test_fedcorrs_stages() -> None:
+    """A pass over four clients, two rounds of clients with little noise, or with least of it, then all."""
+    server = FedCorr(FedCorrConfig(passes=1, finetune=2), TASK)
+    assert [server.stage(r) for r in range(1, 9)] == [1, 1, 1, 1, 2, 2, 3, 3]
+    noise = {"0": 0.3, "1": 0.5, "2": 0.3, "3": 0.6}
+    assert server.chances(ServerState({}, {"noise": noise}), 5, range(4)) == [1.0, 0.0, 1.0, 0.0]
+
+
+def test_fedcorr_adds_dimensions_up_over_passes() -> None:
+    server = FedCorr(FedCorrConfig(passes=2), TASK)
+    tensors = {"model/w": torch.zeros(1)}
+    update = Update(0, tensors, {"samples": 5.0, "steps": 1.0, "dimension": 3.0})
+    after = server.aggregate(ServerState(tensors, {"dimensions": {"0": 2.0}}), 5, [update])
+    assert after.values["dimensions"] == {"0": 5.0}
+
+
+def test_fednoro_looks_for_noisy_clients_once_the_warm_up_is_over() -> None:
+    server = FedNoRo(FedNoRoConfig(warmup=3), TASK)
+    assert [server.reviews(ServerState({}), r) for r in (1, 3, 4)] == [False, False, True]
+    assert not server.reviews(ServerState({}, {"noisy": []}), 4)
