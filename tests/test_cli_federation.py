@@ -89,6 +89,16 @@ def test_up_makes_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.Monkey
     assert (tmp_path / "fl" / ".gitignore").read_text() == "*\n"
 
 
+def test_what_up_adds_to_a_folder_of_others_stays_out_of_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Certificates were made there before; keys and the SuperLink's database come with `up`."""
+    (tmp_path / "notes.txt").touch()
+    make_certificates(tmp_path, ["localhost"])
+    monkeypatch.setattr(Loopback, "start_superlink", lambda self: None)
+    monkeypatch.setattr(Loopback, "await_nodes", lambda self, count: None)
+    Loopback(tmp_path).up({})
+    assert {"/ca.key", "/keys", "/superlink.db"} <= set((tmp_path / ".gitignore").read_text().split())
+
+
 def test_the_way_to_go_on_names_the_federation() -> None:
     assert _resuming(Path("r"), HERE, None) == "fednoil federation run --resume --out r"
     assert _resuming(Path("r"), Path("my fl"), None).endswith("--out r --federation 'my fl'")
