@@ -32,7 +32,7 @@ STAGES = [
     ["evaluation"],
     ["rounds"],
     ["records", "findings"],
-    ["predict", "runner", "testing"],
+    ["predict", "features", "runner", "testing"],
     ["reporters"],
     ["audit", "batch"],
     ["flower"],

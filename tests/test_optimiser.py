@@ -30,6 +30,7 @@ CPU = torch.device("cpu")
         ("cosine", [1, 0.855018, 0.505, 0.154982, 0.01]),  # 0.01 + 0.99 · (1 + cos(π(r − 1)/4))/2
         ("exponential", [1, 0.316228, 0.1, 0.031623, 0.01]),  # 0.01^((r − 1)/4)
         ("step", [1, 1, 1, 0.1, 0.01]),  # from round 4 (3 ≥ 5/2) and round 5 (4 ≥ 15/4) on
+        ("warmup", [0.5, 0.855018, 0.505, 0.154982, 0.01]),  # half in the one round of the rise, then as cosine
     ],
 )
 def test_the_share_of_a_round(form: Any, shares: list[float]) -> None:

@@ -27,7 +27,9 @@ from fednoil.executors.local import Workbench
 from fednoil.executors.sequential import Sequential
 from fednoil.learners import learner_class
 from fednoil.learners.base import Client, Learner, Task, chunks
+from fednoil.models.backbone import Backbone
 from fednoil.models.balance import balanced
+from fednoil.models.base import fitting
 from fednoil.models.network import Network, fixed_names
 from fednoil.sampling import Sampling
 from fednoil.schedules import Schedule
@@ -36,8 +38,6 @@ from fednoil.servers import server_class
 from fednoil.servers.base import Server
 from fednoil.setting import Setting, make_setting
 from fednoil.tensors import Tensors, digest, read_tensors
-
-_SAME_MODEL = "it must be of a model as `model` says, for as many classes"
 
 
 @dataclass(frozen=True)
@@ -103,23 +103,23 @@ class Experiment:
             given = read_tensors(Path(path))
         except UserError as error:
             raise UserError(f"model.start: {error}") from None
+        if isinstance(self.template, Backbone):
+            given = self.template.fitted(given)
         if given.keys().isdisjoint(own):
             given = {name: given[bare] for name in own if (bare := name.split("/", 1)[1]) in given}
-        for name, tensor in own.items():
-            if name not in given:
-                raise UserError(f"model.start = '{path}' has no tensor '{name.split('/', 1)[1]}'; {_SAME_MODEL}")
-            if given[name].shape != tensor.shape:
-                shapes = f"{tuple(given[name].shape)}, not {tuple(tensor.shape)}"
-                raise UserError(
-                    f"model.start = '{path}': the tensor '{name.split('/', 1)[1]}' is {shapes}; {_SAME_MODEL}"
-                )
-        return {name: given[name].to(tensor.dtype) for name, tensor in own.items()}
+        may_lack = self.template.optional if isinstance(self.template, Backbone) else lambda name: False
+        return fitting(own, given, f"model.start = '{path}'", may_lack)
 
     @property
     def normalisation(self) -> Normalisation:
-        """What networks do to their inputs; vectors are scaled already."""
-        dataset = self.setting.dataset
-        return ((), ()) if is_vector(dataset.image_shape) else (dataset.mean, dataset.std)
+        """What networks do to their inputs: a pretrained one as it was trained; vectors are scaled already."""
+        dataset, asked = self.setting.dataset, self.config.data
+        if is_vector(dataset.image_shape):
+            return (), ()
+        if isinstance(self.template, Backbone) and asked.mean is None and asked.std is None:
+            mean, std = self.template.normalisation
+            return mean, std
+        return dataset.mean, dataset.std
 
     def build_model(self, network: str) -> nn.Module:
         """A model with the initial weights that belong to `network`."""

@@ -142,7 +142,8 @@ class Run:
         )
         place = experiment.normalisation, experiment.config.train, torch.device("cpu")
         bench = Workbench(experiment.learner, experiment.template, *place)
-        return Classifier(bench, tensors, dataset.mean, dataset.std), dataset.class_names, dataset.image_shape
+        scale = experiment.normalisation if experiment.normalisation[0] else (dataset.mean, dataset.std)
+        return Classifier(bench, tensors, *scale), dataset.class_names, dataset.image_shape
 
     @in_python
     def probabilities(self, images: Any) -> np.ndarray:

@@ -23,6 +23,7 @@ from fednoil.cli import federation
 from fednoil.cli.audit import audit
 from fednoil.cli.compare import compare
 from fednoil.cli.datasets import data
+from fednoil.cli.features import features
 from fednoil.cli.methods import methods
 from fednoil.cli.options import Device, Json, Trust
 from fednoil.cli.relabel import relabel
@@ -93,6 +94,7 @@ app.command()(methods)
 
 
 app.command()(data)
+app.command()(features)
 
 app.command()(compare)
 app.command()(report)

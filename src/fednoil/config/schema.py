@@ -14,6 +14,7 @@ from fednoil.data.elsewhere import at_nodes
 from fednoil.executors.optimiser import Optimiser
 from fednoil.learners.base import LearnerConfig
 from fednoil.learners.erm import ErmConfig
+from fednoil.models.backbone import BackboneConfig, own_size
 from fednoil.models.base import ModelConfig
 from fednoil.models.cnn import CnnConfig
 from fednoil.noise.base import KindConfig
@@ -133,6 +134,14 @@ class Config(Section):
         """Where nothing else is asked for, clients have what the data say is theirs."""
         if "partition" not in self.model_fields_set and (names := clients_of(self.data)):
             object.__setattr__(self, "partition", validated("partition", {"kind": "given", "clients": len(names)}))
+        return self
+
+    @model_validator(mode="after")
+    def _resolve_size(self) -> Config:
+        """Pictures for a pretrained network have the size that it was trained on, unless another is asked for."""
+        if isinstance(self.model, BackboneConfig) and getattr(self.data, "size", 0) is None:
+            size = own_size(self.model.name.partition(":")[2])
+            object.__setattr__(self, "data", self.data.model_copy(update={"size": size}))
         return self
 
     @model_validator(mode="after")

@@ -26,6 +26,7 @@ from fednoil.tensors import Tensors
 RATE = "optimiser/rate"  # the name of the rates [steps] among a phase's tensors
 _BETAS, _EPS = (0.9, 0.999), 1e-8  # AdamW's: of the gradient and its square, and the term against division by zero
 _END = 0.01  # share of the rate in the last round, if it falls
+_RISE = 0.1  # share of the rounds in which it rises, if it does
 _ADAMW = {"lr": 1e-3, "weight_decay": 1e-2}  # PyTorch's, where a configuration doesn't set them
 
 
@@ -47,9 +48,10 @@ class Optimiser(Section):
     lr: float = Field(default=0.05, gt=0, description="learning rate; 0.001 with adamw unless set")
     momentum: float = Field(default=0.5, ge=0, lt=1, description="sgd's")
     weight_decay: float = Field(default=1e-4, ge=0, description="0.01 with adamw unless set")
-    lr_rounds: Literal["constant", "linear", "cosine", "exponential", "step"] = Field(
+    lr_rounds: Literal["constant", "linear", "cosine", "exponential", "step", "warmup"] = Field(
         default="constant",
-        description="how the rate falls from round to round, to 1 % in the last; step: at 1/2 and 3/4 of the rounds",
+        description="how the rate falls from round to round, to 1 % in the last; step: at 1/2 and 3/4 of the rounds; "
+        "warmup: as cosine, and in the first tenth of the rounds it rises",
     )
 
     @model_validator(mode="before")
@@ -72,9 +74,11 @@ class Optimiser(Section):
         if self.lr_rounds == "step":
             passed = (2 * (round_idx - 1) >= self.rounds) + (4 * (round_idx - 1) >= 3 * self.rounds)
             return end ** (passed / 2)
+        if self.lr_rounds == "warmup" and round_idx <= (rise := math.ceil(_RISE * self.rounds)):
+            return round_idx / (rise + 1)
         if self.lr_rounds == "linear":
             return 1 - (1 - end) * done
-        if self.lr_rounds == "cosine":
+        if self.lr_rounds in ("cosine", "warmup"):
             return end + (1 - end) * (1 + math.cos(math.pi * done)) / 2
         return 1.0
 

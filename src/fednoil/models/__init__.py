@@ -6,12 +6,14 @@ import contextlib
 import copy
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
 from fednoil.errors import UserError
+from fednoil.models.backbone import WORD, Backbone, BackboneConfig
 from fednoil.models.base import ModelConfig, keys_of
 from fednoil.models.cnn import CNN
 from fednoil.models.dense import Linear, Mlp
@@ -23,13 +25,27 @@ from fednoil.seeds import Seed
 
 __all__ = ["AXIS", "MODELS", "ModelConfig", "Network", "build"]
 
-MODELS: dict[str, Callable[..., nn.Module]] = {"cnn": CNN, "resnet18": ResNet18, "linear": Linear, "mlp": Mlp}
+MODELS: dict[str, Callable[..., nn.Module]] = {
+    "cnn": CNN,
+    "resnet18": ResNet18,
+    "linear": Linear,
+    "mlp": Mlp,
+    WORD: Backbone,
+}
 
 
 class _Models(Axis[Any]):
-    """A model may also be a plain function; its arguments are its keys."""
+    """A model may also be a plain function, whose arguments are its keys, or one of timm's by its name."""
+
+    def names(self) -> list[str]:
+        return [f"{name}:NAME" if name == WORD else name for name in self.table]
+
+    def is_own(self, name: str) -> bool:
+        return super().is_own(name) and not name.startswith(f"{WORD}:")
 
     def find(self, name: str) -> Any:
+        if name.startswith(f"{WORD}:"):
+            return partial(Backbone, name.partition(":")[2])
         if self.is_own(name):
             factory = import_object(name, self.path)
             if not callable(factory):
@@ -38,6 +54,8 @@ class _Models(Axis[Any]):
         return super().find(name)
 
     def config(self, name: str) -> type[Section]:
+        if name.partition(":")[0] == WORD:
+            return BackboneConfig
         factory = self.find(name)
         own = getattr(factory, "Config", None)
         if not (isinstance(own, type) and issubclass(own, ModelConfig)):

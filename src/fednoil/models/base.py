@@ -11,8 +11,10 @@ from pydantic import Field, create_model
 
 from fednoil.errors import UserError
 from fednoil.section import Section
+from fednoil.tensors import Tensors
 
 GIVEN = ("image_shape", "num_classes")  # arguments of every factory, besides its keys
+_SAME_MODEL = "it must be of a model as `model` says, for as many classes"
 _PLAIN = (bool, int, float, str, type(None))
 
 
@@ -36,6 +38,24 @@ def check_pictures(name: str, image_shape: tuple[int, ...]) -> None:
             f"model.name = '{name}' is for pictures, and the samples are vectors of {image_shape[0]} numbers; use "
             "'mlp' or 'linear'"
         )
+
+
+def fitting(own: Tensors, given: Tensors, where: str, may_lack: Callable[[str], bool]) -> Tensors:
+    """A network's tensors `own` with the values of those that are `given` by the same names; one may stay as it is
+    where `may_lack` says so. What else doesn't fit is one line. Names may have the network's before a '/'."""
+
+    def bare(name: str) -> str:
+        return name.rpartition("/")[2]
+
+    lost = [name for name in own if name not in given and not may_lack(bare(name))]
+    other = [name for name in own if name in given and given[name].shape != own[name].shape]
+    more = f" (and {len(lost) + len(other) - 1} more don't fit)" if len(lost) + len(other) > 1 else ""
+    if lost:
+        raise UserError(f"{where} has no tensor '{bare(lost[0])}'{more}; {_SAME_MODEL}")
+    if other:
+        shapes = f"{tuple(given[other[0]].shape)}, not {tuple(own[other[0]].shape)}"
+        raise UserError(f"{where}: the tensor '{bare(other[0])}' is {shapes}{more}; {_SAME_MODEL}")
+    return {name: given[name].to(tensor.dtype) if name in given else tensor for name, tensor in own.items()}
 
 
 @cache

@@ -68,6 +68,8 @@ def save_model(
     With a single network its tensors have the names of the module's state_dict.
     """
     dataset = experiment.setting.dataset
+    vectors = is_vector(dataset.image_shape)
+    mean, std = (dataset.mean, dataset.std) if vectors else experiment.normalisation
     networks = [role.name for role in experiment.learner.roles if role.shared]
     about = {
         "format": FORMAT,
@@ -79,9 +81,9 @@ def save_model(
         "networks": networks,
         "class_names": list(dataset.class_names),
         "image_shape": list(dataset.image_shape),
-        "mean": list(dataset.mean),
-        "std": list(dataset.std),
-        **({"columns": list(dataset.about.columns)} if is_vector(dataset.image_shape) else {}),
+        "mean": list(mean),
+        "std": list(std),
+        **({"columns": list(dataset.about.columns)} if vectors else {}),
         "test_accuracy": accuracy,
         "per_class_accuracy": list(per_class),
     }
