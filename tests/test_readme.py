@@ -117,6 +117,18 @@ def test_every_promise_of_the_readme_is_a_claim() -> None:
         assert any(claim in bullet for claim, *_ in claims()), bullet
 
 
+def test_every_number_of_the_readme_is_in_a_claim() -> None:
+    """Of its sentences; tables are compared with their records elsewhere. Versions, addresses and axes are none."""
+    text = re.sub(r"^```.*?^```$|^\|[^\n]*$|<!--.*?-->|^#[^\n]*$", "", README, flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"\]\([^)]*\)|[\[\]*`]", "", " ".join(text.split()))
+    text = re.sub(r"arXiv [\d.]+|Python 3\.11|before 1\.0|Apache-2\.0|over 20 rounds", "", text)
+    known = [re.sub(r"[*`]", "", claim) for claim, *_ in claims()]
+    found = [sentence for sentence in re.split(r"(?<=[.:;]) ", text) if re.search(r"\d", sentence)]
+    assert len(found) > 3
+    for sentence in found:
+        assert any(claim in sentence or sentence.strip(".;:") in claim for claim in known), sentence
+
+
 def test_make_runs_what_the_readme_says() -> None:
     shown = subprocess.run(["make", "-n", "run"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     lines = [line.split("fednoil ", 1)[1].split() for line in shown.splitlines() if "/fednoil " in line]
