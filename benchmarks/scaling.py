@@ -96,8 +96,9 @@ class Case:
         assert isinstance(learner, FedNoil)
         samples = len(client)
         labelled = learner.labelled_size(client, {"confidence": torch.zeros(samples)})
-        steps, batch_x, batch_u = learner.epoch_shape(labelled, samples - labelled, True)
-        return steps * self.experiment.schedule.epochs(1) * len(self.experiment.setting.parts), batch_x + batch_u
+        steps = -(-labelled // learner.task.batch_size)
+        batch = learner.task.batch_size + -(-(samples - labelled) // steps)
+        return steps * self.experiment.schedule.epochs(1) * len(self.experiment.setting.parts), batch
 
 
 def measure(point: Point, device: str, size: Size) -> dict[str, Any]:

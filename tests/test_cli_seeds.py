@@ -156,7 +156,7 @@ class Mine(Erm):
 
 @pytest.mark.parametrize(
     ("learner", "advice"),
-    [("fednoil-plus", "--set learner.draw=class may help"), ("advising:Mine", "more than 1.0 may help")],
+    [("fednoil", "--set learner.name=fednoil-plus may help"), ("advising:Mine", "more than 1.0 may help")],
 )
 def test_a_seed_that_lost_classes_says_so_with_its_learners_advice(
     tiny_npz: Path, monkeypatch: pytest.MonkeyPatch, learner: str, advice: str

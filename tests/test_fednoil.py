@@ -56,11 +56,18 @@ def test_a_list_of_shares_goes_by_groups_of_clients() -> None:
 )
 def test_epoch_shapes(n: int, frac: float, labelled: int, shape: Any) -> None:
     client = Client(0, torch.zeros(1, 1, 28, 28, dtype=torch.uint8), torch.zeros(n).long(), torch.arange(n) % 10)
-    state = {"confidence": torch.rand(n)}
-    assert learner(frac=frac).labelled_size(client, state) == labelled
-    assert learner(frac=frac).epoch_shape(labelled, n - labelled, True) == shape
-    assert learner(frac=frac).epoch_shape(labelled, n - labelled, False) == (-(-labelled // 32), 32, 0)
-    assert learner(frac=1.0).epoch_shape(n, 0, True) == (-(-n // 32), 32, 0)
+    assert learner(frac=frac).labelled_size(client, {"confidence": torch.rand(n)}) == labelled
+
+    def shapes(**keys: Any) -> list[tuple[int, ...]]:
+        state = {"confidence": torch.rand(n), "taught": torch.rand(n, 10), "drawn": torch.zeros(n).long()}
+        state["votes"] = torch.zeros(n, 10).long()
+        batch = learner(**keys).plan({}, client, state, Turn(1, 1, Seed(0)), range(1))[0].tensors
+        return [tuple(batch[name].shape) for name in ("x_index", "u_index") if name in batch]
+
+    steps, size, beside = shape
+    assert shapes(frac=frac) == [(steps, size), (steps, beside)]
+    assert shapes(frac=frac, lambda_u=0.0) == [(steps, size)]
+    assert shapes(frac=1.0) == [(-(-n // 32), 32)]
 
 
 @settings(deadline=None, max_examples=30)
@@ -324,7 +331,7 @@ def test_everything_labelled_and_uniform_clients_is_fedavg_by_another_order(fedn
         ({"xi": 0}, "learner.xi = 0"),
         ({"lambda_u": -1}, "learner.lambda_u = -1"),
         ({"x_augment": "heavy"}, "learner.x_augment = 'heavy': must be 'none', 'weak', 'strong' or 'both'"),
-        ({"draw": "class"}, "it is a key of fednoil-plus"),
+        ({"mix": 1}, "it is a key of fednoil-plus"),
         ({"fraction": 0.3}, "did you mean 'frac'"),
     ],
 )

@@ -7,15 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from made_fednoil import learner, make, plus
+from made_fednoil import learner, make
 
 from fednoil import rounds
 from fednoil.executors.base import Job
 from fednoil.experiment import Experiment, make_executor
 from fednoil.learners.base import Client, Turn
-from fednoil.learners.labelled_set import by_class, led_by
 from fednoil.learners.looks import confidences, logits_of
 from fednoil.sampling.score import Score, ScoreConfig, ScoreMean, ScoreMeanConfig
 from fednoil.seeds import Seed, Seeds
@@ -134,90 +131,3 @@ def test_zero_confidences_are_filled_uniformly() -> None:
     assert bool((labelled == 0).any(1).all())
     counts = torch.bincount(labelled.flatten(), minlength=5)[1:]
     assert float(counts.float().std()) < 100
-
-
-def test_an_order_by_class_by_hand() -> None:
-    """Of four 0s and two 1s the 0s are due after 1/8, 3/8, 5/8, 7/8 of all, the 1s after 1/4 and 3/4; with an earlier
-    begin of 0.1 the 1s are after 1/20 and 11/20."""
-    half = torch.full((3,), 0.5)
-    assert by_class(torch.tensor([0, 0, 0, 0, 1, 1]), half).tolist() == [0, 4, 1, 2, 5, 3]
-    assert by_class(torch.tensor([0, 0, 0, 0, 1, 1]), torch.tensor([0.5, 0.1, 0.5])).tolist() == [4, 0, 1, 5, 2, 3]
-    two = torch.tensor([[1, 0, 1, 0], [2, 2, 2, 0]])
-    assert by_class(two, half.expand(2, 3)).tolist() == [[0, 1, 2, 3], [0, 1, 3, 2]]
-
-
-@given(st.lists(st.integers(0, 4), min_size=1, max_size=60), st.data())
-def test_any_beginning_of_an_order_by_class_has_classes_by_frequency(labels: list[int], data: st.DataObject) -> None:
-    given_labels = torch.tensor(labels)
-    begin = torch.tensor(data.draw(st.lists(st.floats(0.01, 0.99), min_size=5, max_size=5)), dtype=torch.float64)
-    order = by_class(given_labels, begin)
-    assert sorted(order.tolist()) == list(range(len(labels)))
-    size = data.draw(st.integers(0, len(labels)))
-    found = torch.bincount(given_labels[order[:size]], minlength=5)
-    wanted = torch.bincount(given_labels, minlength=5) * size / len(labels)
-    assert bool(((found - wanted).abs() < 4).all())
-    for one in range(5):  # within a class as they came
-        places = [place for place in order.tolist() if labels[place] == one]
-        assert places == sorted(places)
-
-
-def test_a_rare_class_is_drawn_as_often_as_others_over_epochs() -> None:
-    """Twenty labels of one class and one of each of nine others, a third of all drawn: each is in every third D^x."""
-    labels = torch.tensor([0] * 20 + list(range(1, 10)))[None]
-    drawn, _ = plus(aside=0.0, draw="class").split(torch.ones(1, 29), labels, 10, Seeds((Seed(0),)), range(3000))
-    often = torch.bincount(drawn.flatten(), minlength=29) / 3000
-    assert float((often - 10 / 29).abs().max()) < 0.04
-
-
-@pytest.mark.parametrize(("draw", "share"), [("class", 8), ("floor", 4)])
-def test_a_class_that_the_model_never_finds_is_drawn_all_the_same(draw: str, share: int) -> None:
-    """Of 100 samples 20 have a class that the model gives no chance. Drawn by confidence they are left out, by class
-    they are a fifth of D^x, and with a floor half of that, the likelier of them first."""
-    labels = (torch.arange(100) % 5)[None].expand(2, -1)
-    weight = torch.where(labels == 0, 1e-9, 0.8).clone()
-    weight[:, :50:5] *= 1000  # ten of the twenty
-    seeds = Seeds((Seed(0), Seed(1)))
-    drawn, _ = learner().split(weight, labels, 40, seeds, range(50))
-    assert not bool((labels.flatten()[drawn] == 0).any())
-    drawn, rest = plus(aside=0.0, draw=draw).split(weight, labels, 40, seeds, range(50))
-    counts = (labels.flatten()[drawn] == 0).sum(1)
-    assert share - 1 <= int(counts.min()) <= int(counts.max()) <= share + 1
-    assert bool((torch.cat([drawn, rest], 1).sort(1).values[:50] == torch.arange(100)).all())
-    lost = drawn[labels.flatten()[drawn] == 0] % 100
-    assert float((lost < 50).float().mean()) > 0.95
-
-
-def test_an_order_that_is_led_by_some_places() -> None:
-    assert led_by(torch.tensor([4, 1]), 6).tolist() == [4, 1, 0, 2, 3, 5]
-    assert led_by(torch.tensor([[2], [0]]), 3).tolist() == [[2, 0, 1], [0, 1, 2]]
-    assert led_by(torch.tensor([2, 0, 1]), 3).tolist() == [2, 0, 1]
-
-
-def test_a_floor_by_hand() -> None:
-    """Of four 0s and two 1s that the model gives no chance four are drawn, half of them by class. The first 1 is due
-    at b/2 and is among the first two if that is before the second 0, (1 + a)/4: with a and b in (0, 1) in 3 of 4 D^x.
-    The second 1 is due after 1/2, two 0s before that, so no D^x has it."""
-    labels, weight = torch.tensor([[0, 0, 0, 0, 1, 1]]), torch.tensor([[1.0, 1.0, 1.0, 1.0, 0.0, 0.0]])
-    drawn, _ = plus(aside=0.0, draw="floor").split(weight, labels, 4, Seeds((Seed(0),)), range(10_000))
-    often = torch.bincount((drawn >= 4).sum(1), minlength=3) / 10_000
-    assert often.tolist() == pytest.approx([0.25, 0.75, 0.0], abs=0.02)
-
-
-def test_a_floor_that_is_met_changes_nothing() -> None:
-    """Every class has the same chances, so that each D^x has more than half of its share as it is: 20 of 200 each."""
-    labels, seeds = (torch.arange(1000) % 5)[None], Seeds((Seed(0),))
-    weight = torch.where(torch.arange(1000) < 500, 0.9, 0.1)[None]
-    as_published, _ = learner().split(weight, labels, 200, seeds, range(50))
-    drawn, _ = plus(aside=0.0, draw="floor").split(weight, labels, 200, seeds, range(50))
-    assert torch.equal(drawn.sort(1).values, as_published.sort(1).values)
-    by_frequency, _ = plus(aside=0.0, draw="class").split(weight, labels, 200, seeds, range(50))
-    assert not torch.equal(by_frequency.sort(1).values, as_published.sort(1).values)
-
-
-def test_high_temperature_makes_sampling_uniform(
-    fednoil_values: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Score, "temperature", 1e9)
-    experiment = make(fednoil_values)
-    _, record = rounds.play(experiment, make_executor(experiment, CPU), rounds.start(experiment))
-    assert record.client_scores == pytest.approx([20 / 4] * 4, rel=1e-5)

@@ -57,8 +57,8 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "fednoil": {"learner": {"name": "fednoil", "frac": 0.4, "xi": 0.3}, "sampling": {"name": "score"}},
     "fednoil-auto": {"learner": {"name": "fednoil", "xi": 0.3}},
-    "fednoil-plus-auto": {"learner": {"name": "fednoil-plus", "xi": 0.3, "draw": "class", "x_augment": "strong"}},
-    "fednoil-plus-floor": {"learner": {"name": "fednoil-plus", "frac": 0.4, "xi": 0.3, "draw": "floor", "mix": 0.0}},
+    "fednoil-plus-auto": {"learner": {"name": "fednoil-plus", "x_augment": "strong"}},
+    "recipe": {"learner": {"name": "fednoil.study.recipe:Recipe", "frac": 0.4, "xi": 0.3, "ssl_start": 1}},
     "erm-non-iid": {"partition": {"kind": "dirichlet", "clients": 4, "min_size": 8}},
     "josrc-non-iid": {"partition": {"kind": "dirichlet", "clients": 4, "min_size": 8}, "learner": {"name": "josrc"}},
     "batch-norm-non-iid": {

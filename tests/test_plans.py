@@ -26,8 +26,7 @@ READINGS: list[dict[str, Any]] = [
     {"name": "fednoil", "frac": 0.4, "lambda_u": 0.0},
     {"name": "fednoil", "frac": 1.0},
     {"name": "fednoil-plus", "frac": 0.5, "mix": 0.7},
-    {"name": "fednoil-plus", "frac": 0.5, "draw": "class"},
-    {"name": "fednoil-plus", "frac": 0.5, "draw": "floor", "mix": 0.0},
+    {"name": "fednoil.study.recipe:Recipe", "frac": 0.5, "ssl_start": 1},
 ]
 
 

@@ -172,10 +172,8 @@ def test_a_run_that_lost_a_class_says_so(per_class: list[float | None], expected
 @pytest.mark.parametrize(
     ("learner", "advice"),
     [
-        ({"name": "fednoil"}, "--set learner.name=fednoil-plus --set learner.draw=class may help"),
-        ({"name": "fednoil-plus"}, "--set learner.draw=class may help"),
-        ({"name": "fednoil-plus", "draw": "floor"}, "--set learner.draw=class may help"),
-        ({"name": "fednoil-plus", "draw": "class"}, ""),
+        ({"name": "fednoil"}, "--set learner.name=fednoil-plus may help"),
+        ({"name": "fednoil-plus"}, ""),
         ({"name": "erm"}, ""),
     ],
 )

@@ -34,6 +34,14 @@ _DEMO_SETTING: Values = {
     "train": {"rounds": 20, "pad": 2},
 }
 
+# What to use when nobody knows the noise (experiments/default).
+DEFAULT: Values = {
+    "sampling": {"name": "score_mean", "fraction": 0.3},
+    "server": {"name": "fedavg", "average": 0.95},
+    "learner": {"name": "fednoil-plus"},
+    "schedule": {"name": "agreement"},
+    "train": {"weight_decay": 2e-3},
+}
 _DEMO_FEDNOIL: Values = {
     "sampling": {"name": "score", "fraction": 0.3},
     "server": {"name": "fedavg"},
@@ -49,7 +57,7 @@ _DEMO_FEDAVG: Values = {
 }
 
 _DEMOS: dict[str, Values] = {
-    "demo": _DEMO_FEDNOIL,
+    "demo": DEFAULT,
     "demo/fednoil": _DEMO_FEDNOIL,
     "demo/fedavg": _DEMO_FEDAVG,
 }
@@ -75,7 +83,9 @@ def is_preset(name: str) -> bool:
 def preset(name: str) -> Values:
     """The sections of a preset."""
     if name in _DEMOS:
-        return {section: dict(keys) for section, keys in {**_DEMO_SETTING, **_DEMOS[name]}.items()}
+        layers = (_DEMO_SETTING, _DEMOS[name])
+        sections = dict.fromkeys(section for layer in layers for section in layer)
+        return {section: {**layers[0].get(section, {}), **layers[1].get(section, {})} for section in sections}
     if (load := _FAMILIES.get(name.split("/")[0])) is not None:
         return load().values(name)
     if ":" in name:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 _STEPS = 60
-_EM_STEPS = 10
-_TINY = 1e-30
 _EPS = 1e-6
 _SPREAD = 0.5  # of log T before anything is seen: that a model is e times too sure is as improbable as two deviations
 _LOG_T = (-1.0, 2.0, 13)  # temperatures that are tried, from 0.4 to 7.4
@@ -25,7 +22,7 @@ def clean_share(confidence: Tensor, num_classes: int) -> float:
     return float(_most_probable(confidence.double(), num_classes)[0])
 
 
-def calibrated_share(probabilities: Tensor, labels: Tensor) -> tuple[float, float]:
+def calibrated_share(probabilities: Tensor, labels: Tensor) -> float:
     """The same where the model may be surer than it is right: c together with a temperature T of its probabilities
     [n, C] at τ = 1, the most probable pair.
 
@@ -38,27 +35,7 @@ def calibrated_share(probabilities: Tensor, labels: Tensor) -> tuple[float, floa
     logits = probabilities.double().clamp_min(1e-300).log() / log_t.exp()[:, None, None]
     at = labels.expand(len(log_t), -1)[..., None]
     shares, fit = _most_probable(torch.softmax(logits, dim=2).gather(2, at)[..., 0], probabilities.shape[1])
-    best = int((fit - (log_t / _SPREAD) ** 2 / 2).argmax())
-    return float(shares[best]), float(log_t[best].exp())
-
-
-def beliefs(probabilities: Tensor, labels: Tensor, share: float, temperature: float) -> Tensor:
-    """The probability of each class given the image and its given label: [n, C], rows that sum up to 1.
-
-    Bayes' rule with the model's probabilities [n, C] at the temperature, the client's own frequencies of classes (found
-    with the beliefs, by expectation maximisation) and a label that is wrong with chance 1 − `share`, each wrong class
-    alike.
-    """
-    classes = probabilities.shape[1]
-    given = F.one_hot(labels, classes)
-    label = share * given + (1 - share) / (classes - 1) * (1 - given)
-    likely = torch.softmax(probabilities.clamp_min(_TINY).log() / temperature, dim=1) * label
-    prior = likely.new_full((classes,), 1 / classes)
-    for _ in range(_EM_STEPS):
-        belief = likely * prior
-        belief = belief / belief.sum(1, keepdim=True)
-        prior = (belief.sum(0) + 1) / (len(belief) + classes)
-    return belief
+    return float(shares[(fit - (log_t / _SPREAD) ** 2 / 2).argmax()])
 
 
 def _most_probable(g: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:

@@ -3,7 +3,7 @@
 Once a round the received global model gives each sample's confidence in its given label. Every epoch a labelled
 set D^x is drawn by these confidences without replacement; the rest is the unlabelled set D^u, whose pseudo-labels
 come from the same global model and are trained on strong views where they are confident enough (FixMatch, Sohn
-et al., NeurIPS 2020). `fednoil.learners.two_sets` has the machinery.
+et al., NeurIPS 2020). `fednoil.learners.labelled` has what D^x needs.
 
 What the paper leaves open, in our reading: an epoch goes through D^x once and through D^u beside it, ξ = 0.95, λ_u = 1,
 hard pseudo-labels from the mean of two weak views, weak views of D^x. `frac = "auto"` is our addition: each client
@@ -12,29 +12,38 @@ estimates its own share of clean labels.
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Sequence
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from fednoil.learners.two_sets import TwoSets, TwoSetsConfig
+from fednoil.augment import strong, weak_plan
+from fednoil.learners import pseudo_labels
+from fednoil.learners.base import Client, Final, Nets, Turn
+from fednoil.learners.batches import shuffled_anew
+from fednoil.learners.labelled import LabelledConfig, LabelledLearner
 from fednoil.plugins import About
-from fednoil.tensors import Tensors
+from fednoil.seeds import Seeds
+from fednoil.tensors import Tensors, joined
 
 
-class FedNoilConfig(TwoSetsConfig):
+class FedNoilConfig(LabelledConfig):
     name: Literal["fednoil"] = "fednoil"
     local_sampling: Literal["confidence", "uniform"] = Field(default="confidence", description="how D^x is drawn")
+    xi: float = Field(default=0.95, gt=0, le=1, description="least certainty of a pseudo-label that is used")
+    lambda_u: float = Field(default=1.0, ge=0, description="weight of the unlabelled loss; 0: no pseudo-labels")
 
     def lost_class_advice(self) -> str:
-        return "--set learner.name=fednoil-plus --set learner.draw=class may help"
+        return "--set learner.name=fednoil-plus may help"
 
 
-class FedNoil(TwoSets):
+class FedNoil(LabelledLearner):
     Config = FedNoilConfig
     config: FedNoilConfig  # pyright: ignore[reportIncompatibleVariableOverride]
     room = 0.2
+    teachers: ClassVar[int] = 2  # weak views whose mean is a pseudo-label
     about = About(
         title="Confidence-sampled clean labels, FixMatch on the rest",
         paper="Wang et al., 2022 (FedNoiL)",
@@ -43,6 +52,82 @@ class FedNoil(TwoSets):
         cost="about 1 an epoch, and 3 passes over the data a round",
     )
 
+    def trains_on_unlabelled(self, round_idx: int) -> bool:
+        return self.config.lambda_u > 0
+
     def weights(self, state: Tensors) -> Tensor:
         weight = super().weights(state)
         return torch.ones_like(weight) if self.config.local_sampling == "uniform" else weight
+
+    def asks(self, client: Client, turn: Turn) -> Tensors:
+        if not self.trains_on_unlabelled(turn.round_idx):
+            return {}
+        keys = turn.seed.child("teacher").keys(range(self.teachers), client.index.device)
+        return {"weak": weak_plan(keys, len(client), self.task.pad, flip=self.task.flip).transpose(0, 1)}
+
+    def survey(self, nets: Nets, client: Client, asked: Tensors) -> Tensors:
+        return {"taught": pseudo_labels.taught(nets["model"], client, asked["weak"])} if asked else {}
+
+    def init(self, nets: Nets, client: Client, keep: Tensors, turn: Turn) -> Tensors:
+        state = super().init(nets, client, keep, turn)
+        if self.config.lambda_u > 0:
+            shape = (len(client), self.task.num_classes)
+            state["votes"] = torch.zeros(shape, dtype=torch.int64, device=client.labels.device)
+        return state
+
+    def known(self, state: Tensors, round_idx: int) -> Tensors:
+        """With the probabilities of pseudo-labels where they are trained on."""
+        taught = {"taught": state["taught"]} if self.trains_on_unlabelled(round_idx) else {}
+        return super().known(state, round_idx) | taught
+
+    def rest_plan(
+        self, client: Client, rest: Tensor, seeds: Seeds, epochs: range, steps: int, known: Tensors
+    ) -> tuple[Tensors, Tensors]:
+        """D^u with its pseudo-labels, and the votes these give each sample."""
+        unlabelled = rest.shape[1]
+        if "taught" not in known or not unlabelled:
+            return {}, {}
+        labelled = len(client) // len(seeds.members) - unlabelled
+        u = shuffled_anew(rest, seeds.child("order u"), epochs, steps, -(-unlabelled // steps))
+        labels, accepted = pseudo_labels.decided(known["taught"], self.config.xi)
+        batch = {
+            "u_index": client.index[u],
+            "u_strong": self.strong_views(seeds.child("strong u"), epochs, u),
+            "u_labels": labels[u],
+            "u_mask": accepted[u],
+            "u_weight": torch.full((len(u),), self.unlabelled_weight(labelled, unlabelled), device=u.device),
+        }
+        votes = torch.zeros(len(client), self.task.num_classes, dtype=torch.int64, device=u.device)
+        rows = rest.flatten()
+        pseudo_labels.count_votes(votes, rows, labels[rows], accepted[rows])
+        return batch, {"votes": votes}
+
+    def unlabelled_weight(self, labelled: int, unlabelled: int) -> float:
+        """λ_u, as published; with `auto` times at most |D^u|/|D^x|, lest the last few hard samples outweigh all
+        others."""
+        return self.config.lambda_u * (min(1.0, unlabelled / labelled) if self.config.frac == "auto" else 1.0)
+
+    def views(self, pool: Tensor, batch: Tensors) -> Tensors:
+        images = super().views(pool, batch)
+        if "u_index" in batch:
+            images["u"] = strong(pool, batch["u_index"], batch["u_strong"])
+        return images
+
+    def evened(self, batches: Sequence[Tensors]) -> Sequence[Tensors] | None:
+        """By samples of D^u that are masked, up to half as many as there are."""
+        return None if any("u_index" not in batch for batch in batches) else pseudo_labels.alike(batches)
+
+    def step(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> Tensor:
+        if "u" not in batch:
+            return super().step(nets, pool, batch, state, kind)
+        x = self.labelled_inputs(batch)
+        logits = nets["model"](joined([x, batch["u"].to(x.dtype)]))
+        labelled, unlabelled = logits.split([len(x), len(batch["u"])])
+        loss_u = pseudo_labels.unlabelled_loss(unlabelled, batch["u_labels"], batch["u_mask"])
+        return self.labelled_loss(labelled, batch) + batch["u_weight"] * loss_u
+
+    def final(self, nets: Nets, client: Client, state: Tensors, turn: Turn) -> Final:
+        found = super().final(nets, client, state, turn)
+        if "votes" in state:
+            found.evidence["votes"] = state["votes"]
+        return found

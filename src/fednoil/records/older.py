@@ -68,6 +68,11 @@ _GONE: dict[tuple[str, str], Values] = {
     ("learner", "fednoil-plus"): {
         **_TWO_SETS,
         "explore": 0.0,
+        "draw": "client",
+        "ssl_start": 1,
+        "xi": 0.95,
+        "lambda_u": 0.0,
+        "targets": "given",
         "posterior": False,
         "balanced": False,
         "align": False,

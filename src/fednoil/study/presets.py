@@ -9,6 +9,7 @@ import functools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from fednoil.config.presets import DEFAULT
 from fednoil.errors import UserError, nearest
 from fednoil.study.goals import BEYOND, FEDNOIL, SMALL_BEYOND, TABLES, Goal
 from fednoil.study.small import BASE, shrink
@@ -113,14 +114,14 @@ METHODS: dict[str, Values] = {
     "fednoil-cosine": _fednoil(_COSINE),
     "fednoil-logarithm": _fednoil(_LOGARITHM),
     "fednoil-auto": _fednoil(_LOGARITHM, learner={"frac": "auto"}),
-    "fednoil-plus": _fednoil(_LOGARITHM, server={"average": 0.95}, learner={"name": "fednoil-plus"}),
+    "fednoil-plus": DEFAULT,
     "fednoil-uniform-clients": _fednoil(_LOGARITHM, sampling="uniform"),
     "fednoil-uniform-local": _fednoil(_LOGARITHM, learner={"local_sampling": "uniform"}),
     "fednoil-no-ssl": _fednoil(_LOGARITHM, learner={"lambda_u": 0.0}),
     RECIPE: {
         **_fednoil(
             _LOGARITHM,
-            learner={"name": "fednoil-plus", "x_augment": "strong", "draw": "class", "mix": 0.0, "ssl_start": 161},
+            learner={"name": "fednoil.study.recipe:Recipe", "x_augment": "strong"},
         ),
         "train": {"weight_decay": 2e-3},
     },

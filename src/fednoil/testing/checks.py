@@ -27,7 +27,7 @@ LEARNER_KEYS: dict[str, dict[str, Any]] = {
     "dividemix": {"warmup": 1},
     "josrc": {"warmup": 1},
     "fednoil": {"frac": 0.5, "xi": 0.3},
-    "fednoil-plus": {"frac": 0.5, "xi": 0.3},
+    "fednoil-plus": {"frac": 0.5},
     "coteaching": {"ramp": 2},
     "jocor": {"ramp": 2},
     "fednoro": {"ramp": 2},

@@ -1,7 +1,7 @@
-"""What FedNoiL and its successors share: a labelled set D^x drawn by confidence, the rest as unlabelled data D^u.
+"""What FedNoiL and its successor share: a labelled set D^x, drawn anew each epoch by confidence in the given labels.
 
-An epoch goes through D^x once, and through D^u beside it. What differs between the learners are methods that a subclass
-overrides: the weights of the draw, what is set aside, the views, the labelled loss.
+An epoch goes through D^x once. What differs between the learners are methods that a subclass overrides: the weights of
+the draw, what is set aside, the labelled loss, what is done with the rest.
 """
 
 from __future__ import annotations
@@ -14,22 +14,21 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from fednoil.augment import plain, strong, strong_plan, weak, weak_plan, weakened
+from fednoil.augment import plain, strong, strong_plan, weak, weakened
 from fednoil.errors import UserError
-from fednoil.learners import pseudo_labels
 from fednoil.learners.base import Client, Final, Learner, LearnerConfig, Nets, Phase, Task, Trainee, Turn, together
 from fednoil.learners.batches import shuffled_anew, side_by_side, weak_views
 from fednoil.learners.clean_share import clean_share
 from fednoil.learners.labelled_set import drawn_order
 from fednoil.learners.looks import TEMPERATURE, confidences
 from fednoil.seeds import Seeds
-from fednoil.tensors import Tensors, joined
+from fednoil.tensors import Tensors
 
 Share = Annotated[float, Field(gt=0, le=1)]
 
 
-class TwoSetsConfig(LearnerConfig):
-    """The keys of every learner with a D^x and a D^u."""
+class LabelledConfig(LearnerConfig):
+    """The keys of every learner with a D^x."""
 
     fitted = frozenset({"frac"})
 
@@ -41,14 +40,11 @@ class TwoSetsConfig(LearnerConfig):
     x_augment: Literal["none", "weak", "strong", "both"] = Field(
         default="weak", description="views of D^x; both: half of a batch each"
     )
-    xi: float = Field(default=0.95, gt=0, le=1, description="least certainty of a pseudo-label that is used")
-    lambda_u: float = Field(default=1.0, ge=0, description="weight of the unlabelled loss; 0: no pseudo-labels")
 
 
-class TwoSets(Learner):
-    config: TwoSetsConfig
+class LabelledLearner(Learner):
+    config: LabelledConfig
     temperature: ClassVar[float] = TEMPERATURE  # τ of the confidences that draw D^x
-    teachers: ClassVar[int] = 2  # weak views whose mean is a pseudo-label
     # With `frac = "auto"`: share of the labels thought wrong that D^x has room for.
     room: ClassVar[float] = 0.0
 
@@ -66,32 +62,12 @@ class TwoSets(Learner):
         """Operations of a strong view, and the chance of each."""
         return 2, 0.5
 
-    @property
-    def uses_unlabelled(self) -> bool:
-        return self.config.lambda_u > 0
-
-    def trains_on_unlabelled(self, round_idx: int) -> bool:
-        return self.uses_unlabelled
-
     def look(self, logits: Tensor, client: Client) -> Tensors:
         confidence = confidences(logits, client.labels, self.temperature)
         return {"confidence": confidence, "probabilities": torch.softmax(logits, dim=1)}
 
-    def asks(self, client: Client, turn: Turn) -> Tensors:
-        if not self.trains_on_unlabelled(turn.round_idx):
-            return {}
-        keys = turn.seed.child("teacher").keys(range(self.teachers), client.index.device)
-        return {"weak": weak_plan(keys, len(client), self.task.pad, flip=self.task.flip).transpose(0, 1)}
-
-    def survey(self, nets: Nets, client: Client, asked: Tensors) -> Tensors:
-        return {"taught": pseudo_labels.taught(nets["model"], client, asked["weak"])} if asked else {}
-
     def init(self, nets: Nets, client: Client, keep: Tensors, turn: Turn) -> Tensors:
-        state = {"drawn": torch.zeros_like(client.labels)}
-        if self.uses_unlabelled:
-            shape = (len(client), self.task.num_classes)
-            state["votes"] = torch.zeros(shape, dtype=torch.int64, device=client.labels.device)
-        return state
+        return {"drawn": torch.zeros_like(client.labels)}
 
     def weights(self, state: Tensors) -> Tensor:
         """The weight of each sample in the draw of D^x [n]."""
@@ -100,10 +76,6 @@ class TwoSets(Learner):
     def set_aside(self, count: int, device: torch.device) -> Tensor:
         """Places among a client's samples of the labels that never get into D^x."""
         return torch.arange(0, device=device)
-
-    def lead(self, size: int, count: int) -> int:
-        """How many of the first samples of D^x, of `size` among `count`, have each given class by its frequency."""
-        return 0
 
     def clean_share(self, client: Client, state: Tensors) -> float:
         """The client's estimate of its share of clean labels."""
@@ -123,22 +95,15 @@ class TwoSets(Learner):
             frac = frac[client.id * len(frac) // len(self.task.sizes)]
         return min(count, max(1, int(float(frac) * count + 0.5)))
 
-    def unlabelled_weight(self, labelled: int, unlabelled: int) -> float:
-        """λ_u, as published; with `auto` times at most |D^u|/|D^x|, lest the last few hard samples outweigh all
-        others."""
-        return self.config.lambda_u * (min(1.0, unlabelled / labelled) if self.config.frac == "auto" else 1.0)
-
     def split(self, weight: Tensor, labels: Tensor, size: int, seeds: Seeds, epochs: range) -> tuple[Tensor, Tensor]:
-        """D^x [K · E, size] and D^u [K · E, n − size] of K clients, drawn by weights [K, n] without replacement, anew
-        each epoch (Eq. 6); samples are numbered one client after another. Labels [K, n] are the given ones; what is set
-        aside comes last."""
-        aside = self.set_aside(weight.shape[1], weight.device)
-        lead = self.lead(size, weight.shape[1])
-        order = drawn_order(weight, labels, seeds, epochs, aside, lead, self.task.num_classes)
+        """D^x [K · E, size] and the rest [K · E, n − size] of K clients, drawn by weights [K, n] without replacement,
+        anew each epoch (Eq. 6); samples are numbered one client after another. Labels [K, n] are the given ones; what
+        is set aside comes last."""
+        order = drawn_order(weight, seeds, epochs, self.set_aside(weight.shape[1], weight.device))
         return order[:, :size], order[:, size:]
 
     def plan(self, nets: Nets, client: Client, state: Tensors, turn: Turn, epochs: range) -> list[Phase]:
-        return TwoSets.plans(self, [Trainee(nets, client, state, turn)], epochs)[0]
+        return LabelledLearner.plans(self, [Trainee(nets, client, state, turn)], epochs)[0]
 
     def plans(self, trainees: Sequence[Trainee], epochs: range) -> list[list[Phase]]:
         """All at once where the clients have equally many samples and labelled ones."""
@@ -154,67 +119,51 @@ class TwoSets(Learner):
     ) -> list[list[Phase]]:
         """The plans of clients with n samples, `size` of them labelled. Tensors have the clients' epochs as rows, one
         client after another, and their samples are numbered in the same way."""
-        everyone, count, round_idx = together(clients), len(clients[0]), turns[0].round_idx
-        known = side_by_side([self.known(client, state) for client, state in zip(clients, states, strict=True)])
+        everyone, count = together(clients), len(clients[0])
+        known = side_by_side([self.known(state, turns[0].round_idx) for state in states])
         seeds = Seeds(tuple(turn.seed for turn in turns))
         weight, labels = (t.view(len(clients), -1) for t in (known["weight"], everyone.labels))
-        labelled, unlabelled = self.split(weight, labels, size, seeds, epochs)
+        labelled, rest = self.split(weight, labels, size, seeds, epochs)
         drawn = torch.zeros_like(everyone.index)
         drawn.scatter_add_(0, labelled.flatten(), torch.ones_like(labelled).flatten())
-        found = {"drawn": drawn}
-        steps, batch_x, batch_u = self.epoch_shape(size, count - size, self.trains_on_unlabelled(round_idx))
-        batch = self.labelled_plan(everyone, labelled, seeds, epochs, (steps, batch_x), known)
-        if batch_u:
-            more, votes = self._unlabelled_plan(everyone, unlabelled, seeds, epochs, (steps, batch_u), known["taught"])
-            weight = self.unlabelled_weight(size, count - size)
-            batch |= more | {"u_weight": torch.full((len(batch["x_index"]),), weight, device=drawn.device)}
-            found["votes"] = votes
+        steps = -(-size // self.task.batch_size)
+        batch = self.labelled_plan(everyone, labelled, seeds, epochs, (steps, self.task.batch_size))
+        more, found = self.rest_plan(everyone, rest, seeds, epochs, steps, known)
+        batch |= more
+        found["drawn"] = drawn
         for name, total in found.items():
             for state, part in zip(states, total.split(count), strict=True):
                 state[name] += part
         parts = {name: tensor.unflatten(0, (len(clients), -1)).unbind(0) for name, tensor in batch.items()}
         return [[Phase({name: part[place] for name, part in parts.items()})] for place in range(len(clients))]
 
-    def known(self, client: Client, state: Tensors) -> Tensors:
-        """What a plan needs to know of each sample: its weight, and the probabilities of its pseudo-label."""
-        return {"weight": self.weights(state), **{n: state[n] for n in ("taught",) if n in state}}
+    def known(self, state: Tensors, round_idx: int) -> Tensors:
+        """What a plan needs to know of each sample: its weight."""
+        return {"weight": self.weights(state)}
 
-    def epoch_shape(self, labelled: int, unlabelled: int, teaches: bool) -> tuple[int, int, int]:
-        """Steps of an epoch and the sizes of its labelled and unlabelled batches, the latter 0 if nothing `teaches`."""
-        steps = -(-labelled // self.task.batch_size)
-        return steps, self.task.batch_size, -(-unlabelled // steps) if teaches else 0
+    def rest_plan(
+        self, client: Client, rest: Tensor, seeds: Seeds, epochs: range, steps: int, known: Tensors
+    ) -> tuple[Tensors, Tensors]:
+        """Batches of what is not in D^x [K · E, n − size], in as many steps an epoch, and what is counted of each
+        sample: none and nothing."""
+        return {}, {}
 
     def labelled_plan(
-        self, client: Client, labelled: Tensor, seeds: Seeds, epochs: range, shape: tuple[int, int], known: Tensors
+        self, client: Client, labelled: Tensor, seeds: Seeds, epochs: range, shape: tuple[int, int]
     ) -> Tensors:
         """Batches of D^x [K · E, size]: `shape` is the steps of an epoch and the size of a batch."""
         x = shuffled_anew(labelled, seeds.child("order x"), epochs, *shape)
-        labels = known.get("belief", client.labels)
-        batch = {"x_index": client.index[x], "x_labels": labels[x]}
+        batch = {"x_index": client.index[x], "x_labels": client.labels[x]}
         if self.config.x_augment == "weak":
             batch["x_weak"] = weak_views(seeds.child("weak x"), epochs, x, self.task.pad, flip=self.task.flip)
         elif self.config.x_augment != "none":
-            views = self._strong_views(seeds.child("strong x"), epochs, x)
+            views = self.strong_views(seeds.child("strong x"), epochs, x)
             if self.config.x_augment == "both":  # samples are in random order, so every other one is a random half
                 views[:, ::2] = weakened(views[:, ::2])
             batch["x_strong"] = views
         return batch
 
-    def _unlabelled_plan(
-        self, client: Client, unlabelled: Tensor, seeds: Seeds, epochs: range, shape: tuple[int, int], taught: Tensor
-    ) -> tuple[Tensors, Tensor]:
-        """Batches of D^u [K · E, n − size] with their pseudo-labels by the probabilities `taught` [K · n, C], and the
-        votes these give each sample."""
-        u = shuffled_anew(unlabelled, seeds.child("order u"), epochs, *shape)
-        batch = {"u_index": client.index[u], "u_strong": self._strong_views(seeds.child("strong u"), epochs, u)}
-        labels, accepted = pseudo_labels.decided(taught, self.config.xi)
-        batch |= {"u_labels": labels[u], "u_mask": accepted[u]}
-        votes = torch.zeros(len(client), self.task.num_classes, dtype=torch.int64, device=u.device)
-        rows = unlabelled.flatten()
-        pseudo_labels.count_votes(votes, rows, labels[rows], accepted[rows])
-        return batch, votes
-
-    def _strong_views(self, seeds: Seeds, epochs: range, chosen: Tensor) -> Tensor:
+    def strong_views(self, seeds: Seeds, epochs: range, chosen: Tensor) -> Tensor:
         """Parameters of a strong view for each sample of the batches `chosen` [K · E · steps, size]."""
         keys, size = seeds.keys(epochs, chosen.device), self.task.image_shape[1:]
         count, task = chosen.numel() // len(keys), self.task
@@ -223,28 +172,13 @@ class TwoSets(Learner):
 
     def views(self, pool: Tensor, batch: Tensors) -> Tensors:
         if "x_weak" in batch:
-            images = {"x": weak(pool, batch["x_index"], batch["x_weak"])}
-        elif "x_strong" in batch:
-            images = {"x": strong(pool, batch["x_index"], batch["x_strong"])}
-        else:
-            images = {"x": plain(pool, batch["x_index"])}
-        if "u_index" in batch:
-            images["u"] = strong(pool, batch["u_index"], batch["u_strong"])
-        return images
-
-    def evened(self, batches: Sequence[Tensors]) -> Sequence[Tensors] | None:
-        """By samples of D^u that are masked, up to half as many as there are."""
-        return None if any("u_index" not in batch for batch in batches) else pseudo_labels.alike(batches)
+            return {"x": weak(pool, batch["x_index"], batch["x_weak"])}
+        if "x_strong" in batch:
+            return {"x": strong(pool, batch["x_index"], batch["x_strong"])}
+        return {"x": plain(pool, batch["x_index"])}
 
     def step(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> Tensor:
-        x = self.labelled_inputs(batch)
-        if "u" not in batch:
-            return self.labelled_loss(nets["model"](x), batch)
-        logits = nets["model"](joined([x, batch["u"].to(x.dtype)]))
-        labelled, unlabelled = logits.split([len(x), len(batch["u"])])
-        loss = self.labelled_loss(labelled, batch)
-        loss_u = pseudo_labels.unlabelled_loss(unlabelled, batch["u_labels"], batch["u_mask"])
-        return loss + batch["u_weight"] * loss_u
+        return self.labelled_loss(nets["model"](self.labelled_inputs(batch)), batch)
 
     def labelled_inputs(self, batch: Tensors) -> Tensor:
         """The images of D^x as the network sees them."""
@@ -255,4 +189,4 @@ class TwoSets(Learner):
         return F.cross_entropy(logits, batch["x_labels"])
 
     def final(self, nets: Nets, client: Client, state: Tensors, turn: Turn) -> Final:
-        return Final(evidence={name: state[name] for name in ("probabilities", "drawn", "votes") if name in state})
+        return Final(evidence={name: state[name] for name in ("probabilities", "drawn")})
