@@ -19,10 +19,10 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PY) -m pip install --quiet -c constraints.txt -e ".[dev]"
 	touch $(STAMP)
 
-run: setup ## train FedAvg and FedNoiL on noisy labels with the embedded data, and compare
+run: setup ## train FedAvg and our default on noisy labels with the embedded data, and compare
 	$(FEDNOIL) run demo/fedavg --out runs/demo-fedavg --force
-	$(FEDNOIL) run demo/fednoil --out runs/demo-fednoil --force
-	$(FEDNOIL) compare runs/demo-fedavg runs/demo-fednoil
+	$(FEDNOIL) run demo --out runs/demo --force
+	$(FEDNOIL) compare runs/demo-fedavg runs/demo
 
 federation: setup ## a real federation on this machine: TLS, three nodes with different noise, FedNoiL
 	$(PY) tools/federation_demo.py

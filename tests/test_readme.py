@@ -133,4 +133,4 @@ def test_make_runs_what_the_readme_says() -> None:
     shown = subprocess.run(["make", "-n", "run"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     lines = [line.split("fednoil ", 1)[1].split() for line in shown.splitlines() if "/fednoil " in line]
     assert [line[:2] for line in lines[:2]] == [["run", "demo/fedavg"], ["run", "demo/fednoil"]]
-    assert lines[2] == ["compare", "runs/demo-fedavg", "runs/demo-fednoil"]
+    assert lines[2] == ["compare", "runs/demo-fedavg", "runs/demo"]

@@ -29,11 +29,19 @@ NOISES = {"clean": "clean", "symmetric-low": "low", "symmetric-high": "high", "p
 CELLS = [(split, noise) for split in SPLITS for noise in NOISES]
 CIFAR = [("iid", "symmetric-high"), ("b1", "symmetric-high")]
 VARIANTS = {
+    "both-t30": "**both views, at least 30 epochs**",
+    "both-t20": "both views, at least 20 epochs",
+    "both-t10-wd1e-4": "both views, at least 10 epochs, weight decay 1e-4",
+    "both-t10-cosine": "both views, at least 10 epochs, falling rate",
+    "both-t10-no-mix": "both views, at least 10 epochs, no mixup",
+    "both-t10-uniform": "both views, at least 10 epochs, clients drawn uniformly",
+    "believed-all": "both views, at least 10 epochs, beliefs of all samples",
+    "believed": "both views, at least 10 epochs, beliefs of D^x",
     "weak-t10-cosine": "weak views, at least 10 epochs, falling rate",
     "weak-t10": "weak views, at least 10 epochs",
     "weak-t10-no-mix": "weak views, at least 10 epochs, no mixup",
     "weak-log100": "weak views, 100 epochs falling to 20",
-    "both-t10": "half weak, half strong views, at least 10 epochs",
+    "both-t10": "both views, at least 10 epochs",
     "weak": "weak views",
     "log100": "100 epochs falling to 20",
     "const30": "30 epochs",
@@ -102,6 +110,10 @@ def markdown(lines: list[list[str]]) -> str:
     return "\n".join([marked[0], "|---" * len(lines[0]) + "|", *marked[1:]])
 
 
+def _cells(count: int) -> str:
+    return "1 cell" if count == 1 else f"{count} cells"
+
+
 def screen(rows: list[Row]) -> str:
     """Seed 0 on Fashion-MNIST, whole runs: each variant's agreement relative to the best of its cell, best first."""
     known = {
@@ -121,7 +133,7 @@ def screen(rows: list[Row]) -> str:
             some = [value for cell, value in share.items() if of(cell)]
             return f"{statistics.fmean(some):.1f}" if some else "–"
 
-        line = [title, mean(lambda _: True) if len(own) == len(CELLS) else f"{len(own)} cells"]
+        line = [title, mean(lambda _: True) if len(own) == len(CELLS) else _cells(len(own))]
         line += [mean(lambda cell, split=split: cell[0] == split) for split in SPLITS]
         line += [mean(lambda cell, noise=noise: cell[1] == noise) for noise in NOISES]
         line.append(f"{statistics.fmean(int(row['batches']) for row in own.values()) / 1000:.0f}")
