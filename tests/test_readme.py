@@ -132,5 +132,5 @@ def test_every_number_of_the_readme_is_in_a_claim() -> None:
 def test_make_runs_what_the_readme_says() -> None:
     shown = subprocess.run(["make", "-n", "run"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     lines = [line.split("fednoil ", 1)[1].split() for line in shown.splitlines() if "/fednoil " in line]
-    assert [line[:2] for line in lines[:2]] == [["run", "demo/fedavg"], ["run", "demo/fednoil"]]
+    assert [line[:2] for line in lines[:2]] == [["run", "demo/fedavg"], ["run", "demo"]]
     assert lines[2] == ["compare", "runs/demo-fedavg", "runs/demo"]
