@@ -18,6 +18,7 @@ from made_runs import made_run
 from rich.console import Console
 
 from fednoil import __version__, runner
+from fednoil.config.protocols import PROTOCOLS
 from fednoil.config import load_config
 from fednoil.config.axes import AXES
 from fednoil.reporters import Bars
@@ -101,11 +102,12 @@ def test_presets() -> None:
     names = preset_names()
     status, out, _ = fednoil("presets")
     assert status == 0
-    assert len(out.splitlines()) < 12
+    assert len(out.splitlines()) < 22
     shown = set(out.replace(",", " ").split())
     assert shown >= {part for name in names for part in name.split("/") if not name.startswith("demo")} - {
         "paper",
         "small",
+        *PROTOCOLS,
     }
     assert shown >= {name for name in names if name.startswith("demo")}
     assert f"{len([n for n in names if n.startswith('paper/')])} in all" in out

@@ -33,6 +33,7 @@ def parameters(module: nn.Module) -> int:
         (chosen(name="cnn"), (1, 28, 28), 10, 83_466),
         (chosen(name="resnet18"), (3, 32, 32), 10, 11_173_962),
         (chosen(name="resnet18"), (3, 32, 32), 100, 11_220_132),
+        (chosen(name="resnet34"), (3, 32, 32), 10, 21_282_122),
     ],
 )
 def test_parameter_counts(config: ModelConfig, shape: tuple[int, int, int], classes: int, expected: int) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
+from fednoil.config.protocols import PROTOCOLS, ProtocolFamily
 from fednoil.errors import UserError, nearest
 
 Values = dict[str, Any]
@@ -61,7 +63,7 @@ _DEMOS: dict[str, Values] = {
     "demo/fednoil": _DEMO_FEDNOIL,
     "demo/fedavg": _DEMO_FEDAVG,
 }
-_FAMILIES: dict[str, Callable[[], Family]] = {}
+_FAMILIES: dict[str, Callable[[], Family]] = {name: partial(ProtocolFamily, name) for name in PROTOCOLS}
 
 
 def register(family: str, load: Callable[[], Family]) -> None:

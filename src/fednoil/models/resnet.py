@@ -1,9 +1,9 @@
-"""ResNet18 with the stem for small images (He et al., CVPR 2016; 3×3 stride-1 stem, no stem pooling)."""
+"""ResNet18 and ResNet34 with the stem for small images (He et al., CVPR 2016; 3×3 stride-1 stem, no stem pooling)."""
 
 from __future__ import annotations
 
 import math
-from typing import Literal, cast
+from typing import ClassVar, Literal, cast
 
 from pydantic import Field
 from torch import Tensor, nn
@@ -44,32 +44,40 @@ class BasicBlock(nn.Module):
         return conv_norm_relu(out, self.conv2, self.bn2, residual=x)
 
 
-class ResNet18Config(ModelConfig):
-    name: Literal["resnet18"] = "resnet18"
+class _ResNetConfig(ModelConfig):
     width: int = Field(default=64, ge=1, le=4096, description="channels of the first layer")
     norm: Literal["batch", "group"] = Field(
         default="batch", description="normalisation: BatchNorm, or GroupNorm, which keeps no statistics"
     )
 
 
+class ResNet18Config(_ResNetConfig):
+    name: Literal["resnet18"] = "resnet18"
+
+
+class ResNet34Config(_ResNetConfig):
+    name: Literal["resnet34"] = "resnet34"
+
+
 class ResNet18(nn.Module):
     """Eight basic blocks of 64, 128, 256, 512 channels: 11,173,962 parameters for 3 channels, 10 classes."""
 
-    Config = ResNet18Config
+    Config: ClassVar[type[ModelConfig]] = ResNet18Config
+    depths: ClassVar[tuple[int, ...]] = (2, 2, 2, 2)  # blocks of each width
     about = About(title="Eight blocks of two convolutions, with the stem for small images")
 
     def __init__(
         self, image_shape: tuple[int, int, int], num_classes: int, width: int = 64, norm: str = "batch"
     ) -> None:
         super().__init__()
-        check_pictures("resnet18", image_shape)
+        check_pictures(type(self).__name__.lower(), image_shape)
         self.stem = nn.Sequential(_conv3(image_shape[0], width), _norm(norm, width))
         blocks: list[nn.Module] = []
         inputs = width
-        for stage in range(4):
+        for stage, depth in enumerate(self.depths):
             outputs = width * 2**stage
             blocks.append(BasicBlock(inputs, outputs, 1 if stage == 0 else 2, norm))
-            blocks.append(BasicBlock(outputs, outputs, 1, norm))
+            blocks += [BasicBlock(outputs, outputs, 1, norm) for _ in range(depth - 1)]
             inputs = outputs
         self.blocks = nn.Sequential(*blocks)
         self.head = nn.Linear(inputs, num_classes)
@@ -78,3 +86,11 @@ class ResNet18(nn.Module):
         conv, norm = self.stem
         x = conv_norm_relu(x, cast(nn.Conv2d, conv), cast(Norm, norm))
         return self.head(self.blocks(x).mean((2, 3)))
+
+
+class ResNet34(ResNet18):
+    """Sixteen basic blocks of the same channels: 21,282,122 parameters for 3 channels, 10 classes."""
+
+    Config = ResNet34Config
+    depths = (3, 4, 6, 3)
+    about = About(title="Sixteen blocks of two convolutions, with the stem for small images")

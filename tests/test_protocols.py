@@ -1,0 +1,60 @@
+"""Presets of other papers' protocols: their budgets, and that every method has the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fednoil.config import load_config, preset
+from fednoil.config.protocols import METHODS, PROTOCOLS, Protocol
+from fednoil.errors import UserError
+
+EVERY = [(f"{family}/{name}", protocol) for family, found in PROTOCOLS.items() for name, protocol in found.items()]
+
+
+@pytest.mark.parametrize(
+    ("name", "passes"),
+    [("fedcorr/cifar10", 25e6), ("fedcorr/cifar100", 25e6), ("fnbench/cifar10", 3e6), ("fedgr/cifar10", 25e6)],
+)
+def test_the_budgets_of_the_papers(name: str, passes: float) -> None:
+    assert dict(EVERY)[name].sample_passes == passes
+
+
+def turns(protocol: Protocol, values: dict[str, Any]) -> int:
+    """How many clients train in all: one a round in the passes, later as many as usual."""
+    rounds, server = values["train"]["rounds"], values["server"]
+    single = server.get("passes", 0) * protocol.clients if server["name"] in ("fedcorr", "feddiv") else 0
+    return single + (rounds - single) * protocol.each
+
+
+@pytest.mark.parametrize(("name", "protocol"), EVERY, ids=[name for name, _ in EVERY])
+def test_every_method_has_the_same_budget(name: str, protocol: Protocol) -> None:
+    for method in METHODS:
+        values = preset(f"{name}/{method}")
+        config = load_config(values)
+        assert turns(protocol, values) == protocol.turns, method
+        assert values["schedule"] == {"name": "constant", "epochs": protocol.epochs}
+        assert config.partition.clients == protocol.clients
+    assert preset(name) == preset(f"{name}/{protocol.own}")
+
+
+def test_fedcorrs_own_stages() -> None:
+    config = load_config(preset("fedcorr/cifar10"))
+    assert config.train.rounds == 500 + 950
+    server = preset("fedcorr/cifar10")["server"]
+    assert (server["passes"], server["finetune"]) == (5, 500)
+    assert preset("fnbench/cifar10")["server"] == {"name": "fednoro", "warmup": 20}
+    assert preset("fnbench/cifar10/fednoro")["learner"]["ramp"] == 100
+    assert preset("fedgr/cifar10")["server"]["passes"] == 10
+
+
+def test_twenty_settings() -> None:
+    assert len(PROTOCOLS["fednoisy"]) == 20
+
+
+def test_a_name_that_does_not_exist() -> None:
+    with pytest.raises(UserError, match="unknown preset 'fedcorr/cifar11'"):
+        preset("fedcorr/cifar11")
+    with pytest.raises(UserError, match=r"unknown preset 'fedcorr/cifar10/fedcor'.*fedcorr"):
+        preset("fedcorr/cifar10/fedcor")
