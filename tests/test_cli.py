@@ -18,9 +18,9 @@ from made_runs import made_run
 from rich.console import Console
 
 from fednoil import __version__, runner
-from fednoil.config.protocols import PROTOCOLS
 from fednoil.config import load_config
 from fednoil.config.axes import AXES
+from fednoil.config.protocols import PROTOCOLS
 from fednoil.reporters import Bars
 from fednoil.study import preset_names
 

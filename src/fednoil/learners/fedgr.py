@@ -82,7 +82,7 @@ class FedGr(Erm):
     about = About(
         title="The received model sieves labels, teaches and holds features",
         paper="Tian et al., ICML 2026",
-        keeps="a model, losses, pseudo-labels",
+        keeps="a model, losses, new labels",
         sends="model, its share of wrong labels",
         cost="1 + 1/E",
     )
