@@ -216,7 +216,7 @@ def kernels_table(results: Results | None) -> str:
         for name in sorted({name for case in cases for name in times[case]} - {"all"})
     }
     lines = [
-        f"{results['device']}, turns of {results['epochs']} epochs.",
+        f"{results['device']}, turns of {results['epochs']} epochs, commit {results['commit']}:",
         "",
         f"| ms without | {' | '.join(CASES[case] for case in cases)} | |",
         "|---|" + "---|" * len(cases) + "---|",
@@ -238,7 +238,7 @@ def tables(found: dict[str, Results]) -> dict[str, str]:
         "checkpoints": checkpoints_table(found),
         "end to end": end_to_end_table(found.get("end-to-end-h200")),
         "steps": steps_table(found.get("gpu-steps-h200")),
-        "kernels": kernels_table(found.get("kernels-h200")),
+        "kernels": "\n\n".join(kernels_table(found.get(name)) for name in ("kernels-h200", "kernels-first-h200")),
     }
 
 
