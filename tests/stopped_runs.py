@@ -23,6 +23,7 @@ LISTED = {
     "summary.json",
     "confusion.json",
     "measures.json",
+    "model_card.md",
     "model.safetensors",
     "checkpoint/checkpoint.json",
     f"checkpoint/server-{ROUNDS:06d}-0000.safetensors",

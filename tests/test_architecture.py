@@ -39,6 +39,7 @@ STAGES = [
     ["report"],
     ["figures"],
     ["study", "api"],
+    ["export"],
     ["cli"],
     ["__main__"],
 ]

@@ -23,6 +23,7 @@ from fednoil.cli import federation
 from fednoil.cli.audit import audit
 from fednoil.cli.compare import compare
 from fednoil.cli.datasets import data
+from fednoil.cli.export import export
 from fednoil.cli.features import features
 from fednoil.cli.methods import methods
 from fednoil.cli.options import Device, Json, Trust
@@ -101,6 +102,7 @@ app.command()(report)
 app.command()(reproduce)
 app.command()(audit)
 app.command()(relabel)
+app.command()(export)
 
 
 @app.command()

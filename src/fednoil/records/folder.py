@@ -28,6 +28,7 @@ FILES = (
     "summary.json",
     "model.safetensors",
 )
+CARD = "model_card.md"
 MEASURES = "measures.json"  # of the final model, on the test set and by client
 CONFUSION = "confusion.json"  # given × predicted labels; runs made by earlier versions have none
 TENSORBOARD = "tensorboard"  # event files, on request
@@ -147,7 +148,7 @@ class RunFolder:
             with contextlib.suppress(OSError):  # somebody else's file is in it
                 checkpoint.rmdir()
         self.clear_events()
-        for name in (CONFUSION, MEASURES, ROSTER, GIVEN_DATA, SKIPPED, *reversed(FILES)):
+        for name in (CONFUSION, MEASURES, CARD, ROSTER, GIVEN_DATA, SKIPPED, *reversed(FILES)):
             (self.path / name).unlink(missing_ok=True)
 
     def clear_events(self) -> None:
@@ -160,7 +161,7 @@ class RunFolder:
 
     def sweep(self) -> None:
         """Remove half-written files that a killed run has left."""
-        for name in (CONFUSION, MEASURES, ROSTER, GIVEN_DATA, SKIPPED, *FILES):
+        for name in (CONFUSION, MEASURES, CARD, ROSTER, GIVEN_DATA, SKIPPED, *FILES):
             (self.path / f"{name}.part").unlink(missing_ok=True)
 
     def append_round(self, record: RoundRecord) -> None:
@@ -237,6 +238,9 @@ class RunFolder:
     def write_measures(self, measures: dict[str, Any]) -> None:
         if measures:
             write_text(self.path / MEASURES, json.dumps(measures) + "\n")
+
+    def write_card(self, text: str) -> None:
+        write_text(self.path / CARD, text)
 
     def write_confusion(self, confusion: dict[str, Any]) -> None:
         write_text(self.path / CONFUSION, json.dumps(confusion) + "\n")

@@ -20,6 +20,7 @@ from fednoil.executors.base import Executor
 from fednoil.experiment import Experiment, pick_device, pick_precision, predicted_labels
 from fednoil.history import RoundRecord
 from fednoil.records.beginning import begin, check, extended, has_manifest
+from fednoil.records.card import card
 from fednoil.records.checkpoint import Checkpoints
 from fednoil.records.environment import environment, note, slower_noted
 from fednoil.records.events import EventFiles
@@ -206,7 +207,9 @@ class InFolder(Store):
         if has_manifest(experiment.setting):  # sites keep their labels
             predicted, given = predicted_labels(experiment, device, model), experiment.setting.labels.given
             self.folder.write_confusion(metrics.agreement(predicted, given, experiment.task.num_classes))
-        self.folder.write_measures(final.measured(experiment, state, device))
+        found = final.measured(experiment, state, device)
+        self.folder.write_measures(found)
+        self.folder.write_card(card(experiment, summary, found))
         self.folder.write_summary(summary)
         super().end(summary, device)
 
