@@ -44,6 +44,7 @@ CONSTANT = ("schedule.epochs=3",)
 PSEUDO_LABELS = ("learner.xi=0.2",)  # else a model of two rounds is never certain enough for one
 SMALL = ("partition.samples_per_client=60",)
 CHANGED = {"non-iid": "b36f676: Dirichlet splits have no cap"}  # settings whose results a commit has changed on purpose
+DEFAULT = "f343d7a: fednoil-plus is another method"
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,8 @@ class Case:
 def cases() -> list[Case]:
     """All cases, the demos first."""
     demos = [
-        Case("demo", ("train.rounds=2", *DECAYING, *PSEUDO_LABELS), "demo"),
+        Case("demo", ("train.rounds=2", *DECAYING), "demo", DEFAULT),
+        Case("demo/fednoil", ("train.rounds=2", *DECAYING, *PSEUDO_LABELS), "demo/fednoil xi=0.2"),
         Case("demo/fednoil", ("train.rounds=2", *DECAYING, "run.seed=1"), "demo/fednoil"),
         Case("demo/fedavg", ("train.rounds=2", "schedule.extra_rounds=1", *CONSTANT), "demo/fedavg"),
     ]
@@ -82,7 +84,11 @@ def cases() -> list[Case]:
         Case("demo/fedavg", (*plain, *split), "demo/fedavg server=cfl, split"),
         Case("demo/fedavg", (*plain, "data.validation=0.2"), "demo/fedavg validation=0.2"),
         Case("demo/fedavg", ("train.rounds=3", *agreement, *SMALL), "demo/fedavg schedule=agreement"),
-        Case("demo", ("train.rounds=2", "learner.frac=[0.5, 0.2]", *DECAYING, *SMALL), "demo frac by group"),
+        Case(
+            "demo/fednoil",
+            ("train.rounds=2", "learner.frac=[0.5, 0.2]", *DECAYING, *SMALL),
+            "demo/fednoil frac by group",
+        ),
         _small("iid", "clean", "fedavg"),
         _small("iid", "clean", "fednoil-logarithm"),
     ]
@@ -98,11 +104,11 @@ def _small(setting: str, noise: str, method: str) -> Case:
         sets[0] = "train.rounds=4"  # two of them are their warm-up
     if not method.startswith("centralized"):
         sets += DECAYING if method.startswith("fednoil") else CONSTANT
-    if method.startswith("fednoil") and method != "fednoil-no-ssl":
+    if method.startswith("fednoil") and method not in ("fednoil-no-ssl", "fednoil-plus"):
         sets += PSEUDO_LABELS
     if setting == "imbalanced":
         sets.append("run.seed=2")  # whose first clients differ between the draw by score and the uniform one
-    return Case(name, tuple(sets), name, CHANGED.get(setting, ""))
+    return Case(name, tuple(sets), name, DEFAULT if method == "fednoil-plus" else CHANGED.get(setting, ""))
 
 
 def play(case: Case) -> Row:
