@@ -38,7 +38,7 @@ STAGES = [
     ["flower"],
     ["report"],
     ["figures"],
-    ["study", "api"],
+    ["study", "api", "bench"],
     ["export"],
     ["cli"],
     ["__main__"],

@@ -21,6 +21,7 @@ import typer.core
 from fednoil import __version__
 from fednoil.cli import federation
 from fednoil.cli.audit import audit
+from fednoil.cli.bench import bench
 from fednoil.cli.compare import compare
 from fednoil.cli.datasets import data
 from fednoil.cli.export import export
@@ -100,6 +101,7 @@ app.command()(features)
 app.command()(compare)
 app.command()(report)
 app.command()(reproduce)
+app.command()(bench)
 app.command()(audit)
 app.command()(relabel)
 app.command()(export)

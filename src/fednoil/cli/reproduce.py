@@ -57,12 +57,12 @@ def reproduce(
     from fednoil.batch.cell import parse_seeds
     from fednoil.study.plan import DEFAULT_SEEDS, Wanted, make_plan
 
-    sections = _sections(changes or [], device)
+    sections = changed_sections(changes or [], device)
     numbers = parse_seeds(seeds or DEFAULT_SEEDS.get(scale, "0"))
     wanted = Wanted(scale, dataset or [], setting or [], noise or [], method or [], numbers, sections)
     cells = make_plan(goal, wanted)
     open_cells = [cell for cell in cells if not cell.is_done(out)]
-    console, side_by_side = output(quiet=quiet or as_json), jobs or _usual_jobs(open_cells)
+    console, side_by_side = output(quiet=quiet or as_json), jobs or usual_jobs_of(open_cells)
     if not dry_run:
         _check_first(goal, open_cells, out, data_dir, ray)
     plan = _describe(goal, cells, open_cells, out, side_by_side, data_dir, measure=dry_run or not quiet)
@@ -72,16 +72,16 @@ def reproduce(
         _show_plan(console, plan)
     if dry_run:
         return
-    outcomes = _run(open_cells, out, data_dir, console, side_by_side, ray, len(cells)) if open_cells else []
+    outcomes = run_cells(open_cells, out, data_dir, console, side_by_side, ray, len(cells)) if open_cells else []
     failed = [outcome for outcome in outcomes if outcome.reason]
     files = _finish(goal, scale, cells, out, wanted, quiet or as_json)
     if as_json:
         ended = [{"cell": o.cell.title, "folder": o.cell.folder, "reason": o.reason} for o in failed]
         print(json.dumps({**plan, "failed": ended, "files": [str(f) for f in files]}, indent=2, ensure_ascii=False))
-    _end(console, files, failed, len(open_cells))
+    end(console, files, failed, len(open_cells))
 
 
-def _sections(changes: Sequence[str], device: str | None) -> dict[str, Any]:
+def changed_sections(changes: Sequence[str], device: str | None) -> dict[str, Any]:
     """What all runs change of their presets."""
     from fednoil.config import parse_set
 
@@ -93,7 +93,7 @@ def _sections(changes: Sequence[str], device: str | None) -> dict[str, Any]:
     return sections
 
 
-def _usual_jobs(cells: Sequence[Any]) -> int:
+def usual_jobs_of(cells: Sequence[Any]) -> int:
     from fednoil.cli.seeds import usual_jobs
 
     return usual_jobs(cells[0].config.run.device, len(cells)) if cells else 1
@@ -136,7 +136,7 @@ def _check_data(names: Iterable[str], data_dir: Path | None) -> None:
         raise UserError(f"{missing}{choice}")
 
 
-def _run(
+def run_cells(
     cells: Sequence[Any], out: Path, data_dir: Path | None, console: Console, jobs: int, ray: str | None, total: int
 ) -> list[Any]:
     """Make the runs and show their progress; if stopped, say how many are done."""
@@ -256,7 +256,7 @@ def _figures(goal: str, scale: str, results: Any, folder: Path, wanted: Any) -> 
     return [path for name in chosen for path in FIGURES[name].make(results, folder, rounds, scale == "small")]
 
 
-def _end(console: Console, files: Sequence[Path], failed: Sequence[Any], total: int) -> None:
+def end(console: Console, files: Sequence[Path], failed: Sequence[Any], total: int) -> None:
     for path in files:
         console.print(f"wrote {path}", markup=False, highlight=False, soft_wrap=True)
     if failed:

@@ -103,6 +103,11 @@ def _learner(name: str, **more: Values) -> Callable[[Protocol], Values]:
     return lambda protocol: {"learner": {"name": name}, **more}
 
 
+def _dividemix(protocol: Protocol) -> Values:
+    tenth = max(1, protocol.rounds // 10)
+    return {"learner": {"name": "dividemix", "warmup": max(1, protocol.rounds // 15), "ramp": tenth}}
+
+
 def _fednoil(protocol: Protocol) -> Values:
     return {
         "sampling": {"name": "score", "fraction": protocol.fraction},
@@ -118,8 +123,8 @@ METHODS: dict[str, Callable[[Protocol], Values]] = {
     "sce": _learner("sce"),
     "elr": _learner("elr"),
     "mixup": _learner("mixup"),
-    "coteaching": _learner("coteaching"),
-    "dividemix": _learner("dividemix"),
+    "coteaching": lambda protocol: {"learner": {"name": "coteaching", "ramp": max(1, protocol.rounds // 15)}},
+    "dividemix": _dividemix,
     "fedlsr": _learner("fedlsr"),
     "fednoro": _after_warmup("fednoro"),
     "fedelc": _after_warmup("fedelc"),

@@ -1,0 +1,110 @@
+"""A ranking as Markdown, as LaTeX, and as a page that sorts and filters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fednoil import __version__, pages
+from fednoil.bench.ranking import RANKED_BY, READINGS, Row, Spread
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of a table: its text, and the number that it is sorted by."""
+
+    text: str
+    value: float | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    title: str
+    head: list[str]
+    rows: list[list[Cell]]
+
+
+def tables(rows: Sequence[Row], settings: Sequence[str]) -> list[Table]:
+    """The ranking, and the accuracy in each setting."""
+    head = ["method", "mean rank", *READINGS.values(), "farthest behind", "told the noise", "steps", "MB", "seconds"]
+    first = Table("Ranking", head, [_ranked(row) for row in rows])
+    each = [[Cell(row.method), *(_cell(row.by_setting.get(s)) for s in settings)] for row in rows]
+    return [first, Table(f"Accuracy in each setting ({READINGS[RANKED_BY]})", ["method", *settings], each)]
+
+
+def _ranked(row: Row) -> list[Cell]:
+    behind = Cell("–") if row.worst is None else Cell(f"{row.worst[1]:.2f} in {row.worst[0]}", row.worst[1])
+    return [
+        Cell(row.method),
+        _cell(row.rank),
+        *(_cell(row.accuracy[reading]) for reading in READINGS),
+        behind,
+        Cell("yes" if row.told else "no"),
+        Cell(f"{row.steps:,.0f}", row.steps),
+        Cell(f"{row.traffic / 1e6:,.1f}", row.traffic),
+        Cell(f"{row.seconds:,.0f}", row.seconds),
+    ]
+
+
+def _cell(found: Spread | None) -> Cell:
+    return Cell("–") if found is None else Cell(str(found), found.mean)
+
+
+def note(seeds: int, settings: int) -> str:
+    """What the numbers are."""
+    interval = f"± 95 % confidence over {seeds} seeds" if seeds > 1 else "one seed, so no interval"
+    return (
+        f"Means over {settings} setting{'s' * (settings != 1)}; {interval}. Ranks are by the {READINGS[RANKED_BY]} "
+        "rounds. The best round is known only with true labels. Farthest behind: points below the best method. Steps, "
+        "megabytes and seconds are those of a run."
+    )
+
+
+def markdown(rows: Sequence[Row], settings: Sequence[str], seeds: int) -> str:
+    parts = ["# Ranking of methods", note(seeds, len(settings))]
+    for table in tables(rows, settings):
+        lines = [f"| {' | '.join(table.head)} |", "|" + "---|" * len(table.head)]
+        lines += [f"| {' | '.join(cell.text for cell in row)} |" for row in table.rows]
+        parts += [f"## {table.title}", "\n".join(lines)]
+    return "\n\n".join(parts) + "\n"
+
+
+def latex(rows: Sequence[Row], settings: Sequence[str], seeds: int) -> str:
+    parts = ["% needs \\usepackage{booktabs} and \\usepackage{graphicx}"]
+    for table in tables(rows, settings):
+        body = [f"{' & '.join(_escape(cell.text) for cell in row)} \\\\" for row in table.rows]
+        lines = [
+            "\\begin{table*}",
+            "\\centering",
+            f"\\caption{{{_escape(table.title)}. {_escape(note(seeds, len(settings)))}}}\\par\\smallskip",
+            "\\resizebox{\\linewidth}{!}{%",
+            f"\\begin{{tabular}}{{l{'c' * (len(table.head) - 1)}}}",
+            "\\toprule",
+            f"{' & '.join(map(_escape, table.head))} \\\\",
+            "\\midrule",
+            *body,
+            "\\bottomrule",
+            "\\end{tabular}}",
+            "\\end{table*}",
+        ]
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts) + "\n"
+
+
+def _escape(text: str) -> str:
+    for mark in "&%#_":
+        text = text.replace(mark, f"\\{mark}")
+    return text.replace("±", "$\\pm$").replace("–", "--")
+
+
+def html(rows: Sequence[Row], settings: Sequence[str], seeds: int, curves: str) -> str:
+    """The page; `curves` is the name of the report beside it, which draws all runs."""
+    return pages.render(
+        pages.asset("fednoil.bench", "ranking.html.j2"),
+        version=__version__,
+        css=pages.style(),
+        scripts=[pages.script(), pages.asset("fednoil.bench", "ranking.js")],
+        note=note(seeds, len(settings)),
+        tables=tables(rows, settings),
+        curves=curves,
+    )

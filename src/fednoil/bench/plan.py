@@ -1,0 +1,94 @@
+"""The grid of a ranking: methods × settings × seeds as cells, one run each.
+
+What was asked for is kept in the folder (`bench.json`), so that the same ranking can be continued, or a newcomer put
+into it, without naming the rest again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fednoil.batch.cell import Cell
+from fednoil.bench.settings import DEFAULT_METHODS, SCALES, settings_of
+from fednoil.config import load_config, merge
+from fednoil.config.protocols import METHODS
+from fednoil.errors import UserError, nearest
+from fednoil.records.files import read_json, write_json
+
+FILE = "bench.json"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What is ranked: methods by name, or learners of one's own as `module:Class`."""
+
+    scale: str = "small"
+    methods: Sequence[str] = DEFAULT_METHODS
+    settings: Sequence[str] = ()  # none: all of the scale
+    seeds: Sequence[int] = (0, 1, 2)
+    changes: dict[str, dict[str, Any]] | None = None  # sections of --set
+
+
+@dataclass(frozen=True, eq=False)
+class BenchCell(Cell):
+    """A cell and its place in the grid."""
+
+    method: str
+    setting: str
+
+
+def saved(out: Path) -> Grid | None:
+    """The grid of a ranking that was begun in `out`."""
+    if not (out / FILE).is_file():
+        return None
+    try:
+        return Grid(**read_json(out / FILE))
+    except TypeError as error:
+        raise UserError(f"{out / FILE} is damaged ({error}); remove it, and name what is to be ranked") from None
+
+
+def save(grid: Grid, out: Path) -> None:
+    write_json(out / FILE, asdict(grid))
+
+
+def with_added(grid: Grid, learners: Sequence[str]) -> Grid:
+    """The grid with learners of one's own."""
+    for name in learners:
+        if ":" not in name:
+            raise UserError(
+                f"--add {name}: name your own learner as module:Class; for methods of the package use --method"
+            )
+    return replace(grid, methods=list(dict.fromkeys([*grid.methods, *learners])))
+
+
+def cells_of(grid: Grid) -> list[BenchCell]:
+    """The cells of a grid, seed by seed, so that a first ranking is there early."""
+    if grid.scale not in SCALES:
+        raise UserError(f"--scale {grid.scale}: choose {' or '.join(SCALES)}")
+    protocols = settings_of(grid.scale)
+    settings = list(grid.settings) or list(protocols)
+    _check("--setting", settings, list(protocols))
+    _check("--method", [name for name in grid.methods if ":" not in name], list(METHODS))
+    found = []
+    for seed in grid.seeds:
+        for setting in settings:
+            for method in grid.methods:
+                protocol = protocols[setting]
+                values = protocol.values("fedavg" if ":" in method else method)
+                if ":" in method:
+                    values["learner"] = {"name": method}
+                config = load_config(merge(merge(values, grid.changes or {}), {"run": {"seed": seed}}))
+                name = re.sub(r"[^\w+-]+", "-", f"{grid.scale}-{setting}-{method}").strip("-")
+                title = f"{setting}, {method}, seed {seed}"
+                found.append(BenchCell(config, title, f"{name}-seed{seed}-{config.hash()[:8]}", title, method, setting))
+    return found
+
+
+def _check(option: str, given: Sequence[str], known: list[str]) -> None:
+    for name in given:
+        if name not in known:
+            raise UserError(f"{option} {name}: choose {', '.join(known)}{nearest(name, known)}")

@@ -1,0 +1,160 @@
+"""From finished runs to a ranking: four ways to read a run's accuracy, ranks over settings, and what it cost.
+
+A run ends with its last round; papers also report the mean of the last ten, or the best round, which nobody knows
+without true labels. The fourth is the round that labels held out by the clients would choose, wrong ones among them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.special import stdtrit
+
+from fednoil.history import RoundRecord
+
+READINGS = {
+    "last": "last round",
+    "last_ten": "mean of the last ten",
+    "best": "best round",
+    "chosen": "round that held-out labels choose",
+}
+RANKED_BY = "last_ten"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one run came to: accuracies in percent, and its cost."""
+
+    last: float
+    last_ten: float
+    best: float
+    chosen: float | None
+    steps: int  # optimiser steps of all clients
+    traffic: int  # bytes, both ways
+    seconds: float
+
+
+def outcome_of(records: Sequence[RoundRecord]) -> Outcome:
+    """The outcome of a run's rounds, all of which were tested."""
+    accuracy = [float(r.test_accuracy) for r in records if r.test_accuracy is not None]
+    held = [(r.val_accuracy, -place) for place, r in enumerate(records) if r.val_accuracy is not None]
+    chosen = None if not held else records[-max(held)[1]].test_accuracy
+    return Outcome(
+        accuracy[-1],
+        float(np.mean(accuracy[-10:])),
+        max(accuracy),
+        chosen,
+        records[-1].train_batches,
+        sum(r.bytes_down + r.bytes_up for r in records),
+        sum(r.wall_s for r in records),
+    )
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A mean and half the width of its 95 % confidence interval over seeds; None with one seed."""
+
+    mean: float
+    half: float | None
+
+    def __str__(self) -> str:
+        return f"{self.mean:.2f}" if self.half is None else f"{self.mean:.2f} ± {self.half:.2f}"
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Student's interval of a mean."""
+    count = len(values)
+    if count < 2:
+        return Spread(float(np.mean(values)), None)
+    half = float(stdtrit(count - 1, 0.975)) * float(np.std(values, ddof=1)) / math.sqrt(count)
+    return Spread(float(np.mean(values)), half)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method in the ranking; a method that lacks runs has no rank."""
+
+    method: str
+    rank: Spread | None  # mean over settings, 1 is best
+    accuracy: dict[str, Spread | None]  # by reading, mean over settings
+    worst: tuple[str, float] | None  # the setting in which it is farthest below the best method, and by how much
+    by_setting: dict[str, Spread]  # the reading that ranks
+    told: bool  # whether it was given the clients' noise
+    runs: int
+    steps: float  # of a run, on average, as the next two
+    traffic: float
+    seconds: float
+
+
+Runs = Mapping[tuple[str, str, int], Outcome]  # by method, setting and seed
+
+
+def ranking(runs: Runs, methods: Sequence[str], settings: Sequence[str], told: Mapping[str, bool]) -> list[Row]:
+    """The methods, best mean rank first; those that lack a run of this grid come last."""
+    seeds = sorted({seed for _, _, seed in runs})
+    complete = [m for m in methods if all((m, s, seed) in runs for s in settings for seed in seeds)]
+    ranks: dict[str, list[float]] = {m: [] for m in complete}
+    for seed in seeds if complete else []:
+        each = [ranks_of({m: getattr(runs[m, s, seed], RANKED_BY) for m in complete}) for s in settings]
+        for method in complete:
+            ranks[method].append(float(np.mean([found[method] for found in each])))
+    tops = {s: max(_mean(runs, m, s) for m in complete) for s in settings} if complete else {}
+    rows = [_row(runs, m, settings, ranks.get(m), tops, told.get(m, False)) for m in methods]
+    return sorted((row for row in rows if row.runs), key=lambda r: (r.rank is None, r.rank.mean if r.rank else 0.0))
+
+
+def ranks_of(values: Mapping[str, float]) -> dict[str, float]:
+    """Ranks from 1, the largest value first; equal values share the mean of their ranks."""
+    numbers = np.array(list(values.values()))
+    above = (numbers[None] > numbers[:, None]).sum(1)
+    equal = (numbers[None] == numbers[:, None]).sum(1)
+    return dict(zip(values, (above + (equal + 1) / 2).tolist(), strict=True))
+
+
+def _mean(runs: Runs, method: str, setting: str) -> float:
+    return float(np.mean([getattr(o, RANKED_BY) for (m, s, _), o in runs.items() if (m, s) == (method, setting)]))
+
+
+def _row(
+    runs: Runs,
+    method: str,
+    settings: Sequence[str],
+    ranks: Sequence[float] | None,
+    tops: Mapping[str, float],
+    told: bool,
+) -> Row:
+    own = {(s, seed): o for (m, s, seed), o in runs.items() if m == method}
+    seeds = sorted({seed for _, seed in own})
+    accuracy: dict[str, Spread | None] = {}
+    for reading in READINGS:
+        found = [[getattr(o, reading) for (_, at), o in own.items() if at == seed] for seed in seeds]
+        known = bool(found) and all(v is not None for values in found for v in values)
+        accuracy[reading] = spread([float(np.mean(values)) for values in found]) if known else None
+    by_setting = {
+        s: spread([getattr(o, RANKED_BY) for (at, _), o in own.items() if at == s])
+        for s in settings
+        if any(at == s for at, _ in own)
+    }
+    gaps = {s: tops[s] - by_setting[s].mean for s in tops} if ranks else {}
+    farthest = max(gaps, key=lambda s: gaps[s]) if gaps else None
+    count = max(1, len(own))
+    cost = {name: sum(getattr(o, name) for o in own.values()) / count for name in ("steps", "traffic", "seconds")}
+    return Row(
+        method,
+        spread(ranks) if ranks else None,
+        accuracy,
+        None if farthest is None else (farthest, gaps[farthest]),
+        by_setting,
+        told,
+        len(own),
+        **cost,
+    )
+
+
+def was_told(values: Mapping[str, Any]) -> bool:
+    """Whether a configuration tells the method the clients' noise: FedNoiL's labelled share, unless it estimates it."""
+    return values["learner"].get("frac", "auto") != "auto"

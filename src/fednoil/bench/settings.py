@@ -1,0 +1,64 @@
+"""The settings that methods are ranked on: six kinds of noise, with equal and with uneven clients, at two scales.
+
+Every client holds a tenth of its samples out, so that a round can be chosen by given labels, as one would without a
+clean test set. All methods of a setting have the same budget (`fednoil.config.protocols`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fednoil.config.protocols import METHODS, Protocol
+
+Values = dict[str, Any]
+
+NOISES: dict[str, Values] = {
+    "symmetric-low": {"kind": "symmetric", "ratios": [0.3, 0.4, 0.5, 0.6]},
+    "symmetric-high": {"kind": "symmetric", "ratios": [0.5, 0.6, 0.7, 0.8]},
+    "pair-high": {"kind": "pair", "ratios": [0.3, 0.5, 0.6, 0.8]},
+    "two-level": {"kind": "symmetric-all", "levels": "two-level", "rho": 0.6, "low": 0.5, "high": 1.0},
+    "instance": {"kind": "instance", "ratios": [0.3]},
+    "clean": {"kind": "none"},
+}
+SPLITS: dict[str, Values] = {
+    "iid": {"kind": "iid"},
+    "non-iid": {"kind": "dirichlet", "beta": 0.5, "min_size": 32},
+}
+DEFAULT_METHODS = tuple(name for name in METHODS if name not in ("fedprox", "median", "mixup", "dividemix"))
+_HELD_OUT = 0.1
+_SCALES: dict[str, tuple[Values, int, int, int]] = {  # sections, clients trained in all, epochs, samples
+    "small": (
+        {
+            "data": {"name": "fashion-mnist-mini", "validation": _HELD_OUT},
+            "partition": {"clients": 10, "samples_per_client": 180},
+            "model": {"name": "cnn", "width": 8},
+            "train": {"pad": 2},
+        },
+        60,
+        10,
+        1800,
+    ),
+    "paper": (
+        {
+            "data": {"name": "fashion-mnist", "validation": _HELD_OUT},
+            "partition": {"clients": 20, "samples_per_client": 600},
+            "model": {"name": "cnn", "width": 32},
+            "train": {"pad": 2},
+        },
+        900,
+        30,
+        12_000,
+    ),
+}
+SCALES = tuple(_SCALES)
+
+
+def settings_of(scale: str) -> dict[str, Protocol]:
+    """The settings of a scale, by name: `<split>/<noise>`."""
+    sections, turns, epochs, samples = _SCALES[scale]
+    found = {}
+    for split, partition in SPLITS.items():
+        for name, noise in NOISES.items():
+            own = {**sections, "partition": {**sections["partition"], **partition}, "noise": noise}
+            found[f"{split}/{name}"] = Protocol(own, 0.3, turns, epochs, samples, "fedavg", "")
+    return found

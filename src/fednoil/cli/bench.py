@@ -1,0 +1,109 @@
+"""`fednoil bench`: run a grid of methods, settings and seeds, and rank the methods."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fednoil.cli.reproduce import Changes, Jobs, Ray, changed_sections, end, run_cells, usual_jobs_of
+from fednoil.errors import UserError
+from fednoil.terminal import output
+
+if TYPE_CHECKING:
+    from fednoil.bench.plan import BenchCell, Grid
+
+Many = Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this; may be repeated.")]
+
+
+def bench(
+    method: Many = None,
+    setting: Many = None,
+    add: Annotated[
+        list[str] | None, typer.Option("--add", metavar="MODULE:CLASS", help="Your own learner; may be repeated.")
+    ] = None,
+    seeds: Annotated[str | None, typer.Option("--seeds", metavar="0..2", help="Default: 0..2.")] = None,
+    scale: Annotated[str | None, typer.Option("--scale", help="small (default), or paper.")] = None,
+    changes: Changes = None,
+    out: Annotated[Path, typer.Option("--out", help="Folder of the ranking; finished runs in it are kept.")] = Path(
+        "runs/bench"
+    ),
+    jobs: Jobs = None,
+    ray: Ray = None,
+    device: Annotated[str | None, typer.Option("--device", help="auto, cpu or cuda.")] = None,
+    data_dir: Annotated[Path | None, typer.Option("--data-dir", help="Folder with datasets.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would run, run nothing.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but failures.")] = False,
+) -> None:
+    """Rank methods over settings; the same command continues, and --add puts your own learner into a ranking."""
+    from fednoil.bench.plan import cells_of, save
+
+    grid = _grid(out, method, setting, add or [], seeds, scale, changed_sections(changes or [], device))
+    cells = cells_of(grid)
+    open_cells = [cell for cell in cells if not cell.is_done(out)]
+    console = output(quiet=quiet)
+    total, to_run, side_by_side = len(cells), len(open_cells), jobs or usual_jobs_of(open_cells)
+    console.print(f"{total} runs, {total - to_run} done, {to_run} to run, {side_by_side} at a time", highlight=False)
+    if dry_run:
+        for cell in open_cells:
+            console.print(f"  {cell.title}", markup=False, highlight=False, soft_wrap=True)
+        return
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--out {out}: {error.strerror}; choose another folder") from None
+    save(grid, out)
+    outcomes = run_cells(open_cells, out, data_dir, console, side_by_side, ray, total) if open_cells else []
+    files = _finish(cells, out, quiet)
+    end(console, files, [outcome for outcome in outcomes if outcome.reason], to_run)
+
+
+def _grid(
+    out: Path,
+    methods: list[str] | None,
+    settings: list[str] | None,
+    added: list[str],
+    seeds: str | None,
+    scale: str | None,
+    changes: dict[str, Any],
+) -> Grid:
+    """What is asked for; what isn't named is as in the folder, or the default."""
+    from fednoil.batch.cell import parse_seeds
+    from fednoil.bench.plan import Grid, saved, with_added
+
+    grid = saved(out) or Grid()
+    given: dict[str, Any] = {"methods": methods, "settings": settings, "scale": scale, "changes": changes or None}
+    given["seeds"] = parse_seeds(seeds) if seeds else None
+    return with_added(replace(grid, **{name: value for name, value in given.items() if value}), added)
+
+
+def _finish(cells: list[BenchCell], out: Path, quiet: bool) -> list[Path]:
+    """The ranking of what is done: on the terminal, as Markdown, LaTeX and a page, beside the report of all runs."""
+    from fednoil.bench import pages
+    from fednoil.bench.ranking import outcome_of, ranking, was_told
+    from fednoil.cli.report import write_reports
+    from fednoil.records.files import write_text
+    from fednoil.records.folder import RunFolder
+    from fednoil.report.results import load_results
+
+    done = [cell for cell in cells if cell.is_done(out)]
+    if not done:
+        return []
+    runs = {(c.method, c.setting, c.config.run.seed): outcome_of(RunFolder(out / c.folder).records()) for c in done}
+    methods, settings = (list(dict.fromkeys(getattr(c, name) for c in cells)) for name in ("method", "setting"))
+    told = {c.method: was_told(c.config.model_dump(mode="json")) for c in cells}
+    rows, seeds = ranking(runs, methods, settings, told), len({seed for _, _, seed in runs})
+    curves = out / "runs.html"
+    write_reports(load_results([out / c.folder for c in done]), curves, None, None, "All runs of the ranking")
+    texts = {
+        "ranking.md": pages.markdown(rows, settings, seeds),
+        "ranking.tex": pages.latex(rows, settings, seeds),
+        "ranking.html": pages.html(rows, settings, seeds, curves.name),
+    }
+    for name, text in texts.items():
+        write_text(out / name, text)
+    if not quiet:
+        print(texts["ranking.md"])
+    return [*(out / name for name in texts), curves]

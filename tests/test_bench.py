@@ -1,0 +1,149 @@
+"""A ranking of methods: how runs are read, ranks and gaps by hand, the grid, and the command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import fednoil
+
+from fednoil.bench import pages
+from fednoil.bench.plan import Grid, cells_of, save, saved, with_added
+from fednoil.bench.ranking import Outcome, outcome_of, ranking, ranks_of, spread, was_told
+from fednoil.bench.settings import DEFAULT_METHODS, settings_of
+from fednoil.errors import UserError
+from fednoil.history import RoundRecord
+
+
+def record(number: int, accuracy: float, held_out: float | None = None) -> RoundRecord:
+    known = {"test_accuracy": accuracy, "test_loss": 1.0, "val_accuracy": held_out}
+    cost = {"train_batches": 10 * number, "bytes_down": 100, "bytes_up": 50, "wall_s": 0.5}
+    return RoundRecord(round=number, local_epochs=1, selected=[0], **known, **cost)  # type: ignore[arg-type]
+
+
+def test_four_readings_of_a_run() -> None:
+    """Twelve rounds of 1 to 12 points, but the third has 90; held-out labels agree best in rounds 5 and 7."""
+    agreed = {5: 60.0, 7: 60.0}
+    rounds = [record(r, 90.0 if r == 3 else float(r), agreed.get(r, 10.0)) for r in range(1, 13)]
+    found = outcome_of(rounds)
+    assert (found.last, found.best, found.chosen) == (12.0, 90.0, 5.0)
+    assert found.last_ten == pytest.approx((90 + sum(range(4, 13))) / 10)
+    assert (found.steps, found.traffic, found.seconds) == (120, 12 * 150, 6.0)
+    assert outcome_of([record(1, 5.0)]).chosen is None
+
+
+def test_equal_values_share_their_ranks() -> None:
+    assert ranks_of({"a": 3.0, "b": 5.0, "c": 3.0, "d": 1.0}) == {"a": 2.5, "b": 1.0, "c": 2.5, "d": 4.0}
+
+
+def test_the_interval_of_a_mean() -> None:
+    """Of 1, 2, 3: t = 4.303 with two degrees of freedom, s = 1."""
+    found = spread([1.0, 2.0, 3.0])
+    assert found.mean == 2.0
+    assert found.half == pytest.approx(4.302653 / 3**0.5, abs=1e-5)
+    assert str(found) == "2.00 ± 2.48"
+    assert str(spread([1.5])) == "1.50"
+
+
+def ended(accuracy: float) -> Outcome:
+    return Outcome(accuracy + 1, accuracy, accuracy + 2, accuracy - 1, 10, 1000, 2.0)
+
+
+FIRST = {("a", "x", 0): ended(80), ("b", "x", 0): ended(70), ("a", "y", 0): ended(40), ("b", "y", 0): ended(60)}
+SECOND = {("a", "x", 1): ended(82), ("b", "x", 1): ended(70), ("a", "y", 1): ended(70), ("b", "y", 1): ended(60)}
+RUNS = {**FIRST, **SECOND, ("c", "x", 0): ended(99)}
+
+
+def test_a_ranking_by_hand() -> None:
+    """Seed 0: a is first in x and second in y; seed 1: first in both. c lacks runs."""
+    a, b, c = ranking(RUNS, ["b", "a", "c"], ["x", "y"], {"b": True})
+    assert [row.method for row in (a, b, c)] == ["a", "b", "c"]
+    assert a.rank == spread([1.5, 1.0])
+    assert b.rank == spread([1.5, 2.0])
+    assert c.rank is None
+    assert a.accuracy["last_ten"] == spread([60.0, 76.0])
+    assert a.accuracy["chosen"] == spread([59.0, 75.0])
+    assert a.worst == ("y", 5.0)  # 55 against b's 60
+    assert b.worst == ("x", 11.0)  # 70 against a's 81
+    assert (a.told, b.told, c.runs) == (False, True, 1)
+
+
+def test_what_is_shown() -> None:
+    rows = ranking(RUNS, ["a", "b", "c"], ["x", "y"], {})
+    text = pages.markdown(rows, ["x", "y"], 2)
+    assert "| a | 1.25 ± 3.18 |" in text
+    assert "| c | – |" in text
+    assert "11.00 in x" in text
+    page = pages.html(rows, ["x", "y"], 2, "runs.html")
+    assert 'data-v="1.25"' in page
+    assert 'href="runs.html"' in page
+    tables = pages.latex(rows, ["x", "y"], 2)
+    assert tables.count(r"\begin{table*}") == 2
+    assert r"1.25 $\pm$ 3.18" in tables
+
+
+def test_a_name_is_text_only() -> None:
+    rows = ranking({("<script>x", "x", 0): ended(1)}, ["<script>x"], ["x"], {})
+    assert "<script>x" not in pages.html(rows, ["x"], 1, "runs.html")
+
+
+def test_every_method_and_setting_has_a_cell() -> None:
+    cells = cells_of(Grid(seeds=(0,)))
+    assert len(cells) == len(DEFAULT_METHODS) * 12
+    assert len({cell.folder for cell in cells}) == len(cells)
+    assert all(cell.config.data.validation == 0.1 for cell in cells)
+    assert not any(was_told(cell.config.model_dump(mode="json")) for cell in cells)
+    assert {protocol.epochs for protocol in settings_of("paper").values()} == {30}
+
+
+def test_a_newcomer_joins_what_is_there(tmp_path: Path) -> None:
+    save(Grid(methods=["fedavg"], settings=["iid/clean"], seeds=[3]), tmp_path)
+    grid = saved(tmp_path)
+    assert grid is not None
+    grid = with_added(grid, ["newcomer_bench:Mine"])
+    assert (list(grid.methods), list(grid.settings), list(grid.seeds)) == (
+        ["fedavg", "newcomer_bench:Mine"],
+        ["iid/clean"],
+        [3],
+    )
+    with pytest.raises(UserError, match="--add gce: name your own learner as module:Class"):
+        with_added(grid, ["gce"])
+    (tmp_path / "bench.json").write_text(json.dumps({"methods": [], "colour": 1}))
+    with pytest.raises(UserError, match=r"bench\.json is damaged"):
+        saved(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"scale": "large"}, "--scale large: choose small or paper"),
+        ({"settings": ["iid/cleen"]}, "--setting iid/cleen: choose .*iid/clean"),
+        ({"methods": ["fedcor"]}, "--method fedcor: choose .*fedcorr"),
+    ],
+)
+def test_names_that_are_unknown(keys: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        cells_of(Grid(**keys))
+
+
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "newcomer_bench.py").write_text("from fednoil.learners.erm import Erm\nclass Mine(Erm): pass\n")
+    monkeypatch.chdir(tmp_path)
+    few = ["--set", "train.rounds=1", "--set", "schedule.epochs=1", "--set", "partition.samples_per_client=20"]
+    few += ["--device", "cpu", "--jobs", "1"]
+    status, out, _ = fednoil("bench", "--method", "fedavg", "--setting", "iid/clean", "--seeds", "0", *few)
+    assert status == 0
+    assert "1 runs, 0 done, 1 to run" in out
+    status, out, _ = fednoil("bench", "--add", "newcomer_bench:Mine", "--jobs", "1")
+    assert status == 0
+    assert "2 runs, 1 done, 1 to run" in out
+    assert "| newcomer_bench:Mine | 1.50 |" in out  # it learns as FedAvg does
+    for name in ("ranking.md", "ranking.tex", "ranking.html", "runs.html"):
+        assert (tmp_path / "runs/bench" / name).is_file()
+    status, out, _ = fednoil("bench", "--dry-run")
+    assert "2 runs, 2 done, 0 to run" in out
+    status, _, err = fednoil("bench", "--method", "nobody")
+    assert status == 2
+    assert "--method nobody: choose" in err
