@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import statistics
 import sys
 import tempfile
@@ -40,6 +39,7 @@ from fednoil.study import preset
 from fednoil.tensors import Tensors
 from floor import bare_step, check_device, device_name, noise_experiment, plain_resnet18
 from scaling import Case, Point, Size
+from written import write
 
 LIMIT = 2.0  # percent
 PAPER = "paper/cifar10/iid/symmetric-high/fednoil-logarithm"
@@ -172,8 +172,7 @@ def main() -> None:
         print(f"{row['share_percent']:.3f} % of the run")
     print(f"with one line a round in rounds.jsonl the demo's share is {rows[0]['share_with_records_percent']:.3f} %")
     if given.json:
-        given.json.parent.mkdir(parents=True, exist_ok=True)
-        given.json.write_text(json.dumps({"device": device_name(given.device), "rows": rows}, indent=1) + "\n")
+        write(given.json, {"device": device_name(given.device), "rows": rows})
     if any(row["share_percent"] > LIMIT for row in rows):
         sys.exit(f"more than {LIMIT} % of a run")
 

@@ -10,7 +10,6 @@ first one and the mean of the last ten are taken from its record. `--set` goes t
 from __future__ import annotations
 
 import argparse
-import json
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,7 @@ from statistics import fmean
 from typing import Any
 
 from fednoil.records.folder import RunFolder
+from written import write
 
 
 def timed(preset: str, sets: list[str], folder: Path) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def main() -> None:
             names = ("rounds", "rounds_s", "first_round_s", "last_ten_rounds_ms", "whole_command_s", "test_accuracy")
             print(f"| `{row['command']}` | {' | '.join(str(row[name]) for name in names)} |", flush=True)
     if args.json:
-        args.json.write_text(json.dumps({"runs": rows}, indent=1) + "\n")
+        write(args.json, {"runs": rows})
 
 
 if __name__ == "__main__":

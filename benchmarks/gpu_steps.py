@@ -7,7 +7,6 @@ ready, 'sequential' the reference executor with its augmentation, 'stacked' all 
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import torch
 from fednoil import rounds
 from fednoil.experiment import make_executor
 from floor import SHAPES, PlainCNN, bare_step, check_device, noise_experiment, plain_resnet18
+from written import write
 
 BATCH = 32 + 55  # labelled and unlabelled images of a step with 500 images a client
 
@@ -82,7 +82,7 @@ def main() -> None:
             )
     if given.json:
         made = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": rows}
-        given.json.write_text(json.dumps(made, indent=1) + "\n")
+        write(given.json, made)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ captured. A kernel that gains less than 1.2 × in both is not worth its code.
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from pathlib import Path
 
@@ -19,6 +18,7 @@ import torch
 from fednoil import kernels, rounds
 from fednoil.experiment import Experiment, make_executor
 from floor import check_device, noise_experiment
+from written import write
 
 LEAST = 1.2
 CLIENTS = 6
@@ -80,7 +80,7 @@ def main() -> None:
         print(f"{name:8} {gain:5.2f} × {'' if gain >= LEAST else f'less than {LEAST} ×'}")
     if given.json:
         device = torch.cuda.get_device_name()
-        given.json.write_text(json.dumps({"device": device, "epochs": given.epochs, "ms": found}, indent=1) + "\n")
+        write(given.json, {"device": device, "epochs": given.epochs, "ms": found})
 
 
 if __name__ == "__main__":

@@ -22,6 +22,8 @@ import venv
 from pathlib import Path
 from typing import Any
 
+from written import write
+
 HERE = Path(__file__).resolve().parent
 PEERS = ("pfl[pytorch]==0.6.0", "flwr[simulation]==1.41.0")
 WARM_UP = 2  # rounds of each process that don't count
@@ -95,9 +97,8 @@ def main() -> None:
         )
         print(f"{row['engine']:8} {seconds}, accuracy {row['accuracy']:.1f} %")
     if given.json:
-        given.json.parent.mkdir(parents=True, exist_ok=True)
         counts = {"threads": given.threads, "cores": os.cpu_count(), "repeats": given.repeats, "rounds": given.rounds}
-        given.json.write_text(json.dumps({**counts, "peers": PEERS, "rows": rows}, indent=1) + "\n")
+        write(given.json, {**counts, "peers": PEERS, "rows": rows})
     clock = "cpu" if given.threads == 1 else "wall"
     ratio = {row["engine"]: row[f"{clock}_median_ratio"] for row in rows}
     if ratio["fednoil"] > LIMIT or ratio["fednoil"] > min(ratio["pfl"], ratio["flower"]):

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import platform
 import time
 from collections.abc import Iterator
@@ -27,6 +26,7 @@ from fednoil import rounds
 from fednoil.experiment import make_executor
 from fednoil.learners.fednoil import FedNoil
 from floor import PEAK, PlainCNN, bare_step, check_device, device_name, noise_experiment, step_flops
+from written import write
 
 CLIENTS = (1, 2, 5, 10, 20, 30, 60)
 SAMPLES = (100, 200, 500, 1000, 2000)
@@ -168,8 +168,7 @@ def main() -> None:
         "rows": shortest(rows),
     }
     if given.json:
-        given.json.parent.mkdir(parents=True, exist_ok=True)
-        given.json.write_text(json.dumps(found, indent=1) + "\n")
+        write(given.json, found)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ take by itself stands beside the fastest; the sums are of all convolutions of on
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +20,7 @@ import torch
 
 from fednoil.kernels import conv, conv_tiles
 from fednoil.kernels.conv_tiles import Config, Shape
+from written import write
 
 SHARED_MEMORY = 227 * 1024  # bytes that a program can have on an H100/H200
 ACCUMULATORS = 128  # 32-bit registers of a thread for its part of the result
@@ -173,7 +173,7 @@ def main() -> None:
     ]
     print(f"these convolutions of a step: {1e3 * sums[0]:.2f} ms by default, {1e3 * sums[1]:.2f} ms with the fastest")
     if args.json:
-        args.json.write_text(json.dumps({"device": torch.cuda.get_device_name(), "rows": rows}, indent=1) + "\n")
+        write(args.json, {"device": torch.cuda.get_device_name(), "rows": rows})
 
 
 if __name__ == "__main__":

@@ -17,13 +17,15 @@ import pytest
 import torch
 from torch.utils import deterministic as memory
 
+import fednoil
 from fednoil.config import load_config
 from fednoil.models import build
+from fednoil.records.environment import commit
 from fednoil.seeds import Seed
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 NAMES = ("images", "floor", "scaling", "charts", "peers", "peer_work", "checkpoints", "learners", "profiling",
-         "gpu_steps", "deterministic")  # fmt: skip
+         "gpu_steps", "deterministic", "written")  # fmt: skip
 
 
 @pytest.fixture
@@ -44,6 +46,12 @@ def test_the_floor_has_the_model_s_parameters(
     ours = build(load_config({"model": {"name": name, "width": width}}).model, shape, 10, Seed(0))
     sizes = [sorted(p.shape for p in m.parameters()) for m in (plain, ours)]
     assert sizes[0] == sizes[1]
+
+
+def test_what_is_measured_has_its_version(modules: dict[str, ModuleType], tmp_path: Path) -> None:
+    modules["written"].write(tmp_path / "new" / "found.json", {"rows": [1]})
+    found = json.loads((tmp_path / "new" / "found.json").read_text())
+    assert found == {"version": fednoil.__version__, "commit": commit(), "rows": [1]}
 
 
 def test_a_point_counts_the_steps_that_a_round_makes(modules: dict[str, ModuleType]) -> None:
