@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from fednoil.executors.base import Result
 from fednoil.learners import feddiv as feddiv_module
 from fednoil.learners.base import Client, Task, Turn
 from fednoil.learners.feddiv import FedDiv, FedDivConfig
 from fednoil.learners.fedelc import FedElc, FedElcConfig
+from fednoil.learners.fedgr import apart, both_losses
 from fednoil.learners.fedlsr import FedLsr, FedLsrConfig, divergence
 from fednoil.learners.mixup import blended
+from fednoil.rounds import RunState
+from fednoil.rounds.review import reviewed
 from fednoil.seeds import Seed
 from fednoil.servers.base import ServerState, Update
 from fednoil.servers.fedcorr import FedCorr, FedCorrConfig
@@ -93,3 +98,29 @@ def test_fednoro_looks_for_noisy_clients_once_the_warm_up_is_over() -> None:
     server = FedNoRo(FedNoRoConfig(warmup=3), TASK)
     assert [server.reviews(ServerState({}), r) for r in (1, 3, 4)] == [False, False, True]
     assert not server.reviews(ServerState({}, {"noisy": []}), 4)
+
+
+def test_fedgr_weighs_the_losses_of_a_batch_by_their_mean_chance() -> None:
+    """Chances with the mean 0.4: 0.4 · 1.5 + 0.6 · 0.25."""
+    given, pseudo, chance = (torch.tensor(v) for v in ([1.0, 2.0], [0.5, 0.0], [0.7, 0.1]))
+    assert float(both_losses(given, pseudo, chance, "code")) == pytest.approx(0.75)
+
+
+def test_fedgrs_distillation_is_from_the_teacher() -> None:
+    """q = (0.1192, 0.8808) of the teacher against (½, ½): ln 2 − 0.3653; the other way round it would be 0.4338."""
+    assert float(apart(torch.tensor([[0.0, 2.0]]), torch.zeros(1, 2), 1.0)) == pytest.approx(0.3278, abs=1e-4)
+
+
+def test_what_clients_keep_that_a_review_does_not_reach_stays() -> None:
+    def reviewed_server(state: ServerState, round_idx: int, answers: Any) -> ServerState:
+        return state
+
+    server = SimpleNamespace(
+        reviews=lambda *_: True, reviewed=reviewed_server, model_for=lambda *_: {}, told=lambda *_: {}
+    )
+    experiment: Any = SimpleNamespace(server=server, seed=Seed(0))
+    answer = Result(1, {}, {"noise": 0.5}, {"labels": torch.ones(1)}, {}, 0.0)
+    policy: Any = SimpleNamespace(members=lambda _: [0, 1], review=lambda jobs: [answer])
+    before = RunState(1, ServerState({}), keep={0: {"labels": torch.zeros(1)}})
+    after, _ = reviewed(experiment, policy, before)
+    assert {k: float(kept["labels"]) for k, kept in after.keep.items()} == {0: 0.0, 1: 1.0}
