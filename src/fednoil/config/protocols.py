@@ -115,6 +115,12 @@ def _fednoil(protocol: Protocol) -> Values:
     }
 
 
+def _fednoil_plus(protocol: Protocol) -> Values:
+    """The default's choices, except that epochs, optimiser and decay are the protocol's."""
+    sampling = {"name": "score_mean", "fraction": protocol.fraction}
+    return {"sampling": sampling, "server": {"name": "fedavg", "average": 0.95}, "learner": {"name": "fednoil-plus"}}
+
+
 METHODS: dict[str, Callable[[Protocol], Values]] = {
     "fedavg": _learner("erm"),
     "fedprox": _learner("erm", server={"name": "fedprox"}),
@@ -132,6 +138,7 @@ METHODS: dict[str, Callable[[Protocol], Values]] = {
     "feddiv": _feddiv,
     "fedgr": _fedgr,
     "fednoil": _fednoil,
+    "fednoil-plus": _fednoil_plus,
 }
 
 
