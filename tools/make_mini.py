@@ -7,6 +7,7 @@ running it again gives the same arrays.
 from __future__ import annotations
 
 import argparse
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -41,13 +42,22 @@ def make(folder: Path) -> dict[str, np.ndarray]:
     }
 
 
+def save(arrays: dict[str, np.ndarray], path: Path) -> None:
+    """An .npz in LZMA, which is a seventh smaller than what NumPy writes; the same arrays give the same bytes."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_LZMA) as file:
+        for name, array in arrays.items():
+            entry = zipfile.ZipInfo(f"{name}.npy")  # with a fixed date
+            entry.compress_type = zipfile.ZIP_LZMA
+            with file.open(entry, "w") as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="folder with the four original IDX files")
     parser.add_argument("--out", type=Path, default=TARGET)
     options = parser.parse_args()
-    arrays = make(options.folder)
-    np.savez_compressed(options.out, allow_pickle=False, **arrays)
+    save(make(options.folder), options.out)
     print(f"{options.out}: {options.out.stat().st_size} bytes")
 
 
