@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from PIL import Image
 from scipy.stats import ttest_ind_from_stats
 
 from fednoil.pages.marked import fill
@@ -254,12 +255,13 @@ def draw(results: Results, path: Path) -> None:
     figure.tight_layout()
     figure.savefig(path, dpi=90, metadata={"Software": ""})
     pyplot.close(figure)
+    Image.open(path).convert("RGB").quantize(48).save(path, optimize=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="*", type=Path, help="run folders, or folders of them, to add to the record")
-    pq.write_table(collect(parser.parse_args().runs), RECORD, compression="zstd")
+    pq.write_table(collect(parser.parse_args().runs), RECORD, compression="zstd", compression_level=19)
     results = Results(read_record(RECORD, STUDY), study=STUDY)
     (HERE / "results.csv").write_text(csv_text(results.runs), encoding="utf-8")
     draw(results, HERE / "rounds.png")
