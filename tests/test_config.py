@@ -102,6 +102,32 @@ def test_own_data_drops_the_presets_noise_and_size() -> None:
     assert (chosen.noise.kind, chosen.partition.samples_per_client) == ("pair", 7)
 
 
+@pytest.mark.parametrize(
+    ("changes", "epochs"),
+    [
+        ({"data": {"sites": {"a": "npz:a", "b": "npz:b"}, "name": "sites"}}, (9, 2)),  # all train: 30 % of 30 and 8
+        ({"data": {"name": "sites"}}, (9, 2)),  # of a federation
+        ({"data": {"name": "npz:a"}}, (18, 5)),  # ten of twenty clients train: 0.3 / 0.5
+        ({"data": {"name": "npz:a"}, "partition": {"clients": 100}}, (30, 8)),  # 30 %, as in the preset
+        ({"data": {"name": "npz:a"}, "sampling": {"fraction": 0.1}}, (30, 8)),  # never more than in the preset
+        ({"data": {"name": "npz:a"}, "schedule": {"t_max": 20}}, (20, 8)),  # as they were set
+    ],
+)
+def test_a_client_trains_no_more_than_in_the_preset_where_more_of_them_do(
+    changes: dict[str, Any], epochs: tuple[int, int]
+) -> None:
+    merged = merge(preset("demo/fednoil"), changes)["schedule"]
+    assert (merged["t_max"], merged["t_min"]) == epochs
+    assert merged["r_min"] == 10
+
+
+def test_bounds_that_a_preset_leaves_out_fit_the_share_too() -> None:
+    merged = merge({"sampling": {"fraction": 0.3}, "schedule": {"name": "agreement"}}, {"data": {"name": "sites"}})
+    assert merged["schedule"] == {"name": "agreement", "scale": 30.0, "t_min": 9, "t_max": 30}
+    known = merge({"sampling": {"fraction": 0.3}, "schedule": {"name": "agreement"}}, {"data": {"name": "cifar10"}})
+    assert known["schedule"] == {"name": "agreement"}
+
+
 def test_own_data_named_again_keeps_its_noise() -> None:
     base = {"data": {"name": "npz:a"}, "noise": {"kind": "symmetric"}}
     assert merge(base, {"data": {"name": "npz:a"}})["noise"] == {"kind": "symmetric"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,12 @@ from stopped_runs import snapshot
 
 from fednoil import load, runner
 from fednoil.audit.folds import _means
+from fednoil.audit.memorised import memorised
 from fednoil.config import load_config
 from fednoil.experiment import make_experiment
 from fednoil.records.model_file import load_model
 from fednoil.report.runs import find
+from fednoil.rounds import start
 from fednoil.runner import Silent
 from fednoil.seeds import Seed
 from fednoil.setting import deal
@@ -113,3 +116,16 @@ def test_on_few_images_folds_find_more(method: str, aurocs: tuple[float, float],
     run = load(tmp_path / "run")
     found = [run.audit(folds=n).summary["overall"]["quality"]["auroc"] for n in (None, 4)]
     assert found == pytest.approx(aurocs, abs=0.015)  # another processor rounds otherwise
+
+
+def test_an_audit_says_when_labels_were_memorised(values: dict[str, Any]) -> None:
+    """By hand: of three classes all, half and all of the trained labels are agreed with, 83 %; 50 % of the held-out."""
+    experiment = make_experiment(load_config(values))
+    given = torch.tensor([0, 0, 1, 1, 2, 2])
+    found = torch.nn.functional.one_hot(torch.tensor([0, 0, 1, 2, 2, 2]), 4).float()
+    bundle = {"given": given, "probabilities": found}
+    state = replace(start(experiment), per_class=(40.0, 50.0, 60.0, None))
+    (line,) = memorised(experiment, state, bundle)
+    assert line.startswith("the model agrees with 83 % of the labels it was trained on, and 50 % of test ones")
+    assert memorised(experiment, replace(state, per_class=(60.0, 70.0, 80.0, None)), bundle) == ()
+    assert memorised(experiment, replace(state, per_class=()), bundle) == ()

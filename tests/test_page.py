@@ -110,6 +110,20 @@ def test_classes_have_their_names(browser: Any, tmp_path: Path) -> None:
     assert visit.errors == []
 
 
+def test_clients_have_what_is_known_of_them_and_no_empty_columns(browser: Any, tmp_path: Path) -> None:
+    run = made_run(tmp_path / "a", changes={"data": {"name": "folder:photos"}})
+    summary = json.loads((run / "summary.json").read_text())
+    (run / "summary.json").write_text(json.dumps(summary | {"noise_ratios": {"0": 0.125, "2": 0.4}}))
+    path = tmp_path / "report.html"
+    path.write_text(render(results_of(run), "Clients"))
+    visit = Visit(browser, path)
+    visit.scroll()
+    assert visit.texts("#client-table thead th") == ["client", "labels wrong, estimated, %", "rounds selected"]
+    rows = [row.split() for row in visit.texts("#client-table tbody tr")]
+    assert rows == [["0", "12.5", "10"], ["1", "–", "3"], ["2", "40", "3"]]
+    assert visit.errors == []
+
+
 def test_lines_have_bands_over_seeds(browser: Any, page_file: Path) -> None:
     visit = Visit(browser, page_file)
     visit.scroll()
@@ -130,7 +144,15 @@ def test_a_printed_page_has_its_charts(browser: Any, page_file: Path, tmp_path: 
     """Nothing was scrolled to before."""
     visit = Visit(browser, page_file)
     assert visit.page.locator("#client-chart circle").count() == 0
+    opened = """addEventListener("beforeprint", () => { window.seen = [
+        document.querySelectorAll("details:not([open])").length,
+        document.querySelector("#curve-chart canvas").clientWidth]; })"""
+    visit.page.evaluate(opened)
+    closed = visit.page.locator("details:not([open])").count()
     visit.page.pdf(path=tmp_path / "page.pdf")
+    left, wide = visit.page.evaluate("window.seen")
+    assert (left, wide <= 620 < visit.page.locator("#curve-chart canvas").evaluate("c => c.clientWidth")) == (0, True)
+    assert visit.page.locator("details:not([open])").count() == closed
     assert visit.page.locator("#curve-chart canvas").count() == 1
     assert visit.page.locator("#client-chart circle").count() == 3
     assert visit.page.locator("#runs-table tbody tr").count() == 12

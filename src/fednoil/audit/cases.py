@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from fednoil import evidence
+from fednoil.audit.memorised import memorised
 from fednoil.audit.pictures import boxed, original_pictures, shown
 from fednoil.config.loading import load_config
 from fednoil.config.schema import Config
@@ -108,7 +109,8 @@ def source_of(experiment: Experiment, path: Path | None) -> str | dict[str, str]
 def of_state(experiment: Experiment, state: RunState, client: int | None, device: torch.device) -> Cases:
     """The clients of an experiment, or one of them, by its state after some rounds."""
     accuracy, by_class = known_accuracy(experiment, state)
-    notices, bundle = _unfinished(experiment, state), final_bundle(experiment, state, device)
+    bundle = final_bundle(experiment, state, device)
+    notices = (*_unfinished(experiment, state), *memorised(experiment, state, bundle))
     return cases_of(experiment, bundle, accuracy, by_class, client, notices)
 
 

@@ -16,6 +16,7 @@ from fednoil.errors import UserError
 from fednoil.experiment import Experiment
 
 _BOX = 96  # pixels of a picture in a gallery
+_BESIDE = 190
 
 
 def original(picture: Picture) -> np.ndarray:
@@ -28,8 +29,9 @@ def original(picture: Picture) -> np.ndarray:
 
 
 def boxed(pixels: np.ndarray) -> np.ndarray:
-    """A picture [H, W, C] in the square that a gallery has for it, in its own proportions."""
-    return np.asarray(ImageOps.pad(Image.fromarray(pixels), (_BOX, _BOX)))
+    """A picture [H, W, C] in the square that a gallery has for it, in its own proportions; what is beside it is grey,
+    and so neither a part of a white picture nor of a black one."""
+    return np.asarray(ImageOps.pad(Image.fromarray(pixels), (_BOX, _BOX), color=(_BESIDE,) * 3))
 
 
 def shown(sample: np.ndarray) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,10 +12,13 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from fednoil import sampling
 from fednoil.config.axes import AXES, named, outdated, owners, section_model, validated
 from fednoil.config.schema import Config
 from fednoil.data import clients_of, is_own
+from fednoil.data.elsewhere import at_nodes
 from fednoil.errors import UserError, nearest
+from fednoil.partition.base import PartitionConfig
 
 Values = dict[str, Any]  # section -> key -> value
 
@@ -102,17 +106,44 @@ def merge(base: Values, changes: Values) -> Values:
         for section in AXES.keys() & merged.keys():
             fitted = section_model(section, merged[section]).fits_data() - changes.get(section, {}).keys()
             merged[section] = {k: v for k, v in merged[section].items() if k not in fitted}
-        if "partition" not in changes and "partition" in merged and _has_clients(merged["data"]):
+        clients = _clients(merged["data"])
+        if "partition" not in changes and "partition" in merged and clients:
             del merged["partition"]
+        if "schedule" not in changes and "schedule" in merged:
+            merged["schedule"] = _spread_out(merged, base.get("sampling", {}).get("fraction"), clients)
     return merged
 
 
-def _has_clients(keys: Values) -> bool:
-    """Whether the data say whose each sample is; what is wrong with the section is found later."""
+def _clients(keys: Values) -> int:
+    """How many clients the data say there are; what is wrong with the section is found later."""
     try:
-        return bool(clients_of(validated("data", keys)))
+        return len(clients_of(validated("data", keys)))
     except ValidationError:
-        return False
+        return 0
+
+
+def _spread_out(merged: Values, before: float | None, clients: int) -> Values:
+    """The preset's local epochs, fewer if more of the clients train in a round than the preset's share `before`: each
+    then trains about as much in all. Otherwise a few sites, which all train in every round, would soon have memorised
+    their labels."""
+    count = clients or merged.get("partition", {}).get("clients", PartitionConfig().clients)
+    if at_nodes(merged["data"]):
+        count = 1  # however many there are: all of a few
+    try:
+        now = sampling.make(validated("sampling", merged.get("sampling", {}))).count(count) / count
+        schedule = validated("schedule", merged["schedule"])
+    except (ValidationError, UserError, TypeError, ZeroDivisionError):  # reported when the whole is checked
+        return merged["schedule"]
+    share = (before or now) / now
+    if share >= 1:
+        return merged["schedule"]
+    scaled = {key: _times(getattr(schedule, key), share) for key in schedule.by_share}
+    return merged["schedule"] | scaled
+
+
+def _times(value: float, share: float) -> float:
+    """A share of a number; of a whole number a whole one, at least 1 unless it is 0."""
+    return max(min(value, 1), math.floor(share * value + 0.5)) if isinstance(value, int) else share * value
 
 
 def load_config(values: Values) -> Config:

@@ -32,6 +32,14 @@ const Page = (() => {
     });
     body.append(...rows.map(([, row]) => row));
   }
+  // ---- on paper nothing can be opened
+  let closed = [];
+  addEventListener("beforeprint", () => {
+    closed = [...document.querySelectorAll("details:not([open])")];
+    for (const part of closed) part.open = true;
+  });
+  addEventListener("afterprint", () => { for (const part of closed) part.open = false; });
+
   for (const heading of document.querySelectorAll(".sortable thead th")) {
     heading.tabIndex = 0;
     heading.addEventListener("click", () => sortBy(heading));

@@ -172,6 +172,7 @@ def _clients(run: Run) -> dict[str, Any]:
         "agreement": short(clients.agreement),
         "names": clients.names,
         "held_out": short(clients.held_out),
+        "wrong": short(clients.wrong),
     }
 
 

@@ -88,6 +88,7 @@ def settings_grid(results: Results) -> Grid | None:
     several = len({row.place.where for row in rows}) > 1
     head = [f"{row.title} on {row.place.title}" if several else row.title for row in rows]
     lines = [[key, *(_value(one, key) for one in values)] for key in keys]
+    lines = [line for line in lines if any(line[1:])]  # a key that only some have, and none has set
     return Grid("What differs", ["key", *head], lines)
 
 

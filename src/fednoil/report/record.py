@@ -20,8 +20,9 @@ from fednoil.errors import UserError
 from fednoil.files import write_bytes
 from fednoil.records.folder import Roster
 from fednoil.report.checks import Environment, Summary, check
+from fednoil.report.clients import Clients
 from fednoil.report.hook import Study
-from fednoil.report.runs import Clients, Run, completed, placed
+from fednoil.report.runs import Run, completed, placed
 
 _KEPT = (
     "test_accuracy",

@@ -19,11 +19,11 @@ from fednoil.config import load_config, read_toml
 from fednoil.config.axes import own_code
 from fednoil.errors import UserError
 from fednoil.history import ACCURACY, RoundRecord
-from fednoil.manifest import label_counts
 from fednoil.records.files import read_json
 from fednoil.records.folder import CONFUSION, Roster, RunFolder
 from fednoil.records.older import in_todays_keys, lost_settings
 from fednoil.report.checks import Confusion, Environment, Summary, check, check_rounds
+from fednoil.report.clients import Clients, simulated_clients, site_clients
 from fednoil.report.hook import Study
 from fednoil.report.places import Place, method_key, own_place
 
@@ -50,20 +50,6 @@ CURVES = {
 }
 FALL = 10.0  # points below its best round at which a run that has settled counts as fallen
 _DEPTH = 3  # how many folders deep runs are searched for
-
-
-@dataclass(frozen=True)
-class Clients:
-    """What is known about each client, one entry per client; None: unknown. Shares and ratios in percent."""
-
-    selected: list[int]  # rounds in which it was trained
-    samples: list[int] | None = None
-    noise: list[float] | None = None  # realised noise ratio
-    clean_share: Sequence[float | None] | None = None  # estimated from the clients' scores, mean of the last ten rounds
-    agreement: list[float] | None = None  # given labels that the final model predicts
-    names: list[str] | None = None  # of a federation's clients
-    held_out: list[float | None] | None = None  # accuracy on what each holds out, as last reported
-    founders: dict[str, int] | None = None  # samples by name of the sites that were there at the start
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,9 +179,9 @@ def load_run(path: Path, study: Study | None = None) -> Run:
         curves = _curves(records)
         confusion = _read(path / CONFUSION, Confusion)
         if roster is not None and not (path / "noise.parquet").is_file():
-            clients = _site_clients(values, records, roster)
+            clients = site_clients(values, records, summary, roster)
         else:
-            clients = _clients(path, values, records, summary, confusion)
+            clients = simulated_clients(path, values, records, summary, confusion)
             if roster is not None and len(roster.names) == len(clients.selected):
                 clients = replace(clients, names=[roster.names[k] for k in range(len(roster.names))])
     except (KeyError, TypeError, ValueError, IndexError) as error:
@@ -244,62 +230,3 @@ def _read(file: Path, expected: type[Confusion | Environment]) -> dict[str, Any]
     values = read_json(file)
     check(expected, values, file)
     return values
-
-
-def _clients(
-    path: Path,
-    values: dict[str, Any],
-    records: list[RoundRecord],
-    summary: dict[str, Any],
-    confusion: dict[str, Any],
-) -> Clients:
-    samples, noise = _truth(path, str(summary.get("noise_hash") or path))
-    last = [r.client_scores for r in records[-10:] if r.client_scores]
-    count = len(samples or (last[0] if last else [])) or 1 + max(k for r in records for k in r.selected)
-    selected = np.bincount([k for r in records for k in r.selected], minlength=count)
-    share = None
-    if last and values["sampling"]["name"] == "score_mean":
-        share = 100.0 * np.mean(last, axis=0)
-    elif last and samples:
-        share = 100.0 * np.mean(last, axis=0) / samples
-    # A model that has diverged scores its clients with NaN.
-    shares = None if share is None else [float(s) if np.isfinite(s) else None for s in share]
-    names = summary.get("clients")
-    named = names if isinstance(names, list) and len(names) == count else None
-    return Clients(selected.tolist(), samples, noise, shares, confusion.get("agreement"), named)
-
-
-def _site_clients(values: dict[str, Any], records: list[RoundRecord], roster: Roster) -> Clients:
-    """What a federation's sites reported about themselves."""
-    count = 1 + max(roster.names)
-    selected = np.bincount([k for r in records for k in r.selected], minlength=count)
-    shares: list[float | None] = []
-    held_out: list[float | None] = []
-    for k in range(count):
-        name, size = roster.names.get(k, ""), roster.samples.get(k, 1)
-        scores = [r.scores[name] for r in records[-10:] if r.scores and name in r.scores]
-        most = 1 if values["sampling"]["name"] == "score_mean" else size
-        shares.append(100.0 * float(np.mean(scores)) / most if scores else None)
-        tested = [r.held_out[name]["accuracy"] for r in records if r.held_out and name in r.held_out]
-        held_out.append(tested[-1] if tested else None)
-    return Clients(
-        selected.tolist(),
-        [roster.samples.get(k, 0) for k in range(count)],
-        clean_share=shares if any(share is not None for share in shares) else None,
-        names=[roster.names.get(k, str(k)) for k in range(count)],
-        held_out=held_out if any(accuracy is not None for accuracy in held_out) else None,
-        founders=roster.founders,
-    )
-
-
-def _truth(path: Path, noise_hash: str) -> tuple[list[int] | None, list[float] | None]:
-    """Samples and realised noise of each client; read once for runs with the same split and noise."""
-    file = path / "noise.parquet"
-    if not file.is_file():
-        return None, None
-    if noise_hash not in _TRUTHS:
-        _TRUTHS[noise_hash] = label_counts(file)
-    return _TRUTHS[noise_hash]
-
-
-_TRUTHS: dict[str, tuple[list[int], list[float] | None]] = {}

@@ -14,6 +14,8 @@ _FIRST = 10  # local epochs of round 1, when nothing is known
 
 
 class AgreementConfig(BoundedConfig):
+    by_share = frozenset({"scale", "t_min", "t_max"})
+
     name: Literal["agreement"] = "agreement"
     scale: float = Field(default=100.0, gt=0, description="local epochs where all clients change the model alike")
     t_min: int = Field(default=30, ge=1, description="fewest local epochs")

@@ -12,6 +12,7 @@ from fednoil.schedules.base import Schedule, ScheduleConfig, check_round
 
 
 class ConstantConfig(ScheduleConfig):
+    by_share = frozenset({"epochs", "extra_rounds"})
     completes: ClassVar[Mapping[str, str]] = {"extra_rounds": "epochs"}
 
     name: Literal["constant"] = "constant"

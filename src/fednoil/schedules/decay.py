@@ -17,6 +17,8 @@ from fednoil.schedules.base import BoundedConfig, Schedule, check_round
 
 
 class DecayConfig(BoundedConfig):
+    by_share = frozenset({"t_max", "t_min"})
+
     t_max: int = Field(default=100, ge=1, description="local epochs in round 1")
     t_min: int = Field(default=20, ge=1, description="local epochs from round `r_min` on")
     r_min: int = Field(default=80, ge=2, description="the round in which `t_min` is reached")

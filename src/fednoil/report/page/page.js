@@ -6,6 +6,7 @@
   const COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"];
   const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3]];
   const MOST_LINES = 36;
+  const PAPER = 620;  // pixels that fit between the margins of A4 and Letter
   const WHOLE = [...Array(9).keys()].flatMap((e) => [1, 2, 5].map((n) => n * 10 ** e));  // no round 2.5
   const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const method = (run) => data.methods[run.method];
@@ -136,16 +137,15 @@
     $("client-note").textContent = worst(run, estimate, what);
     if (clients.noise && estimate) chartArea.append(scatter(clients, estimate, what));
     chartArea.style.minHeight = clients.noise && estimate ? "" : "0";
-    const head = ["client", "samples", "true noise, %", "estimated clean, %", "agreement, %", "rounds selected"];
-    if (clients.held_out) head.push("agreement with held-out labels, %");
+    const columns = [["client", clients.names ?? clients.selected.map((_, k) => k)], ["samples", clients.samples],
+      ["true noise, %", clients.noise], ["labels wrong, estimated, %", clients.wrong], ["estimated clean, %", clients.share],
+      ["agreement, %", clients.agreement], ["rounds selected", clients.selected],
+      ["agreement with held-out labels, %", clients.held_out]].filter(([, values]) => values);
     const table = make("table", { class: "sortable" },
-      make("thead", {}, make("tr", {}, ...head.map((text) => make("th", { tabindex: 0 }, text)))));
+      make("thead", {}, make("tr", {}, ...columns.map(([text]) => make("th", { tabindex: 0 }, text)))));
     const body = make("tbody");
     for (let k = 0; k < count; k++) {
-      const cells = [clients.names?.[k] ?? k, clients.samples?.[k], clients.noise?.[k], clients.share?.[k],
-        clients.agreement?.[k], clients.selected[k]];
-      if (clients.held_out) cells.push(clients.held_out[k]);
-      body.append(make("tr", {}, ...cells.map((v) =>
+      body.append(make("tr", {}, ...columns.map(([, values]) => values[k]).map((v) =>
         v === undefined || v === null ? make("td", { class: "none" }, "–")
           : make("td", typeof v === "number" ? { "data-v": v } : {}, String(v)))));
     }
@@ -252,7 +252,7 @@
     $(id).onchange = draw;
     draw();
   };
-  const sections = { curves: setUpCurves, clients: runOptions("client-run", drawClients, (run) => run.clients.noise),
+  const sections = { curves: setUpCurves, clients: runOptions("client-run", drawClients, (run) => run.clients.noise || run.clients.wrong),
     confusion: runOptions("confusion-run", drawConfusion, (run) => run.confusion), runs: setUpRuns };
   const observer = new IntersectionObserver((entries) => {
     for (const { isIntersecting, target } of entries) {
@@ -262,7 +262,9 @@
   for (const id of Object.keys(sections)) observer.observe($(id));
   addEventListener("beforeprint", () => {  // on paper everything is looked at
     for (const id of Object.keys(sections)) if (!drawn.has(id)) { drawn.add(id); sections[id](); }
+    if (chart) chart.setSize({ width: Math.min(PAPER, chart.width), height: chart.height });
   });
+  addEventListener("afterprint", () => drawn.has("curves") && drawCurves());
   // ---- a page that is written again loads itself again, and stays where it was
   if (document.body.hasAttribute("data-watched")) setTimeout(() => location.reload(), 5000);
   let timer = 0;
