@@ -112,6 +112,7 @@ TABLES = {
             "fedavg": "FedAvg",
             "fednoil": "FedNoiL, `frac` set by hand",
             "auto": 'FedNoiL, `frac = "auto"`',
+            "default": "the default, `fednoil-plus`",
         },
         {
             "50 to 80 % wrong": "50 to 80 % wrong",
