@@ -121,7 +121,7 @@ def run(sites: dict[str, str], out: Path) -> None:
     keys |= {"learner.frac": "auto"}
     words = [word for key, value in keys.items() for word in ("--set", f"{key}={value}")]
     words += [word for name, data in sites.items() for word in ("--site", f"{name}={data}")]
-    status, said, err = fednoil("run", "demo", *words, "--out", out)
+    status, said, err = fednoil("run", "demo/fednoil", *words, "--out", out)
     assert status == 0, err
     assert "3 clients (nord, süd, west)" in said
     assert f"scaled and cropped to {SIDE}×{SIDE}" in said
