@@ -27,7 +27,7 @@ from fednoil.records.model_file import load_model
 from fednoil.seeds import Seed
 from fednoil.testing import cases, check_method, check_noise_kind
 
-TINY = ("--set=model.name=linear", "--set=train.rounds=5", "--set=run.device=cpu", "--quiet")
+TINY = ("--set=model.name=mlp", "--set=model.width=32", "--set=train.rounds=5", "--set=run.device=cpu", "--quiet")
 
 
 def rows_in(path: Path) -> list[dict[str, str]]:
@@ -51,7 +51,7 @@ def patients(path: Path, count: int = 160, seed: int = 0, *, sites: bool = True,
         age = 50_000 + 3_000 * (2 * true[k] - 1) + 1_000 * rng.normal()
         level = 0.001 * (2 * true[k] - 1) + 0.0005 * rng.normal()
         colour = ["red", "blue", ""][k % 3]
-        site = [f"s{k % 4}"] if sites else []
+        site = [f"s{k // 2 % 4}"] if sites else []
         split = "test" if k >= 3 * count // 4 else "train"
         label = ["ill", "well"][true[k] if split == "test" else given[k]]
         rows.append(["" if k % 20 == 7 else age, level, colour, label, split, *site])
@@ -208,7 +208,7 @@ def test_from_a_table_to_a_better_table(tmp_path: Path) -> None:
     """Run, audit, relabel, run: labels that were flipped are found, and the copy has fewer wrong ones."""
     path = patients(tmp_path / "patients.csv")
     run = tmp_path / "run"
-    status, _, err = fednoil("run", "demo/fedavg", "--set", f"data.name=table:{path}", *TINY, "--out", run)
+    status, _, err = fednoil("run", "demo", "--set", f"data.name=table:{path}", *TINY, "--out", run)
     assert (status, err) == (0, "")
     assert json.loads((run / "summary.json").read_text())["final_accuracy"] > 90
     assert fednoil("audit", run)[0] == 0
