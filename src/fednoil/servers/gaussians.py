@@ -7,7 +7,6 @@ there are fewer points than dimensions.
 from __future__ import annotations
 
 import numpy as np
-from scipy.special import logsumexp
 
 _ITERATIONS = 100
 _TOLERANCE = 1e-3
@@ -22,7 +21,7 @@ def two_groups(points: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
     for _ in range(_ITERATIONS):
         shares, means, covariances = _maximise(points, resp)
         joint = _log_joint(points, shares, means, covariances)
-        total = np.asarray(logsumexp(joint, axis=1, keepdims=True))
+        total = np.logaddexp.reduce(joint, axis=1, keepdims=True)
         resp, before, bound = np.exp(joint - total), bound, float(total.mean())
         if abs(bound - before) < _TOLERANCE:
             break
