@@ -111,8 +111,10 @@ def test_two_that_are_refused_under_one_name_are_distinguished(federated: Values
 
     def spoil(node: int, order: Message, reply: Message) -> Message:
         if node in (LIAR, LIAR + 1) and order.metadata.message_type == "query.hello":
-            numbers = MetricRecord({"samples": 5, "held_out": 0, "mean": [0.5], "std": [0.5]})
-            about = ConfigRecord({"client": "twin", "partition": 9, "classes": ["0"], "shape": [1, 8, 8]})
+            numbers = MetricRecord({"samples": 5, "held_out": 0, "mean": [0.5], "std": [0.5], "counts": []})
+            about = ConfigRecord(
+                {"client": "twin", "partition": 9, "classes": ["0"], "shape": [1, 8, 8], "columns": []}
+            )
             return Message(RecordDict({"numbers": numbers, "values": about}), reply_to=order)
         return reply
 

@@ -132,7 +132,7 @@ def test_the_other_reading_has_as_many_labels_as_are_clean() -> None:
 
 def test_presets_are_those_that_a_goal_has() -> None:
     """Every number of the paper has one, a few hundred in all; what no table or question has is refused."""
-    names = preset_names()
+    names = [name for name in preset_names() if name.split("/")[0] in ("paper", "small")]
     assert {preset_of(number) for number in printed()} <= set(names)
     assert len(names) == len(set(names)) < 850
     with pytest.raises(UserError, match=r"cifar100/iid/clean/… |there is no preset paper/cifar100/iid/clean/"):
