@@ -102,7 +102,7 @@ TABLES = {
             "fedavg": "FedAvg",
             "auto": '`fednoil`, `frac = "auto"`',
             "plus": "the same with mixup",
-            "plus+aside-0.1+explore-0": "`fednoil-plus`",
+            "plus+aside-0.1+explore-0": "`fednoil-plus` of version 0.1",
         },
         {f"{level} %": f"{level} % wrong" for level in (0, 20, 40, 60, 80)},
         ("final", "chosen"),
