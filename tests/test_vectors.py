@@ -30,6 +30,12 @@ from fednoil.testing import cases, check_method, check_noise_kind
 TINY = ("--set=model.name=mlp", "--set=model.width=32", "--set=train.rounds=5", "--set=run.device=cpu", "--quiet")
 
 
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No folder of runs is there before."""
+    monkeypatch.chdir(tmp_path)
+
+
 def rows_in(path: Path) -> list[dict[str, str]]:
     with path.open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
