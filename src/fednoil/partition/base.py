@@ -60,6 +60,24 @@ class Partition(ABC):
         """One array of indices into `labels` [N] per client, in any order; no index is dealt twice."""
 
 
+class Uneven(Partition):
+    """Each class is cut into uneven shares, which are drawn until every client has enough."""
+
+    config: UnevenConfig
+    stream: ClassVar[str] = "dirichlet"  # of random numbers
+
+    def deal(self, labels: np.ndarray, num_classes: int, seed: Seed) -> list[np.ndarray]:
+        total = pool_size(len(labels), self.config)
+        check_min_size(total, self.config)
+        pool = balanced_pool(labels, num_classes, total, seed)
+        sizes, rng = np.array([len(indices) for indices in pool]), seed.child(self.stream).numpy()
+        return cut(pool, draw_until_filled(lambda: self.counts(sizes, rng), self.config))
+
+    @abstractmethod
+    def counts(self, sizes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """One draw of how many samples of each class, of `sizes` [C], each client gets: int64 [C, clients]."""
+
+
 def long_tail(labels: np.ndarray, num_classes: int, imbalance: float, seed: Seed) -> np.ndarray:
     """The places of samples of which class c keeps n · imbalance^(−c/(C − 1)), n those of the largest class."""
     counts = np.bincount(labels, minlength=num_classes)

@@ -11,16 +11,7 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from fednoil.partition.base import (
-    Partition,
-    UnevenConfig,
-    balanced_pool,
-    check_min_size,
-    cut,
-    draw_until_filled,
-    pool_size,
-)
-from fednoil.seeds import Seed
+from fednoil.partition.base import Uneven, UnevenConfig
 
 
 class BernoulliConfig(UnevenConfig):
@@ -32,20 +23,14 @@ class BernoulliConfig(UnevenConfig):
     min_size: int = Field(default=1, ge=1, description="the fewest samples that a client may hold")
 
 
-class Bernoulli(Partition):
+class Bernoulli(Uneven):
     Config = BernoulliConfig
+    config: BernoulliConfig
+    stream = "bernoulli"
 
-    def deal(self, labels: np.ndarray, num_classes: int, seed: Seed) -> list[np.ndarray]:
-        config, total = self.config, pool_size(len(labels), self.config)
-        check_min_size(total, config)
-        pool = balanced_pool(labels, num_classes, total, seed)
-        sizes, rng = np.array([len(indices) for indices in pool]), seed.child("bernoulli").numpy()
-
-        def counts() -> np.ndarray:
-            has = presence(config.clients, num_classes, config.presence, rng)
-            return np.stack([shared(size, row, config.beta, rng) for size, row in zip(sizes, has.T, strict=True)])
-
-        return cut(pool, draw_until_filled(counts, config))
+    def counts(self, sizes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        has = presence(self.config.clients, len(sizes), self.config.presence, rng)
+        return np.stack([shared(size, row, self.config.beta, rng) for size, row in zip(sizes, has.T, strict=True)])
 
 
 def presence(clients: int, num_classes: int, chance: float, rng: np.random.Generator) -> np.ndarray:

@@ -9,31 +9,18 @@ from typing import Literal
 
 import numpy as np
 
-from fednoil.partition.base import (
-    Partition,
-    UnevenConfig,
-    balanced_pool,
-    check_min_size,
-    cut,
-    draw_until_filled,
-    pool_size,
-)
-from fednoil.seeds import Seed
+from fednoil.partition.base import Uneven, UnevenConfig
 
 
 class CappedConfig(UnevenConfig):
     kind: Literal["capped"] = "capped"
 
 
-class Capped(Partition):
+class Capped(Uneven):
     Config = CappedConfig
 
-    def deal(self, labels: np.ndarray, num_classes: int, seed: Seed) -> list[np.ndarray]:
-        total = pool_size(len(labels), self.config)
-        check_min_size(total, self.config)
-        pool = balanced_pool(labels, num_classes, total, seed)
-        sizes, rng = np.array([len(indices) for indices in pool]), seed.child("dirichlet").numpy()
-        return cut(pool, draw_until_filled(lambda: capped_counts(sizes, self.config, rng), self.config))
+    def counts(self, sizes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        return capped_counts(sizes, self.config, rng)
 
 
 def capped(shares: np.ndarray, have: np.ndarray, most: float) -> np.ndarray:
@@ -43,7 +30,7 @@ def capped(shares: np.ndarray, have: np.ndarray, most: float) -> np.ndarray:
     return open_to / open_to.sum() if open_to.sum() > 0 else shares
 
 
-def capped_counts(sizes: np.ndarray, config: CappedConfig, rng: np.random.Generator) -> np.ndarray:
+def capped_counts(sizes: np.ndarray, config: UnevenConfig, rng: np.random.Generator) -> np.ndarray:
     """How many samples of each class, of `sizes` [C], each client gets: int64 [C, clients]."""
     counts, most = np.zeros((len(sizes), config.clients), dtype=np.int64), sizes.sum() / config.clients
     for label, size in enumerate(sizes):

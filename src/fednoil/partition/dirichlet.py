@@ -6,34 +6,21 @@ from typing import Literal
 
 import numpy as np
 
-from fednoil.partition.base import (
-    Partition,
-    UnevenConfig,
-    balanced_pool,
-    check_min_size,
-    cut,
-    draw_until_filled,
-    pool_size,
-)
-from fednoil.seeds import Seed
+from fednoil.partition.base import Uneven, UnevenConfig
 
 
 class DirichletConfig(UnevenConfig):
     kind: Literal["dirichlet"] = "dirichlet"
 
 
-class Dirichlet(Partition):
+class Dirichlet(Uneven):
     Config = DirichletConfig
 
-    def deal(self, labels: np.ndarray, num_classes: int, seed: Seed) -> list[np.ndarray]:
-        total = pool_size(len(labels), self.config)
-        check_min_size(total, self.config)
-        pool = balanced_pool(labels, num_classes, total, seed)
-        sizes, rng = np.array([len(indices) for indices in pool]), seed.child("dirichlet").numpy()
-        return cut(pool, draw_until_filled(lambda: class_counts(sizes, self.config, rng), self.config))
+    def counts(self, sizes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        return class_counts(sizes, self.config, rng)
 
 
-def class_counts(sizes: np.ndarray, config: DirichletConfig, rng: np.random.Generator) -> np.ndarray:
+def class_counts(sizes: np.ndarray, config: UnevenConfig, rng: np.random.Generator) -> np.ndarray:
     """How many samples of each class, of `sizes` [C], each client gets: int64 [C, clients]."""
     counts = np.zeros((len(sizes), config.clients), dtype=np.int64)
     for label, size in enumerate(sizes):
