@@ -138,7 +138,7 @@ def test_wrong_values(setting: str, parts: list[str]) -> None:
         ("learner.name=dividemix learner.fracs=0.5", ["unknown key 'learner.fracs'; known in learner: name"]),
         ("learner.name=fednoil learner.mix=1", ["unknown key 'learner.mix'", "; it is a key of fednoil-plus"]),
         ("learner.name=fednoil learner.ssl=false", ["'learner.ssl' is now called learner.lambda_u, and 0 is without"]),
-        ("learner.name=josrc learner.alpha=2", ["learner.alpha = 2", "less than or equal to 1"]),
+        ("learner.name=feddiv learner.xi=2", ["learner.xi = 2", "less than or equal to 1"]),
         ("learner.name=coteaching learner.forget=1", ["learner.forget = 1", "less than 1"]),
         ("run.executor=sequential", ["'run.executor' is now called run.parallel, and 0 is the sequential one"]),
         ("run.parallel=-1", ["run.parallel = -1", "greater than or equal to 0"]),

@@ -9,8 +9,8 @@ from fednoil.config.axes import AXES
 from fednoil.plugins import Axis
 from fednoil.section import Section
 
-MOST_OF_ONE_EXPERIMENT = 73
-MOST_OF_A_LEARNER = 6
+MOST_OF_ONE_EXPERIMENT = 80
+MOST_OF_A_LEARNER = 12
 MOST_IN_ALL = 102  # over all plugins, each `section.key` once
 
 

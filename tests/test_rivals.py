@@ -21,7 +21,7 @@ from fednoil.learners.mixup import mixed_loss
 from fednoil.learners.prior import adjusted, adjusted_loss, log_prior
 from fednoil.learners.robust import generalised, symmetric
 from fednoil.servers.base import ServerState, Update
-from fednoil.servers.fedcorr import modelled_losses, noisy_clients, pull, relabelled, worst
+from fednoil.servers.fedcorr import Corrects, modelled_losses, noisy_clients, pull, relabelled, worst
 from fednoil.servers.feddiv import average
 from fednoil.servers.fedgr import FedGr, FedGrConfig, cleaner
 from fednoil.servers.fednoro import class_losses, distance, noisy_rows, scaled, trust
@@ -339,11 +339,8 @@ def test_equal_losses_are_all_clean() -> None:
 @pytest.mark.parametrize(
     ("server", "learner"),
     [
-        ({"name": "fedcorr", "passes": 1, "finetune": 2, "confidence": 0.0}, {"name": "mixup"}),
-        (
-            {"name": "fedcorr", "passes": 1, "finetune": 1, "version": "paper", "relabel": 1.0},
-            {"name": "dividemix", "warmup": 4},
-        ),
+        ({"name": "fedcorr", "passes": 1, "finetune": 2}, {"name": "mixup"}),
+        ({"name": "fedcorr", "passes": 1, "finetune": 1, "version": "paper"}, {"name": "dividemix", "warmup": 4}),
         ({"name": "feddiv", "passes": 1}, {"name": "feddiv", "xi": 0.3}),
         ({"name": "fednoro", "warmup": 1}, {"name": "fedelc"}),
         ({"name": "fedgr", "passes": 2, "warmup": 2}, {"name": "fedgr", "xi": 0.3}),
@@ -355,17 +352,19 @@ def test_all_stages_keep_the_contract(
 ) -> None:
     """Four clients and a pass over them, then two more stages: resumed, in another order, side by side."""
     monkeypatch.setattr(federation, "ROUNDS", 8)
+    monkeypatch.setattr(Corrects, "confidence", 0.0)  # a network of a few steps is sure of nothing
     check_method(server, learner, {"name": "uniform", "fraction": 0.75})
 
 
 def stages_of(server: dict[str, Any], learner: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> federation.Trace:
     monkeypatch.setattr(federation, "ROUNDS", 8)
+    monkeypatch.setattr(Corrects, "confidence", 0.0)
     config = federation.tiny_config(server, learner, {"name": "uniform", "fraction": 0.75})
     return federation.play(config, federation.Circumstances())
 
 
 def test_fedcorr_corrects_labels_in_stages(monkeypatch: pytest.MonkeyPatch) -> None:
-    server = {"name": "fedcorr", "passes": 1, "finetune": 2, "confidence": 0.0}
+    server = {"name": "fedcorr", "passes": 1, "finetune": 2}
     trace = stages_of(server, {"name": "mixup"}, monkeypatch)
     assert [len(jobs) for jobs in trace.jobs[:4]] == [1] * 4
     assert sorted(jobs[0].client for jobs in trace.jobs[:4]) == [0, 1, 2, 3]

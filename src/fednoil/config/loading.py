@@ -30,6 +30,8 @@ _MOVED = {  # keys of earlier versions
     "noise.pair_map": "noise.map",
     "noise.matrix_map": "noise.map",
     "noise.tau": "noise.low",
+    "schedule.scale": "schedule.t_max",
+    "learner.prior": "learner.weight",
     "partition.shards": "partition.classes",
     "learner.ssl": "learner.lambda_u, and 0 is without pseudo-labels",
     "run.executor": "run.parallel, and 0 is the sequential one",

@@ -77,10 +77,10 @@ def _fedcorr(protocol: Protocol) -> Values:
 
 def _feddiv(protocol: Protocol) -> Values:
     passes, rounds = _visiting(protocol)
-    prior = 0.0 if protocol.sections["partition"]["kind"] == "iid" else 1.0
+    weight = 0.0 if protocol.sections["partition"]["kind"] == "iid" else 1.0
     return {
         "server": {"name": "feddiv", "passes": passes},
-        "learner": {"name": "feddiv", "prior": prior},
+        "learner": {"name": "feddiv", "weight": weight},
         "rounds": rounds,
     }
 

@@ -7,7 +7,7 @@ defaults are the authors' for CIFAR-10.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -26,7 +26,6 @@ _EDGE = 1e-4  # probabilities stay this far from 0 and 1
 class ElrConfig(LearnerConfig):
     name: Literal["elr"] = "elr"
     weight: float = Field(default=3.0, ge=0, description="weight of the method's own term in the end")
-    beta: float = Field(default=0.7, ge=0, lt=1, description="share of its past in a sample's target")
 
 
 def bounded(logits: Tensor) -> Tensor:
@@ -48,6 +47,7 @@ def pulled(logits: Tensor, targets: Tensor, labels: Tensor, weight: float) -> Te
 class Elr(Erm):
     Config = ElrConfig
     config: ElrConfig  # pyright: ignore[reportIncompatibleVariableOverride]
+    beta: ClassVar[float] = 0.7  # share of its past in a sample's target
     about = About(
         title="Early-learning regularisation",
         paper="Liu et al., NeurIPS 2020",
@@ -66,7 +66,7 @@ class Elr(Erm):
     def step(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> Tensor:
         rows, targets = batch["rows"], state["targets"]
         logits, before = nets["model"](batch["images"]), targets[rows]
-        after = moved(before, bounded(logits.detach()), self.config.beta)
+        after = moved(before, bounded(logits.detach()), self.beta)
         ones = torch.ones_like(before[:, :1])
         # Of a sample that fills up a small client's batch more than once, the mean change.
         targets.add_(onto(rows, after - before, len(targets)) / onto(rows, ones, len(targets)).clamp_min(1))

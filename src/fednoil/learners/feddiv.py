@@ -35,7 +35,7 @@ _PRIOR = "predicted classes"
 class FedDivConfig(MixupConfig):
     name: Literal["feddiv"] = "feddiv"  # pyright: ignore[reportIncompatibleVariableOverride]
     xi: float = Field(default=0.75, gt=0, le=1, description="least certainty of a pseudo-label that is used")
-    prior: float = Field(default=1.0, ge=0, description="weight of the term for even predictions")
+    weight: float = Field(default=1.0, ge=0, description="weight of the term for even predictions")
 
 
 def filter_of(told: Mapping[str, float]) -> Tensor | None:
@@ -110,7 +110,7 @@ class FedDiv(Mixup):
 
     def step(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> Tensor:
         logits, loss = self.mixed(nets, batch)
-        return loss + self.config.prior * uneven(torch.softmax(logits, 1)) if self.config.prior else loss
+        return loss + self.config.weight * uneven(torch.softmax(logits, 1)) if self.config.weight else loss
 
     def final(self, nets: Nets, client: Client, state: Tensors, turn: Turn) -> Final:
         evidence = {name: state[name] for name in ("probabilities", "drawn")}

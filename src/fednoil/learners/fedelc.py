@@ -4,7 +4,7 @@ It goes with the server `fednoro`, whose detection and averaging it has; clean c
 noisy client keeps logits u of its labels, at first 10 at the given one. They move with the network, once an epoch by
 the sum of the epoch's gradients, and after a turn they become the mean of the estimate and the network's prediction.
 Different from the authors' code: the last batch of an epoch is filled up and not dropped, and that prediction is of
-plain views in eval mode. Its comment gives α = 1, β = 0.5, its options 0.5 and 0.2.
+plain views in eval mode. α and β are the defaults of its options; a comment in it says 1 and 0.5.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import ClassVar, Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -30,8 +29,6 @@ _LABELS = "label logits"
 
 class FedElcConfig(LearnerConfig):
     name: Literal["fedelc"] = "fedelc"
-    alpha: float = Field(default=0.5, ge=0, description="weight of the given label's loss")
-    beta: float = Field(default=0.2, ge=0, description="weight of the method's second term")
 
 
 def estimate_loss(logits: Tensor, u: Tensor, labels: Tensor, alpha: float, beta: float) -> Tensor:
@@ -57,6 +54,8 @@ def merged(u: Tensor, predicted: Tensor, scale: float) -> Tensor:
 class FedElc(Erm):
     Config = FedElcConfig
     config: FedElcConfig  # pyright: ignore[reportIncompatibleVariableOverride]
+    alpha: ClassVar[float] = 0.5  # weight of the given label's loss
+    beta: ClassVar[float] = 0.2  # weight of the entropy
     scale: ClassVar[float] = 10.0  # K_p: the largest label logit
     rate: ClassVar[float] = 1000.0  # λ: step of the label logits
     about = About(
@@ -91,7 +90,7 @@ class FedElc(Erm):
         logits, labels = nets["model"](batch["images"]), batch["labels"]
         if kind != "correct":
             return adjusted_loss(logits, state["prior"], labels)
-        alpha, beta, slope = self.config.alpha, self.config.beta, state["slope"]
+        alpha, beta, slope = self.alpha, self.beta, state["slope"]
         u = state[_LABELS][batch["rows"]]
         slope.add_(onto(batch["rows"], label_slope(logits.detach(), u, labels, alpha), len(slope)))
         return estimate_loss(logits, u, labels, alpha, beta)

@@ -34,13 +34,13 @@ class JosrcConfig(LearnerConfig):
 
     name: Literal["josrc"] = "josrc"
     warmup: int = Field(default=10, ge=0, description="rounds W of the warm-up")
-    alpha: float = Field(default=0.5, ge=0, le=1, description="weight of the consistency between views")
 
 
 class Josrc(Learner):
     Config = JosrcConfig
     config: JosrcConfig
     thresholds: ClassVar[tuple[float, float]] = (0.75, 0.95)  # τ at the end of the warm-up and in the last round
+    alpha: ClassVar[float] = 0.5  # weight of the consistency between views
     ema: ClassVar[float] = 0.99  # how much of the teacher stays in a step
     about = About(
         title="Clean by JS divergence, two views, mean teacher",
@@ -103,7 +103,7 @@ class Josrc(Learner):
         agree = log1.argmax(1) == log2.argmax(1)
         unclean = torch.where(agree[:, None], taught, torch.softmax(taught / 10, 1))
         targets = torch.where(clean[:, None], labels, unclean)
-        return joint_loss(log1, log2, targets, clean | agree, self.config.alpha)
+        return joint_loss(log1, log2, targets, clean | agree, self.alpha)
 
     def gradients(self, nets: Nets, batch: Tensors, state: Tensors, kind: str) -> None:
         """Hold what a step moves: with an empty set the gradient is zero, but momentum and decay would go on."""

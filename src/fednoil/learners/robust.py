@@ -3,16 +3,15 @@ cross-entropy (Wang et al., ICCV 2019), in place of plain cross-entropy.
 
 Generalised cross-entropy (1 − p_y^q)/q lies between cross-entropy (q → 0) and the mean absolute error (q = 1), without
 its authors' truncation. Symmetric cross-entropy adds the cross-entropy of the label given the prediction, in which the
-logarithm of 0 is that of 1e-4, as its authors have it; their weights for CIFAR-10 are the defaults.
+logarithm of 0 is that of 1e-4, as its authors have it; the weights are theirs for CIFAR-10.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -26,13 +25,10 @@ _LOG_ZERO = math.log(1e-4)
 
 class GceConfig(LearnerConfig):
     name: Literal["gce"] = "gce"
-    q: float = Field(default=0.7, gt=0, le=1, description="near 0 it is cross-entropy, with 1 the absolute error")
 
 
 class SceConfig(LearnerConfig):
     name: Literal["sce"] = "sce"
-    alpha: float = Field(default=0.1, ge=0, description="weight of the given label's loss")
-    beta: float = Field(default=1.0, ge=0, description="weight of the method's second term")
 
 
 def generalised(logits: Tensor, labels: Tensor, q: float) -> Tensor:
@@ -50,6 +46,7 @@ def symmetric(logits: Tensor, labels: Tensor, alpha: float, beta: float) -> Tens
 class Gce(Erm):
     Config = GceConfig
     config: GceConfig  # pyright: ignore[reportIncompatibleVariableOverride]
+    q: ClassVar[float] = 0.7  # near 0 it is cross-entropy, with 1 the absolute error
     about = About(
         title="Generalised cross-entropy",
         paper="Zhang and Sabuncu, NeurIPS 2018",
@@ -59,15 +56,17 @@ class Gce(Erm):
     )
 
     def step(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> Tensor:
-        return generalised(nets["model"](batch["images"]), batch["labels"], self.config.q)
+        return generalised(nets["model"](batch["images"]), batch["labels"], self.q)
 
 
 class Sce(Erm):
     Config = SceConfig
     config: SceConfig  # pyright: ignore[reportIncompatibleVariableOverride]
+    alpha: ClassVar[float] = 0.1  # weight of cross-entropy
+    beta: ClassVar[float] = 1.0  # weight of reverse cross-entropy
     about = About(
         title="Symmetric cross-entropy", paper="Wang et al., ICCV 2019", keeps="nothing", sends="model", cost="1"
     )
 
     def step(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> Tensor:
-        return symmetric(nets["model"](batch["images"]), batch["labels"], self.config.alpha, self.config.beta)
+        return symmetric(nets["model"](batch["images"]), batch["labels"], self.alpha, self.beta)

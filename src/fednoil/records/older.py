@@ -34,10 +34,12 @@ _GONE: dict[tuple[str, str], Values] = {
     ("server", ""): {"step": 1.0, "statistics": "average"},
     ("server", "apfl"): {"adaptive": True, "alpha": 0.5},
     ("server", "cfl"): {"linkage": "single", "gamma": None, "least": 3},
+    ("server", "fedcorr"): {"relabel": 0.5, "confidence": 0.5},
     ("server", "krum"): {"f": None},
     ("server", "multikrum"): {"f": None, "keep": None},
     ("server", "rfa"): {"iterations": 4, "nu": 1e-5, "tolerance": 1e-6},
     ("schedule", ""): {"warmup_rounds": 0, "warmup_epochs": 1},
+    ("schedule", "agreement"): {"scale": 100.0},
     ("train", ""): {
         "lr_turn": "constant",
         "lr_turn_end": 0.0,
@@ -54,7 +56,11 @@ _GONE: dict[tuple[str, str], Values] = {
     ("noise", "matrix"): {"exact": False},
     ("learner", "coteaching"): {"augment": "weak"},
     ("learner", "dividemix"): {"threshold": 0.5, "sharpen": 0.5, "entropy_penalty": False},
-    ("learner", "josrc"): {"smoothing": None, "threshold": 0.75, "threshold_max": 0.95, "ema": 0.99},
+    ("learner", "josrc"): {"smoothing": None, "threshold": 0.75, "threshold_max": 0.95, "ema": 0.99, "alpha": 0.5},
+    ("learner", "gce"): {"q": 0.7},
+    ("learner", "sce"): {"alpha": 0.1, "beta": 1.0},
+    ("learner", "elr"): {"beta": 0.7},
+    ("learner", "fedelc"): {"alpha": 0.5, "beta": 0.2},
     ("learner", "jocor"): {"agreement": 0.1, "augment": "weak"},
     ("learner", "fednoil"): {
         **_TWO_SETS,
@@ -87,6 +93,7 @@ _RENAMED: dict[tuple[str, str], dict[str, str]] = {
     ("noise", "pair"): {"pair_map": "map"},
     ("noise", "matrix"): {"matrix_map": "map"},
     ("noise", "two-level"): {"tau": "low"},
+    ("learner", "feddiv"): {"prior": "weight"},
     ("partition", "shards"): {"shards": "classes"},
     ("server", "trimmed_mean"): {"trim": "bad"},
 }

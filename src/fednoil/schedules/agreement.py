@@ -14,16 +14,15 @@ _FIRST = 10  # local epochs of round 1, when nothing is known
 
 
 class AgreementConfig(BoundedConfig):
-    by_share = frozenset({"scale", "t_min", "t_max"})
+    by_share = frozenset({"t_min", "t_max"})
 
     name: Literal["agreement"] = "agreement"
-    scale: float = Field(default=100.0, gt=0, description="local epochs where all clients change the model alike")
     t_min: int = Field(default=30, ge=1, description="fewest local epochs")
-    t_max: int = Field(default=100, ge=1, description="most local epochs")
+    t_max: int = Field(default=100, ge=1, description="local epochs where all clients change the model alike")
 
 
 class Agreement(Following):
-    """`scale` times the share of the clients' changes that they have in common, between `t_min` and `t_max`."""
+    """`t_max` times the share of the clients' changes that they have in common, and at least `t_min`."""
 
     Config = AgreementConfig
     about = About(title="Local epochs in proportion to how much the clients' updates have in common")
@@ -34,4 +33,4 @@ class Agreement(Following):
         return min(self.config.t_max, max(self.config.t_min, _FIRST))
 
     def next_epochs(self, round_idx: int, common: float) -> int:
-        return min(self.config.t_max, max(self.config.t_min, math.floor(self.config.scale * common + 0.5)))
+        return max(self.config.t_min, math.floor(self.config.t_max * common + 0.5))

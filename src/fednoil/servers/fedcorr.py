@@ -38,8 +38,6 @@ class FedCorrConfig(ServerConfig):
     name: Literal["fedcorr"] = "fedcorr"
     passes: int = Field(default=5, ge=1, description="passes over all clients, one client a round, before all else")
     finetune: int = Field(default=500, ge=0, description="rounds of clients with little noise after that")
-    relabel: float = Field(default=0.5, ge=0, le=1, description="share of the labels thought wrong that may change")
-    confidence: float = Field(default=0.5, ge=0, lt=1, description="least certainty of a new label, exclusive")
     mu: float = Field(default=5.0, ge=0, description="weight of the proximal term")
     version: Literal["code", "paper"] = Field(
         default="code", description="where its authors' code and paper differ, which of them"
@@ -75,6 +73,9 @@ def pull(away: Tensor, version: str) -> Tensor:
 class Corrects(Wrapped):
     """Any learner, with a proximal term in stage 1, whose clients report a dimension and correct their labels."""
 
+    share: ClassVar[float] = 0.5  # π: of the labels thought wrong, how many may change
+    confidence: ClassVar[float] = 0.5  # the probability that a new label must exceed
+
     def __init__(self, inner: Learner, config: FedCorrConfig) -> None:
         super().__init__(inner)
         self.corr = config
@@ -109,19 +110,19 @@ class Corrects(Wrapped):
         return replace(final, numbers={**final.numbers, "dimension": found}, keep=keep)
 
     def review(self, logits: Tensor, client: Client, keep: Tensors, turn: Turn) -> Final:
-        probabilities, config = torch.softmax(logits, 1), self.corr
+        probabilities = torch.softmax(logits, 1)
         if not turn.told.get("noisy"):
             return Final(numbers={"noise": 0.0})
         if turn.told.get("stage") == 3:
             rows = torch.arange(len(client), device=logits.device)
-            labels = relabelled(client.labels, probabilities, rows, config.confidence)
+            labels = relabelled(client.labels, probabilities, rows, self.confidence)
             return Final(numbers={"noise": float(keep.get(_NOISE, torch.zeros(())))}, keep={LABELS: labels})
         losses = keep.get(_LOSSES)
         if losses is None:  # it has missed the pass
             return Final(numbers={"noise": 0.0})
         wrong = int(upper_values(losses).sum())
-        rows = worst(losses, wrong, config.relabel)
-        labels = relabelled(client.labels, probabilities, rows, config.confidence)
+        rows = worst(losses, wrong, self.share)
+        labels = relabelled(client.labels, probabilities, rows, self.confidence)
         noise = torch.tensor(wrong / len(client), device=logits.device)
         return Final(numbers={"noise": wrong / len(client)}, keep={LABELS: labels, _NOISE: noise})
 
