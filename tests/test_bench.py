@@ -95,7 +95,8 @@ def test_every_method_and_setting_has_a_cell() -> None:
     assert len({cell.folder for cell in cells}) == len(cells)
     assert all(cell.config.data.validation == 0.1 for cell in cells)
     assert not any(was_told(cell.config.model_dump(mode="json")) for cell in cells)
-    assert {protocol.epochs for protocol in settings_of("paper").values()} == {30}
+    paper = settings_of("paper").values()
+    assert {(protocol.rounds, protocol.epochs, protocol.sample_passes) for protocol in paper} == {(150, 5, 2_700_000)}
 
 
 def test_a_newcomer_joins_what_is_there(tmp_path: Path) -> None:

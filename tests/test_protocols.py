@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from fednoil.bench.settings import PRESETS, settings_of
 from fednoil.config import load_config, preset
 from fednoil.config.protocols import METHODS, PROTOCOLS, Protocol
 from fednoil.errors import UserError
@@ -51,6 +52,12 @@ def test_fedcorrs_own_stages() -> None:
 
 def test_twenty_settings() -> None:
     assert len(PROTOCOLS["fednoisy"]) == 20
+
+
+def test_a_run_of_the_ranking_by_itself() -> None:
+    values = PRESETS.values("bench/non-iid-two-level/feddiv")
+    assert values == settings_of("paper")["non-iid/two-level"].values("feddiv")
+    assert PRESETS.values("bench/iid-clean") == PRESETS.values("bench/iid-clean/fednoil-plus")
 
 
 def test_a_name_that_does_not_exist() -> None:

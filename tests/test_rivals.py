@@ -384,3 +384,16 @@ def test_feddivs_clients_hear_the_filter_after_the_passes(monkeypatch: pytest.Mo
     assert [bool(jobs[0].turn.told) for jobs in trace.jobs] == [False] * 4 + [True] * 4
     assert set(trace.jobs[4][0].turn.told) == set(FILTER)
     assert set(trace.state.server.values["filters"]) == set("0123")
+
+
+def test_feddivs_first_filter_is_of_one_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All clients fit theirs to the model that the passes ended with, not each to the one of its own visit."""
+    trace = stages_of({"name": "feddiv", "passes": 1}, {"name": "feddiv", "xi": 0.3}, monkeypatch)
+    assert list(trace.asked) == [5]
+    start = [job.turn.told for job in trace.asked[5]]
+    assert all(told == start[0] and set(told) == set(FILTER) for told in start)
+    answers = [result.numbers for result in trace.answers[5]]
+    sizes = [numbers["samples"] for numbers in answers]
+    expected = average([[numbers[name] for name in FILTER] for numbers in answers], sizes)
+    assert list(trace.jobs[4][0].turn.told.values()) == pytest.approx(expected)
+    assert expected != pytest.approx(list(start[0].values()))

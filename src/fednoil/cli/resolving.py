@@ -62,7 +62,7 @@ def _sites(texts: Sequence[str]) -> dict[str, str]:
 
 
 def register_study() -> None:
-    """Register the presets of the paper's study, which is loaded when one of them is used."""
+    """Register the presets of the paper's study and of the ranking, which are loaded when one of them is used."""
     from fednoil.config.presets import Family, register
 
     def paper() -> Family:
@@ -75,8 +75,14 @@ def register_study() -> None:
 
         return SMALL
 
+    def ranking() -> Family:
+        from fednoil.bench.settings import PRESETS
+
+        return PRESETS
+
     register("paper", paper)
     register("small", small)
+    register("bench", ranking)
 
 
 def asked_device(name: str) -> torch.device:

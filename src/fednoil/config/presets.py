@@ -63,7 +63,9 @@ _DEMOS: dict[str, Values] = {
     "demo/fednoil": _DEMO_FEDNOIL,
     "demo/fedavg": _DEMO_FEDAVG,
 }
-_FAMILIES: dict[str, Callable[[], Family]] = {name: partial(ProtocolFamily, name) for name in PROTOCOLS}
+_FAMILIES: dict[str, Callable[[], Family]] = {
+    name: partial(ProtocolFamily, name, settings) for name, settings in PROTOCOLS.items()
+}
 
 
 def register(family: str, load: Callable[[], Family]) -> None:

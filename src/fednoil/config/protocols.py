@@ -8,7 +8,7 @@ FedNoisy's settings are for MNIST, whose place Fashion-MNIST takes here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -234,25 +234,25 @@ class ProtocolFamily:
     """The presets of one family."""
 
     family: str
+    settings: Mapping[str, Protocol]
 
     def names(self) -> Sequence[str]:
-        settings = PROTOCOLS[self.family]
-        return [f"{self.family}/{s}{m}" for s in settings for m in ("", *(f"/{method}" for method in METHODS))]
+        return [f"{self.family}/{s}{m}" for s in self.settings for m in ("", *(f"/{method}" for method in METHODS))]
 
     def values(self, name: str) -> Values:
         _, setting, *method = name.split("/")
         if name not in self.names():
             raise UserError(f"unknown preset '{name}'{nearest(name, list(self.names()))}")
-        protocol = PROTOCOLS[self.family][setting]
+        protocol = self.settings[setting]
         return protocol.values(method[0] if method else protocol.own)
 
     def about(self) -> Sequence[str]:
-        settings, count = PROTOCOLS[self.family], len(self.names())
+        settings, count = self.settings, len(self.names())
         first = next(iter(settings.values()))
         passes = ", ".join(dict.fromkeys(f"{p.sample_passes / 1e6:g} M" for p in settings.values()))
         lines = [
             f"{self.family}/<setting>/<method>, {count} in all, {passes} sample passes each; without a method "
-            f"{first.own}; its authors report {first.reports}",
+            f"{first.own}; reported is {first.reports}",
             f"  setting:  {', '.join(settings)}",
         ]
         if self.family == next(reversed(PROTOCOLS)):  # all families have the same methods

@@ -3,9 +3,10 @@
 Each client fits two Gaussians to its losses after a turn and sends their six numbers; the server keeps everybody's last
 and sends back their mean by samples, each number by itself. It begins with `passes` over all clients, one a round, in
 which nobody is filtered. The filter is used by the learner `feddiv`; with others it is only computed. Where the paper
-leaves it open: a client's first fit starts from the best split of its own losses in two, later ones from the filter
-that it has received; losses are not scaled, and fits end when the likelihood changes by less than 1e-3, after 100 steps
-at most, with 1e-6 added to variances.
+leaves it open: after the passes every client fits one to the losses of the model that they ended with, from a common
+start, the mean of what was fitted during the passes (there from the best split of a client's losses in two); later fits
+start from the filter that the client has received. Losses are not scaled, and fits end when the likelihood changes by
+less than 1e-3, after 100 steps at most, with 1e-6 added to variances.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Literal
 
 import torch
 from pydantic import Field
+from torch import Tensor
 from torch.nn import functional as F
 
 from fednoil.learners.base import Client, Final, Learner, Nets, Turn
@@ -39,13 +41,18 @@ class Filters(Wrapped):
 
     def __init__(self, inner: Learner) -> None:
         super().__init__(inner)
-        self.sends = (*inner.sends, *FILTER)
+        self.sends, self.reports = (*inner.sends, *FILTER), (*FILTER, "samples")
+
+    def review(self, logits: Tensor, client: Client, keep: Tensors, turn: Turn) -> Final:
+        return Final(numbers={**self._fit(logits, client, turn), "samples": float(len(client))})
 
     def final(self, nets: Nets, client: Client, state: Tensors, turn: Turn) -> Final:
         final = self.inner.final(nets, client, state, turn)
-        losses = F.cross_entropy(logits_of(self, nets, client), client.labels, reduction="none")
-        found = fitted(losses, filter_of(turn.told)).flatten().tolist()
-        return replace(final, numbers={**final.numbers, **dict(zip(FILTER, found, strict=True))})
+        return replace(final, numbers={**final.numbers, **self._fit(logits_of(self, nets, client), client, turn)})
+
+    def _fit(self, logits: Tensor, client: Client, turn: Turn) -> Numbers:
+        losses = F.cross_entropy(logits, client.labels, reduction="none")
+        return dict(zip(FILTER, fitted(losses, filter_of(turn.told)).flatten().tolist(), strict=True))
 
 
 def average(filters: Sequence[Sequence[float]], sizes: Sequence[float]) -> list[float]:
@@ -84,14 +91,20 @@ class FedDiv(Server):
         sizes = [row[-1] for row in known.values()]
         return dict(zip(FILTER, average([row[:-1] for row in known.values()], sizes), strict=True))
 
+    def reviews(self, state: ServerState, round_idx: int) -> bool:
+        return not self.visiting(round_idx) and "common" not in state.values
+
+    def reviewed(self, state: ServerState, round_idx: int, answers: Mapping[int, Numbers]) -> ServerState:
+        return replace(state, values={**state.values, "filters": self._after(state, answers), "common": True})
+
+    def _after(self, state: ServerState, sent: Mapping[int, Numbers]) -> dict[str, list[float]]:
+        """Everybody's last filter and number of samples, with those that some have sent."""
+        new = {str(client): [numbers[name] for name in (*FILTER, "samples")] for client, numbers in sent.items()}
+        return dict(sorted({**state.values.get("filters", {}), **new}.items(), key=lambda item: int(item[0])))
+
     def aggregate(self, state: ServerState, round_idx: int, updates: Sequence[Update]) -> ServerState:
         after, values = super().aggregate(state, round_idx, updates), dict(state.values)
-        filters = dict(values.get("filters", {}))
-        for update in updates:
-            found = [update.numbers[name] for name in FILTER if name in update.numbers]
-            if len(found) == len(FILTER):
-                filters[str(update.client)] = [*found, update.numbers["samples"]]
-        values["filters"] = dict(sorted(filters.items(), key=lambda item: int(item[0])))
+        values["filters"] = self._after(state, {u.client: u.numbers for u in updates if FILTER[0] in u.numbers})
         if self.visiting(round_idx):
             values["visited"] = after_visits(values, [u.client for u in updates], len(self.task.sizes))
         return replace(after, values=values)
