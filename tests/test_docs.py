@@ -24,6 +24,7 @@ import pytest
 from typer.main import get_command
 
 import fednoil
+from fednoil.bench.settings import PRESETS
 from fednoil.cli.main import app
 from fednoil.config import Config, load_config
 from fednoil.config.axes import AXES
@@ -33,6 +34,7 @@ from fednoil.study import preset_names
 ROOT = Path(__file__).resolve().parents[1]
 DECISIONS = sorted((ROOT / "docs/decisions").glob("0*.md"))
 ANYWHERE = ROOT / "any.md"
+PRESET_NAMES = {*preset_names(), *PRESETS.names()}
 NOT_OURS = {"runs", "build", "dist", "carry"}
 SUFFIXES = {"parquet", "safetensors", "json", "jsonl", "toml", "py", "npz", "md", "png", "svg"}  # noise.parquet
 _FENCE = re.compile(r"^ *```(\w*)[^\n]*\n(.*?)^ *```", re.M | re.S)
@@ -198,7 +200,7 @@ def wrong_commands(text: str, _path: Path) -> list[str]:
         used = [o for word in words[1:] for o in re.findall(r"^\W*(--[a-z][a-z-]*)", word)]
         wrong += [f"option fednoil {words[0]} {o}" for o in used if o not in known]
         source = words[1] if words[0].endswith("run") and len(words) > 1 else "-"
-        if re.fullmatch(r"[a-z0-9/+-]+", source) and source[0] != "-" and source not in preset_names():
+        if re.fullmatch(r"[a-z0-9/+-]+", source) and source[0] != "-" and source not in PRESET_NAMES:
             wrong.append(f"preset {source}")
     return wrong
 
