@@ -208,7 +208,7 @@ configs = st.fixed_dictionaries(
             st.lists(fractions, min_size=1, max_size=5),
             st.sampled_from(["per_client", "per_group", "shared"]),
         )
-        | texts.map(lambda path: {"kind": "manifest", "manifest": path}),
+        | texts.map(lambda path: {"kind": "manifest", "file": path}),
         "model": st.fixed_dictionaries(
             {"name": st.sampled_from(["cnn", "resnet18"])}, optional={"width": st.integers(1, 999)}
         ),

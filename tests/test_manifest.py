@@ -280,7 +280,7 @@ def test_an_experiment_from_a_manifest_has_its_clients_and_labels(values: dict[s
     made = make_experiment(load_config(values)).setting
     path = tmp_path / "noise.parquet"
     write_manifest(path, made.parts, made.labels, made.truth, made.dataset.hash, made.dataset.num_classes)
-    values |= {"noise": {"kind": "manifest", "manifest": str(path)}, "run": {**values["run"], "seed": 7}}
+    values |= {"noise": {"kind": "manifest", "file": str(path)}, "run": {**values["run"], "seed": 7}}
     again = make_experiment(load_config(values)).setting
     for one, other in ((made.parts, again.parts), (made.labels.given, again.labels.given)):
         assert all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))

@@ -266,7 +266,7 @@ def test_labels_out_of_range() -> None:
 def test_kinds_without_labels_of_their_own_are_programming_errors() -> None:
     data, parts = clients_of(3, 1, 3)
     with pytest.raises(ValueError, match="use `read`"):
-        apply(data, parts, make(kind="manifest", manifest="noise.parquet"), Seed(0))
+        apply(data, parts, make(kind="manifest", file="noise.parquet"), Seed(0))
     with pytest.raises(ValueError, match="'auto' must be resolved"):
         apply(data, parts, AutoConfig(), Seed(0))
 
@@ -329,10 +329,10 @@ def test_what_is_not_noise_is_refused(keys: dict[str, object], line: str) -> Non
 @pytest.mark.parametrize(
     ("bad", "words"),
     [
-        ({"kind": "manifest"}, "needs noise.manifest"),
-        ({"kind": "manifest", "manifest": ""}, "needs noise.manifest"),
-        ({"kind": "pair", "manifest": "a.parquet"}, "unknown key 'noise.manifest'.*it is a key of manifest"),
-        ({"manifest": "a.parquet"}, "unknown key 'noise.manifest'.*it is a key of manifest"),
+        ({"kind": "manifest"}, "needs noise.file"),
+        ({"kind": "manifest", "file": ""}, "needs noise.file"),
+        ({"kind": "pair", "file": "a.parquet"}, "unknown key 'noise.file'.*it is a key of .*manifest"),
+        ({"file": "a.parquet"}, "unknown key 'noise.file'.*it is a key of .*manifest"),
         ({"ratios": [0.4]}, 'noise.ratios needs a noise.kind such as "symmetric"'),
         ({"levels": f"{__name__}:Few"}, 'noise.levels needs a noise.kind such as "symmetric"'),
         ({"kind": "pair", "ratios": []}, "noise.ratios"),

@@ -40,6 +40,7 @@ from fednoil.study import preset, preset_names
             {"learner": {"name": "erm"}, "train": {"pad": 0, "flip": False}},
         ),
         ({"learner": {"name": "erm", "augment": "weak"}}, {"learner": {"name": "erm"}}),
+        ({"noise": {"kind": "manifest", "manifest": "a"}}, {"noise": {"kind": "manifest", "file": "a"}}),
         ({"learner": {"name": "feddiv", "prior": 0.0}}, {"learner": {"name": "feddiv", "weight": 0.0}}),
         ({"run": {"executor": "sequential", "parallel": 32}}, {"run": {"parallel": 0}}),
         ({"run": {"executor": "auto", "parallel": 32}}, {"run": {"parallel": 32}}),

@@ -61,7 +61,7 @@ def test_a_manifests_run_is_called_by_its_clients(tmp_path: Path) -> None:
     run = made_run(
         tmp_path / "a",
         "fedavg",
-        changes={"data": {"name": "folder:photos"}, "noise": {"kind": "manifest", "manifest": "data/sites.parquet"}},
+        changes={"data": {"name": "folder:photos"}, "noise": {"kind": "manifest", "file": "data/sites.parquet"}},
         clients=True,
     )
     (row,) = results_of(run).rows

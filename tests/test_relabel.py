@@ -202,7 +202,7 @@ def test_a_run_starts_from_its_relabelled_manifest(tmp_path: Path, tiny_npz: Pat
     assert np.array_equal(new_labels.given[0], labels.given[0])
     assert np.array_equal(new_parts[1], parts[1][1:])
     sets = [part for change in changes[:-2] for part in ("--set", change)]
-    again = ["--set", "noise.kind=manifest", "--set", f"noise.manifest={tmp_path}/fixed.parquet"]
+    again = ["--set", "noise.kind=manifest", "--set", f"noise.file={tmp_path}/fixed.parquet"]
     assert fednoil("run", "demo/fedavg", "--out", tmp_path / "run2", "--quiet", *sets, *again)[0] == 0
     other = write_csv(tmp_path / "e.csv", (3, "", parts[2][0], str(labels.given[2][0]), "reject", ""))
     args = ("relabel", "--decisions", other, "--out", tmp_path / "o.parquet", "--data")

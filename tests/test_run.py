@@ -136,7 +136,7 @@ def test_same_seed_is_bit_identical_and_another_is_not(reference: Path, toml: Pa
 
 
 def test_manifest_of_another_run_gives_its_split_and_labels(reference: Path, toml: Path, tmp_path: Path) -> None:
-    noise = ["--set", "noise.kind=manifest", "--set", f"noise.manifest={reference / 'noise.parquet'}"]
+    noise = ["--set", "noise.kind=manifest", "--set", f"noise.file={reference / 'noise.parquet'}"]
     assert fednoil("run", toml, *noise, "--seed", 7, "--out", tmp_path / "r", "--quiet") == (0, "", "")
     assert pq.read_table(tmp_path / "r/noise.parquet").equals(pq.read_table(reference / "noise.parquet"))
     assert [r["selected"] for r in lines(tmp_path / "r")] != [r["selected"] for r in lines(reference)]

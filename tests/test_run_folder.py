@@ -44,7 +44,7 @@ def test_force_replaces_the_runs_own_files_only(reference: Path, toml: Path, sto
         ("--set", "data.name=npz:missing.npz"),
         ("--set", "partition.clients=81"),
         ("--set", "model.name=nowhere:at_all"),
-        ("--set", "noise.kind=manifest", "--set", "noise.manifest=missing.parquet"),
+        ("--set", "noise.kind=manifest", "--set", "noise.file=missing.parquet"),
         ("--device", "tpu"),
     ],
 )

@@ -89,6 +89,18 @@ def test_a_run_of_an_earlier_version_is_not_resumed(stopped: Path, toml: Path) -
     assert snapshot(stopped) == before
 
 
+def test_a_checkpoint_of_a_version_with_other_keys_is_not_resumed(stopped: Path) -> None:
+    """Its config.toml may say nothing of it: a key that was added since has its default there."""
+    index = stopped / "checkpoint" / "checkpoint.json"
+    values = json.loads(index.read_text())
+    index.write_text(json.dumps(values | {"config_hash": "0" * 64}))
+    before = snapshot(stopped)
+    for command in (("run", "--resume", "--out", stopped), ("audit", stopped)):
+        assert "an earlier version of fednoil made the run, or config.toml was edited since" in refused(*command)
+    assert snapshot(stopped) == before
+    assert fednoil("report", stopped)[0] == 0
+
+
 def test_resume_when_killed_before_the_first_file(reference: Path, toml: Path, tmp_path: Path) -> None:
     add(".lock")(tmp_path)
     add("config.toml.part", "[da")(tmp_path)

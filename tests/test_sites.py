@@ -134,7 +134,7 @@ def test_a_run_s_manifest_is_relabelled(two: dict[str, str], tmp_path: Path) -> 
     status, printed, err = fednoil("relabel", *arguments)
     assert status == 0, err
     assert "1 changed" in printed
-    again = {"data.size": 8, "noise.kind": "manifest", "noise.manifest": "new.parquet"}
+    again = {"data.size": 8, "noise.kind": "manifest", "noise.file": "new.parquet"}
     run = package.run("demo", data=two, set=SMALL | again, progress=False)
     assert run.finished
     assert [client["client"] for client in run.audit().summary["clients"]] == list(two)

@@ -149,7 +149,7 @@ def _bad(path: Path, what: str) -> UserError:
 def _read_table(path: Path) -> pa.Table:
     """The four columns and the metadata of the file."""
     if not path.is_file():
-        raise _bad(path, "no such file; noise.manifest must be the path of a parquet file")
+        raise _bad(path, "no such file; noise.file must be the path of a parquet file")
     try:
         with pq.ParquetFile(path) as file:
             names = file.schema_arrow.names

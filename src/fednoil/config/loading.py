@@ -29,6 +29,7 @@ _MOVED = {  # keys of earlier versions
     "server.trim": "server.bad",
     "noise.pair_map": "noise.map",
     "noise.matrix_map": "noise.map",
+    "noise.manifest": "noise.file",
     "noise.tau": "noise.low",
     "schedule.scale": "schedule.t_max",
     "learner.prior": "learner.weight",

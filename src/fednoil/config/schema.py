@@ -29,16 +29,6 @@ from fednoil.servers import server_class
 from fednoil.servers.base import ServerConfig
 from fednoil.servers.fedavg import FedAvgConfig
 
-_LATER = (
-    ("train", "flip"),
-    ("train", "balance"),
-    ("data", "size"),
-    ("data", "bad"),
-    ("data", "fold"),
-    ("noise", "space"),
-    ("partition", "imbalance"),
-)
-
 
 class TrainConfig(Optimiser):
     """Rounds, the clients' optimiser (the paper's values) and weak augmentation, for all methods alike."""
@@ -193,10 +183,4 @@ class Config(Section):
         nothing."""
         values = self.model_dump(mode="json", exclude={"federation"})
         values["run"] = {"seed": self.run.seed} | ({"select": self.run.select} if self.run.select != "last" else {})
-        for section, key in _LATER:  # a run of an earlier version, which had no such key, can be resumed
-            if (
-                key in values[section]
-                and values[section][key] == type(getattr(self, section)).model_fields[key].default
-            ):
-                del values[section][key]
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()

@@ -18,12 +18,12 @@ class ManifestConfig(UnlevelledConfig):
     shifts: ClassVar[bool] = True  # it may hold pair noise
 
     kind: Literal["manifest"] = "manifest"
-    manifest: str = Field(default="", description="path of a parquet file that says who holds what")
+    file: str = Field(default="", description="path of a parquet file that says who holds what")
 
     @model_validator(mode="after")
     def _is_given(self) -> ManifestConfig:
-        if not self.manifest:
-            raise ValueError('noise.kind = "manifest" needs noise.manifest, the path of a noise manifest')
+        if not self.file:
+            raise ValueError('noise.kind = "manifest" needs noise.file, the path of a noise manifest')
         return self
 
 
@@ -38,4 +38,4 @@ class Manifest(NoiseKind):
 
     @classmethod
     def read(cls, config: Any, dataset: Dataset) -> tuple[Parts, Labels, Truth]:
-        return read_manifest(Path(config.manifest), dataset.train.labels, dataset.num_classes, dataset.hash)
+        return read_manifest(Path(config.file), dataset.train.labels, dataset.num_classes, dataset.hash)

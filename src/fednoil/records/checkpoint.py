@@ -189,12 +189,18 @@ class Checkpoints:
     def _check(self, index: Any, config: Config | None) -> None:
         if not isinstance(index, dict) or index.get("format") != FORMAT:
             raise UserError(f"{self._index} is not a checkpoint of format {FORMAT}; start over with --force")
-        for name, value in self.hashes.items():
-            if index.get(name) != value and not (name == "config_hash" and _earlier(index, config)):
+        differs = [name for name, value in self.hashes.items() if index.get(name) != value]
+        if "config_hash" in differs and not _earlier(index, config):
+            raise UserError(
+                f"{self.folder} has other settings: an earlier version of fednoil made the run, or config.toml was "
+                "edited since. `fednoil report` and `fednoil compare` show it, but this version can't continue or "
+                "audit it; start over with --force or another --out"
+            )
+        for name in differs:
+            if name != "config_hash":
                 raise UserError(
-                    f"{self.folder} is the checkpoint of another experiment: {name} "
-                    f"{str(index.get(name))[:12]}… there, {value[:12]}… now; use the same configuration and data, "
-                    "or --force to start over"
+                    f"{self.folder} is the checkpoint of another experiment: {name} {str(index.get(name))[:12]}… "
+                    f"there, {self.hashes[name][:12]}… now; use the same data, or --force to start over"
                 )
 
     def _read(self, entry: dict[str, Any]) -> Tensors:

@@ -56,7 +56,7 @@ def setting_words(values: dict[str, Any]) -> tuple[str, str, str]:
     if are_given(name):
         return name, "", ""
     if noise.get("kind") == "manifest":  # which takes the place of the partition as well
-        return name, f"clients of {Path(str(noise.get('manifest', ''))).name}", ""
+        return name, f"clients of {Path(str(noise.get('file', ''))).name}", ""
     kind, levels = noise.get("kind", "none"), noise.get("levels", "groups")
     if levels != "groups":
         numbers = (f" {key}={value:g}" for key, value in noise.items() if key in ("rho", "low", "high"))

@@ -93,6 +93,7 @@ _RENAMED: dict[tuple[str, str], dict[str, str]] = {
     ("noise", "pair"): {"pair_map": "map"},
     ("noise", "matrix"): {"matrix_map": "map"},
     ("noise", "two-level"): {"tau": "low"},
+    ("noise", "manifest"): {"manifest": "file"},
     ("learner", "feddiv"): {"prior": "weight"},
     ("partition", "shards"): {"shards": "classes"},
     ("server", "trimmed_mean"): {"trim": "bad"},
