@@ -29,6 +29,7 @@ from fednoil.flower.messages import BadMessage, Body, Form, pack, unpack
 from fednoil.flower.server import Assignment, play
 from fednoil.flower.state import NodeState
 from fednoil.learners import LEARNERS, fednoil_plus
+from fednoil.records.folder import RunFolder
 from fednoil.runner import Silent, run
 from fednoil.servers import SERVERS
 from fednoil.tensors import read_tensors
@@ -429,3 +430,17 @@ def test_what_only_a_simulation_can_do_is_refused(federated: Values, tmp_path: P
         federate(load_config(federated), tmp_path / "federated", grid)
     assert grid.sent == []
     assert not (tmp_path / "federated").exists()
+
+
+@pytest.mark.parametrize("flag", ["resume", "force"])
+def test_a_folder_that_is_being_written_is_refused_before_anyone_is_asked(
+    flag: str, federated: Values, tmp_path: Path
+) -> None:
+    config, out = load_config(federated), tmp_path / "r"
+    federate(config, out, LoopGrid(partitions(tmp_path / "state")))
+    before = (out / "rounds.jsonl").read_bytes()
+    grid = LoopGrid(partitions(tmp_path / "state"))
+    with RunFolder(out).locked(), pytest.raises(UserError, match="is being written by another process"):
+        federate(config, out, grid, **{flag: True})
+    assert not grid.sent
+    assert (out / "rounds.jsonl").read_bytes() == before

@@ -39,7 +39,9 @@ main()
 """
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (None, 143)])
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129), (None, 143)]
+)
 def test_stopping_saves_the_last_whole_round(
     number: signal.Signals | None, status: int, reference: Path, toml: Path, tmp_path: Path
 ) -> None:
@@ -78,6 +80,7 @@ def test_a_tied_process_leaves_ctrl_c_to_its_parent(toml: Path, tmp_path: Path) 
         process.send_signal(signal.SIGINT)
         assert json.loads(process.stdout.readline())["round"] == 2
         process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGHUP)  # the terminal is closed: this one reaches both, too
         process.send_signal(signal.SIGTERM)
         _, err = process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGTERM
@@ -221,7 +224,7 @@ def test_a_file_too_large_for_the_system_is_reported_and_resumed(reference: Path
     assert results(tmp_path / "r") == results(reference)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGALRM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM])
 def test_a_signal_waits_until_a_round_is_recorded(number: signal.Signals) -> None:
     class Called(Exception):
         pass

@@ -41,7 +41,8 @@ class RoundRecord:
     held_out: dict[str, dict[str, float]] | None = None  # `accuracy`, `samples` and `loss` by node
     extra: dict[str, Any] = field(default_factory=dict)  # a server's own: other models' accuracies, and its notes
     selected_noise: float | None = None  # mean noise ratio of the selected clients
-    client_scores: list[float] | None = None  # by client, where all have sent one
+    client_scores: list[float] | None = None  # by client, where all have sent one and there are at most 200
+    score_quartiles: list[float] | None = None  # of more clients' scores: least, quartiles, largest
     rank_correlation: float | None = None  # Spearman's, of the clients' shares and noise ratios; -1 to 1
     best_client_share: float | None = None  # chance of the client with the fewest wrong labels to be drawn first
     worst_client_share: float | None = None

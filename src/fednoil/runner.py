@@ -272,12 +272,12 @@ def _settle(device: torch.device) -> None:
 
 @contextlib.contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Let a Ctrl-C, or an alarm, wait until a record and its checkpoint are whole."""
+    """Let a signal that ends the run, or an alarm, wait until a record and its checkpoint are whole."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     pending: list[int] = []
-    names = ("SIGINT", "SIGTERM", "SIGALRM")  # Windows has no alarm
+    names = ("SIGINT", "SIGTERM", "SIGHUP", "SIGALRM")  # Windows has neither of the last two
     handlers = {s: signal.getsignal(s) for s in signal.Signals if s.name in names}
     handlers = {s: handler for s, handler in handlers.items() if handler is not signal.SIG_IGN}
     for number in handlers:

@@ -139,6 +139,8 @@ def main() -> None:
     signal.signal(signal.SIGTERM, _on_signal)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a job in the background may ignore Ctrl-C
         signal.signal(signal.SIGINT, _on_signal)
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # nohup ignores it
+        signal.signal(signal.SIGHUP, _on_signal)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a name that the terminal can't show is not an error
@@ -209,5 +211,6 @@ def _drop_output() -> None:
 
 
 def _fail(message: str, status: int = 2) -> int:
-    print(f"fednoil: {' '.join(message.split())}", file=sys.stderr)
+    with contextlib.suppress(OSError):  # a terminal that was closed
+        print(f"fednoil: {' '.join(message.split())}", file=sys.stderr)
     return status

@@ -1,4 +1,5 @@
-"""Ctrl-C and SIGTERM as an exception that says how to continue, and the end of the parent process as SIGTERM."""
+"""Ctrl-C, SIGTERM and a closed terminal as an exception that says how to continue, and the end of the parent process as
+SIGTERM."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ import threading
 
 
 class Stopped(BaseException):
-    """Ctrl-C or SIGTERM. Not a KeyboardInterrupt, which the command-line library turns into a silent exit."""
+    """Ctrl-C, SIGTERM or a closed terminal (SIGHUP). Not a KeyboardInterrupt, which the command-line library turns into a silent exit."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -23,9 +24,11 @@ def stop_with_standard_input() -> None:
 
     Linux can signal a parent's death, but that of the thread that started the process.
     """
-    # A terminal sends Ctrl-C to both, and the parent passes it on as SIGTERM: together they could stop a run before it
-    # begins its last checkpoint.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A terminal sends Ctrl-C, or its end, to both, and the parent passes it on as SIGTERM: together they could stop a
+    # run before it begins its last checkpoint.
+    for name in ("SIGINT", "SIGHUP"):  # Windows has no SIGHUP
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
     number = sys.stdin.fileno()
 
     def watch() -> None:

@@ -17,9 +17,12 @@ from fednoil.records.older import read_current
 from fednoil.setting import Setting, Sites
 
 
-def check(folder: RunFolder, config: Config, *, resume: bool, force: bool) -> None:
-    """Refuse a folder that must not be written, before anything is; changes nothing."""
+def check(folder: RunFolder, config: Config, *, resume: bool, force: bool, held: bool = False) -> None:
+    """Refuse a folder that must not be written, before anything is; changes nothing. `held`: it is locked by this
+    process."""
     folder.check(resume=resume, force=force)
+    if not held and folder.is_held():
+        raise UserError(f"{folder.path} is being written by another process; wait for it")
     if resume and folder.is_run():
         _same_config(folder, config)
 

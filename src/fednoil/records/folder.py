@@ -94,6 +94,19 @@ class RunFolder:
         if not (resume or force):
             raise UserError(f"{self.path} already exists: add --resume to continue it or --force to start over")
 
+    def is_held(self) -> bool:
+        """Whether a process is writing here now, this one included."""
+        try:
+            import fcntl
+
+            with (self.path / _LOCK).open() as lock:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except (ImportError, OSError):  # no lock, or a system or file system without locks
+            return False
+        return False
+
     def _is_ours(self) -> bool:
         """Whether what `clear` would remove is a run's: other programs have a config.toml, too."""
         if (self.path / CHECKPOINT / INDEX).is_file():

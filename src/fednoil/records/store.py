@@ -136,7 +136,7 @@ class InFolder(Store):
     def held(self, config: Config) -> Iterator[None]:
         with self.folder.locked():
             # Again: another process may have been here in the meantime.
-            check(self.folder, config, resume=self._resume, force=self._force)
+            check(self.folder, config, resume=self._resume, force=self._force, held=True)
             yield
 
     def finished(self, experiment: Experiment, hashes: dict[str, str], *, behind: bool) -> bool:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from fednoil import metrics
 from fednoil.experiment import Experiment
 from fednoil.rounds.played import Played
+
+
+_LISTED = 200  # clients whose scores are listed one by one: a record must not grow with those who only answer
 
 
 def selection_quality(experiment: Experiment, played: Played) -> dict[str, Any]:
@@ -19,7 +24,7 @@ def selection_quality(experiment: Experiment, played: Played) -> dict[str, Any]:
     if chosen.scores is not None:
         # In a federation the candidates may be other clients, of the same number.
         if chosen.candidates == list(range(setting.num_clients)):
-            found["client_scores"] = chosen.scores
+            found |= _scores(chosen.scores)
         if chosen.candidates:
             found |= metrics.client_ranking(chosen.shares, None if ratios is None else ratios[chosen.candidates])
     with_draws = [r for r in played.results if "drawn" in r.evidence]
@@ -34,3 +39,10 @@ def selection_quality(experiment: Experiment, played: Played) -> dict[str, Any]:
             counts[r.client] = drawn, votes
         found |= metrics.mean_selection(setting.labels, setting.truth, counts, epochs)
     return found
+
+
+def _scores(scores: list[float]) -> dict[str, list[float]]:
+    """All clients' scores, or of many how they are spread."""
+    if len(scores) <= _LISTED:
+        return {"client_scores": scores}
+    return {"score_quartiles": np.quantile(scores, (0, 0.25, 0.5, 0.75, 1)).tolist()}
