@@ -10,7 +10,6 @@ from fednoil import metrics
 from fednoil.experiment import Experiment
 from fednoil.rounds.played import Played
 
-
 _LISTED = 200  # clients whose scores are listed one by one: a record must not grow with those who only answer
 
 
