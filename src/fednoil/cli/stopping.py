@@ -11,7 +11,10 @@ import threading
 
 
 class Stopped(BaseException):
-    """Ctrl-C, SIGTERM or a closed terminal (SIGHUP). Not a KeyboardInterrupt, which the command-line library turns into a silent exit."""
+    """Ctrl-C, SIGTERM or a closed terminal (SIGHUP).
+
+    Not a KeyboardInterrupt, which the command-line library turns into a silent exit.
+    """
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
