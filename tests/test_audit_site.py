@@ -207,7 +207,7 @@ def test_other_bad_input(trained: Path, site: Path, tmp_path: Path) -> None:
         (
             "photos",
             model,
-        ): "must be folder:PATH, csv:FILE, npz:FILE, parquet:PATH, table:FILE, features:FILE or your own",
+        ): "must be folder:PATH, csv:FILE, npz:FILE, parquet:PATH, hf:PATH, webdataset:PATH, table:FILE",
         ("folder:~no-such-user/photos", model): "can't be read",
         (f"npz:{'x' * 5000}", model): "can't be read",
         (f"folder:{site}", tmp_path / "model.safetensors"): "is damaged or not a safetensors file",

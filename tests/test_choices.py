@@ -12,6 +12,7 @@ import pytest
 import torch
 from conftest import tiny_arrays, write_folder
 from test_data_parquet import shards
+from test_data_shards import samples, saved, tar
 from torch import Tensor, nn
 
 from fednoil.data import SOURCES, Decoded, Source, assemble
@@ -50,6 +51,8 @@ def test_models(name: str) -> None:
 def test_sources(name: str, tiny_npz: Path, tmp_path: Path) -> None:
     write_folder(tmp_path / "photos", tiny_arrays(), ("a", "b", "c", "d"))
     places = {"npz": tiny_npz, "folder": tmp_path / "photos", "parquet": shards(tmp_path / "shards")}
+    places["hf"] = saved(tmp_path / "saved", {"train": [0, 1] * 10, "test": [0, 1]})
+    places["webdataset"] = tar(tmp_path / "train.tar", samples(["a", "b"] * 10))
     rows = [f"{path.relative_to(tmp_path)},{path.parent.name}" for path in sorted(tmp_path.glob("photos/*/*/*.png"))]
     places["csv"] = tmp_path / "list.csv"
     places["csv"].write_text("\n".join(["path,label", *rows]), encoding="utf-8")

@@ -147,7 +147,8 @@ def test_data(tmp_path: Path) -> None:
     status, out, err = fednoil("data", "--json", "--data-dir", tmp_path)
     rows = {row["name"]: row for row in json.loads(out)}
     assert (status, err) == (0, "")
-    own = {"folder:PATH", "csv:FILE", "npz:FILE", "parquet:PATH", "table:FILE", "features:FILE"}
+    own = {"folder:PATH", "csv:FILE", "npz:FILE", "parquet:PATH", "hf:PATH", "webdataset:PATH"}
+    own |= {"table:FILE", "features:FILE"}
     assert set(rows) == {"fashion-mnist-mini", "fashion-mnist", "cifar10", "cifar100"} | own
     assert rows["fashion-mnist-mini"]["found"] is True
     assert rows["cifar10"]["found"] is False

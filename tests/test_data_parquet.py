@@ -112,8 +112,11 @@ def test_another_dataset_is_not_cifar10(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"image": "picture"}, r"no image column \(img or image\); its columns are picture, label"),
-        ({"label": "class"}, r"no label column \(label or fine_label or labels\)"),
+        (
+            {"image": "picture"},
+            r"no image column \(img or image or path or file or filename\); its columns are picture, label",
+        ),
+        ({"label": "kind"}, r"no label column \(label or fine_label or labels or class or target\)"),
         ({"labels": [0.5, 1.0, 2.0]}, "column 'label' is double; expected whole numbers or texts"),
         ({"labels": [0, None, 1]}, "1 empty rows; expected whole numbers or texts"),
         ({"labels": pa.array([0, 2**63, 1], pa.uint64())}, "'label' has no labels: 9223372036854775808 is too large"),
@@ -134,7 +137,7 @@ def test_bad_parquet(tmp_path: Path, options: dict[str, Any], message: str) -> N
 def test_image_column_of_numbers(tmp_path: Path) -> None:
     shards(tmp_path)
     pq.write_table(pa.table({"img": [1, 2], "label": [0, 1]}), tmp_path / "train-00000-of-00002.parquet")
-    with pytest.raises(UserError, match="column 'img' is int64; expected image bytes"):
+    with pytest.raises(UserError, match="column 'img' is int64; expected encoded images or paths of images"):
         from_parquet(tmp_path)
 
 

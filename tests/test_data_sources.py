@@ -284,7 +284,7 @@ def test_what_a_decoded_copy_depends_on(tmp_path: Path) -> None:
         ({"name": "npz: "}, r"data.name = 'npz: ' has no path; write npz:FILE"),
         (
             {"name": "zip:a"},
-            r"data.name = 'zip:a' is unknown.*folder:PATH, csv:FILE, npz:FILE, parquet:PATH, table:FILE, features:",
+            r"data.name = 'zip:a' is unknown.*folder:PATH, csv:FILE, npz:FILE, parquet:PATH, hf:PATH, webdataset:PATH",
         ),
         ({"name": "cifar10:a"}, r"data.name = 'cifar10:a' is unknown"),
         ({"name": "cifar10", "classes": 3}, r"unknown key 'data.classes'"),
@@ -310,6 +310,8 @@ def test_catalogue(tmp_path: Path) -> None:
         ("csv:FILE", None),
         ("npz:FILE", None),
         ("parquet:PATH", None),
+        ("hf:PATH", None),
+        ("webdataset:PATH", None),
         ("table:FILE", None),
         ("features:FILE", None),
     ]

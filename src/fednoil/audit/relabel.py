@@ -47,7 +47,7 @@ def relabel(
     site: str | None = None,
     dry_run: bool = False,
 ) -> Outcome:
-    """Apply a decisions file to a copy of `data` (`folder:`, `csv:`, `npz:`, `parquet:` or `manifest:`) at `out`.
+    """Apply a decisions file to a copy of `data` (`folder:`, `csv:` and so on, or `manifest:`) at `out`.
 
     A manifest outside a run's folder needs `dataset`, its `data.name`; data with numbered classes need the `model` that
     they were audited with, because decisions use its class names. A copy of a `csv:` file has absolute paths: the

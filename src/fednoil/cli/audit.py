@@ -33,7 +33,8 @@ Data = Annotated[
     typer.Option(
         "--data",
         metavar="SOURCE",
-        help="folder:PATH, csv:FILE, npz:FILE, parquet:PATH, table:FILE or features:FILE of one site.",
+        help="folder:PATH, csv:FILE, npz:FILE, parquet:PATH, hf:PATH, webdataset:PATH, table:FILE or "
+        "features:FILE of one site.",
     ),
 ]
 Model = Annotated[Path | None, typer.Option("--model", metavar="MODEL.safetensors", help="The model to use on --data.")]

@@ -81,7 +81,7 @@ def up(
     folder: Folder = HERE,
     site: Annotated[
         list[str] | None,
-        typer.Option("--site", metavar="NAME=DATA", help="A node and its folder:, csv:, npz: or parquet:."),
+        typer.Option("--site", metavar="NAME=DATA", help="A node and its data, as folder:PATH."),
     ] = None,
     partitions: Annotated[
         int | None, typer.Option("--partitions", min=1, help="N nodes, each with a partition of data.name.")

@@ -16,7 +16,8 @@ def relabel(
         typer.Option(
             "--data",
             metavar="DATA",
-            help="folder:PATH, csv:FILE, npz:FILE, parquet:PATH, table:FILE, features:FILE or manifest:FILE.",
+            help="folder:PATH, csv:FILE, npz:FILE, parquet:PATH, hf:PATH, webdataset:PATH, table:FILE, "
+            "features:FILE or manifest:FILE.",
         ),
     ],
     decisions: Annotated[

@@ -30,11 +30,25 @@ _LATE_EXIF = ("PNG",)  # formats in which Pillow would decode the whole picture 
 
 
 @dataclass(frozen=True)
+class Piece:
+    """Some bytes in the middle of a file."""
+
+    path: Path
+    start: int
+    size: int
+
+    def read(self) -> bytes:
+        with self.path.open("rb") as file:
+            file.seek(self.start)
+            return file.read(self.size)
+
+
+@dataclass(frozen=True)
 class Encoded:
-    """One picture: its bytes or its file, and what to call it in an error."""
+    """One picture: its bytes, its file or its place in one, and what to call it in an error."""
 
     where: str
-    source: bytes | Path
+    source: bytes | memoryview | Path | Piece
 
 
 Picture = Encoded | np.ndarray
@@ -130,8 +144,8 @@ def open_picture(picture: Picture, kind: str | None = None) -> Image.Image:
     """Pillow's image, not decoded yet; a format, where one is given, is the only one that is tried."""
     if isinstance(picture, np.ndarray):
         return Image.fromarray(picture[0] if len(picture) == 1 else np.ascontiguousarray(picture.transpose(1, 2, 0)))
-    source = picture.source
-    return Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=(kind,) if kind else None)
+    source = picture.source.read() if isinstance(picture.source, Piece) else picture.source
+    return Image.open(source if isinstance(source, Path) else io.BytesIO(source), formats=(kind,) if kind else None)
 
 
 def _opened(picture: Picture, kind: str | None) -> Image.Image:
@@ -187,5 +201,5 @@ def _threads(pictures: Sequence[Picture], shape: Shape) -> int:
     With smaller pictures that are in memory they wait for the lock instead: with 32×32 pixels up to twice as long.
     """
     first = pictures[0] if pictures else None
-    waits = isinstance(first, Encoded) and isinstance(first.source, Path)
+    waits = isinstance(first, Encoded) and isinstance(first.source, Path | Piece)
     return 8 if waits or shape[1] * shape[2] >= _LARGE else 1

@@ -15,9 +15,11 @@ from fednoil.data.features import Features
 from fednoil.data.folder import Folder
 from fednoil.data.idx import FashionMnist
 from fednoil.data.parquet import Parquet
+from fednoil.data.saved import Saved
 from fednoil.data.sites import SITES, Sites
 from fednoil.data.table import Csv
 from fednoil.data.tabular import Table
+from fednoil.data.webdataset import WebDataset
 from fednoil.errors import UserError, nearest
 from fednoil.plugins import Axis
 
@@ -30,6 +32,8 @@ SOURCES: dict[str, type[Source]] = {
     "csv": Csv,
     "npz": Npz,
     "parquet": Parquet,
+    "hf": Saved,
+    "webdataset": WebDataset,
     "table": Table,
     "features": Features,
     SITES: Sites,

@@ -16,6 +16,8 @@ from fednoil.rounds.state import RunState
 from fednoil.setting import Sites
 from fednoil.tensors import Tensors, cpu
 
+_COPIED = 1 << 28  # bytes of images that are copied at once
+
 
 def known_accuracy(experiment: Experiment, state: RunState) -> tuple[float | None, tuple[float | None, ...]]:
     """The accuracy of the final model on the test set, as the mean over its classes and of each class, in percent.
@@ -64,10 +66,16 @@ def measured(experiment: Experiment, state: RunState, device: torch.device) -> d
     clients = {}
     for k, (rows, labels) in parts.items():
         model = experiment.server.own_model(experiment.server.model_for(final, k), state.keep.get(k, {}))
-        logits = bench.logits(model, resident(np.ascontiguousarray(pool[rows]), device))
+        logits = torch.cat([bench.logits(model, resident(pool[some], device)) for some in _spans(rows, pool)])
         name = setting.names[k] if setting.names else str(k)
         clients[name] = measure(logits, torch.from_numpy(labels)).to_json()
     return found | ({"clients": clients, "clients_on": what} if clients else {})
+
+
+def _spans(rows: np.ndarray, pool: np.ndarray) -> list[np.ndarray]:
+    """Rows by and by: a client's images may be more than fit in memory."""
+    step = max(1, _COPIED // max(1, pool[:1].nbytes))
+    return [rows[start : start + step] for start in range(0, len(rows), step)]
 
 
 def _local(experiment: Experiment) -> tuple[str, dict[int, tuple[np.ndarray, np.ndarray]]]:
