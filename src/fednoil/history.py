@@ -49,6 +49,7 @@ class RoundRecord:
     labelled_share: float | None = None  # of the samples in D^x
     label_precision: float | None = None  # of D^x
     label_recall: float | None = None
+    outliers_rejected: float | None = None  # share of the images of no class that D^x left out
     effective_precision: float | None = None  # with accepted pseudo-labels
     effective_recall: float | None = None
     pseudo_accept: float | None = None  # share of D^u whose pseudo-labels were used

@@ -14,6 +14,9 @@ import numpy as np
 
 from fednoil.errors import UserError
 
+NO_CLASS = -1
+"""The true label of an image that shows none of the classes."""
+
 
 @dataclass(frozen=True, eq=False)
 class Labels:

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from fednoil.columns import to_column, to_numbers
 from fednoil.errors import UserError
 from fednoil.files import write_bytes
-from fednoil.labels import Labels, Truth, open_truth
+from fednoil.labels import NO_CLASS, Labels, Truth, open_truth
 
 VERSION = "1"
 """The version of this file format, not of the package."""
@@ -227,6 +227,10 @@ def _check_rows(path: Path, rows: _Rows, dataset_labels: np.ndarray, num_classes
     if len(indices) < len(rows.index):
         raise _bad(path, f"index {indices[counts > 1][0]} appears more than once; a sample has one client and label")
     if rows.true is not None:
+        if (rows.true == NO_CLASS).any():
+            raise _bad(
+                path, "has images of no class, which it doesn't hold; make them again with noise.kind = 'openset'"
+            )
         wrong = np.flatnonzero(rows.true != dataset_labels[rows.index])
         if len(wrong):
             row = wrong[0]

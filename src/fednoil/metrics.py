@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from fednoil.executors.base import HeldOut
 from fednoil.history import AGREEMENT, RoundRecord
-from fednoil.labels import Labels, Truth, open_truth
+from fednoil.labels import NO_CLASS, Labels, Truth, open_truth
 from fednoil.measures import Measures, mean_measures, measure
 
 
@@ -55,8 +55,11 @@ def outvoted(labels: Labels, truth: Truth, num_classes: int) -> dict[int, int]:
     true = open_truth(truth)
     if true is None:
         return {}
-    counts = np.zeros((num_classes, num_classes), dtype=np.int64)
-    np.add.at(counts, (np.concatenate(true), np.concatenate(labels.given)), 1)
+    counts, both = (
+        np.zeros((num_classes, num_classes), dtype=np.int64),
+        (np.concatenate(true), np.concatenate(labels.given)),
+    )
+    np.add.at(counts, tuple(one[both[0] != NO_CLASS] for one in both), 1)
     own, most = np.diag(counts), counts.argmax(1)
     largest = counts[np.arange(num_classes), most]
     clear = np.flatnonzero(largest - own > 3 * np.sqrt(largest + own))
@@ -127,13 +130,17 @@ def selection(
 
     `drawn` [n] counts the epochs in which a sample was in D^x, `votes` [n, C] those in which it was in D^u and trained
     with each pseudo-label. Precision and recall of D^x; the effective ones, where there are votes, count
-    pseudo-labels as well; what has an empty denominator is absent.
+    pseudo-labels as well. Of images of no class none is right, and the share that was left out is counted. What has an
+    empty denominator is absent.
     """
-    clean = given == true
+    clean, outside = given == true, true == NO_CLASS
     right_x, total_x = float(drawn[clean].sum()), float(drawn.sum())
     ratios = {"label_precision": (right_x, total_x), "label_recall": (right_x, float(epochs * clean.sum()))}
+    if outside.any():
+        total = float(epochs * outside.sum())
+        ratios["outliers_rejected"] = (total - float(drawn[outside].sum()), total)
     if votes is not None:
-        right_u, total_u = float(votes[np.arange(len(true)), true].sum()), float(votes.sum())
+        right_u, total_u = float(votes[~outside, true[~outside]].sum()), float(votes.sum())
         ratios |= {
             "effective_precision": (right_x + right_u, total_x + total_u),
             "effective_recall": (right_x + right_u, float(epochs * len(true))),

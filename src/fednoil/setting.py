@@ -163,7 +163,7 @@ def _make_setting(config: Config, dataset: Dataset, seed: Seed, given: Given) ->
     labels, truth = noise.apply(dataset, parts, config.noise, seed)
     if given.true_labels is not None:
         truth = Truth(tuple(given.true_labels[part] for part in parts))
-    return Setting(dataset, parts, labels, truth, names=names)
+    return Setting(noise.with_outliers(dataset, parts, config.noise, seed), parts, labels, truth, names=names)
 
 
 def _names(owners: Owners | None, parts: Sequence[np.ndarray]) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from fednoil.errors import UserError
 from fednoil.estimation.wrong import Estimate
 from fednoil.experiment import Experiment, assemble, make_executor
 from fednoil.files import write_bytes
-from fednoil.labels import Labels, open_truth
+from fednoil.labels import NO_CLASS, Labels, open_truth
 
 Progress = Callable[[str], None]
 
@@ -57,6 +57,8 @@ def simulate(
     true = open_truth(experiment.setting.truth)
     if true is None:
         raise UserError("--budget simulates somebody who knows the true labels, but this run's data have none")
+    if any((labels == NO_CLASS).any() for labels in true):
+        raise UserError("--budget corrects labels, but some of this run's images show none of its classes")
     if all(np.array_equal(*labels) for labels in zip(experiment.setting.labels.given, true, strict=True)):
         raise UserError("--budget corrects wrong labels, but this run has none (noise.kind); nothing would change")
     plans = [("none", 0.0), *((order, b) for b in budgets for order in ("suspicious", "random"))]

@@ -3,13 +3,15 @@ in the tables below."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from fednoil.data.cache import remember_hash
 from fednoil.data.dataset import Dataset
 from fednoil.errors import UserError
-from fednoil.labels import Labels, Truth, check_labels
+from fednoil.labels import NO_CLASS, Labels, Truth, check_labels
 from fednoil.noise.base import KindConfig, NoiseKind, NoiseLevels, NoisyClient, Parts, Population
 from fednoil.noise.files import Confusable, Transition
 from fednoil.noise.groups import Groups
@@ -17,6 +19,7 @@ from fednoil.noise.human import Human
 from fednoil.noise.instance import Instance
 from fednoil.noise.manifest import Manifest
 from fednoil.noise.matrix import Matrix
+from fednoil.noise.openset import OpenSet
 from fednoil.noise.pair import Pair, PairDown
 from fednoil.noise.ranges import Linear, Uniform
 from fednoil.noise.similar import Semantic, Superclass
@@ -41,6 +44,7 @@ KINDS: dict[str, type[NoiseKind]] = {
     "transition": Transition,
     "confusable": Confusable,
     "instance": Instance,
+    "openset": OpenSet,
     "cifar-n": Human,
     "manifest": Manifest,
 }
@@ -61,9 +65,28 @@ def apply(dataset: Dataset, parts: Parts, config: KindConfig, seed: Seed) -> tup
     """Give each client its labels, some of them wrong; `parts` are the indices of its training samples."""
     kind, clients = prepare(dataset, parts, config, seed)
     # Separate copies: a learner that writes to its labels must not reach the truth.
-    true = tuple(client.labels.copy() for client in clients)
+    true = tuple(_true(kind, client) for client in clients)
     given = tuple(_given(kind, config.kind, client, seed) for client in clients)
     return Labels(given), Truth(true if kind.knows_truth else None)
+
+
+def _true(kind: NoiseKind, client: NoisyClient) -> np.ndarray:
+    labels, replaced = client.labels.copy(), kind.outliers(client)
+    if replaced is not None:
+        labels[replaced[0]] = NO_CLASS
+    return labels
+
+
+def with_outliers(dataset: Dataset, parts: Parts, config: KindConfig, seed: Seed) -> Dataset:
+    """The dataset as the clients have it: with images of no class in the place of some, where the noise has such."""
+    if KIND_AXIS.find(config.kind).outliers is NoiseKind.outliers:
+        return dataset
+    kind, clients = prepare(dataset, parts, config, seed)
+    images = np.array(dataset.train.images)
+    for client in clients:
+        if (replaced := kind.outliers(client)) is not None:
+            images[client.index[replaced[0]]] = replaced[1]
+    return remember_hash(replace(dataset, train=replace(dataset.train, images=images)), dataset.hash)
 
 
 def prepare(dataset: Dataset, parts: Parts, config: KindConfig, seed: Seed) -> tuple[NoiseKind, list[NoisyClient]]:

@@ -122,6 +122,10 @@ class NoiseKind(ABC):
     def labels(self, client: NoisyClient, rng: np.random.Generator) -> np.ndarray:
         """The labels that the client is given: whole numbers [n]. `client.labels` stay as they are."""
 
+    def outliers(self, client: NoisyClient) -> tuple[np.ndarray, np.ndarray] | None:
+        """Which of the client's samples [m] are replaced by images of no class, and those images [m, ...]."""
+        return None
+
     def matrix(self, client: NoisyClient) -> np.ndarray | None:
         """P[true class, given class] of this client's labels, float64 [C, C], where it depends on nothing else."""
         return None

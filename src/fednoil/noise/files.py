@@ -12,17 +12,17 @@ from fednoil.errors import UserError
 from fednoil.noise.base import KindConfig, NoiseKind, NoisyClient, Population, UnlevelledConfig, drawn
 from fednoil.seeds import Seed
 
-_FILE = "path of the file that the noise comes from"
+FILE = "path of the file that the noise comes from"
 
 
 class TransitionConfig(UnlevelledConfig):
     kind: Literal["transition"] = "transition"
-    file: str = Field(default="", description=_FILE)
+    file: str = Field(default="", description=FILE)
 
 
 class ConfusableConfig(KindConfig):
     kind: Literal["confusable"] = "confusable"
-    file: str = Field(default="", description=_FILE)
+    file: str = Field(default="", description=FILE)
 
 
 def probabilities(kind: str, file: str, shapes: dict[str, tuple[int, ...]]) -> np.ndarray:
