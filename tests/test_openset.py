@@ -109,7 +109,7 @@ def test_a_run_with_outliers(tmp_path: Path) -> None:
     status, _, told = fednoil("audit", out, "--budget", "5")
     assert status == 2
     assert "some of this run's images show none of its classes" in told
-    manifest = ["--set", "noise.kind=manifest", "--set", f"noise.manifest={out / 'noise.parquet'}"]
+    manifest = ["--set", "noise.kind=manifest", "--set", f"noise.file={out / 'noise.parquet'}"]
     status, _, told = fednoil("run", "demo", "--out", tmp_path / "again", *manifest)
     assert status == 2
     assert "has images of no class, which it doesn't hold" in told
