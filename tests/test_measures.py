@@ -93,6 +93,17 @@ def test_records_summary_and_file_agree(made: Path) -> None:
     assert "macro F1, %" in (made.parent / "report.html").read_text()
 
 
+def test_clients_of_a_partition_are_measured_on_their_own_mix_of_classes(tmp_path: Path) -> None:
+    """Two classes of ten each, so about a fifth of the test set would be of any client's classes by chance."""
+    keys = {"partition.kind": "classes", "partition.classes": 2, "partition.clients": 10, "data.validation": 0.1}
+    short: dict[str, Any] = {"model.width": 2, "train.rounds": 1, "schedule.epochs": 1, "schedule.extra_rounds": 0}
+    run = package.run("demo/fedavg", set={**keys, **short, "run.device": "cpu"})
+    assert run.measures["clients_on"] == "test samples"
+    clients = {int(name): np.array(one["confusion"]).sum(1) for name, one in run.measures["clients"].items()}
+    assert all(counts[k] > 0 and (counts > 0).sum() <= 2 for k, counts in clients.items())
+    assert sum(clients.values()).tolist() == [100] * 10  # pyright: ignore[reportAttributeAccessIssue]
+
+
 def test_clients_are_measured_on_what_they_hold_out(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     data = {name: (rng.normal(size=(20, 3)), np.arange(20) % 2) for name in ("a", "b")}

@@ -19,6 +19,7 @@ from fednoil.partition.bernoulli import presence, shared
 from fednoil.partition.capped import capped
 from fednoil.partition.classes import share_classes
 from fednoil.partition.dirichlet import DirichletConfig, class_counts
+from fednoil.partition.local import local_tests
 from fednoil.partition.quantity import deal_evenly
 from fednoil.records.older import in_todays_keys
 from fednoil.seeds import Seed
@@ -478,3 +479,16 @@ def test_a_long_tail() -> None:
     assert counts.tolist() == tail_sizes(500, 10, 100)
     with pytest.raises(UserError, match=r"partition\.imbalance"):
         load_config({"partition": {"imbalance": 0.5}})
+
+
+def test_test_samples_are_dealt_as_training_samples_are() -> None:
+    """Client 0 has three quarters of class 0 and nothing of class 1; nobody has class 2."""
+    trained = [np.repeat([0, 3], [30, 5]), np.repeat([0, 1, 3], [10, 7, 5])]
+    tested = np.repeat([0, 1, 2, 3], [8, 4, 6, 3])
+    own = local_tests(trained, tested, 4, Seed(0))
+    assert [np.bincount(tested[rows], minlength=4).tolist() for rows in own] == [[6, 0, 0, 2], [2, 4, 0, 1]]
+    assert len(np.unique(np.concatenate(own))) == 15
+    other = local_tests(trained, tested, 4, Seed(1))
+    assert any(not np.array_equal(*pair) for pair in zip(own, other, strict=True))
+    empty = local_tests([np.zeros(0, np.int64), np.array([1])], tested, 4, Seed(0))
+    assert [len(rows) for rows in empty] == [0, 4]

@@ -12,6 +12,7 @@ from fednoil import evidence
 from fednoil.experiment import Experiment, make_bench, resident
 from fednoil.learners.base import Client
 from fednoil.measures import mean_measures, measure
+from fednoil.partition.local import local_tests
 from fednoil.rounds.state import RunState
 from fednoil.setting import Sites
 from fednoil.tensors import Tensors, cpu
@@ -46,8 +47,9 @@ def final_looks(experiment: Experiment, state: RunState, device: torch.device) -
 
 
 def measured(experiment: Experiment, state: RunState, device: torch.device) -> dict[str, Any]:
-    """All measures of the final model: on the test set, and by client on the client's own test samples or, where there
-    are none, on the given labels that it holds out. What can't be measured here is absent."""
+    """All measures of the final model: on the test set, and by client on the client's own test samples (those that are
+    said to be its own, or a part of the test set with its mix of classes) or, where labels may be wrong, on the given
+    labels that it holds out. What can't be measured here is absent."""
     setting, final, bench = (
         experiment.setting,
         state.final(experiment.config.run.select),
@@ -85,7 +87,11 @@ def _local(experiment: Experiment) -> tuple[str, dict[int, tuple[np.ndarray, np.
         labels = setting.dataset.test.labels
         rows = {k: np.flatnonzero(tested.numbers == k) for k in range(setting.num_clients)}
         return "test samples", {k: (own, labels[own]) for k, own in rows.items() if len(own)}
-    held = setting.validation
+    held, dataset = setting.validation, setting.dataset
+    if setting.truth.known and len(dataset.test) and not dataset.about.held_out and setting.num_clients > 1:
+        trained, labels = [dataset.train.labels[part] for part in setting.parts], dataset.test.labels
+        own = local_tests(trained, labels, dataset.num_classes, experiment.seed)
+        return "test samples", {k: (rows, labels[rows]) for k, rows in enumerate(own) if len(rows)}
     if held is None:
         return "", {}
     return "held-out given labels", dict(enumerate(zip(held.parts, held.given, strict=True)))
