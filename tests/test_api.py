@@ -102,7 +102,7 @@ def test_seed_and_set_change_a_run(toml: Path) -> None:
         ({"resume": True}, "resume=True needs the run's folder; give it with out="),
         ({"resume": True, "force": True, "out": "x"}, "resume=True and force=True exclude each other"),
         ({"test": ([], [])}, "test= needs data="),
-        ({"set": {**TINY, "run.tensorboard": True}}, "run.tensorboard = true writes files"),
+        ({"set": {**TINY, "run.log": "tensorboard"}}, "run.log = 'tensorboard' needs a run with a folder"),
         ({"set": {"data.name": "arrays"}}, "data.name = 'arrays' means data that a program gives: fednoil.run(data="),
     ],
 )

@@ -38,9 +38,25 @@ def test_without_timm_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPa
         build(BackboneConfig(name="timm:resnet18"), (3, 32, 32), 2, Seed(0))
 
 
+def test_with_a_torchvision_for_another_torch_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = builtins.__import__
+
+    def broken(name: str, *rest: Any) -> Any:
+        if name.split(".")[0] == "timm":
+            raise RuntimeError("operator torchvision::nms does not exist")
+        return found(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", broken)
+    with pytest.raises(UserError, match=r"can't be imported \(operator .*\); install the torchvision that is made for"):
+        build(BackboneConfig(name="timm:resnet18"), (3, 32, 32), 2, Seed(0))
+
+
 @pytest.fixture
 def timm() -> Any:
-    return pytest.importorskip("timm", reason="timm is not installed, or doesn't fit the installed PyTorch")
+    try:
+        return pytest.importorskip("timm", reason="timm is not installed")
+    except RuntimeError as error:
+        pytest.skip(f"timm's torchvision doesn't fit the installed PyTorch: {error}")
 
 
 @pytest.fixture

@@ -21,6 +21,8 @@ HEAVY = (
     "torch._inductor",
     "sympy",
     "tensorboard",
+    "mlflow",
+    "wandb",
 )
 
 

@@ -184,7 +184,9 @@ def _play(experiment: Experiment, store: Store, reporter: Reporter, engine: Engi
         reporter.start(experiment, store.records)
         for line in [*_misleading_labels(experiment), *filter(None, [store.notice])]:
             reporter.say(line)
-        _play_all(experiment, executor, store, reporter.local, [reporter.round, *store.watchers(executor)])
+        _play_all(
+            experiment, executor, store, reporter.local, [reporter.round, *store.watchers(executor, reporter.say)]
+        )
     except Diverged as error:
         kept = "; the last checkpoint is kept" if store.kept() else ""
         reason = f"{error} and start a new run: another --out, or --force{kept}" if store.path else str(error)

@@ -71,7 +71,23 @@ class RunConfig(Section):
     )
     deterministic: bool = Field(default=False, description="same bits on every run on the same GPU, at some cost")
     checkpoint_every: int = Field(default=10, ge=1, description="rounds between two checkpoints")
-    tensorboard: bool = Field(default=False, description="also write TensorBoard event files")
+    log: tuple[Literal["tensorboard", "mlflow", "wandb"], ...] = Field(
+        default=(), description="where each round's numbers are also written, one or several of them"
+    )
+
+    @field_validator("log", mode="before")
+    @classmethod
+    def _one_or_several(cls, value: Any) -> Any:
+        return tuple(value.split(",")) if isinstance(value, str) else value
+
+    @model_validator(mode="before")
+    @classmethod
+    def _once_a_key_of_its_own(cls, values: Any) -> Any:
+        """Runs that were made with `tensorboard = true` can be resumed."""
+        if isinstance(values, dict) and isinstance(values.get("tensorboard"), bool):
+            rest = {key: value for key, value in values.items() if key != "tensorboard"}
+            return {"log": ("tensorboard",) if values["tensorboard"] else (), **rest}
+        return values
 
 
 class FederationConfig(Section):

@@ -39,6 +39,11 @@ def _timm(name: str) -> Any:
         import timm  # pyright: ignore[reportMissingImports]
     except ImportError:
         raise UserError(f"model.name = '{WORD}:{name}' needs timm; install it: pip install 'fednoil[timm]'") from None
+    except RuntimeError as error:  # of a torchvision whose operators can't be loaded
+        raise UserError(
+            f"model.name = '{WORD}:{name}' needs timm, which can't be imported ({error}); install the torchvision "
+            f"that is made for PyTorch {torch.__version__}"
+        ) from None
     if not timm.is_model(name):
         raise UserError(f"model.name = '{WORD}:{name}' is unknown to timm{nearest(name, timm.list_models())}")
     return timm

@@ -7,6 +7,7 @@ import csv
 import io
 import json
 import os
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +32,7 @@ FILES = (
 CARD = "model_card.md"
 MEASURES = "measures.json"  # of the final model, on the test set and by client
 CONFUSION = "confusion.json"  # given × predicted labels; runs made by earlier versions have none
-TENSORBOARD = "tensorboard"  # event files, on request
+TENSORBOARD, WANDB = "tensorboard", "wandb"  # folders of loggers, on request
 SKIPPED = "skipped.csv"  # files of the data that were left out, and why
 ROSTER = "roster.json"  # of clients with names
 CHECKPOINT = "checkpoint"
@@ -165,7 +166,14 @@ class RunFolder:
             (self.path / name).unlink(missing_ok=True)
 
     def clear_events(self) -> None:
-        """Remove TensorBoard's event files."""
+        """Remove TensorBoard's event files and what Weights & Biases has kept."""
+        for path in [*(self.path / WANDB).glob("offline-run-*"), *(self.path / WANDB).glob("run-*")]:
+            shutil.rmtree(path, ignore_errors=True)
+        for path in (self.path / WANDB).glob("*"):
+            if path.is_symlink() or path.suffix == ".log":
+                path.unlink()
+        with contextlib.suppress(OSError):
+            (self.path / WANDB).rmdir()
         events = self.path / TENSORBOARD
         for path in events.glob("events.out.tfevents.*"):
             path.unlink()

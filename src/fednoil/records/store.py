@@ -23,8 +23,8 @@ from fednoil.records.beginning import begin, check, extended, has_manifest
 from fednoil.records.card import card
 from fednoil.records.checkpoint import Checkpoints
 from fednoil.records.environment import environment, note, slower_noted
-from fednoil.records.events import EventFiles
 from fednoil.records.folder import CHECKPOINT, RunFolder
+from fednoil.records.loggers import Loggers
 from fednoil.records.model_file import save_model
 from fednoil.rounds import final
 
@@ -55,8 +55,8 @@ class Store:
 
     def check(self, config: Config) -> None:
         """Refuse what can't be kept here, before anything is loaded or made; changes nothing."""
-        if config.run.tensorboard:
-            raise UserError("run.tensorboard = true writes files, and a run without out= writes none; give a folder")
+        if config.run.log:
+            raise UserError(f"run.log = '{config.run.log[0]}' needs a run with a folder, out=")
 
     @contextlib.contextmanager
     def held(self, config: Config) -> Iterator[None]:
@@ -74,8 +74,8 @@ class Store:
         self.made_with = made_with
         self.state, self.records = rounds.start(self.experiment), []
 
-    def watchers(self, executor: Executor) -> list[Watcher]:
-        """Who else is given each round's record."""
+    def watchers(self, executor: Executor, say: Callable[[str], None]) -> list[Watcher]:
+        """Who else is given each round's record; what they have to report is said."""
         return []
 
     def add(self, record: RoundRecord, state: rounds.RunState) -> None:
@@ -112,7 +112,7 @@ class InFolder(Store):
         super().__init__()
         self.folder = RunFolder(path)
         self._resume, self._force = resume, force
-        self._events: EventFiles | None = None
+        self._loggers: Loggers | None = None
         self._checkpoints: Checkpoints | None = None
 
     @property
@@ -130,7 +130,7 @@ class InFolder(Store):
 
     def check(self, config: Config) -> None:
         check(self.folder, config, resume=self._resume, force=self._force)
-        self._events = EventFiles(self.folder) if config.run.tensorboard else None
+        self._loggers = Loggers(self.folder, config)
 
     @contextlib.contextmanager
     def held(self, config: Config) -> Iterator[None]:
@@ -159,12 +159,10 @@ class InFolder(Store):
         self.made_with = made_with
         self.state, self.records = begin(self.experiment, self.folder, self.checkpoints, made_with)
 
-    def watchers(self, executor: Executor) -> list[Watcher]:
-        found = [slower_noted(self.folder, executor)]
-        if self._events is not None:
-            self._events.start(self.records)
-            found.append(self._events.round)
-        return found
+    def watchers(self, executor: Executor, say: Callable[[str], None]) -> list[Watcher]:
+        assert self._loggers is not None
+        self._loggers.start(self.records, say)
+        return [slower_noted(self.folder, executor), self._loggers.round]
 
     def add(self, record: RoundRecord, state: rounds.RunState) -> None:
         assert self.experiment is not None
@@ -214,8 +212,9 @@ class InFolder(Store):
         super().end(summary, device)
 
     def close(self) -> None:
-        if self._events is not None:
-            self._events.close()
+        if self._loggers is not None and self.experiment is not None:
+            over = self.state is not None and self.state.over(self.experiment.config)
+            self._loggers.close(finished=over)
 
     def keep(self, played: Store) -> None:
         """Write a run that was played elsewhere, finished or not."""
