@@ -184,7 +184,7 @@ def test_bad_input_is_one_line(photos: Path, weights: Path, tmp_path: Path) -> N
         return str(error.value)
 
     assert (
-        "has patches of 16×16 pixels, which don't fill images of 30×30; set data.size to a multiple, as 32"
+        "has patches of 16×16 pixels, which don't fill images of 30×30; set data.size to a multiple, such as 32"
         in refusal(data_size=30)
     )
     assert "model.name = 'timm:test_vitt' is unknown to timm; did you mean" in refusal(model_name="timm:test_vitt")

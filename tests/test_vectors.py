@@ -167,7 +167,10 @@ BAD = [
     ("a,a,label\n1,2,x\n", "has two columns 'a'"),
     ("a,label,split\n1,x,train\n2,y,both\n", "row 3 has the split 'both'"),
     ("a,label\n1,x\n2,\n", "row 1 has no label"),
-    ("name,label\n" + "".join(f"p{k},{k % 2}\n" for k in range(101)), "column 'name' has 101 different texts ('p0'"),
+    (
+        "name,label\n" + "".join(f"p{k},{k % 2}\n" for k in range(101)),
+        "column 'name' has 101 different text values ('p0'",
+    ),
     ("a,label\n1,x\n2,x\n3,x\n", "there is only one class"),
     ("a,label\n", "has no row; it needs one for each sample"),
 ]
@@ -190,7 +193,7 @@ def test_bad_features_are_one_line(tmp_path: Path) -> None:
             "x_train has nan in row 4, column 1 (counted from 0), and 1 such",
         ),
         "pictures": ({"x_train": np.zeros((6, 2, 2)), "y_train": labels}, "must be numbers of shape [N, D]"),
-        "short": ({"x_train": good, "y_train": labels[:5]}, "expected 6 whole numbers or texts"),
+        "short": ({"x_train": good, "y_train": labels[:5]}, "expected 6 whole numbers or text"),
         "part": ({"x_train": good, "y_train": labels, "x_test": good}, "lacks y_test"),
         "wide": (
             {"x_train": good, "y_train": labels, "x_test": good[:, :2], "y_test": labels},

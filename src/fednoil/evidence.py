@@ -1,4 +1,5 @@
-"""What clients remember of their labels: statistics over rounds of what the received models made of each sample.
+"""What clients remember about their labels: statistics over rounds of what the received models predicted for each
+sample.
 
 A round that asks clients for scores has the model's class probabilities for every sample anyway; here they become a few
 numbers a sample that never leave the client. They need no true labels and change nothing that is trained. A bundle
@@ -52,7 +53,7 @@ def start(given: Sequence[Tensor], num_classes: int) -> Tensors:
 
 
 def placed(bundle: Tensors, device: torch.device) -> Tensors:
-    """The bundle with what it has of samples on `device`."""
+    """The bundle with its samples' tensors on `device`."""
     return {name: tensor if name in _COUNTERS else tensor.to(device) for name, tensor in bundle.items()}
 
 

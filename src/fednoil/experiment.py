@@ -53,7 +53,7 @@ class Experiment:
     sampling: Sampling
     template: nn.Module
     seed: Seed
-    given: Given | None = None  # the data, where a program has handed them over
+    given: Given | None = None  # the data, if a program handed them over
 
     def initial_model(self) -> Tensors:
         """The tensors of all shared networks that training changes, before round 1.
@@ -77,14 +77,15 @@ class Experiment:
 
     @cached_property
     def fixed(self) -> Tensors:
-        """What no client changes of the shared networks, as frozen parameters; everybody has it, so nobody sends it."""
+        """The parts of the shared networks that no client changes, such as frozen parameters; everybody has them, so
+        nobody sends them."""
         if not fixed_names(self.template):
             return {}
         _, fixed = self._initial()
         return self._started(fixed)
 
     def fixed_hash(self) -> str:
-        """SHA-256 of `fixed`; empty where there is nothing."""
+        """SHA-256 of `fixed`; empty if there is nothing."""
         return digest(self.fixed) if self.fixed else ""
 
     def first_model(self) -> Tensors:
@@ -138,7 +139,7 @@ def make_experiment(
 
 
 def assemble(config: Config, setting: Setting) -> Experiment:
-    """Model and methods for a setting that is there already."""
+    """Model and methods for a setting that already exists."""
     seed, cls = Seed(config.run.seed), server_class(config.server.name)
     setting = setting.pooled() if cls.pools else setting
     dataset = setting.dataset
@@ -164,7 +165,7 @@ def assemble(config: Config, setting: Setting) -> Experiment:
 
 
 def pick_device(name: str, key: str = "run.device") -> torch.device:
-    """`auto` takes a GPU where there is one; a refusal names the `key`."""
+    """`auto` takes a GPU if there is one; a refusal names the `key`."""
     if name == "cuda" and not torch.cuda.is_available():
         raise UserError(f"{key} = 'cuda', but PyTorch sees no CUDA GPU here; use 'cpu' or 'auto'")
     if name == "auto":
@@ -173,7 +174,7 @@ def pick_device(name: str, key: str = "run.device") -> torch.device:
 
 
 def pick_precision(name: str, device: torch.device) -> str:
-    """What convolutions and matrix products compute in there: `float32`, `tf32` or `bfloat16`.
+    """The precision of convolutions and matrix products there: `float32`, `tf32` or `bfloat16`.
 
     GPUs have either both bfloat16 and TF32 or neither; those without TF32 compute in float32.
     """
@@ -233,7 +234,7 @@ def make_executor(experiment: Experiment, device: torch.device) -> Executor:
 
 
 def predicted_labels(experiment: Experiment, device: torch.device, model: Tensors) -> list[np.ndarray]:
-    """The classes that a scored model gives to each client's samples: one int64 array [n] a client."""
+    """The classes that a scored model predicts for each client's samples: one int64 array [n] per client."""
     bench, images = make_bench(experiment, device), experiment.setting.dataset.train.images
     like = torch.empty(0, *images.shape[1:], device=device)
 
@@ -245,7 +246,7 @@ def predicted_labels(experiment: Experiment, device: torch.device, model: Tensor
 
 
 def resident(images: np.ndarray, device: torch.device) -> torch.Tensor:
-    """Images where they are worked on; on a CPU they stay where they are, which may be a file that is mapped."""
+    """Images on the device; on a CPU they stay where they are, which may be a memory-mapped file."""
     return (torch.from_numpy(images) if images.flags.writeable else torch.tensor(images)).to(device)
 
 

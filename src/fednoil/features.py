@@ -72,7 +72,7 @@ def write_features(
 
 
 def _network(model: str, weights: Path, dataset: Dataset, device: torch.device) -> tuple[Network, Backbone]:
-    """The network with the file's weights, and what it is made of, in eval mode."""
+    """The network with the file's weights, in eval mode, and what it is made of."""
     classes = max(2, dataset.num_classes)
     module = models.build(BackboneConfig(name=model), dataset.image_shape, classes, Seed(0))
     assert isinstance(module, Backbone)

@@ -43,14 +43,14 @@ def make_private(folder: Path) -> None:
 
 
 def _private(path: str, flags: int) -> int:
-    """Open a new file that only its owner may read; one that a crash has left may be readable by others."""
+    """Open a new file that only its owner may read; one left by a crash may be readable by others."""
     Path(path).unlink(missing_ok=True)
     return os.open(path, flags, 0o600)
 
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Have an error of writing name its file: those of an open file (a full disk) don't."""
+    """Make a write error name its file: those of an open file (a full disk) don't."""
     try:
         yield
     except OSError as error:

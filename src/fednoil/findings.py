@@ -1,4 +1,4 @@
-"""What a finished run tells its user: how noisy each client's labels are by estimate, which classes are hard, and
+"""What a finished run reports to its user: the estimated noise of each client's labels, which classes are hard, and
 whether the model was still improving."""
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from fednoil.rounds.final import final_bundle, known_accuracy
 
 _MOST = 100  # clients whose noise is estimated at the end of a run; the audit does it for more
 _HARD = 15.0  # points below the mean over classes
-_LEAST = 0.2  # points by which a mean has to change to be worth a word
+_LEAST = 0.2  # points by which a mean must change to be worth mentioning
 _SHOWN = 5  # classes in one line
 
 
 def noise_ratios(experiment: Experiment, state: RunState, device: torch.device) -> dict[str, float]:
-    """The estimated share of wrong labels at each client, in 0..1 and by name, as an audit of the run has it; clients
-    where the model is too weak to say are left out."""
+    """The estimated share of wrong labels at each client, in 0..1 and by name, as in an audit of the run; clients for
+    which the model is too weak are left out."""
     setting, sizes = experiment.setting, experiment.task.sizes
     if experiment.server.pools or len(sizes) > _MOST:
         return {}
@@ -44,7 +44,7 @@ def noise_ratios(experiment: Experiment, state: RunState, device: torch.device) 
 
 def trend(records: Sequence[RoundRecord]) -> dict[str, Any] | None:
     """How the agreement with held-out given labels changed in the last eighth of the rounds, at least four, compared
-    with as many before; where nothing is held out, how the accuracy did. None with too few rounds."""
+    with as many before, or how the accuracy changed if nothing is held out. None with too few rounds."""
     held_out = any(record.val_accuracy is not None for record in records)
     of = "val_accuracy" if held_out else "test_accuracy"
     values = [value for record in records if (value := getattr(record, of)) is not None]
@@ -75,7 +75,7 @@ def _noise(ratios: Mapping[str, float]) -> list[str]:
 
 
 def _hard_classes(summary: Mapping[str, Any]) -> list[str]:
-    """Classes far below the others; those without a single right answer are reported as lost."""
+    """Classes far below the others; those without a single correct answer are reported as lost."""
     names = summary.get("classes") or ()
     known = {c: right for c, right in enumerate(summary.get("per_class_accuracy") or ()) if right is not None}
     if not known:

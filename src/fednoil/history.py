@@ -16,7 +16,7 @@ ACCURACY, AGREEMENT = "accuracy", "agreement with held-out labels"
 
 @dataclass(frozen=True, kw_only=True)
 class RoundRecord:
-    """What is known of one round. Accuracies, shares and ratios are in percent; what isn't known is None, and absent
+    """What is known about one round. Accuracies, shares and ratios are in percent; unknown values are None, and absent
     from the file."""
 
     round: int  # counted from 1

@@ -1,8 +1,8 @@
-"""The labels of a federation: what the clients see, and apart from it what is true.
+"""The labels of a federation: what the clients see and, kept apart, what is true.
 
-The true labels are a closed value of their own, `Truth`. Everybody may carry it and cut it to size; `open_truth` is for
-the metrics, for the audit, which is measured by it, and for the file that it is kept in (`fednoil.manifest`). What
-trains has no way to either; `tests/test_architecture.py` reads the imports.
+The true labels are a closed value of their own, `Truth`. Everybody may pass it on and take subsets; `open_truth` is for
+the metrics, for measuring the audit, and for the file that stores it (`fednoil.manifest`). Code that trains can reach
+neither; `tests/test_architecture.py` reads the imports.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Labels:
 
 
 class Truth:
-    """The true labels int64 [n_k] of each client, closed; `Truth(None)` where nobody knows them."""
+    """The true labels int64 [n_k] of each client, closed; `Truth(None)` if nobody knows them."""
 
     __slots__ = ("_closed",)
 
@@ -42,7 +42,7 @@ class Truth:
         return Truth(None if self._closed is None else (np.concatenate(self._closed),))
 
     def kept(self, masks: Sequence[np.ndarray]) -> Truth:
-        """Of each client only the labels where its mask, bool [n_k], is true."""
+        """Only the labels of each client where its mask, bool [n_k], is true."""
         if self._closed is None:
             return self
         return Truth([labels[mask] for labels, mask in zip(self._closed, masks, strict=True)])
@@ -52,7 +52,7 @@ class Truth:
 
 
 def open_truth(truth: Truth) -> tuple[np.ndarray, ...] | None:
-    """The true labels int64 [n_k] of each client, None where nobody knows them; not for what trains."""
+    """The true labels int64 [n_k] of each client, None if nobody knows them; not for code that trains."""
     return truth._closed
 
 

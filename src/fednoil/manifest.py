@@ -50,7 +50,7 @@ class _Rows:
         return _Rows(self.client[order], self.index[order], self.given[order], true)
 
     def hash(self) -> str:
-        """SHA-256 over the columns as little-endian int64, with whether the truth is known."""
+        """SHA-256 over the columns as little-endian int64, and whether the truth is known."""
         digest = hashlib.sha256(f"fednoil manifest {VERSION} {len(self.client)}".encode())
         for column in (self.client, self.index, self.given, self.true):
             digest.update(b"null" if column is None else column.astype("<i8").tobytes())
@@ -111,7 +111,8 @@ def read_manifest(
 
 
 def label_counts(path: str | Path) -> tuple[list[int], list[float] | None]:
-    """Each client's samples and, where true labels are known, realised noise ratio in percent; needs no dataset."""
+    """Each client's number of samples and, if true labels are known, its realised noise ratio in percent; needs no
+    dataset."""
     path = Path(path)
     rows = _columns(path, _read_table(path))
     samples = np.bincount(rows.client)
@@ -166,7 +167,7 @@ def _read_table(path: Path) -> pa.Table:
 
 
 def _check_metadata(path: Path, metadata: dict[str, str], num_classes: int, data_hash: str) -> None:
-    """The file is of this format and about this dataset."""
+    """Check that the file has this format and is about this dataset."""
     for key in ("fednoil_version", "data_hash", "num_classes", "noise_hash"):
         if key not in metadata:
             raise _bad(path, f"has no metadata {key}; write it with fednoil.manifest.write_manifest")

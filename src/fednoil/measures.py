@@ -18,8 +18,8 @@ BINS = 15
 
 @dataclass(frozen=True)
 class Measures:
-    """`confusion` counts samples by label and predicted class, [C][C]; the rest is derived, None where it has no
-    meaning: of a class without samples, or of one that all samples have.
+    """`confusion` counts samples by label and predicted class, [C][C]; the rest is derived, and None where it is
+    undefined: for a class without samples, or one that all samples have.
 
     Balanced accuracy is the mean recall, and macro F1 the mean F1, over the classes that have samples (F1: or
     predictions). AUROC is the mean of each class against the rest. Calibration error is the mean distance of confidence
@@ -102,7 +102,7 @@ def _auroc(probabilities: Tensor, labels: Tensor) -> Tensor:
 
 
 def mean_measures(found: Sequence[Measures], weights: Sequence[float]) -> Measures:
-    """Those of several models by their weights; their samples are counted together."""
+    """The weighted measures of several models; their samples are counted together."""
     if len(found) == 1:
         return found[0]
     shares = [weight / sum(weights) for weight in weights]

@@ -1,4 +1,4 @@
-"""Finding what a configuration names: a row of a literal table, or the user's own by import path."""
+"""Finds what a configuration names: a row of a literal table, or the user's own class by import path."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Axis(Generic[T]):
 
     @property
     def path(self) -> str:
-        """How the configuration calls the choice, for example `learner.name`."""
+        """The choice's name in the configuration, for example `learner.name`."""
         return f"{self.section}.{self.key}"
 
     def names(self) -> list[str]:

@@ -25,8 +25,8 @@ def predict_files(
     trusted: tuple[str, ...] = (),
     device: torch.device | None = None,
 ) -> list[dict[str, Any]]:
-    """One row per image, or per row of a table: path, predicted class, its probability, and all probabilities, found on
-    `device`, else on the CPU."""
+    """One row per image, or per row of a table: path, predicted class, its probability, and all probabilities, computed
+    on `device`, by default the CPU."""
     model = load_model(model_file, trusted, device)
     names = [str(path) for path in images]
     if is_vector(model.image_shape):

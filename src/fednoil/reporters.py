@@ -1,4 +1,4 @@
-"""How a run is shown: bars on a terminal, a line that changes in a notebook, lines elsewhere, JSON for programs."""
+"""How a run is shown: bars on a terminal, one changing line in a notebook, lines elsewhere, JSON for programs."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from fednoil.terminal import output
 
 
 def reporter_for(progress: bool | Reporter | None) -> Reporter:
-    """The reporter of a run started from Python: None shows it where somebody is watching, on a terminal and in
-    a notebook; True everywhere."""
+    """The reporter of a run started from Python: None shows progress where somebody is watching, on a terminal or in a
+    notebook; True everywhere."""
     if not isinstance(progress, bool | None):
         return progress
     console = output()
@@ -222,7 +222,7 @@ def _few(names: Sequence[str]) -> str:
 
 
 def closing(summary: dict[str, Any], folder: Path | None, names: Sequence[str] = (), advice: str = "") -> str:
-    """How a run ended: its accuracy, the classes that it has lost, and what it has found out."""
+    """How a run ended: its accuracy, the classes it has lost, and its findings."""
     known = summary["final_accuracy"] is not None
     chosen = f" (round {summary['final_round']}, chosen by held-out labels)" if "final_round" in summary else ""
     best = f", best {summary['best_accuracy']:.2f} %" if known else ""
@@ -237,8 +237,8 @@ _NAMED = 10  # classes in one line
 
 
 def lost_classes(summary: dict[str, Any], names: Sequence[str], advice: str) -> str:
-    """Which classes have no right answer at a run's end, by name where they have one, and the learner's advice; ""
-    where none is lost."""
+    """Which classes have no correct answer at a run's end, by name if they have one, and the learner's advice; "" if
+    none is lost."""
     numbers = [c for c, right in enumerate(summary.get("per_class_accuracy") or ()) if right == 0]
     if not numbers:
         return ""

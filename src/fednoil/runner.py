@@ -55,7 +55,7 @@ class Silent:
         pass
 
     def decoding(self, done: int, total: int) -> None:
-        """So many images of the data are decoded; called before `start`, if they have to be."""
+        """Progress in decoding images; called before `start`, if there are any to decode."""
 
     def local(self, share: float) -> None:
         pass
@@ -78,17 +78,17 @@ class Engine(Protocol):
         ...
 
     def executor(self, experiment: Experiment, out: Path | None, device: torch.device) -> Executor:
-        """Who does the clients' work; may write to `out`, which is the run's by now."""
+        """The executor of the clients' work; may write to `out`, which belongs to the run by now."""
         ...
 
     def environment(self, device: torch.device, precision: str) -> dict[str, Any]:
-        """With what the run is made, for environment.json."""
+        """What the run is made with, for environment.json."""
         ...
 
 
 @dataclass(frozen=True)
 class Simulation:
-    """All clients in this process; `given` are data that have no name. `decoding` is called as images are decoded."""
+    """All clients in this process; `given` are data without a name. `decoding` is called as images are decoded."""
 
     data_dir: Path | None = None
     given: Given | None = None
@@ -131,7 +131,7 @@ def carry_out(config: Config, store: Store, reporter: Reporter, engine: Engine) 
     """Run an experiment to its end; the store has it then, or as far as it got if it was stopped."""
     device = pick_device(config.run.device)
     _check_folder(config, store, engine)
-    # Nothing is created before the whole configuration and the data have proved good.
+    # Nothing is created before the whole configuration and the data are known to be valid.
     experiment = engine.experiment(config, store.path, going_on=store.going_on)
     if config.model.start is not None and not store.going_on:
         rounds.start(experiment)
@@ -171,7 +171,8 @@ def _misleading_labels(experiment: Experiment) -> list[str]:
     label, given = next(iter(wrong.items()))
     return [
         f"warning: over all clients, {len(wrong)} of {len(names)} classes are mostly labelled as another one "
-        f"('{names[label]}' as '{names[given]}'): nothing in the labels says which is meant, so no method can find out"
+        f"('{names[label]}' as '{names[given]}'): nothing in the labels says which class is meant, so no method can "
+        "tell"
     ]
 
 
@@ -190,7 +191,7 @@ def _play(experiment: Experiment, store: Store, reporter: Reporter, engine: Engi
     except Diverged as error:
         kept = "; the last checkpoint is kept" if store.kept() else ""
         reason = f"{error} and start a new run: another --out, or --force{kept}" if store.path else str(error)
-        # Why there are no more rounds, as opposed to a run that was stopped.
+        # Why there are no more rounds, unlike in a run that was stopped.
         store.note(diverged={"at": now(), "after_round": len(store.records), "reason": reason})
         raise Diverged(reason) from error
     finally:
@@ -213,7 +214,7 @@ def _play(experiment: Experiment, store: Store, reporter: Reporter, engine: Engi
 
 
 def _named(experiment: Experiment) -> dict[str, Any]:
-    """The names of classes and, where they have some, of clients."""
+    """The names of classes and, if they have any, of clients."""
     names = experiment.setting.names
     return {"classes": list(experiment.setting.dataset.class_names)} | ({"clients": list(names)} if names else {})
 
@@ -243,7 +244,7 @@ def _play_all(
 
 
 def _watched(experiment: Experiment, before: Sequence[RoundRecord], record: RoundRecord) -> RoundRecord:
-    """The record with what it shows of a collapse."""
+    """The record with signs of a collapse."""
     held = experiment.setting.validation
     count = 0 if held is None else sum(len(part) for part in held.parts)
     found = signs([*before, record], experiment.setting.dataset.class_names, count)

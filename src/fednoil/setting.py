@@ -37,7 +37,7 @@ class Validation:
 
 @dataclass(frozen=True)
 class Setting:
-    """Data × partition × noise, of what clients train on. `truth` is for metrics; nothing that trains is given it."""
+    """Data × partition × noise, of what clients train on. `truth` is for metrics; code that trains never gets it."""
 
     dataset: Dataset
     parts: tuple[np.ndarray, ...]
@@ -45,7 +45,7 @@ class Setting:
     truth: Truth
     validation: Validation | None = field(default=None, kw_only=True)
     left: Validation | None = field(default=None, kw_only=True)  # the fold that `data.fold` leaves out
-    names: tuple[str, ...] = field(default=(), kw_only=True)  # of the clients; () where they have numbers alone
+    names: tuple[str, ...] = field(default=(), kw_only=True)  # of the clients; () if they only have numbers
 
     @property
     def num_clients(self) -> int:
@@ -125,7 +125,7 @@ class Sites(Setting):
         raise UserError("server.name = 'centralized' pools the clients' data, which never leave them in a federation")
 
     def manifest_hash(self) -> str:
-        """SHA-256 over names and sizes: what is known of who has what."""
+        """SHA-256 over names and sizes: all that is known about who has what."""
         roster = [[name, len(part)] for name, part in zip(self.names, self.parts, strict=True)]
         return hashlib.sha256(json.dumps(roster).encode()).hexdigest()
 
@@ -143,7 +143,7 @@ def deal(given: np.ndarray, count: int, seed: Seed, client: str | int) -> np.nda
 def make_setting(
     config: Config, data_dir: Path | None, seed: Seed, given: Given | None = None, decoding: Progress | None = None
 ) -> Setting:
-    """Load the data, deal it to clients, spoil their labels and keep some for validation."""
+    """Load the data, deal it to clients, add label noise and hold some out for validation."""
     dataset = (
         load(config.data, data_dir, progress=decoding) if given is None else normalised(given.dataset, config.data)
     )
@@ -167,7 +167,7 @@ def _make_setting(config: Config, dataset: Dataset, seed: Seed, given: Given) ->
 
 
 def _names(owners: Owners | None, parts: Sequence[np.ndarray]) -> tuple[str, ...]:
-    """The owners' names, if each of `parts` has samples of the owner in its place alone."""
+    """The owners' names, if each of `parts` has only samples of the owner in the same place."""
     if owners is None or len(owners.names) != len(parts):
         return ()
     return owners.names if all((owners.numbers[part] == k).all() for k, part in enumerate(parts)) else ()

@@ -72,7 +72,7 @@ def given_data(
 def samples(values: Any, what: str) -> np.ndarray:
     """Images as uint8 [N, C, H, W], or vectors [N, D] as float32, in which NaN is a missing value."""
     array = _array(values, what)
-    if array.ndim != 2 or array.dtype == np.uint8:  # a single picture is a slip
+    if array.ndim != 2 or array.dtype == np.uint8:  # a single picture is a mistake
         return pixels(array, what)
     if not array.size:
         raise UserError(f"{what}: there are none (shape {list(array.shape)}); at least one is needed")
@@ -251,7 +251,7 @@ def _numbered(every: Sequence[_Labels], names: Sequence[str] | None) -> list[np.
     numbers = []
     for labels in every:
         if (labels.values.dtype.kind == "U") != (place is not None):
-            kinds = ("texts", "numbers") if place is None else ("numbers", "texts")
+            kinds = ("text", "numbers") if place is None else ("numbers", "text")
             raise UserError(f"{labels.what} are {kinds[0]}, others {kinds[1]}; all labels must be of one kind")
         if place is None:
             numbers.append(labels.values)

@@ -1,4 +1,5 @@
-"""Which labels are wrong, by what the final model and earlier rounds say about them; nothing leaves the client."""
+"""Which labels are wrong, judging by what the final model and earlier rounds say about them; nothing leaves the
+client."""
 
 from __future__ import annotations
 

@@ -73,26 +73,26 @@ class Cases:
     class_names: tuple[str, ...]
     clients: list[Case]
     images: Callable[[int], np.ndarray] = field(repr=False)
-    originals: Callable[[int], np.ndarray] | None = field(default=None, repr=False)  # as large as people need them
+    originals: Callable[[int], np.ndarray] | None = field(default=None, repr=False)  # large enough for people
     source: str | dict[str, str] = (
-        ""  # of each site, where these have data of their own; what `fednoil relabel --data` takes; "": `data`
+        ""  # for each site, if sites have data of their own; what `fednoil relabel --data` takes; "": `data`
     )
-    folds: int = 0  # of which each was judged by a model that had not seen it; 0: the model was trained on all
+    folds: int = 0  # each judged by a model that had not seen it; 0: the model was trained on all labels
 
 
 def of_run(
     path: Path, client: str | int | None, data_dir: Path | None, device: torch.device, select: str | None = None
 ) -> Cases:
-    """The clients of a run, or one of them, by the run's last checkpoint; `select` in place of its `run.select`."""
+    """The clients of a run, or one of them, from its last checkpoint; `select` in place of its `run.select`."""
     experiment, state = load_run(path, data_dir, select)
     number = client_number(experiment, client, str(path))
     return replace(of_state(experiment, state, number, device), source=source_of(experiment, path))
 
 
 def source_of(experiment: Experiment, path: Path | None) -> str | dict[str, str]:
-    """What `fednoil relabel` changes: the user's own data, or the manifest of a run that has spoilt some labels.
+    """What `fednoil relabel` changes: the user's own data, or the manifest of a run that made some labels wrong.
 
-    A program's arrays are named, but no command can change them, nor the labels of a run that is in no folder.
+    A program's arrays have a name, but no command can change them, nor the labels of a run without a folder.
     """
     data, names = experiment.config.data, experiment.setting.names
     if are_given(data.name):
@@ -107,7 +107,7 @@ def source_of(experiment: Experiment, path: Path | None) -> str | dict[str, str]
 
 
 def of_state(experiment: Experiment, state: RunState, client: int | None, device: torch.device) -> Cases:
-    """The clients of an experiment, or one of them, by its state after some rounds."""
+    """The clients of an experiment, or one of them, from its state after some rounds."""
     accuracy, by_class = known_accuracy(experiment, state)
     bundle = final_bundle(experiment, state, device)
     notices = (*_unfinished(experiment, state), *memorised(experiment, state, bundle))

@@ -1,4 +1,4 @@
-"""Pictures of an audit's page that are looked at closely: as large as people need them, and trusted examples."""
+"""Pictures of an audit's page to look at closely: large enough for people, and trusted examples."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pyarrow as pa
 from PIL import Image
 
 LARGEST = 512  # longest side of a picture that is opened, in pixels
-_BYTES = 40_000_000  # of all such pictures together; the most suspicious come first
+_BYTES = 40_000_000  # in all such pictures together; the most suspicious come first
 _EXAMPLES = 2  # trusted pictures of a class
 _CLASSES = 200  # with trusted pictures
 _BATCH = 64
@@ -24,8 +24,8 @@ Images = Callable[[int], np.ndarray]
 def enlarged(
     table: pa.Table, chosen: pa.Table, classes: Sequence[str], originals: Images, least: int
 ) -> tuple[list[str], dict[int, int], list[list[tuple[int, str]]]]:
-    """The pictures as base64 of WebP; which of them is that of a shown row, where it is larger than `least` pixels; and
-    for each class which are trusted, with their names."""
+    """The pictures as base64 of WebP, which of them belongs to each shown row if it is larger than `least` pixels, and
+    the trusted ones of each class with their names."""
     examples = _trusted(table, classes)
     pictures = [picture for picture, _ in _encoded([row for rows in examples for row, _ in rows], originals)]
     numbers = iter(range(len(pictures)))
@@ -38,7 +38,7 @@ def enlarged(
         batch = order[start : start + _BATCH]
         found = _encoded([indices[place] for place in batch], originals)
         if start == 0 and max(side for _, side in found) <= least:
-            break  # the page has all pictures as large as they are
+            break  # the page already has all pictures in full size
         for place, (picture, _) in zip(batch, found, strict=True):
             room -= len(picture)
             if room < 0:
@@ -49,7 +49,7 @@ def enlarged(
 
 
 def _trusted(table: pa.Table, classes: Sequence[str]) -> list[list[tuple[int, str]]]:
-    """Of each class the samples whose label is least in doubt: their rows in the data, and their names."""
+    """The samples of each class whose labels are least in doubt: their rows in the data, and their names."""
     columns = (table.column(name).to_pylist() for name in ("given", "suggested", "flagged", "index", "item"))
     wrong = table.column("p_wrong").to_numpy()
     rows = list(zip(*columns, strict=True))

@@ -36,7 +36,7 @@ SCHEMA = pa.schema(
         ("p_wrong", pa.float64()),
         ("flagged", pa.bool_()),
         ("rank", pa.int64()),
-        # what the probability is based on
+        # what the probabilities are based on
         ("looks", pa.int64()),
         ("confidence", pa.float64()),
         ("trend", pa.float64()),
@@ -132,7 +132,7 @@ def write_audit(out: Path, table: pa.Table, summary: dict[str, Any]) -> None:
 
 
 def _guarded(table: pa.Table) -> pa.Table:
-    """The table with texts that no spreadsheet runs as formulas, as in decisions."""
+    """The table with text that no spreadsheet runs as formulas, as in decisions."""
     for place, field in enumerate(table.schema):
         if pa.types.is_string(field.type):
             texts = [text if text is None else guard(text) for text in table.column(place).to_pylist()]

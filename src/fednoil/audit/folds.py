@@ -1,8 +1,8 @@
 """An audit in which no model judges labels that it was trained on: the run is made once for each fold, without it.
 
 Each client's samples are dealt to folds by the seed, every given class evenly. A fold's run is the whole experiment
-with that fold left out by all clients; its final model looks at the fold. On few images a network remembers what it was
-trained on, wrong labels included, and a look from outside is worth the time.
+with that fold left out by all clients; its final model looks at the fold. With few images a network memorises what it
+was trained on, wrong labels included, so a look by a model that has not seen them is worth the time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fednoil.runner import Reporter, Simulation, carry_out
 
 @dataclass(frozen=True)
 class WithoutFold(Simulation):
-    """The simulation of an experiment whose data are there already, without the fold that its configuration names."""
+    """The simulation of an experiment whose data are already loaded, without the fold that its configuration names."""
 
     whole: Experiment | None = field(default=None, repr=False)
 
@@ -45,7 +45,7 @@ def of_folds(
 ) -> Cases:
     """The clients of an experiment, or one of them, each label judged by the run that left it out.
 
-    The runs are kept in `folder`, where one that was stopped goes on; without a folder in memory.
+    The runs are kept in `folder`, where a stopped one continues, or in memory without a folder.
     """
     dealt = experiment.setting.dealt(count, experiment.seed)
     looks = {k: torch.zeros(len(of), experiment.task.num_classes) for k, of in enumerate(dealt)}

@@ -1,4 +1,4 @@
-"""Whether a model has memorised the labels that it is to judge: then wrong ones seem plausible to it."""
+"""Whether a model has memorised the labels that it is to judge: wrong ones then seem plausible to it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _GAP = 15.0  # points
 
 
 def memorised(experiment: Experiment, state: RunState, bundle: Tensors) -> tuple[str, ...]:
-    """A line where the model agrees with far more of the labels it was trained on than of those in the test set, both
-    as a mean over classes; nothing where there is no test set."""
+    """A warning if the model agrees with far more of the labels it was trained on than of those in the test set, both
+    as a mean over classes; nothing without a test set."""
     tested = state.final_per_class(experiment.config.run.select)
     given, found = bundle["given"].numpy(), bundle["probabilities"].numpy().argmax(1)
     pairs = [

@@ -50,8 +50,8 @@ def write_page(
     limit: int = LIMIT,
     originals: Images | None = None,
 ) -> Path:
-    """Write `audit.html` from the audit's labels and summary; `images` gives the uint8 [H, W, C] of a row's `index`,
-    and `originals` the same as large as people should see it.
+    """Write `audit.html` from the audit's labels and summary; `images` returns the uint8 [H, W, C] of a row's `index`,
+    and `originals` the same in the size that people should see.
 
     The `limit` most suspicious samples are shown, flagged ones first. `images` is called from several threads.
     """
@@ -206,8 +206,8 @@ def _same(table: pa.Table, clients: Sequence[dict[str, Any]]) -> list[tuple[str 
 
 
 def _command(summary: dict[str, Any], audit: str) -> str:
-    """What applies the decisions of this audit to a copy of its data, a line for each site with data of its own; none
-    for data of which `fednoil relabel` can't write a copy."""
+    """The commands that apply the decisions of this audit to a copy of its data, one for each site with data of its
+    own; none if `fednoil relabel` can't copy the data."""
     source = summary.get("source") or str(summary.get("data", ""))
     sites = source if isinstance(source, dict) else {"": source}
     audited, lines = {client["client"] for client in summary.get("clients", [])}, []

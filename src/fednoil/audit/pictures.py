@@ -1,4 +1,4 @@
-"""A run's pictures as they lie, for people to look at: a network may have seen them small and cropped."""
+"""A run's pictures as stored, for people to look at: the network may have seen them small and cropped."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def original(picture: Picture) -> np.ndarray:
 
 
 def boxed(pixels: np.ndarray) -> np.ndarray:
-    """A picture [H, W, C] in the square that a gallery has for it, in its own proportions; what is beside it is grey,
-    and so neither a part of a white picture nor of a black one."""
+    """A picture [H, W, C] in the square that a gallery has for it, in its own proportions; the margin is grey, so that
+    it can't be taken for part of a white or a black picture."""
     return np.asarray(ImageOps.pad(Image.fromarray(pixels), (_BOX, _BOX), color=(_BESIDE,) * 3))
 
 
@@ -46,7 +46,8 @@ def shown(sample: np.ndarray) -> np.ndarray:
 
 
 def original_pictures(experiment: Experiment) -> Callable[[int], np.ndarray] | None:
-    """What gives a row of the training set as it lies; None where the run's data are no pictures, or have moved."""
+    """A function that returns a row of the training set as stored; None if the run's data aren't pictures, or have
+    moved."""
     items = experiment.setting.dataset.about.items
     if experiment.given is not None or not items:
         return None

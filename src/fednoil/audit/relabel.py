@@ -77,7 +77,7 @@ def _name_classes(source: Copy, data: str, model: Path) -> None:
     names = class_names(model)
     numbers = [int(n) for n in names if n.isascii() and n.isdecimal()]
     if len(numbers) < len(names):
-        numbers = list(range(len(names)))  # else the classes' own names are numbers, maybe from 1 on
+        numbers = list(range(len(names)))  # otherwise the classes' own names are numbers, perhaps from 1
     unknown = np.setdiff1d(source.labels, numbers)
     if len(unknown):
         raise UserError(f"{data} has the label {unknown[-1]}, but {model} knows only {min(numbers)} to {max(numbers)}")

@@ -77,7 +77,7 @@ def _look(model: LoadedModel, images: np.ndarray) -> torch.Tensor:
 
 
 def _range(names: tuple[str, ...]) -> str:
-    """The labels that number these classes: their names, where these are numbers themselves."""
+    """The labels that number these classes: their names, if these are numbers themselves."""
     return f"{names[0]} to {names[-1]}" if all(n.isdecimal() for n in names) else f"0 to {len(names) - 1}"
 
 

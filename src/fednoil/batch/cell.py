@@ -20,7 +20,7 @@ class Cell:
     title: str
     folder: str
     short: str
-    origin: dict[str, Any] | None = field(default=None, kw_only=True)  # what its run records of where it came from
+    origin: dict[str, Any] | None = field(default=None, kw_only=True)  # what its run records about its origin
 
     def is_done(self, out: Path) -> bool:
         """Whether `out` holds this cell's finished run."""

@@ -28,13 +28,13 @@ from fednoil.servers import server_class
 Kind = tuple[str, ...]
 Past = tuple[Config, float]  # a finished run: its configuration and seconds
 _SAMPLES = 300  # of a client, in a measurement
-_START = 3.0  # seconds until a process of its own has loaded what it needs
+_START = 3.0  # seconds that a new process takes to load what it needs
 _PATIENCE = 20.0  # seconds of measuring; kinds that are left take the mean of the others
 
 
 @dataclass(frozen=True)
 class Duration:
-    """Seconds for all cells together, and where that comes from; None where nothing could be measured."""
+    """Seconds for all cells together, and what that is based on; None if nothing could be measured."""
 
     seconds: float | None
     source: str
@@ -67,7 +67,7 @@ def kind_of(config: Config) -> Kind:
 
 
 def work_of(config: Config) -> float:
-    """Samples that are passed over in all local epochs of a run."""
+    """Samples that all local epochs of a run go through."""
     partition = config.partition
     selected = sampling.make(config.sampling).count(partition.clients)
     selected = partition.clients if server_class(config.server.name).pools else selected
@@ -76,7 +76,7 @@ def work_of(config: Config) -> float:
 
 
 def _known(past: Iterable[Past]) -> dict[Kind, float]:
-    """Seconds a unit of finished runs, by kind: their median."""
+    """Seconds per unit of finished runs, by kind: the median."""
     found: dict[Kind, list[float]] = {}
     for config, seconds in past:
         found.setdefault(kind_of(config), []).append(seconds / work_of(config))
@@ -86,7 +86,7 @@ def _known(past: Iterable[Past]) -> dict[Kind, float]:
 def _measure(
     cells: dict[Kind, Cell], known: dict[Kind, float], threads: int, data_dir: Path | None
 ) -> dict[Kind, float]:
-    """Seconds a unit of kinds that aren't known yet, as far as patience goes."""
+    """Seconds per unit of kinds that aren't known yet, as many as the time for measuring allows."""
     found: dict[Kind, float] = {}
     began, before = time.perf_counter(), torch.get_num_threads()
     torch.set_num_threads(threads)
@@ -97,7 +97,7 @@ def _measure(
             try:
                 found[kind] = _speed(cell.config, data_dir)
             except UserError:
-                continue  # the cell itself will say what is wrong with it
+                continue  # the cell itself will report what is wrong
             except RuntimeError as error:
                 if not gpu_is_full(error):
                     raise

@@ -94,7 +94,7 @@ def run_in_processes(cells: Sequence[Cell], out: Path, data_dir: Path | None, vi
         order = {cell: place for place, cell in enumerate(cells)}
         try:
             waiting = futures
-            while waiting:  # with a time limit, so that Ctrl-C is heard
+            while waiting:  # with a time limit, so that Ctrl-C is noticed
                 _, waiting = wait(waiting, timeout=0.5, return_when=FIRST_COMPLETED)
         except BaseException:
             for future in futures:
@@ -152,7 +152,7 @@ class _Processes:
             command += ["--origin", json.dumps(cell.origin)]
         if self.data_dir is not None:
             command += ["--data-dir", str(self.data_dir)]
-        # Its standard input, to which nothing is written, ends when this process does, even by kill -9: it stops then.
+        # Nothing is written to its standard input, which ends when this process does, even by kill -9: then it stops.
         pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         return subprocess.Popen([*command, "--tied"], env=self.environment, text=True, bufsize=1, **pipes)
 
@@ -180,7 +180,7 @@ def _round(line: str) -> RoundRecord | None:
 
 
 def _reason(status: int, errors: Sequence[str]) -> str:
-    """Why a process failed, in one line: our own, or a traceback's error without the advice that CUDA's end in."""
+    """Why a process failed, in one line: our own message, or a traceback's last line without CUDA's usual advice."""
     if status == 0:
         return ""
     last = next((line.strip() for line in reversed(errors) if line.strip()), "")

@@ -26,7 +26,7 @@ class Table:
 
 def tables(rows: Sequence[Row], settings: Sequence[str]) -> list[Table]:
     """The ranking, and the accuracy in each setting."""
-    head = ["method", "mean rank", *READINGS.values(), "farthest behind", "told the noise", "steps", "MB", "seconds"]
+    head = ["method", "mean rank", *READINGS.values(), "farthest behind", "knows the noise", "steps", "MB", "seconds"]
     first = Table("Ranking", head, [_ranked(row) for row in rows])
     each = [[Cell(row.method), *(_cell(row.by_setting.get(s)) for s in settings)] for row in rows]
     return [first, Table(f"Accuracy in each setting ({READINGS[RANKED_BY]})", ["method", *settings], each)]

@@ -1,7 +1,7 @@
 """The grid of a ranking: methods × settings × seeds as cells, one run each.
 
-What was asked for is kept in the folder (`bench.json`), so that the same ranking can be continued, or a newcomer put
-into it, without naming the rest again.
+What was asked for is kept in the folder (`bench.json`), so that the same ranking can be continued, or a new method
+added to it, without naming the rest again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FILE = "bench.json"
 
 @dataclass(frozen=True)
 class Grid:
-    """What is ranked: methods by name, or learners of one's own as `module:Class`."""
+    """What is ranked: methods by name, or the user's own learners as `module:Class`."""
 
     scale: str = "small"
     methods: Sequence[str] = DEFAULT_METHODS
@@ -56,7 +56,7 @@ def save(grid: Grid, out: Path) -> None:
 
 
 def with_added(grid: Grid, learners: Sequence[str]) -> Grid:
-    """The grid with learners of one's own."""
+    """The grid with the user's own learners."""
     for name in learners:
         if ":" not in name:
             raise UserError(
@@ -66,7 +66,7 @@ def with_added(grid: Grid, learners: Sequence[str]) -> Grid:
 
 
 def cells_of(grid: Grid) -> list[BenchCell]:
-    """The cells of a grid, seed by seed, so that a first ranking is there early."""
+    """The cells of a grid, seed by seed, so that a first ranking is available early."""
     if grid.scale not in SCALES:
         raise UserError(f"--scale {grid.scale}: choose {' or '.join(SCALES)}")
     protocols = settings_of(grid.scale)

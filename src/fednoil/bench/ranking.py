@@ -156,5 +156,5 @@ def _row(
 
 
 def was_told(values: Mapping[str, Any]) -> bool:
-    """Whether a configuration tells the method the clients' noise: FedNoiL's labelled share, unless it estimates it."""
+    """Whether a configuration gives the method the clients' noise: FedNoiL's labelled share, unless it is estimated."""
     return values["learner"].get("frac", "auto") != "auto"

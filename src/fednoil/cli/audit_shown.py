@@ -1,4 +1,4 @@
-"""How `fednoil audit` shows what it has found: a line for each client, and what there is to know about them."""
+"""How `fednoil audit` shows what it has found: a line for each client, and notes about them."""
 
 from __future__ import annotations
 

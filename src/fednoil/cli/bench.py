@@ -69,7 +69,7 @@ def _grid(
     scale: str | None,
     changes: dict[str, Any],
 ) -> Grid:
-    """What is asked for; what isn't named is as in the folder, or the default."""
+    """The grid that is asked for; what isn't named is as in the folder, or the default."""
     from fednoil.batch.cell import parse_seeds
     from fednoil.bench.plan import Grid, saved, with_added
 
@@ -80,7 +80,7 @@ def _grid(
 
 
 def _finish(cells: list[BenchCell], out: Path, quiet: bool) -> list[Path]:
-    """The ranking of what is done: on the terminal, as Markdown, LaTeX and a page, beside the report of all runs."""
+    """The ranking of finished runs: on the terminal, as Markdown, LaTeX and a page, next to the report of all runs."""
     from fednoil.bench import pages
     from fednoil.bench.ranking import outcome_of, ranking, was_told
     from fednoil.cli.report import write_reports

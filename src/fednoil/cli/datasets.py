@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def data(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="Describe this one, as data.name has it: folder:PATH, …")
+        str | None, typer.Argument(metavar="[NAME]", help="Describe this one, named as in data.name: folder:PATH, …")
     ] = None,
     data_dir: DataDir = None,
     as_json: Json = False,
@@ -49,7 +49,7 @@ def data(
 
 
 def _loaded(name: str, data_dir: Path | None) -> Dataset:
-    """The dataset; what can't be read of it is left out."""
+    """The dataset; unreadable files are left out."""
     from fednoil.data import AXIS, load
 
     config = AXIS.config(name)

@@ -11,14 +11,14 @@ from fednoil.cli.options import DataDir, Device
 
 
 def features(
-    data: Annotated[str, typer.Option("--data", metavar="DATA", help="The images, as data.name has them.")],
+    data: Annotated[str, typer.Option("--data", metavar="DATA", help="The images, named as in data.name.")],
     model: Annotated[str, typer.Option("--model", metavar="timm:NAME", help="A network of the timm library.")],
     weights: Annotated[
         Path, typer.Option("--weights", metavar="FILE.safetensors", help="Its weights; nothing is downloaded.")
     ],
     out: Annotated[Path, typer.Option("--out", metavar="FILE.parquet", help="Where the features go; must not exist.")],
     size: Annotated[
-        int | None, typer.Option("--size", min=1, help="Side of the pictures; by default that of the network.")
+        int | None, typer.Option("--size", min=1, help="Side of the pictures; default: the network's.")
     ] = None,
     data_dir: DataDir = None,
     device: Device = "auto",

@@ -32,7 +32,7 @@ Folder = Annotated[Path, typer.Argument(metavar="[FOLDER]", help="The federation
 Force = Annotated[bool, typer.Option("--force", help="Replace existing files.")]
 Where = Annotated[Path, typer.Option("--federation", help="The folder of a federation on this machine.")]
 SuperLink = Annotated[
-    str | None, typer.Option("--superlink", help="Another SuperLink, as Flower's config.toml has it.")
+    str | None, typer.Option("--superlink", help="Another SuperLink, named as in Flower's config.toml.")
 ]
 HERE = Path("federation")
 

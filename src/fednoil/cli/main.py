@@ -146,7 +146,7 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")  # a name that the terminal can't show is not an error
     warnings.formatwarning = _in_one_line
     status = _run_app()
-    gc.freeze()  # otherwise the exit collects garbage in all modules, for a fourth of the time of `import torch`
+    gc.freeze()  # otherwise the exit collects garbage in all modules, a quarter of the time of `import torch`
     sys.exit(status)
 
 

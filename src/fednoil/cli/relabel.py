@@ -34,7 +34,7 @@ def relabel(
         typer.Option("--model", metavar="MODEL.safetensors", help="The audit's model, if DATA have no class names."),
     ] = None,
     site: Annotated[
-        str | None, typer.Option("--site", metavar="NAME", help="Apply this client's decisions alone; DATA are its.")
+        str | None, typer.Option("--site", metavar="NAME", help="Apply only this client's decisions; DATA are its own.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and count, write nothing.")] = False,
     as_json: Json = False,

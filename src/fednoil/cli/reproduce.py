@@ -82,7 +82,7 @@ def reproduce(
 
 
 def changed_sections(changes: Sequence[str], device: str | None) -> dict[str, Any]:
-    """What all runs change of their presets."""
+    """What all runs change in their presets."""
     from fednoil.config import parse_set
 
     sections = parse_set(changes)

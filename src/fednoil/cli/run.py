@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 Sites = Annotated[
     list[str] | None,
-    typer.Option("--site", metavar="NAME=DATA", help="A client with its own data, as nord=folder:PATH; repeated."),
+    typer.Option(
+        "--site", metavar="NAME=DATA", help="A client with its own data, such as nord=folder:PATH; may be repeated."
+    ),
 ]
 Out = Annotated[
     Path | None, typer.Option("--out", help="Folder for the results; default: runs/<preset>, or runs/<preset>-seeds.")

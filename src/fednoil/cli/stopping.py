@@ -25,7 +25,7 @@ class Stopped(BaseException):
 def stop_with_standard_input() -> None:
     """Stop when standard input ends: a parent holds it open, and the system closes it however the parent dies.
 
-    Linux can signal a parent's death, but that of the thread that started the process.
+    Linux can signal a parent's death, but it signals that of the thread which started the process.
     """
     # A terminal sends Ctrl-C, or its end, to both, and the parent passes it on as SIGTERM: together they could stop a
     # run before it begins its last checkpoint.

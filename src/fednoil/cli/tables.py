@@ -14,13 +14,13 @@ from rich.text import Text
 
 from fednoil.terminal import output
 
-LEAST = 18  # characters of a column of texts
+LEAST = 18  # characters of a text column
 
 
 def show(rows: list[dict[str, Any]], columns: dict[str, str], title: str, as_json: bool) -> None:
     """Print rows as a table (`columns`: key -> heading), or all of them as JSON.
 
-    Numbers are never cut. Texts are folded; where they would be narrower than `LEAST`, they stand below each other.
+    Numbers are never cut. Text is folded; if its column would be narrower than `LEAST`, it goes on a line of its own.
     """
     if as_json:
         print(json.dumps(rows, indent=2, ensure_ascii=False))
@@ -59,7 +59,7 @@ def _needed(widths: Collection[int]) -> int:
 
 
 def show_list(groups: Mapping[str, Sequence[tuple[str, Sequence[str]]]]) -> None:
-    """Print names with texts beside them under headings, no wider than the terminal; 80 columns without one."""
+    """Print names with text beside them under headings, no wider than the terminal, or 80 columns without one."""
     names = [name for entries in groups.values() for name, _ in entries]
     indent = max(map(len, names)) + 4
     width = max(output().width - indent, 20)

@@ -39,15 +39,15 @@ def section_model(section: str, keys: dict[str, Any]) -> type[Section]:
 
 
 def validated(section: str, value: Any) -> Any:
-    """A section's keys as a value of the class that they name; what is a value already stays as it is."""
+    """A section's keys as a value of the class that they name; a value is returned unchanged."""
     if not isinstance(value, dict):
         return value
     return section_model(section, value).model_validate({**value, **named(section, value)})
 
 
 def outdated(section: str, old: dict[str, Any], changes: dict[str, Any]) -> set[str]:
-    """The keys in `old` that belong to what it names there, where `changes` name something else, and those that
-    complete a key which `changes` set anew."""
+    """The keys in `old` that belong to a choice which `changes` replace, and those that complete a key which `changes`
+    set again."""
     if section not in AXES:
         return set()
     completed = section_model(section, old).completes

@@ -96,8 +96,8 @@ def merge(base: Values, changes: Values) -> Values:
     """Lay `changes` over a preset or file.
 
     Where another method, model or noise is named, the keys that belonged to the old one are dropped, and so is a key
-    that completes one which is set anew. Where the user's own data take the place of a preset's, what was set to fit
-    those is dropped, too: nobody's labels are changed unasked.
+    that completes one which is set again. If the user's own data replace a preset's, what was set to fit those is
+    dropped, too: labels are never changed unless asked.
     """
     merged = {section: dict(keys) for section, keys in base.items()}
     for section, keys in changes.items():
@@ -118,7 +118,7 @@ def merge(base: Values, changes: Values) -> Values:
 
 
 def _clients(keys: Values) -> int:
-    """How many clients the data say there are; what is wrong with the section is found later."""
+    """How many clients the data have; errors in the section are reported later."""
     try:
         return len(clients_of(validated("data", keys)))
     except ValidationError:
@@ -131,11 +131,11 @@ def _spread_out(merged: Values, before: float | None, clients: int) -> Values:
     their labels."""
     count = clients or merged.get("partition", {}).get("clients", PartitionConfig().clients)
     if at_nodes(merged["data"]):
-        count = 1  # however many there are: all of a few
+        count = 1  # all clients, if there are few
     try:
         now = sampling.make(validated("sampling", merged.get("sampling", {}))).count(count) / count
         schedule = validated("schedule", merged["schedule"])
-    except (ValidationError, UserError, TypeError, ZeroDivisionError):  # reported when the whole is checked
+    except (ValidationError, UserError, TypeError, ZeroDivisionError):  # reported when all sections are checked
         return merged["schedule"]
     share = (before or now) / now
     if share >= 1:
@@ -145,7 +145,7 @@ def _spread_out(merged: Values, before: float | None, clients: int) -> Values:
 
 
 def _times(value: float, share: float) -> float:
-    """A share of a number; of a whole number a whole one, at least 1 unless it is 0."""
+    """A share of a number; for a whole number it is rounded, to at least 1 unless the number is 0."""
     return max(min(value, 1), math.floor(share * value + 0.5)) if isinstance(value, int) else share * value
 
 
@@ -167,12 +167,12 @@ def load_config(values: Values) -> Config:
             raise UserError(_one_line(error, section, model)) from None
     try:
         return Config.model_validate(parsed)
-    except ValidationError as error:  # what concerns several sections
+    except ValidationError as error:  # errors that concern several sections
         raise UserError(str(error.errors()[0]["msg"]).removeprefix("Value error, ")) from None
 
 
 def _section_model(section: str, keys: Values) -> type[BaseModel]:
-    """The class that validates a section; where an axis is chosen there, it is that of the choice."""
+    """The class that validates a section; in a section with a choice, that of the choice."""
     if section in AXES:
         return section_model(section, keys)
     model = Config.model_fields[section].annotation

@@ -93,7 +93,7 @@ def preset(name: str) -> Values:
     if (load := _FAMILIES.get(name.split("/")[0])) is not None:
         return load().values(name)
     if ":" in name:
-        raise UserError(f"'{name}' is no preset; as data it is a key: fednoil run demo --set data.name={name}")
+        raise UserError(f"'{name}' is not a preset; to use it as data: fednoil run demo --set data.name={name}")
     known = preset_names()
     raise UserError(
         f"unknown preset '{name}'; `fednoil presets` lists them: {', '.join([*_DEMOS, *(f'{f}/…' for f in _FAMILIES)])}"

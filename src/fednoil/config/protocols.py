@@ -1,9 +1,9 @@
 """Protocols of other papers and benchmarks as presets: their clients, rounds, optimiser, network, noise and split.
 
 A preset is `<family>/<setting>`, with the method of the family's own paper, or `<family>/<setting>/<method>` with
-another one. All methods of a setting train as many clients for as many epochs: a method that visits clients one by one
-has more rounds, of fewer clients. What a method counts in rounds (warm-up, ramp, stages) has its share of them.
-FedNoisy's settings are for MNIST, whose place Fashion-MNIST takes here.
+another one. All methods of a setting train the same number of clients for the same number of epochs: a method that
+visits clients one by one has more rounds, of fewer clients. What a method counts in rounds (warm-up, ramp, stages)
+keeps its share of them. FedNoisy's settings are for MNIST; Fashion-MNIST takes its place here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PASSES = (
 
 @dataclass(frozen=True)
 class Protocol:
-    """How a comparison is made: `turns` is how many clients train in all."""
+    """How a comparison is made: `turns` is how many times a client trains, over all rounds."""
 
     sections: Values  # data, partition, noise, model, train
     fraction: float  # of the clients, trained in a round
@@ -47,7 +47,7 @@ class Protocol:
 
     @property
     def sample_passes(self) -> int:
-        """How many samples are trained on in all, counted anew in every epoch."""
+        """How many samples are trained on in total, counted again in every epoch."""
         return self.turns * self.epochs * self.samples // self.clients
 
     def values(self, method: str) -> Values:
@@ -63,7 +63,7 @@ class Protocol:
 
 
 def _visiting(protocol: Protocol) -> tuple[int, int]:
-    """Passes over all clients, one a round, and how many rounds there are then in all."""
+    """Passes over all clients, one a round, and the resulting total number of rounds."""
     passes = max(1, min(_PASSES, protocol.turns // (10 * protocol.clients)))
     return passes, passes * protocol.clients + (protocol.turns - passes * protocol.clients) // protocol.each
 

@@ -137,14 +137,14 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _resolve_partition(self) -> Config:
-        """Where nothing else is asked for, clients have what the data say is theirs."""
+        """Unless a partition is set, clients have what the data say is theirs."""
         if "partition" not in self.model_fields_set and (names := clients_of(self.data)):
             object.__setattr__(self, "partition", validated("partition", {"kind": "given", "clients": len(names)}))
         return self
 
     @model_validator(mode="after")
     def _resolve_size(self) -> Config:
-        """Pictures for a pretrained network have the size that it was trained on, unless another is asked for."""
+        """Pictures for a pretrained network get the size that it was trained on, unless another is set."""
         if isinstance(self.model, BackboneConfig) and getattr(self.data, "size", 0) is None:
             size = own_size(self.model.name.partition(":")[2])
             object.__setattr__(self, "data", self.data.model_copy(update={"size": size}))
@@ -152,7 +152,7 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _resolve_noise(self) -> Config:
-        """`auto`: a user's own labels are as they are and their truth unknown; named datasets are clean."""
+        """`auto`: a user's own labels are kept, and nobody knows the true ones; named datasets are clean."""
         if self.noise.kind == "auto":
             kind = "unknown" if is_own(self.data.name) else "none"
             object.__setattr__(self, "noise", validated("noise", {"kind": kind}))
@@ -160,7 +160,7 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _nobody_to_choose(self) -> Config:
-        """Where all clients are pooled, a choice by scores is refused instead of being left unread."""
+        """If all clients are pooled, sampling by scores is refused instead of being ignored."""
         if server_class(self.server.name).pools and self.sampling.name != "uniform":
             raise ValueError(
                 f"sampling.name = '{self.sampling.name}': server.name = '{self.server.name}' pools all clients and "
@@ -173,12 +173,12 @@ class Config(Section):
         if self.run.select != "last" and not self.data.validation and not at_nodes(self.data):
             raise ValueError(
                 f"run.select = '{self.run.select}' chooses the round by labels that clients hold out, and "
-                "data.validation = 0 holds out none; set it above 0, as 0.1"
+                "data.validation = 0 holds out none; set it above 0, such as 0.1"
             )
         return self
 
     def changed(self, *, rounds: int, select: str) -> Config:
-        """The same experiment with more or fewer rounds, or another model that it ends with."""
+        """The same experiment with more or fewer rounds, or ending with another model."""
         train, run = ({"rounds": rounds}, {"select": select})
         return self.model_copy(
             update={"train": self.train.model_copy(update=train), "run": self.run.model_copy(update=run)}
@@ -189,7 +189,7 @@ class Config(Section):
         return self.model_copy(update={"data": self.data.model_copy(update={"fold": f"{fold + 1}/{count}"})})
 
     def by_total(self) -> list[str]:
-        """The keys by which what is done in a round depends on how many rounds there are in all."""
+        """The keys that make a round depend on the total number of rounds."""
         found = [f"train.lr_rounds = '{self.train.lr_rounds}'"] if self.train.varies else []
         found += [f"learner.name = '{self.learner.name}'"] if self.learner.follows_rounds else []
         return found

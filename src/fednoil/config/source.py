@@ -1,4 +1,4 @@
-"""What a run is made from: a preset's name, a TOML file, or sections that a program gives."""
+"""What a run is made from: a preset's name, a TOML file, or a program's sections."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def read_source(source: str | Path) -> tuple[Values, str]:
 
 
 def origin_of(source: str | Path, changes: Values) -> Values:
-    """What a run records of where its configuration came from: the preset or the file's name, and what was set."""
+    """What a run records about where its configuration came from: the preset or the file's name, and what was set."""
     named = {"file": Path(source).name} if is_file(source) else {"preset": str(source)}
-    left_out = ("run.seed", "run.device")  # which say nothing of the experiment
+    left_out = ("run.seed", "run.device")  # which say nothing about the experiment
     return {**named, "set": [change for change in as_set(changes) if change.split("=")[0] not in left_out]}
 
 
@@ -63,7 +63,7 @@ def values_of(given: Config | Mapping[str, Any], what: str = "set") -> Values:
 
 
 def _plain(value: Any) -> Any:
-    """Numbers of numpy's as Python's own, paths as text, any sequence as a list."""
+    """numpy's numbers as Python's own, paths as strings, any sequence as a list."""
     if isinstance(value, Path):
         return str(value)
     if hasattr(value, "tolist"):

@@ -58,11 +58,10 @@ _SMALLEST_STD = 0.01
 def load(
     data: DataConfig | str, data_dir: Path | None = None, *, site: bool = False, progress: Progress | None = None
 ) -> Dataset:
-    """Load the dataset that a section or a name means; known datasets are searched in `data_dir` first.
+    """Load the dataset that a section or a name refers to; well-known datasets are searched for in `data_dir` first.
 
-    A `site` has a part of a federation's data and may lack some of the classes; its vectors are as they lie, those of
-    others are scaled. `progress` is called as pictures are
-    decoded, if they have to be.
+    A `site` has a part of a federation's data and may lack some of the classes; its vectors are returned unscaled,
+    those of others scaled. `progress` is called as pictures are decoded, if they have to be.
     """
     source = open_source(data, data_dir)
     dataset = _load(source, progress)
@@ -74,7 +73,7 @@ def load(
 
 
 def normalised(dataset: Dataset, config: DataConfig) -> Dataset:
-    """The dataset with the mean and std that `config` asks for, else with its own; vectors are scaled by them."""
+    """The dataset with the mean and std that `config` sets, otherwise with its own; vectors are scaled by them."""
     channels = dataset.image_shape[0]
     for key, values in (("mean", config.mean), ("std", config.std)):
         if values is not None and len(values) != channels:
@@ -92,13 +91,13 @@ def normalised(dataset: Dataset, config: DataConfig) -> Dataset:
 
 
 def with_scale(dataset: Dataset, mean: tuple[float, ...], std: tuple[float, ...]) -> Dataset:
-    """Vectors as they lie, scaled by these means and standard deviations of their columns."""
+    """Unscaled vectors, scaled by these means and standard deviations of their columns."""
     train, test = (Split(scaled(split.images, mean, std), split.labels) for split in (dataset.train, dataset.test))
     return cache.remember_hash(dataclasses.replace(dataset, train=train, test=test, mean=mean, std=std), dataset.hash)
 
 
 def _load(source: Source, progress: Progress | None) -> Dataset:
-    """The dataset with its own normalisation, from the cache where that is quicker."""
+    """The dataset with its own normalisation, from the cache if that is quicker."""
     name, files = source.config.name, source.files()
     entry = cache.entry(source.key(), files) if source.cached and files is not None else None
     if entry is not None and (cached := cache.load(entry, name)) is not None:

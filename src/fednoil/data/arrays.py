@@ -162,11 +162,9 @@ def split_labels(
 
 
 def _texts(where: str, labels: list[np.ndarray], names: list[str] | None) -> tuple[list[np.ndarray], list[str]]:
-    """Labels that are texts as numbers, and the classes in the order of `class_names`, or sorted."""
+    """Text labels as numbers, and the classes in the order of `class_names`, or sorted."""
     if any(own.ndim != 1 or own.dtype.kind not in "US" for own in labels):
-        raise UserError(
-            f"{where}: y_train holds texts of shape {labels[0].shape}; y_train and y_test must be texts [N]"
-        )
+        raise UserError(f"{where}: y_train holds text of shape {labels[0].shape}; y_train and y_test must be text [N]")
     try:
         texts = [own if own.dtype.kind == "U" else np.char.decode(own, "utf-8") for own in labels]
     except UnicodeDecodeError:
@@ -181,12 +179,12 @@ def _texts(where: str, labels: list[np.ndarray], names: list[str] | None) -> tup
 
 
 def load_arrays(source: Path | IO[bytes], where: str) -> dict[str, np.ndarray]:
-    """Every array of an .npz file, read into memory; what else lies in it is left aside."""
+    """Every array of an .npz file, read into memory; anything else in it is ignored."""
     try:
         # Opened here, because numpy leaves the file open when it is not a whole zip.
         with source.open("rb") if isinstance(source, Path) else nullcontext(source) as file:
             if not file.read(6).startswith(_STARTS):
-                raise UserError(f"{where} is no .npz file; save one with numpy.savez")
+                raise UserError(f"{where} is not an .npz file; save one with numpy.savez")
             file.seek(0)
             loaded = np.load(file, allow_pickle=False)
             if isinstance(loaded, np.ndarray):

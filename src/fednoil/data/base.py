@@ -51,7 +51,7 @@ class DataConfig(Section):
     def _one_of_several(cls, value: str | None) -> str | None:
         number, _, count = (value or "1/2").partition("/")
         if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count) and int(count) >= 2):
-            raise ValueError(f"'{value}' is no fold; write 2/5 for the second of five")
+            raise ValueError(f"'{value}' is not a fold; write 2/5 for the second of five")
         return value
 
     def left_out(self) -> tuple[int, int] | None:
@@ -81,13 +81,13 @@ class Source(ABC):
 
     Config: ClassVar[type[DataConfig]] = DataConfig
     takes: ClassVar[str] = ""  # what follows its word and a colon in `data.name`: "PATH" or "FILE"; "": nothing
-    own: ClassVar[bool] = True  # the user's data: nobody knows whether the labels are right
-    cached: ClassVar[bool] = False  # a decoded copy on disk pays; it depends on `files` and the source's own keys
+    own: ClassVar[bool] = True  # the user's own data: nobody knows whether the labels are correct
+    cached: ClassVar[bool] = False  # whether decoded copies are kept on disk, by `files` and its own keys
     normalisation: ClassVar[Normalisation | None] = None  # mean and std a channel; None: of the training images
     description: ClassVar[str] = ""
-    how: ClassVar[str] = ""  # to get it, or what to put there
-    rewrites: ClassVar[Callable[[Path], Copy] | None] = None  # how what lies at its path is written with other labels
-    elsewhere: ClassVar[str] = ""  # what the name means where it stands for data that aren't on this machine
+    how: ClassVar[str] = ""  # how to get it, or what to put there
+    rewrites: ClassVar[Callable[[Path], Copy] | None] = None  # how to write a copy of it with other labels
+    elsewhere: ClassVar[str] = ""  # what the name means if it stands for data that aren't on this machine
 
     def __init__(self, config: Any, data_dir: Path | None = None) -> None:
         self.config, self.data_dir = config, data_dir
@@ -97,7 +97,7 @@ class Source(ABC):
         """The images and labels; end in `fednoil.data.decoded.assemble`, which checks them."""
 
     def files(self) -> Files | None:
-        """Where it lies and which files it depends on, found but not decoded; None: it depends on no file."""
+        """Where it is and which files it depends on, without decoding them; None: it depends on no file."""
         return None
 
     def where(self) -> str:
@@ -118,11 +118,12 @@ class Source(ABC):
         return Listing(self.config.name, own, rest)
 
     def clients(self) -> tuple[str, ...]:
-        """The names of the clients, where the data say whose each sample is; little is read."""
+        """The names of the clients, if the data say which client each sample belongs to; reads as little as
+        possible."""
         return ()
 
     def key(self) -> str:
-        """What a decoded copy depends on besides the files: the name, and the source's own keys if it has any."""
+        """What a decoded copy depends on besides the files: the name and the source's own keys, if any."""
         own = {k: v for k, v in self.config.model_dump(mode="json").items() if k not in DataConfig.model_fields}
         return self.config.name + (json.dumps(own, sort_keys=True) if own else "")
 
@@ -159,14 +160,14 @@ class PathSource(Source):
 
 
 class PictureSource(Source):
-    """Encoded pictures of any size: they are listed first and decoded by what the run asks for."""
+    """Encoded pictures of any size: they are listed first and then decoded as the run requires."""
 
     Config = PictureConfig
     cached = True
 
     @abstractmethod
     def listing(self) -> Listing:
-        """All pictures; what else lies there, and why it can't be used, is in `Raw.skipped`."""
+        """All pictures; whatever else is there, and why it can't be used, is in `Raw.skipped`."""
 
     def decode(self, room: Room = in_memory, progress: Progress | None = None) -> Decoded:
         """The pictures in one shape; `room` makes the arrays that they are written to."""
@@ -180,25 +181,25 @@ class PictureSource(Source):
 
 
 def wanted(config: DataConfig) -> Wanted:
-    """What a section asks of pictures."""
+    """What a section says about pictures."""
     if not isinstance(config, PictureConfig):
         return Wanted(config.name)
     return Wanted(config.name, config.size, config.bad == "skip")
 
 
 class Known(Source):
-    """A dataset that everybody knows, searched in the data folders."""
+    """A well-known dataset, searched for in the data folders."""
 
     own = False
     cached = True
-    usual: ClassVar[tuple[Path, ...]] = ()  # where else it may lie, for example by a Debian package
+    usual: ClassVar[tuple[Path, ...]] = ()  # where else it may be, for example from a Debian package
 
     @abstractmethod
     def find(self, place: Path) -> Files | None:
         """Its files in a folder; None: there are none."""
 
     def places(self) -> list[Path]:
-        """The folders in which it is searched, in order."""
+        """The folders to search, in order."""
         roots = [self.data_dir] if self.data_dir is not None else []
         if variable := os.environ.get("FEDNOIL_DATA"):
             roots.append(Path(variable))

@@ -62,7 +62,8 @@ def entry(key: str, files: Files) -> Path | None:
 
 
 class Draft:
-    """An entry that is being written, beside its place until it is whole; without a place, arrays are in memory."""
+    """An entry that is being written, next to its final place until it is complete; without a place, arrays are in
+    memory."""
 
     def __init__(self, place: Path | None) -> None:
         self._place = place
@@ -153,7 +154,7 @@ class Draft:
 
 
 def _pieces(images: np.ndarray) -> Iterator[memoryview]:
-    """The pixels in order, little by little."""
+    """The pixels in order, a piece at a time."""
     flat = np.ascontiguousarray(images).reshape(-1)
     return (flat[start : start + _CHUNK].data for start in range(0, flat.size, _CHUNK))
 
@@ -183,7 +184,7 @@ def load(path: Path, name: str) -> Dataset | None:
 
 
 def _pixels(path: Path, shape: tuple[int, ...], total: int) -> np.ndarray:
-    """The pixels, of which no change reaches the file; ValueError where they aren't those that were written."""
+    """The pixels; changes to them don't reach the file. A ValueError if they aren't those that were written."""
     size = int(np.prod(shape))
     if path.stat().st_size != size:
         raise ValueError(f"{path} is damaged")

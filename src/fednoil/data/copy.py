@@ -30,7 +30,7 @@ class Copy(ABC):
     classes: tuple[str, ...]
     labels: np.ndarray
     clients: np.ndarray | None = None
-    places: tuple[Path, ...] = ()  # folders that the copy must not lie in
+    places: tuple[Path, ...] = ()  # folders that the copy must not be in
     named: bool = True  # False: classes are numbers
     hint: str = ""  # how to add the class {} to the data
     alone: bool = True  # it has test images, so it is trained on alone; one site of several may lack classes
@@ -55,7 +55,7 @@ class Copy(ABC):
         return index
 
     def class_of(self, name: str) -> str:
-        """The data's name for a class that is called so elsewhere."""
+        """The data's own name for a class that has this name elsewhere."""
         return name
 
     @abstractmethod

@@ -22,8 +22,8 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class Owners:
-    """Whose each training sample is, where the data say so: `numbers` int64 [N], and the clients' `names`, which may be
-    none."""
+    """The client that each training sample belongs to, if the data say so: `numbers` int64 [N], and the clients'
+    `names`, which may be none."""
 
     numbers: np.ndarray
     names: tuple[str, ...] = ()
@@ -44,15 +44,15 @@ class Owners:
 
 @dataclass(frozen=True, eq=False)
 class About:
-    """What is known of a dataset besides its pixels and labels."""
+    """What is known about a dataset besides its pixels and labels."""
 
-    items: tuple[str, ...] = ()  # what the training samples are called; none: by their numbers
+    items: tuple[str, ...] = ()  # names of the training samples; none: they are numbered
     owners: Owners | None = None  # None: a partition deals the samples
     notices: tuple[str, ...] = ()  # what was done to the images, in sentences
     skipped: tuple[tuple[str, str], ...] = ()  # what was left out, and why
     held_out: int = 0  # test images that were taken from the training images, because there were no others
-    columns: tuple[str, ...] = ()  # of vectors; none: by their numbers
-    tested: Owners | None = None  # whose each test sample is, with the names of `owners`; None: it isn't said
+    columns: tuple[str, ...] = ()  # of vectors; none: they are numbered
+    tested: Owners | None = None  # which client each test sample belongs to, by the names of `owners`; None: unknown
 
 
 @dataclass(frozen=True)

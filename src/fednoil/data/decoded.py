@@ -15,7 +15,7 @@ import numpy as np
 from fednoil.data.dataset import About, Split
 from fednoil.errors import UserError
 
-_MOST_CLASSES = 100_000  # a label above is a damaged one, and a name for each class up to it would fill the memory
+_MOST_CLASSES = 100_000  # a larger label is a damaged one, and naming every class up to it would fill the memory
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Decoded:
 
 @dataclass(frozen=True)
 class Files:
-    """Where a source lies, every file its content depends on, and how to decode them."""
+    """Where a source is, every file that its content depends on, and how to decode them."""
 
     where: Path
     paths: tuple[Path, ...]
@@ -58,7 +58,7 @@ def assemble(
 ) -> Decoded:
     """Check (images uint8 [N, C, H, W], labels [N]) of both splits; without names, classes are numbered.
 
-    Test images may be none at all, of the training images' shape.
+    There may be no test images at all; their empty array then has the training images' shape.
     """
     train_labels = _labels(f"{where}: train", *train)
     test_labels = _labels(f"{where}: test", *test)
@@ -93,7 +93,7 @@ def check_classes(where: str, train_labels: np.ndarray, class_names: Sequence[st
 
 
 def _missing(where: str, present: np.ndarray, count: int, class_names: Sequence[str] | None) -> None:
-    """Tell the first of `count` classes that is not `present`."""
+    """Refuse data that lack one of `count` classes, and name the first one that is not `present`."""
     if len(present) < count:
         missing = next(i for i in range(count) if i >= len(present) or present[i] != i)
         name = f" ('{class_names[missing]}')" if class_names and class_names[missing] != str(missing) else ""

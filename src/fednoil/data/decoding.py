@@ -20,7 +20,7 @@ TEST_SHARE = 0.2
 USUAL_SIDE = 64
 LARGEST_SIDE = 256
 _NAMED = 5  # files in one line
-_CHUNK = 1 << 24  # bytes that are moved at once
+_CHUNK = 1 << 24  # bytes moved at a time
 
 Room = Callable[[str, tuple[int, ...]], np.ndarray]
 """Makes an array uint8 of a shape for the split of that name."""
@@ -32,8 +32,8 @@ def in_memory(_split: str, shape: tuple[int, ...]) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a run asks of pictures: the side of the square they are brought to, if it is given, and whether files that
-    can't be read are left out. `data` is the data's name."""
+    """What a run wants from pictures: the side of the square they are resized to, if given, and whether unreadable
+    files are left out. `data` is the data's name."""
 
     data: str
     size: int | None = None
@@ -148,7 +148,7 @@ def _held(images: np.ndarray, labels: np.ndarray, whose: np.ndarray, sites: Sequ
 
 
 def class_names_of(listing: Listing) -> tuple[tuple[str, ...] | None, int]:
-    """The classes' names and the number of the first: labels 1 to C name the classes that they number."""
+    """The names of the classes and the number of the first one: labels 1 to C are also the classes' names."""
     train = listing.train
     if train.class_names is None and (names := from_one(train.labels)):
         return names, 1
@@ -222,7 +222,7 @@ def _compact(images: np.ndarray, rows: np.ndarray) -> np.ndarray:
 
 
 def _chunks(rows: np.ndarray, images: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-    """Few of the rows of `images` at a time, and the place of the first."""
+    """A few rows of `images` at a time, with the place of the first."""
     step = max(1, _CHUNK // max(1, images[:1].nbytes))
     return ((start, rows[start : start + step]) for start in range(0, len(rows), step))
 
@@ -236,7 +236,7 @@ def owners_of(train: Raw, kept: np.ndarray) -> Owners | None:
 
 
 def tested_by(test: Raw, kept: np.ndarray, owners: Owners | None) -> Owners | None:
-    """Whose each test sample is, among the clients that train."""
+    """The client that each test sample belongs to, among those that train."""
     if test.sites is None or owners is None or not set(test.sites) <= set(owners.names):
         return None
     return Owners(np.array([owners.names.index(test.sites[row]) for row in kept], np.int64), owners.names)

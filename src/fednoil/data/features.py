@@ -66,7 +66,7 @@ def _of_npz(path: Path, where: str) -> Listing:
     for part, rows, own in zip(parts, found, labels, strict=True):
         if own.shape != (len(rows),) or own.dtype.kind not in "iu":
             kind = f"{own.dtype} of shape {own.shape}"
-            raise UserError(f"{where}: y_{part} is {kind}; expected {len(rows)} whole numbers or texts")
+            raise UserError(f"{where}: y_{part} is {kind}; expected {len(rows)} whole numbers or text")
         raws.append(Raw(numbered(len(rows)), own.astype(np.int64), rows, classes, columns=columns))  # pyright: ignore[reportArgumentType]
     return Listing(where, *raws)
 

@@ -106,7 +106,7 @@ class Folder(PictureSource, PathSource):
 
 
 def find(root: Path) -> Files:
-    """Everything that lies in class folders under `root`, in sorted order."""
+    """Everything in the class folders under `root`, sorted."""
     listing = read_listing(root)
     parts = [listing.train] + ([] if listing.test is None else [listing.test])
     pictures = [p.source for part in parts for p in part.pictures if isinstance(p, Encoded)]
@@ -159,7 +159,7 @@ def _check_root(root: Path) -> None:
 
 
 def _nested(top: Path) -> bool:
-    """Whether what lies in the class folders are folders, too, as where each holds a site's classes."""
+    """Whether the class folders contain folders, as when each of them is a site with its own classes."""
     return all(path.is_dir() for files in _class_folders(top).values() for path in files)
 
 
@@ -168,7 +168,7 @@ def _class_folders(top: Path) -> dict[str, list[Path]]:
 
 
 def labelled(top: Path) -> tuple[list[Path], list[Path], list[Path]]:
-    """What lies in the class folders of one site's `top`, in sorted order: pictures, class folders, everything else."""
+    """The contents of the class folders of one site's `top`, sorted: pictures, class folders, everything else."""
     if not top.is_dir():
         raise UserError(f"folder:{top} is not a folder; expected <class>/<image files> in it")
     folders = [path for path in visible(top) if path.is_dir()]
@@ -184,7 +184,8 @@ def labelled(top: Path) -> tuple[list[Path], list[Path], list[Path]]:
 
 
 def classes_in(root: Path) -> Path:
-    """Where a site's class folders lie: in `train` if that holds folders, else in `root`; a class may be called so."""
+    """Where a site's class folders are: in `train` if that contains folders, otherwise in `root`, because a class may
+    be called 'train'."""
     top = root / "train"
     return top if top.is_dir() and any(path.is_dir() for path in visible(top)) else root
 
@@ -195,7 +196,7 @@ def is_picture(path: Path) -> bool:
 
 
 def visible(folder: Path) -> list[Path]:
-    """What lies in `folder`, sorted by name, without hidden files and the file managers' own."""
+    """The contents of `folder`, sorted by name, without hidden files and those that file managers leave."""
     try:
         found = sorted(folder.iterdir(), key=name_of)
     except OSError as error:
@@ -221,7 +222,7 @@ def read_labelled(root: Path) -> Raw:
 
 
 def _read_classes(root: Path, top: Path, *, any_name: bool = False) -> Raw:
-    """What lies in the class folders of `top`; items are paths below `root`, which may have to be text."""
+    """The contents of the class folders of `top`; items are paths below `root`, which may have to be text."""
     items, labels, pictures, skipped, notices = [], [], [], [], []
     names: list[str] = []
     for folder in visible(top):

@@ -26,8 +26,8 @@ FILE = "data.npz"
 class Given:
     """All clients' samples, one client's after another's, as one dataset.
 
-    `dataset.about.owners` says whose each sample is; without it `partition` deals the samples. `true_labels` int64 [N]
-    is for metrics, and `strings` says that labels came as text.
+    `dataset.about.owners` says which client each sample belongs to; without it `partition` deals the samples.
+    `true_labels` int64 [N] is for metrics, and `strings` says that labels came as text.
     """
 
     dataset: Dataset

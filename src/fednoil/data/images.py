@@ -16,7 +16,7 @@ from PIL import ExifTags, Image, ImageOps
 from fednoil.errors import UserError
 
 Progress = Callable[[int, int], None]
-"""Called with how many pictures are decoded, and of how many."""
+"""Called with the number of pictures decoded so far and the total."""
 
 Shape = tuple[int, int, int]
 T = TypeVar("T")
@@ -52,7 +52,7 @@ class Encoded:
 
 
 Picture = Encoded | np.ndarray
-"""A picture as it lies, or pixels uint8 [C, H, W]."""
+"""An encoded picture, or pixels uint8 [C, H, W]."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Measure:
 
 
 def measure(pictures: Sequence[Picture]) -> list[Measure | str]:
-    """Of each picture its measure, or why it can't be read; little more than its first bytes are."""
+    """The measurements of each picture, or why it can't be read; reads little more than its first bytes."""
     kind = _format(pictures[0]) if pictures else None
     return [one for batch in _mapped(lambda _, p: _measured(p, kind), pictures, 8) for one in batch]
 
@@ -72,7 +72,8 @@ def measure(pictures: Sequence[Picture]) -> list[Measure | str]:
 def decode(
     pictures: Sequence[Picture], into: np.ndarray, progress: Progress | None = None, *, exact: bool = False
 ) -> dict[int, str]:
-    """Write pictures to the rows of `into`, uint8 [N, C, H, W], and return why those that can't be read can't, by row.
+    """Write pictures to the rows of `into`, uint8 [N, C, H, W], and return why the unreadable ones can't be read, by
+    row.
 
     Pictures of another size are scaled and cropped, unless they must have that size exactly. Most have the first
     one's format, which is tried first.

@@ -1,7 +1,7 @@
 """A user's labelled images one by one, for an audit: what can't be used is listed and doesn't stop it.
 
-Training refuses data with a broken picture, because an image that silently vanishes spoils an experiment. An audit is
-how one finds such pictures, so here they are skipped, each with its reason.
+Training refuses data with a broken picture, because an image that silently vanishes spoils an experiment. An audit
+should find such pictures, so here they are skipped, each with its reason.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _LONGEST = 96  # pixels of a picture for people
 class Items:
     """Labelled images in a model's size: uint8 [n, C, H, W], with `index` [n], their rows in the source.
 
-    `labels` [n] number `class_names`, which is None where the source has no names. `pictures` are the images as they
-    lie; `box` is the width and height to show them in, None where they are as the model sees them.
+    `labels` [n] number `class_names`, which is None where the source has no names. `pictures` are the images as stored;
+    `box` is the width and height to show them in, None if they are shown as the model sees them.
     """
 
     items: tuple[str, ...]

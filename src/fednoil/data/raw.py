@@ -1,4 +1,4 @@
-"""Labelled images as they lie, one by one, before any is decoded: what an audit reads, and what a run decodes."""
+"""Labelled images as stored, one by one, before any is decoded: what an audit reads, and what a run decodes."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class Raw:
     class_names: tuple[str, ...] | None
     skipped: list[tuple[str, str]] = field(default_factory=list)  # item, reason
     notices: list[str] = field(default_factory=list)
-    sites: list[str] | None = None  # whose each image is, where the source says so
+    sites: list[str] | None = None  # which site each image belongs to, if the source says so
     columns: tuple[str, ...] = ()  # of samples that are vectors: `pictures` are then rows float32 [D]
 
 
 @dataclass(frozen=True)
 class Listing:
-    """What a source has for training and, if it has that apart, for testing; both number the same classes."""
+    """What a source has for training and, if it has a separate part, for testing; both number the same classes."""
 
     where: str
     train: Raw
@@ -39,7 +39,7 @@ FROM_ONE = "labels are 1 to {}, and so the classes are called"
 
 
 def from_one(labels: np.ndarray) -> tuple[str, ...]:
-    """The names of classes that are numbered 1 to C, each of them present; () where labels are others."""
+    """The names of classes that are numbered 1 to C, all of them present; () for any other labels."""
     present = np.unique(labels)
     whole = len(present) > 1 and np.array_equal(present, np.arange(len(present)) + 1)
     return tuple(str(label) for label in present) if whole else ()
@@ -51,7 +51,7 @@ def numbered(count: int) -> list[str]:
 
 
 def named(where: str, texts: Sequence[np.ndarray]) -> tuple[list[np.ndarray], tuple[str, ...]]:
-    """Labels that are texts as numbers int64 [N], for one list after another, and the classes they number."""
+    """Text labels as numbers int64 [N], one array per list, and the classes that they number."""
     for labels in texts:
         if empty := [row for row, text in enumerate(labels) if not str(text).strip()]:
             raise UserError(f"{where}: row {empty[0]} has no label; every row needs one")
@@ -61,7 +61,7 @@ def named(where: str, texts: Sequence[np.ndarray]) -> tuple[list[np.ndarray], tu
 
 
 def readable(name: str) -> str:
-    """The name of a file; bytes in it that aren't text are shown as bytes."""
+    """The name of a file; bytes that aren't text are shown escaped."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 

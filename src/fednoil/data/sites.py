@@ -114,7 +114,8 @@ def merged(sites: Mapping[str, Listing]) -> Listing:
 
 
 def _joined(parts: Mapping[str, Raw], classes: tuple[str, ...] | None) -> Raw:
-    """One site's images after another's. Items are called as at their site; files that are refused have its name."""
+    """One site's images after another's. Items keep the names they have at their site; refused files are named with the
+    site."""
     number = {name: k for k, name in enumerate(classes or ())}
     labels = []
     for raw in parts.values():

@@ -92,14 +92,15 @@ def open_source(data: DataConfig | str, data_dir: Path | None = None) -> Source:
 
 
 def clients_of(data: DataConfig) -> tuple[str, ...]:
-    """The names of the clients, where the data say whose each sample is; what is wrong with the data is found later."""
+    """The names of the clients, if the data say which client each sample belongs to; errors in the data are reported
+    later."""
     with suppress(UserError, OSError, ValueError, RuntimeError):
         return open_source(data).clients()
     return ()
 
 
 def as_asked(name: str, asked: DataConfig) -> DataConfig:
-    """The section for one site's data, with what the run asks of pictures where these are some."""
+    """The section for one site's data, with the run's keys for pictures if it has any."""
     config = AXIS.config(name)
     keys = {key: getattr(asked, key) for key in ("size", "bad") if key in config.model_fields and hasattr(asked, key)}
     return cast(DataConfig, config.model_validate({"name": name, **keys}))

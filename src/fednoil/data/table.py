@@ -41,7 +41,8 @@ class Rows:
 
 
 class CsvCopy(Copy):
-    """A file that lists pictures: labels change, dropped rows go, and paths become absolute: the pictures stay."""
+    """A file that lists pictures: labels change, dropped rows are removed, and paths become absolute, because the
+    pictures stay where they are."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.rows = path, _listed(path)
@@ -167,7 +168,7 @@ def read_listing(path: Path) -> Listing:
 
 
 def sites_of(where: str, sites: list[str] | None) -> list[str] | None:
-    """Whose each row is; the file's first row is its header."""
+    """The site of each row; the file's first row is its header."""
     if sites is not None and "" in sites:
         raise UserError(f"{where}: row {sites.index('') + 2} has no site; every row needs one, or no row")
     return sites

@@ -1,6 +1,6 @@
 """Rows of a table: numbers and categories, from a CSV or parquet file with a column of labels.
 
-A column whose values are numbers is one; texts are categories, each with a column of zeros and ones. A cell may be
+A column of numbers stays one column; text values are categories, each with a column of zeros and ones. A cell may be
 empty. A file that has a column of sites or one that says which rows are for testing is read as `csv:` reads it.
 """
 
@@ -30,7 +30,7 @@ _MISSING = ("", "na", "n/a", "nan", "null", "none", "?")
 _ROLES = ("label", "site", "split")
 
 Cells = np.ndarray | list[str]
-"""A column: float64 [N] with NaN for missing values, or texts with "" for them; of vectors float64 [N, D]."""
+"""A column: float64 [N] with NaN for missing values, or strings with "" for them; for vectors float64 [N, D]."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Grid:
     role: dict[str, str]
 
     def texts(self, role: str) -> list[str] | None:
-        """The column with this role as texts; whole numbers are written as such."""
+        """The column with this role as strings; whole numbers are written without a decimal point."""
         if role not in self.role:
             return None
         cells = self.cells[self.role[role]]
@@ -105,11 +105,11 @@ def _cells(where: str, name: str, column: pa.ChunkedArray) -> Cells:
         if len(sizes) == 1 and -1 not in sizes:
             return np.array(rows, np.float64)
         raise UserError(f"{where}: column '{name}' has lists of different lengths; all rows need the same")
-    raise UserError(f"{where}: column '{name}' is {kind}; a table has numbers and texts: convert it, or remove it")
+    raise UserError(f"{where}: column '{name}' is {kind}; a table has numbers and text: convert it, or remove it")
 
 
 def numbers_in(where: str, name: str, texts: Sequence[str]) -> np.ndarray | None:
-    """A column of texts as numbers float64 [N]; None where it has categories."""
+    """A column of strings as numbers float64 [N]; None if it holds categories."""
     found, wrong = np.full(len(texts), np.nan), []
     for row, text in enumerate(texts):
         if text.casefold() in _MISSING:
@@ -164,7 +164,8 @@ def _categories(where: str, name: str, cells: Sequence[str]) -> tuple[list[np.nd
     known = sorted({cell for cell in cells if cell.casefold() not in _MISSING})
     if len(known) > MOST_CATEGORIES:
         raise UserError(
-            f"{where}: column '{name}' has {len(known)} different texts ('{known[0][:40]}' for example), too many for "
+            f"{where}: column '{name}' has {len(known)} different text values ('{known[0][:40]}' for example), too "
+            "many for "
             f"categories (at most {MOST_CATEGORIES}); give numbers, or remove the column"
         )
     texts = np.array(cells)

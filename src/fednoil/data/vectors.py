@@ -112,7 +112,7 @@ def _room(_split: str, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def united(sites: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """The columns of several sites: all need the same, and of a column of categories they may have different ones."""
+    """The columns of several sites: all need the same columns, but a column may have different categories at each."""
     first = next(iter(sites))
     found: dict[str, dict[str, None]] = {stem: {} for stem in _stems(sites[first])}
     for site, columns in sites.items():
@@ -136,7 +136,7 @@ def united(sites: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
 
 
 def aligned(values: np.ndarray, columns: Sequence[str], wanted: Sequence[str], where: str) -> np.ndarray:
-    """Rows [N, D] with these columns as rows with the wanted ones; a category that they don't have is nobody's."""
+    """Rows [N, D] with these columns as rows with the wanted ones; a category that they lack is 0 in every row."""
     if tuple(columns) == tuple(wanted):
         return values
     place, stems = {name: k for k, name in enumerate(columns)}, _stems(columns)

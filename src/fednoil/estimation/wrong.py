@@ -78,8 +78,8 @@ def ratio_of(
 def _chances(
     probabilities: np.ndarray, given: np.ndarray, accuracy: float | None, per_class: Sequence[float | None]
 ) -> tuple[np.ndarray, np.ndarray, Channel, np.ndarray, float | None]:
-    """The model's calibrated probabilities as it said them and as believed, the client's channel, P(true class | image,
-    given label) [n, C], and the variance of the ratio where it isn't that of the channel."""
+    """The model's calibrated probabilities, sharpened and blurred, the client's channel, P(true class | image, given
+    label) [n, C], and the variance of the ratio if it isn't the channel's."""
     said, q = believed(probabilities, accuracy, per_class)
     channel = fit(q, given, np.ones(len(given)), _ROUNDS)
     chances = posterior(q, given, channel)

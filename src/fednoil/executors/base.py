@@ -65,7 +65,7 @@ class Executor(Protocol):
 
     @property
     def slower(self) -> str | None:
-        """What makes the work slower than it could be, once that is known; otherwise None."""
+        """Why the work is slower than it could be, once that is known; otherwise None."""
         ...
 
     def scores(self, jobs: Sequence[Job], sampling: Scoring) -> dict[int, Look]:

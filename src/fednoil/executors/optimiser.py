@@ -27,7 +27,7 @@ RATE = "optimiser/rate"  # the name of the rates [steps] among a phase's tensors
 _BETAS, _EPS = (0.9, 0.999), 1e-8  # AdamW's: of the gradient and its square, and the term against division by zero
 _END = 0.01  # share of the rate in the last round, if it falls
 _RISE = 0.1  # share of the rounds in which it rises, if it does
-_ADAMW = {"lr": 1e-3, "weight_decay": 1e-2}  # PyTorch's, where a configuration doesn't set them
+_ADAMW = {"lr": 1e-3, "weight_decay": 1e-2}  # PyTorch's, if a configuration doesn't set them
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Optimiser(Section):
 
     rounds: int = Field(default=20, ge=1, description="rounds to play")
     optimizer: Literal["sgd", "adamw"] = Field(
-        default="sgd", description="the clients' optimiser; starts anew in every turn"
+        default="sgd", description="the clients' optimiser; starts afresh in every turn"
     )
     lr: float = Field(default=0.05, gt=0, description="learning rate; 0.001 with adamw unless set")
     momentum: float = Field(default=0.5, ge=0, lt=1, description="sgd's")

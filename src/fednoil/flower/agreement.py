@@ -1,8 +1,8 @@
 """What the nodes must agree on before round 1: the names of the classes, the size of images, the normalisation.
 
-A site describes what it has, without sending images or labels. Of a table it reports the names of columns and
-categories, and of each column of numbers how many there are, their mean and their spread. Classes are matched by name,
-so a site that lacks one doesn't shift the numbers of the others.
+A site describes what it has, without sending images or labels. For a table it reports the names of columns and
+categories and, for each column of numbers, their count, mean and spread. Classes are matched by name, so a site that
+lacks one doesn't shift the numbers of the others.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fednoil.data.dataset import About
 from fednoil.data.vectors import MARK, Scale, aligned, is_vector, pooled, united
 
 Shape = tuple[int, ...]
-_FEWEST = 5  # values of which a mean says nothing about a single one
+_FEWEST = 5  # values from which a mean reveals no single one
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Site:
 
     @classmethod
     def of(cls, name: str, partition: int | None, samples: int, held_out: int, dataset: Dataset) -> Site:
-        """A node that has these data, or a part of them."""
+        """A node with these data, or a part of them."""
         about = dataset.class_names, dataset.image_shape, dataset.mean, dataset.std
         if not is_vector(dataset.image_shape):
             return cls(name, partition, samples, held_out, *about)

@@ -1,7 +1,7 @@
 """The ClientApp: a few kinds of message, each answered with what its form allows or with an error.
 
-The node logs errors in full. The server gets only the texts of refusals, which are about the federation: other errors
-might name files.
+The node logs errors in full. The server gets only the messages of refusals, which are about the federation: other
+errors might name files.
 """
 
 from __future__ import annotations

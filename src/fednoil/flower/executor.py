@@ -46,7 +46,7 @@ from fednoil.tensors import Tensors
 log = logging.getLogger("flwr.fednoil")
 T = TypeVar("T")
 _LOSS = 1e4  # the most that a mean loss may be
-_GROWTH, _DRIFT = 1e2, 1e6  # factors by which a weight, or an untrained number, may exceed the model that was sent
+_GROWTH, _DRIFT = 1e2, 1e6  # factors by which a weight, or an untrained number, may exceed the sent model's
 
 
 class FlowerExecutor(Federation):

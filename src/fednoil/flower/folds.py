@@ -1,7 +1,7 @@
 """A node's part in an audit out of folds: what each run that left a fold out says about that fold.
 
 The runs come one after another, so what they say is kept in the client's folder, for this configuration and these data
-alone; the audit is of all folds that are there so far.
+only; the audit covers all folds so far.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class FoldLooks:
         write_tensors(self._file(self.fold), {name: tensor.cpu() for name, tensor in tensors.items()}, private=True)
 
     def cases(self, client: str, data: str) -> Cases:
-        """The client's labels in the folds that are there."""
+        """The client's labels in the folds so far."""
         there = [fold for fold in range(self.count) if self._file(fold).is_file()]
         found = [read_tensors(self._file(fold)) for fold in there]
         index, given, look = (torch.cat([one[name] for one in found]) for name in ("index", "given", "look"))

@@ -170,7 +170,7 @@ class Members:
                 continue
             try:
                 site = _site(unpack(HELLO_REPLY, reply))
-            except Exception as error:  # whatever a node may send
+            except Exception as error:  # whatever a node sends
                 said = error if isinstance(error, BadMessage) else type(error).__name__
                 self._refuse(node, f"node {node}", f"its introduction is invalid: {said}")
                 continue

@@ -42,7 +42,7 @@ class Refusal(Exception):
 
 @dataclass(frozen=True)
 class Form:
-    """What a message may hold: the arrays of a model, numbers, and values (texts and lists)."""
+    """What a message may hold: the arrays of a model, numbers, and values (strings and lists)."""
 
     arrays: Arrays = field(default_factory=dict)
     numbers: Kinds = field(default_factory=dict)

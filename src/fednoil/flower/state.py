@@ -1,5 +1,5 @@
 """What a client keeps on its node between messages, readable by its owner only: its networks and α by round, its
-evidence about its labels, and what the last model that it was sent says of its samples.
+evidence about its labels, and what the last model that it received predicts for its samples.
 
 Several versions of the first two may exist: a server that was stopped resumes from its last checkpoint, and the client
 must then continue from the same round. A version is removed once no checkpoint can need it.

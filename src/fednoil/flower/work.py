@@ -1,6 +1,6 @@
 """What a node needs for an order: the server's configuration, its own samples in the federation's terms, a workbench.
 
-All of it is made once a process, as far as messages share it; code is imported only where the operator has named it.
+All of it is made once a process, as far as messages share it; code is imported only if the operator has named it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from fednoil.setting import Sites, deal
 
 @dataclass(frozen=True)
 class Order:
-    """What the server asks of this node in one message."""
+    """What the server asks this node to do in one message."""
 
     config: str
     run: str

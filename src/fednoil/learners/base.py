@@ -45,13 +45,14 @@ from fednoil.seeds import Seed
 from fednoil.tensors import Numbers, Tensors
 
 Nets = Mapping[str, Network]
-LABELS = "labels"  # what a client keeps under this name are its labels from then on, int64 [n]
+LABELS = "labels"  # what a client keeps under this name replaces its labels, int64 [n]
 
 
 def chunks(count: int, pool: Tensor, views: int = 1) -> list[slice]:
     """Spans of samples for one forward pass of all their views without gradients, by the size of the images `pool`.
 
-    A GPU likes many at once, a CPU's cache few; of large images they are fewer, or activations would fill the memory.
+    A GPU is fastest with many at once, a CPU's cache with few; spans of large images are shorter, or activations would
+    fill the memory.
     """
     pixels = pool.shape[-1] * pool.shape[-2] if pool.dim() == 4 else pool.shape[-1]
     size = min(1000, 1000 * 4096 // pixels) if pool.device.type == "cpu" else min(5000, 5000 * 1024 // pixels)
@@ -62,12 +63,12 @@ def chunks(count: int, pool: Tensor, views: int = 1) -> list[slice]:
 class LearnerConfig(Section):
     """The keys every learner has; a method adds its own."""
 
-    follows_rounds: ClassVar[bool] = False  # whether what it does in a round depends on how many there are in all
+    follows_rounds: ClassVar[bool] = False  # whether what it does in a round depends on the total number of rounds
 
     name: str = "erm"
 
     def lost_class_advice(self) -> str:
-        """What may help where a run ended without a correct answer for some class, in a few words, or ""."""
+        """What may help if a run ended without a correct answer for some class, in a few words, or ""."""
         return ""
 
 
@@ -100,7 +101,7 @@ class Client:
         return len(self.labels)
 
     def corrected(self, keep: Tensors) -> Client:
-        """The client with the labels that it has corrected, where it keeps any (`LABELS`)."""
+        """The client with the labels that it has corrected, if it keeps any (`LABELS`)."""
         return replace(self, labels=keep[LABELS].to(self.labels.device)) if LABELS in keep else self
 
 

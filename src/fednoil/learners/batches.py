@@ -41,14 +41,14 @@ def weak_views(seed: Seed | Seeds, epochs: range, chosen: Tensor, pad: int, *, f
 
 
 def side_by_side(found: Sequence[Tensors]) -> Tensors:
-    """What is known of several clients' samples, one client after another."""
+    """What is known about several clients' samples, one client after another."""
     return found[0] if len(found) == 1 else {name: torch.cat([one[name] for one in found]) for name in found[0]}
 
 
 def shuffled_anew(members: Tensor, seeds: Seeds, epochs: range, steps: int, size: int) -> Tensor:
     """Shuffle each row of `members` [K · E, m] into full batches [K · E · steps, size].
 
-    A set that fills fewer than `steps` batches is gone through again in a new order.
+    A set that fills fewer than `steps` batches is repeated in a new order.
     """
     rows, count = members.shape
     cycles = -(-steps * size // count)

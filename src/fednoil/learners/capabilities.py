@@ -49,15 +49,15 @@ class Surveys(Protocol):
     def asks(self, client: Client, turn: Turn) -> Tensors:
         """What a survey needs besides the client's samples (random views, say): one row for each sample.
 
-        Clients may be asked different things; those that are asked alike may be surveyed together.
+        Clients may be asked different things; those with the same questions may be surveyed together.
         """
         ...
 
     def survey(self, nets: Nets, client: Client, asked: Tensors) -> Tensors:
-        """What the received networks say of each sample, by itself and in eval mode: one row for each sample.
+        """What the received networks say about each sample on its own, in eval mode: one row for each sample.
 
         It becomes part of the turn's state. An executor may put the samples of all clients that received the same
-        networks together and ask once, so it may look at nothing of a client but single samples.
+        networks together and ask once, so it may look only at single samples of a client.
         """
         ...
 
@@ -73,7 +73,7 @@ class Adapts(Protocol):
 
 @runtime_checkable
 class PlansTogether(Protocol):
-    """Plans several clients in as many operations as one, which counts on a GPU."""
+    """Plans several clients in as many operations as one, which matters on a GPU."""
 
     def plans(self, trainees: Sequence[Trainee], epochs: range) -> list[list[Phase]]:
         """`plan` for each of several clients of a round. If it adapts, all steps before are done."""
@@ -140,10 +140,10 @@ CAPABILITIES: tuple[type, ...] = (
 
 
 class Wrapped(Learner):
-    """A learner inside another: a server's change to the local work, which the inner one doesn't know of.
+    """A learner inside another: a server's change to the local work, which the inner one knows nothing about.
 
     It passes on the contract. The inner learner's capabilities are found through it, so it defines a capability's
-    method only where it changes what that does, and then calls the inner one's itself (`capability(self.inner, …)`).
+    method only if it changes what that does, and then calls the inner one's itself (`capability(self.inner, …)`).
     """
 
     def __init__(self, inner: Learner) -> None:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 _STEPS = 60
 _EPS = 1e-6
-_SPREAD = 0.5  # of log T before anything is seen: that a model is e times too sure is as improbable as two deviations
+_SPREAD = 0.5  # of log T a priori: a model that is e times too confident is two deviations away
 _LOG_T = (-1.0, 2.0, 13)  # temperatures that are tried, from 0.4 to 7.4
 
 
@@ -23,13 +23,13 @@ def clean_share(confidence: Tensor, num_classes: int) -> float:
 
 
 def calibrated_share(probabilities: Tensor, labels: Tensor) -> float:
-    """The same where the model may be surer than it is right: c together with a temperature T of its probabilities
-    [n, C] at τ = 1, the most probable pair.
+    """The same for a model that may be more confident than it is accurate: c together with a temperature T of its
+    probabilities [n, C] at τ = 1, the most probable pair.
 
-    With clean labels that the model contradicts, a higher T explains them better than wrong labels do: what it holds to
-    be the second class is then more often given than the last. log T has mean 0 and deviation 1/2 a priori, since few
-    labels tell a weak model from a wrong label. It needs labels that the model was not trained on: those that it has
-    memorised look clean.
+    If the model contradicts clean labels, a higher T explains them better than wrong labels do: the given label is then
+    more often the model's second choice than its last. log T has mean 0 and deviation 1/2 a priori, since few labels
+    can't distinguish a weak model from wrong labels. It needs labels that the model was not trained on: those that it
+    has memorised look clean.
     """
     log_t = torch.linspace(*_LOG_T, dtype=torch.float64, device=probabilities.device)
     logits = probabilities.double().clamp_min(1e-300).log() / log_t.exp()[:, None, None]
@@ -39,8 +39,8 @@ def calibrated_share(probabilities: Tensor, labels: Tensor) -> float:
 
 
 def _most_probable(g: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
-    """The most probable c of each row of confidences [..., n], and the logarithm of its probability but for a
-    constant: both [...]."""
+    """The most probable c of each row of confidences [..., n], and the logarithm of its probability up to a constant:
+    both [...]."""
     other = (1 - g) / (num_classes - 1)
     gain = g - other
     low = torch.full_like(g[..., 0], _EPS)

@@ -3,7 +3,7 @@
 Every epoch each network's losses are modelled by two Gaussians; the *other* network takes the samples of the lower one
 as labelled and the rest as unlabelled, refines and guesses labels, and trains on mixtures of images (MixMatch). As
 published except: the paper's optimiser and batch of 32; λ_u = 25 everywhere, where its authors choose it by noise, and
-no penalty on sure predictions; shifted views are filled by reflection, as all views here, not with zeros. In a
+no penalty on confident predictions; shifted views are filled by reflection, as all views here, not with zeros. In a
 federation both networks are shared and averaged, warm-up and the ramp of λ_u follow the round, and the two are scored
 together. A client whose labelled set has under two samples trains that epoch by cross-entropy; without unlabelled
 samples it mixes the others.
@@ -54,7 +54,8 @@ class DivideMixConfig(LearnerConfig):
 
 
 class DivideMix(Learner):
-    """How many samples are labelled decides how many steps an epoch has: the host has to know before it can plan one.
+    """The number of labelled samples decides how many steps an epoch has, so the host must know it before it can plan
+    one.
 
     What that takes is done on the device, for all clients at once: by a survey before the first epoch, by phases that
     observe after each. Losses and what follows from them lie in tables as wide as the largest client needs.
@@ -62,9 +63,9 @@ class DivideMix(Learner):
 
     Config = DivideMixConfig
     config: DivideMixConfig
-    threshold: ClassVar[float] = 0.5  # least chance of a label to be clean
+    threshold: ClassVar[float] = 0.5  # lowest probability of a clean label
     sharpening: ClassVar[float] = 0.5  # temperature T of guessed labels
-    entropy_penalty: ClassVar[bool] = False  # on sure predictions in the warm-up; its authors have it for pair noise
+    entropy_penalty: ClassVar[bool] = False  # in the warm-up, on confident predictions; its authors' for pair noise
     about = About(
         title="Two networks, co-divide by loss, MixMatch",
         paper="Li et al., ICLR 2020",
@@ -127,7 +128,7 @@ class DivideMix(Learner):
         return self._plans([client], [state], [turn], epochs)[0]
 
     def plans(self, trainees: Sequence[Trainee], epochs: range) -> list[list[Phase]]:
-        """All at once where they have equally wide tables, and in the warm-up equally many samples."""
+        """All at once if their tables have the same width and, in the warm-up, they have the same number of samples."""
         _, clients, states, turns = zip(*trainees, strict=True)
         warmup = self.in_warmup(turns[0])
         widths = {len(c) if warmup else state["order"].shape[1] for c, state in zip(clients, states, strict=True)}
@@ -228,7 +229,7 @@ class DivideMix(Learner):
         task = self.task
         draws = draw(parts, size, task.pad, self.config.mix, everyone.index.device, flip=task.flip)
         tables = {name: table.flatten(0, 1) for name, table in _stacked(states, ("order", "chance", "counts")).items()}
-        counts = tables["counts"].tolist()  # all that a GPU is waited for
+        counts = tables["counts"].tolist()  # the only wait for the GPU
         splits = [Split(part, own, counts[part.row]) for part, own in zip(parts, draws, strict=True)]
         batches = iter(fill([split for split in splits if split.labelled >= 2], everyone, tables, size))
         plans: list[list[Phase]] = [[] for _ in clients]
@@ -278,5 +279,5 @@ class DivideMix(Learner):
 
 
 def _stacked(states: Sequence[Tensors], names: Sequence[str]) -> Tensors:
-    """Tensors of several clients' states, clients in front."""
+    """Tensors of several clients' states, stacked along a first dimension."""
     return {name: torch.stack([state[name] for state in states]) for name in names}

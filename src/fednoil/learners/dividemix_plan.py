@@ -1,8 +1,8 @@
 """The batches of one epoch of DivideMix, both networks of several clients in as many operations as one network of one.
 
-A set, labelled or unlabelled, is gone through in a random order, and again in new ones until it fills all steps. What
+A set, labelled or unlabelled, is used in a random order, and repeated in new ones until it fills all steps. What
 doesn't depend on how many samples are labelled (`draw`) is made for as many steps as all samples would fill: the host
-would only wait for these numbers meanwhile. The rest (`fill`) takes its part of that.
+would only wait for these numbers meanwhile. The rest (`fill`) takes what it needs of that.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Draws:
-    """What a part draws whatever its split is, for as many steps as all samples of its client fill."""
+    """What a part draws regardless of its split, for as many steps as all samples of its client fill."""
 
     views: Tensor  # [sets, views, steps · size, 3], and more
     share: Tensor  # [steps]

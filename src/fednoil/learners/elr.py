@@ -68,7 +68,7 @@ class Elr(Erm):
         logits, before = nets["model"](batch["images"]), targets[rows]
         after = moved(before, bounded(logits.detach()), self.beta)
         ones = torch.ones_like(before[:, :1])
-        # Of a sample that fills up a small client's batch more than once, the mean change.
+        # A sample that occurs more than once in a small client's batch moves by the mean change.
         targets.add_(onto(rows, after - before, len(targets)) / onto(rows, ones, len(targets)).clamp_min(1))
         return pulled(logits, after, batch["labels"], self.config.weight)
 

@@ -1,7 +1,7 @@
 """FedDiv's local training (Li et al., AAAI 2024): labels pass a common filter, and predictions must agree.
 
-The server `feddiv` sends two Gaussians of losses. Labels that are more probably of the lower one are clean; of the
-others those get a new label that the received model is sure of (`xi`). A client with under a tenth of noise trains on
+The server `feddiv` sends two Gaussians of losses. Labels that more probably belong to the lower one are clean; the
+others get a new label if the received model is confident of it (`xi`). A client with under a tenth of noise trains on
 all. Each epoch takes the samples on which the received model and the local one agree, after the local logits are
 corrected by how often the client predicts each class. Training is mixup with a term for even predictions (`prior`; its
 authors have 1 for clients with different classes, 0 otherwise). Without a filter, so under other servers, all samples
@@ -121,5 +121,5 @@ class FedDiv(Mixup):
 
 
 def followed(past: Tensor, predicted: Tensor, momentum: float) -> Tensor:
-    """How often each class is predicted, [C]: m of the past, the rest of what was predicted now."""
+    """How often each class is predicted, [C]: a share m of the past value, the rest from the current predictions."""
     return momentum * past + (1 - momentum) * predicted

@@ -2,7 +2,7 @@
 
 A client keeps the running mean of each label's loss under the received models, and fits two Gaussians to these after a
 turn: c is the chance of a label to be clean. After the server's first visits (`server.name = "fedgr"`) labels count by
-c, and a sure prediction of the received model (`xi`) takes a wrong one's place; a client with over four fifths of
+c, and a confident prediction of the received model (`xi`) replaces a wrong one; a client with over four fifths of
 wrong labels uses predictions alone. A moving average of the client's network, kept between turns, teaches by its
 logits, and features stay near the received model's. `version = "code"` is as its authors' code has it, which by a
 broadcast mixes both losses by the mean of c and not sample by sample. Different from it: the Gaussians are fitted by
@@ -65,7 +65,7 @@ def follow(moves: Tensor) -> Tensor:
 
 
 def clean_chances(losses: Tensor) -> Tensor:
-    """The chance [n] of each label to be clean, by two Gaussians over the losses; 1 where all are equal."""
+    """The probability [n] that each label is clean, from two Gaussians over the losses; 1 if all are equal."""
     if len(losses) < 2 or bool((losses == losses[0]).all()):
         return torch.ones_like(losses)
     return lower_posterior(losses, fitted(losses)).float()
@@ -76,8 +76,8 @@ class FedGr(Erm):
     config: FedGrConfig  # pyright: ignore[reportIncompatibleVariableOverride]
     sends = ("noise",)
     most_wrong: ClassVar[float] = 0.8  # φ: above, a client's given labels are not used
-    few: ClassVar[float] = 0.5  # s: with fewer pseudo-labels such a client's teacher begins anew
-    decay: ClassVar[float] = 0.9  # share of the old teacher when it meets the received model
+    few: ClassVar[float] = 0.5  # s: with fewer pseudo-labels such a client's teacher starts over
+    decay: ClassVar[float] = 0.9  # share of the old teacher when it is revised
     temperature: ClassVar[float] = 0.5  # of features and of distillation
     about = About(
         title="The received model sieves labels, teaches and holds features",
@@ -179,7 +179,7 @@ class FedGr(Erm):
 
 
 def revise(nets: Nets, decay: float) -> None:
-    """The teacher meets the received model: `decay` of the old one, the rest of the new."""
+    """The teacher is revised with the received model: a share `decay` of the old one, the rest of the new."""
     model, teacher = nets["model"], nets["teacher"]
     pairs = [(teacher.params, model.params), *((t, model.others[name]) for name, t in teacher.others.items())]
     for old, new in pairs:

@@ -2,7 +2,7 @@
 
 p = λ p₁ + (1 − λ) p₂ with one λ ~ U(0, 1) for a batch, p_s ∝ p², and the loss is the cross-entropy of p_s, plus γ times
 the Jensen-Shannon divergence of both views' sharpened predictions, rising over the first fifth of the rounds, plus 0.3
-times the entropy. `version = "code"` is as its authors' code has it: p_s is taken for logits, the divergence is also
+times the entropy. `version = "code"` follows the authors' code: p_s is taken for logits, the divergence is also
 averaged over classes, and the entropy is of a prediction that went through softmax twice, of the first view alone.
 Different from both: the second view is a strong one of ours, not a change of colours, which grey images lack.
 """

@@ -103,8 +103,8 @@ class FedNoil(LabelledLearner):
         return batch, {"votes": votes}
 
     def unlabelled_weight(self, labelled: int, unlabelled: int) -> float:
-        """λ_u, as published; with `auto` times at most |D^u|/|D^x|, lest the last few hard samples outweigh all
-        others."""
+        """λ_u, as published; with `auto` times at most |D^u|/|D^x|, so that the last few hard samples don't outweigh
+        all others."""
         return self.config.lambda_u * (min(1.0, unlabelled / labelled) if self.config.frac == "auto" else 1.0)
 
     def views(self, pool: Tensor, batch: Tensors) -> Tensors:
@@ -114,7 +114,7 @@ class FedNoil(LabelledLearner):
         return images
 
     def evened(self, batches: Sequence[Tensors]) -> Sequence[Tensors] | None:
-        """By samples of D^u that are masked, up to half as many as there are."""
+        """By adding masked samples of D^u, at most half as many as there are."""
         return None if any("u_index" not in batch for batch in batches) else pseudo_labels.alike(batches)
 
     def step(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> Tensor:

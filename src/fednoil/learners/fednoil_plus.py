@@ -1,4 +1,4 @@
-"""The method to use when nobody knows the noise: FedNoiL's labelled set, without what needs to be told or tuned.
+"""The method to use when nobody knows the noise: FedNoiL's labelled set, with nothing that needs to be known or tuned.
 
 What a client believes: the model it receives judges its labels. A tenth of them, never trained on (`aside`), says how
 many of the labels are clean, and D^x has as many samples: so it doesn't grow with wrong labels that were memorised. A

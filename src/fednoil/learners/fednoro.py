@@ -1,8 +1,8 @@
 """FedNoRo's local training (Wu et al., IJCAI 2023): logits adjusted for rare classes, and a teacher for noisy clients.
 
 All clients train with cross-entropy of logits adjusted by their own label frequencies. Those that the server calls
-noisy (`server.name = "fednoro"`) also learn from the received model, whose weight rises over `ramp` rounds; under other
-servers nobody is. The teacher sees the same views as the student, in eval mode.
+noisy (`server.name = "fednoro"`) also learn from the received model, whose weight rises over `ramp` rounds; other
+servers call none noisy. The teacher sees the same views as the student, in eval mode.
 """
 
 from __future__ import annotations

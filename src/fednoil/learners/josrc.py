@@ -78,7 +78,7 @@ class Josrc(Learner):
         return state
 
     def _trained(self, nets: Nets) -> list[str]:
-        """The networks that the optimiser moves: all but the teacher, those too that a server has added."""
+        """The networks that the optimiser moves: all but the teacher, including those that a server has added."""
         return [name for name in nets if name not in {role.name for role in self.roles if not role.trained}]
 
     def plan(self, nets: Nets, client: Client, state: Tensors, turn: Turn, epochs: range) -> list[Phase]:
@@ -126,7 +126,7 @@ class Josrc(Learner):
 
 
 def _moving(nets: Nets, name: str) -> Tensors:
-    """What an optimiser step changes of a network."""
+    """What an optimiser step changes in a network."""
     memory = {f"{name}/{part}": tensor for part, tensor in nets[name].memory.items()}
     return {f"{name}/params": nets[name].params, **memory}
 

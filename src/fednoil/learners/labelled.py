@@ -1,4 +1,5 @@
-"""What FedNoiL and its successor share: a labelled set D^x, drawn anew each epoch by confidence in the given labels.
+"""What FedNoiL and its successor share: a labelled set D^x, drawn again in each epoch by confidence in the given
+labels.
 
 An epoch goes through D^x once. What differs between the learners are methods that a subclass overrides: the weights of
 the draw, what is set aside, the labelled loss, what is done with the rest.
@@ -84,8 +85,8 @@ class LabelledLearner(Learner):
     def labelled_size(self, client: Client, state: Tensors) -> int:
         """|D^x| = round(frac · n), at least one; n is without what is set aside.
 
-        `auto` leaves `room` for labels thought wrong: a sample that θ finds hard and whose label is right after all
-        gets a chance to say so. That pays in short runs; in long ones it lets too many wrong labels in.
+        `auto` leaves `room` for labels thought wrong: a hard sample whose label is correct after all gets a chance to
+        show it. This helps in short runs; in long ones it lets too many wrong labels in.
         """
         count, frac = len(client) - len(self.set_aside(len(client), client.labels.device)), self.config.frac
         if frac == "auto":
@@ -97,8 +98,8 @@ class LabelledLearner(Learner):
 
     def split(self, weight: Tensor, labels: Tensor, size: int, seeds: Seeds, epochs: range) -> tuple[Tensor, Tensor]:
         """D^x [K · E, size] and the rest [K · E, n − size] of K clients, drawn by weights [K, n] without replacement,
-        anew each epoch (Eq. 6); samples are numbered one client after another. Labels [K, n] are the given ones; what
-        is set aside comes last."""
+        again in each epoch (Eq. 6); samples are numbered one client after another. Labels [K, n] are the given ones;
+        what is set aside comes last."""
         order = drawn_order(weight, seeds, epochs, self.set_aside(weight.shape[1], weight.device))
         return order[:, :size], order[:, size:]
 
@@ -106,7 +107,7 @@ class LabelledLearner(Learner):
         return LabelledLearner.plans(self, [Trainee(nets, client, state, turn)], epochs)[0]
 
     def plans(self, trainees: Sequence[Trainee], epochs: range) -> list[list[Phase]]:
-        """All at once where the clients have equally many samples and labelled ones."""
+        """All at once if the clients have the same number of samples and of labelled ones."""
         _, clients, states, turns = zip(*trainees, strict=True)
         sizes = [self.labelled_size(client, state) for client, state in zip(clients, states, strict=True)]
         if len({(len(client), size) for client, size in zip(clients, sizes, strict=True)}) == 1:
@@ -138,14 +139,14 @@ class LabelledLearner(Learner):
         return [[Phase({name: part[place] for name, part in parts.items()})] for place in range(len(clients))]
 
     def known(self, state: Tensors, round_idx: int) -> Tensors:
-        """What a plan needs to know of each sample: its weight."""
+        """What a plan needs to know about each sample: its weight."""
         return {"weight": self.weights(state)}
 
     def rest_plan(
         self, client: Client, rest: Tensor, seeds: Seeds, epochs: range, steps: int, known: Tensors
     ) -> tuple[Tensors, Tensors]:
-        """Batches of what is not in D^x [K · E, n − size], in as many steps an epoch, and what is counted of each
-        sample: none and nothing."""
+        """Batches of what is not in D^x [K · E, n − size], in as many steps per epoch, and what is counted for each
+        sample; here neither."""
         return {}, {}
 
     def labelled_plan(

@@ -1,4 +1,5 @@
-"""Logits adjusted by how often a client's labels name each class, so that its rare classes count as much as others."""
+"""Logits adjusted by how often a client's labels name each class, so that its rare classes count as much as the
+others."""
 
 from __future__ import annotations
 

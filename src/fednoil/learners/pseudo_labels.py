@@ -1,5 +1,5 @@
-"""Pseudo-labels: what a model says of weak views, what of that is certain enough, the loss on it, and how often each
-sample was trained with which."""
+"""Pseudo-labels: a model's predictions on weak views, which of them are certain enough, the loss on them, and how often
+each sample was trained with which."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fednoil.learners.base import Client, chunks
 from fednoil.models.network import Network
 from fednoil.tensors import Tensors
 
-_GRAIN = 8  # batches made alike are a multiple of it, so that few shapes come up over the rounds
+_GRAIN = 8  # equal batches have a multiple of this size, so that few shapes occur over the rounds
 
 
 @torch.no_grad()

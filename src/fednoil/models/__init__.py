@@ -128,7 +128,7 @@ def _reads_channels_last(module: nn.Module, image_shape: tuple[int, ...]) -> boo
 
 
 def _mixes_samples(module: nn.Module, image_shape: tuple[int, ...]) -> bool:
-    """Whether a sample's logits in training depend on the rest of its batch, or on random numbers they share."""
+    """Whether a sample's logits in training depend on the rest of its batch, or on shared random numbers."""
     if mixes(module):
         return True
     module = copy.deepcopy(module).train()

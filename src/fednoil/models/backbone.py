@@ -1,4 +1,5 @@
-"""Pretrained networks of the timm library, `timm:NAME`: all of one trained, its last layers, its head, or LoRA.
+"""Pretrained networks of the timm library, `timm:NAME`: trained as a whole, or only the last layers, the head, or
+LoRA's additions.
 
 Weights come from the file that `model.start` names; nothing is downloaded. What is not trained is frozen, with the
 statistics of its normalisations: neither sent nor kept by clients. Images are normalised as the network was trained.
@@ -135,7 +136,7 @@ def _coloured(x: Tensor) -> Tensor:
 
 
 def _check_patch(timm: Any, name: str, image_shape: tuple[int, ...], sized: dict[str, Any]) -> None:
-    """Refuse a size that patches don't fill; that of networks without patches may be any."""
+    """Refuse a size that patches don't fill; networks without patches take any size."""
     with torch.device("meta"):
         patch = getattr(getattr(timm.create_model(name, **sized), "patch_embed", None), "patch_size", None)
     if patch is None:
@@ -145,7 +146,7 @@ def _check_patch(timm: Any, name: str, image_shape: tuple[int, ...], sized: dict
         near = max(1, round(image_shape[1] / height)) * height
         raise UserError(
             f"model.name = '{WORD}:{name}' has patches of {height}×{width} pixels, which don't fill images of "
-            f"{image_shape[2]}×{image_shape[1]}; set data.size to a multiple, as {near}"
+            f"{image_shape[2]}×{image_shape[1]}; set data.size to a multiple, such as {near}"
         )
 
 

@@ -1,8 +1,8 @@
 """Rare classes count as much as frequent ones: logit adjustment (Menon et al., ICLR 2021).
 
-In training a network's logits are shifted by the log of the client's share of each given class, so that being frequent
-explains a frequent label and the rest of the network needn't. Otherwise they are as they are. The shift is a buffer
-that is no part of the network's state: nothing of it is sent or kept.
+In training a network's logits are shifted by the log of the client's share of each given class, so that the network
+need not learn how frequent the classes are. Outside training nothing is shifted. The shift is a buffer outside the
+network's state: it is neither sent nor kept.
 """
 
 from __future__ import annotations

@@ -41,8 +41,8 @@ def check_pictures(name: str, image_shape: tuple[int, ...]) -> None:
 
 
 def fitting(own: Tensors, given: Tensors, where: str, may_lack: Callable[[str], bool]) -> Tensors:
-    """A network's tensors `own` with the values of those that are `given` by the same names; one may stay as it is
-    where `may_lack` says so. What else doesn't fit is one line. Names may have the network's before a '/'."""
+    """A network's tensors `own` with the values `given` under the same names; `may_lack` says which may be missing.
+    Anything else that doesn't fit is reported in one line. Names may start with the network's and a '/'."""
 
     def bare(name: str) -> str:
         return name.rpartition("/")[2]

@@ -132,7 +132,8 @@ def _cross_entropy(
     label_smoothing: float = 0.0,
 ) -> Tensor | None:
     """By comparison: the gradient of PyTorch's own, mapped, is a scatter, for which the host sends numbers to the GPU
-    in deterministic runs. No graph can hold that. A label that is no class makes its loss NaN: nothing can raise here.
+    in deterministic runs. No graph can hold that. A label that isn't a class makes its loss NaN, because nothing can
+    raise here.
     """
     plain = weight is None and size_average is None and reduce is None and not label_smoothing
     if not plain or reduction not in ("mean", "none") or (input.dim(), target.dim()) != (2, 1):

@@ -103,7 +103,7 @@ class Network:
         self._point()
 
     def _stored(self, tensor: Tensor) -> Tensor:
-        """A parameter as it lies in memory: on a GPU a convolution's [O, C, h, w] is stored as [h, w, C, O]."""
+        """A parameter as it is laid out in memory: on a GPU a convolution's [O, C, h, w] is stored as [h, w, C, O]."""
         return tensor.permute(2, 3, 1, 0) if tensor.dim() == 4 and self.device.type == "cuda" else tensor
 
     def _shaped(self, flat: Tensor, shape: torch.Size) -> Tensor:

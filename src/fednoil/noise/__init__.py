@@ -143,7 +143,7 @@ def levels_of(config: Any, sizes: tuple[int, ...], seed: Seed) -> tuple[np.ndarr
 
 
 def _given(kind: NoiseKind, name: str, client: NoisyClient, seed: Seed) -> np.ndarray:
-    """The labels of one client as int64 [n]; what no label can be is refused."""
+    """The labels of one client as int64 [n]; impossible labels are refused."""
     given = np.array(kind.labels(client, seed.child("noise", "client", client.number).numpy()))
     said = f"noise.kind = '{name}' gave client {client.number}"
     if given.shape != client.labels.shape or not np.issubdtype(given.dtype, np.integer):

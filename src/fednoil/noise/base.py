@@ -1,7 +1,7 @@
 """The contract of noise: a kind says which label becomes which, levels say how wrong each client is.
 
-The two are chosen apart, `noise.kind` and `noise.levels`, and any kind goes with any levels. Both draw from generators
-that the seed names, never from a global one, so that noise depends on the seed and on nothing else.
+The two are chosen separately, `noise.kind` and `noise.levels`, and any kind works with any levels. Both draw from
+generators that the seed names, never from a global one, so that noise depends on the seed and on nothing else.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class KindConfig(Section):
 
     @classmethod
     def fits_data(cls) -> frozenset[str]:
-        """Nobody's labels are changed unasked."""
+        """Labels are never changed unless asked."""
         return frozenset(cls.model_fields)
 
     kind: str = Field(default="auto", description="which label becomes which")
@@ -92,11 +92,11 @@ class NoisyClient:
 
     number: int
     group: int
-    level: float  # how wrong it is, 0..1; what exactly that means, the kind says
+    level: float  # how wrong it is, 0..1; the kind defines what that means
     labels: np.ndarray  # true labels int64 [n]
     num_classes: int
     pool: np.ndarray  # all training images, uint8 [N, channels, height, width], or scaled vectors float32 [N, D]
-    index: np.ndarray  # the places of the client's own in it, int64 [n]
+    index: np.ndarray  # the places of the client's own samples in it, int64 [n]
 
     @property
     def images(self) -> np.ndarray:
@@ -113,7 +113,7 @@ class NoiseKind(ABC):
 
     Config: ClassVar[type[KindConfig]] = KindConfig
     uses_levels: ClassVar[bool] = True  # False: no label is changed, and levels are not asked for
-    knows_truth: ClassVar[bool] = True  # False: nobody knows whether the dataset's own labels are right
+    knows_truth: ClassVar[bool] = True  # False: nobody knows whether the dataset's own labels are correct
 
     def __init__(self, config: Any, population: Population, seed: Seed) -> None:
         self.config, self.population = config, population
@@ -149,7 +149,7 @@ class NoiseLevels(ABC):
         """The level of each client, 0..1, from the clients' numbers of samples: float64 [K]."""
 
     def groups(self, clients: int) -> np.ndarray:
-        """Which clients belong together: int64 [K], the same number for those who do. Here nobody does."""
+        """Which clients belong together: int64 [K], the same number for those that do. By default none do."""
         return np.arange(clients, dtype=np.int64)
 
 

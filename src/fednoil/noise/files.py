@@ -70,8 +70,8 @@ class Transition(NoiseKind):
 
 class Confusable(NoiseKind):
     """Samples that a reference model confuses are mislabelled, as FedNoRo does: the file has its soft labels of every
-    training sample. Of a client of level ρ exactly floor(ρ · n) samples are drawn, the likelier the less the model
-    gives to the true class, and each gets another class by its soft label."""
+    training sample. For a client of level ρ exactly floor(ρ · n) samples are drawn, more likely those with a low
+    probability of the true class, and each gets another class by its soft label."""
 
     Config = ConfusableConfig
 

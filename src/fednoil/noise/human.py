@@ -1,8 +1,8 @@
 """Labels that people gave: CIFAR-10N and CIFAR-100N (Wei et al., ICLR 2022), read from the user's own file.
 
 `CIFAR-10_human.pt` and `CIFAR-100_human.pt` of https://github.com/UCSC-REAL/cifar-10-100n are under the licence CC
-BY-NC 4.0 and are not part of this package. They are zip files with a pickle, of which nothing but arrays is read. Their
-clean labels must be the dataset's, one by one: the order of images differs between libraries.
+BY-NC 4.0 and are not part of this package. They are zip files with a pickle, from which only arrays are read. Their
+clean labels must equal the dataset's, one by one: the order of images differs between libraries.
 """
 
 from __future__ import annotations

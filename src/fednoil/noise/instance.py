@@ -1,4 +1,4 @@
-"""Noise that depends on the image: Xia et al., "Part-dependent Label Noise" (NeurIPS 2020), as most papers have it.
+"""Noise that depends on the image: Xia et al., "Part-dependent Label Noise" (NeurIPS 2020), as most papers use it.
 
 Each image has its own probability of a wrong label, near the client's level, and a random projection of its pixels
 gives the wrong class. The projections are so large that the wrong class is nearly a function of the image. Different

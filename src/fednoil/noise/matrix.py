@@ -13,7 +13,7 @@ from fednoil.seeds import Seed
 
 class MatrixConfig(MapConfig):
     kind: Literal["matrix"] = "matrix"
-    # Outside this range nothing changes that one could see.
+    # Outside this range nothing changes visibly.
     kappa: float = Field(
         default=1.0, ge=1e-3, le=1e6, description="κ: large is symmetric noise, small one wrong class for each class"
     )

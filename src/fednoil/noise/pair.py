@@ -53,7 +53,7 @@ class PairDownConfig(KindConfig):
 
 
 class PairDown(NoiseKind):
-    """With level ρ class i becomes (i − 1) mod C at every client, as FedRN and FNBench have it."""
+    """With level ρ class i becomes (i − 1) mod C at every client, as in FedRN and FNBench."""
 
     Config = PairDownConfig
 

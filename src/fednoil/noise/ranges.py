@@ -29,7 +29,7 @@ class LinearConfig(RangeConfig):
 
 
 class Linear(NoiseLevels):
-    """Client k of K has low + k · (high − low) / K, so that `high` is never reached, as FedRN and FNBench have it."""
+    """Client k of K has low + k · (high − low) / K, so that `high` is never reached, as in FedRN and FNBench."""
 
     Config = LinearConfig
 

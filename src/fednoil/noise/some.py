@@ -18,8 +18,8 @@ class FixedConfig(TwoLevelConfig):
 
 
 class Fixed(NoiseLevels):
-    """Exactly floor(ρ · K) clients, drawn at random, are noisy, with a level between `low` and `high`; as FedNoRo and
-    FedGR have it."""
+    """Exactly floor(ρ · K) clients, drawn at random, are noisy, with a level between `low` and `high`, as in FedNoRo
+    and FedGR."""
 
     Config = FixedConfig
 

@@ -1,6 +1,6 @@
 """FedCorr's levels: some clients are clean, and the others differ (Xu et al., CVPR 2022).
 
-Its code draws new labels from all C classes, the true one too, so a level of its is (C − 1)/C of ours.
+Its code draws new labels from all C classes, the true one too, so its level ρ is (C − 1)/C · ρ in our terms.
 """
 
 from __future__ import annotations

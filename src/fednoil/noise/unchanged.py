@@ -1,4 +1,5 @@
-"""Kinds that change no label: the dataset's own are right, or nobody knows, or what fits the data of these two."""
+"""Kinds that change no label: the dataset's own are correct, or nobody knows, or whichever of these two fits the
+data."""
 
 from __future__ import annotations
 

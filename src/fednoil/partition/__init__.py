@@ -1,4 +1,4 @@
-"""Which training samples each client holds: one file and one line in the table below for each way to deal them."""
+"""Which training samples each client holds: each way to deal them is one file and one line in the table below."""
 
 from __future__ import annotations
 

@@ -80,5 +80,5 @@ def read_annotators(path: Path, said: str, count: int) -> dict[str, list[int]]:
 def _places(text: str | None, said: str, number: int) -> range:
     match = _SPAN.fullmatch(text or "")
     if not match:
-        raise UserError(f"{said}: row {number + 2} has the Image-batch '{text}'; it must be as 0--4")
+        raise UserError(f"{said}: row {number + 2} has the Image-batch '{text}'; it must look like 0--4")
     return range(int(match[1]), int(match[2]) + 1)

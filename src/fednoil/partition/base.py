@@ -50,7 +50,7 @@ class Partition(ABC):
     """Which samples each client holds."""
 
     Config: ClassVar[type[PartitionConfig]] = PartitionConfig
-    by_owner: ClassVar[bool] = False  # the samples are those that the data say are a client's, where they do
+    by_owner: ClassVar[bool] = False  # deals the samples as the data say
 
     def __init__(self, config: Any) -> None:
         self.config = config
@@ -79,7 +79,8 @@ class Uneven(Partition):
 
 
 def long_tail(labels: np.ndarray, num_classes: int, imbalance: float, seed: Seed) -> np.ndarray:
-    """The places of samples of which class c keeps n · imbalance^(−c/(C − 1)), n those of the largest class."""
+    """The places of the samples that are kept: n · imbalance^(−c/(C − 1)) of class c, where n is the size of the
+    largest class."""
     counts = np.bincount(labels, minlength=num_classes)
     kept = tail_sizes(int(counts.max()), num_classes, imbalance)
     rng, found = seed.child("long tail").numpy(), []
@@ -95,7 +96,7 @@ def tail_sizes(most: int, num_classes: int, imbalance: float) -> list[int]:
 
 
 def pool_size(available: int, config: PartitionConfig) -> int:
-    """How many of the `available` samples are dealt in all."""
+    """How many of the `available` samples are dealt in total."""
     if available < config.clients:
         raise UserError(
             f"partition.clients = {config.clients} is more than the {available} training samples: "
@@ -146,7 +147,7 @@ def class_quotas(available: np.ndarray, total: int, rng: np.random.Generator) ->
 
 
 def check_min_size(total: int, config: UnevenConfig) -> None:
-    """Refuse a `min_size` for which `total` samples don't suffice."""
+    """Refuse a `min_size` that needs more than `total` samples."""
     if config.clients * config.min_size > total:
         # With a size each, fewer clients are dealt fewer.
         most = total // config.min_size if config.samples_per_client is None else 0

@@ -1,7 +1,7 @@
-"""FedCorr's (p, α): a client has each class with chance p, and those who have it share it by a Dirichlet draw.
+"""FedCorr's (p, α): a client has each class with chance p, and those that have it share it by a Dirichlet draw.
 
-Each sample goes to one of them by itself, by these shares. A client without a class, and a class without a client, are
-drawn again, where FedCorr's code fails in the second case.
+Each sample goes to one of them independently, by these shares. A client without a class, and a class without a client,
+are drawn again, where FedCorr's code fails in the second case.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Bernoulli(Uneven):
 
 
 def presence(clients: int, num_classes: int, chance: float, rng: np.random.Generator) -> np.ndarray:
-    """Which client has which class, bool [K, C]; nobody has none, and somebody has each."""
+    """Which client has which class, bool [K, C]; every client has a class, and every class a client."""
     has = rng.random((clients, num_classes)) < chance
     while len(empty := np.flatnonzero(~has.any(1))):
         has[empty] = rng.random((len(empty), num_classes)) < chance

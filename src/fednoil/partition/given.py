@@ -21,6 +21,7 @@ class Given(Partition):
 
     def deal(self, labels: np.ndarray, num_classes: int, seed: Seed) -> NoReturn:
         raise UserError(
-            "partition.kind = 'given' needs data that say whose each sample is: --site NAME=DATA for each, or a column "
+            "partition.kind = 'given' needs data that name the client of each sample: --site NAME=DATA for each, or a "
+            "column "
             "'site'; otherwise choose another"
         )

@@ -18,7 +18,7 @@ from fednoil.setting import Setting, Sites
 
 
 def check(folder: RunFolder, config: Config, *, resume: bool, force: bool, held: bool = False) -> None:
-    """Refuse a folder that must not be written, before anything is; changes nothing. `held`: it is locked by this
+    """Refuse a folder that must not be written to; changes nothing. `held`: it is locked by this
     process."""
     folder.check(resume=resume, force=force)
     if not held and folder.is_held():
@@ -65,7 +65,7 @@ def _recorded(folder: RunFolder) -> Config:
 
 
 def _check_rounds(folder: RunFolder, before: Config, config: Config) -> None:
-    """A run can be given more rounds, unless a promise was made for as many as it had."""
+    """A run can be given more rounds, unless something was promised for the rounds it had."""
     old, new = before.train.rounds, config.train.rounds
     if new < old:
         raise UserError(
@@ -79,8 +79,8 @@ def _check_rounds(folder: RunFolder, before: Config, config: Config) -> None:
 
 
 def extended(folder: RunFolder, config: Config) -> str | None:
-    """Make the run in a folder one of more rounds, or one that ends with another model, if `config` says so; returns
-    what there is to know about its result."""
+    """Give the run in a folder more rounds, or another model to end with, if `config` says so; returns what there is to
+    know about its result."""
     before = _recorded(folder)
     if (before.train.rounds, before.run.select) == (config.train.rounds, config.run.select):
         return None

@@ -1,6 +1,6 @@
 """The model card: what a model was trained on and with, how good it is, and what it must not be taken for.
 
-After Mitchell et al., "Model Cards for Model Reporting" (2019), of what a run knows by itself.
+It follows Mitchell et al., "Model Cards for Model Reporting" (2019), with what a run knows by itself.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _measures(summary: Mapping[str, Any], measures: Mapping[str, Any]) -> list[s
         for key, form in _NUMBERS.items()
         if summary.get(key) is not None
     ]
-    lines = _table(["measure", "value"], rows) if rows else ["There was nothing to measure on."]
+    lines = _table(["measure", "value"], rows) if rows else ["There was nothing to measure it on."]
     per_class, classes = measures.get("test", {}).get("per_class"), summary.get("classes", [])
     if per_class and len(classes) <= _MOST:
         keys = ("recall", "precision", "f1", "auroc")
@@ -108,14 +108,12 @@ def _limits(experiment: Experiment, summary: Mapping[str, Any]) -> list[str]:
     """What the numbers above must not be taken for."""
     lines = []
     if summary.get("final_accuracy") is None:
-        lines.append("Nothing was tested: how good the model is, is not known.")
+        lines.append("Nothing was tested: it is not known how good the model is.")
     elif summary.get("measure") == AGREEMENT:
-        lines.append(
-            "What it was tested on has given labels, of which some are wrong: the numbers are agreement with them."
-        )
+        lines.append("It was tested on given labels, some of which are wrong: the numbers are agreement with them.")
     if experiment.config.noise.kind not in ("none", "unknown"):
         lines.append(
-            f"Labels were spoilt on purpose (noise.kind = '{experiment.config.noise.kind}'): an experiment's model."
+            f"Labels were made wrong on purpose (noise.kind = '{experiment.config.noise.kind}'): an experiment's model."
         )
     elif summary.get("noise_ratios"):
         lines.append("Shares of wrong labels are estimates by the model itself; an audit has their intervals.")
@@ -127,8 +125,10 @@ def _limits(experiment: Experiment, summary: Mapping[str, Any]) -> list[str]:
     if poor:
         lines.append(f"Fewer than half of these classes' samples are recognised: {_listed(poor)}.")
     if (error := summary.get("calibration_error")) is not None and error > 10:
-        lines.append(f"Its probabilities are off by {error:.0f} points on average: they are no chances of being right.")
-    return [*lines, "It has been measured on samples like those that it was trained on, and on no others."]
+        lines.append(
+            f"Its probabilities are off by {error:.0f} points on average: don't read them as chances of being correct."
+        )
+    return [*lines, "It was measured only on samples like those that it was trained on."]
 
 
 def _cell(value: float | None, key: str) -> str:

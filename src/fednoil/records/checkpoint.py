@@ -32,7 +32,7 @@ from fednoil.servers.base import ServerState
 from fednoil.tensors import Tensors, read_tensors
 
 FORMAT = 2
-_EVIDENCE = "evidence/all"  # the part of what clients remember of their labels
+_EVIDENCE = "evidence/all"  # the part with what clients remember about their labels
 
 Entry = dict[str, str]  # a part's file and its checksum
 Origin = dict[str, tuple[weakref.ref[Tensor], int]]  # tensors and their versions
@@ -76,8 +76,8 @@ class Checkpoints:
         self._written: dict[str, _Part] = {}  # what is on disk, by the part's name
         self._thread = ThreadPoolExecutor(1, "checkpoint") if behind else None
         self._pending: Future[None] | None = None
-        self.round_idx = 0  # of what is on disk, as far as this object has loaded or written it
-        self.rounds: int | None = None  # that the run is to have; recorded, so that it can be given more
+        self.round_idx = 0  # the round on disk, as far as this object has loaded or written it
+        self.rounds: int | None = None  # rounds that the run is to have; recorded, so that it can be given more
 
     def exists(self) -> bool:
         return self._index.is_file()
@@ -122,7 +122,7 @@ class Checkpoints:
             self._pending = self._thread.submit(self._write, found, index)
 
     def wait(self) -> None:
-        """Until what was saved is on disk; an error of writing it is raised here."""
+        """Wait until what was saved is on disk; an error in writing it is raised here."""
         pending, self._pending = self._pending, None
         if pending is not None:
             pending.result()
@@ -207,7 +207,7 @@ class Checkpoints:
         path = self.folder / entry["file"]
         tensors = read_tensors(path)
         if checksum(path) != entry["sha256"]:
-            raise UserError(f"{path} is damaged (its checksum is another); start over with --force")
+            raise UserError(f"{path} is damaged (its checksum doesn't match); start over with --force")
         return tensors
 
     def _sweep(self, used: set[str]) -> None:
@@ -239,7 +239,7 @@ def _origin(tensors: Tensors) -> Origin:
 
 
 def _copies(tensors: Tensors) -> Tensors:
-    """Copies on the host."""
+    """Copies in host memory."""
     return {name: torch.empty_like(t, device="cpu").copy_(t) for name, t in tensors.items()}
 
 

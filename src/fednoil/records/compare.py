@@ -36,7 +36,7 @@ def method_name(values: dict[str, Any]) -> str:
 
 
 def setting_name(values: dict[str, Any], roster: Roster | None = None) -> str:
-    """Data, partition and noise in a few words; of a federation's sites, which share none of these, how many."""
+    """Data, partition and noise in a few words; for a federation's sites, which share none of these, their number."""
     if of_sites(values):
         return "own data of " + (f"{len(roster.founders)} sites" if roster else "sites")
     if are_given(str(name := values.get("data", {}).get("name"))):
@@ -65,7 +65,7 @@ def setting_words(values: dict[str, Any]) -> tuple[str, str, str]:
         kind += f"-{min(ratios):g}" + (f"..{max(ratios):g}" if min(ratios) < max(ratios) else "")
     shared = noise.get("map", "per_client")
     kind += f"-{shared}" if shared != "per_client" else ""
-    kind = "" if kind == "unknown" else kind  # nobody says how many of the user's own labels are wrong
+    kind = "" if kind == "unknown" else kind  # nobody knows how many of the user's own labels are wrong
     split = str(values.get("partition", {}).get("kind", "iid"))
     return name, "by site" if split == "given" else split, kind
 

@@ -1,4 +1,4 @@
-"""Where and with what a run was made, and what else is noted of it in environment.json."""
+"""Where and with what a run was made, and other notes in environment.json."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def _output(words: Sequence[str]) -> str:
 
 
 def _command() -> list[str]:
-    """How this process was called; of a program that isn't the command only its name, as its arguments may hold
-    secrets: Flower's do."""
+    """How this process was called; only the name of a program that isn't the command, because its arguments may hold
+    secrets, as Flower's do."""
     program = Path(sys.argv[0])
     if "flwr" in program.name:
         return []
@@ -71,8 +71,8 @@ def environment(
     command: Sequence[str] | None = None,
     more_packages: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Versions, hardware and command of this process, and what it computes in; `command` where another process has
-    asked for the run."""
+    """Versions, hardware and command of this process, and its precision; `command` if another process has asked for the
+    run."""
     return {
         "started": now(),
         "command": _command() if command is None else list(command),
@@ -91,7 +91,7 @@ def environment(
 
 
 def note_resumption(folder: RunFolder, after: int, present: dict[str, Any]) -> None:
-    """Add a line to environment.json; a lost or damaged one says less and stops nobody."""
+    """Add a line to environment.json; if the file is lost or damaged, the rest is written anew and nothing stops."""
     try:
         past = read_json(folder.path / "environment.json")
         known = {**past, "resumed": list(past.get("resumed", []))}

@@ -1,4 +1,4 @@
-"""A run's folder: what is in it, who may write it, and how it is read."""
+"""A run's folder: what is in it, who may write to it, and how it is read."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class RunFolder:
         return False
 
     def _is_ours(self) -> bool:
-        """Whether what `clear` would remove is a run's: other programs have a config.toml, too."""
+        """Whether what `clear` would remove belongs to a run: other programs have a config.toml, too."""
         if (self.path / CHECKPOINT / INDEX).is_file():
             return True
         try:
@@ -191,7 +191,7 @@ class RunFolder:
             file.write(json.dumps(record.to_json()) + "\n")
 
     def flush_rounds(self) -> None:
-        """Have all lines on disk, as a checkpoint needs them; what comes after it is played again anyway.
+        """Flush all lines to disk, as a checkpoint needs them; rounds after it are played again anyway.
 
         Not after each round: a flush may take 4 ms, and a round on a GPU 70.
         """

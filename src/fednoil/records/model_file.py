@@ -44,12 +44,12 @@ class LoadedModel:
     image_shape: tuple[int, ...]
     normalisation: Normalisation  # mean and std a channel, or a column of vectors
     accuracy: float | None = None  # on its run's test set, in percent
-    per_class: tuple[float | None, ...] = ()  # and on each class's images there, None where it had none
+    per_class: tuple[float | None, ...] = ()  # and on each class's images there, None if it had none
     columns: tuple[str, ...] = ()  # of vectors
 
     def probabilities(self, images: torch.Tensor) -> torch.Tensor:
-        """Class probabilities for uint8 images [N, C, H, W], or vectors [N, D] as they lie, on the host as these are:
-        float32 [N, classes]."""
+        """Class probabilities for uint8 images [N, C, H, W], or vectors [N, D] as the data have them, on the host like
+        these: float32 [N, classes]."""
         if is_vector(self.image_shape):
             images = torch.from_numpy(scaled(images.numpy(), *self.normalisation))
         return torch.softmax(self.bench.logits(self.tensors, images.to(self.bench.device)), dim=1).cpu()
@@ -155,7 +155,7 @@ def _check_trust(config: dict[str, Any], trusted: tuple[str, ...], path: Path) -
 
 def _metadata(path: Path) -> dict[str, Any]:
     if path.is_dir():
-        raise UserError(f"{path} is a folder; give a file, as model.safetensors of a run's folder")
+        raise UserError(f"{path} is a folder; give a file, such as model.safetensors in a run's folder")
     if not path.is_file():
         raise UserError(f"cannot read {path}: no such file")
     try:
@@ -166,8 +166,8 @@ def _metadata(path: Path) -> dict[str, Any]:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from None
     except (safetensors.SafetensorError, ValueError, RecursionError):
         raise UserError(
-            f"{path} is damaged or not a safetensors file; give a model that fednoil has written, as model.safetensors "
-            "of a run's folder"
+            f"{path} is damaged or not a safetensors file; give a model that fednoil has written, such as "
+            "model.safetensors in a run's folder"
         ) from None
     if not isinstance(about, dict) or about.get("format") != FORMAT:
         raise UserError(f"{path} is not a model that fednoil has written (format {FORMAT})")

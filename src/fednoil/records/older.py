@@ -12,7 +12,7 @@ from fednoil.errors import UserError
 
 Values = dict[str, Any]  # section -> key -> value
 
-# Keys that are gone, with the value at which they did nothing that is not done today, by section and by what it names.
+# Keys that are gone, with the value that is today's behaviour, by section and choice.
 _TWO_SETS: Values = {
     "temperature": 0.5,
     "views": 2,
@@ -88,7 +88,7 @@ _GONE: dict[tuple[str, str], Values] = {
         "ra_ops": 2,
     },
 }
-# Keys that have another name, by section and by what it names.
+# Keys that have another name now, by section and choice.
 _RENAMED: dict[tuple[str, str], dict[str, str]] = {
     ("noise", "pair"): {"pair_map": "map"},
     ("noise", "matrix"): {"matrix_map": "map"},
@@ -116,7 +116,7 @@ _RATIOS = {  # what `noise.mode` meant
     ("pair", "high"): [0.3, 0.5, 0.6, 0.8],
     ("pair", "low"): [0.3, 0.4, 0.5, 0.6],
 }
-_SAMPLING = {  # of the server once
+_SAMPLING = {  # once the server's
     "sampling": "name",
     "client_fraction": "fraction",
     "temperature": "temperature",  # which is gone
@@ -145,7 +145,7 @@ def in_todays_keys(recorded: Values) -> Values:
 
 
 def _one_key_for_two(values: Values) -> None:
-    """What one key says today and two said before."""
+    """Merge what two keys used to say into today's one."""
     learner, run = values.get("learner", {}), values.get("run", {})
     if learner.get("name") == "fednoil" and not learner.pop("ssl", True):
         learner["lambda_u"] = 0.0
@@ -156,7 +156,7 @@ def _one_key_for_two(values: Values) -> None:
 
 
 def lost_settings(recorded: Values) -> Values:
-    """The keys that are gone and did something in this run: a report shows them, no run can have them again."""
+    """The keys that are gone and changed something in this run: a report shows them, but no run can have them again."""
     values = _apart(recorded)
     found = {
         section: {key: values[section][key] for key, rest in keys.items() if values[section].get(key, rest) != rest}
@@ -164,7 +164,7 @@ def lost_settings(recorded: Values) -> Values:
     }
     partition = recorded.get("partition", {})
     if partition.get("kind") == "dirichlet" and "cap" not in partition and _has_sampling_of_server(recorded):
-        found["partition"] = {"cap": True}  # before there was the key there was the cap
+        found["partition"] = {"cap": True}  # the cap came before its key
     return {section: keys for section, keys in found.items() if keys}
 
 
@@ -191,12 +191,12 @@ def _has_sampling_of_server(recorded: Values) -> bool:
 
 
 def _gone(recorded: Values) -> dict[str, Values]:
-    """The keys of each section that are gone, and the value at which each did nothing."""
+    """The keys of each section that are gone, and the value that is today's behaviour."""
     return _in_force(recorded, _GONE)
 
 
 def _in_force(recorded: Values, table: Mapping[tuple[str, str], Mapping[str, Any]]) -> dict[str, Values]:
-    """The rows of a table for what the sections of a configuration name, by section."""
+    """The rows of a table for a configuration's choices, by section."""
     found: dict[str, Values] = {}
     for (section, name), keys in table.items():
         names = {"", *(recorded.get(section, {}).get(key) for key in ("name", "kind", "levels"))}
@@ -206,7 +206,7 @@ def _in_force(recorded: Values, table: Mapping[tuple[str, str], Mapping[str, Any
 
 
 def _drop_keys_of_others(section: str, keys: Values) -> None:
-    """Leave out what today only another choice has, and what had no meaning beside this one."""
+    """Leave out keys that only another choice has today, and those that had no meaning with this one."""
     if own_code({section: keys}):  # the user's own class, which is not imported to show a run
         return
     known, once = section_model(section, keys).model_fields, _OF_ANY.get(section, ())

@@ -1,6 +1,6 @@
 """Checks of the files in a run folder: a damaged run is left out of the report, with a reason.
 
-Only what reports compute with is checked, so that runs of other versions can be read.
+Only what reports use is checked, so that runs of other versions can be read.
 """
 
 from __future__ import annotations

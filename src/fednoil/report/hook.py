@@ -90,7 +90,8 @@ class Study(Protocol):
     def command(self, values: dict[str, Any], conduct: Sequence[str]) -> list[str] | None:
         """The arguments of `fednoil` that make such a run from a preset; None if no preset is close.
 
-        `conduct` lists changes that are neither in a preset nor in a configuration's hash, as `run.precision=float32`.
+        `conduct` lists changes that are neither in a preset nor in a configuration's hash, such as
+        `run.precision=float32`.
         """
         ...
 

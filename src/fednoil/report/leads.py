@@ -1,4 +1,5 @@
-"""What a reader wants to know first: who is ahead, by how much, on which classes, and in which keys the runs differ."""
+"""What a reader wants to know first: which method is ahead, by how much, on which classes, and in which keys the runs
+differ."""
 
 from __future__ import annotations
 
@@ -11,12 +12,12 @@ from fednoil.report.chance import CHANCE
 from fednoil.report.places import METHOD_SECTIONS, SETTING_SECTIONS, differing
 from fednoil.report.results import Results, Row, paired
 
-_CLASSES = 100  # that a table lists
+_CLASSES = 100  # listed in a table
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A table with a title: what stands over its columns, and its lines; None where something isn't known."""
+    """A table with a title, headings and lines; None stands for unknown values."""
 
     title: str
     head: list[str]
@@ -69,7 +70,7 @@ def class_grids(results: Results) -> list[Grid]:
 
 
 def _by_class(row: Row) -> list[float | None]:
-    """The mean over seeds; nothing where a run has recorded none."""
+    """The mean over seeds; nothing if a run has recorded none."""
     each = [run.summary.get("per_class_accuracy") or [] for run in row.runs]
     if not all(each) or len({len(values) for values in each}) > 1:
         return []
@@ -78,7 +79,7 @@ def _by_class(row: Row) -> list[float | None]:
 
 
 def settings_grid(results: Results) -> Grid | None:
-    """The keys in which not all rows are alike, a line for each; None where there are none, or a single row."""
+    """The keys in which rows differ, a line for each; None without any, or with a single row."""
     sections = (*SETTING_SECTIONS, *METHOD_SECTIONS)
     rows = [row for row in results.rows if not row.place.family]
     values = [row.runs[0].values for row in rows]
@@ -88,7 +89,7 @@ def settings_grid(results: Results) -> Grid | None:
     several = len({row.place.where for row in rows}) > 1
     head = [f"{row.title} on {row.place.title}" if several else row.title for row in rows]
     lines = [[key, *(_value(one, key) for one in values)] for key in keys]
-    lines = [line for line in lines if any(line[1:])]  # a key that only some have, and none has set
+    lines = [line for line in lines if any(line[1:])]  # a key that only some have and nobody has set
     return Grid("What differs", ["key", *head], lines)
 
 

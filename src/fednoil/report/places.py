@@ -52,7 +52,7 @@ class Place:
 
 def own_place(full: Values, roster: Roster | None = None, clients: int | None = None) -> Place:
     """The place of a run with this configuration, all keys given; a federation also has a `roster`. `clients` is their
-    number, if recorded, which counts where the configuration doesn't say it: a manifest has its own.
+    number, if recorded, used if the configuration doesn't give it: a manifest has its own.
 
     A short hash distinguishes settings with the same words.
     """

@@ -1,4 +1,4 @@
-"""Many runs as one small file: what reports and figures need of each, to be committed, sent, or read again.
+"""Many runs as one small file: what reports and figures need from each, to be committed, sent, or read again.
 
 A parquet file with one row per run: configuration, summary, environment, clients and labels as JSON, and a few curves
 with every round, to two decimals. The command line is left out, because it names folders of the machine.
@@ -31,7 +31,7 @@ _KEPT = (
     "label_precision",
     "label_recall",
 )  # of tables and figures
-_FORMERLY = {"selected_noise": "noise_ratio"}  # columns that had another name
+_FORMERLY = {"selected_noise": "noise_ratio"}  # columns that used to have another name
 _TEXTS = ("config", "summary", "environment", "clients", "confusion")
 _SCHEMA = pa.schema(
     [

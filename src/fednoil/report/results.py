@@ -189,8 +189,8 @@ def _row(group: tuple[Run, ...], conducts: set[tuple[str, ...]]) -> Row:
 
 
 def _distinguished(rows: list[Row]) -> list[Row]:
-    """Rows with unique titles in each table: a method's name gets the keys in which it differs from others of that
-    name, or the name of its folder if there are many."""
+    """Rows with unique titles in each table: a method's name gets the keys in which it differs from others of the same
+    name, or its folder's name if there are many."""
     names_of: dict[Any, set[str]] = {}
     for _, same in grouped(rows, lambda row: (row.place.where if row.place.family else row.place.dataset, row.title)):
         names = differing([row.runs[0].values for row in same], METHOD_SECTIONS)

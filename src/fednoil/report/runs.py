@@ -126,7 +126,7 @@ class Run:
 
     @property
     def fallen(self) -> bool:
-        """Whether it settled far below its best round, which counts as converged."""
+        """Whether it settled far below its best round, although that counts as converged."""
         return not self.starred and self.summary["best_accuracy"] - self.summary["final_accuracy"] >= FALL
 
 
@@ -141,7 +141,7 @@ def find(paths: Sequence[Path]) -> Iterator[Path]:
         if not found:
             raise UserError(f"no run in {path} (no config.toml there or up to {_DEPTH} folders below)")
         for folder in found:
-            inside = any(above in found for above in folder.parents)  # the folds of a run's audit are no runs beside it
+            inside = any(above in found for above in folder.parents)  # as the folds of an audit
             if folder.resolve() not in seen and not inside:
                 seen.add(folder.resolve())
                 yield folder
@@ -210,7 +210,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def completed(raw: dict[str, Any]) -> dict[str, Any]:
-    """A run's configuration with all keys. A user's own code that it names is not imported: it may be untrusted."""
+    """A run's configuration with all keys. The user's own code is not imported, because it may not be trusted."""
     lost = lost_settings(raw)
     raw = in_todays_keys(raw)
     own = {key.split(".")[0]: raw[key.split(".")[0]] for key in own_code(raw)}

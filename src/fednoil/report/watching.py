@@ -1,4 +1,4 @@
-"""A report that follows runs while they go on."""
+"""A report that follows runs in progress."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ def follow(
     study: Study | None = None,
     wait: Callable[[], None] = lambda: time.sleep(_SECONDS),
 ) -> None:
-    """Write the page whenever a run has got further, until all have ended or failed; one that has no round yet is
-    waited for."""
+    """Write the page whenever a run has progressed, until all have ended or failed; waits for runs without a round."""
     before: object = None
     while True:
         now = _reached(paths)
@@ -46,7 +45,7 @@ def _reached(paths: Sequence[Path]) -> list[tuple[str, int, bool]]:
     """How far each run has got: its folder, the size of its records, and whether it has ended; () without a run."""
     try:
         folders = list(find([path for path in paths if not path.is_file()]))
-    except UserError:  # nothing there yet
+    except UserError:  # nothing yet
         return []
     found = []
     for folder in folders:

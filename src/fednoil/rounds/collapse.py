@@ -1,4 +1,4 @@
-"""Whether a run has collapsed: said of the round in which it is seen, and not after the last one."""
+"""Whether a run has collapsed: reported in the round that shows it, not after the last one."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from math import sqrt
 from fednoil.history import RoundRecord
 
 _FALL = 10.0  # points of accuracy below the best round
-_LESS = 0.15  # share of the agreement with held-out labels, which wrong labels make small
-_DEVIATIONS = 3.0  # that a difference of agreements must have, to be more than chance
-_KNOWN = 10.0  # percent of a class's images that were once classified correctly, so that it can be lost
+_LESS = 0.15  # share of the agreement with held-out labels, which wrong labels keep low
+_DEVIATIONS = 3.0  # standard deviations by which agreements must differ to be more than chance
+_KNOWN = 10.0  # percent of a class's images that must once have been classified correctly before it counts as lost
 _NAMED = 5  # classes in one line
 
 Values = Sequence[float | None]
@@ -18,7 +18,7 @@ Values = Sequence[float | None]
 
 def signs(records: Sequence[RoundRecord], names: Sequence[str], held_out: int = 0) -> list[str]:
     """What the last of these rounds shows for the first time, two rounds in a row: accuracy far below the best round's,
-    agreement with `held_out` labels far below, or classes that were known and have no correct answer any longer."""
+    agreement with `held_out` labels far below, or known classes that no longer have a correct answer."""
     if len(records) < 2:
         return []
     found = []

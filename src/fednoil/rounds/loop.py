@@ -54,7 +54,7 @@ def play(
 
 
 def _epochs(experiment: Experiment, round_idx: int, common: float | None) -> int:
-    """The round's local epochs; a schedule of the user's own may return anything."""
+    """The round's local epochs; a user's own schedule may return anything."""
     schedule = experiment.schedule
     epochs: object = schedule.epochs(round_idx)
     if isinstance(schedule, Following) and common is not None:

@@ -1,4 +1,4 @@
-"""What has happened in a round so far, as values: who was asked, who was drawn, what came back."""
+"""What has happened in a round so far, as values: which clients were asked and drawn, and what came back."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fednoil.executors.base import Job, Result
 
 @dataclass(frozen=True)
 class Selection:
-    """The clients of a round, whom they were drawn from and by which shares p_k, and where clients gave scores these
+    """The clients of a round, the clients they were drawn from and their shares p_k and, if clients gave scores, these
     and the logits [n, C] behind them, as far as they are known here."""
 
     clients: list[int]
@@ -45,5 +45,5 @@ class Played:
 
     @property
     def jobs(self) -> list[Job]:
-        """Those of the clients that were chosen."""
+        """Those that belong to the chosen clients."""
         return [self.everyone[k] for k in self.chosen.clients]

@@ -1,7 +1,7 @@
 """What a round may expect of its clients, which depends on where they are.
 
-An executor whose clients may be missing or fail brings a policy of its own (`OwnPolicy`); with any other one `play`
-takes `Policy`, that of a simulation.
+An executor whose clients may be missing or fail has its own policy (`OwnPolicy`); for any other, `play` uses `Policy`,
+a simulation's.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fednoil.tensors import message_bytes
 
 
 class Policy:
-    """A simulation's: all clients are there and answer, and the server tests its model in every round."""
+    """A simulation's policy: all clients are available and answer, and the server tests its model in every round."""
 
     has_data: ClassVar[bool] = True  # the clients' samples are in this process
 
@@ -39,7 +39,7 @@ class Policy:
         return range(self.experiment.setting.num_clients)
 
     def scores(self, jobs: Sequence[Job], sampling: Scoring) -> dict[int, Look]:
-        """The scores that the server gets from those who answer, with the noise that `sampling.epsilon` adds."""
+        """The scores that the server gets from clients that answer, with the noise that `sampling.epsilon` adds."""
         found, epsilon = self.executor.scores(jobs, sampling), sampling.config.epsilon
         if epsilon is None:
             return found
@@ -53,7 +53,7 @@ class Policy:
         return noised
 
     def review(self, jobs: Sequence[Job]) -> list[Result]:
-        """What those who answer report about their labels."""
+        """What the clients that answer report about their labels."""
         return self.executor.review(jobs) if jobs else []
 
     def aggregate(self, state: RunState, results: Sequence[Result]) -> ServerState | None:
@@ -129,7 +129,7 @@ class FederationPolicy(Policy):
         return Evaluation(accuracy, loss, held_out=by_name)
 
     def complete(self, record: RoundRecord, played: Played) -> RoundRecord:
-        """The record with who was there, what they answered, who failed or was refused and why, and bytes on the
+        """The record with the nodes that took part, their answers, who failed or was refused and why, and bytes on the
         wire."""
         name, chosen, account = self.federation.name, played.chosen, self.federation.account()
         scores = None
@@ -159,7 +159,7 @@ class FederationPolicy(Policy):
 
 @runtime_checkable
 class OwnPolicy(Protocol):
-    """An executor that brings its policy."""
+    """An executor with its own policy."""
 
     @property
     def policy(self) -> Policy: ...

@@ -1,4 +1,4 @@
-"""Everything a run remembers between rounds, and what of it a client is given."""
+"""Everything a run remembers between rounds, and the part of it that a client is given."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PATIENCE = 10
 
 @dataclass(frozen=True)
 class Best:
-    """The round so far whose model agrees best with the labels that clients hold out, the first of equals, with its
+    """The round so far whose model agrees best with the labels that clients hold out, the first one in a tie, with its
     agreement and its accuracy by class in percent."""
 
     round_idx: int
@@ -58,7 +58,7 @@ class RunState:
         return bool(early) or self.round_idx >= config.train.rounds
 
     def final(self, select: str) -> ServerState:
-        """What a run that ends here leaves."""
+        """What is left of a run that ends here."""
         return best.server if (best := self.chosen(select)) else self.scored
 
     def final_per_class(self, select: str) -> tuple[float | None, ...]:
@@ -110,8 +110,8 @@ def evaluation_job(experiment: Experiment, state: RunState, client: int) -> Job:
 
 
 def averaged(share: float, before: RunState, models: Tensors) -> Tensors:
-    """The moving average of a server's models, in which all rounds before have this share, and less of it in the first
-    rounds, whose models are soon outdated. A model that is new, as a cluster's, begins its own."""
+    """The moving average of a server's models, in which all rounds before have this share, and a smaller one in the
+    first rounds, whose models are soon outdated. A new model, such as a cluster's, starts its own average."""
     past, r = before.average, before.round_idx + 1
     weight = 1 - min(share, (1 + r) / (10 + r))
     return {n: torch.lerp(past[n], t, weight) if n in past and t.is_floating_point() else t for n, t in models.items()}

@@ -1,4 +1,4 @@
-"""Whom to train in a round: one file and one line in the table below each."""
+"""Which clients train in a round: each sampling is one file and one line in the table below."""
 
 from __future__ import annotations
 

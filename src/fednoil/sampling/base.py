@@ -1,6 +1,6 @@
-"""The contract of a sampling: whom to train in a round.
+"""The contract of a sampling: which clients train in a round.
 
-`Sampling` draws from all clients that are there. `Scoring` first asks each of them for one number, its score, made from
+`Sampling` draws from all available clients. `Scoring` first asks each of them for one number, its score, made from
 its confidences: what the received model gives to the client's labels, softmax(logits / τ), un-augmented.
 """
 
@@ -39,7 +39,7 @@ class SamplingConfig(Section):
 
 
 class Sampling:
-    """Every client has the same chance; others change what they must."""
+    """Every client has the same chance; subclasses change what they must."""
 
     Config: ClassVar[type[SamplingConfig]] = SamplingConfig
     about: ClassVar[About | None] = None
@@ -55,8 +55,8 @@ class Sampling:
         return max(1, math.floor(fraction * clients + 0.5))
 
     def shares(self, scores: Sequence[float]) -> list[float]:
-        """Each client's chance p_k = s_k / Σ_j s_j, from scores of which without `Scoring` all are 1; equal chances
-        where all scores are zero."""
+        """Each client's chance p_k = s_k / Σ_j s_j, from scores that are all 1 without `Scoring`; equal chances if all
+        scores are zero."""
         total = math.fsum(scores)
         return [s / total for s in scores] if total > 0 else [1 / len(scores)] * len(scores)
 

@@ -24,7 +24,7 @@ class ScoreMeanConfig(ScoringConfig):
 
 
 class ScoreMean(Scoring):
-    """Large clients are not drawn for their size."""
+    """Large clients are not preferred for their size."""
 
     Config = ScoreMeanConfig
     about = About(title="By the mean of a client's confidences, whatever its size")

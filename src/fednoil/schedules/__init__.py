@@ -1,4 +1,4 @@
-"""How many local epochs a round has: one file and one line in the table below for each schedule."""
+"""How many local epochs a round has: each schedule is one file and one line in the table below."""
 
 from __future__ import annotations
 

@@ -49,12 +49,12 @@ class Schedule(ABC):
 
 
 class Following(Schedule):
-    """Local epochs by what came of the rounds before; `epochs` are those of a round before which nothing is known."""
+    """Local epochs that depend on earlier rounds; `epochs` are those of a round before anything is known."""
 
     @abstractmethod
     def next_epochs(self, round_idx: int, common: float) -> int:
-        """Local epochs of a round, where `common` is the share of the clients' changes that they had in common of
-        late."""
+        """Local epochs of a round, where `common` is the share of the clients' recent changes that they had in
+        common."""
 
 
 def check_round(round_idx: int) -> None:

@@ -1,4 +1,4 @@
-"""The same number of local epochs in every round, and one more in the first ones if a total asks for it."""
+"""The same number of local epochs in every round, and one more in the first ones if a total requires it."""
 
 from __future__ import annotations
 

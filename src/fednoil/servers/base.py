@@ -60,7 +60,7 @@ class Scored:
 
 
 class Server:
-    """Plain federated averaging; other servers change what they must."""
+    """Plain federated averaging; other servers override what they change."""
 
     Config: ClassVar[type[ServerConfig]] = ServerConfig
     about: ClassVar[About | None] = None
@@ -87,7 +87,8 @@ class Server:
         return ServerState(self.combine(updates), state.values)
 
     def told(self, state: ServerState, client: int, round_idx: int) -> Numbers:
-        """What this client hears with the model in this round: the stage of the run, whether it is thought noisy …"""
+        """What the server sends this client with the model in this round: the stage of the run, whether it counts as
+        noisy …"""
         return {}
 
     def chances(self, state: ServerState, round_idx: int, clients: Sequence[int]) -> Sequence[float] | None:

@@ -1,10 +1,11 @@
 """No federation: all clients' samples in one place, with their clients' labels. The reference rows of the tables.
 
 Partition and noise are drawn as in the federation, and then everything is pooled into one client, which continues where
-it stopped: its networks, a mean teacher too, and the optimiser's momentum last from round to round. A round is only
-the time between two evaluations. Learners count in rounds (warm-up, ramps, thresholds), so give rounds of one epoch
-(`schedule.epochs=1`) and as many of them as the method's authors give epochs: 300 for DivideMix, 200 for Jo-SRC. One
-difference remains: DivideMix's weight of the unlabelled loss rises once an epoch, in its authors' code at every batch.
+it stopped: its networks, including a mean teacher, and the optimiser's momentum last from round to round. A round is
+only the time between two evaluations. Learners count in rounds (warm-up, ramps, thresholds), so give rounds of one
+epoch (`schedule.epochs=1`) and as many of them as the method's authors give epochs: 300 for DivideMix, 200 for Jo-SRC.
+One difference remains: DivideMix's weight of the unlabelled loss rises once an epoch, in its authors' code at every
+batch.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """FedCorr (Xu et al., CVPR 2022): find noisy clients, correct their labels, then train on all.
 
 It works with any learner; as published it is `mixup`. Stage 1: `passes` over all clients, one a round. Each reports how
-many dimensions its predictions lie in; after a pass two Gaussians over the sums of these split the clients, and the
-noisy ones estimate their noise from their losses and relabel the worst samples where the model is sure. A proximal term
+many dimensions its predictions have; after a pass two Gaussians over the sums of these split the clients, and the noisy
+ones estimate their noise from their losses and relabel the worst samples where the model is confident. A proximal term
 holds noisy clients near the received model. Stage 2: `finetune` rounds of clients with little noise; then noisy clients
-relabel all that the model is sure of. Stage 3: the remaining rounds, FedAvg over all. `version = "code"` has the
-authors' code: losses of a softmax taken for logits, a proximal distance that isn't squared. Ours: predictions and
-losses are of plain views; where no client has little noise, stage 2 takes those with least.
+relabel all samples that the model is confident about. Stage 3: the remaining rounds, FedAvg over all. `version =
+"code"` has the authors' code: losses of a softmax taken for logits, a proximal distance that isn't squared. Ours:
+predictions and losses are of plain views; where no client has little noise, stage 2 takes those with least.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ class FedCorrConfig(ServerConfig):
 
 
 def modelled_losses(probabilities: Tensor, labels: Tensor, version: str) -> Tensor:
-    """The losses [n] that tell wrong labels: cross-entropy, in the authors' code of probabilities taken for logits."""
+    """The losses [n] that reveal wrong labels: cross-entropy, which the authors' code computes from probabilities taken
+    for logits."""
     if version == "code":
         return F.cross_entropy(probabilities, labels, reduction="none")
     return -probabilities.gather(1, labels[:, None])[:, 0].clamp_min(1e-12).log()
@@ -191,7 +192,7 @@ class FedCorr(Server):
         return replace(after, values=values)
 
     def notes(self, state: ServerState, keep: Mapping[int, Tensors]) -> dict[str, Any]:
-        """The clients that are thought noisy, and their estimated noise."""
+        """The clients that count as noisy, and their estimated noise."""
         known = ("noisy", "noise")
         return {f"{name}_clients": state.values[name] for name in known if name in state.values}
 

@@ -1,8 +1,8 @@
-"""FedGR's server (Tian et al., ICML 2026): first visit everybody a few times, then average as FedAvg does.
+"""FedGR's server (Tian et al., ICML 2026): first visit every client a few times, then average like FedAvg.
 
 In the first rounds clients train in turn until all have been visited `passes` times; the learner `fedgr` only listens
-then. For `warmup` rounds after that clients are drawn by their share of clean labels, as they report it; later as the
-sampling says. Ours: the visits end after `passes` times as many rounds as there are clients, whoever is missing.
+then. For `warmup` rounds after that clients are drawn by their share of clean labels, as they report it; later the
+sampling decides. Ours: the visits end after `passes` times as many rounds as there are clients, whoever is missing.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """FedNoRo's server (Wu et al., IJCAI 2023): find noisy clients once, then trust their models less.
 
 After `warmup` rounds of FedAvg every client reports the mean loss of its labels of each class; two Gaussians split the
-clients, nine times, and the split found most often stays. From then on clients hear whether they are noisy, which the
-learners `fednoro` and `fedelc` use and others ignore, and a noisy client's model counts less the farther it is from the
-nearest clean one (distance: the sum of each tensor's). If those who trained are all of one kind it is FedAvg. Ours: a
-client that did not answer counts as clean, losses are of plain views, and a class with equal losses says nothing.
+clients, nine times, and the split found most often stays. From then on clients are notified whether they are noisy,
+which the learners `fednoro` and `fedelc` use and others ignore, and a noisy client's model counts less the farther it
+is from the nearest clean one (distance: the sum of each tensor's). If those who trained are all of one kind it is
+FedAvg. Ours: a client that did not answer counts as clean, losses are of plain views, and a class with equal losses
+says nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _MISSING = -1.0  # the mean loss of a class that a client has no labels of
 
 class FedNoRoConfig(ServerConfig):
     name: Literal["fednoro"] = "fednoro"
-    warmup: int = Field(default=10, ge=1, description="rounds before the clients are told apart")
+    warmup: int = Field(default=10, ge=1, description="rounds before noisy clients are identified")
 
 
 class ClassLosses(Wrapped):
@@ -127,5 +128,5 @@ class FedNoRo(Server):
         return ServerState(weighted_mean([u.tensors for u in updates], weights), state.values)
 
     def notes(self, state: ServerState, keep: Mapping[int, Tensors]) -> dict[str, Any]:
-        """The clients that are thought noisy."""
+        """The clients that count as noisy."""
         return {"noisy_clients": state.values["noisy"]} if "noisy" in state.values else {}

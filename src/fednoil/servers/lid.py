@@ -1,4 +1,4 @@
-"""How many dimensions predictions seem to lie in around each of them: more where labels are wrong (Ma et al., ICML
+"""The local dimension of predictions around each of them, which is higher where labels are wrong (Ma et al., ICML
 2018). It is the local intrinsic dimension, estimated from the distances to the nearest neighbours.
 """
 

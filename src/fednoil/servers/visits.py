@@ -1,7 +1,7 @@
 """The first rounds as passes over all clients, one client a round, each from where the one before ended.
 
-FedCorr and FedDiv begin so; FedGR visits several clients a round in the same way. Who has been visited in this pass is
-part of the server's values (`visited`).
+FedCorr and FedDiv begin like this; FedGR visits several clients a round in the same way. Who has been visited in this
+pass is part of the server's values (`visited`).
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""FedNoiL with what reached the paper's number on CIFAR-10 (experiments/cifar): D^x drawn class by class, and
-pseudo-labels only once the model is good enough for them."""
+"""FedNoiL with the changes that reached the paper's number on CIFAR-10 (experiments/cifar): D^x drawn class by class,
+and pseudo-labels only once the model is good enough for them."""
 
 from __future__ import annotations
 

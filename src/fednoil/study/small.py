@@ -1,6 +1,6 @@
 """The paper's experiments made small: fewer clients, samples and rounds, on the embedded images, on a CPU.
 
-Local updates stay long, because that is where wrong labels are learnt. With about 2,200 steps in all, 8 rounds of 80
+Local updates stay long, because that is where wrong labels are learnt. With about 2,200 steps in total, 8 rounds of 80
 to 35 epochs separate the ablations; 30 rounds of 20 to 4 epochs, or more clients with less work each, don't.
 """
 

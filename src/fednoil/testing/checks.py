@@ -140,7 +140,7 @@ def _check_finite(trace: Trace) -> None:
 
 
 def _check_memory(trace: Trace) -> None:
-    """A client's next turn gets what its last one kept, whatever rounds and checkpoints lie between."""
+    """A client's next turn gets what its last one kept, whatever rounds and checkpoints come between."""
     memory: dict[int, Tensors] = {}
     for jobs, results in zip(trace.jobs, trace.results, strict=True):
         memory |= {r.client: r.keep for r in trace.answers.get(jobs[0].turn.round_idx, []) if r.keep}
