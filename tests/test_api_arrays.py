@@ -174,7 +174,7 @@ X, Y = clients()[0]
         ({"data": [(X, np.eye(4)[Y])]}, "labels are float64 of the shape [20, 4]"),
         ({"data": [(X, Y + 1)]}, "data: the labels are 1, 2, 3, 4; number classes 0, 1, 2 … without a gap"),
         ({"data": [(X, Y * 0)]}, "there is only one class"),
-        ({"data": [(X, Y), (X, Y.astype(str))]}, "data[1]: labels are texts, others numbers"),
+        ({"data": [(X, Y), (X, Y.astype(str))]}, "data[1]: labels are text, others numbers"),
         ({"data": [(X, Y)], "test": (X, Y + 1)}, "test label 4 (number 3) is out of range; use 0..3"),
         (
             {"data": [(X, Y.astype(str))], "test": (X, (Y + 1).astype(str))},

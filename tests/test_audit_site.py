@@ -212,7 +212,7 @@ def test_other_bad_input(trained: Path, site: Path, tmp_path: Path) -> None:
         (f"npz:{'x' * 5000}", model): "can't be read",
         (f"folder:{site}", tmp_path / "model.safetensors"): "is damaged or not a safetensors file",
         (f"folder:{site}", tmp_path / "none"): "no such file",
-        (f"folder:{site}", trained / "run"): "is a folder; give a file, as model.safetensors",
+        (f"folder:{site}", trained / "run"): "is a folder; give a file, such as model.safetensors",
     }
     for (data, file), wanted in said.items():
         assert wanted in refused("audit", "--data", data, "--model", file, "--out", out)

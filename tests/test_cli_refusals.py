@@ -39,7 +39,7 @@ from fednoil.errors import Diverged
         ("run paper/cifar10/iid/pair-high/Krum+DMix", ["unknown method 'Krum+DMix'", "did you mean 'krum+dividemix'"]),
         ("run paper/cifar11/iid/symmetric-high/fedavg", ["unknown dataset 'cifar11'", "did you mean 'cifar10'"]),
         ("run paper/cifar10/iid", ["unknown preset 'paper/cifar10/iid'"]),
-        ("run folder:photos", ["'folder:photos' is no preset", "--set data.name=folder:photos"]),
+        ("run folder:photos", ["'folder:photos' is not a preset", "--set data.name=folder:photos"]),
         ("run --epochs 5", ["No such option '--epochs'", "--set schedule.epochs=VALUE"]),
         ("run --batch-size 8", ["No such option '--batch-size'", "--set train.batch_size=VALUE"]),
         ("run --learner erm", ["No such option '--learner'", "--set learner.name=VALUE"]),
@@ -291,11 +291,11 @@ def test_missing_model_code() -> None:
 
 
 def test_wrong_manifests(reference: Path, tiny_npz: Path) -> None:
-    noise = {"noise__kind": "manifest", "noise__manifest": "mine.parquet"}
+    noise = {"noise__kind": "manifest", "noise__file": "mine.parquet"}
     assert "no such file" in refused("run", *sets(data__name=f"npz:{tiny_npz}", **noise))
     Path("mine.parquet").write_text("hello")
     assert "mine.parquet" in refused("run", *sets(data__name=f"npz:{tiny_npz}", **noise))
-    noise["noise__manifest"] = str(reference / "noise.parquet")
+    noise["noise__file"] = str(reference / "noise.parquet")
     assert "hash" in refused("run", *sets(**noise))  # the mini data set is other data
 
 

@@ -218,7 +218,7 @@ X, Y = arrays()["x_train"], arrays()["y_train"]
     ("changes", "message"),
     [
         ({"x_test": None}, "lacks x_test"),
-        ({"y_train": np.array(list("abcabc"))}, "y_train and y_test must be texts"),
+        ({"y_train": np.array(list("abcabc"))}, "y_train and y_test must be text"),
         (
             {"y_train": np.array(list("abcabc")), "y_test": np.array(list("abc")), "class_names": ["a", "b"]},
             "'c' is not one",
@@ -254,9 +254,9 @@ def test_bad_npz(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", r"a\.npz is no \.npz file"),
-        (b"text", r"a\.npz is no \.npz file"),
-        (pickle.dumps([1]), r"a\.npz is no \.npz file"),
+        (b"", r"a\.npz is not an \.npz file"),
+        (b"text", r"a\.npz is not an \.npz file"),
+        (pickle.dumps([1]), r"a\.npz is not an \.npz file"),
         (b"PK\x03\x04broken", r"can't be read as an \.npz"),
     ],
 )

@@ -119,4 +119,4 @@ def test_the_card_does_not_take_agreement_for_accuracy(trained: Path, tmp_path: 
     assert "| agreement with held-out labels |" in written
     assert "the numbers are agreement with them" in written
     assert "held out of the training samples" in written
-    assert "spoilt on purpose" in (trained / "run" / "model_card.md").read_text()
+    assert "made wrong on purpose" in (trained / "run" / "model_card.md").read_text()

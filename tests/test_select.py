@@ -117,7 +117,7 @@ def test_a_best_round_that_was_not_kept_is_refused(chosen: dict[str, Any], tmp_p
     index.write_text(json.dumps({k: v for k, v in json.loads(index.read_text()).items() if k != "best"}))
     before = snapshot(tmp_path / "run")
     chosen["run"]["select"] = "best"
-    with pytest.raises(UserError, match="its checkpoint has the last round alone"):
+    with pytest.raises(UserError, match="its checkpoint has only the last round"):
         run(load_config(chosen), tmp_path / "run", Silent(), resume=True)
     assert snapshot(tmp_path / "run") == before
 

@@ -269,7 +269,7 @@ def test_sites_that_do_not_fit(tmp_path: Path, sites: dict[str, str], message: s
         (["--site", "a=folder:x", "--site", "a=folder:y"], "'a' has data already; each site needs its own name"),
         (["--site", "a=folder:none"], "site 'a': folder:none is not a folder"),
         (["--set", "data.name=sites"], "or --site NAME=DATA to simulate them"),
-        (["--set", "partition.kind=given"], "partition.kind = 'given' needs data that say whose each sample is"),
+        (["--set", "partition.kind=given"], "partition.kind = 'given' needs data that name the client of each sample"),
         (["--set", "data.name=sites", "--set", 'data.sites={"\\n"="folder:x"}'], "is not a name for a site"),
     ],
 )

@@ -1,7 +1,7 @@
 """Tables of images and labels in the columns that the Hugging Face hub gives them, whichever files they come from.
 
 An image column holds encoded pictures (a struct with `bytes`, or plain binary) or paths of pictures (texts, or a struct
-whose `path` stands in where it has no bytes), the label column whole numbers or texts; a column `site` or `annotator`
+whose `path` stands in where it has no bytes), the label column whole numbers or text; a column `site` or `annotator`
 says whose each image is. Names of classes that are numbers come from the schema's metadata.
 """
 
@@ -28,7 +28,7 @@ SITE_COLUMNS = ("site", "annotator")
 
 @dataclass(frozen=True)
 class Shard:
-    """A training shard: its file, the name of its label column, the labels [N], and the texts that they number where
+    """A training shard: its file, the name of its label column, the labels [N], and the names that they number where
     the column holds these."""
 
     path: Path
@@ -133,7 +133,7 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 def labels_in(path: Path, table: pa.Table) -> np.ndarray:
-    """The labels: int64 [N], or texts."""
+    """The labels: int64 [N], or strings."""
     column = table.column(1)
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
@@ -141,7 +141,7 @@ def labels_in(path: Path, table: pa.Table) -> np.ndarray:
     if not (pa.types.is_integer(column.type) or text) or column.null_count:
         kind = f"{column.type} with {column.null_count} empty rows" if column.null_count else str(column.type)
         raise UserError(
-            f"{path}: column '{table.column_names[1]}' is {kind}; expected whole numbers or texts in all rows"
+            f"{path}: column '{table.column_names[1]}' is {kind}; expected whole numbers or text in all rows"
         )
     if text:
         return np.array(column.to_pylist(), np.str_)
@@ -170,7 +170,7 @@ def raw_of(where: str, tables: Mapping[Path, pa.Table]) -> Raw:
     pictures = [picture for file, table in tables.items() for picture in encoded(file, table)]
     labels = [labels_in(file, table) for file, table in tables.items()]
     if len({found.dtype.kind == "U" for found in labels}) > 1:
-        raise UserError(f"{where}: labels are texts in some shards and numbers in others; use one of both")
+        raise UserError(f"{where}: labels are text in some shards and numbers in others; use one or the other")
     names = next(iter(stored), None)
     if labels[0].dtype.kind == "U":
         labels, names = named(where, labels)
