@@ -64,7 +64,7 @@ class Store:
         yield
 
     def finished(self, experiment: Experiment, hashes: dict[str, str], *, behind: bool) -> bool:
-        """Whether the whole run is here already, and needs no more than to be read; called first of all."""
+        """Whether the complete run is already here and only needs to be read; called first."""
         self.experiment = experiment
         return False
 
@@ -90,7 +90,7 @@ class Store:
         """Save the last whole round of a run that is stopped."""
 
     def note(self, **more: dict[str, Any]) -> None:
-        """Add to what is known of how the run was made."""
+        """Add to the notes on how the run was made."""
         self.made_with |= more
 
     def kept(self) -> bool:
@@ -182,7 +182,7 @@ class InFolder(Store):
 
     def rescue(self) -> None:
         with contextlib.suppress(OSError):
-            with contextlib.suppress(OSError):  # what could not be written behind the run is tried once more
+            with contextlib.suppress(OSError):  # what could not be written in the background is tried once more
                 self.checkpoints.wait()
             if self.state is not None and self.state.round_idx > self.checkpoints.round_idx:
                 self._save()
@@ -237,10 +237,10 @@ class InFolder(Store):
 
 
 def check_best(state: rounds.RunState, experiment: Experiment, path: Path) -> None:
-    """Refuse to end with the best round where it was not kept, as by earlier versions."""
+    """Refuse to end with the best round if it was not kept, as in earlier versions."""
     if (select := experiment.config.run.select) != "last" and state.best is None and state.round_idx:
         raise UserError(
-            f"{path}: run.select = '{select}', but its checkpoint has the last round alone; make the run again"
+            f"{path}: run.select = '{select}', but its checkpoint has only the last round; make the run again"
         )
 
 
