@@ -123,6 +123,26 @@ def test_the_sentences_about_levels_quote_their_record(record: ModuleType) -> No
     quoted("levels", f"gains are {gains('chosen', 1)}")
 
 
+def test_the_sentences_about_cifar_quote_their_record(record: ModuleType) -> None:
+    rows, high = record.read(EXPERIMENTS / "cifar/results.csv"), "cifar10 iid symmetric-high"
+
+    def early(method: str, figure: str = "final") -> float:
+        return mean(rows, figure, setting=f"{high}, half held out", method=method, rounds="30")
+
+    def late(method: str, figure: str = "final") -> float:
+        return mean(rows, figure, setting=high, method=method)
+
+    base = "x-strong+wd-2e-3"
+    quoted(
+        "cifar",
+        f"without pseudo-labels {early('no-ssl+x-strong'):.0f} instead of {early('no-ssl'):.0f}.",
+        f"{early(base, 'pseudo_accuracy'):.0f} % of those accepted over 30 rounds are correct",
+        f"the run ends at {early(base):.0f} instead of {early(f'no-ssl+{base}'):.0f}.",
+        f"From round 161 on {late(f'{base}+ssl-160+by-class', 'pseudo_accuracy'):.0f} % are",
+        f"they add {late(f'{base}+ssl-160') - late(f'no-ssl+{base}'):.0f} points.",
+    )
+
+
 def test_the_sentences_about_cleaning_quote_their_record(record: ModuleType) -> None:
     rows = record.read(EXPERIMENTS / "cleaning/results.csv")
     budgets = ("10.0", "20.0", "40.0", "60.0")
