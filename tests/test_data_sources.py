@@ -306,6 +306,7 @@ def test_catalogue(tmp_path: Path) -> None:
         ("fashion-mnist", False),
         ("cifar10", False),
         ("cifar100", False),
+        ("clothing1m", False),
         ("folder:PATH", None),
         ("csv:FILE", None),
         ("npz:FILE", None),

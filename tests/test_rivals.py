@@ -11,7 +11,7 @@ import torch
 
 from fednoil.learners.base import Task
 from fednoil.learners.elr import bounded, moved, pulled
-from fednoil.learners.feddiv import FILTER, FedDiv, debiased, filter_of, followed, uneven
+from fednoil.learners.feddiv import FILTER, FedDiv, debiased, filter_of, followed, scaled_losses, uneven
 from fednoil.learners.fedelc import FedElc, estimate_loss, label_slope, merged
 from fednoil.learners.fedgr import apart, both_losses, clean_chances, follow, revise, running_mean
 from fednoil.learners.fedlsr import FedLsr, FedLsrConfig, divergence
@@ -251,6 +251,20 @@ def test_feddivs_filter() -> None:
     posterior = lower_posterior(torch.tensor([0.5, 0.9, 1.0, 1.1, 1.4]), params).tolist()
     assert posterior == pytest.approx([0.979294, 0.594534, 0.329324, 0.130624, 0.002499], abs=1e-6)
     assert [p >= FedDiv.clean_from for p in posterior] == [True, True, False, False, False]
+
+
+def test_feddivs_filter_keeps_clean_labels_that_are_not_memorised() -> None:
+    """40 labels memorised, 30 learnt less well, 60 wrong, and a filter that came to know the memorised alone: with losses
+    as they are it stays so."""
+    losses = torch.cat([torch.linspace(0, 0.03, 40), torch.linspace(0.1, 0.5, 30), torch.linspace(3, 9, 60)])
+    logits = torch.stack([torch.zeros(130), losses.expm1().clamp_min(1e-6).log()], 1)
+    scaled_by = scaled_losses(logits, torch.zeros(130, dtype=torch.int64))
+    assert (float(scaled_by.min()), float(scaled_by.max())) == (0.0, 1.0)
+    start = torch.tensor([[0.3, 0.7], [0.015, 4.0], [1e-4, 12.0]], dtype=torch.float64)
+    same = start / torch.tensor([[1.0], [9.0], [81.0]])
+    cases = ((losses, start, 1e-6), (scaled_by, same, 5e-4))
+    found = [lower_posterior(x, fitted(x, begin, floor)) >= 0.5 for x, begin, floor in cases]
+    assert [int(clean.sum()) for clean in found] == [40, 70]
 
 
 def test_feddivs_logits_without_bias() -> None:

@@ -10,6 +10,7 @@ from typing import cast
 from fednoil.data.arrays import Mini, Npz
 from fednoil.data.base import DataConfig, Source
 from fednoil.data.cifar import Cifar10, Cifar100
+from fednoil.data.clothing import Clothing1M
 from fednoil.data.elsewhere import ARRAYS, Arrays
 from fednoil.data.features import Features
 from fednoil.data.folder import Folder
@@ -28,6 +29,7 @@ SOURCES: dict[str, type[Source]] = {
     "fashion-mnist": FashionMnist,
     "cifar10": Cifar10,
     "cifar100": Cifar100,
+    "clothing1m": Clothing1M,
     "folder": Folder,
     "csv": Csv,
     "npz": Npz,

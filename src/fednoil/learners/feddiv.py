@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from fednoil.learners.base import Client, Final, Nets, Phase, Turn
 from fednoil.learners.batches import full_batches
 from fednoil.learners.looks import logits_of
-from fednoil.learners.mixture import lower_posterior
+from fednoil.learners.mixture import lower_posterior, normalise
 from fednoil.learners.mixup import Mixup, MixupConfig
 from fednoil.plugins import About
 from fednoil.seeds import permutations
@@ -36,6 +36,11 @@ class FedDivConfig(MixupConfig):
     name: Literal["feddiv"] = "feddiv"  # pyright: ignore[reportIncompatibleVariableOverride]
     xi: float = Field(default=0.75, gt=0, le=1, description="least certainty of a pseudo-label that is used")
     weight: float = Field(default=1.0, ge=0, description="weight of the term for even predictions")
+
+
+def scaled_losses(logits: Tensor, labels: Tensor) -> Tensor:
+    """The losses [n] of a client's labels, scaled to 0..1."""
+    return normalise(F.cross_entropy(logits, labels, reduction="none")[None])[0]
 
 
 def filter_of(told: Mapping[str, float]) -> Tensor | None:
@@ -72,8 +77,7 @@ class FedDiv(Mixup):
     )
 
     def look(self, logits: Tensor, client: Client) -> Tensors:
-        losses = F.cross_entropy(logits, client.labels, reduction="none")
-        return {"losses": losses, "probabilities": torch.softmax(logits, 1)}
+        return {"losses": scaled_losses(logits, client.labels), "probabilities": torch.softmax(logits, 1)}
 
     def init(self, nets: Nets, client: Client, keep: Tensors, turn: Turn) -> Tensors:
         classes, device = self.task.num_classes, client.index.device

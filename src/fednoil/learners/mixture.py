@@ -45,22 +45,23 @@ def low_component(values: Tensor, count: Tensor | None = None) -> Tensor:
     return posterior.gather(0, low[None, :, None].expand(1, *x.shape))[0].to(values.dtype)
 
 
-def fitted(values: Tensor, start: Tensor | None = None) -> Tensor:
+def fitted(values: Tensor, start: Tensor | None = None, floor: float = _LEAST) -> Tensor:
     """Shares, means and variances of two Gaussians fitted to values [n] until little changes: float64 [3, 2].
 
-    They start from `start`, or from the 2-means split; the first is the one with the lower mean.
+    They start from `start`, or from the 2-means split; the first is the one with the lower mean. `floor` is added to
+    every variance.
     """
     x, inside = values.double()[None], torch.ones(1, len(values), dtype=torch.bool, device=values.device)
     if start is None:
         upper = _upper_half(x, inside).double()
-        params = _maximise(x, torch.stack([1 - upper, upper]), inside, _LEAST)
+        params = _maximise(x, torch.stack([1 - upper, upper]), inside, floor)
     else:
         params = start.double()[..., None]
     bound = -math.inf
     for _ in range(_LONG):
         joint = _log_joint(x, params)
         total = joint.logsumexp(0)
-        params = _maximise(x, (joint - total).exp(), inside, _LEAST)
+        params = _maximise(x, (joint - total).exp(), inside, floor)
         before, bound = bound, float(total.mean())
         if abs(bound - before) < _FINE:
             break

@@ -5,8 +5,10 @@ and sends back their mean by samples, each number by itself. It begins with `pas
 which nobody is filtered. The filter is used by the learner `feddiv`; with others it is only computed. Where the paper
 leaves it open: after the passes every client fits one to the losses of the model that they ended with, from a common
 start, the mean of what was fitted during the passes (there from the best split of a client's losses in two); later fits
-start from the filter that the client has received. Losses are not scaled, and fits end when the likelihood changes by
-less than 1e-3, after 100 steps at most, with 1e-6 added to variances.
+start from the filter that the client has received. A client's losses are scaled to 0..1 and 5e-4 is added to variances,
+as DivideMix does: otherwise the Gaussian of clean labels shrinks to those that a client has memorised, and a filter of
+trained models' losses fits no received model's. Fits end when the likelihood changes by less than 1e-3, after 100 steps
+at most.
 """
 
 from __future__ import annotations
@@ -18,17 +20,18 @@ from typing import Literal
 import torch
 from pydantic import Field
 from torch import Tensor
-from torch.nn import functional as F
 
 from fednoil.learners.base import Client, Final, Learner, Nets, Turn
 from fednoil.learners.capabilities import Wrapped
-from fednoil.learners.feddiv import FILTER, filter_of
+from fednoil.learners.feddiv import FILTER, filter_of, scaled_losses
 from fednoil.learners.looks import logits_of
 from fednoil.learners.mixture import fitted
 from fednoil.plugins import About
 from fednoil.servers.base import Server, ServerConfig, ServerState, Update
 from fednoil.servers.visits import after_visits, unvisited_first
 from fednoil.tensors import Numbers, Tensors
+
+_FLOOR = 5e-4  # added to variances
 
 
 class FedDivConfig(ServerConfig):
@@ -51,8 +54,8 @@ class Filters(Wrapped):
         return replace(final, numbers={**final.numbers, **self._fit(logits_of(self, nets, client), client, turn)})
 
     def _fit(self, logits: Tensor, client: Client, turn: Turn) -> Numbers:
-        losses = F.cross_entropy(logits, client.labels, reduction="none")
-        return dict(zip(FILTER, fitted(losses, filter_of(turn.told)).flatten().tolist(), strict=True))
+        found = fitted(scaled_losses(logits, client.labels), filter_of(turn.told), _FLOOR)
+        return dict(zip(FILTER, found.flatten().tolist(), strict=True))
 
 
 def average(filters: Sequence[Sequence[float]], sizes: Sequence[float]) -> list[float]:
