@@ -254,8 +254,8 @@ def test_feddivs_filter() -> None:
 
 
 def test_feddivs_filter_keeps_clean_labels_that_are_not_memorised() -> None:
-    """40 labels memorised, 30 learnt less well, 60 wrong, and a filter that came to know the memorised alone: with losses
-    as they are it stays so."""
+    """40 labels memorised, 30 learnt less well, 60 wrong, and a filter that came to know the memorised alone: with
+    losses as they are it stays so."""
     losses = torch.cat([torch.linspace(0, 0.03, 40), torch.linspace(0.1, 0.5, 30), torch.linspace(3, 9, 60)])
     logits = torch.stack([torch.zeros(130), losses.expm1().clamp_min(1e-6).log()], 1)
     scaled_by = scaled_losses(logits, torch.zeros(130, dtype=torch.int64))
