@@ -150,7 +150,7 @@ def test_data(tmp_path: Path) -> None:
     assert (status, err) == (0, "")
     own = {"folder:PATH", "csv:FILE", "npz:FILE", "parquet:PATH", "hf:PATH", "webdataset:PATH"}
     own |= {"table:FILE", "features:FILE"}
-    assert set(rows) == {"fashion-mnist-mini", "fashion-mnist", "cifar10", "cifar100"} | own
+    assert set(rows) == {"fashion-mnist-mini", "fashion-mnist", "cifar10", "cifar100", "clothing1m"} | own
     assert rows["fashion-mnist-mini"]["found"] is True
     assert rows["cifar10"]["found"] is False
     assert all(row["how"] for row in rows.values())
