@@ -13,6 +13,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from fednoil import kernels
 from fednoil.executors.local import Workbench
 from fednoil.executors.optimiser import RATE
 from fednoil.learners.base import Nets
@@ -41,6 +42,8 @@ class Rows:
         }
         # Gradients are taken of each client's loss, not of their sum, which would take more launches.
         self.each = torch.ones(count, device=self.bench.device)
+        self.fused = self.bench.optimiser.optimizer == "sgd" and kernels.usable(self.each, "sgd")
+        self.hooked = bool(self.bench.changing or self.bench.following)
 
     def refresh(self, trains: Sequence[str]) -> None:
         """Update the copies in half precision, in case something other than `step` changed the parameters."""
@@ -62,10 +65,12 @@ class Rows:
 
         `active` [K] (bool) freezes the clients where it is false.
         """
-        everything = (self.params, self.memory, self.half, self.others, state) if trains else (self.others, state)
+        # The fused optimiser leaves out a frozen client; everything else moves and is put back.
+        apart = not trains or (self.fused and not self.hooked)
+        everything = (self.others, state) if apart else (self.params, self.memory, self.half, self.others, state)
         before = _copies(everything) if active is not None else None
         if trains:
-            losses = self._step(kind, trains, batch, pool, state)
+            losses = self._step(kind, trains, batch, pool, state, active)
             total += losses if active is None else torch.where(active, losses, 0.0)
         else:
             self._observe(kind, batch, pool, state)
@@ -83,7 +88,9 @@ class Rows:
 
         self._mapped(run, self.params, self.grads, self.memory, self.others, batch, state)
 
-    def _step(self, kind: str, trains: Sequence[str], batch: Tensors, pool: Tensor, state: Tensors) -> Tensor:
+    def _step(
+        self, kind: str, trains: Sequence[str], batch: Tensors, pool: Tensor, state: Tensors, active: Tensor | None
+    ) -> Tensor:
         leaves = {name: self._leaves(name) for name in trains}
 
         def loss_of(
@@ -104,11 +111,11 @@ class Rows:
         found = torch.autograd.grad(losses, flat, self.each, allow_unused=True)
         given = iter(torch.zeros_like(leaf) if g is None else g for leaf, g in zip(flat, found, strict=True))
         grads = {name: tuple(next(given) for _ in parts) for name, parts in leaves.items()}
-        if self.bench.changing or self.bench.following:
+        if self.hooked:
             self._step_with_hooks(kind, trains, grads, batch, state)
         else:
             for name in trains:
-                self._optimise(name, grads[name], batch.get(RATE))
+                self._optimise(name, grads[name], batch.get(RATE), active)
         return losses.detach()
 
     def _step_with_hooks(self, kind: str, trains: Sequence[str], grads: Leaves, batch: Tensors, state: Tensors) -> None:
@@ -151,11 +158,35 @@ class Rows:
                 return torch.vmap(function)(*arguments)
             return function(*(_first(a) for a in arguments))[None]
 
-    def _optimise(self, name: str, grads: tuple[Tensor, ...], rates: Tensor | None) -> None:
+    def _optimise(
+        self, name: str, grads: tuple[Tensor, ...], rates: Tensor | None, active: Tensor | None = None
+    ) -> None:
         """A step of the optimiser for all clients, with a rate for each [K] if it varies; the gradient may come in two
-        parts, like the parameters."""
-        rate = None if rates is None else rates[:, None]
-        self.bench.optimiser.step(self.params[name], _whole(grads), self.memory[name], self.bench.shares, rate)
+        parts, like the parameters. Only where it is fused does it know who is active."""
+        optimiser, shares, params, memory = (
+            self.bench.optimiser,
+            self.bench.shares,
+            self.params[name],
+            self.memory[name],
+        )
+        if self.fused:
+            from fednoil.kernels import sgd
+
+            sgd.step(
+                params,
+                grads,
+                memory["momentum"],
+                self.half.get(name),
+                optimiser.lr,
+                optimiser.momentum,
+                optimiser.weight_decay,
+                rates,
+                shares.rate,
+                shares.decay,
+                active,
+            )
+            return
+        optimiser.step(params, _whole(grads), memory, shares, None if rates is None else rates[:, None])
         self.refresh([name])
 
 
