@@ -24,8 +24,8 @@ LEAST = 1.2
 CLIENTS = 6
 # name -> model, samples of a client, and the kernels that its turn can have
 CASES: dict[str, tuple[str, int, tuple[str, ...]]] = {
-    "fashion-mnist": ("cnn", 600, ("conv",)),
-    "cifar10": ("resnet18", 500, ("conv", "norm")),
+    "fashion-mnist": ("cnn", 600, ("conv", "sgd")),
+    "cifar10": ("resnet18", 500, ("conv", "norm", "sgd")),
 }
 
 

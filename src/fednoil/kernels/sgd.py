@@ -17,17 +17,17 @@ from torch import Tensor, uint8
 BLOCK = 1024  # parameters of a program
 
 
-@triton.jit(do_not_specialize=["size", "copied"])
+@triton.jit
 def sgd_kernel(
-    params, buffer, grads, half, rates, rate_shares, decay_shares, active,
-    params_stride, buffer_stride, grads_stride, half_stride, rates_stride, active_stride, size, copied,
+    values, buffer, grads, half, rates, rate_shares, decay_shares, active,
+    values_stride, buffer_stride, grads_stride, half_stride, rates_stride, active_stride, size, copied,
     lr, momentum, decay,
     HALF: tl.constexpr, RATES: tl.constexpr, RATE_SHARES: tl.constexpr, DECAY_SHARES: tl.constexpr,
     ACTIVE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One block of parameters of one client; grid (blocks, clients). The first `copied` of them have a copy in half.
 
-    What a constant switches off is never read.
+    What a constant switches off is never read. (Triton uses the name "params" itself.)
     """
     client = tl.program_id(1).to(tl.int64)
     moves = True
@@ -36,7 +36,7 @@ def sgd_kernel(
     if moves:
         at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
         ok = at < size
-        p = tl.load(params + client * params_stride + at, mask=ok)
+        p = tl.load(values + client * values_stride + at, mask=ok)
         m = tl.load(buffer + client * buffer_stride + at, mask=ok)
         g = tl.load(grads + client * grads_stride + at, mask=ok).to(tl.float32)
         if RATES:
@@ -50,7 +50,7 @@ def sgd_kernel(
         m = momentum * m + (g + pull)
         p = p - rate * m
         tl.store(buffer + client * buffer_stride + at, m, mask=ok)
-        tl.store(params + client * params_stride + at, p, mask=ok)
+        tl.store(values + client * values_stride + at, p, mask=ok)
         if HALF:
             tl.store(half + client * half_stride + at, p.to(half.dtype.element_ty), mask=at < copied)
 
