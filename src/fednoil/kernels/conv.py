@@ -6,8 +6,8 @@ max-pooling and ReLU in the same kernel and keeps one byte per pooled value for 
 differentiable and fold a dimension of `torch.vmap` into the clients, so a network written for one client becomes a
 single launch for all of them. Sums are taken in fp32 and in a fixed order: the results are deterministic.
 
-Gain end to end, a turn of FedNoiL with six clients on an H200 (`python benchmarks/kernels.py --kernel conv`): 2.56 ×
-for the CNN, 3.01 × for the ResNet18.
+Gain end to end, a turn of FedNoiL with six clients on an H200 (`python benchmarks/kernels.py --kernel conv`): 2.27 ×
+for the CNN, 3.18 × for the ResNet18.
 """
 
 from typing import Any

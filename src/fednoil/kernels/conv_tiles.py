@@ -125,8 +125,7 @@ def forward_config(s: Shape, dtype: torch.dtype) -> Config:
     depth = _depth(s.C, s.KH * s.KW, 64)
     if s.C < 16:
         return Config(128, block_size(s.outputs, 128), depth, 8, 3)
-    high, wide = s.result
-    return _wide(s.outputs, depth, s.K, s.B * high * wide)
+    return _wide(s.outputs, depth)
 
 
 def input_gradient_config(s: Shape, dtype: torch.dtype) -> Config:
@@ -136,21 +135,16 @@ def input_gradient_config(s: Shape, dtype: torch.dtype) -> Config:
     depth = _depth(s.outputs, s.KH * s.KW, 64)
     if s.C <= 32 and s.KW > 1 and s.stride == 1 and s.W % 2 == 0:
         return Config(128, block_size(2 * s.C, 64), depth, 4, 3, pixels=2)
-    classes = s.stride**2  # of pixels, each with a GEMM of its own
-    return _wide(s.C, depth, s.K * classes, s.B * ceil(s.H / s.stride) * ceil(s.W / s.stride))
+    return _wide(s.C, depth)
 
 
-def _wide(cols: int, depth: int, gemms: int, rows: int) -> Config:
+def _wide(cols: int, depth: int) -> Config:
     """The fastest tile of a ResNet18's layers on an H200 (`benchmarks/tiles.py`): as wide as the channels.
 
-    Where it doesn't fit into a processor's shared memory it is half as wide; where the tiles of all clients are fewer
-    than the processors (small batches in the last layers) it is half as high.
+    Where it doesn't fit into a processor's shared memory it is half as wide.
     """
     widest = 256 if (128 + 256) * depth * 2 * 3 <= _room() else 128
-    width = block_size(cols, widest)
-    if gemms * ceil(rows / 128) * ceil(cols / width) < processors():
-        return Config(64, width, depth, 4, 3)
-    return Config(128, width, depth, 8 if min(cols, widest) > 128 else 4, 3)
+    return Config(128, block_size(cols, widest), depth, 8 if min(cols, widest) > 128 else 4, 3)
 
 
 @cache

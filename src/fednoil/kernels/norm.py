@@ -6,7 +6,7 @@ forward pass; its backward pass reads dy and x twice and writes dx once. The ReL
 computed again from x. Only with a residual is it read from y, once: the first backward pass writes the masked gradient,
 which is the residual's, and the second pass starts from that.
 
-Gain end to end, a turn of FedNoiL with six clients on an H200 (`python benchmarks/kernels.py --kernel norm`): 1.24 ×
+Gain end to end, a turn of FedNoiL with six clients on an H200 (`python benchmarks/kernels.py --kernel norm`): 1.31 ×
 for the ResNet18, whose clients can't share a graph without it.
 """
 

@@ -1,8 +1,11 @@
 """A step of SGD for all clients in one pass over memory: parameters, momentum, and the copies in half precision.
 
-PyTorch's own operations read or write each of a ResNet18's 11 million parameters of each client about twenty times in
-a step, which takes longer than a third of the step's convolutions. Here each is read and written once. A frozen client
-is left out, so that nothing of it has to be saved and put back.
+PyTorch's own operations pass over the 11 million parameters of each client's ResNet18 about twelve times in a step,
+which takes nearly as long as its convolutions if the batches are small. Here each number is read and written once. A
+frozen client is left out, so that nothing of it has to be saved and put back.
+
+Gain end to end, a turn of FedNoiL with six clients on an H200 (`python benchmarks/kernels.py --kernel sgd`): 0.90 ×
+for the CNN, whose turns vary by as much, 1.24 × for the ResNet18.
 """
 
 # Triton types a launched kernel as the bare function, without its options; it is missing where there is no GPU.
