@@ -59,7 +59,7 @@ def test_keys_are_pairs_that_flower_reads(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "site-a").stat().st_mode) == 0o600
     assert (tmp_path / "site-a.pub").read_bytes() != (tmp_path / "site-b.pub").read_bytes()
     assert "already exists" in refused("federation", "keys", "site-a", "--out", tmp_path)
-    assert "'../x' is not a name for a key" in refused("federation", "keys", "../x", "--out", tmp_path)
+    assert "the name of a key '../x' must be letters" in refused("federation", "keys", "../x", "--out", tmp_path)
 
 
 def test_private_keys_stay_out_of_git_and_of_others_reach(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_a_host_is_a_name_or_an_address(host: str, tmp_path: Path) -> None:
         (["up", "--partitions", "2", "--site", "a=npz:x"], "give --site"),
         (["up", "--site", "a"], "--site a: write NAME=folder:PATH"),
         (["up", "--site", "a=zip:x"], "--site a=zip:x: write NAME=folder:PATH"),
-        (["up", "--site", "a b=npz:x"], "'a b' must be letters"),
+        (["up", "--site", "a|b=npz:x"], "'a|b' must be letters"),
         (["up", "--site", "a=npz:x.npz"], "x.npz is not a file; give an .npz with x_train"),
         (["up", "--site", "a=folder:x"], "--site a=folder:x: "),
         (["up", "--site", "a=parquet:x"], "x is neither a file nor a folder with train*.parquet"),

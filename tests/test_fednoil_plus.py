@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from conftest import assert_same
 
+import fednoil
 from fednoil import rounds
 from fednoil.augment import weakened
 from fednoil.config import load_config
@@ -16,7 +18,7 @@ from fednoil.errors import UserError
 from fednoil.experiment import Experiment, make_executor, make_experiment
 from fednoil.learners import fednoil_plus
 from fednoil.learners.base import Task, Trainee, Turn
-from fednoil.learners.fednoil_plus import FedNoilPlus, FedNoilPlusConfig, class_prior
+from fednoil.learners.fednoil_plus import FedNoilPlus, FedNoilPlusConfig, adjustment, class_prior
 from fednoil.seeds import Seed
 
 CPU = torch.device("cpu")
@@ -61,6 +63,16 @@ def test_adjusted_logits_by_hand() -> None:
     assert float(adjusting.labelled_loss(torch.zeros(1, 3), batch)) == pytest.approx(math.log(6))
 
 
+def test_few_labels_adjust_less() -> None:
+    """100 labels adjust by half, 900 by nine tenths; three of one class count 4 of 6 with one more of each, and by
+    3/103."""
+    labels = torch.tensor([[0, 0, 0]])
+    assert adjustment(labels, 3).tolist()[0] == pytest.approx([3 / 103 * math.log(n / 6) for n in (4, 1, 1)])
+    for count, strength in ((100, 0.5), (900, 0.9)):
+        labels = torch.arange(count)[None] % 2
+        assert adjustment(labels, 2).tolist()[0] == pytest.approx([strength * math.log(0.5)] * 2)
+
+
 def test_logits_are_adjusted_by_the_labels_drawn_in_each_epoch(values: dict[str, Any]) -> None:
     experiment = made(values, **OFF | {"adjust": True})
     executor = make_executor(experiment, CPU)
@@ -73,7 +85,7 @@ def test_logits_are_adjusted_by_the_labels_drawn_in_each_epoch(values: dict[str,
         epochs = batch["x_labels"].unflatten(0, (3, -1))  # each epoch's batches go through its D^x once, and wrap
         size = learner.labelled_size(executor.clients[0], states[0])
         drawn = epochs.flatten(1)[:, :size]
-        wanted = class_prior(drawn, experiment.task.num_classes).log().repeat_interleave(epochs.shape[1], 0)
+        wanted = adjustment(drawn, experiment.task.num_classes).repeat_interleave(epochs.shape[1], 0)
         assert torch.allclose(batch["x_prior"], wanted)
 
 
@@ -154,3 +166,27 @@ def test_bad_values_get_one_clear_line(values: dict[str, Any], keys: dict[str, A
         made(values, **keys)
     assert str(error.value).startswith(message)
     assert "\n" not in str(error.value)
+
+
+def accuracy_with_one_class_each(seed: int) -> float:
+    """Four sites of 30 rows, two of either class, where a fifth of the labels is the other class by mistake."""
+    rng = np.random.default_rng(seed)
+
+    def rows(true: np.ndarray) -> np.ndarray:
+        return ((2 * true - 1)[:, None] * [3.0, 2.0] + rng.normal(size=(len(true), 2))).astype(np.float32)
+
+    sites, places = {}, np.arange(4)
+    for k in places:
+        true = np.full(30, k % 2)
+        sites[f"s{k}"] = (rows(true), np.where(rng.permutation(30) < 6, 1 - true, true))
+    keys = {"model.name": "mlp", "model.width": 16, "train.rounds": 4, "run.device": "cpu"}
+    tested = np.arange(100) % 2
+    run = fednoil.run("demo", seed=seed, set=keys, data=sites, test=(rows(tested), tested), progress=False)
+    assert run.accuracy is not None
+    return run.accuracy
+
+
+def test_sites_of_one_class_are_not_misled_by_their_wrong_labels(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert min(accuracy_with_one_class_each(seed) for seed in range(3)) > 95
+    monkeypatch.setattr(fednoil_plus, "_HALF", 0)  # logits adjusted in full, however few labels there are
+    assert min(accuracy_with_one_class_each(seed) for seed in range(3)) < 90

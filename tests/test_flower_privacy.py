@@ -272,7 +272,7 @@ def test_what_a_node_keeps_is_its_owners_alone(federated: Values, tmp_path: Path
         ({"score-epsilon": 1, "score-budget": "much"}, "score-budget = 'much' must be"),
         ({"score-budget": 5}, "score-budget without score-epsilon"),
         ({"score-epsilom": 5}, "unknown key 'score-epsilom'"),
-        ({"client-id": "../nord"}, "client-id = '../nord' must be letters, digits"),
+        ({"client-id": "../nord"}, "client-id = '../nord' must be letters of any script"),
     ],
 )
 def test_bad_settings_of_a_node_are_reported(settings: Values, said: str) -> None:

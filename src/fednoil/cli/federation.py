@@ -68,11 +68,12 @@ def keys(
 ) -> None:
     """Make key pairs for SuperNodes to authenticate with."""
     from fednoil.flower.credentials import make_key
+    from fednoil.flower.names import named
 
     for name in names:
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name) or name.endswith(".pub"):
-            raise UserError(f"'{name}' is not a name for a key; use letters, digits, '.', '_' and '-'")
-        for path in make_key(out / name, force):
+        if name.endswith(".pub"):
+            raise UserError(f"'{name}' is not a name for a key: the public half of another would have it")
+        for path in make_key(out / named(name, "the name of a key"), force):
             print(path)
 
 
@@ -272,14 +273,14 @@ def _loopback(folder: Path) -> Loopback:
 def _site(text: str) -> tuple[str, str]:
     """NAME=DATA, with the data's path made absolute: the node has a different working folder."""
     from fednoil.data import forms
+    from fednoil.flower.names import named
 
     name, equals, data = text.partition("=")
     form, colon, path = data.partition(":")
     known = forms()
     if not equals or not name or form not in {one.partition(":")[0] for one in known} or not colon or not path:
         raise UserError(f"--site {text}: write NAME={' or NAME='.join(known)}")
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", name):
-        raise UserError(f"--site {text}: '{name}' must be letters, digits, '.', '_' or '-'")
+    name = named(name, f"--site {text}:")
     if name == "superlink":
         raise UserError(f"--site {text}: 'superlink' is the server's own name; choose another")
     return name, f"{form}:{Path(path).expanduser().resolve()}"

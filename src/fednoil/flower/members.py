@@ -22,7 +22,6 @@ from fednoil.flower.messages import (
     HELLO,
     HELLO_ORDER,
     HELLO_REPLY,
-    NAME,
     PROTOCOL,
     REFUSE,
     REFUSE_ORDER,
@@ -32,6 +31,7 @@ from fednoil.flower.messages import (
     pack,
     unpack,
 )
+from fednoil.flower.names import is_name
 from fednoil.flower.wire import Lost, Wire
 from fednoil.records.files import read_json, write_json
 from fednoil.records.folder import ROSTER
@@ -260,7 +260,7 @@ def _site(body: Body) -> Site:
     vectors = len(shape) == 1
     partition = values["partition"] if values["partition"] >= 0 else None
     checks = {
-        "client id": NAME.fullmatch(values["client"]),
+        "client id": is_name(values["client"]),
         "image shape": (len(shape) == 3 and shape[0] in (1, 3) and all(1 <= side <= 4096 for side in shape[1:]))
         or (vectors and 1 <= shape[0] <= _COLUMNS),
         "mean": len(mean) == shape[0] and (vectors or all(0 <= m <= 1 for m in mean)),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,7 +24,6 @@ HELLO, REFUSE, SCORE, AUDIT = "query.hello", "query.refuse", "query.score", "que
 REVIEW = "query.review"
 TRAIN, EVALUATE = "train", "evaluate"
 LARGEST = 1e30  # the mean of such numbers can't overflow; what a weight may be depends on the model that was sent
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # of a client
 
 Arrays = Mapping[str, tuple[str, tuple[int, ...]]]  # name -> dtype, shape
 Kinds = Mapping[str, str]  # name -> int, float, str, list[int], list[float] or list[str]

@@ -10,7 +10,7 @@ from typing import Any
 
 from fednoil.data import forms
 from fednoil.errors import UserError, nearest
-from fednoil.flower.messages import NAME
+from fednoil.flower.names import named
 
 _KEYS = ("client-id", "data", "state", "trust", "score-epsilon", "score-budget", "partition-id", "num-partitions")
 
@@ -39,9 +39,7 @@ class NodeSettings:
             raise UserError(f'--node-config: set client-id="…" and {known}')
         if data is not None and "client-id" not in values:
             raise UserError('--node-config: data without client-id; add client-id="a-name-that-stays"')
-        client_id = str(values.get("client-id", f"client-{partition}"))
-        if not NAME.fullmatch(client_id):
-            raise UserError(f"--node-config: client-id = '{client_id}' must be letters, digits, '.', '_' or '-'")
+        client_id = named(str(values.get("client-id", f"client-{partition}")), "--node-config: client-id =")
         epsilon, budget = (_positive(key, values.get(key)) for key in ("score-epsilon", "score-budget"))
         if budget is not None and epsilon is None:
             raise UserError("--node-config: score-budget without score-epsilon, the share of it that one run may spend")

@@ -6,10 +6,11 @@ client with few labels needs them all, and uses all of them for the estimate.
 
 How it trains: D^x is drawn anew each epoch by the model's confidence in the given labels. Half of its views are weak,
 half strong, and pairs of them are mixed (`mix`, mixup, Zhang et al., ICLR 2018), which makes wrong labels harder to
-memorise. The loss is CE(z + log π, y), with π the frequencies of classes in the D^x that is drawn (`adjust`, logit
+memorise. The loss is CE(z + s log π, y), with π the frequencies of classes in the D^x that is drawn (`adjust`, logit
 adjustment, Menon et al., ICLR 2021; in a federation FedLC, Zhang et al., ICML 2022): so a client teaches how classes
-look, not how many of each it has, and no class is lost. Tests and confidences use z alone. Labels that are not drawn
-are not used.
+look, not how many of each it has, and no class is lost. The strength s = |D^x| / (|D^x| + 100) is low while D^x is
+small: a site with one class has other labels by mistake alone, and with s = 1 they would weigh as much as all the rest.
+Tests and confidences use z alone. Labels that are not drawn are not used.
 
 What goes with it in the presets: clients drawn by mean score, local epochs by agreement, an average of the models over
 rounds (`server.average`), a weight decay of 2e-3.
@@ -33,6 +34,7 @@ from fednoil.seeds import Seeds, permutations
 from fednoil.tensors import Tensors
 
 _FEW = 30  # labels tell a share within 9 points, one standard deviation, at best
+_HALF = 100  # samples of D^x with which logits are adjusted by half
 
 
 class FedNoilPlusConfig(LabelledConfig):
@@ -84,7 +86,7 @@ class FedNoilPlus(LabelledLearner):
     ) -> Tensors:
         batch, (steps, size) = super().labelled_plan(client, labelled, seeds, epochs, shape), shape
         if self.config.adjust:
-            prior = class_prior(client.labels[labelled], self.task.num_classes).log()
+            prior = adjustment(client.labels[labelled], self.task.num_classes)
             batch["x_prior"] = prior.repeat_interleave(steps, dim=0)
         if self.config.mix:
             generators = (seed.child("mix", e).numpy() for seed in seeds.members for e in epochs)
@@ -109,6 +111,12 @@ class FedNoilPlus(LabelledLearner):
         share = batch["x_share"]
         other = F.cross_entropy(logits, labels[batch["x_partner"]])
         return share * F.cross_entropy(logits, labels) + (1 - share) * other
+
+
+def adjustment(labels: Tensor, num_classes: int) -> Tensor:
+    """What is added to the logits [R, C] where labels [R, n] are drawn: the less of log π, the fewer there are."""
+    count = labels.shape[1]
+    return count / (count + _HALF) * class_prior(labels, num_classes).log()
 
 
 def class_prior(labels: Tensor, num_classes: int) -> Tensor:
