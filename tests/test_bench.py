@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from conftest import fednoil
 
@@ -15,6 +17,9 @@ from fednoil.bench.ranking import Outcome, outcome_of, ranking, ranks_of, spread
 from fednoil.bench.settings import DEFAULT_METHODS, settings_of
 from fednoil.errors import UserError
 from fednoil.history import RoundRecord
+from fednoil.pages.marked import fill
+
+SHORT: dict[str, Any] = {"train": {"rounds": 1}, "schedule": {"epochs": 1}, "run": {"device": "cpu"}}
 
 
 def record(number: int, accuracy: float, held_out: float | None = None) -> RoundRecord:
@@ -129,6 +134,19 @@ def test_names_that_are_unknown(keys: dict[str, Any], words: str) -> None:
         cells_of(Grid(**keys))
 
 
+def test_noise_files_are_what_runs_train_on(tmp_path: Path) -> None:
+    few = ["--setting", "non-iid/symmetric-low", "--seeds", "1", "--method", "fedavg", "--jobs", "1", "--device", "cpu"]
+    few += ["--set", "train.rounds=1", "--set", "schedule.epochs=1"]
+    assert fednoil("bench", "--noise-files", *few, "--out", tmp_path / "noise")[0] == 0
+    (line,) = (tmp_path / "noise/checksums.txt").read_text().splitlines()
+    assert sorted(path.name for path in (tmp_path / "noise").iterdir()) == ["checksums.txt", line.split()[1]]
+    assert fednoil("bench", *few, "--out", tmp_path / "runs")[0] == 0
+    (made,) = (tmp_path / "runs").glob("*/noise.parquet")
+    rows, own = (pq.read_table(path) for path in (tmp_path / "noise" / line.split()[1], made))
+    assert rows.equals(own)
+    assert line.split() == [own.schema.metadata[b"noise_hash"].decode(), "non-iid-symmetric-low-seed1.parquet"]
+
+
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "newcomer_bench.py").write_text("from fednoil.learners.erm import Erm\nclass Mine(Erm): pass\n")
     monkeypatch.chdir(tmp_path)
@@ -143,8 +161,34 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "| newcomer_bench:Mine | 1.50 |" in out  # it learns as FedAvg does
     for name in ("ranking.md", "ranking.tex", "ranking.html", "runs.html"):
         assert (tmp_path / "runs/bench" / name).is_file()
+    made = next((tmp_path / "runs/bench").glob("small-iid-clean-fedavg-*"))
+    made.rename(made.with_name("from elsewhere"))
     status, out, _ = fednoil("bench", "--dry-run")
     assert "2 runs, 2 done, 0 to run" in out
     status, _, err = fednoil("bench", "--method", "nobody")
     assert status == 2
     assert "--method nobody: choose" in err
+
+
+def test_the_page_of_the_ranking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of another folder are found by what they are; the tables are what the record says."""
+    folder = Path(__file__).resolve().parents[1] / "experiments/ranking"
+    spec = importlib.util.spec_from_file_location("ranking_table", folder / "table.py")
+    assert spec is not None
+    assert spec.loader is not None
+    table = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(table)
+    if rows := table.read():
+        page = (folder / "README.md").read_text(encoding="utf-8")
+        assert fill(page, table.parts(rows)) == page
+        listed = dict(line.split()[::-1] for line in (folder / "checksums.txt").read_text().splitlines())
+        for row in rows:
+            assert listed[f"{row['setting'].replace('/', '-')}-seed{row['seed']}.parquet"] == row["noise"]
+    few = ["--setting", "iid/clean", "--seeds", "0", "--method", "fedavg", "--jobs", "1", "--device", "cpu"]
+    few += ["--set", "train.rounds=1", "--set", "schedule.epochs=1", "--out", tmp_path]
+    assert fednoil("bench", *few)[0] == 0
+    (cell,) = cells_of(Grid(methods=["fedavg"], settings=["iid/clean"], seeds=[0], changes=SHORT))
+    monkeypatch.setattr(table, "cells_of", lambda grid: [cell])
+    (row,) = table.rows_of(tmp_path)
+    assert (row["setting"], row["method"], row["seed"], row["told"]) == ("iid/clean", "fedavg", "0", "0")
+    assert f"| fedavg | 1.00 | {float(row['last']):.2f} |" in table.parts([row])["ranking"]

@@ -63,10 +63,14 @@ def note(seeds: int, settings: int) -> str:
 def markdown(rows: Sequence[Row], settings: Sequence[str], seeds: int) -> str:
     parts = ["# Ranking of methods", note(seeds, len(settings))]
     for table in tables(rows, settings):
-        lines = [f"| {' | '.join(table.head)} |", "|" + "---|" * len(table.head)]
-        lines += [f"| {' | '.join(cell.text for cell in row)} |" for row in table.rows]
-        parts += [f"## {table.title}", "\n".join(lines)]
+        parts += [f"## {table.title}", text_of(table)]
     return "\n\n".join(parts) + "\n"
+
+
+def text_of(table: Table) -> str:
+    """A table in Markdown."""
+    lines = [f"| {' | '.join(table.head)} |", "|" + "---|" * len(table.head)]
+    return "\n".join(lines + [f"| {' | '.join(cell.text for cell in row)} |" for row in table.rows])
 
 
 def latex(rows: Sequence[Row], settings: Sequence[str], seeds: int) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from fednoil.config import load_config, merge
 from fednoil.config.protocols import METHODS
 from fednoil.errors import UserError, nearest
 from fednoil.records.files import read_json, write_json
+from fednoil.records.older import read_current
 
 FILE = "bench.json"
 
@@ -85,6 +87,16 @@ def cells_of(grid: Grid) -> list[BenchCell]:
                 name = re.sub(r"[^\w+-]+", "-", f"{grid.scale}-{setting}-{method}").strip("-")
                 title = f"{setting}, {method}, seed {seed}"
                 found.append(BenchCell(config, title, f"{name}-seed{seed}-{config.hash()[:8]}", title, method, setting))
+    return found
+
+
+def finished(out: Path) -> dict[str, Path]:
+    """The finished runs in `out` by the hash of their configuration in today's keys, whatever their folders are called:
+    runs may come from elsewhere, and from a version before."""
+    found = {}
+    for summary in sorted(out.glob("*/summary.json")):
+        with suppress(UserError):
+            found[load_config(read_current(summary.with_name("config.toml"))).hash()] = summary.parent
     return found
 
 

@@ -34,15 +34,20 @@ def bench(
     ray: Ray = None,
     device: Annotated[str | None, typer.Option("--device", help="auto, cpu or cuda.")] = None,
     data_dir: Annotated[Path | None, typer.Option("--data-dir", help="Folder with datasets.")] = None,
+    noise_files: Annotated[
+        bool,
+        typer.Option("--noise-files", help="Write split and labels of each setting with checksums, run nothing."),
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would run, run nothing.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but failures.")] = False,
 ) -> None:
     """Rank methods over settings; the same command continues, and --add puts your own learner into a ranking."""
-    from fednoil.bench.plan import cells_of, save
+    from fednoil.bench.plan import cells_of, finished, save
 
     grid = _grid(out, method, setting, add or [], seeds, scale, changed_sections(changes or [], device))
     cells = cells_of(grid)
-    open_cells = [cell for cell in cells if not cell.is_done(out)]
+    done = finished(out)
+    open_cells = [cell for cell in cells if cell.config.hash() not in done]
     console = output(quiet=quiet)
     total, to_run, side_by_side = len(cells), len(open_cells), jobs or usual_jobs_of(open_cells)
     console.print(f"{total} runs, {total - to_run} done, {to_run} to run, {side_by_side} at a time", highlight=False)
@@ -54,6 +59,10 @@ def bench(
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"--out {out}: {error.strerror}; choose another folder") from None
+    if noise_files:
+        from fednoil.bench.noise_files import write_noise
+
+        return end(console, write_noise(cells, out, data_dir), [], 0)
     save(grid, out)
     outcomes = run_cells(open_cells, out, data_dir, console, side_by_side, ray, total) if open_cells else []
     files = _finish(cells, out, quiet)
@@ -82,21 +91,23 @@ def _grid(
 def _finish(cells: list[BenchCell], out: Path, quiet: bool) -> list[Path]:
     """The ranking of finished runs: on the terminal, as Markdown, LaTeX and a page, next to the report of all runs."""
     from fednoil.bench import pages
+    from fednoil.bench.plan import finished
     from fednoil.bench.ranking import outcome_of, ranking, was_told
     from fednoil.cli.report import write_reports
     from fednoil.records.files import write_text
     from fednoil.records.folder import RunFolder
     from fednoil.report.results import load_results
 
-    done = [cell for cell in cells if cell.is_done(out)]
+    folders = finished(out)
+    done = {cell: folders[cell.config.hash()] for cell in cells if cell.config.hash() in folders}
     if not done:
         return []
-    runs = {(c.method, c.setting, c.config.run.seed): outcome_of(RunFolder(out / c.folder).records()) for c in done}
+    runs = {(c.method, c.setting, c.config.run.seed): outcome_of(RunFolder(f).records()) for c, f in done.items()}
     methods, settings = (list(dict.fromkeys(getattr(c, name) for c in cells)) for name in ("method", "setting"))
     told = {c.method: was_told(c.config.model_dump(mode="json")) for c in cells}
     rows, seeds = ranking(runs, methods, settings, told), len({seed for _, _, seed in runs})
     curves = out / "runs.html"
-    write_reports(load_results([out / c.folder for c in done]), curves, None, None, "All runs of the ranking")
+    write_reports(load_results(list(done.values())), curves, None, None, "All runs of the ranking")
     texts = {
         "ranking.md": pages.markdown(rows, settings, seeds),
         "ranking.tex": pages.latex(rows, settings, seeds),
