@@ -27,10 +27,10 @@ def test_agreement_by_chance_worked_out() -> None:
     [
         (0.95, 90.0, 0.3, None),
         (0.95, None, 0.3, None),
-        (0.95, 80.0, 0.1, "is mistaken on about 20 % of test images, more than labels seem wrong"),
-        (0.85, 90.0, 0.1, "expects to be mistaken on about 15 % of these images, more than labels seem wrong"),
-        (0.95, 60.0, 0.6, "is mistaken on about 40 % of test images: flags and noise ratios are unreliable"),
-        (0.55, None, 0.6, "expects to be mistaken on about 45 % of these images: flags"),
+        (0.95, 80.0, 0.1, "is mistaken on about 20 % of test samples, more than labels seem wrong"),
+        (0.85, 90.0, 0.1, "expects to be mistaken on about 15 % of these samples, more than labels seem wrong"),
+        (0.95, 60.0, 0.6, "is mistaken on about 40 % of test samples: flags and noise ratios are unreliable"),
+        (0.55, None, 0.6, "expects to be mistaken on about 45 % of these samples: flags"),
     ],
 )
 def test_a_weak_model_is_reported(said: float, accuracy: float | None, ratio: float, expected: str | None) -> None:
@@ -40,7 +40,7 @@ def test_a_weak_model_is_reported(said: float, accuracy: float | None, ratio: fl
 
 def test_a_mean_over_classes_is_called_one() -> None:
     (found,) = doubts(sure(LABELS, 0.95), LABELS, 0.1, 44.0, by_class=True)
-    assert "is mistaken on about 56 % of test images (mean over classes)" in found
+    assert "is mistaken on about 56 % of test samples (mean over classes)" in found
     (found,) = doubts(sure(LABELS, 0.55), LABELS, 0.6, None, by_class=True)
     assert "mean over classes" not in found
 

@@ -191,11 +191,11 @@ def test_bad_input_is_one_line(photos: Path, weights: Path, tmp_path: Path) -> N
     assert "'lora': 'timm:test_resnet' has no linear layers before its head" in refusal(
         model_name="timm:test_resnet", model_train="lora"
     )
-    assert "model.train = 'tail'" in refusal(model_train="tail")
+    assert "model.train = 'tail': must be all, head, lora or last:N" in refusal(model_train="tail")
     save_file({"conv1.weight": torch.zeros(3)}, tmp_path / "other.safetensors")
     line = refusal(model_start=str(tmp_path / "other.safetensors"))
-    assert "has no tensor 'net." in line
-    assert "more don't fit); it must be of a model as `model` says" in line
+    assert " doesn't fit: it has no 'net." in line
+    assert "it has no 'net.blocks.0.attn.proj.weight' (64, 64) and 75 more; it must be" in line
     vectors = build(ModelConfig(name="linear"), (4,), 2, Seed(0))
     assert vectors(torch.zeros(2, 4)).shape == (2, 2)
     with pytest.raises(UserError, match="is for pictures, and the samples are vectors of 4 numbers"):
@@ -217,4 +217,7 @@ def test_features_once_for_all_runs(photos: Path, weights: Path, tmp_path: Path,
     assert (status, err) == (0, "")
     assert json.loads((tmp_path / "r/measures.json").read_text())["test"]["samples"] == 12
     assert "already exists" in refused(*base, f"--out={out}")
+    (photos / "train/a/broken.png").write_bytes(b"")
+    assert "leave it out with data.bad = 'skip'" in refused(*base, f"--out={tmp_path / 'y'}")
+    assert f"{tmp_path / 'y'}: 36 rows" in fednoil(*base, f"--out={tmp_path / 'y'}", "--skip-bad")[1]
     assert "must be timm:NAME" in refused(*[b.replace("timm:", "") for b in base], f"--out={tmp_path / 'x'}")

@@ -86,7 +86,7 @@ def test_from_the_command_line_to_audit_and_report(two: dict[str, str], tmp_path
     assert status == 0, err
     assert [client["client"] for client in json.loads(out)["clients"]] == ["nord", "süd 猫"]
     assert (
-        "8 images held out for testing are not audited; --data and --model audit all"
+        "8 samples held out for testing are not audited; --data and --model audit all"
         in json.loads(out)["clients"][0]["notices"]
     )
     rows = pq.read_table(tmp_path / "run/audit/labels.parquet").to_pylist()

@@ -123,6 +123,10 @@ def test_columns_of_sites_are_matched_by_name() -> None:
         united({"a": ("age", "dose"), "b": ("age",)})
     with pytest.raises(UserError, match=r"site 'a' has no column 'dose', which site 'b' has"):
         united({"a": ("age",), "b": ("age", "dose")})
+    with pytest.raises(
+        UserError, match=r"site 'b' has 2 features a sample and site 'a' 1; all sites need those of the"
+    ):
+        united({"a": ("0",), "b": ("0", "1")})
     with pytest.raises(UserError, match=r"column 'dose' has categories at site 'b' and numbers at site 'a'"):
         united({"a": ("dose",), "b": ("dose=high",)})
     with pytest.raises(UserError, match=r"x has no column 'dose' of the kind"):
@@ -190,7 +194,11 @@ def test_bad_features_are_one_line(tmp_path: Path) -> None:
     bad: dict[str, tuple[dict[str, np.ndarray], str]] = {
         "nan": (
             {"x_train": hole, "y_train": labels},
-            "x_train has nan in row 4, column 1 (counted from 0), and 1 such",
+            "x_train has nan in row 4, column 1 (counted from 0); replace it or remove the row",
+        ),
+        "infinite": (
+            {"x_train": np.where(good == 1, np.inf, good), "y_train": labels},
+            "x_train has inf in row 0, column 0 (counted from 0), and 2 more such values; replace them",
         ),
         "pictures": ({"x_train": np.zeros((6, 2, 2)), "y_train": labels}, "must be numbers of shape [N, D]"),
         "short": ({"x_train": good, "y_train": labels[:5]}, "expected 6 whole numbers or text"),

@@ -103,7 +103,8 @@ class Experiment:
         try:
             given = read_tensors(Path(path))
         except UserError as error:
-            raise UserError(f"model.start: {error}") from None
+            hint = "; safetensors.torch.save_file writes one, pickles are not read" if Path(path).is_file() else ""
+            raise UserError(f"model.start: {error}{hint}") from None
         if isinstance(self.template, Backbone):
             given = self.template.fitted(given)
         if given.keys().isdisjoint(own):

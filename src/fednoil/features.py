@@ -36,22 +36,27 @@ def write_features(
     out: Path,
     *,
     size: int | None = None,
+    skip: bool = False,
     data_dir: Path | None = None,
     device: torch.device | None = None,
     progress: Progress | None = None,
 ) -> tuple[int, int]:
     """Write the features of all images of `data` by the network `model`; returns the numbers of rows and columns.
 
-    Test images that were held out of the training images become rows like the others: a run holds out its own.
+    With `skip`, pictures that can't be read are left out. Test images that were held out of the training images become
+    rows like the others: a run holds out its own.
     """
     if not model.startswith(f"{WORD}:"):
         raise UserError(f"--model {model} must be {WORD}:NAME, a network of the timm library")
     if out.exists():
         raise UserError(f"--out {out} already exists; choose another, nothing is overwritten")
     config = AXIS.config(data)
-    wanted = {"size": size or own_size(model.partition(":")[2])} if "size" in config.model_fields else {}
+    wanted: dict[str, object] = {}
+    if "size" in config.model_fields:
+        wanted = {"size": size or own_size(model.partition(":")[2])}
     if size is not None and not wanted:
         raise UserError(f"--size is for pictures; the images of {data} have their size")
+    wanted |= {"bad": "skip"} if skip and "bad" in config.model_fields else {}
     dataset = load(config.model_validate({"name": data, **wanted}), data_dir, site=True)  # pyright: ignore[reportArgumentType]
     place = device or torch.device("cpu")
     network, backbone = _network(model, weights, dataset, place)

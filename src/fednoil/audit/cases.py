@@ -212,7 +212,7 @@ def _held_out(experiment: Experiment, client: int) -> tuple[str, ...]:
     held, tested = experiment.setting.validation, experiment.setting.dataset.about.held_out
     lines = []
     if tested:
-        lines.append(f"{tested} images held out for testing are not audited; --data and --model audit all")
+        lines.append(f"{tested} samples held out for testing are not audited; --data and --model audit all")
     if held is not None:
         count = len(held.parts[client])
         what = "samples held out by data.validation are" if count > 1 else "sample held out by data.validation is"

@@ -54,7 +54,7 @@ def show_audit(summary: dict[str, Any], folder: Path, as_json: bool) -> None:
         print(f"against true labels: {measured}; noise ratios off by {100 * error['mean']:.1f} points on average")
     if "folds" in summary:
         print(f"each label was judged by a run that had not seen it, one of {summary['folds']} folds")
-    print(f"wrote {folder}; open {folder / 'audit.html'} to review the images")
+    print(f"wrote {folder}; open {folder / 'audit.html'} to review the labels")
 
 
 def _left_out(entry: dict[str, Any]) -> list[str]:

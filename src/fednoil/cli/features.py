@@ -20,6 +20,9 @@ def features(
     size: Annotated[
         int | None, typer.Option("--size", min=1, help="Side of the pictures; default: the network's.")
     ] = None,
+    skip: Annotated[
+        bool, typer.Option("--skip-bad", help="Leave out pictures that can't be read, as data.bad = 'skip' does.")
+    ] = False,
     data_dir: DataDir = None,
     device: Device = "auto",
 ) -> None:
@@ -39,6 +42,7 @@ def features(
             weights,
             out,
             size=size,
+            skip=skip,
             data_dir=data_dir,
             device=place,
             progress=lambda done, total: bar.update(task, completed=done, total=total),

@@ -122,7 +122,7 @@ def predict(
 
     place = asked_device(device)
     rows = predict_files(model, images, resize=resize, trusted=tuple(trust or ()), device=place)
-    show(rows, {"image": "image", "class": "class", "probability": "probability"}, "Predictions", as_json)
+    show(rows, {"image": "sample", "class": "class", "probability": "probability"}, "Predictions", as_json)
 
 
 app.add_typer(federation.app, name="federation")

@@ -79,9 +79,11 @@ def check_finite(values: np.ndarray, where: str, *, missing: bool = False) -> No
     wrong = np.isinf(values) if missing else ~np.isfinite(values)
     if wrong.any():
         row, column = (int(place) for place in np.argwhere(wrong)[0])
+        count = int(wrong.sum())
+        more = f", and {count - 1} more such values" if count > 1 else ""
         raise UserError(
-            f"{where} has {values[row, column]} in row {row}, column {column} (counted from 0), and {int(wrong.sum())} "
-            "such values in all; replace them or remove their rows"
+            f"{where} has {values[row, column]} in row {row}, column {column} (counted from 0){more}; replace "
+            f"{'them or remove their rows' if count > 1 else 'it or remove the row'}"
         )
 
 
@@ -114,6 +116,14 @@ def _room(_split: str, shape: tuple[int, ...]) -> np.ndarray:
 def united(sites: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
     """The columns of several sites: all need the same columns, but a column may have different categories at each."""
     first = next(iter(sites))
+    widths = {
+        site: len(columns) for site, columns in sites.items() if set(columns) == set(map(str, range(len(columns))))
+    }
+    if len(widths) == len(sites) and (other := next((s for s in widths if widths[s] != widths[first]), None)):
+        raise UserError(
+            f"site '{other}' has {widths[other]} features a sample and site '{first}' {widths[first]}; all sites need "
+            "those of the same network or vectoriser"
+        )
     found: dict[str, dict[str, None]] = {stem: {} for stem in _stems(sites[first])}
     for site, columns in sites.items():
         stems = _stems(columns)

@@ -20,10 +20,10 @@ def doubts(
     The model's own expectation counts, or a test set's result if that is worse: networks are overconfident.
     """
     mistakes = mistaken(probabilities, accuracy)
-    how = f"the model is mistaken on about {100 * mistakes:.0f} % of test images"
+    how = f"the model is mistaken on about {100 * mistakes:.0f} % of test samples"
     how += " (mean over classes)" if by_class else ""
     if accuracy is None or mistakes > 1 - accuracy / 100:
-        how = f"the model expects to be mistaken on about {100 * mistakes:.0f} % of these images"
+        how = f"the model expects to be mistaken on about {100 * mistakes:.0f} % of these samples"
     found = []
     if by_chance(probabilities.argmax(1), given, probabilities.shape[1]):
         found.append(

@@ -8,10 +8,11 @@ statistics of its normalisations: neither sent nor kept by clients. Images are n
 from __future__ import annotations
 
 import math
+import re
 from typing import Annotated, Any
 
 import torch
-from pydantic import Field, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _NormBase
@@ -26,9 +27,15 @@ _RANK, _ALPHA = 8, 16  # of LoRA
 _PREFIX = "net."
 
 
+def _known_part(value: str) -> str:
+    if not re.fullmatch(r"all|head|lora|last:[1-9]\d*", value):
+        raise ValueError("must be all, head, lora or last:N, as last:2")
+    return value
+
+
 class BackboneConfig(ModelConfig):
     name: Annotated[str, StringConstraints(pattern=rf"^{WORD}:\S+$")] = f"{WORD}:NAME"
-    train: Annotated[str, StringConstraints(pattern=r"^(all|head|lora|last:[1-9]\d*)$")] = Field(
+    train: Annotated[str, AfterValidator(_known_part)] = Field(
         default="all",
         description="what of it is trained: all, head, last:N (the head and N blocks before it) or lora (the head and "
         "additions of rank 8 to linear layers)",

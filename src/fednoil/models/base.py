@@ -15,6 +15,7 @@ from fednoil.tensors import Tensors
 
 GIVEN = ("image_shape", "num_classes")  # arguments of every factory, besides its keys
 _SAME_MODEL = "it must be of a model as `model` says, for as many classes"
+_NAMED = 3  # tensors in one line
 _PLAIN = (bool, int, float, str, type(None))
 
 
@@ -49,12 +50,11 @@ def fitting(own: Tensors, given: Tensors, where: str, may_lack: Callable[[str], 
 
     lost = [name for name in own if name not in given and not may_lack(bare(name))]
     other = [name for name in own if name in given and given[name].shape != own[name].shape]
-    more = f" (and {len(lost) + len(other) - 1} more don't fit)" if len(lost) + len(other) > 1 else ""
-    if lost:
-        raise UserError(f"{where} has no tensor '{bare(lost[0])}'{more}; {_SAME_MODEL}")
-    if other:
-        shapes = f"{tuple(given[other[0]].shape)}, not {tuple(own[other[0]].shape)}"
-        raise UserError(f"{where}: the tensor '{bare(other[0])}' is {shapes}{more}; {_SAME_MODEL}")
+    if lost or other:
+        wrong = [f"it has no '{bare(name)}' {tuple(own[name].shape)}" for name in lost]
+        wrong += [f"'{bare(n)}' is {tuple(given[n].shape)}, not {tuple(own[n].shape)}" for n in other]
+        more = f" and {len(wrong) - _NAMED} more" if len(wrong) > _NAMED else ""
+        raise UserError(f"{where} doesn't fit: {', '.join(wrong[:_NAMED])}{more}; {_SAME_MODEL}")
     return {name: given[name].to(tensor.dtype) if name in given else tensor for name, tensor in own.items()}
 
 

@@ -23,7 +23,11 @@ _NUMBERS = {
     "calibration_error": "{:.2f} %",
     "val_accuracy": "{:.2f} %",
 }
-_NAMES = {"macro_f1": "macro F1", "auroc": "AUROC, each class against the rest", "val_accuracy": AGREEMENT}
+_NAMES = {
+    "macro_f1": "macro F1",
+    "auroc": "AUROC, each class against the rest",
+    "val_accuracy": "agreement with labels that clients keep out of training",
+}
 _MOST = 50  # classes or clients in a table
 
 
