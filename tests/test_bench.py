@@ -81,17 +81,17 @@ def test_what_is_shown() -> None:
     assert "| a | 1.25 ± 3.18 |" in text
     assert "| c | – |" in text
     assert "11.00 in x" in text
-    page = pages.html(rows, ["x", "y"], 2, "runs.html")
+    page = pages.html(rows, ["x", "y"], 2, "runs.html", {})
     assert 'data-v="1.25"' in page
     assert 'href="runs.html"' in page
     tables = pages.latex(rows, ["x", "y"], 2)
-    assert tables.count(r"\begin{table*}") == 2
+    assert tables.count(r"\begin{table*}") == 3
     assert r"1.25 $\pm$ 3.18" in tables
 
 
 def test_a_name_is_text_only() -> None:
     rows = ranking({("<script>x", "x", 0): ended(1)}, ["<script>x"], ["x"], {})
-    assert "<script>x" not in pages.html(rows, ["x"], 1, "runs.html")
+    assert "<script>x" not in pages.html(rows, ["x"], 1, "runs.html", {("<script>x", "x"): [1.0]})
 
 
 def test_every_method_and_setting_has_a_cell() -> None:

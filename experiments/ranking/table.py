@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from fednoil.bench.pages import note, tables, text_of
+from fednoil.bench.pages import answer, note, tables, text_of
 from fednoil.bench.plan import Grid, cells_of, finished
 from fednoil.bench.ranking import Outcome, outcome_of, ranking, was_told
 from fednoil.bench.settings import settings_of
@@ -58,9 +58,15 @@ def parts(rows: Sequence[Row]) -> dict[str, str]:
         runs[row["method"], row["setting"], int(row["seed"])] = ended
     settings = [name for name in settings_of("paper") if any(s == name for _, s, _ in runs)]
     ranked = ranking(runs, list(told), settings, told)
-    first, each = tables(ranked, settings)
+    first, *by_part, each = tables(ranked, settings)
     return {
-        "ranking": f"{note(len({seed for *_, seed in runs}), len(settings))}\n\n{text_of(first)}",
+        "ranking": "\n\n".join(
+            [
+                *filter(None, [answer(ranked, settings)]),
+                note(len({seed for *_, seed in runs}), len(settings)),
+                *map(text_of, [first, *by_part]),
+            ]
+        ),
         "settings": text_of(each),
     }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fednoil import __version__, pages
@@ -25,11 +25,43 @@ class Table:
 
 
 def tables(rows: Sequence[Row], settings: Sequence[str]) -> list[Table]:
-    """The ranking, and the accuracy in each setting."""
+    """The ranking, the ranks by split and by noise, and the accuracy in each setting."""
     head = ["method", "mean rank", *READINGS.values(), "farthest behind", "knows the noise", "steps", "MB", "seconds"]
     first = Table("Ranking", head, [_ranked(row) for row in rows])
     each = [[Cell(row.method), *(_cell(row.by_setting.get(s)) for s in settings)] for row in rows]
-    return [first, Table(f"Accuracy in each setting ({READINGS[RANKED_BY]})", ["method", *settings], each)]
+    last = Table(f"Accuracy in each setting ({READINGS[RANKED_BY]})", ["method", *settings], each)
+    parts = list(dict.fromkeys([s.split("/")[0] for s in settings] + [s.split("/")[-1] for s in settings]))
+    ranked = [row for row in rows if row.rank is not None]
+    if not ranked or len(settings) < 2:
+        return [first, last]
+    by_part = [[Cell(row.method), *(_rank_in(row, settings, part) for part in parts)] for row in ranked]
+    return [first, Table("Mean rank by split and by noise", ["method", *parts], by_part), last]
+
+
+def _rank_in(row: Row, settings: Sequence[str], part: str) -> Cell:
+    ranks = [row.ranks[s] for s in settings if part in s.split("/")]
+    mean = sum(ranks) / len(ranks)
+    return Cell(f"{mean:.2f}", mean)
+
+
+def answer(rows: Sequence[Row], settings: Sequence[str]) -> str:
+    """Which method to use, in a sentence or two; "" with fewer than two methods that have a rank."""
+    ranked = [row for row in rows if row.rank is not None and row.worst is not None]
+    if len(ranked) < 2:
+        return ""
+    best, second = ranked[:2]
+    safest = min(ranked, key=lambda row: row.worst[1] if row.worst else 0.0)
+    behind = f"{safest.worst[1]:.2f} points in {safest.worst[0]}" if safest.worst else ""
+    first = sum(row_is_first(best, ranked, s) for s in settings)
+    worst = "It is also" if safest is best else f"{safest.method} is"
+    return (
+        f"{best.method} has the best mean rank ({best.rank}) and is first in {first} of {len(settings)} settings; "
+        f"{second.method} is second ({second.rank}). {worst} the least behind where it is worst: {behind}."
+    )
+
+
+def row_is_first(row: Row, rows: Sequence[Row], setting: str) -> bool:
+    return row.by_setting[setting].mean >= max(other.by_setting[setting].mean for other in rows)
 
 
 def _ranked(row: Row) -> list[Cell]:
@@ -61,7 +93,7 @@ def note(seeds: int, settings: int) -> str:
 
 
 def markdown(rows: Sequence[Row], settings: Sequence[str], seeds: int) -> str:
-    parts = ["# Ranking of methods", note(seeds, len(settings))]
+    parts = ["# Ranking of methods", *filter(None, [answer(rows, settings)]), note(seeds, len(settings))]
     for table in tables(rows, settings):
         parts += [f"## {table.title}", text_of(table)]
     return "\n\n".join(parts) + "\n"
@@ -101,14 +133,27 @@ def _escape(text: str) -> str:
     return text.replace("±", "$\\pm$").replace("–", "--")
 
 
-def html(rows: Sequence[Row], settings: Sequence[str], seeds: int, curves: str) -> str:
-    """The page; `curves` is the name of the report beside it, which draws all runs."""
+Curves = Mapping[tuple[str, str], Sequence[float]]  # accuracy over a run, mean over seeds, by method and setting
+
+
+def html(rows: Sequence[Row], settings: Sequence[str], seeds: int, report: str, curves: Curves) -> str:
+    """The page, which draws the curves; `report` is the name of the report of all runs beside it."""
+    lines: dict[str, dict[str, list[float]]] = {}
+    for (method, setting), values in curves.items():
+        lines.setdefault(method, {})[setting] = [round(value, 2) for value in values]
     return pages.render(
         pages.asset("fednoil.bench", "ranking.html.j2"),
         version=__version__,
-        css=pages.style(),
-        scripts=[pages.script(), pages.asset("fednoil.bench", "ranking.js")],
+        css=pages.asset("fednoil.report", "page", "uPlot.min.css") + pages.style(),
+        scripts=[
+            pages.asset("fednoil.report", "page", "uPlot.iife.min.js"),
+            pages.script(),
+            pages.asset("fednoil.bench", "ranking.js"),
+        ],
+        answer=answer(rows, settings),
         note=note(seeds, len(settings)),
         tables=tables(rows, settings),
-        curves=curves,
+        parts=list(dict.fromkeys(part for s in settings for part in s.split("/"))) if len(settings) > 1 else [],
+        report=report,
+        data=pages.embedded({"curves": lines, "settings": list(settings)}),
     )

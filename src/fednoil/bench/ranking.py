@@ -23,6 +23,7 @@ READINGS = {
     "chosen": "round that held-out labels choose",
 }
 RANKED_BY = "last_ten"
+POINTS = 100  # of a curve
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,22 @@ def outcome_of(records: Sequence[RoundRecord]) -> Outcome:
     )
 
 
+def curve_of(records: Sequence[RoundRecord]) -> list[float]:
+    """The test accuracy after 1, 2, … 100 % of a run's steps: that of the last round by then, at least the first."""
+    steps = np.array([r.train_batches for r in records]) / max(1, records[-1].train_batches)
+    rounds = np.searchsorted(steps, np.arange(1, POINTS + 1) / POINTS + 1e-9, side="right") - 1
+    accuracy = [r.test_accuracy for r in records]
+    return [float(accuracy[max(0, place)] or 0.0) for place in rounds]
+
+
+def mean_curves(records: Mapping[tuple[str, str, int], Sequence[RoundRecord]]) -> dict[tuple[str, str], list[float]]:
+    """The mean over seeds of `curve_of`, by method and setting, from the rounds of runs by method, setting and seed."""
+    found: dict[tuple[str, str], list[list[float]]] = {}
+    for (method, setting, _), rounds in records.items():
+        found.setdefault((method, setting), []).append(curve_of(rounds))
+    return {key: np.mean(curves, axis=0).tolist() for key, curves in found.items()}
+
+
 @dataclass(frozen=True)
 class Spread:
     """A mean and half the width of its 95 % confidence interval over seeds; None with one seed."""
@@ -83,6 +100,7 @@ class Row:
     accuracy: dict[str, Spread | None]  # by reading, mean over settings
     worst: tuple[str, float] | None  # the setting in which it is farthest below the best method, and by how much
     by_setting: dict[str, Spread]  # the reading that ranks
+    ranks: dict[str, float]  # in each setting, mean over seeds
     told: bool  # whether it was given the clients' noise
     runs: int
     steps: float  # of a run, on average, as the next two
@@ -97,11 +115,11 @@ def ranking(runs: Runs, methods: Sequence[str], settings: Sequence[str], told: M
     """The methods, best mean rank first; those that lack a run of this grid come last."""
     seeds = sorted({seed for _, _, seed in runs})
     complete = [m for m in methods if all((m, s, seed) in runs for s in settings for seed in seeds)]
-    ranks: dict[str, list[float]] = {m: [] for m in complete}
+    ranks: dict[str, list[dict[str, float]]] = {m: [] for m in complete}  # of each seed, by setting
     for seed in seeds if complete else []:
-        each = [ranks_of({m: getattr(runs[m, s, seed], RANKED_BY) for m in complete}) for s in settings]
+        each = {s: ranks_of({m: getattr(runs[m, s, seed], RANKED_BY) for m in complete}) for s in settings}
         for method in complete:
-            ranks[method].append(float(np.mean([found[method] for found in each])))
+            ranks[method].append({s: found[method] for s, found in each.items()})
     tops = {s: max(_mean(runs, m, s) for m in complete) for s in settings} if complete else {}
     rows = [_row(runs, m, settings, ranks.get(m), tops, told.get(m, False)) for m in methods]
     return sorted((row for row in rows if row.runs), key=lambda r: (r.rank is None, r.rank.mean if r.rank else 0.0))
@@ -123,7 +141,7 @@ def _row(
     runs: Runs,
     method: str,
     settings: Sequence[str],
-    ranks: Sequence[float] | None,
+    ranks: Sequence[Mapping[str, float]] | None,
     tops: Mapping[str, float],
     told: bool,
 ) -> Row:
@@ -145,10 +163,11 @@ def _row(
     cost = {name: sum(getattr(o, name) for o in own.values()) / count for name in ("steps", "traffic", "seconds")}
     return Row(
         method,
-        spread(ranks) if ranks else None,
+        spread([float(np.mean(list(of_seed.values()))) for of_seed in ranks]) if ranks else None,
         accuracy,
         None if farthest is None else (farthest, gaps[farthest]),
         by_setting,
+        {s: float(np.mean([of_seed[s] for of_seed in ranks])) for s in settings} if ranks else {},
         told,
         len(own),
         **cost,

@@ -92,7 +92,7 @@ def _finish(cells: list[BenchCell], out: Path, quiet: bool) -> list[Path]:
     """The ranking of finished runs: on the terminal, as Markdown, LaTeX and a page, next to the report of all runs."""
     from fednoil.bench import pages
     from fednoil.bench.plan import finished
-    from fednoil.bench.ranking import outcome_of, ranking, was_told
+    from fednoil.bench.ranking import mean_curves, outcome_of, ranking, was_told
     from fednoil.cli.report import write_reports
     from fednoil.records.files import write_text
     from fednoil.records.folder import RunFolder
@@ -102,19 +102,20 @@ def _finish(cells: list[BenchCell], out: Path, quiet: bool) -> list[Path]:
     done = {cell: folders[cell.config.hash()] for cell in cells if cell.config.hash() in folders}
     if not done:
         return []
-    runs = {(c.method, c.setting, c.config.run.seed): outcome_of(RunFolder(f).records()) for c, f in done.items()}
+    records = {(c.method, c.setting, c.config.run.seed): RunFolder(f).records() for c, f in done.items()}
+    runs = {key: outcome_of(found) for key, found in records.items()}
     methods, settings = (list(dict.fromkeys(getattr(c, name) for c in cells)) for name in ("method", "setting"))
     told = {c.method: was_told(c.config.model_dump(mode="json")) for c in cells}
     rows, seeds = ranking(runs, methods, settings, told), len({seed for _, _, seed in runs})
-    curves = out / "runs.html"
-    write_reports(load_results(list(done.values())), curves, None, None, "All runs of the ranking")
+    report = out / "runs.html"
+    write_reports(load_results(list(done.values())), report, None, None, "All runs of the ranking")
     texts = {
         "ranking.md": pages.markdown(rows, settings, seeds),
         "ranking.tex": pages.latex(rows, settings, seeds),
-        "ranking.html": pages.html(rows, settings, seeds, curves.name),
+        "ranking.html": pages.html(rows, settings, seeds, report.name, mean_curves(records)),
     }
     for name, text in texts.items():
         write_text(out / name, text)
     if not quiet:
         print(texts["ranking.md"])
-    return [*(out / name for name in texts), curves]
+    return [*(out / name for name in texts), report]
