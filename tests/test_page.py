@@ -212,3 +212,31 @@ def thousand(folder: Path) -> list[Run]:
         changed = {**vars(source), "values": values, "place": place, "path": Path(f"runs/{number}")}
         runs.append(Run(**{key: changed[key] for key in Run.__dataclass_fields__}))
     return runs
+
+
+def test_measures_beside_accuracy(browser: Any, tmp_path: Path) -> None:
+    """Of the test set, of each class and of each client; what is not known is a dash."""
+    run = made_run(tmp_path / "a", changes={"data": {"name": "folder:photos"}})
+    summary = json.loads((run / "summary.json").read_text())
+    known = {"classes": ["cat", "dog"], "macro_f1": 61.234, "auroc": 0.71239}
+    (run / "summary.json").write_text(json.dumps(summary | known))
+    by_class = {"recall": [75.0, 50.0], "precision": [60.0, 66.66], "f1": [66.66, 57.1], "auroc": [0.7, None]}
+    clients = {"0": {"accuracy": 62.5, "balanced_accuracy": 61.0}, "2": {"accuracy": 50.0, "balanced_accuracy": None}}
+    measures = {"test": {"per_class": by_class, "confusion": [[3, 1], [2, 2]]}, "clients": clients}
+    (run / "measures.json").write_text(json.dumps({**measures, "clients_on": "test samples"}))
+    path = tmp_path / "report.html"
+    path.write_text(render(results_of(run), "Measures"))
+    visit = Visit(browser, path)
+    visit.scroll()
+    assert [row.split() for row in visit.texts("#measures tbody tr")] == [
+        ["macro", "F1,", "%", "61.23"],
+        ["AUROC", "0.712"],
+    ]
+    rows = [row.split() for row in visit.texts("#tested-table tbody tr")]
+    assert rows[:2] == [["cat", "75", "25"], ["dog", "50", "50"]]
+    assert rows[2:] == [["cat", "75.0", "60.0", "66.7", "0.700"], ["dog", "50.0", "66.7", "57.1", "–"]]
+    assert visit.texts("#client-table thead th")[-2:] == ["own test samples, %", "balanced, %"]
+    assert [row.split()[-2:] for row in visit.texts("#client-table tbody tr")] == [
+        ["62.5", "61"], ["–", "–"], ["50", "–"]
+    ]  # fmt: skip
+    assert visit.errors == []

@@ -44,6 +44,15 @@ def test_a_damaged_file_costs_its_run_alone(tmp_path: Path, file: str, change: C
     assert any(expected in line for line in found.warnings), found.warnings
 
 
+def test_damaged_measures_cost_their_run_alone(tmp_path: Path) -> None:
+    made_run(tmp_path / "good")
+    bad = made_run(tmp_path / "bad", seed=1) / "measures.json"
+    bad.write_text(json.dumps({"clients": {"0": {"accuracy": "high"}}}))
+    found = results_of(tmp_path)
+    assert [run.path.name for run in found.runs] == ["good"]
+    assert any("measures.json is damaged: clients.0.accuracy" in line for line in found.warnings), found.warnings
+
+
 @pytest.mark.parametrize(
     ("change", "expected"),
     [

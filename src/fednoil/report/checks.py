@@ -62,6 +62,30 @@ class Confusion(_Part):
         return self
 
 
+class _ByClass(_Part):
+    recall: list[Percent | None] = []
+    precision: list[Percent | None] = []
+    f1: list[Percent | None] = []
+    auroc: list[Annotated[float, Field(ge=0, le=1)] | None] = []
+
+
+class Measured(_Part):
+    """The measures of one model on some samples."""
+
+    accuracy: Percent | None = None
+    balanced_accuracy: Percent | None = None
+    per_class: _ByClass = _ByClass()
+    confusion: list[list[float]] = []  # true × predicted classes; of several models the mean
+
+
+class Measures(_Part):
+    """measures.json: on the test set, and by client."""
+
+    test: Measured = Measured()
+    clients: dict[str, Measured] = {}
+    clients_on: str = ""
+
+
 def check(expected: type[_Part], values: Any, path: Path) -> None:
     """Refuse what a report couldn't use, naming the first error."""
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,8 @@ class Clients:
     agreement: list[float] | None = None  # given labels that the final model predicts
     names: list[str] | None = None  # of a federation's clients
     held_out: list[float | None] | None = None  # accuracy on what each holds out, as last reported
+    tested: list[float | None] | None = None  # accuracy on its own test samples
+    balanced: list[float | None] | None = None  # the mean over their classes
     wrong: list[float | None] | None = None  # labels that are wrong, by the run's own estimate
     founders: dict[str, int] | None = None  # samples by name of the sites that were there at the start
 
@@ -88,6 +90,18 @@ def site_clients(
         held_out=held_out if any(accuracy is not None for accuracy in held_out) else None,
         founders=roster.founders,
     )
+
+
+def tested(clients: Clients, measures: dict[str, Any]) -> Clients:
+    """The clients with what the final model was measured to be worth to each."""
+    each = measures.get("clients", {})
+    names = clients.names or [str(k) for k in range(len(clients.selected))]
+    if not each.keys() & set(names):
+        return clients
+    found = [[each.get(name, {}).get(key) for name in names] for key in ("accuracy", "balanced_accuracy")]
+    if "held-out" in measures.get("clients_on", ""):
+        return replace(clients, held_out=found[0])
+    return replace(clients, tested=found[0], balanced=found[1])
 
 
 def _truth(path: Path, noise_hash: str) -> tuple[list[int] | None, list[float] | None]:

@@ -12,7 +12,7 @@ import numpy as np
 from fednoil import __version__, pages
 from fednoil.history import ACCURACY
 from fednoil.report.chance import CHANCE
-from fednoil.report.leads import class_grids, leads, settings_grid
+from fednoil.report.leads import class_grids, leads, measure_grids, settings_grid
 from fednoil.report.results import Results, Row, paired
 from fednoil.report.runs import CURVES, Run
 from fednoil.report.sheets import Column, Entry, sheets
@@ -35,6 +35,7 @@ def render(results: Results, title: str, watched: bool = False) -> str:
         sections=results.sections(),
         leads=leads(results),
         grids=class_grids(results),
+        measures=measure_grids(results),
         differs=settings_grid(results),
         watched=watched,
         pairs=paired_rows(results),
@@ -118,6 +119,7 @@ def page_data(results: Results) -> dict[str, Any]:
                 "curves": _thinned(run, length),
                 "clients": _clients(run),
                 "confusion": _confusion(run),
+                "tested": _tested(run),
             }
         )
     tables: dict[str, list[Any]] = {name: list(table) for name, table in shared.items()}
@@ -173,6 +175,8 @@ def _clients(run: Run) -> dict[str, Any]:
         "names": clients.names,
         "held_out": short(clients.held_out),
         "wrong": short(clients.wrong),
+        "tested": short(clients.tested),
+        "balanced": short(clients.balanced),
     }
 
 
@@ -187,3 +191,13 @@ def _confusion(run: Run) -> dict[str, Any] | None:
     largest = np.argsort(off, axis=None)[::-1][:40]
     pairs = [(int(i // len(matrix)), int(i % len(matrix))) for i in largest]
     return {"classes": len(matrix), "largest": [[g, p, int(off[g, p])] for g, p in pairs if off[g, p]]}
+
+
+def _tested(run: Run) -> dict[str, Any] | None:
+    """True against predicted classes of the test samples, and measures of each class, unless there are many."""
+    test = run.measures.get("test", {})
+    matrix, each = test.get("confusion") or [], test.get("per_class", {})
+    if not 0 < len(matrix) <= _SQUARE:
+        return None
+    columns = {key: [None if v is None else round(v, 3 if key == "auroc" else 1) for v in each[key]] for key in each}
+    return {"matrix": matrix, "classes": columns}

@@ -13,6 +13,12 @@ from fednoil.report.places import METHOD_SECTIONS, SETTING_SECTIONS, differing
 from fednoil.report.results import Results, Row, paired
 
 _CLASSES = 100  # listed in a table
+_MEASURES = {
+    "balanced_accuracy": ("balanced accuracy, %", 2),
+    "macro_f1": ("macro F1, %", 2),
+    "auroc": ("AUROC", 3),
+    "calibration_error": ("calibration error, %", 2),
+}
 
 
 @dataclass(frozen=True)
@@ -67,6 +73,24 @@ def class_grids(results: Results) -> list[Grid]:
         ]
         found.append(Grid(rows[0].place.title, ["class", *(row.title for row, _ in known)], lines))
     return found
+
+
+def measure_grids(results: Results) -> list[Grid]:
+    """For each setting the final models' measures beside accuracy, by method: the mean over seeds."""
+    found = []
+    for rows in results.settings():
+        done = [row for row in rows if row.finished]
+        lines = [[title, *(_mean(row, key, digits) for row in done)] for key, (title, digits) in _MEASURES.items()]
+        lines = [line for line in lines if any(line[1:])]
+        if lines:
+            found.append(Grid(rows[0].place.title, ["measure", *(row.title for row in done)], lines))
+    return found
+
+
+def _mean(row: Row, key: str, digits: int) -> str | None:
+    values = [run.summary.get(key) for run in row.runs]
+    known = [float(value) for value in values if isinstance(value, int | float)]
+    return f"{sum(known) / len(known):.{digits}f}" if len(known) == len(values) else None
 
 
 def _by_class(row: Row) -> list[float | None]:

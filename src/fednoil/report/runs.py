@@ -20,10 +20,10 @@ from fednoil.config.axes import own_code
 from fednoil.errors import UserError
 from fednoil.history import ACCURACY, RoundRecord
 from fednoil.records.files import read_json
-from fednoil.records.folder import CONFUSION, Roster, RunFolder
+from fednoil.records.folder import CONFUSION, MEASURES, Roster, RunFolder
 from fednoil.records.older import in_todays_keys, lost_settings
-from fednoil.report.checks import Confusion, Environment, Summary, check, check_rounds
-from fednoil.report.clients import Clients, simulated_clients, site_clients
+from fednoil.report.checks import Confusion, Environment, Measures, Summary, check, check_rounds
+from fednoil.report.clients import Clients, simulated_clients, site_clients, tested
 from fednoil.report.hook import Study
 from fednoil.report.places import Place, method_key, own_place
 
@@ -66,6 +66,7 @@ class Run:
     confusion: list[list[int]] | None = None  # given × predicted labels of all clients' samples
     environment: dict[str, Any] = field(default_factory=dict)
     federated: bool = False  # run on the nodes of a federation, not simulated
+    measures: dict[str, Any] = field(default_factory=dict)  # of the final model, as measures.json has them
 
     @property
     def seed(self) -> int:
@@ -187,10 +188,12 @@ def load_run(path: Path, study: Study | None = None) -> Run:
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise UserError(f"{path} is damaged: {error!r}") from None
     environment = _read(path / "environment.json", Environment)
+    measures = _read(path / MEASURES, Measures) if finished else {}
+    clients = tested(clients, measures)
     matrix = confusion.get("given_predicted")
     federated = records[-1].nodes is not None
     place = placed(values, environment, roster, study, len(clients.samples or ()) or None)
-    return Run(path, place, values, finished, summary, curves, clients, matrix, environment, federated)
+    return Run(path, place, values, finished, summary, curves, clients, matrix, environment, federated, measures)
 
 
 def placed(
@@ -223,7 +226,7 @@ def _curves(records: list[RoundRecord]) -> dict[str, np.ndarray]:
     return {key: np.array([getattr(record, key) for record in records], dtype=float) for key in present}
 
 
-def _read(file: Path, expected: type[Confusion | Environment]) -> dict[str, Any]:
+def _read(file: Path, expected: type[Confusion | Environment | Measures]) -> dict[str, Any]:
     """A file that may be missing."""
     if not file.is_file():
         return {}

@@ -140,7 +140,8 @@
     const columns = [["client", clients.names ?? clients.selected.map((_, k) => k)], ["samples", clients.samples],
       ["true noise, %", clients.noise], ["labels wrong, estimated, %", clients.wrong], ["estimated clean, %", clients.share],
       ["agreement, %", clients.agreement], ["rounds selected", clients.selected],
-      ["agreement with held-out labels, %", clients.held_out]].filter(([, values]) => values);
+      ["agreement with held-out labels, %", clients.held_out], ["own test samples, %", clients.tested],
+      ["balanced, %", clients.balanced]].filter(([, values]) => values);
     const table = make("table", { class: "sortable" },
       make("thead", {}, make("tr", {}, ...columns.map(([text]) => make("th", { tabindex: 0 }, text)))));
     const body = make("tbody");
@@ -193,6 +194,7 @@
   function drawConfusion() {
     const run = data.runs[$("confusion-run").value], found = run.confusion, place = $("confusion-table");
     const named = (c) => data.classes[run.classes][c] ?? String(c);
+    drawTested(run.tested, named);
     if (!found) return place.replaceChildren(make("p", { class: "key" }, "This run has no record of them."));
     if (found.largest) {
       const rows = found.largest.map(([g, p, n]) => make("tr", {}, ...[named(g), named(p), n].map((v) => make("td", {}, String(v)))));
@@ -201,6 +203,19 @@
         make("table", {}, make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...rows)));
     }
     place.replaceChildren(square(found.matrix, found.matrix.map((_, c) => named(c)), "given \\ predicted"));
+  }
+
+  function drawTested(tested, named) {
+    const place = $("tested-table");
+    if (!tested) return place.replaceChildren();
+    const columns = [["recall, %", "recall"], ["precision, %", "precision"], ["F1, %", "f1"], ["AUROC", "auroc"]];
+    const head = ["class", ...columns.map(([text]) => text)].map((text) => make("th", {}, text));
+    const rows = tested.matrix.map((_, c) => make("tr", {}, make("th", { scope: "row" }, named(c)),
+      ...columns.map(([, key]) => make("td", {}, tested.classes[key]?.[c]?.toFixed(key === "auroc" ? 3 : 1) ?? "–"))));
+    place.replaceChildren(make("h3", {}, "Test samples"),
+      square(tested.matrix, tested.matrix.map((_, c) => named(c)), "class \\ predicted"),
+      make("p", { class: "key" }, "By class, on the test samples:"),
+      make("table", { class: "grid" }, make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...rows)));
   }
 
   // ---- runs
