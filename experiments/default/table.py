@@ -30,6 +30,10 @@ CELLS = [(split, noise) for split in SPLITS for noise in NOISES]
 CIFAR = [("iid", "symmetric-high"), ("b1", "symmetric-high")]
 VARIANTS = {
     "both-t30": "**both views, at least 30 epochs**",
+    "both-t30-100": "both views, at least 30 epochs, first 100 rounds",
+    "both-t30-no-mix": "both views, at least 30 epochs, no mixup",
+    "both-t30-wd1e-4": "both views, at least 30 epochs, weight decay 1e-4",
+    "both-t30-uniform": "both views, at least 30 epochs, clients drawn uniformly",
     "both-t20": "both views, at least 20 epochs",
     "both-t10-wd1e-4": "both views, at least 10 epochs, weight decay 1e-4",
     "both-t10-cosine": "both views, at least 10 epochs, falling rate",
