@@ -38,7 +38,7 @@ _DEMO_SETTING: Values = {
 
 # What to use when nobody knows the noise (experiments/default).
 DEFAULT: Values = {
-    "sampling": {"name": "score_mean", "fraction": 0.3},
+    "sampling": {"name": "uniform", "fraction": 0.3},
     "server": {"name": "fedavg", "average": 0.95},
     "learner": {"name": "fednoil-plus"},
     "schedule": {"name": "agreement"},

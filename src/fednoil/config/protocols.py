@@ -116,9 +116,8 @@ def _fednoil(protocol: Protocol) -> Values:
 
 
 def _fednoil_plus(protocol: Protocol) -> Values:
-    """The default's choices, except that epochs, optimiser and decay are the protocol's."""
-    sampling = {"name": "score_mean", "fraction": protocol.fraction}
-    return {"sampling": sampling, "server": {"name": "fedavg", "average": 0.95}, "learner": {"name": "fednoil-plus"}}
+    """The default's choices, except that clients drawn, epochs, optimiser and decay are the protocol's."""
+    return {"server": {"name": "fedavg", "average": 0.95}, "learner": {"name": "fednoil-plus"}}
 
 
 METHODS: dict[str, Callable[[Protocol], Values]] = {
