@@ -212,7 +212,9 @@ def cifar(rows: list[Row]) -> str:
                 reached = f"{r['rounds']} of {r['planned']}"
                 lines.append([f"{noise}, {title}{changes}", r["reading"], reached, r["final"], both])
             if runs:
-                want = {m: paper["4", "cifar-10", "iid", noise, name, m][0] for m in ("accuracy", "precision", "recall")}
+                want = {
+                    m: paper["4", "cifar-10", "iid", noise, name, m][0] for m in ("accuracy", "precision", "recall")
+                }
                 quality = f"{want['precision']:.1f} / {want['recall']:.1f}"
                 lines.append([f"{noise}, {title}, paper", "", "", f"{want['accuracy']:.2f}", quality])
     return markdown(lines)
