@@ -55,8 +55,9 @@ bench: setup ## time a round against a plain PyTorch loop, and learners against 
 	$(PY) benchmarks/learners.py
 	$(PY) benchmarks/evidence.py --device cpu
 
-bench-federation: setup ## time and bytes of a round on Flower, against our simulator and Flower's own FedAvg
+bench-federation: setup ## time and bytes of a round on Flower, against our simulator, Flower's own FedAvg and over real nodes
 	$(PY) benchmarks/federation.py
+	$(PY) benchmarks/nodes.py
 
 bench-peers: setup ## time a round on a CPU against pfl and Flower, in an environment of their own
 	$(PY) benchmarks/peers.py --json benchmarks/results/peers.json

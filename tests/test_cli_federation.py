@@ -158,7 +158,7 @@ def test_a_host_is_a_name_or_an_address(host: str, tmp_path: Path) -> None:
         (["up", "--site", "a=npz:x.npz"], "x.npz is not a file; give an .npz with x_train"),
         (["up", "--site", "a=folder:x"], "--site a=folder:x: "),
         (["up", "--site", "a=parquet:x"], "x is neither a file nor a folder with train*.parquet"),
-        (["up", "--site", "superlink=npz:x"], "'superlink' is the server's own name"),
+        (["up", "--site", "superlink=npz:x"], "'superlink' is a name of the server's own"),
         (["up", "--site", 'a=npz:"x'], "doesn't accept a path with a quotation mark"),
         (["status"], "has no federation"),
         (["run"], "federation is not up"),
@@ -194,14 +194,10 @@ class Recorded(Loopback):
     def await_nodes(self, count: int) -> None:
         pass
 
-    def flwr(self, *arguments: str) -> str:
+    def _register(self, public: Path) -> None:
         if self.stop:
             raise KeyboardInterrupt
-        key = Path(arguments[2]).read_text()
-        if key in self.known:
-            raise UserError("flwr supernode register failed: [code: 23] Public key already in use.")
-        self.known.add(key)
-        return ""
+        self.known.add(public.read_text())
 
     def _start(self, name: str, port: int, command: Any) -> Process:
         self._write([*self.processes, process := Process(name, 2**30, port)])
@@ -249,7 +245,7 @@ def test_a_run_elsewhere_leaves_nothing_here(tmp_path: Path, monkeypatch: pytest
     seen: list[dict[str, Any]] = []
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
-        "fednoil.cli.federation._flwr_run",
+        "fednoil.flower.submission.flwr_run",
         lambda bundle, *_: seen.append(tomllib.loads((bundle / "pyproject.toml").read_text())),
     )
     arguments = ("federation", "run", "demo", "--set", "train.rounds=3", "--superlink", "central", "--out", "there")
@@ -310,13 +306,12 @@ def test_what_is_tried_over_several_machines_is_what_is_documented() -> None:
     spec.loader.exec_module(module)
     find = module.documented()
     wanted = re.findall(r'find\("(.+?)"\)', path.read_text())
-    assert len(wanted) == 7
+    assert len(wanted) == 6
     commands = [line for words in wanted for line in find(words)]
     assert [command.split()[0] for command in commands] == [
-        *("fednoil", "mkdir", "flower-superlink", "server", "[superlink.central]"),
-        *("fednoil", "flwr", "flower-supernode", "fednoil"),
+        *("fednoil", "mkdir", "fednoil", "[superlink.central]", "fednoil", "flwr", "fednoil", "fednoil"),
     ]
-    assert sum(any(place in command for place in module.PLACES) for command in commands) == 8  # all but `flwr`'s
+    assert sum(any(place in command for place in module.PLACES) for command in commands) == 7  # all but `flwr`'s
 
 
 def test_a_process_that_has_just_begun_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ pytest.importorskip("flwr")
 
 from conftest import assert_same
 from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
+from flwr.supercore.inflatable.inflatable_object import get_object_tree, iterate_object_tree
 from loop_grid import LoopGrid, federate, partitions
 
 from fednoil.api import compare
@@ -25,7 +26,7 @@ from fednoil.config import load_config, to_toml
 from fednoil.errors import UserError
 from fednoil.executors.local import Workbench
 from fednoil.experiment import make_experiment
-from fednoil.flower.messages import BadMessage, Body, Form, pack, unpack
+from fednoil.flower.messages import BadMessage, Body, Form, model_arrays, objects_of, pack, unpack
 from fednoil.flower.server import Assignment, play
 from fednoil.flower.state import NodeState
 from fednoil.learners import LEARNERS, fednoil_plus
@@ -111,13 +112,13 @@ def test_nothing_but_the_allowed_leaves_a_node(federated: Values, tmp_path: Path
     config, grid = load_config(federated), LoopGrid(partitions(tmp_path / "state"))
     federate(config, tmp_path / "run", grid)
     model = make_experiment(config).initial_model()
-    shapes = {name: (str(t.dtype).removeprefix("torch."), tuple(t.shape)) for name, t in model.items()}
+    shapes = {"float32": ("float32", (sum(t.numel() for t in model.values()),))}
     allowed = {
         "query.hello": {"numbers": {"samples", "held_out", "counts", "mean", "std"},
                         "values": {"client", "partition", "classes", "shape", "columns"}},
         "query.score": {"numbers": {"score"}},
         "query.audit": {"numbers": {"noise_ratio"}},
-        "train": {"model": set(shapes), "numbers": {"samples", "steps"}},
+        "train": {"model": {"float32"}, "numbers": {"samples", "steps"}},
     }  # fmt: skip
     kinds = set()
     for _, reply in grid.replies:
@@ -130,6 +131,29 @@ def test_nothing_but_the_allowed_leaves_a_node(federated: Values, tmp_path: Path
             assert all(isinstance(v, int | float) or (len(v) <= 1 and kind == "query.hello") for v in record.values())
     assert kinds == set(allowed)
     assert len(grid.replies) == len(grid.sent) == 4 + 4 * (4 + 2) + 4
+
+
+def test_arrays_of_one_type_travel_together_and_come_back_as_they_were() -> None:
+    tensors = {
+        "b/weight": torch.arange(6.0).reshape(2, 3),
+        "b/batches": torch.tensor(7),
+        "a/bias": torch.tensor([-1.0, 0.5]),
+        "a/none": torch.empty(0, 4),
+    }
+    form = Form(model_arrays(tensors))
+    content = pack(form, Body(tensors))
+    record = content["model"]
+    assert isinstance(record, ArrayRecord)
+    assert {name: array.numpy().tolist() for name, array in record.items()} == {
+        "float32": [-1.0, 0.5, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0],
+        "int64": [7],
+    }
+    found = unpack(form, content).arrays
+    assert list(found) == list(tensors)
+    assert_same(found, tensors)
+    assert len({tensor.untyped_storage().data_ptr() for tensor in found.values() if tensor.numel()}) == 3
+    message = Message(content, 1, "train")
+    assert len(list(iterate_object_tree(get_object_tree(message)))) <= objects_of(form)
 
 
 def test_a_node_sends_nothing_that_its_form_lacks() -> None:
@@ -150,7 +174,7 @@ def test_a_node_sends_nothing_that_its_form_lacks() -> None:
 @pytest.mark.parametrize(("value", "fits"), [(1e30, True), (1.1e30, False), (-1.1e30, False), (float("nan"), False)])
 def test_numbers_whose_mean_could_overflow_are_not_read(value: float, fits: bool) -> None:
     form = Form({"w": ("float32", (2,))})
-    content = RecordDict({"model": ArrayRecord({"w": Array(np.array([0.5, value], np.float32))})})
+    content = RecordDict({"model": ArrayRecord({"float32": Array(np.array([0.5, value], np.float32))})})
     if fits:
         assert unpack(form, content).arrays["w"].tolist() == pytest.approx([0.5, value])
     else:
@@ -162,7 +186,7 @@ def test_an_array_that_lies_about_its_size_is_not_unfolded() -> None:
     """A header of an exabyte in a message of a hundred bytes."""
     honest = Array(np.ones(2, np.float32))
     lie = Array(np.ones(2, np.float32)).data.replace(b"(2,), ", b"(1152921504606846976,), ")
-    content = RecordDict({"model": ArrayRecord({"w": Array(honest.dtype, honest.shape, honest.stype, lie)})})
+    content = RecordDict({"model": ArrayRecord({"float32": Array(honest.dtype, honest.shape, honest.stype, lie)})})
     with pytest.raises(BadMessage):
         unpack(Form({"w": ("float32", (2,))}), content)
 
@@ -215,7 +239,7 @@ BAD: list[tuple[str, str, Callable[[Message], Message | None], str]] = [
     ("train", "huge weight", _arrays(lambda a: _first(a, 1e30)), "holds values above 100 times"),
     ("train", "shape", _arrays(lambda a: a.update({next(iter(a)): np.ones(3, np.float32)})), "is float32 [3], not"),
     ("train", "dtype", _arrays(lambda a: a.update({n: v.astype(np.float64) for n, v in a.items()})), "is float64"),
-    ("train", "missing array", _arrays(lambda a: a.pop(next(iter(a)))), "arrays: lacks model/"),
+    ("train", "missing array", _arrays(lambda a: a.pop(next(iter(a)))), "arrays: lacks float32"),
     ("train", "another model", _arrays(lambda a: a.update({"model/more": np.ones(3, np.float32)})), "not asked for"),
     ("train", "samples", _numbers(samples=1e12), "it reported 20 samples but trained on 1e+12"),
     ("train", "steps", _numbers(steps=-5.0), "it reported 20 samples"),

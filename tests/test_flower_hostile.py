@@ -7,20 +7,31 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 pytest.importorskip("flwr")
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.common.constant import ErrorCode
 from loop_grid import LoopGrid, federate, partitions
 
 from fednoil.config import load_config, to_toml
 from fednoil.data import SITES
+from fednoil.experiment import make_experiment
 from fednoil.flower.members import Members
-from fednoil.flower.messages import HELLO, HELLO_ORDER, PROTOCOL, Body, clean, content_bytes, pack
+from fednoil.flower.messages import (
+    HELLO,
+    HELLO_ORDER,
+    PROTOCOL,
+    Body,
+    Form,
+    clean,
+    content_bytes,
+    model_arrays,
+    pack,
+    unpack,
+)
 from fednoil.flower.wire import Lost, Wire
 from fednoil.tensors import read_tensors
 
@@ -144,32 +155,35 @@ def test_every_failure_of_a_node_is_reported(federated: Values, tmp_path: Path) 
     assert first["refused"] == {}
 
 
-def _arrays(change: Callable[[str, np.ndarray], None]) -> Callable[[Message], None]:
-    def spoilt(reply: Message) -> None:
-        arrays = {name: np.array(array.numpy()) for name, array in reply.content["model"].items()}
+Spoilt = Callable[[Message, Form], None]
+
+
+def _arrays(change: Callable[[str, torch.Tensor], None]) -> Spoilt:
+    def spoilt(reply: Message, form: Form) -> None:
+        arrays = unpack(form, RecordDict({"model": reply.content["model"]})).arrays
         for name, array in arrays.items():
             change(name, array)
-        reply.content["model"] = ArrayRecord({name: Array(array) for name, array in arrays.items()})
+        reply.content["model"] = pack(form, Body(arrays))["model"]
 
     return spoilt
 
 
-def _more(reply: Message) -> None:
+def _more(reply: Message, form: Form) -> None:
     reply.content["values"] = ConfigRecord({"empty": "", "none": []})
 
 
-def _control(reply: Message) -> None:
+def _control(reply: Message, form: Form) -> None:
     reply.content["numbers"] = MetricRecord({"\x1b[2J\n" + "x" * 10_000: 1.0})
 
 
-def _large(name: str, array: np.ndarray) -> None:
+def _large(name: str, array: torch.Tensor) -> None:
     if name.endswith("weight"):
-        array.flat[0] = 1e5
+        array.view(-1)[0] = 1e5
 
 
-def _negative(name: str, array: np.ndarray) -> None:
+def _negative(name: str, array: torch.Tensor) -> None:
     if name.endswith("running_var"):
-        array.flat[0] = -1e-3
+        array.view(-1)[0] = -1e-3
 
 
 @pytest.mark.parametrize(
@@ -182,16 +196,15 @@ def _negative(name: str, array: np.ndarray) -> None:
         ("score", _more, "has values, which was not asked for"),
     ],
 )
-def test_a_bad_reply_is_dropped(
-    kind: str, bad: Callable[[Message], None], reason: str, federated: Values, tmp_path: Path
-) -> None:
+def test_a_bad_reply_is_dropped(kind: str, bad: Spoilt, reason: str, federated: Values, tmp_path: Path) -> None:
     federated["sampling"]["fraction"] = 1.0
     federated["train"]["rounds"] = 1
     federated["model"] = {"name": "resnet18", "width": 2} if reason.startswith("a variance") else federated["model"]
+    form = Form(model_arrays(make_experiment(load_config(federated)).initial_model()))
 
     def spoil(node: int, order: Message, reply: Message) -> Message:
         if node == LIAR and order.metadata.message_type.endswith(kind):
-            bad(reply)
+            bad(reply, form)
         return reply
 
     (first,) = federate(load_config(federated), tmp_path / "run", LoopGrid(partitions(tmp_path / "state"), spoil))

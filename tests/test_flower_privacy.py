@@ -344,5 +344,5 @@ def test_noise_on_batch_norm_is_refused(federated: Values, tmp_path: Path) -> No
 def test_protocols_must_agree(federated: Values, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fednoil.flower.members.PROTOCOL", messages.PROTOCOL + 1)
     federated["federation"]["wait"] = 3  # a refusal takes three tries
-    with pytest.raises(UserError, match=r"0 of 4 nodes .*; node 897 is refused: it uses protocol 4"):
+    with pytest.raises(UserError, match=r"0 of 4 nodes .*; node 897 is refused: it uses protocol 5"):
         federate(load_config(federated), tmp_path / "run", LoopGrid(partitions(tmp_path / "state")))

@@ -1,9 +1,9 @@
 """Several machines as far as one can play them: the commands of docs/federation.md, each in a machine of its own.
 
 A server and two sites are network namespaces on a switch, with addresses, a loopback, a home and a clean environment of
-their own. None sees the others' files; only what the documentation says is copied between them. The commands and the
-proxy's configuration are read from the documentation, with the folders moved under this machine's. Afterwards the same
-machines try what must not work. Needs Linux, root, iproute2, util-linux and nginx.
+their own. None sees the others' files; only what the documentation says is copied between them. The commands are read
+from the documentation, with the folders moved under this machine's. Afterwards the same machines try what must not
+work. Needs Linux, root, iproute2, util-linux and curl.
 
     sudo .venv/bin/python tools/federation_machines.py --folder /tmp/machines
 """
@@ -156,14 +156,6 @@ def play(folder: Path, rounds: int) -> Path:
         for command in first:
             server.run(command)
         server.start(superlink, "superlink.log")
-        proxy = server.here(find("proxy_pass")[0])
-        scratch = "".join(f"{kind}_temp_path {server.folder}/tmp;" for kind in ("client_body", "proxy", "fastcgi"))
-        scratch += "".join(f"{kind}_temp_path {server.folder}/tmp;" for kind in ("uwsgi", "scgi"))
-        (server.folder / "nginx.conf").write_text(
-            f"daemon off; user root; pid {server.folder}/nginx.pid; error_log stderr;\n"
-            f"events {{}}\nhttp {{ access_log {server.folder}/access.log; {scratch}\n{proxy}}}\n"
-        )
-        server.start(f"nginx -c {server.folder}/nginx.conf", "nginx.log")
         (server.folder / "home" / ".flwr").mkdir(exist_ok=True)
         (server.folder / "home" / ".flwr" / "config.toml").write_text(server.here(find("[superlink.central]")[0]))
         until(lambda: "status 0" in server.run("flwr supernode list central", may_fail=True), "the SuperLink")
@@ -173,7 +165,7 @@ def play(folder: Path, rounds: int) -> Path:
             shutil.copy(server.folder / "etc/fl/ca.crt", site.folder / "etc/fl")
             shutil.copy(site.folder / "etc/fl" / f"{site.name}.pub", server.folder / "home")
             server.run(find("supernode register")[0].replace("site-a", site.name))
-            site.start(find("flower-supernode --superlink fl.example.org")[0].replace("site-a", site.name), "node.log")
+            site.start(find("federation node --superlink")[0].replace("site-a", site.name), "node.log")
         experiment = find("--superlink central --set")[0].replace("min_nodes=3", f"min_nodes={len(sites)}")
         small = "--set sampling.fraction=1.0 --set schedule.name=constant --set schedule.epochs=2"
         print(server.run(f"{experiment} {small} --set train.rounds={rounds}"))
@@ -188,11 +180,11 @@ def refusals(server: Machine, site: Machine) -> None:
     """What a site must not be able to do."""
     ca = "--cacert /etc/fl/ca.crt"
     tries = {
-        "the Control API through the proxy": (f"curl -s {ca} https://fl.example.org:8000/v1/control/x", "403"),
+        "the Control API": (f"curl -s {ca} https://fl.example.org:8000/v1/control/x", "403"),
         "… by a detour": (f"curl -s --path-as-is {ca} https://fl.example.org:8000/v1/fleet/../control/x", "403"),
         "… by another": (f"curl -s --path-as-is {ca} https://fl.example.org:8000/v1/fleet/%2e%2e/control/x", "403"),
-        "the SuperLink past the proxy": ("curl -s -m 5 https://fl.example.org:8001/", "status 7"),
-        "plaintext": ("curl -s http://fl.example.org:8000/v1/fleet/x", "400"),
+        "the Runtime API": (f"curl -s {ca} https://fl.example.org:8000/v1/runtime/x", "403"),
+        "plaintext": ("curl -s http://fl.example.org:8000/v1/fleet/x", "status 52"),
         "a server without our certificate": ("curl -s https://fl.example.org:8000/", "status 60"),
         "another's files": (f"ls {server.folder}/etc", "status 2"),
     }
@@ -200,8 +192,9 @@ def refusals(server: Machine, site: Machine) -> None:
         if sign not in site.run(command, may_fail=True):
             sys.exit(f"{what} was not refused")
     site.run("fednoil federation keys stranger --out /etc/fl")
-    node = "flower-supernode --superlink fl.example.org:8000 --root-certificates /etc/fl/ca.crt --port 9095"
-    said = site.run(f"timeout 60 {node} --auth-supernode-private-key /etc/fl/stranger", may_fail=True)
+    node = "fednoil federation node --superlink fl.example.org:8000 --root-certificates /etc/fl/ca.crt"
+    own = "--key /etc/fl/stranger --name stranger --data folder:/data/images"
+    said = site.run(f"timeout 60 {node} {own}", may_fail=True)
     if "status 0" in said or "status 124" in said:
         sys.exit("a node with an unregistered key was not refused")
 
@@ -211,7 +204,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True, help="a new folder, for all machines' files and logs")
     parser.add_argument("--rounds", type=int, default=2)
     options = parser.parse_args()
-    missing = [name for name in ("ip", "unshare", "nginx", "curl") if shutil.which(name) is None]
+    missing = [name for name in ("ip", "unshare", "curl") if shutil.which(name) is None]
     if os.geteuid() or missing:
         sys.exit(f"needs root and {', '.join(missing) or 'nothing else'}")
     if options.folder.exists():
@@ -225,9 +218,7 @@ def main() -> None:
     for line in (run / "rounds.jsonl").read_text().splitlines():
         record = json.loads(line)
         print({key: record[key] for key in ("round", "test_accuracy", "nodes", "trained", "failed", "refused")})
-    print(
-        "refused, as it should be: " + "the Control API, the SuperLink past the proxy, plaintext, an unregistered key"
-    )
+    print("refused, as it should be: the Control API, the Runtime API, plaintext, an unregistered key")
 
 
 if __name__ == "__main__":

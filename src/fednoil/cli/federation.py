@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import re
 import shlex
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -120,7 +119,7 @@ def status(folder: Folder = HERE, as_json: Json = False) -> None:
     rows = [{"name": p.name, "running": p.alive(), "pid": p.pid, "port": p.port} for p in federation.processes]
     if not rows:
         raise UserError(f"{folder} has no federation; `fednoil federation up` starts one")
-    title = f"{len(federation.online()) if rows[0]['running'] else 0} nodes online"
+    title = f"{federation.online() if rows[0]['running'] else 0} nodes online"
     show(rows, {"name": "name", "running": "running", "pid": "process", "port": "port"}, title, as_json)
 
 
@@ -140,6 +139,8 @@ def run(
 ) -> None:
     """Run an experiment on a federation; it is recorded like any other run."""
     from fednoil.cli.resolving import resolve
+    from fednoil.flower.submission import Ended, follow
+    from fednoil.records.folder import CHECKPOINT, RunFolder
 
     if resume and force:
         raise UserError("--resume and --force exclude each other: continue the run, or start over")
@@ -148,10 +149,17 @@ def run(
     each = [] if "run.checkpoint_every" in own else ["run.checkpoint_every=1"]
     made, target = resolve(source, [*(changes or []), *each], seed, None, out, resume)
     try:
+        if resume and RunFolder(target).is_held():
+            print(f"{target} is being played already, and goes on", flush=True)
+            return follow(target)
         _submit(made.config, target, folder, superlink, resume=resume, force=force, origin=made.origin)
     except Stopped as stop:
         stop.hint = f"continue with: {_resuming(target, folder, superlink)}"
         raise
+    except Ended as error:
+        kept = (target / CHECKPOINT).is_dir()
+        more = f"; continue with: {_resuming(target, folder, superlink)}" if kept else ""
+        raise UserError(f"{error}{more}") from None
 
 
 @app.command()
@@ -205,6 +213,7 @@ def _submit(
     """Carry out one run on the federation."""
     from fednoil.flower.bundle import write_bundle
     from fednoil.flower.loopback import CONNECTION, Loopback
+    from fednoil.flower.submission import flwr_run
 
     federation = Loopback(folder)
     if superlink is None and not any(p.alive() for p in federation.processes):
@@ -214,48 +223,7 @@ def _submit(
     with tempfile.TemporaryDirectory(prefix="fednoil-app-") as place:
         bundle, command = Path(place) / "app", ["fednoil", *sys.argv[1:]]
         write_bundle(bundle, config, out, resume=resume, force=force, command=command, origin=origin)
-        _flwr_run(bundle, superlink or CONNECTION, None if superlink else federation)
-
-
-def _flwr_run(bundle: Path, connection: str, federation: Loopback | None) -> None:
-    """Submit the app, show its log, and report how it ended; if this command is stopped, so is the run."""
-    import json
-    import os
-
-    environment = federation.environment() if federation else dict(os.environ)
-    flwr = str(Path(sys.executable).parent / "flwr")
-    number = None
-    with subprocess.Popen(
-        [flwr, "run", str(bundle), connection, "--stream"],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,  # Ctrl-C is for this process, which stops the run as well
-    ) as process:
-        try:
-            assert process.stdout is not None
-            for line in process.stdout:
-                if match := re.search(r"started run (\d+)", line):
-                    number = match[1]
-                print(line, end="", flush=True)
-        except BaseException:
-            process.terminate()
-            if number is not None:
-                subprocess.run([flwr, "stop", number, connection], env=environment, capture_output=True, check=False)
-            raise
-    if number is None:
-        raise UserError(f"flwr run did not start the app on '{connection}'; see its output above")
-    listed = subprocess.run(
-        [flwr, "list", connection, "--run-id", number, "--format", "json"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    found: Any = json.loads(listed.stdout or "{}").get("runs") or [{}]
-    if found[0].get("status") != "finished:completed":
-        raise UserError(f"the run ended as '{found[0].get('status', 'unknown')}'; see the log above")
+        flwr_run(bundle, superlink or CONNECTION, None if superlink else federation, out)
 
 
 def _resuming(target: Path, folder: Path, superlink: str | None) -> str:
@@ -281,8 +249,8 @@ def _site(text: str) -> tuple[str, str]:
     if not equals or not name or form not in {one.partition(":")[0] for one in known} or not colon or not path:
         raise UserError(f"--site {text}: write NAME={' or NAME='.join(known)}")
     name = named(name, f"--site {text}:")
-    if name == "superlink":
-        raise UserError(f"--site {text}: 'superlink' is the server's own name; choose another")
+    if name in ("superlink", "nodes"):
+        raise UserError(f"--site {text}: '{name}' is a name of the server's own; choose another")
     return name, f"{form}:{Path(path).expanduser().resolve()}"
 
 

@@ -33,6 +33,7 @@ from fednoil.flower.messages import (
     Form,
     clean,
     model_arrays,
+    objects_of,
     order_form,
     pack,
     review_form,
@@ -140,7 +141,7 @@ class FlowerExecutor(Federation):
         orders = {self.crew.nodes[job.client]: pack(order_form(self._arrays), self._order(job)) for job in jobs}
         round_idx = jobs[0].turn.round_idx if jobs else 0
         found: dict[int, T] = {}
-        for node, reply in self.crew.wire.ask(kind, round_idx, orders).items():
+        for node, reply in self.crew.wire.ask(kind, round_idx, orders, most=objects_of(form)).items():
             client = clients[node]
             try:
                 if isinstance(reply, str):

@@ -17,14 +17,17 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from fednoil.errors import UserError
 from fednoil.files import make_private
 from fednoil.flower.credentials import CA, CERTIFICATE, KEY, OURS, have_certificates, have_key, private_folder
 from fednoil.records.files import read_json, write_json, write_text
 
-SUPERLINK, CONNECTION = "superlink", "local"
+if TYPE_CHECKING:
+    from fednoil.flower.control import Control
+
+SUPERLINK, NODES, CONNECTION = "superlink", "nodes", "local"
 _START = 90.0  # seconds that Flower's processes may take to come up on a busy machine
 _STOP = 10.0
 
@@ -46,7 +49,8 @@ class Process:
             if not line.exists():
                 return not Path("/proc/self").exists()  # without /proc there is no better answer
             command, state = line.read_bytes(), stat.read_text().rpartition(")")[2].split()[0]
-            return state != "Z" and (not command or b"flower-" in command)  # empty while it starts
+            ours = b"flower-" in command or b"fednoil" in command
+            return state != "Z" and (ours or not command)  # empty while it starts
         except OSError:
             return False
 
@@ -64,6 +68,20 @@ class Loopback:
 
     @property
     def processes(self) -> list[Process]:
+        """The SuperLink and each node that has been started."""
+        found: list[Process] = []
+        for process in self._started():
+            path = self._pids(process.name)
+            nodes = read_json(path) if path.is_file() else {}
+            found += [Process(name, int(pid), 0) for name, pid in nodes.items()] or [process]
+        return found
+
+    def _pids(self, keeper: str) -> Path:
+        """The file in which a keeper of nodes lists their processes."""
+        return self.folder / "home" / f"{keeper}.pids.json"
+
+    def _started(self) -> list[Process]:
+        """The processes that were started from here: the SuperLink, and keepers of nodes."""
         if not self.file.is_file():
             return []
         try:
@@ -74,19 +92,18 @@ class Loopback:
             ) from None
 
     def environment(self) -> dict[str, str]:
-        """Flower's settings: its home here, no telemetry, quick polling, this Python's commands, one thread each."""
+        """Flower's settings: its home here, no telemetry, this Python's commands, one thread each."""
         own = {
             "FLWR_HOME": str(self.folder / "home"),
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
-            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",  # Flower's default of 1 s would pass twice per message
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
         }
         return {"OMP_NUM_THREADS": "1", **os.environ, **own}  # several nodes share the machine
 
     def up(self, nodes: Mapping[str, str]) -> None:
         """Start a SuperLink and one SuperNode for each name and node configuration; if one fails, stop all."""
-        running = [process.name for process in self.processes if process.alive()]
+        running = [process.name for process in self._started() if process.alive()]
         if running:
             raise UserError(f"{self.folder} is already up ({', '.join(running)}); `fednoil federation down` stops it")
         private_folder(self.folder, sorted(OURS))
@@ -94,8 +111,8 @@ class Loopback:
         have_certificates(self.folder, ["localhost", "127.0.0.1"])
         try:
             self.start_superlink()
-            for name, config in nodes.items():
-                self.add_node(name, config)
+            if nodes:
+                self.add_nodes(NODES, nodes)
             self.await_nodes(len(nodes))
         except BaseException:
             self.down()
@@ -103,7 +120,7 @@ class Loopback:
 
     def start_superlink(self) -> Process:
         """Start the SuperLink, at the port it had before if it had one."""
-        before = [process.port for process in self.processes if process.name == SUPERLINK]
+        before = [process.port for process in self._started() if process.name == SUPERLINK]
         port = before[0] if before else free_port()
         connection = f"""[superlink]
 default = "{CONNECTION}"
@@ -118,8 +135,10 @@ root-certificates = {json.dumps(str(self.folder / CA))}
         database = self.folder / "superlink.db"
         database.touch()
         database.chmod(0o600)  # it holds models; SQLite gives its other files the same mode
-        options += ["--database", str(database)]
-        process = self._start(SUPERLINK, port, ["flower-superlink", *options])
+        options += ["--database", str(database), "--host", "127.0.0.1", "--port", str(port)]
+        options += ["--ssl-ca-certfile", str(self.folder / CA), "--ssl-certfile", str(self.folder / CERTIFICATE)]
+        options += ["--ssl-keyfile", str(self.folder / KEY)]
+        process = self._start(SUPERLINK, port, [sys.executable, "-m", "fednoil.flower.link", *options])
 
         def ready() -> bool:
             if not process.alive():
@@ -130,56 +149,65 @@ root-certificates = {json.dumps(str(self.folder / CA))}
         return process
 
     def add_node(self, name: str, config: str, *, register: bool = True) -> Process:
-        """Start a SuperNode with its own key, which is made and registered if necessary."""
-        key = self.folder / "keys" / name
-        public = have_key(key)
-        if register:
-            self._register(public)
-        port = next(p.port for p in self.processes if p.name == SUPERLINK)
-        options = ["--superlink", f"127.0.0.1:{port}", "--root-certificates", str(self.folder / CA)]
-        options += ["--auth-supernode-private-key", str(key), "--node-config", config]
-        return self._start(name, free_port(), ["flower-supernode", *options])
+        """Start one more node."""
+        return self.add_nodes(name, {name: config}, register=register)
+
+    def add_nodes(self, keeper: str, nodes: Mapping[str, str], *, register: bool = True) -> Process:
+        """Start nodes in one keeper, each with its own key, which is made and registered if necessary."""
+        from flwr.common.config import parse_config_args
+
+        places = []
+        for name, config in nodes.items():
+            key = self.folder / "keys" / name
+            public = have_key(key)
+            if register:
+                self._register(public)
+            settings = parse_config_args([config])
+            log = str(self.folder / "log" / f"{name}.log")
+            places.append({"key": str(key), "settings": settings, "log": log})
+        shared = {"superlink": self.address, "root_certificates": str(self.folder / CA)}
+        make_private(self.folder / "home")
+        path = self.folder / "home" / f"{keeper}.json"
+        self._pids(keeper).unlink(missing_ok=True)
+        write_json(path, [shared | place for place in places])
+        command = [sys.executable, "-m", "fednoil", "federation", "node", "--nodes", str(path)]
+        return self._start(keeper, 0, command)
+
+    @property
+    def address(self) -> str:
+        """Where the SuperLink listens."""
+        return f"127.0.0.1:{next(p.port for p in self._started() if p.name == SUPERLINK)}"
+
+    def control(self) -> Control:
+        from fednoil.flower.control import Control
+
+        return Control(self.address, self.folder / CA)
 
     def _register(self, public: Path) -> None:
         """Register a key at the SuperLink, if it isn't registered yet."""
-        try:
-            self.flwr("supernode", "register", str(public), CONNECTION)
-        except UserError as error:
-            if "already in use" not in str(error):
-                raise
+        self.control().register(public)
 
     def await_nodes(self, count: int) -> None:
         """Wait until `count` SuperNodes are online."""
-        nodes = [process for process in self.processes if process.name != SUPERLINK]
+        keepers = [process for process in self._started() if process.name != SUPERLINK]
 
         def ready() -> bool:
-            ended = [node for node in nodes if not node.alive()]
-            if len(nodes) - len(ended) < count:
+            ended = [keeper for keeper in keepers if not keeper.alive()]
+            if ended and len(ended) == len(keepers):
                 raise self._ended(ended[0])
-            return len(self.online()) >= count
+            return self.online() >= count
 
         self._await(ready, f"bring {count} nodes online")
 
-    def online(self) -> list[dict[str, Any]]:
-        """The SuperNodes that the SuperLink sees online."""
-        listed = json.loads(self.flwr("supernode", "list", CONNECTION, "--format", "json"))
-        if not listed.get("success", True):  # Flower's exit status is 0 even then
-            raise UserError(f"flwr supernode list failed: {' '.join(str(listed.get('error-message')).split())[:300]}")
-        return [node for node in listed.get("nodes", []) if node.get("status") == "online"]
-
-    def flwr(self, *arguments: str) -> str:
-        """Run one of Flower's commands in this federation's home; returns what it printed."""
-        command = [str(Path(sys.executable).parent / "flwr"), *arguments]
-        done = subprocess.run(command, env=self.environment(), capture_output=True, text=True, check=False)
-        if done.returncode:
-            text = " ".join((done.stdout + done.stderr).split())
-            raise UserError(f"flwr {' '.join(arguments[:2])} failed: {text[-300:]}")
-        return done.stdout
+    def online(self) -> int:
+        """How many nodes the SuperLink sees online."""
+        return len(self.control().online())
 
     def down(self) -> list[str]:
         """Stop everything that was started here, nodes first; returns the names of what was running."""
         running = [process for process in self.processes if process.alive()]
-        _stop(running[::-1])
+        _stop([process for process in self._started()[::-1] if process.alive()])
+        _stop([process for process in running if process.alive()])  # nodes that a killed keeper has left
         self._end_stragglers()
         for child in self._children:
             child.wait()
@@ -192,17 +220,15 @@ root-certificates = {json.dumps(str(self.folder / CA))}
         for process in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 command, environment = ((process / name).read_bytes() for name in ("cmdline", "environ"))
-                if home in environment.split(b"\0") and (b"flwr-" in command or b"flower-" in command):
+                ours = any(name in command for name in (b"flwr-", b"flower-", b"fednoil"))
+                if ours and home in environment.split(b"\0"):
                     os.kill(int(process.name), signal.SIGKILL)
 
     def _start(self, name: str, port: int, command: Sequence[str]) -> Process:
-        shared = ["--host", "127.0.0.1", "--port", str(port), "--ssl-ca-certfile", str(self.folder / CA)]
-        shared += ["--ssl-certfile", str(self.folder / CERTIFICATE), "--ssl-keyfile", str(self.folder / KEY)]
         make_private(self.folder / "log")
         with (self.folder / "log" / f"{name}.log").open("a") as log:
-            program = str(Path(sys.executable).parent / command[0])
             started = subprocess.Popen(
-                [program, *command[1:], *shared],
+                list(command),
                 env=self.environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -211,7 +237,7 @@ root-certificates = {json.dumps(str(self.folder / CA))}
             )
         self._children.append(started)
         process = Process(name, started.pid, port)
-        self._write([p for p in self.processes if p.name != name] + [process])
+        self._write([p for p in self._started() if p.name != name] + [process])
         return process
 
     def _write(self, processes: Sequence[Process]) -> None:

@@ -1,29 +1,32 @@
 """What may be sent between server and nodes: the names, types and shapes of each kind of message, and nothing else.
 
 Both ends build and read messages with the same `Form`, so what is not in it neither leaves a node nor is accepted from
-one. Arrays are plain numpy buffers; their header is checked before any byte is used, and nothing is unpickled.
+one. Arrays are plain numpy buffers; their header is checked before any byte is used, and nothing is unpickled. Those of
+one type are sent as one, joined in the order of their names: Flower sends and stores each with requests of its own.
 """
 
 from __future__ import annotations
 
 import io
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.common.constant import FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE
 
 from fednoil.learners.base import Learner
 from fednoil.tensors import Tensors
 
-PROTOCOL = 4
+PROTOCOL = 5
 HELLO, REFUSE, SCORE, AUDIT = "query.hello", "query.refuse", "query.score", "query.audit"
 REVIEW = "query.review"
 TRAIN, EVALUATE = "train", "evaluate"
 LARGEST = 1e30  # the mean of such numbers can't overflow; what a weight may be depends on the model that was sent
+_HEADER = 1024  # bytes that an array's own header has at most
 
 Arrays = Mapping[str, tuple[str, tuple[int, ...]]]  # name -> dtype, shape
 Kinds = Mapping[str, str]  # name -> int, float, str, list[int], list[float] or list[str]
@@ -127,7 +130,7 @@ def pack(form: Form, body: Body) -> RecordDict:
         arrays = {name: body.arrays[name].detach().cpu().contiguous() for name in form.arrays}
         for name, expected in form.arrays.items():
             _check_array(name, expected, (str(arrays[name].dtype).removeprefix("torch."), tuple(arrays[name].shape)))
-        content["model"] = ArrayRecord({name: Array(tensor.numpy()) for name, tensor in arrays.items()})
+        content["model"] = ArrayRecord({kind: Array(_joined(arrays, names)) for kind, names in _kinds(form).items()})
     if form.numbers:
         numbers = {n: _value(n, kind, body.numbers[n]) for n, kind in form.numbers.items()}
         content["numbers"] = MetricRecord(numbers)
@@ -147,14 +150,22 @@ def unpack(form: Form, content: RecordDict) -> Body:
     arrays: Any = content.get("model", {})
     numbers: Any = content.get("numbers", {})
     values: Any = content.get("values", {})
-    _same_names("arrays", form.arrays, arrays)
+    kinds_of = _kinds(form)
+    _same_names("arrays", kinds_of, arrays)
     _same_names("numbers", form.numbers, numbers)
     _same_names("values", form.values, values)
+    found = {n: t for kind, names in kinds_of.items() for n, t in _split(form.arrays, kind, names, arrays[kind])}
     return Body(
-        {name: _tensor(name, expected, arrays[name]) for name, expected in form.arrays.items()},
+        {name: found[name] for name in form.arrays},
         {name: _value(name, kind, numbers[name]) for name, kind in form.numbers.items()},
         {name: _value(name, kind, values[name]) for name, kind in form.values.items()},
     )
+
+
+def objects_of(form: Form) -> int:
+    """The most of Flower's objects that a message of this form has: itself, records, arrays and their pieces."""
+    arrays = [math.prod(shape) * np.dtype(kind).itemsize for kind, shape in _whole(form).items()]
+    return 5 + sum(1 + -(-(size + _HEADER) // FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE) for size in arrays)
 
 
 def content_bytes(content: RecordDict) -> int:
@@ -203,6 +214,33 @@ def _check_array(name: str, expected: tuple[str, tuple[int, ...]], found: tuple[
         raise BadMessage(f"array '{name}' is {found[0]} {list(found[1])}, not {expected[0]} {list(expected[1])}")
 
 
+def _kinds(form: Form) -> dict[str, list[str]]:
+    """The names of the arrays of each type, in the order in which they are joined."""
+    kinds: dict[str, list[str]] = {}
+    for name in sorted(form.arrays):
+        kinds.setdefault(form.arrays[name][0], []).append(name)
+    return kinds
+
+
+def _whole(form: Form) -> dict[str, tuple[int]]:
+    """The length of each joined array, by type."""
+    return {kind: (sum(math.prod(form.arrays[n][1]) for n in names),) for kind, names in _kinds(form).items()}
+
+
+def _joined(arrays: Tensors, names: Sequence[str]) -> np.ndarray:
+    return torch.cat([arrays[name].reshape(-1) for name in names]).numpy()
+
+
+def _split(form: Arrays, kind: str, names: Sequence[str], array: Array) -> Iterator[tuple[str, torch.Tensor]]:
+    """The arrays of one type, each with memory of its own."""
+    sizes = [math.prod(form[name][1]) for name in names]
+    whole = _tensor(kind, (kind, (sum(sizes),)), array)
+    for name, part in zip(names, whole.split(sizes), strict=True):
+        if part.is_floating_point() and not bool((part.isfinite() & (part.abs() <= LARGEST)).all()):
+            raise BadMessage(f"array '{name}' holds values that are not finite or above {LARGEST:g}")
+        yield name, part.reshape(form[name][1]).clone()
+
+
 def _tensor(name: str, expected: tuple[str, tuple[int, ...]], array: Array) -> torch.Tensor:
     """The array as a new tensor; its header, which says how much memory it would take, is checked first."""
     _check_array(name, expected, (array.dtype, tuple(array.shape)))
@@ -212,9 +250,6 @@ def _tensor(name: str, expected: tuple[str, tuple[int, ...]], array: Array) -> t
         read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
         shape, _, dtype = read(file)
         _check_array(name, expected, (str(dtype), tuple(shape)))
-        values = np.array(array.numpy())  # a copy: the message's buffer can't be written
+        return torch.from_numpy(np.array(array.numpy()))  # a copy: the message's buffer can't be written
     except (ValueError, KeyError, TypeError, EOFError, OSError) as error:
         raise BadMessage(f"array '{name}' can't be read ({type(error).__name__})") from None
-    if values.dtype.kind == "f" and not (np.isfinite(values).all() and (np.abs(values) <= LARGEST).all()):
-        raise BadMessage(f"array '{name}' holds values that are not finite or above {LARGEST:g}")
-    return torch.from_numpy(values)

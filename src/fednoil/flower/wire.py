@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from flwr.app import Message, RecordDict
 from flwr.common.constant import ErrorCode
+from flwr.proto.runtime_pb2 import PullAppMessagesRequest, PullAppMessagesResponse
 from flwr.serverapp import Grid
+from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
+from flwr.superlink.grid.http_grid import HttpGrid
 
 from fednoil.flower.messages import clean, content_bytes
 
 _POLL = 0.05, 0.5  # seconds between two polls, at first and at most; Flower's own loop always waits 3 s
 
+_FEW = 5  # of Flower's objects in a message without arrays
 _GRACE = 5.0  # seconds by which a message outlives our timeout, so that we and not the SuperLink report it
 
 
@@ -29,12 +34,38 @@ class Wire:
     timeout: float
     bytes_down: int = 0
     bytes_up: int = 0
+    _most: int = _FEW  # of Flower's objects that a reply may have
+    _oversized: set[str] = field(default_factory=set)  # messages whose replies have more
+
+    def __post_init__(self) -> None:
+        if isinstance(self.grid, HttpGrid):
+            self._guard(self.grid._runtime_client)
+
+    def _guard(self, client: Any) -> None:
+        """Keep from Flower the replies that have too many objects: it would read them all before anyone sees one."""
+        pull = client.PullMessages
+
+        def guarded(request: PullAppMessagesRequest) -> PullAppMessagesResponse:
+            found = pull(request)
+            pairs = list(zip(found.messages_list, found.message_object_trees, strict=True))
+            kept = [(m, tree) for m, tree in pairs if sum(1 for _ in iterate_object_tree(tree)) <= self._most]
+            self._oversized |= {m.metadata.reply_to_message_id for m, tree in pairs if (m, tree) not in kept}
+            messages, trees = ([pair[place] for pair in kept] for place in (0, 1))
+            return PullAppMessagesResponse(messages_list=messages, message_object_trees=trees)
+
+        client.PullMessages = guarded
 
     def ask(
-        self, kind: str, round_idx: int, orders: Mapping[int, RecordDict], timeout: float | None = None
+        self,
+        kind: str,
+        round_idx: int,
+        orders: Mapping[int, RecordDict],
+        timeout: float | None = None,
+        most: int = _FEW,
     ) -> dict[int, RecordDict | str]:
-        """Send each node its order; node -> the content of its reply, or why there is none within `timeout` seconds."""
-        timeout = self.timeout if timeout is None else timeout
+        """Send each node its order; node -> the content of its reply, or why there is none within `timeout` seconds. A
+        reply of more than `most` of Flower's objects is not read."""
+        timeout, self._most = self.timeout if timeout is None else timeout, most
         messages = [
             Message(content, node, kind, ttl=timeout + _GRACE, group_id=str(round_idx))
             for node, content in orders.items()
@@ -52,6 +83,9 @@ class Wire:
                 message = reply.metadata.reply_to_message_id
                 waiting.discard(message)
                 replies[nodes[message]] = self._content(reply)
+            for message in waiting & self._oversized:
+                waiting.discard(message)
+                replies[nodes[message]] = f"its reply has more than {most} parts, and was not read"
             if waiting:
                 time.sleep(pause)
                 pause = min(2 * pause, _POLL[1])

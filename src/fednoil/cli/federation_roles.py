@@ -1,0 +1,105 @@
+"""`fednoil federation server` and `node`: what runs on the server and at each site, for as long as they take part."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fednoil.cli.federation import HERE, Folder, app
+from fednoil.errors import UserError
+
+State = Annotated[Path | None, typer.Option("--state", help="Folder for what the client keeps; ~/.fednoil/nodes.")]
+
+
+@app.command()
+def server(
+    folder: Folder = HERE,
+    host: Annotated[str, typer.Option("--host", help="Address to listen at.")] = "0.0.0.0",
+    port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Port to listen at.")] = 8000,
+    state: Annotated[Path | None, typer.Option("--state", help="Folder for its database; default: FOLDER.")] = None,
+) -> None:
+    """Run the server (Flower's SuperLink) until stopped; FOLDER has its certificates (`fednoil federation certs`)."""
+    from fednoil.flower.credentials import CA, CERTIFICATE, KEY, have_certificates
+    from fednoil.flower.link import main
+
+    missing = [name for name in (CA, CERTIFICATE, KEY) if not (folder / name).is_file()]
+    if missing:
+        raise UserError(f"{folder / missing[0]} is missing; make it: fednoil federation certs {folder} --host NAME")
+    have_certificates(folder, [])
+    database = (state or folder).resolve() / "superlink.db"
+    try:
+        database.touch(mode=0o600)  # it holds models; SQLite gives its other files the same mode
+    except OSError as error:
+        raise UserError(f"--state {database.parent}: {error.strerror}") from None
+    options = ["--host", host, "--port", str(port), "--database", str(database), "--enable-supernode-auth"]
+    files = {"ca-certfile": CA, "certfile": CERTIFICATE, "keyfile": KEY}
+    options += [part for name, file in files.items() for part in (f"--ssl-{name}", str((folder / file).resolve()))]
+    os.environ |= {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    sys.argv = ["flower-superlink", *options, "--disable-runtime-dependency-installation"]
+    main()
+
+
+@app.command()
+def node(
+    superlink: Annotated[str | None, typer.Option("--superlink", metavar="HOST:PORT", help="The server.")] = None,
+    root_certificates: Annotated[Path | None, typer.Option("--root-certificates", help="The server's ca.crt.")] = None,
+    key: Annotated[Path | None, typer.Option("--key", help="This site's private key.")] = None,
+    name: Annotated[str | None, typer.Option("--name", help="The site's name, which doesn't change.")] = None,
+    data: Annotated[
+        str | None, typer.Option("--data", help="folder:PATH, csv:FILE, npz:FILE, parquet:PATH, table:FILE.")
+    ] = None,
+    partition: Annotated[
+        int | None, typer.Option("--partition", min=0, help="For trials: a partition of data.name instead of --data.")
+    ] = None,
+    state: State = None,
+    trust: Annotated[
+        list[str] | None, typer.Option("--trust", help="Code of a run that this site allows, as my_module:MyLearner.")
+    ] = None,
+    score_epsilon: Annotated[
+        float | None, typer.Option("--score-epsilon", help="The most ε that one run's scores may cost.")
+    ] = None,
+    score_budget: Annotated[
+        float | None, typer.Option("--score-budget", help="The most ε that all runs' scores may cost.")
+    ] = None,
+    nodes: Annotated[Path | None, typer.Option("--nodes", hidden=True, help="Several nodes, as `up` starts.")] = None,
+) -> None:
+    """Take part in a federation with this site's data, until stopped; what the server sends as code is not run."""
+    if nodes is None and (superlink is None or root_certificates is None or key is None):
+        raise UserError("federation node needs --superlink HOST:PORT, --root-certificates ca.crt and --key FILE")
+    from fednoil.flower.keeper import Keeper
+    from fednoil.flower.resident import Place
+    from fednoil.flower.settings import NodeSettings
+
+    if nodes is not None:
+        places = _listed(nodes)
+        raise typer.Exit(Keeper(places, nodes.with_suffix(".pids.json")).keep())
+    given: dict[str, Any] = {
+        "client-id": name,
+        "data": data,
+        "partition-id": partition,
+        "state": None if state is None else str(state),
+        "trust": " ".join(trust) if trust else None,
+        "score-epsilon": score_epsilon,
+        "score-budget": score_budget,
+    }
+    settings = {key: value for key, value in given.items() if value is not None}
+    NodeSettings.read(settings)
+    place = Place(str(superlink), root_certificates, key, settings)
+    place.keys()
+    place.certificates()
+    raise typer.Exit(Keeper([place]).keep())
+
+
+def _listed(path: Path) -> list[Any]:
+    from fednoil.flower.resident import Place
+    from fednoil.records.files import read_json
+
+    return [
+        Place(one["superlink"], Path(one["root_certificates"]), Path(one["key"]), one["settings"], Path(one["log"]))
+        for one in read_json(path)
+    ]

@@ -1,0 +1,128 @@
+"""Messages that are too large are refused before they are read: by the SuperLink, and by the server."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr")
+
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app.message import remove_content_from_message
+from flwr.common.serde import message_to_proto
+from flwr.proto.message_pb2 import PullObjectResponse
+from flwr.proto.runtime_pb2 import PullAppMessagesResponse
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
+from flwr.supercore.run import Run
+from flwr.supercore.task_identity import TaskIdentity
+from flwr.superlink.grid.http_grid import HttpGrid
+
+from fednoil.flower.link import FLEET, MOST, Gate
+from fednoil.flower.messages import Form, objects_of
+from fednoil.flower.wire import Wire
+
+
+def asked(
+    pieces: list[bytes], announced: int | None, path: str = f"{FLEET}push-object", client: str = "192.0.2.7"
+) -> tuple[int, int]:
+    """The status of a request of these pieces, and how many of them the application behind the gate got to see."""
+    seen, sent, left = [], [], list(pieces)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        more = True
+        while more:
+            message = await receive()
+            seen.append(message["body"])
+            more = message["more_body"]
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": left.pop(0), "more_body": bool(left)}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    headers = [] if announced is None else [(b"content-length", str(announced).encode())]
+    scope = {"type": "http", "headers": headers, "path": path, "client": (client, 4711)}
+    asyncio.run(Gate(app)(scope, receive, send))
+    return sent[0]["status"], len(seen)
+
+
+def test_the_superlink_refuses_a_large_request_by_its_header() -> None:
+    assert asked([b"x"], MOST + 1) == (413, 0)
+    assert asked([b"x"], MOST) == (200, 1)
+
+
+def test_a_request_that_conceals_its_size_is_cut_off() -> None:
+    piece = bytes(MOST // 4)
+    assert asked([piece] * 4, None) == (200, 4)
+    assert asked([piece] * 100, None) == (413, 4)
+    assert asked([piece] * 100, 1) == (413, 4)
+
+
+@pytest.mark.parametrize("path", ["/v1/control/start-run", "/v1/runtime/pull-object", "/docs", "/v1/fleet", "/"])
+def test_from_another_machine_only_the_fleet_api_can_be_reached(path: str) -> None:
+    assert asked([b"x"], 1, path) == (403, 0)
+    assert asked([b"x"], 1, path, "127.0.0.1") == (200, 1)
+    assert asked([b"x"], 1, f"{FLEET}pull-messages") == (200, 1)
+
+
+class Store:
+    """A SuperLink that has one reply."""
+
+    def __init__(self, reply: Message) -> None:
+        reply.metadata.__dict__["_message_id"] = reply.object_id
+        self.reply, self.objects = reply, get_all_nested_objects(reply)
+        self.pulled: list[str] = []
+
+    def PushMessages(self, request: Any) -> Any:
+        ids = [message.metadata.message_id for message in request.messages_list]
+        self.reply.metadata.__dict__["_reply_to_message_id"] = ids[0]
+        self.reply.metadata.__dict__["_message_id"] = self.reply.object_id
+        self.objects = get_all_nested_objects(self.reply)
+        return type("Response", (), {"message_ids": ids, "objects_to_push": [], "session_id": ""})
+
+    def PullMessages(self, request: Any) -> PullAppMessagesResponse:
+        proto = message_to_proto(remove_content_from_message(self.reply))
+        return PullAppMessagesResponse(messages_list=[proto], message_object_trees=[get_object_tree(self.reply)])
+
+    def PullObject(self, request: Any) -> PullObjectResponse:
+        self.pulled.append(request.object_id)
+        content = self.objects[request.object_id].deflate()
+        return PullObjectResponse(object_found=True, object_available=True, object_content=content)
+
+    def PushObject(self, request: Any) -> None:
+        raise AssertionError("nothing is wanted")
+
+    def ConfirmMessageReceived(self, request: Any) -> None:
+        pass
+
+
+def answered(content: RecordDict, most: int) -> tuple[Any, Store]:
+    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
+    order = Message(RecordDict({"n": MetricRecord({"a": 1})}), 7, "train")
+    store = Store(Message(content, reply_to=order))
+    grid = HttpGrid(token="secret")
+    grid.set_run(Run.create_empty(1))
+    grid._client = store  # type: ignore[assignment]
+    return Wire(grid, 0.5).ask("train", 1, {7: order.content}, most=most)[7], store
+
+
+def test_a_reply_with_too_many_parts_is_not_read() -> None:
+    form = Form({"w": ("float32", (3,))})
+    honest = RecordDict({"model": ArrayRecord({"float32": Array(np.ones(3, np.float32))})})
+    reply, store = answered(honest, objects_of(form))
+    assert isinstance(reply, RecordDict)
+    assert store.pulled
+    junk = RecordDict({"model": ArrayRecord({f"w{k}": Array(np.full(3, k, np.float32)) for k in range(60)})})
+    reply, store = answered(junk, objects_of(form))
+    assert reply == f"its reply has more than {objects_of(form)} parts, and was not read"
+    assert not store.pulled
+
+
+def test_pieces_of_a_large_model_are_counted() -> None:
+    small, large = (objects_of(Form({"w": ("float32", (n,))})) for n in (10, 25 * 10**6))
+    assert (small, large) == (7, 26)  # 100 MB in pieces of 5 MiB

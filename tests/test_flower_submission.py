@@ -1,0 +1,83 @@
+"""A run that Flower has lost sight of is followed by its folder."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flwr")
+
+from conftest import fednoil
+
+from fednoil.config import load_config
+from fednoil.flower import submission
+from fednoil.flower.submission import Ended, follow
+from fednoil.history import RoundRecord
+from fednoil.records.folder import RunFolder
+from fednoil.runner import Silent, run
+
+
+def record(number: int) -> RoundRecord:
+    numbers = {"local_epochs": 1, "train_batches": 1, "selected": [0], "bytes_down": 0, "bytes_up": 0, "wall_s": 2.0}
+    return RoundRecord(round=number, test_accuracy=50.0 + number, **numbers)
+
+
+def played(out: Path, *steps: Callable[[], Any]) -> None:
+    """Follow a run whose process does one of these steps between two looks, and then lets go of the folder."""
+    out.mkdir()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(RunFolder(out).locked())
+        left = [*steps, stack.close]
+        follow(out, lambda seconds: left.pop(0)())
+
+
+def test_a_run_that_goes_on_is_followed_to_its_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "r"
+    folder = RunFolder(out)
+    played(out, lambda: folder.append_round(record(1)), lambda: folder.append_round(record(2)),
+           lambda: (out / "summary.json").write_text("{}"))  # fmt: skip
+    assert capsys.readouterr().out.splitlines() == [
+        "round 1  accuracy 51.00 %  2.0 s",
+        "round 2  accuracy 52.00 %  2.0 s",
+        f"finished; results in {out}",
+    ]
+
+
+def test_a_run_that_ends_before_its_time_is_reported(tmp_path: Path) -> None:
+    out = tmp_path / "r"
+    with pytest.raises(Ended, match=r"has stopped after round 1$"):
+        played(out, lambda: RunFolder(out).append_round(record(1)))
+
+
+def test_going_on_with_a_run_that_is_being_played_follows_it(
+    federated: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "r"
+    run(load_config(federated), out, Silent())
+    followed: list[Path] = []
+    monkeypatch.setattr(submission, "follow", followed.append)
+    with RunFolder(out).locked():
+        status, said, _ = fednoil("federation", "run", "--resume", "--out", out)
+    assert (status, followed) == (0, [out])
+    assert said == f"{out} is being played already, and goes on\n"
+
+
+def test_a_run_that_has_stopped_says_how_to_continue(
+    federated: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "r"
+    run(load_config(federated), out, Silent())
+
+    def stopped(path: Path) -> None:
+        raise Ended("it has stopped after round 3")
+
+    monkeypatch.setattr(submission, "follow", stopped)
+    with RunFolder(out).locked():
+        status, _, said = fednoil("federation", "run", "--resume", "--out", out)
+    assert status == 2
+    how = f"fednoil federation run --resume --out {out}"
+    assert said == f"fednoil: it has stopped after round 3; continue with: {how}\n"
