@@ -24,6 +24,8 @@ log = logging.getLogger("flwr.fednoil")
 _AGAIN = 2.0  # seconds until a node that died is started again
 _REFUSED = 3  # exit status of a node that can't be helped by another start
 _LOOK = 0.2
+_GRACE = 10.0  # seconds that a node has to take its leave
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Ended(BaseException):
@@ -37,11 +39,11 @@ class Keeper:
         self.places = {place.name: place for place in places}
         self.pids = pids
         self.running: dict[int, str] = {}  # process -> name
-        self._stopped = False
+        self._stopped, self._patience = False, 0.0
 
     def keep(self) -> int:
         """Run all nodes until SIGTERM or SIGINT, or until none can go on; returns an exit status."""
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in _SIGNALS:
             signal.signal(number, self._stop)
         gc.collect()
         gc.freeze()  # otherwise a child's first collection would write to, and so copy, every page
@@ -51,6 +53,8 @@ class Keeper:
         refused = 0
         while self.running or again:
             ended, status = self._ended()
+            if self._stopped and time.monotonic() > self._patience:
+                self._send(signal.SIGKILL)
             if ended is not None and not self._stopped:
                 code = os.waitstatus_to_exitcode(status)
                 refused += code == _REFUSED
@@ -74,18 +78,24 @@ class Keeper:
     def _start(self, name: str) -> None:
         sys.stdout.flush()
         parent = os.getpid()
+        # Until the child has its own handlers, a signal to it waits; the parent's would lose it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         pid = os.fork()
         if pid == 0:
             os._exit(_node(self.places[name], parent))
         self.running[pid] = name
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         if self.pids is not None:
             write_json(self.pids, {name: pid for pid, name in self.running.items()})
 
     def _stop(self, number: int, frame: object) -> None:
-        self._stopped = True
+        self._stopped, self._patience = True, time.monotonic() + _GRACE
+        self._send(signal.SIGTERM)
+
+    def _send(self, number: int) -> None:
         for pid in self.running:
             with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGTERM)
+                os.kill(pid, number)
 
 
 def _node(place: Place, parent: int) -> int:
@@ -99,6 +109,7 @@ def _node(place: Place, parent: int) -> int:
             os.dup2(log_file.fileno(), sys.stderr.fileno())
     status = 1
     try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         serve(place, orphaned_after(parent))
         status = 0
     except UserError as error:
