@@ -13,7 +13,7 @@ from fednoil.learners.base import Task
 from fednoil.learners.elr import bounded, moved, pulled
 from fednoil.learners.feddiv import FILTER, FedDiv, debiased, filter_of, followed, scaled_losses, uneven
 from fednoil.learners.fedelc import FedElc, estimate_loss, label_slope, merged
-from fednoil.learners.fedgr import apart, both_losses, clean_chances, follow, revise, running_mean
+from fednoil.learners.fedgr import SIEVE, apart, both_losses, clean_chances, follow, revise, running_mean
 from fednoil.learners.fedlsr import FedLsr, FedLsrConfig, divergence
 from fednoil.learners.fednoro import distilled, ramped
 from fednoil.learners.mixture import fitted, lower_posterior, upper_values
@@ -23,7 +23,7 @@ from fednoil.learners.robust import generalised, symmetric
 from fednoil.servers.base import ServerState, Update
 from fednoil.servers.fedcorr import Corrects, modelled_losses, noisy_clients, pull, relabelled, worst
 from fednoil.servers.feddiv import average
-from fednoil.servers.fedgr import FedGr, FedGrConfig, cleaner
+from fednoil.servers.fedgr import FedGr, FedGrConfig, cleaner, counted, sieve_of, wrong_share
 from fednoil.servers.fednoro import class_losses, distance, noisy_rows, scaled, trust
 from fednoil.servers.lid import dimensions
 from fednoil.testing import check_method, federation
@@ -318,6 +318,34 @@ def test_fedgrs_moving_average() -> None:
     assert found == pytest.approx([0.5, 0.666667, 0.9, 0.99, 0.99], abs=1e-6)
 
 
+def test_fedgrs_sieve_over_all_clients_of_a_round() -> None:
+    """A clean client and one with half of its labels wrong: on its own the clean one would find wrong labels, too."""
+    clean, mixed = torch.linspace(0.1, 0.9, 100), torch.cat([torch.linspace(0.1, 0.9, 50), torch.linspace(3, 5, 50)])
+    counts = [counted(losses) for losses in (clean, mixed)]
+    assert [int(c.sum()) for c in counts] == [100, 100]
+    assert counted(torch.tensor([0.0, 0.03, 0.04, 50.0])).nonzero()[:, 0].tolist() == [0, 1, 255]
+    sieve = sieve_of(counts[0] + counts[1])
+    assert sieve is not None
+    assert sieve[0].tolist() == pytest.approx([0.75, 0.25], abs=1e-3)
+    assert sieve[1].tolist() == pytest.approx([0.5, 4.0], abs=0.02)
+    assert [wrong_share(c, sieve) for c in counts] == pytest.approx([0.0, 0.5])
+    alone = clean_chances(clean)
+    assert float((alone < 0.5).float().mean()) > 0.3
+    assert sieve_of(counted(torch.zeros(5))) is None
+
+
+def test_fedgrs_clients_hear_the_pooled_sieve(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = {"name": "fedgr", "passes": 1, "sieve": "pooled"}
+    trace = stages_of(server, {"name": "fedgr", "xi": 0.3}, monkeypatch)
+    sieves = trace.state.server.values["sieves"]
+    assert set(sieves) == set("0123")
+    seen: set[int] = set()
+    for jobs in trace.jobs:
+        for job in jobs:
+            assert (SIEVE[0] in job.turn.told) == (job.client in seen)
+        seen |= {job.client for job in jobs}
+
+
 def test_fedgrs_draw_by_clean_labels() -> None:
     assert cleaner([0.1, 0.5, 0.8]) == pytest.approx([0.5625, 0.3125, 0.125])
     assert cleaner([1.0, 1.0]) == [1.0, 1.0]
@@ -358,6 +386,7 @@ def test_equal_losses_are_all_clean() -> None:
         ({"name": "feddiv", "passes": 1}, {"name": "feddiv", "xi": 0.3}),
         ({"name": "fednoro", "warmup": 1}, {"name": "fedelc"}),
         ({"name": "fedgr", "passes": 2, "warmup": 2}, {"name": "fedgr", "xi": 0.3}),
+        ({"name": "fedgr", "passes": 1, "warmup": 2, "sieve": "pooled"}, {"name": "fedgr", "xi": 0.3}),
     ],
     ids=lambda section: section["name"],
 )

@@ -96,7 +96,7 @@ def _after_warmup(learner: str) -> Callable[[Protocol], Values]:
 
 def _fedgr(protocol: Protocol) -> Values:
     passes = max(1, protocol.turns // (5 * protocol.clients))  # 10 in its own
-    return {"server": {"name": "fedgr", "passes": passes}, "learner": {"name": "fedgr"}}
+    return {"server": {"name": "fedgr", "passes": passes, "sieve": "pooled"}, "learner": {"name": "fedgr"}}
 
 
 def _learner(name: str, **more: Values) -> Callable[[Protocol], Values]:

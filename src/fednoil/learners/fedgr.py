@@ -5,9 +5,10 @@ turn: c is the chance of a label to be clean. After the server's first visits (`
 c, and a confident prediction of the received model (`xi`) replaces a wrong one; a client with over four fifths of
 wrong labels uses predictions alone. A moving average of the client's network, kept between turns, teaches by its
 logits, and features stay near the received model's. `version = "code"` is as its authors' code has it, which by a
-broadcast mixes both losses by the mean of c and not sample by sample. Different from it: the Gaussians are fitted by
-each client to its own losses (an ablation of theirs), so that no loss leaves it; distillation begins when the visits
-end; strong views are ours. Under other servers the visits are over from the start.
+broadcast mixes both losses by the mean of c and not sample by sample. Different from it: unless the server pools them
+(`server.sieve`), the Gaussians are fitted by each client to its own losses (an ablation of theirs), so that no loss
+leaves it; distillation begins when the visits end; strong views are ours. Under other servers the visits are over from
+the start.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from fednoil.learners.mixture import fitted, lower_posterior
 from fednoil.plugins import About
 from fednoil.tensors import Tensors
 
+SIEVE = tuple(f"sieve {k}" for k in range(6))  # what the server sends: shares, means and variances of two Gaussians
 _KEPT = ("mean loss", "visits", "chance", "pseudo-labels", "moves")
 
 
@@ -94,6 +96,9 @@ class FedGr(Erm):
     def init(self, nets: Nets, client: Client, keep: Tensors, turn: Turn) -> Tensors:
         logits = logits_of(self, nets, client)
         own = self._remembered(client, keep)
+        if SIEVE[0] in turn.told:  # fitted by the server to these losses and those of others
+            sieve = torch.tensor([turn.told[name] for name in SIEVE], dtype=torch.float64, device=logits.device)
+            own["chance"] = lower_posterior(own["mean loss"], sieve.view(3, 2)).float()
         losses = F.cross_entropy(logits, client.labels, reduction="none")
         own["mean loss"] = running_mean(own["mean loss"], losses, own["visits"])
         own["visits"] = own["visits"] + 1

@@ -2,7 +2,10 @@
 
 In the first rounds clients train in turn until all have been visited `passes` times; the learner `fedgr` only listens
 then. For `warmup` rounds after that clients are drawn by their share of clean labels, as they report it; later the
-sampling decides. Ours: the visits end after `passes` times as many rounds as there are clients, whoever is missing.
+sampling decides. With `sieve = "pooled"`, as published, the Gaussians that tell clean labels are fitted to the losses
+of all clients of a round together; by default each client fits its own. Ours: for that, clients send how many labels
+have a loss in each of 256 steps of 1/32 and receive the Gaussians, where the authors send every loss; and the visits
+end after `passes` times as many rounds as there are clients, whoever is missing.
 """
 
 from __future__ import annotations
@@ -11,18 +14,62 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
+import torch
 from pydantic import Field
+from torch import Tensor
 
+from fednoil.learners.base import Client, Final, Learner, Nets, Turn
+from fednoil.learners.capabilities import Wrapped
+from fednoil.learners.fedgr import SIEVE
+from fednoil.learners.mixture import fitted, lower_posterior
 from fednoil.plugins import About
 from fednoil.servers.base import Server, ServerConfig, ServerState, Update
 from fednoil.servers.visits import after_visits, unvisited_first
-from fednoil.tensors import Numbers
+from fednoil.tensors import Numbers, Tensors
+
+_STEPS, _STEP, _FLOOR = 256, 1 / 32, 5e-4
+COUNTS = tuple(f"losses {step}" for step in range(_STEPS))
 
 
 class FedGrConfig(ServerConfig):
     name: Literal["fedgr"] = "fedgr"
     passes: int = Field(default=10, ge=0, description="passes over all clients before all else")
     warmup: int = Field(default=0, ge=0, description="rounds after that with clients drawn by their clean labels")
+    sieve: Literal["local", "pooled"] = Field(
+        default="local", description="whose losses tell clean labels: each client's own, or all of a round together"
+    )
+
+
+class Counts(Wrapped):
+    """Any learner, whose clients send how many of their labels have which mean loss, if it keeps these."""
+
+    def __init__(self, inner: Learner) -> None:
+        super().__init__(inner)
+        self.sends = (*inner.sends, *COUNTS)
+
+    def final(self, nets: Nets, client: Client, state: Tensors, turn: Turn) -> Final:
+        final = self.inner.final(nets, client, state, turn)
+        found = counted(final.keep.get("mean loss", torch.zeros(0))).tolist()
+        return replace(final, numbers={**final.numbers, **dict(zip(COUNTS, map(float, found), strict=True))})
+
+
+def counted(losses: Tensor) -> Tensor:
+    """How many of the losses [n] lie in each step; the last one is open: int64 [256]."""
+    return torch.bincount((losses / _STEP).long().clamp(0, _STEPS - 1).cpu(), minlength=_STEPS)
+
+
+def sieve_of(counts: Tensor) -> Tensor | None:
+    """Two Gaussians fitted to losses that were counted [256]: float64 [3, 2]; None where all are in one step."""
+    centres = (torch.arange(_STEPS, dtype=torch.float64) + 0.5) * _STEP
+    if int((counts > 0).sum()) < 2:
+        return None
+    return fitted(centres.repeat_interleave(counts), floor=_FLOOR)
+
+
+def wrong_share(counts: Tensor, sieve: Tensor) -> float:
+    """The share of losses that were counted [256] that belong to the upper Gaussian."""
+    centres = (torch.arange(_STEPS, dtype=torch.float64) + 0.5) * _STEP
+    return float(counts[lower_posterior(centres, sieve) < 0.5].sum() / counts.sum().clamp_min(1))
 
 
 class FedGr(Server):
@@ -36,12 +83,17 @@ class FedGr(Server):
         cost="1",
     )
 
+    def wrap(self, learner: Learner) -> Learner:
+        return Counts(learner) if self.config.sieve == "pooled" else learner
+
     def visiting(self, state: ServerState, round_idx: int) -> bool:
         done = state.values.get("passes", 0) >= self.config.passes
         return not done and round_idx <= self.config.passes * len(self.task.sizes)
 
     def told(self, state: ServerState, client: int, round_idx: int) -> Numbers:
-        return {"visiting": float(self.visiting(state, round_idx))}
+        known = state.values.get("sieves", {}).get(str(client))
+        sieve = dict(zip(SIEVE, known, strict=True)) if known else {}
+        return {"visiting": float(self.visiting(state, round_idx)), **sieve}
 
     def chances(self, state: ServerState, round_idx: int, clients: Sequence[int]) -> Sequence[float] | None:
         if self.visiting(state, round_idx):
@@ -54,6 +106,11 @@ class FedGr(Server):
     def aggregate(self, state: ServerState, round_idx: int, updates: Sequence[Update]) -> ServerState:
         after, values = super().aggregate(state, round_idx, updates), dict(state.values)
         told = {str(u.client): u.numbers["noise"] for u in updates if "noise" in u.numbers}
+        counts = {u.client: torch.tensor([int(u.numbers.get(name, 0)) for name in COUNTS]) for u in updates}
+        pooled = sieve_of(torch.stack(list(counts.values())).sum(0)) if self.config.sieve == "pooled" else None
+        if pooled is not None:
+            told = {str(client): wrong_share(own, pooled) for client, own in counts.items()}
+            values["sieves"] = {**values.get("sieves", {}), **dict.fromkeys(told, pooled.flatten().tolist())}
         values["noise"] = dict(sorted({**values.get("noise", {}), **told}.items(), key=lambda item: int(item[0])))
         if self.visiting(state, round_idx):
             visited = after_visits(values, [u.client for u in updates], len(self.task.sizes))
