@@ -78,8 +78,14 @@ def check_noise_kind(own: str | type, **keys: Any) -> None:
         def spoil(seed: Seed, dataset: Dataset = dataset, parts: Arrays = parts, config: Any = config) -> Arrays:
             return noise.apply(dataset, tuple(parts), config, seed)[0].given
 
+        def made(seed: Seed, dataset: Dataset = dataset, parts: Arrays = parts, config: Any = config) -> Arrays:
+            """Labels, and images where some are replaced."""
+            images = noise.with_outliers(dataset, tuple(parts), config, seed).train.images
+            given = noise.apply(dataset, tuple(parts), config, seed)[0].given
+            return given if images is dataset.train.images else [*given, images]
+
         varies = KIND_AXIS.find(config.kind).uses_levels
-        _check(spoil, dataset, where, varies=varies)
+        _check(made, dataset, where, varies=varies)
         kind, clients = noise.prepare(dataset, parts, config, Seed(1))
         given = spoil(Seed(1))
         _check_order(kind, clients, given, where)
@@ -126,7 +132,10 @@ def _check_level(kind: NoiseKind, client: NoisyClient, given: np.ndarray, where:
         expected, room = float(1 - matrix[client.labels, client.labels].mean()), 0.01
     else:
         expected, room = client.level, 0.05
-    realised, size = float((given != client.labels).mean()), len(given)
+    wrong, replaced = given != client.labels, kind.outliers(client)
+    if replaced is not None:
+        wrong[replaced[0]] = True  # whatever its label: the image shows no class
+    realised, size = float(wrong.mean()), len(given)
     if client.level == 0 and realised:
         raise NotConforming(f"{where}: {realised:.0%} of its labels are wrong; level 0 means none")
     if abs(realised - expected) > room + 4 * np.sqrt(expected * (1 - expected) / size):
