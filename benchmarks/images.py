@@ -154,7 +154,8 @@ def _trained(fednoil: Any, folder: Path, size: int) -> None:
     count = sum(1 for _ in folder.rglob("*.jpg"))
     changes = {"data.name": f"folder:{folder}", "data.size": size, "model.name": "images:Means", "run.device": "cpu"}
     changes |= {"partition.clients": max(2, count // 100), "sampling.fraction": 0.01, "train.rounds": 1}
-    run = fednoil.run("demo/fedavg", seed=0, set={**changes, "schedule.epochs": 1}, progress=False)
+    keys = {**changes, "schedule.epochs": 1}
+    run = fednoil.run("demo/fedavg", seed=0, set=keys, progress=False, out=folder.parent / "run")
     assert run.history
 
 
