@@ -15,6 +15,7 @@ from test_vectors import patients
 
 import fednoil as package
 from fednoil.measures import Measures, mean_measures, measure
+from fednoil.rounds import final
 
 
 @pytest.mark.parametrize("classes", [2, 5])
@@ -91,6 +92,16 @@ def test_records_summary_and_file_agree(made: Path) -> None:
     assert package.load(made).measures == whole
     assert fednoil("report", made, "--html", made.parent / "report.html")[0] == 0
     assert "macro F1, %" in (made.parent / "report.html").read_text()
+
+
+def test_a_client_s_samples_are_read_by_and_by(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may be more than fit in memory; what is measured doesn't depend on how many are read at once."""
+    whole = json.loads((made / "measures.json").read_text())
+    monkeypatch.setattr(final, "_COPIED", 1)
+    found = package.load(made).measures["clients"]
+    assert {name: one["confusion"] for name, one in found.items()} == {
+        name: one["confusion"] for name, one in whole["clients"].items()
+    }
 
 
 def test_clients_of_a_partition_are_measured_on_their_own_mix_of_classes(tmp_path: Path) -> None:

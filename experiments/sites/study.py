@@ -1,10 +1,11 @@
 """Run, audit, relabel, run again on data that nobody here made: `python experiments/sites/study.py`.
 
-Four sites hold digits, icons, a table of patients or manual pages, with labels flipped at three of them. FedNoiL is
-trained and audits the labels; every flagged label is replaced by the suggested one in a copy of the site's data,
-without a person's look, except where a site would lose its last label of a class; FedAvg and FedNoiL are trained before
-and after. cleanlab gets out-of-fold probabilities of a network that is trained on all sites' data together. Each data
-set and seed is a row of results.csv; rows that are there are not repeated. `--table` only writes the page's table.
+Four sites hold digits, icons, a table of patients or manual pages, with labels flipped at three of them. The default
+method, fednoil-plus, is trained and audits the labels; every flagged label is replaced by the suggested one in a copy
+of the site's data, without a person's look, except where a site would lose its last label of a class; FedAvg and
+fednoil-plus are trained before and after. cleanlab gets out-of-fold probabilities of a network that is trained on all
+sites' data together. Each data set and seed is a row of results.csv; rows that are there are not repeated. `--table`
+only writes the page's table.
 """
 
 from __future__ import annotations
@@ -262,7 +263,7 @@ def table(rows: list[Row]) -> str:
     """A line for each data set: means over seeds."""
     lines = [
         "| data | training samples | seeds | wrong, % | audit: precision, recall | cleanlab: precision, recall | "
-        "FedAvg before → after | FedNoiL before → after |",
+        "FedAvg before → after | fednoil-plus before → after |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for name in SOURCES:
