@@ -192,30 +192,6 @@ def checkpoints_table(found: dict[str, Results]) -> str:
     return "\n".join(lines)
 
 
-STEPS = {
-    "decode": "decode once, for training and testing",
-    "open": "open again",
-    "look": "look at every training picture",
-    "train": "a whole run, FedAvg, of a round",
-}
-
-
-def pictures_table(results: Results | None) -> str:
-    """Time and memory with a folder of pictures, step by step."""
-    if results is None:
-        return "Not measured: `images.json` is not among the results."
-    lines = [
-        f"{results['count']:,} files ({results['distinct']:,} different ones) at {results['size']}×{results['size']}: "
-        f"{results['pixels_mb']:,} MB of pixels.",
-        "",
-        "| step | seconds of one processor | waited, s | memory of its own, MB |",
-        "|---|---|---|---|",
-    ]
-    for step, row in results["steps"].items():
-        lines.append(f"| {STEPS[step]} | {row['cpu_s']:.0f} | {row['seconds']:.0f} | {row['own_mb']} |")
-    return "\n".join(lines)
-
-
 def end_to_end_table(results: Results | None) -> str:
     """Whole commands by the newest version that was timed."""
     if results is None:
@@ -260,7 +236,6 @@ def tables(found: dict[str, Results]) -> dict[str, str]:
         "scaling cpu": scaling_table("cpu", found.get("cpu")),
         "scaling cuda": scaling_table("cuda", found.get("cuda")),
         "checkpoints": checkpoints_table(found),
-        "pictures": pictures_table(found.get("images")),
         "end to end": end_to_end_table(found.get("end-to-end-h200")),
         "steps": steps_table(found.get("gpu-steps-h200")),
         "kernels": "\n\n".join(kernels_table(found.get(name)) for name in ("kernels-h200", "kernels-first-h200")),
