@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import importlib.util
 import json
 import re
@@ -206,3 +207,13 @@ def test_the_papers_values_stand_below(record: ModuleType) -> None:
 def test_a_page_without_its_place_is_refused() -> None:
     with pytest.raises(ValueError, match="0 places for 'results'"):
         fill("", {"results": ""})
+
+
+def test_every_recorded_result_says_which_version_made_it() -> None:
+    for path in sorted(ROOT.glob("experiments/*/results.csv")):
+        with path.open(newline="", encoding="utf-8") as file:
+            unknown = [row for row in csv.DictReader(file) if not (row.get("version") or row.get("commit"))]
+        assert unknown == [], path
+    for path in sorted(ROOT.glob("benchmarks/results/*.json")):
+        found = json.loads(path.read_text(encoding="utf-8"))
+        assert found.get("version") or found.get("commit"), path

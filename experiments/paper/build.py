@@ -83,9 +83,9 @@ def _mean(run: Run, key: str) -> str:
 
 
 def version(run: Run) -> str:
-    """The package's version and commit that made a run; empty for runs from before they were recorded."""
+    """The package's version and commit that made a run, or of the commit that recorded it (`tools/provenance.py`)."""
     known = (run.environment.get("packages", {}).get("fednoil"), run.environment.get("commit"))
-    return " ".join(filter(None, known))
+    return " ".join(filter(None, known)) or run.environment.get("recorded", "")
 
 
 def within_chance(row: Row, paper: Printed) -> bool:
@@ -214,7 +214,7 @@ def about(results: Results) -> str:
     """How many runs, where, by which versions."""
     runs = results.runs
     devices = sorted({str(run.environment.get("device", "not recorded")) for run in runs})
-    versions = sorted({version(run) or "not recorded (before 0.2)" for run in runs})
+    versions = sorted({version(run) or "not recorded" for run in runs})
     conducts = sorted({", ".join(run.conduct) for run in runs})
     hours = sum(run.summary["wall_s"] for run in runs) / 3600
     return (
