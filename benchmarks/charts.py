@@ -238,7 +238,7 @@ def tables(found: dict[str, Results]) -> dict[str, str]:
         "checkpoints": checkpoints_table(found),
         "end to end": end_to_end_table(found.get("end-to-end-h200")),
         "steps": steps_table(found.get("gpu-steps-h200")),
-        "kernels": "\n\n".join(kernels_table(found.get(name)) for name in ("kernels-h200", "kernels-first-h200")),
+        "kernels": kernels_table(found.get("kernels-h200")),
     }
 
 
