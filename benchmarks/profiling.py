@@ -220,7 +220,7 @@ def measure(experiment: Experiment, jobs: Sequence[Job], device: torch.device) -
     executor = executor_of(experiment, device, len(jobs))
     for _ in range(WARM_TURNS):
         executor.train(jobs)
-    told = clocked(executor, jobs, device)
+    found = clocked(executor, jobs, device)
     activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device.type == "cuda" else [])
     with profile(activities=activities, acc_events=True) as profiler:
         executor.train(jobs)
@@ -230,36 +230,41 @@ def measure(experiment: Experiment, jobs: Sequence[Job], device: torch.device) -
     if not spans:
         raise SystemExit(f"the profiler saw nothing that ran on {device}; on a GPU it needs CUPTI")
     length, gaps = idle(spans)
-    told |= {"profiled_ms": length, "idle_ms": gaps, "launches": len(spans), "kernels": table(spans, told["steps"])}
-    return told | {"graphs": len(executor.graphs), "alone": executor.alone, "eager": executor.reason}
+    found |= {
+        "profiled_ms": length,
+        "idle_ms": gaps,
+        "launches": len(spans),
+        "kernels": table(spans, found["steps"]),
+    }
+    return found | {"graphs": len(executor.graphs), "alone": executor.alone, "eager": executor.reason}
 
 
-def lines(told: dict[str, Any], rows: int) -> Iterator[str]:
+def lines(found: dict[str, Any], rows: int) -> Iterator[str]:
     """What is printed."""
     yield "| kernel | launches a step | µs a launch | ms in all | share of the turn |"
     yield "|---|---|---|---|---|"
-    for row in told["kernels"][:rows]:
+    for row in found["kernels"][:rows]:
         name = row["kernel"].replace("|", "/")
         yield f"| {name} | {row['launches_a_step']:.2f} | {row['us']:.2f} | {row['ms']:.2f} | {row['share']:.1%} |"
-    rest = told["kernels"][rows:]
+    rest = found["kernels"][rows:]
     if rest:
         launches, ms = sum(row["launches"] for row in rest), sum(row["ms"] for row in rest)
         share = sum(row["share"] for row in rest)
         yield (
-            f"| {len(rest)} others | {launches / max(told['steps'], 1):.2f} | {1000 * ms / launches:.2f} | "
+            f"| {len(rest)} others | {launches / max(found['steps'], 1):.2f} | {1000 * ms / launches:.2f} | "
             f"{ms:.2f} | {share:.1%} |"
         )
     yield (
-        f"{told['steps']} joint steps, {told['launches']} launches, {told['graphs']} graphs; profiled the turn took "
-        f"{told['profiled_ms']:.1f} ms, of which nothing ran in {told['idle_ms']:.1f} ms "
-        f"({told['idle_ms'] / told['profiled_ms']:.1%})"
+        f"{found['steps']} joint steps, {found['launches']} launches, {found['graphs']} graphs; profiled the turn took "
+        f"{found['profiled_ms']:.1f} ms, of which nothing ran in {found['idle_ms']:.1f} ms "
+        f"({found['idle_ms'] / found['profiled_ms']:.1%})"
     )
     yield (
-        f"without the profiler {1000 * told['seconds']:.1f} ms; the host was busy or waiting for "
-        f"{1000 * told['host_seconds']:.1f} ms: "
-        + ", ".join(f"{stage} {1000 * seconds:.1f}" for stage, seconds in told["stages"].items())
+        f"without the profiler {1000 * found['seconds']:.1f} ms; the host was busy or waiting for "
+        f"{1000 * found['host_seconds']:.1f} ms: "
+        + ", ".join(f"{stage} {1000 * seconds:.1f}" for stage, seconds in found["stages"].items())
     )
-    for why in filter(None, (told["alone"], told["eager"])):
+    for why in filter(None, (found["alone"], found["eager"])):
         yield f"not all at once: {why}"
 
 
@@ -277,10 +282,10 @@ def main() -> None:
     check_device(args.device)
     case = args.learner or (None if args.preset else "fednoil")
     section, round_idx = CASES[case] if case else (None, 20)
-    told = measure(*jobs_of(settings(section, args), round_idx, args), torch.device(args.device))
-    print("\n".join(lines(told, args.rows)))
+    found = measure(*jobs_of(settings(section, args), round_idx, args), torch.device(args.device))
+    print("\n".join(lines(found, args.rows)))
     if args.json:
-        args.json.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+        args.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -137,7 +137,7 @@ def shortest(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def told(row: dict[str, Any]) -> str:
+def line_of(row: dict[str, Any]) -> str:
     graph = f", {row['round_s'] / row['graph_s']:5.2f} × as a graph" if "graph_s" in row else ""
     memory = f", {row['peak_gib']:.2f} GiB" if "peak_gib" in row else ""
     return (
@@ -158,7 +158,7 @@ def main() -> None:
     for _ in range(sweeps):
         for point in points(given.device, size):
             rows.append(measure(point, given.device, size))
-            print(told(rows[-1]), flush=True)
+            print(line_of(rows[-1]), flush=True)
     found = {
         "device": device_name(given.device),
         "torch": torch.__version__,

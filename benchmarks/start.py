@@ -59,8 +59,8 @@ def measured(arguments: list[str], cold: bool) -> dict[str, float]:
         subprocess.run([sys.executable, "-c", "import torch"], env=environment, check=True)
         bare, began = time.monotonic() - began, time.monotonic()
         inside = [sys.executable, __file__, *arguments, "--inside", folder]
-        told = subprocess.run(inside, env=environment, check=True, stdout=subprocess.PIPE).stdout
-        stamps = [*json.loads(told.splitlines()[-1]), [LAST, time.monotonic()]]
+        measured = subprocess.run(inside, env=environment, check=True, stdout=subprocess.PIPE).stdout
+        stamps = [*json.loads(measured.splitlines()[-1]), [LAST, time.monotonic()]]
     seconds: dict[str, float] = {}
     for name, stamp in stamps:
         seconds[name] = seconds.get(name, 0.0) + stamp - began

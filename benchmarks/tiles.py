@@ -165,8 +165,8 @@ def main() -> None:
         own, best = row["default"][-1], row["best"][0]
         name = f"{layer.channels} → {layer.outputs}, {layer.size}², {layer.taps}×{layer.taps}, /{layer.stride}"
         tile = "×".join(map(str, best[:3])) + f", {best[3]} warps, {best[4]} stages"
-        told = [f"{1e6 * own:.0f}", f"{row['tflops'][0]:.0f}", f"{1e6 * best[-1]:.0f}", f"{row['tflops'][1]:.0f}"]
-        print(f"| {gemm} | {name} | {' | '.join(told)} | {tile} |", flush=True)
+        cells = [f"{1e6 * own:.0f}", f"{row['tflops'][0]:.0f}", f"{1e6 * best[-1]:.0f}", f"{row['tflops'][1]:.0f}"]
+        print(f"| {gemm} | {name} | {' | '.join(cells)} | {tile} |", flush=True)
     sums = [
         sum(row["layer"]["count"] * time(row) for row in rows)
         for time in (lambda row: row["default"][-1], lambda row: row["best"][0][-1])

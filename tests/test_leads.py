@@ -29,8 +29,8 @@ def test_the_first_sentence_is_the_result(tmp_path: Path) -> None:
         own(tmp_path / f"b{seed}", "fednoil-logarithm", 70.5 + seed, seed)
     (line,) = leads(results_of(tmp_path))
     assert line.startswith("folder:photos iid (20 clients, 150 rounds, #")
-    told = "ends with 71.50 ± 1.00 % (3 seeds), 10.33 points above fedavg, more than chance"
-    assert line.endswith(f": fedavg+fednoil (logarithm) {told}, with 800 batches instead of 400")
+    expected = "ends with 71.50 ± 1.00 % (3 seeds), 10.33 points above fedavg, more than chance"
+    assert line.endswith(f": fedavg+fednoil (logarithm) {expected}, with 800 batches instead of 400")
     page = render(results_of(tmp_path), "t")
     assert page.index("10.33 points above fedavg") < page.index("<h2>Results</h2>")
     assert page.index("<h2>Learning curves</h2>") < page.index("<h2>Paired tests</h2>")

@@ -106,11 +106,11 @@ def test_a_run_with_outliers(tmp_path: Path) -> None:
     assert record["selected_noise"] == pytest.approx(44, abs=1.5)
     assert 0 <= record["outliers_rejected"] <= 100
     assert fednoil("audit", out)[0] == 0
-    status, _, told = fednoil("audit", out, "--budget", "5")
+    status, _, err = fednoil("audit", out, "--budget", "5")
     assert status == 2
-    assert "some of this run's images show none of its classes" in told
+    assert "some of this run's images show none of its classes" in err
     manifest = ["--set", "noise.kind=manifest", "--set", f"noise.file={out / 'noise.parquet'}"]
-    status, _, told = fednoil("run", "demo", "--out", tmp_path / "again", *manifest)
+    status, _, err = fednoil("run", "demo", "--out", tmp_path / "again", *manifest)
     assert status == 2
-    assert "has images of no class, which it doesn't hold" in told
+    assert "has images of no class, which it doesn't hold" in err
     assert not (tmp_path / "again").exists()

@@ -342,7 +342,7 @@ def test_fedgrs_clients_hear_the_pooled_sieve(monkeypatch: pytest.MonkeyPatch) -
     seen: set[int] = set()
     for jobs in trace.jobs:
         for job in jobs:
-            assert (SIEVE[0] in job.turn.told) == (job.client in seen)
+            assert (SIEVE[0] in job.turn.signals) == (job.client in seen)
         seen |= {job.client for job in jobs}
 
 
@@ -424,8 +424,8 @@ def test_fedcorr_corrects_labels_in_stages(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_feddivs_clients_hear_the_filter_after_the_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     trace = stages_of({"name": "feddiv", "passes": 1}, {"name": "feddiv", "xi": 0.3}, monkeypatch)
-    assert [bool(jobs[0].turn.told) for jobs in trace.jobs] == [False] * 4 + [True] * 4
-    assert set(trace.jobs[4][0].turn.told) == set(FILTER)
+    assert [bool(jobs[0].turn.signals) for jobs in trace.jobs] == [False] * 4 + [True] * 4
+    assert set(trace.jobs[4][0].turn.signals) == set(FILTER)
     assert set(trace.state.server.values["filters"]) == set("0123")
 
 
@@ -433,10 +433,10 @@ def test_feddivs_first_filter_is_of_one_model(monkeypatch: pytest.MonkeyPatch) -
     """All clients fit theirs to the model that the passes ended with, not each to the one of its own visit."""
     trace = stages_of({"name": "feddiv", "passes": 1}, {"name": "feddiv", "xi": 0.3}, monkeypatch)
     assert list(trace.asked) == [5]
-    start = [job.turn.told for job in trace.asked[5]]
-    assert all(told == start[0] and set(told) == set(FILTER) for told in start)
+    start = [job.turn.signals for job in trace.asked[5]]
+    assert all(sent == start[0] and set(sent) == set(FILTER) for sent in start)
     answers = [result.numbers for result in trace.answers[5]]
     sizes = [numbers["samples"] for numbers in answers]
     expected = average([[numbers[name] for name in FILTER] for numbers in answers], sizes)
-    assert list(trace.jobs[4][0].turn.told.values()) == pytest.approx(expected)
+    assert list(trace.jobs[4][0].turn.signals.values()) == pytest.approx(expected)
     assert expected != pytest.approx(list(start[0].values()))

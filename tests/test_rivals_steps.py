@@ -116,7 +116,7 @@ def test_what_clients_keep_that_a_review_does_not_reach_stays() -> None:
         return state
 
     server = SimpleNamespace(
-        reviews=lambda *_: True, reviewed=reviewed_server, model_for=lambda *_: {}, told=lambda *_: {}
+        reviews=lambda *_: True, reviewed=reviewed_server, model_for=lambda *_: {}, signals=lambda *_: {}
     )
     experiment: Any = SimpleNamespace(server=server, seed=Seed(0))
     answer = Result(1, {}, {"noise": 0.5}, {"labels": torch.ones(1)}, {}, 0.0)

@@ -48,7 +48,7 @@ class Stages(Server):
     def reviewed(self, state: ServerState, round_idx: int, answers: Mapping[int, Numbers]) -> ServerState:
         return replace(state, values={f"round {round_idx}": [n["first"] for n in answers.values()], **state.values})
 
-    def told(self, state: ServerState, client: int, round_idx: int) -> Numbers:
+    def signals(self, state: ServerState, client: int, round_idx: int) -> Numbers:
         return {"stage": float(len(state.values))}
 
     def chances(self, state: ServerState, round_idx: int, clients: Sequence[int]) -> Sequence[float] | None:

@@ -105,7 +105,7 @@ def main() -> None:
     finally:
         fednoil("federation", "down", str(folder))
     columns = {"node": "node", "wrong": "wrong labels %", "estimate": "estimated %", "accuracy": "held-out accuracy %"}
-    show(estimates(folder / "run"), columns, "What each node's audit told the server", as_json=False)
+    show(estimates(folder / "run"), columns, "What each node's audit reported to the server", as_json=False)
     fednoil("compare", str(folder / "run"))
 
 

@@ -1,4 +1,4 @@
-"""A learner that fails when it is told to: `$FAULTS/<client>-<round>` holds `raise` or `wait SECONDS`."""
+"""A learner that fails on request: `$FAULTS/<client>-<round>` holds `raise` or `wait SECONDS`."""
 
 from __future__ import annotations
 

@@ -174,10 +174,12 @@ def _node(message: Message, context: Context) -> tuple[Node, Tensors]:
     values = _peek(message)
     known = {"class_names": values["classes"], "image_shape": values["shape"], "columns": values["columns"]}
     agreement = Agreement.of({**known, **_scale(values)})
-    if len(values["told"]) != len(values["told_values"]):
-        raise BadMessage("'told' and 'told_values' have different lengths")
-    told = dict(zip(values["told"], values["told_values"], strict=True))
-    order = Order(values["config"], values["run"], values["client"], values["round"], values["epochs"], agreement, told)
+    if len(values["signals"]) != len(values["signal_values"]):
+        raise BadMessage("'signals' and 'signal_values' have different lengths")
+    signals = dict(zip(values["signals"], values["signal_values"], strict=True))
+    order = Order(
+        values["config"], values["run"], values["client"], values["round"], values["epochs"], agreement, signals
+    )
     node = Node(NodeSettings.read(context.node_config), order)
     if node.work.experiment.fixed_hash() != values["frozen"]:
         start = node.work.experiment.config.model.start

@@ -170,8 +170,8 @@ class FlowerExecutor(Federation):
             "mean": list(agreement.mean),
             "std": list(agreement.std),
             "frozen": self._frozen,
-            "told": list(job.turn.told),
-            "told_values": list(job.turn.told.values()),
+            "signals": list(job.turn.signals),
+            "signal_values": list(job.turn.signals.values()),
         }
         return Body(job.received, values=values)
 

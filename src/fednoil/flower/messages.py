@@ -72,8 +72,8 @@ _ORDER: Kinds = {
     "mean": "list[float]",
     "std": "list[float]",
     "frozen": "str",
-    "told": "list[str]",
-    "told_values": "list[float]",
+    "signals": "list[str]",
+    "signal_values": "list[float]",
 }
 HELLO_ORDER = Form(values=_HELLO_ORDER)
 HELLO_REPLY = Form(

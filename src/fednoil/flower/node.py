@@ -173,4 +173,4 @@ class Node:
         moved = {name: tensor.to(device) for name, tensor in received.items()}
         kept = {name: tensor.to(device) for name, tensor in keep.items()}
         known = None if looked is None else looked.to(device)
-        return Job(order.client, moved, kept, Turn(order.round_idx, order.epochs, seed, order.told), known)
+        return Job(order.client, moved, kept, Turn(order.round_idx, order.epochs, seed, order.signals), known)

@@ -36,7 +36,7 @@ class Order:
     round_idx: int
     epochs: int
     agreement: Agreement
-    told: Mapping[str, float] = field(default_factory=dict)
+    signals: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -116,12 +116,12 @@ def together(clients: Sequence[Client]) -> Client:
 @dataclass(frozen=True)
 class Turn:
     """One client's turn in one round: `round_idx` from 1, local `epochs`, the seed of both, and what the server says
-    to this client (`fednoil.servers.base.Server.told`)."""
+    to this client (`fednoil.servers.base.Server.signals`)."""
 
     round_idx: int
     epochs: int
     seed: Seed
-    told: Mapping[str, float] = field(default_factory=dict)
+    signals: Mapping[str, float] = field(default_factory=dict)
 
 
 class Trainee(NamedTuple):

@@ -43,11 +43,11 @@ def scaled_losses(logits: Tensor, labels: Tensor) -> Tensor:
     return normalise(F.cross_entropy(logits, labels, reduction="none")[None])[0]
 
 
-def filter_of(told: Mapping[str, float]) -> Tensor | None:
+def filter_of(signals: Mapping[str, float]) -> Tensor | None:
     """The filter that a client has received: shares, means and variances, float64 [3, 2]."""
-    if FILTER[0] not in told:
+    if FILTER[0] not in signals:
         return None
-    return torch.tensor([told[name] for name in FILTER], dtype=torch.float64).view(3, 2)
+    return torch.tensor([signals[name] for name in FILTER], dtype=torch.float64).view(3, 2)
 
 
 def debiased(logits: Tensor, predicted: Tensor, strength: float) -> Tensor:
@@ -85,10 +85,10 @@ class FedDiv(Mixup):
         return {_PRIOR: keep.get(_PRIOR, even), "drawn": torch.zeros_like(client.labels)}
 
     def adapts(self, turn: Turn) -> bool:
-        return filter_of(turn.told) is not None
+        return filter_of(turn.signals) is not None
 
     def plan(self, nets: Nets, client: Client, state: Tensors, turn: Turn, epochs: range) -> list[Phase]:
-        found = filter_of(turn.told)
+        found = filter_of(turn.signals)
         if found is None:
             return super().plan(nets, client, state, turn, epochs)
         clean = lower_posterior(state["losses"], found.to(client.labels.device)) >= self.clean_from
@@ -118,7 +118,7 @@ class FedDiv(Mixup):
 
     def final(self, nets: Nets, client: Client, state: Tensors, turn: Turn) -> Final:
         evidence = {name: state[name] for name in ("probabilities", "drawn")}
-        if filter_of(turn.told) is None:
+        if filter_of(turn.signals) is None:
             return Final(keep={_PRIOR: state[_PRIOR]})
         predicted = torch.softmax(logits_of(self, nets, client), 1).mean(0)
         return Final(keep={_PRIOR: followed(state[_PRIOR], predicted, self.momentum)}, evidence=evidence)

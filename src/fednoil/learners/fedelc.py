@@ -68,19 +68,19 @@ class FedElc(Erm):
 
     def init(self, nets: Nets, client: Client, keep: Tensors, turn: Turn) -> Tensors:
         state = {"prior": log_prior(client.labels, self.task.num_classes)}
-        if _LABELS in keep or turn.told.get("noisy"):
+        if _LABELS in keep or turn.signals.get("noisy"):
             start = self.scale * F.one_hot(client.labels, self.task.num_classes).float()
             u = keep.get(_LABELS, start)
             state |= {_LABELS: u, "slope": torch.zeros_like(u)}
         return state
 
     def plan(self, nets: Nets, client: Client, state: Tensors, turn: Turn, epochs: range) -> list[Phase]:
-        kind = "correct" if turn.told.get("noisy") else "train"
+        kind = "correct" if turn.signals.get("noisy") else "train"
         return [replace(phase, kind=kind) for phase in super().plan(nets, client, state, turn, epochs)]
 
     def batches(self, client: Client, chosen: Tensor, turn: Turn, epochs: range) -> Tensors:
         batch = super().batches(client, chosen, turn, epochs)
-        if not turn.told.get("noisy"):
+        if not turn.signals.get("noisy"):
             return batch
         last = torch.zeros(len(epochs), len(chosen) // len(epochs), device=chosen.device)
         last[:, -1] = 1
@@ -103,7 +103,7 @@ class FedElc(Erm):
     def final(self, nets: Nets, client: Client, state: Tensors, turn: Turn) -> Final:
         if _LABELS not in state:
             return Final()
-        if not turn.told.get("noisy"):
+        if not turn.signals.get("noisy"):
             return Final(keep={_LABELS: state[_LABELS]})
         predicted = torch.softmax(logits_of(self, nets, client), 1)
         return Final(keep={_LABELS: merged(state[_LABELS], predicted, self.scale)})

@@ -96,8 +96,8 @@ class FedGr(Erm):
     def init(self, nets: Nets, client: Client, keep: Tensors, turn: Turn) -> Tensors:
         logits = logits_of(self, nets, client)
         own = self._remembered(client, keep)
-        if SIEVE[0] in turn.told:  # fitted by the server to these losses and those of others
-            sieve = torch.tensor([turn.told[name] for name in SIEVE], dtype=torch.float64, device=logits.device)
+        if SIEVE[0] in turn.signals:  # fitted by the server to these losses and those of others
+            sieve = torch.tensor([turn.signals[name] for name in SIEVE], dtype=torch.float64, device=logits.device)
             own["chance"] = lower_posterior(own["mean loss"], sieve.view(3, 2)).float()
         losses = F.cross_entropy(logits, client.labels, reduction="none")
         own["mean loss"] = running_mean(own["mean loss"], losses, own["visits"])
@@ -106,13 +106,13 @@ class FedGr(Erm):
         share = float(wrong.float().mean())
         views = self._weak_views(client, turn)
         found = self._asked(nets, client, views)
-        if not turn.told.get("visiting"):
+        if not turn.signals.get("visiting"):
             sure, guess = torch.softmax(found["logits"], 1).max(1)
             trusted = ~wrong & (share < self.most_wrong)
             pseudo = torch.where(sure > self.config.xi, guess, own["pseudo-labels"])
             own["pseudo-labels"] = torch.where(trusted, client.labels, pseudo)
         known = float((own["pseudo-labels"] >= 0).float().mean())
-        fresh = bool(turn.told.get("visiting")) or (share > self.most_wrong and known < self.few)
+        fresh = bool(turn.signals.get("visiting")) or (share > self.most_wrong and known < self.few)
         if fresh:
             own["moves"] = torch.zeros_like(own["moves"])
         revise(nets, 0.0 if fresh else self.decay)
@@ -142,7 +142,7 @@ class FedGr(Erm):
         return {"features": features, "logits": logits}
 
     def plan(self, nets: Nets, client: Client, state: Tensors, turn: Turn, epochs: range) -> list[Phase]:
-        kind = "visit" if turn.told.get("visiting") else "mix" if state["share"] <= self.most_wrong else "pseudo"
+        kind = "visit" if turn.signals.get("visiting") else "mix" if state["share"] <= self.most_wrong else "pseudo"
         return [replace(phase, kind=kind) for phase in super().plan(nets, client, state, turn, epochs)]
 
     def batches(self, client: Client, chosen: Tensor, turn: Turn, epochs: range) -> Tensors:

@@ -57,7 +57,7 @@ class FedNoRo(Erm):
         return (Role("model"), Role("teacher", shared=False, trained=False))
 
     def init(self, nets: Nets, client: Client, keep: Tensors, turn: Turn) -> Tensors:
-        passed = turn.round_idx - 1 - turn.told.get("since", 0.0)
+        passed = turn.round_idx - 1 - turn.signals.get("since", 0.0)
         weight = ramped(passed, self.config.ramp, self.config.weight)
         return {
             "prior": log_prior(client.labels, self.task.num_classes),
@@ -65,7 +65,7 @@ class FedNoRo(Erm):
         }
 
     def plan(self, nets: Nets, client: Client, state: Tensors, turn: Turn, epochs: range) -> list[Phase]:
-        kind = "distil" if turn.told.get("noisy") else "train"
+        kind = "distil" if turn.signals.get("noisy") else "train"
         return [replace(phase, kind=kind) for phase in super().plan(nets, client, state, turn, epochs)]
 
     def step(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> Tensor:

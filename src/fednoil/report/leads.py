@@ -44,18 +44,18 @@ def _lead(rows: Sequence[Row]) -> str:
     best, others = done[0], done[1:]
     seeds = "" if len(best.runs) == 1 else f" ({len(best.runs)} seeds)"
     what = "" if best.runs[0].measure == ACCURACY else f" {best.runs[0].measure}"
-    told = f"{where}: {best.title} ends with {best.last_round()} %{what}{seeds}"
+    line = f"{where}: {best.title} ends with {best.last_round()} %{what}{seeds}"
     if best.best_round().mean - best.last_round().mean >= 1:
-        told += f", after {best.best_round()} % in its best round"
+        line += f", after {best.best_round()} % in its best round"
     if not others:
-        return told
+        return line
     ahead = best.last_round().mean - others[0].last_round().mean
     pair = paired(best, others[0])
     sure = "" if pair is None or pair.p is None else ", more than chance" if pair.p < CHANCE else ", maybe by chance"
     work = (
         "" if best.batches == others[0].batches else f", with {best.batches:,} batches instead of {others[0].batches:,}"
     )
-    return f"{told}, {ahead:.2f} points above {others[0].title}{sure}{work}"
+    return f"{line}, {ahead:.2f} points above {others[0].title}{sure}{work}"
 
 
 def class_grids(results: Results) -> list[Grid]:

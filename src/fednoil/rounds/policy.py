@@ -177,13 +177,13 @@ def _traffic(played: Played) -> tuple[int, int]:
     when they are asked to train; without either only the selected clients receive it. Each reply is the update.
     """
     review, scored, everyone = played.review, played.chosen.scores is not None, played.everyone.values()
-    down = sum(message_bytes({}, {"round": 0.0, "epochs": 0.0, **job.turn.told}) for job in played.jobs)
+    down = sum(message_bytes({}, {"round": 0.0, "epochs": 0.0, **job.turn.signals}) for job in played.jobs)
     down += sum(message_bytes(job.received, {}) for job in (everyone if review or scored else played.jobs))
     up = sum(message_bytes(r.tensors, r.numbers) for r in played.results)
     if scored:
         down += len(everyone) * message_bytes({}, {"round": 0.0})
         up += len(everyone) * message_bytes({}, {"score": 0.0})
     if review:
-        down += sum(message_bytes({}, {"round": 0.0, **job.turn.told}) for job in review.jobs)
+        down += sum(message_bytes({}, {"round": 0.0, **job.turn.signals}) for job in review.jobs)
         up += sum(message_bytes({}, r.numbers) for r in review.results)
     return down, up

@@ -99,7 +99,7 @@ def make_job(experiment: Experiment, state: RunState, client: int, epochs: int) 
             round_idx,
             epochs,
             experiment.seed.child("round", round_idx, "client", client),
-            experiment.server.told(state.server, client, round_idx),
+            experiment.server.signals(state.server, client, round_idx),
         ),
     )
 

@@ -86,7 +86,7 @@ class Server:
         """The next state, from updates in the order of client ids."""
         return ServerState(self.combine(updates), state.values)
 
-    def told(self, state: ServerState, client: int, round_idx: int) -> Numbers:
+    def signals(self, state: ServerState, client: int, round_idx: int) -> Numbers:
         """What the server sends this client with the model in this round: the stage of the run, whether it counts as
         noisy …"""
         return {}

@@ -88,7 +88,7 @@ class Corrects(Wrapped):
     def init(self, nets: Nets, client: Client, keep: Tensors, turn: Turn) -> Tensors:
         state = self.inner.init(nets, client, keep, turn)
         noise = keep.get(_NOISE, torch.zeros((), device=client.index.device))
-        holds = turn.told.get("stage") == 1 and bool(turn.told.get("noisy"))
+        holds = turn.signals.get("stage") == 1 and bool(turn.signals.get("noisy"))
         weight = {_NOISE: noise, "fedcorr/weight": self.corr.mu * noise * holds}
         return state | weight | {f"fedcorr/{name}": nets[name].params.clone() for name in self._shared()}
 
@@ -102,7 +102,7 @@ class Corrects(Wrapped):
     def final(self, nets: Nets, client: Client, state: Tensors, turn: Turn) -> Final:
         final, found = self.inner.final(nets, client, state, turn), 0.0
         keep = dict(final.keep)
-        if turn.told.get("stage") == 1:
+        if turn.signals.get("stage") == 1:
             probabilities = torch.softmax(logits_of(self, nets, client), 1)
             small = 1e-6 if self.corr.version == "code" else 0.0
             found = float(dimensions(probabilities, epsilon=small).mean())
@@ -112,9 +112,9 @@ class Corrects(Wrapped):
 
     def review(self, logits: Tensor, client: Client, keep: Tensors, turn: Turn) -> Final:
         probabilities = torch.softmax(logits, 1)
-        if not turn.told.get("noisy"):
+        if not turn.signals.get("noisy"):
             return Final(numbers={"noise": 0.0})
-        if turn.told.get("stage") == 3:
+        if turn.signals.get("stage") == 3:
             rows = torch.arange(len(client), device=logits.device)
             labels = relabelled(client.labels, probabilities, rows, self.confidence)
             return Final(numbers={"noise": float(keep.get(_NOISE, torch.zeros(())))}, keep={LABELS: labels})
@@ -153,7 +153,7 @@ class FedCorr(Server):
             return 1
         return 2 if round_idx <= self._first + self.config.finetune else 3
 
-    def told(self, state: ServerState, client: int, round_idx: int) -> Numbers:
+    def signals(self, state: ServerState, client: int, round_idx: int) -> Numbers:
         noisy = client in state.values.get("noisy", ())
         return {"stage": float(self.stage(round_idx)), "noisy": float(noisy)}
 

@@ -54,7 +54,7 @@ class Filters(Wrapped):
         return replace(final, numbers={**final.numbers, **self._fit(logits_of(self, nets, client), client, turn)})
 
     def _fit(self, logits: Tensor, client: Client, turn: Turn) -> Numbers:
-        found = fitted(scaled_losses(logits, client.labels), filter_of(turn.told), _FLOOR)
+        found = fitted(scaled_losses(logits, client.labels), filter_of(turn.signals), _FLOOR)
         return dict(zip(FILTER, found.flatten().tolist(), strict=True))
 
 
@@ -87,7 +87,7 @@ class FedDiv(Server):
     def chances(self, state: ServerState, round_idx: int, clients: Sequence[int]) -> Sequence[float] | None:
         return unvisited_first(state.values, clients) if self.visiting(round_idx) else None
 
-    def told(self, state: ServerState, client: int, round_idx: int) -> Numbers:
+    def signals(self, state: ServerState, client: int, round_idx: int) -> Numbers:
         known: Mapping[str, list[float]] = state.values.get("filters", {})
         if self.visiting(round_idx) or not known:
             return {}

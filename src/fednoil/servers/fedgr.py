@@ -90,7 +90,7 @@ class FedGr(Server):
         done = state.values.get("passes", 0) >= self.config.passes
         return not done and round_idx <= self.config.passes * len(self.task.sizes)
 
-    def told(self, state: ServerState, client: int, round_idx: int) -> Numbers:
+    def signals(self, state: ServerState, client: int, round_idx: int) -> Numbers:
         known = state.values.get("sieves", {}).get(str(client))
         sieve = dict(zip(SIEVE, known, strict=True)) if known else {}
         return {"visiting": float(self.visiting(state, round_idx)), **sieve}
@@ -105,13 +105,13 @@ class FedGr(Server):
 
     def aggregate(self, state: ServerState, round_idx: int, updates: Sequence[Update]) -> ServerState:
         after, values = super().aggregate(state, round_idx, updates), dict(state.values)
-        told = {str(u.client): u.numbers["noise"] for u in updates if "noise" in u.numbers}
+        reported = {str(u.client): u.numbers["noise"] for u in updates if "noise" in u.numbers}
         counts = {u.client: torch.tensor([int(u.numbers.get(name, 0)) for name in COUNTS]) for u in updates}
         pooled = sieve_of(torch.stack(list(counts.values())).sum(0)) if self.config.sieve == "pooled" else None
         if pooled is not None:
-            told = {str(client): wrong_share(own, pooled) for client, own in counts.items()}
-            values["sieves"] = {**values.get("sieves", {}), **dict.fromkeys(told, pooled.flatten().tolist())}
-        values["noise"] = dict(sorted({**values.get("noise", {}), **told}.items(), key=lambda item: int(item[0])))
+            reported = {str(client): wrong_share(own, pooled) for client, own in counts.items()}
+            values["sieves"] = {**values.get("sieves", {}), **dict.fromkeys(reported, pooled.flatten().tolist())}
+        values["noise"] = dict(sorted({**values.get("noise", {}), **reported}.items(), key=lambda item: int(item[0])))
         if self.visiting(state, round_idx):
             visited = after_visits(values, [u.client for u in updates], len(self.task.sizes))
             values |= {"visited": visited, "passes": values.get("passes", 0) + (not visited), "since": round_idx}

@@ -113,7 +113,7 @@ class FedNoRo(Server):
         found = [client for client, bad in zip(answers, noisy, strict=True) if bad]
         return replace(state, values={**state.values, "noisy": found})
 
-    def told(self, state: ServerState, client: int, round_idx: int) -> Numbers:
+    def signals(self, state: ServerState, client: int, round_idx: int) -> Numbers:
         if "noisy" not in state.values:
             return {}
         return {"noisy": float(client in state.values["noisy"]), "since": float(self.config.warmup)}

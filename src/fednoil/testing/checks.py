@@ -190,5 +190,5 @@ def _bytes(
     """Everyone gets the model once if there is a review or a query for scores, otherwise those who train do."""
     clients, model = experiment.setting.num_clients, sum(t.nbytes for t in jobs[0].received.values())
     down = model * (clients if asked or scores is not None else len(jobs))
-    down += sum(16 + 8 * len(job.turn.told) for job in jobs) + sum(8 + 8 * len(job.turn.told) for job in asked)
+    down += sum(16 + 8 * len(job.turn.signals) for job in jobs) + sum(8 + 8 * len(job.turn.signals) for job in asked)
     return (down, up) if scores is None else (down + 8 * clients, up + 8 * clients)
