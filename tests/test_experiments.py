@@ -48,6 +48,20 @@ def test_a_page_is_short_and_has_one_record(study: Path) -> None:
     assert f"]({study.name}/README.md)" in (EXPERIMENTS / "README.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("study", STUDIES, ids=lambda path: path.name)
+def test_a_page_of_several_versions_says_so(study: Path) -> None:
+    if not (study / "results.csv").is_file():
+        pytest.skip("it has no record")
+    with (study / "results.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    column = "version" if "version" in rows[0] else "commit"
+    made_with = {row[column].split()[0] for row in rows if row[column]}
+    if len(made_with) < 2:
+        return
+    text = (study / "README.md").read_text(encoding="utf-8")
+    assert "`commit` in `results.csv`" in text or all(version in text for version in made_with)
+
+
 def test_the_tree_stays_small() -> None:
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
     if listed.returncode != 0:
