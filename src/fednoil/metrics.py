@@ -129,9 +129,9 @@ def selection(
     """How good one client's choice of training labels was, over the epochs of one turn.
 
     `drawn` [n] counts the epochs in which a sample was in D^x, `votes` [n, C] those in which it was in D^u and trained
-    with each pseudo-label. Precision and recall of D^x; the effective ones, where there are votes, count
-    pseudo-labels as well. Of images of no class none is right, and the share that was left out is counted. What has an
-    empty denominator is absent.
+    with each pseudo-label. Precision and recall of D^x; the effective ones, where there are votes, count pseudo-labels
+    as well. Images of no class never count as correct, and the share of them that was left out is reported. A ratio
+    with an empty denominator is absent.
     """
     clean, outside = given == true, true == NO_CLASS
     right_x, total_x = float(drawn[clean].sum()), float(drawn.sum())

@@ -28,7 +28,7 @@ SPLITS: dict[str, Values] = {
 }
 DEFAULT_METHODS = tuple(name for name in METHODS if name not in ("fedprox", "median", "dividemix"))
 _HELD_OUT = 0.1
-_SCALES: dict[str, tuple[Values, int, int, int]] = {  # sections, clients trained in all, epochs, samples
+_SCALES: dict[str, tuple[Values, int, int, int]] = {  # sections, total number of clients trained, epochs, samples
     "small": (
         {
             "data": {"name": "fashion-mnist-mini", "validation": _HELD_OUT},

@@ -127,7 +127,7 @@ def _clients(keys: Values) -> int:
 
 def _spread_out(merged: Values, before: float | None, clients: int) -> Values:
     """The preset's local epochs, fewer if more of the clients train in a round than the preset's share `before`: each
-    then trains about as much in all. Otherwise a few sites, which all train in every round, would soon have memorised
+    then trains about as much in total. Otherwise a few sites, which all train in every round, would soon have memorised
     their labels."""
     count = clients or merged.get("partition", {}).get("clients", PartitionConfig().clients)
     if at_nodes(merged["data"]):

@@ -1,7 +1,7 @@
 """Clothing1M (Xiao et al., CVPR 2015) as its authors hand it out: lists of pictures, and labels of shops and of people.
 
-Training has the shops' labels, of which more than a third are wrong, and the test pictures have people's. The lists lie
-beside the pictures or in `annotations`; they name pictures from the data's folder, which may lack their `images/`.
+Training has the shops' labels, of which more than a third are wrong, and the test pictures have people's. The lists are
+next to the pictures or in `annotations`; their paths start at the data's folder, with or without `images/`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Clothing1M(PictureSource, Known):
 
 
 def read_listing(root: Path, lists: Path) -> Listing:
-    """The pictures of both lists with their labels; each is called as the list has it."""
+    """The pictures of both lists with their labels; each is named as in the list."""
     names = _lines(lists / _NAMES) if (lists / _NAMES).is_file() else list(_CLASSES)
     train, test = (_part(root, lists / keys, lists / labels, tuple(names)) for keys, labels in (_TRAIN, _TEST))
     return Listing(f"clothing1m in {root}", train, test)
@@ -85,7 +85,7 @@ def _part(root: Path, keys: Path, labels: Path, names: tuple[str, ...]) -> Raw:
 
 
 def _top(root: Path, key: str) -> Path:
-    """Where a list's pictures lie: in the folder, or in `images` or the folder above, if the list has it otherwise."""
+    """Where a list's pictures are: in the folder, in `images` or in the folder above, depending on the list's paths."""
     places = (root, root / "images", root.parent)
     if found := next((place for place in places if (place / key).is_file()), None):
         return found

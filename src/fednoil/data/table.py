@@ -140,7 +140,7 @@ def read_rows(path: Path, where: str, needed: Sequence[str]) -> Rows:
 
 
 def read_listing(path: Path) -> Listing:
-    """The pictures, whose paths start at the file's own folder; each is called by its path as the file has it."""
+    """The pictures, whose paths start at the file's own folder; each is named by its path as in the file."""
     where, rows = f"csv:{path}", _listed(path)
     items = rows.column("path")
     if not items:

@@ -211,7 +211,7 @@ def _spelt(values: Any, name: str) -> str | None:
 
 
 def _relabelled(data: bytes, suffix: str, label: str) -> bytes:
-    """A member of a sample whose label is another now."""
+    """A member of a sample with its new label."""
     if suffix == _LABEL:
         return label.encode()
     if suffix != _MORE or (key := _spelt(values := json.loads(data), "label")) is None:

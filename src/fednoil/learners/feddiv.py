@@ -3,7 +3,7 @@
 The server `feddiv` sends two Gaussians of losses. Labels that more probably belong to the lower one are clean; the
 others get a new label if the received model is confident of it (`xi`). A client with under a tenth of noise trains on
 all. Each epoch takes the samples on which the received model and the local one agree, after the local logits are
-corrected by how often the client predicts each class. Training is mixup with a term for even predictions (`prior`; its
+corrected by how often the client predicts each class. Training is mixup with a term for even predictions (`weight`; its
 authors have 1 for clients with different classes, 0 otherwise). Without a filter, so under other servers, all samples
 are used. An epoch without samples is skipped.
 """

@@ -1,8 +1,8 @@
 """FedGR's local training (Tian et al., ICML 2026): the received model reviews labels, teaches, and holds features.
 
 A client keeps the running mean of each label's loss under the received models, and fits two Gaussians to these after a
-turn: c is the chance of a label to be clean. After the server's first visits (`server.name = "fedgr"`) labels count by
-c, and a confident prediction of the received model (`xi`) replaces a wrong one; a client with over four fifths of
+turn: c is the probability that a label is clean. After the server's first visits (`server.name = "fedgr"`) labels count
+by c, and a confident prediction of the received model (`xi`) replaces a wrong one; a client with over four fifths of
 wrong labels uses predictions alone. A moving average of the client's network, kept between turns, teaches by its
 logits, and features stay near the received model's. `version = "code"` is as its authors' code has it, which by a
 broadcast mixes both losses by the mean of c and not sample by sample. Different from it: unless the server pools them
@@ -43,7 +43,7 @@ class FedGrConfig(LearnerConfig):
 
 
 def running_mean(mean: Tensor, losses: Tensor, visits: Tensor) -> Tensor:
-    """The mean of all losses [n] of a sample, after `visits` earlier ones."""
+    """The mean of all losses [n] of a sample after `visits` earlier ones."""
     return mean + (losses - mean) / (visits + 1)
 
 

@@ -91,7 +91,7 @@ def environment(
 
 
 def note_resumption(folder: RunFolder, after: int, present: dict[str, Any]) -> None:
-    """Add a line to environment.json; if the file is lost or damaged, the rest is written anew and nothing stops."""
+    """Add a line to environment.json; if the file is lost or damaged, it is started again and nothing stops."""
     try:
         past = read_json(folder.path / "environment.json")
         known = {**past, "resumed": list(past.get("resumed", []))}

@@ -32,7 +32,7 @@ def numbers(record: RoundRecord) -> dict[str, float]:
 
 
 class Logger(ABC):
-    """A place that is given every round once; rounds are its steps."""
+    """A logger that receives every round once; rounds are its steps."""
 
     def __init__(self, folder: RunFolder, config: Config) -> None:
         self.folder, self.config = folder, config
@@ -93,8 +93,8 @@ class TensorBoard(Logger):
 
 
 class Mlflow(Logger):
-    """A run of MLflow, where its own variables say (MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME). A resumed run goes on
-    with it; rounds that it has already are not written again."""
+    """A run of MLflow, where its own variables say (MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME). A resumed run
+    continues it; rounds that it already has are not written again."""
 
     def __init__(self, folder: RunFolder, config: Config) -> None:
         super().__init__(folder, config)
@@ -111,7 +111,7 @@ class Mlflow(Logger):
             history = client.get_metric_history(self._id, "wall_s") if self._id else []
             self._last = max((point.step for point in history), default=0)
             client.update_run(self._id, status="RUNNING")
-        except Exception:  # a store without this run raises one of several kinds, by where it is
+        except Exception:  # what a store without this run raises depends on where it is
             self._id, self._last = self._new(client), 0
         for record in done:
             self.round(record)

@@ -102,7 +102,7 @@ class Run:
     def conduct(self) -> tuple[str, ...]:
         """How it was carried out, as far as this changes results: its precision, and what a federation adds."""
         parts = [self.precision or "precision not recorded"]
-        if extended := self.environment.get("extended"):  # whose rounds depend on how many there are in all
+        if extended := self.environment.get("extended"):  # whose rounds depend on the total number of rounds
             parts.append(f"extended from {extended.get('from')} rounds")
         if self.federated:
             noise = {k: v for k, v in self.values["federation"].items() if k.startswith("update_")}

@@ -41,7 +41,7 @@ def selection_quality(experiment: Experiment, played: Played) -> dict[str, Any]:
 
 
 def _scores(scores: list[float]) -> dict[str, list[float]]:
-    """All clients' scores, or of many how they are spread."""
+    """All clients' scores or, with many clients, their quartiles."""
     if len(scores) <= _LISTED:
         return {"client_scores": scores}
     return {"score_quartiles": np.quantile(scores, (0, 0.25, 0.5, 0.75, 1)).tolist()}
