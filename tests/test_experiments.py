@@ -84,6 +84,8 @@ def test_a_table_is_what_its_record_says(record: ModuleType, study: str) -> None
 def test_the_tables_of_scripts_are_what_their_results_say() -> None:
     privacy = script(EXPERIMENTS / "privacy/study.py", "privacy_study")
     assert privacy.page() == privacy.PAGE.read_text(encoding="utf-8")
+    liars = script(EXPERIMENTS / "liars/study.py", "liars_study")
+    assert liars.page() == liars.PAGE.read_text(encoding="utf-8")
     for study in ("cleaning/study.py", "readings/table.py", "default/table.py", "sites/study.py", "journey/study.py"):
         module = script(EXPERIMENTS / study, study.replace("/", "_"))
         assert module.page(module.read()) == module.PAGE.read_text(encoding="utf-8")

@@ -115,7 +115,7 @@ def test_nothing_but_the_allowed_leaves_a_node(federated: Values, tmp_path: Path
     shapes = {"float32": ("float32", (sum(t.numel() for t in model.values()),))}
     allowed = {
         "query.hello": {"numbers": {"samples", "held_out", "counts", "mean", "std"},
-                        "values": {"client", "partition", "classes", "shape", "columns"}},
+                        "values": {"client", "version", "partition", "classes", "shape", "columns"}},
         "query.score": {"numbers": {"score"}},
         "query.audit": {"numbers": {"noise_ratio"}},
         "train": {"model": {"float32"}, "numbers": {"samples", "steps"}},

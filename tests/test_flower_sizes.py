@@ -63,7 +63,9 @@ def test_a_request_that_conceals_its_size_is_cut_off() -> None:
     assert asked([piece] * 100, 1) == (413, 4)
 
 
-@pytest.mark.parametrize("path", ["/v1/control/start-run", "/v1/runtime/pull-object", "/docs", "/v1/fleet", "/"])
+@pytest.mark.parametrize(
+    "path", ["/v1/control/start-run", "/v1/runtime/pull-object", "/docs", "/v1/fleet/../control/x", "/"]
+)
 def test_from_another_machine_only_the_fleet_api_can_be_reached(path: str) -> None:
     assert asked([b"x"], 1, path) == (403, 0)
     assert asked([b"x"], 1, path, "127.0.0.1") == (200, 1)

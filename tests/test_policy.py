@@ -41,6 +41,9 @@ class Away(Federation):
     def name(self, client: int) -> str:
         return f"site-{client}"
 
+    def size(self, client: int) -> int:
+        return 20
+
     def scores(self, jobs: Sequence[Job], sampling: Scoring) -> dict[int, Look]:
         found = self.inner.scores(jobs, sampling)
         return {k: Look(look.score) for k, look in found.items() if k not in self.silent}

@@ -178,12 +178,15 @@ def play(folder: Path, rounds: int) -> Path:
 
 def refusals(server: Machine, site: Machine) -> None:
     """What a site must not be able to do."""
-    ca = "--cacert /etc/fl/ca.crt"
+    ca, code = "--cacert /etc/fl/ca.crt", "-w ' %{http_code}'"
     tries = {
-        "the Control API": (f"curl -s {ca} https://fl.example.org:8000/v1/control/x", "403"),
-        "… by a detour": (f"curl -s --path-as-is {ca} https://fl.example.org:8000/v1/fleet/../control/x", "403"),
-        "… by another": (f"curl -s --path-as-is {ca} https://fl.example.org:8000/v1/fleet/%2e%2e/control/x", "403"),
-        "the Runtime API": (f"curl -s {ca} https://fl.example.org:8000/v1/runtime/x", "403"),
+        "the Control API": (f"curl -s {code} {ca} https://fl.example.org:8000/v1/control/x", "403"),
+        "… by a detour": (f"curl -s {code} --path-as-is {ca} https://fl.example.org:8000/v1/fleet/../control/x", "403"),
+        "… by another": (
+            f"curl -s {code} --path-as-is {ca} https://fl.example.org:8000/v1/fleet/%2e%2e/control/x",
+            "403",
+        ),
+        "the Runtime API": (f"curl -s {code} {ca} https://fl.example.org:8000/v1/runtime/x", "403"),
         "plaintext": ("curl -s http://fl.example.org:8000/v1/fleet/x", "status 52"),
         "a server without our certificate": ("curl -s https://fl.example.org:8000/", "status 60"),
         "another's files": (f"ls {server.folder}/etc", "status 2"),

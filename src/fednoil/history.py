@@ -54,11 +54,12 @@ class RoundRecord:
     effective_recall: float | None = None
     pseudo_accept: float | None = None  # share of D^u whose pseudo-labels were used
     pseudo_accuracy: float | None = None
-    nodes: list[str] | None = None  # of a federation, as all that follows to `kept`: who was there
+    nodes: list[str] | None = None  # of a federation, as all that follows to `refused`: who was there
     scores: dict[str, float] | None = None  # who sent which score
     trained: list[str] | None = None  # whose update was used
     failed: dict[str, str] | None = None  # who failed, and why
     refused: dict[str, str] | None = None  # who was there and not let in, and why
+    limited: dict[str, str] | None = None  # whose update or score was limited, and how (`server.limits`)
     kept: bool | None = None  # True: the updates could not be used, and the model stayed as it was
     warnings: list[str] | None = None  # signs of a collapse, in words
     bytes_down: int  # from the server to the clients

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fednoil.cli.options import Changes, Json, Seed, Source, StartOver
+from fednoil.cli.options import Changes, Seed, Source, StartOver
 from fednoil.cli.stopping import Stopped
 from fednoil.errors import UserError
 
@@ -48,11 +48,18 @@ def certs(
     host: Annotated[
         list[str] | None, typer.Option("--host", help="Name or address nodes use for the server; may be repeated.")
     ] = None,
+    renew: Annotated[
+        bool, typer.Option("--renew", help="A new server certificate of the same authority; sites need nothing new.")
+    ] = False,
     force: Force = False,
 ) -> None:
     """Make a certificate authority and the SuperLink's certificate."""
-    from fednoil.flower.credentials import make_certificates
+    from fednoil.flower.credentials import make_certificates, renew_certificate
 
+    if renew:
+        if host or force:
+            raise UserError("--renew keeps names and authority: give no --host and no --force with it")
+        return print(renew_certificate(folder))
     hosts = [*(host or []), "localhost", "127.0.0.1"]
     for path in make_certificates(folder, hosts, force):
         print(path)
@@ -107,19 +114,6 @@ def down(folder: Folder = HERE) -> None:
     """Stop everything that `up` started."""
     stopped = _loopback(folder).down()
     print(f"stopped {', '.join(stopped)}" if stopped else f"nothing was running in {folder}")
-
-
-@app.command()
-def status(folder: Folder = HERE, as_json: Json = False) -> None:
-    """Show the processes of a federation on this machine."""
-    from fednoil.cli.tables import show
-
-    federation = _loopback(folder)
-    rows = [{"name": p.name, "running": p.alive(), "pid": p.pid, "port": p.port} for p in federation.processes]
-    if not rows:
-        raise UserError(f"{folder} has no federation; `fednoil federation up` starts one")
-    title = f"{federation.online() if rows[0]['running'] else 0} nodes online"
-    show(rows, {"name": "name", "running": "running", "pid": "process", "port": "port"}, title, as_json)
 
 
 @app.command()
@@ -221,6 +215,8 @@ def _submit(
         out = out.resolve()  # the ServerApp has a different working folder
     with tempfile.TemporaryDirectory(prefix="fednoil-app-") as place:
         bundle, command = Path(place) / "app", ["fednoil", *sys.argv[1:]]
+        if superlink is None:
+            federation.remember(out)
         write_bundle(bundle, config, out, resume=resume, force=force, command=command, origin=origin)
         flwr_run(bundle, superlink or CONNECTION, None if superlink else federation, out)
 

@@ -15,14 +15,22 @@ from fednoil.errors import UserError
 State = Annotated[Path | None, typer.Option("--state", help="Folder for what the client keeps; ~/.fednoil/nodes.")]
 
 
+LogJson = Annotated[bool, typer.Option("--log-json", help="Log as JSON lines.")]
+
+
 @app.command()
 def server(
     folder: Folder = HERE,
     host: Annotated[str, typer.Option("--host", help="Address to listen at.")] = "0.0.0.0",
     port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Port to listen at.")] = 8000,
     state: Annotated[Path | None, typer.Option("--state", help="Folder for its database; default: FOLDER.")] = None,
+    keys: Annotated[
+        Path | None, typer.Option("--keys", help="Register the sites' public keys in this folder, later ones too.")
+    ] = None,
+    log_json: LogJson = False,
 ) -> None:
     """Run the server (Flower's SuperLink) until stopped; FOLDER has its certificates (`fednoil federation certs`)."""
+    from fednoil.flower.control import Control
     from fednoil.flower.credentials import CA, CERTIFICATE, KEY, have_certificates
     from fednoil.flower.link import main
 
@@ -41,7 +49,11 @@ def server(
     os.environ |= {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     sys.argv = ["flower-superlink", *options, "--disable-runtime-dependency-installation"]
-    main()
+
+    def register(public: Path) -> None:
+        Control(f"localhost:{port}", folder / CA).register(public)
+
+    main(json=log_json, keys=keys, register=register)
 
 
 @app.command()
@@ -66,12 +78,14 @@ def node(
     score_budget: Annotated[
         float | None, typer.Option("--score-budget", help="The most ε that all runs' scores may cost.")
     ] = None,
+    log_json: LogJson = False,
     nodes: Annotated[Path | None, typer.Option("--nodes", hidden=True, help="Several nodes, as `up` starts.")] = None,
 ) -> None:
     """Take part in a federation with this site's data, until stopped; what the server sends as code is not run."""
     if nodes is None and (superlink is None or root_certificates is None or key is None):
         raise UserError("federation node needs --superlink HOST:PORT, --root-certificates ca.crt and --key FILE")
     from fednoil.flower.keeper import Keeper
+    from fednoil.flower.logs import use_json
     from fednoil.flower.resident import Place
     from fednoil.flower.settings import NodeSettings
 
@@ -92,6 +106,8 @@ def node(
     place = Place(str(superlink), root_certificates, key, settings)
     place.keys()
     place.certificates()
+    if log_json:
+        use_json()
     raise typer.Exit(Keeper([place]).keep())
 
 

@@ -19,7 +19,7 @@ import typer
 import typer.core
 
 from fednoil import __version__
-from fednoil.cli import federation_roles
+from fednoil.cli import federation, federation_roles, federation_watch
 from fednoil.cli.audit import audit
 from fednoil.cli.bench import bench
 from fednoil.cli.compare import compare
@@ -125,7 +125,9 @@ def predict(
     show(rows, {"image": "sample", "class": "class", "probability": "probability"}, "Predictions", as_json)
 
 
-app.add_typer(federation_roles.app, name="federation")
+for commands in (federation_roles, federation_watch):
+    assert commands.app is federation.app  # they add to it
+app.add_typer(federation.app, name="federation")
 
 
 @app.command()

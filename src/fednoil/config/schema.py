@@ -198,5 +198,7 @@ class Config(Section):
         """SHA-256 of everything that is meant to change results: of `run` the seed and `select`, of `federation`
         nothing."""
         values = self.model_dump(mode="json", exclude={"federation"})
+        if self.server.limits is None:  # a key that earlier versions lack
+            del values["server"]["limits"]
         values["run"] = {"seed": self.run.seed} | ({"select": self.run.select} if self.run.select != "last" else {})
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()

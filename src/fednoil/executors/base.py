@@ -117,6 +117,10 @@ class Federation(ABC):
         """The client's own name."""
 
     @abstractmethod
+    def size(self, client: int) -> int:
+        """How many samples the client has, as it reported when it joined."""
+
+    @abstractmethod
     def scores(self, jobs: Sequence[Job], sampling: Scoring) -> dict[int, Look]: ...
 
     @abstractmethod

@@ -15,6 +15,7 @@ from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable
 from flwr.common.constant import ErrorCode
 
+from fednoil import __version__
 from fednoil.errors import UserError
 from fednoil.flower.agreement import Agreement
 from fednoil.flower.messages import (
@@ -80,6 +81,7 @@ def hello(message: Message, context: Context) -> Message:
         }
         about = {
             "client": site.name,
+            "version": __version__,
             "partition": -1 if site.partition is None else site.partition,
             "classes": list(site.class_names),
             "shape": list(site.image_shape),

@@ -20,46 +20,79 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from fednoil.errors import UserError
-from fednoil.files import make_private
+from fednoil.files import make_private, write_bytes
 
 CA, CERTIFICATE, KEY = "ca.crt", "server.pem", "server.key"
 OURS = {CA, "ca.key", CERTIFICATE, KEY, "keys", "home", "log", "nodes", "federation.json"}
 OURS |= {"superlink.db", "superlink.db-shm", "superlink.db-wal"}
-_DAYS = 365
+_DAYS, _YEARS = 365, 10  # of a server's certificate, and of its authority
 _LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 _HOST = re.compile(rf"(?:\*\.)?(?:{_LABEL}\.)*(?!\d+$){_LABEL}")  # the last label is not a number, unlike an address's
 
 
 def make_certificates(folder: Path, hosts: Sequence[str], force: bool = False) -> list[Path]:
-    """Make an authority (`ca.crt`, `ca.key`) and a server certificate for these names and addresses, for a year."""
+    """Make an authority (`ca.crt`, `ca.key`), for ten years, and a certificate for these hosts, for one."""
     paths = [folder / name for name in (CA, "ca.key", CERTIFICATE, KEY)]
     names = x509.SubjectAlternativeName([_host(name) for name in hosts])
     _free(paths, force)
     ca_key, key = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
-    issuer, subject = (
-        x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]) for name in ("FedNoiL federation", hosts[0][:64])
-    )
+    issuer = _name("FedNoiL federation")
     ca = (
-        _certificate(issuer, issuer, ca_key.public_key())
+        _certificate(issuer, issuer, ca_key.public_key(), _YEARS * _DAYS)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage(signs_certificates=True), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(ca_key.public_key()), critical=False)
         .sign(ca_key, hashes.SHA384())
     )
-    server = (
-        _certificate(subject, issuer, key.public_key())
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(signs_certificates=False), critical=True)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False)
-        .add_extension(names, critical=False)
-        .sign(ca_key, hashes.SHA384())
-    )
+    server = _server(names, hosts[0], key, issuer, ca_key)
     pem, pkcs8, plain = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     _write(paths[0], ca.public_bytes(pem), 0o644)
     _write(paths[1], ca_key.private_bytes(pem, pkcs8, plain), 0o600)
     _write(paths[2], server.public_bytes(pem), 0o644)
     _write(paths[3], key.private_bytes(pem, pkcs8, plain), 0o600)
     return paths
+
+
+def renew_certificate(folder: Path) -> Path:
+    """A new server certificate of the same authority, for the same names and key: the sites need nothing new."""
+    try:
+        found = x509.load_pem_x509_certificate((folder / CERTIFICATE).read_bytes())
+        ca_key, key = (
+            serialization.load_pem_private_key((folder / name).read_bytes(), None) for name in ("ca.key", KEY)
+        )
+        ca = x509.load_pem_x509_certificate((folder / CA).read_bytes())
+        names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except OSError as error:
+        raise UserError(f"{error.filename}: {error.strerror}; --renew needs what `certs` has made") from None
+    except ValueError as error:
+        raise UserError(f"{folder} has no certificate that can be renewed ({error})") from None
+    assert isinstance(ca_key, ec.EllipticCurvePrivateKey)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    host = str(found.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value)
+    server = _server(names, host, key, ca.subject, ca_key)
+    write_bytes(folder / CERTIFICATE, server.public_bytes(serialization.Encoding.PEM))
+    return folder / CERTIFICATE
+
+
+def _server(
+    names: x509.SubjectAlternativeName,
+    host: str,
+    key: ec.EllipticCurvePrivateKey,
+    issuer: x509.Name,
+    ca_key: ec.EllipticCurvePrivateKey,
+) -> x509.Certificate:
+    return (
+        _certificate(_name(host[:64]), issuer, key.public_key(), _DAYS)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signs_certificates=False), critical=True)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False)
+        .add_extension(names, critical=False)
+        .sign(ca_key, hashes.SHA384())
+    )
+
+
+def _name(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
 
 
 def have_certificates(folder: Path, hosts: Sequence[str]) -> None:
@@ -113,11 +146,13 @@ def _public(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.public_key().public_bytes(serialization.Encoding.OpenSSH, form) + b"\n"
 
 
-def _certificate(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+def _certificate(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: float
+) -> x509.CertificateBuilder:
     now = datetime.now(UTC)
     builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key)
     builder = builder.serial_number(x509.random_serial_number()).not_valid_before(now - timedelta(minutes=5))
-    return builder.not_valid_after(now + timedelta(days=_DAYS))
+    return builder.not_valid_after(now + timedelta(days=days))
 
 
 def _usage(*, signs_certificates: bool) -> x509.KeyUsage:

@@ -72,6 +72,9 @@ class FlowerExecutor(Federation):
     def name(self, client: int) -> str:
         return self.crew.name(client)
 
+    def size(self, client: int) -> int:
+        return self.crew.sites[client].samples
+
     def scores(self, jobs: Sequence[Job], sampling: Scoring) -> dict[int, Look]:
         def read(client: int, body: Body) -> Look:
             score = body.numbers["score"]

@@ -6,16 +6,26 @@ honest request is much larger: a larger one is refused by its header, or as soon
 Flower reads it; 300 MB of junk would otherwise be held several times.
 
     python -m fednoil.flower.link OPTIONS OF flower-superlink
+
+A certificate that is renewed is used from then on, without a restart that would end the run.
 """
 
 from __future__ import annotations
 
+import logging
+import ssl
+import threading
 from collections.abc import Awaitable, Callable, MutableMapping
+from pathlib import Path
 from typing import Any
+
+from fednoil.errors import UserError
 
 MOST = 8 * 2**20  # bytes of a request: one of Flower's pieces, and what is around it
 FLEET = "/v1/fleet/"
 _HERE = ("127.0.0.1", "::1")
+_LOOK = 10.0  # seconds between two looks at the certificate's file
+log = logging.getLogger("flwr.fednoil")
 
 Values = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Values]]
@@ -38,7 +48,7 @@ class Gate:
             if scope["type"] == "lifespan" or _is_here(scope):
                 await self.app(scope, receive, send)
             return
-        if not (_is_here(scope) or scope["path"].startswith(FLEET)):
+        if not (_is_here(scope) or (scope["path"].startswith(FLEET) and ".." not in scope["path"])):
             await _refuse(send, 403, b"this part of the server can only be used from its own machine")
             return
         announced = dict(scope["headers"]).get(b"content-length", b"0")
@@ -83,14 +93,95 @@ async def _refuse(send: Send, status: int, said: bytes) -> None:
     await send({"type": "http.response.body", "body": said})
 
 
-def main() -> None:
-    """Run Flower's SuperLink behind the gate."""
-    from flwr.superlink import main as flowers
-    from flwr.superlink.cli import flower_superlink
+class Renewed:
+    """Loads a server's certificate again when its file has changed."""
 
+    def __init__(self, context: ssl.SSLContext, certificate: Path, key: Path) -> None:
+        self.context, self.certificate, self.key = context, certificate, key
+        self._seen = self._files()
+
+    def look(self) -> bool:
+        """Load the certificate if it is a new one; one that can't be loaded, half-written perhaps, waits."""
+        if (now := self._files()) == self._seen or not all(now):
+            return False
+        try:
+            self.context.load_cert_chain(self.certificate, self.key)
+        except (OSError, ssl.SSLError) as error:
+            log.error("%s can't be used: %s", self.certificate, error)
+            return False
+        self._seen = now
+        log.info("%s has been renewed", self.certificate)
+        return True
+
+    def _files(self) -> tuple[float, ...]:
+        paths = (self.certificate, self.key)
+        return tuple(path.stat().st_mtime if path.is_file() else 0.0 for path in paths)
+
+
+def _watch_certificates() -> None:
+    """Have every TLS context that uvicorn makes follow its files."""
+    import uvicorn.config
+
+    made = uvicorn.config.create_ssl_context
+
+    def watched(certfile: str, keyfile: str, *args: Any, **kwargs: Any) -> ssl.SSLContext:
+        context = made(certfile, keyfile, *args, **kwargs)
+        renewed = Renewed(context, Path(certfile), Path(keyfile))
+
+        def watch() -> None:
+            while True:
+                threading.Event().wait(_LOOK)
+                renewed.look()
+
+        threading.Thread(target=watch, name="certificate", daemon=True).start()
+        return context
+
+    uvicorn.config.create_ssl_context = watched  # pyright: ignore
+
+
+def _log_json(command: Any) -> None:
+    """Let Flower's and uvicorn's loggers write JSON lines."""
+    from fednoil.flower.logs import JsonLines, use_json
+
+    use_json()
+    usual = command.get_uvicorn_log_config
+    command.get_uvicorn_log_config = lambda level: {**usual(level), "formatters": {"http": {"()": JsonLines}}}
+
+
+def _register_keys(folder: Path, register: Callable[[Path], None]) -> None:
+    """Register the public keys in a folder, also those that come later."""
+    known: set[Path] = set()
+
+    def watch() -> None:
+        while True:
+            for path in sorted(set(folder.glob("*.pub")) - known):
+                try:
+                    register(path)
+                except (UserError, OSError, ValueError) as error:  # not up yet, or no key; it is tried again
+                    log.warning("%s", error)
+                else:
+                    known.add(path)
+                    log.info("%s is registered", path)
+            threading.Event().wait(_LOOK)
+
+    threading.Thread(target=watch, name="keys", daemon=True).start()
+
+
+def main(*, json: bool = False, keys: Path | None = None, register: Callable[[Path], None] | None = None) -> None:
+    """Run Flower's SuperLink behind the gate; `register` is called for each public key in the folder `keys`."""
+    import importlib
+
+    from flwr.superlink import main as flowers
+
+    command: Any = importlib.import_module("flwr.superlink.cli.flower_superlink")
     made = flowers.create_app
     flowers.create_app = lambda *args, **kwargs: Gate(made(*args, **kwargs))  # pyright: ignore
-    flower_superlink()
+    _watch_certificates()
+    if json:
+        _log_json(command)
+    if keys is not None and register is not None:
+        _register_keys(keys, register)
+    command.flower_superlink()
 
 
 if __name__ == "__main__":

@@ -91,6 +91,16 @@ class Loopback:
                 f"{self.file} is damaged ({error!r}); stop Flower's processes yourself and remove it"
             ) from None
 
+    def remember(self, out: Path) -> None:
+        """Note the folder of the run that is submitted now."""
+        make_private(self.folder / "home")
+        write_json(self.folder / "home" / "run.json", {"out": str(out)})
+
+    def last_run(self) -> Path | None:
+        """The folder of the run that was submitted last."""
+        path = self.folder / "home" / "run.json"
+        return Path(read_json(path)["out"]) if path.is_file() else None
+
     def environment(self) -> dict[str, str]:
         """Flower's settings: its home here, no telemetry, this Python's commands, one thread each."""
         own = {

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fednoil import __version__
 from fednoil.config import Config, to_toml
 from fednoil.data import SITES
 from fednoil.errors import UserError
@@ -169,12 +170,18 @@ class Members:
                     self._refuse(node, f"node {node}", reply, informed=True)
                 continue
             try:
-                site = _site(unpack(HELLO_REPLY, reply))
+                body = unpack(HELLO_REPLY, reply)
+                site = _site(body)
             except Exception as error:  # whatever a node sends
                 said = error if isinstance(error, BadMessage) else type(error).__name__
                 self._refuse(node, f"node {node}", f"its introduction is invalid: {said}")
                 continue
-            if self.agreement is None:
+            if _minor(body.values["version"]) != _minor(__version__):
+                other = (
+                    f"it has fednoil {body.values['version']}, the server {__version__}; install the same minor version"
+                )
+                self._refuse(node, site.name, other)
+            elif self.agreement is None:
                 self._waiting[node] = site
             else:
                 self._admit(node, site, there)
@@ -247,6 +254,11 @@ class Members:
         self._refused[node] = Refused(name, reason, times, time.monotonic() + pause)
         if not informed:
             self.wire.notify(REFUSE, node, pack(REFUSE_ORDER, Body(values={"reason": reason})))
+
+
+def _minor(version: str) -> list[str]:
+    """What two versions that understand each other have in common."""
+    return version.split(".")[:2]
 
 
 def _site(body: Body) -> Site:

@@ -86,6 +86,7 @@ HELLO_REPLY = Form(
     },
     values={
         "client": "str",
+        "version": "str",
         "partition": "int",
         "classes": "list[str]",
         "shape": "list[int]",

@@ -32,6 +32,7 @@ from flwr.supernode.fleet_http_connection import http_request_response
 from fednoil.errors import UserError
 from fednoil.flower.client import app
 from fednoil.flower.settings import NodeSettings
+from fednoil.flower.watching import Pulse
 
 log = logging.getLogger("flwr.fednoil")
 _POLL = 0.1, 2.0  # seconds until the next look for work: after some, and at most; the pause doubles
@@ -79,16 +80,20 @@ class Place:
 class Connection:
     """One node's connection: messages in, replies out."""
 
-    def __init__(self, link: tuple[Any, ...], settings: Values) -> None:
+    def __init__(self, link: tuple[Any, ...], settings: Values, pulse: Pulse | None = None) -> None:
         self.node, self._receive, self._send, _, _, self._pull, self._push, self._confirm = link
-        self.settings = settings
+        self.settings, self.pulse = settings, pulse
 
     def answer(self) -> bool:
         """Take one message, if there is any, and answer it."""
         received = self._receive()
         if received is None:
+            if self.pulse is not None:
+                self.pulse.beat()
             return False
         order, tree = received
+        if self.pulse is not None:
+            self.pulse.beat(order.metadata.message_type)
         run, number = order.metadata.run_id, order.metadata.message_id
         contents = pull_objects(
             [one.object_id for one in iterate_object_tree(tree)], lambda name: self._pull(run, name)
@@ -121,7 +126,7 @@ class Connection:
 
 def serve(place: Place, goes_on: Callable[[], bool]) -> None:
     """Answer messages until `goes_on` says no; a broken connection is made anew, with the files as they are then."""
-    NodeSettings.read(place.settings)  # what is wrong with them is reported now, not with the first message
+    settings = NodeSettings.read(place.settings)  # what is wrong is reported now, not with the first message
     known = False
     while goes_on():
         keys, certificates = place.keys(), place.certificates()
@@ -131,7 +136,7 @@ def serve(place: Place, goes_on: Callable[[], bool]) -> None:
             ) as link:
                 log.info("%s is online", place.name)
                 known = True
-                _answer_all(Connection(link, place.settings), goes_on)
+                _answer_all(Connection(link, place.settings, Pulse(settings.state / settings.client_id)), goes_on)
         except SystemExit as error:  # Flower's way to say that it couldn't connect
             if not known:
                 raise UserError(

@@ -38,7 +38,7 @@ def play(
     everyone = {k: make_job(experiment, state, k, epochs) for k in policy.members(round_idx)}
     chosen = select(experiment, policy, state, everyone)
     jobs = [replace(everyone[k], looked=chosen.looks.get(k)) for k in chosen.clients]
-    results = sorted(executor.train(jobs, progress), key=lambda r: r.client)
+    results = policy.usable(jobs, executor.train(jobs, progress))
     server = policy.aggregate(state, results)
     played = Played(epochs, everyone, chosen, results, kept=server is None, review=review)
     if isinstance(experiment.schedule, Following):

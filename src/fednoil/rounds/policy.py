@@ -6,7 +6,7 @@ a simulation's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -17,6 +17,7 @@ from fednoil.evaluation import Evaluation, evaluate
 from fednoil.executors.base import Executor, Federation, Job, Look, Result
 from fednoil.experiment import Experiment
 from fednoil.history import RoundRecord
+from fednoil.rounds.limits import Limits
 from fednoil.rounds.played import Played
 from fednoil.rounds.state import RunState, evaluation_job
 from fednoil.sampling import Scoring
@@ -29,10 +30,35 @@ class Policy:
     """A simulation's policy: all clients are available and answer, and the server tests its model in every round."""
 
     has_data: ClassVar[bool] = True  # the clients' samples are in this process
+    limited: ClassVar[bool] = False  # what one client can do is limited, unless `server.limits` says otherwise
 
     def __init__(self, experiment: Experiment, executor: Executor) -> None:
         self.experiment = experiment
         self.executor = executor
+        wanted = experiment.server.config.limits
+        limited = self.limited if wanted is None else wanted
+        self.limits = Limits(experiment.task.parameters) if limited and not experiment.server.pools else None
+
+    def size(self, client: int) -> int:
+        """How many samples a client has, as far as that is known."""
+        return self.experiment.task.sizes[client]
+
+    def name(self, client: int) -> str:
+        """What a client is called in records."""
+        return str(client)
+
+    def bounded(self, scores: Mapping[int, float], sampling: Scoring) -> list[float]:
+        """The scores that count for the draw, in the order of `scores`."""
+        if self.limits is None:
+            return list(scores.values())
+        largest = {client: sampling.largest(self.size(client)) for client in scores}
+        found = self.limits.scores({client: score / largest[client] for client, score in scores.items()})
+        return [score if found[k] >= score / largest[k] else found[k] * largest[k] for k, score in scores.items()]
+
+    def usable(self, jobs: Sequence[Job], results: Sequence[Result]) -> list[Result]:
+        """The results that count, in the order of client ids."""
+        ordered = sorted(results, key=lambda r: r.client)
+        return ordered if self.limits is None else self.limits.updates(jobs, ordered)
 
     def members(self, round_idx: int) -> Sequence[int]:
         """The clients that can be asked in this round, in the order of their ids."""
@@ -73,9 +99,15 @@ class Policy:
 
     def complete(self, record: RoundRecord, played: Played) -> RoundRecord:
         """The record with what depends on where the clients are: the mean training loss, and bytes."""
-        loss = sum(r.loss for r in played.results) / len(played.results)
+        loss = sum(r.loss for r in played.results) / len(played.results) if played.results else None
         down, up = (0, 0) if self.experiment.server.pools else _traffic(played)
-        return replace(record, train_loss=loss, bytes_down=down, bytes_up=up)
+        return replace(record, train_loss=loss, bytes_down=down, bytes_up=up, limited=self.limitations())
+
+    def limitations(self) -> dict[str, str] | None:
+        """Whom the limits have affected in this round, and how; None: there are no limits."""
+        if self.limits is None:
+            return None
+        return {self.name(client): words for client, words in self.limits.report().items()}
 
     def finish(self, state: RunState) -> dict[str, Any]:
         """After the last round: what the clients add to the run's summary."""
@@ -90,10 +122,17 @@ class FederationPolicy(Policy):
     """
 
     has_data = False
+    limited = True
 
     def __init__(self, experiment: Experiment, federation: Federation) -> None:
         super().__init__(experiment, federation)
         self.federation = federation
+
+    def size(self, client: int) -> int:
+        return self.federation.size(client)
+
+    def name(self, client: int) -> str:
+        return self.federation.name(client)
 
     def members(self, round_idx: int) -> Sequence[int]:
         return self.federation.members(round_idx)
@@ -142,6 +181,7 @@ class FederationPolicy(Policy):
             trained=[name(r.client) for r in played.results],
             failed={name(k): why for k, why in sorted(account.failed.items())},
             refused=account.refused,
+            limited=self.limitations(),
             kept=True if played.kept else None,
             bytes_down=account.bytes_down,
             bytes_up=account.bytes_up,

@@ -16,15 +16,16 @@ def select(experiment: Experiment, policy: Policy, state: RunState, everyone: Ma
     """Draw the clients of the round after `state` from those who can be asked or, where clients are sampled by score,
     from those who have sent one; the server may change their chances and how many there are."""
     sampling, server, round_idx = experiment.sampling, experiment.server, state.round_idx + 1
-    candidates, scores, looks = list(everyone), None, {}
+    candidates, scores, counted, looks = list(everyone), None, None, {}
     if isinstance(sampling, Scoring):
         found = policy.scores(list(everyone.values()), sampling)
         looks = {k: look.logits for k, look in found.items() if look.logits is not None}
         candidates = [k for k in everyone if k in found]
         scores = [found[k].score for k in candidates]
+        counted = policy.bounded(dict(zip(candidates, scores, strict=True)), sampling)
     if not candidates:
         return Selection([], [], [], scores)
-    p = sampling.shares(scores if scores is not None else [1.0] * len(candidates))
+    p = sampling.shares(counted if counted is not None else [1.0] * len(candidates))
     count = min(sampling.count(len(everyone)), len(candidates))
     if (most := server.most(state.server, round_idx)) is not None:
         count = min(count, most)

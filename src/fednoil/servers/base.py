@@ -31,6 +31,11 @@ class ServerConfig(Section):
         lt=1,
         description="weight of earlier rounds in the model that is scored and saved; clients start from the last round",
     )
+    limits: bool | None = Field(
+        default=None,
+        description="limits what one client can do: long updates are shortened, high scores capped, replays left out; "
+        "none: in a federation only",
+    )
 
 
 @dataclass(frozen=True)
