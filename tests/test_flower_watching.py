@@ -8,6 +8,8 @@ import logging
 import os
 import socket
 import ssl
+import subprocess
+import sys
 import threading
 import urllib.request
 from pathlib import Path
@@ -178,3 +180,9 @@ def test_a_log_line_is_a_json_object() -> None:
         "logger": "flwr.fednoil",
         "message": "a wäre\nweg",
     }
+
+
+def test_flowers_own_lines_are_json_too() -> None:
+    program = "from fednoil.flower.logs import use_json; use_json(); from flwr.supercore import log; log(20, 'a %s', 1)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert [json.loads(line)["message"] for line in done.stdout.splitlines()] == ["a 1"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 from datetime import UTC, datetime
 
 
@@ -26,5 +27,9 @@ def use_json() -> None:
     """Let Flower's logger, and ours below it, write JSON lines."""
     from flwr.supercore.logger import FLOWER_LOGGER
 
-    for handler in FLOWER_LOGGER.handlers:
-        handler.setFormatter(JsonLines())
+    for handler in list(FLOWER_LOGGER.handlers):  # Flower's own handler has no use for a formatter
+        FLOWER_LOGGER.removeHandler(handler)
+    lines = logging.StreamHandler(sys.stdout)
+    lines.setFormatter(JsonLines())
+    lines.setLevel(logging.INFO)
+    FLOWER_LOGGER.addHandler(lines)
