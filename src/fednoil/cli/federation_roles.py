@@ -87,7 +87,6 @@ def node(
     from fednoil.flower.keeper import Keeper
     from fednoil.flower.logs import use_json
     from fednoil.flower.resident import Place
-    from fednoil.flower.settings import NodeSettings
 
     if nodes is not None:
         places = _listed(nodes)
@@ -101,11 +100,8 @@ def node(
         "score-epsilon": score_epsilon,
         "score-budget": score_budget,
     }
-    settings = {key: value for key, value in given.items() if value is not None}
-    NodeSettings.read(settings)
-    place = Place(str(superlink), root_certificates, key, settings)
-    place.keys()
-    place.certificates()
+    place = Place(str(superlink), root_certificates, key, {k: value for k, value in given.items() if value is not None})
+    place.check()
     if log_json:
         use_json()
     raise typer.Exit(Keeper([place]).keep())

@@ -70,6 +70,12 @@ class Place:
             raise UserError(f"--key {self.key} is not a key that `fednoil federation keys` makes")
         return private, private.public_key()
 
+    def check(self) -> None:
+        """Refuse settings, a key or certificates that can't be used, before anything is started."""
+        NodeSettings.read(self.settings)
+        self.keys()
+        self.certificates()
+
     def certificates(self) -> bytes | None:
         try:
             return None if self.root_certificates is None else self.root_certificates.read_bytes()
