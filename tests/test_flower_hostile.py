@@ -16,6 +16,7 @@ from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.common.constant import ErrorCode
 from loop_grid import LoopGrid, federate, partitions
 
+from fednoil import __version__
 from fednoil.config import load_config, to_toml
 from fednoil.data import SITES
 from fednoil.experiment import make_experiment
@@ -124,7 +125,14 @@ def test_two_that_are_refused_under_one_name_are_distinguished(federated: Values
         if node in (LIAR, LIAR + 1) and order.metadata.message_type == "query.hello":
             numbers = MetricRecord({"samples": 5, "held_out": 0, "mean": [0.5], "std": [0.5], "counts": []})
             about = ConfigRecord(
-                {"client": "twin", "partition": 9, "classes": ["0"], "shape": [1, 8, 8], "columns": []}
+                {
+                    "client": "twin",
+                    "version": __version__,
+                    "partition": 9,
+                    "classes": ["0"],
+                    "shape": [1, 8, 8],
+                    "columns": [],
+                }
             )
             return Message(RecordDict({"numbers": numbers, "values": about}), reply_to=order)
         return reply

@@ -50,12 +50,10 @@ def test_a_long_update_is_shortened_to_three_times_the_median() -> None:
     assert limit.report() == {}
 
 
-def test_of_two_the_shorter_counts_and_of_one_none_is_long() -> None:
-    limit = limits()
-    found = limit.updates([job(0), job(1)], [result(0, 1), result(1, 60)])
-    assert torch.allclose(found[1].tensors["model/w"], torch.tensor([4.0, 1.0]))
-    alone = result(0, 500)
-    assert limit.updates([job(0)], [alone]) == [alone]
+def test_of_two_nobody_can_say_which_is_long() -> None:
+    limit, given = limits(), [result(0, 1), result(1, 60)]
+    assert limit.updates([job(0), job(1)], given) == given
+    assert limit.updates([], []) == []
 
 
 def test_buffers_do_not_count_and_no_change_is_no_limit() -> None:

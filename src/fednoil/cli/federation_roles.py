@@ -51,7 +51,8 @@ def server(
     sys.argv = ["flower-superlink", *options, "--disable-runtime-dependency-installation"]
 
     def register(public: Path) -> None:
-        Control(f"localhost:{port}", folder / CA).register(public)
+        with Control(f"localhost:{port}", folder / CA) as control:
+            control.register(public)
 
     main(json=log_json, keys=keys, register=register)
 

@@ -26,6 +26,12 @@ class Control:
         version = RuntimeVersionHttpInterceptor(component_name="flwr CLI")
         self._client = ControlHttpClient.from_server_address(address, False, certificate.read_bytes(), [version])
 
+    def __enter__(self) -> Control:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._client.close()
+
     def register(self, public: Path) -> None:
         """Register a node's key, if it isn't registered yet."""
         key = load_ssh_public_key(public.read_bytes())

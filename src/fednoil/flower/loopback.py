@@ -195,7 +195,8 @@ root-certificates = {json.dumps(str(self.folder / CA))}
 
     def _register(self, public: Path) -> None:
         """Register a key at the SuperLink, if it isn't registered yet."""
-        self.control().register(public)
+        with self.control() as control:
+            control.register(public)
 
     def await_nodes(self, count: int) -> None:
         """Wait until `count` SuperNodes are online."""
@@ -211,7 +212,8 @@ root-certificates = {json.dumps(str(self.folder / CA))}
 
     def online(self) -> int:
         """How many nodes the SuperLink sees online."""
-        return len(self.control().online())
+        with self.control() as control:
+            return len(control.online())
 
     def down(self) -> list[str]:
         """Stop everything that was started here, nodes first; returns the names of what was running."""

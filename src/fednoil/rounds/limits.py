@@ -34,7 +34,9 @@ class Limits:
         kept = [result for result in results if self._is_new(result)]
         sent = {job.client: job.received for job in jobs}
         lengths = {r.client: self._length(sent[r.client], r.tensors) for r in kept}
-        most = LENGTH * statistics.median_low(lengths.values()) if lengths else 0.0
+        if len(kept) < _FEWEST:
+            return kept
+        most = LENGTH * statistics.median_low(lengths.values())
         return [self._shortened(r, sent[r.client], lengths[r.client], most) for r in kept]
 
     def scores(self, relative: Mapping[int, float]) -> dict[int, float]:
