@@ -25,7 +25,7 @@ from fednoil.files import make_private, write_bytes
 CA, CERTIFICATE, KEY = "ca.crt", "server.pem", "server.key"
 OURS = {CA, "ca.key", CERTIFICATE, KEY, "keys", "home", "log", "nodes", "federation.json"}
 OURS |= {"superlink.db", "superlink.db-shm", "superlink.db-wal"}
-_DAYS, _YEARS = 365, 10  # of a server's certificate, and of its authority
+_DAYS, _AUTHORITY = 365, 3650  # of a server's certificate, and of its authority
 _LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 _HOST = re.compile(rf"(?:\*\.)?(?:{_LABEL}\.)*(?!\d+$){_LABEL}")  # the last label is not a number, unlike an address's
 
@@ -38,7 +38,7 @@ def make_certificates(folder: Path, hosts: Sequence[str], force: bool = False) -
     ca_key, key = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
     issuer = _name("FedNoiL federation")
     ca = (
-        _certificate(issuer, issuer, ca_key.public_key(), _YEARS * _DAYS)
+        _certificate(issuer, issuer, ca_key.public_key(), _AUTHORITY)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage(signs_certificates=True), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(ca_key.public_key()), critical=False)
