@@ -101,7 +101,8 @@ def test_both_views_are_half_of_a_batch_each(values: dict[str, Any]) -> None:
     assert not bool(is_weak[:, 1::2].any())
 
 
-def test_what_is_mixed_is_planned_epoch_by_epoch(values: dict[str, Any]) -> None:
+def test_what_is_mixed_is_planned_epoch_by_epoch(values: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fednoil_plus, "_MIXING", 1)
     experiment = made(values, mix=0.8, frac=0.5)
     executor = make_executor(experiment, CPU)
     client, turn = executor.clients[0], Turn(1, 3, Seed(2))
@@ -116,6 +117,23 @@ def test_what_is_mixed_is_planned_epoch_by_epoch(values: dict[str, Any]) -> None
         assert torch.equal(whole[name], torch.cat([part[name] for part in parts]))
     assert bool((whole["x_share"] >= 0.5).all())
     assert torch.equal(whole["x_partner"].sort(1).values[0], torch.arange(8))
+
+
+def test_clients_with_few_labels_mix_none(values: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where several are planned at once."""
+    experiment = made(values, mix=0.8, frac=0.5)
+    executor, turn = make_executor(experiment, CPU), Turn(1, 3, Seed(2))
+    executor.bench.load(experiment.initial_model(), {})
+    clients = [executor.clients[k] for k in (0, 1)]
+
+    def shares(least: int) -> torch.Tensor:
+        monkeypatch.setattr(fednoil_plus, "_MIXING", least)
+        trainees = [Trainee({}, client, executor.bench.open(client, {}, turn), turn) for client in clients]
+        return torch.cat([phases[0].tensors["x_share"] for phases in experiment.learner.plans(trainees, range(3))])
+
+    assert len(clients[0]) == len(clients[1])
+    assert bool((shares(len(clients[0]) + 1) == 1).all())
+    assert bool((shares(len(clients[0])) < 1).any())
 
 
 def end(experiment: Experiment, count: int = 2) -> dict[str, torch.Tensor]:
@@ -147,7 +165,8 @@ INGREDIENTS = [
 def test_each_ingredient_changes_the_training(
     values: dict[str, Any], keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fednoil_plus, "_FEW", 1)
+    for name in ("_FEW", "_MIXING"):
+        monkeypatch.setattr(fednoil_plus, name, 1)
     one, again, none = (end(made(values, **{**OFF, **use})) for use in (keys, keys, {}))
     assert_same(one, again)
     assert any(not torch.equal(one[name], none[name]) for name in one)

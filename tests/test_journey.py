@@ -63,7 +63,7 @@ def carried_out(data: Path, out: Path, *more: str, rounds: int = 12) -> float:
     keys = {"data.name": f"csv:{data}", "data.size": 24, "train.rounds": rounds, "model.width": 8, "train.pad": 2}
     keys |= {"schedule.name": "constant", "schedule.epochs": 4, "run.device": "cpu"}
     sets = [part for key, value in keys.items() for part in ("--set", f"{key}={value}")]
-    status, _, err = fednoil("run", "demo/fednoil", *sets, *more, "--out", out, "-q")
+    status, _, err = fednoil("run", "demo", *sets, *more, "--out", out, "-q")
     assert (status, err) == (0, "")
     return float(json.loads((out / "summary.json").read_text())["final_accuracy"])
 

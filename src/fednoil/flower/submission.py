@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _LOOK = 1.0  # seconds between two looks at a run's folder
 _DONE = "finished:completed"
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # Flower colours its log even in a pipe
 
 
 class Ended(UserError):
@@ -48,7 +49,7 @@ def flwr_run(bundle: Path, connection: str, federation: Loopback | None, out: Pa
             for line in process.stdout:
                 if match := re.search(r"started run (\d+)", line):
                     number = match[1]
-                print(line, end="", flush=True)
+                print(line if sys.stdout.isatty() else _COLOUR.sub("", line), end="", flush=True)
         except BaseException:
             process.terminate()
             if number is not None:

@@ -6,9 +6,10 @@ client with few labels needs them all, and uses all of them for the estimate.
 
 How it trains: D^x is drawn anew each epoch by the model's confidence in the given labels. Half of its views are weak,
 half strong, and pairs of them are mixed (`mix`, mixup, Zhang et al., ICLR 2018), which makes wrong labels harder to
-memorise. The loss is CE(z + s log π, y), with π the frequencies of classes in the D^x that is drawn (`adjust`, logit
-adjustment, Menon et al., ICLR 2021; in a federation FedLC, Zhang et al., ICML 2022): so a client teaches how classes
-look, not how many of each it has, and no class is lost. The strength s = |D^x| / (|D^x| + 100) is low while D^x is
+memorise; a client with few labels mixes none, because it would learn too slowly. The loss is CE(z + s log π, y), with π
+the frequencies of classes in the D^x that is drawn (`adjust`, logit adjustment, Menon et al., ICLR 2021; in a
+federation FedLC, Zhang et al., ICML 2022): so a client teaches how classes look, not how many of each it has, and no
+class is lost. The strength s = |D^x| / (|D^x| + 100) is low while D^x is
 small: a site with one class has other labels by mistake alone, and with s = 1 they would weigh as much as all the rest.
 Tests and confidences use z alone. Labels that are not drawn are not used.
 
@@ -34,6 +35,7 @@ from fednoil.seeds import Seeds, permutations
 from fednoil.tensors import Tensors
 
 _FEW = 30  # labels tell a share within 9 points, one standard deviation, at best
+_MIXING = 300  # labels from which on a client mixes
 _HALF = 100  # samples of D^x with which logits are adjusted by half
 
 
@@ -49,7 +51,11 @@ class FedNoilPlusConfig(LabelledConfig):
         description="with auto: share of the labels kept out of D^x, by which alone the clean ones are counted; fewer "
         f"than {_FEW} aren't kept out",
     )
-    mix: float = Field(default=1.0, ge=0, description="α of the Beta that mixes pairs of D^x; 0: none are mixed")
+    mix: float = Field(
+        default=1.0,
+        ge=0,
+        description=f"α of the Beta that mixes pairs of D^x, of clients with at least {_MIXING} labels; 0: none",
+    )
     adjust: bool = Field(
         default=True,
         description="logits of D^x are adjusted by how often its labels have each class: a client teaches how classes "
@@ -92,6 +98,8 @@ class FedNoilPlus(LabelledLearner):
             generators = (seed.child("mix", e).numpy() for seed in seeds.members for e in epochs)
             beta = [generator.beta(self.config.mix, self.config.mix, steps) for generator in generators]
             share = np.maximum(beta, 1 - np.array(beta)).astype(np.float32).ravel()
+            if len(client) < _MIXING * len(seeds.members):  # of several clients, which have equally many
+                share = np.ones_like(share)  # everything as it is
             keys = seeds.child("partner").keys_of([(e, s) for e in epochs for s in range(steps)], labelled.device)
             batch |= {"x_share": torch.from_numpy(share).to(labelled.device), "x_partner": permutations(keys, size)}
         return batch
