@@ -49,7 +49,7 @@ class Process:
             if not line.exists():
                 return not Path("/proc/self").exists()  # without /proc there is no better answer
             command, state = line.read_bytes(), stat.read_text().rpartition(")")[2].split()[0]
-            ours = b"flower-" in command or b"fednoil" in command
+            ours = b"flower-" in command or b"\0-m\0fednoil" in command  # not any path with this word in it
             return state != "Z" and (ours or not command)  # empty while it starts
         except OSError:
             return False
