@@ -81,3 +81,30 @@ def test_a_run_that_has_stopped_says_how_to_continue(
     assert status == 2
     how = f"fednoil federation run --resume --out {out}"
     assert said == f"fednoil: it has stopped after round 3; continue with: {how}\n"
+
+
+@pytest.mark.parametrize(("before", "after"), [(True, True), (False, False)])
+def test_a_run_that_flower_calls_failed_is_not_taken_for_an_earlier_one(
+    before: bool, after: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder that was finished before says nothing about a run that was refused."""
+
+    class Streaming:
+        stdout = ("Successfully started run 7\n",)
+
+        def __init__(self, *args: object, **kwargs: object) -> None:
+            pass
+
+        def __enter__(self) -> Streaming:
+            return self
+
+        def __exit__(self, *error: object) -> None:
+            pass
+
+    monkeypatch.setattr(submission.subprocess, "Popen", Streaming)
+    monkeypatch.setattr(submission, "_status", lambda *args: "finished:failed")
+    if before:
+        (tmp_path / "summary.json").write_text("{}")
+    with pytest.raises(Ended, match="the run ended as 'finished:failed'"):
+        submission.flwr_run(tmp_path, "local", None, tmp_path)
+    assert (tmp_path / "summary.json").exists() == after

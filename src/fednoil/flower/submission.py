@@ -35,7 +35,7 @@ def flwr_run(bundle: Path, connection: str, federation: Loopback | None, out: Pa
     """Submit the app, show its log, and report how it ended; if this command is stopped, so is the run."""
     environment = federation.environment() if federation else dict(os.environ)
     flwr = str(Path(sys.executable).parent / "flwr")
-    number = None
+    number, before = None, _finished(out)
     with subprocess.Popen(
         [flwr, "run", str(bundle), connection, "--stream"],
         env=environment,
@@ -63,7 +63,7 @@ def flwr_run(bundle: Path, connection: str, federation: Loopback | None, out: Pa
     if RunFolder(out).is_held():
         print(f"the SuperLink no longer follows the run, which goes on in {out}", flush=True)
         follow(out)
-    elif not _finished(out):
+    elif before or not _finished(out):
         raise Ended(f"the run ended as '{status}'; see the log above")
 
 
