@@ -379,7 +379,7 @@ def test_more_batches_than_threads_keep_their_order() -> None:
     [
         ({"size": 0}, r"data\.size = 0: must be greater than or equal to 1"),
         ({"bad": "ignore"}, r"data\.bad = 'ignore': must be 'refuse' or 'skip'"),
-        ({"name": "npz:x", "size": 3}, r"unknown key 'data\.size'.*it is a key of folder, csv, parquet"),
+        ({"name": "npz:x", "size": 3}, r"unknown key 'data\.size'.*it is a key of .*folder, csv, parquet"),
     ],
 )
 def test_bad_keys(keys: dict[str, Any], message: str) -> None:
