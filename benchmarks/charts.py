@@ -1,8 +1,6 @@
-"""Charts of `benchmarks/scaling.py` (in pictures/) and the tables of README.md, from results/*.json.
+"""The tables of README.md, from results/*.json; a device that has no results yet has a line that says so.
 
-A device that has no results yet has no charts, and its place in README.md says so.
-
-    python benchmarks/charts.py
+python benchmarks/charts.py
 """
 
 from __future__ import annotations
@@ -12,14 +10,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
-from matplotlib.axes import Axes
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
-from PIL import Image
-
 from fednoil.kernels import KERNELS
 from fednoil.pages.marked import fill
 
@@ -28,13 +18,6 @@ TITLES = {
     "clients": "clients per round",
     "samples": "samples per client",
     "parallel": "clients that train at once (run.parallel)",
-}
-# Okabe and Ito's colours, which colour-blind readers can distinguish; markers and line styles differ too.
-LINES = {
-    "round_s": ("a round of FedNoiL", "#0072B2", "-", "o"),
-    "bare_s": ("its bare steps, client after client, in plain PyTorch", "#D55E00", "--", "s"),
-    "graph_s": ("the same as one CUDA graph", "#CC79A7", "-.", "^"),
-    "arithmetic_s": ("floor: arithmetic alone at 790 TFLOP/s", "#009E73", ":", "v"),
 }
 Results = dict[str, Any]
 
@@ -53,44 +36,8 @@ def number(value: float) -> str:
     return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
 
 
-def draw(axes: Axes, rows: list[dict[str, Any]], axis: str) -> None:
-    """Seconds of a round and of its floors over one thing."""
-    values = [row["value"] for row in rows]
-    for key, (label, colour, style, marker) in LINES.items():
-        if key in rows[0]:
-            axes.plot(values, [row[key] for row in rows], color=colour, ls=style, marker=marker, ms=5, label=label)
-    axes.set(xscale="log", yscale="log", xlabel=TITLES[axis], ylabel="seconds")
-    axes.xaxis.set_major_locator(FixedLocator(values))
-    axes.xaxis.set_minor_locator(NullLocator())
-    for side in (axes.xaxis, axes.yaxis):
-        side.set_major_formatter(FuncFormatter(lambda v, _: number(v)))
-    axes.yaxis.set_minor_formatter(FuncFormatter(lambda v, _: ""))
-    axes.grid(which="both", axis="y", alpha=0.25)
-    axes.spines[["top", "right"]].set_visible(False)
-
-
-def chart(name: str, results: Results, folder: Path) -> Path:
-    """One picture for a device, with a panel for each thing that was varied."""
-    shown = [axis for axis in TITLES if rows_of(results, axis)]
-    figure, panels = plt.subplots(1, len(shown), figsize=(4.6 * len(shown), 3.6), squeeze=False, layout="constrained")
-    for axes, axis in zip(panels.flat, shown, strict=True):
-        draw(axes, rows_of(results, axis), axis)
-    size = results["size"]
-    figure.suptitle(f"{results['device']}: CNN of width {size['width']}, {size['epochs']} local epochs")
-    handles, labels = panels.flat[0].get_legend_handles_labels()
-    if len(labels) == 2:  # on a CPU nothing is below the bare steps
-        labels[1] = f"floor: {labels[1]}"
-    figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False)
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"scaling-{name}.png"
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
-    Image.open(path).convert("RGB").quantize(32).save(path, optimize=True)
-    return path
-
-
 def scaling_table(name: str, results: Results | None) -> str:
-    """A device's chart and some of its numbers; on a CPU only ratios, because its times differ between machines."""
+    """Some of a device's numbers; on a CPU only ratios, because its times differ between machines."""
     if results is None:
         return f"Not measured: `{name}.json` is not among the results."
     gpu, size = name == "cuda", results["size"]
@@ -101,8 +48,6 @@ def scaling_table(name: str, results: Results | None) -> str:
     }
     lines = [
         f"{results['device']}, PyTorch {results['torch']}, a CNN of width {size['width']}, {size['epochs']} epochs.",
-        "",
-        f"![Time of a round over clients and samples, with the floor](pictures/scaling-{name}.png)",
         "",
         "| varied | value | client-steps × images | round / bare steps |"
         + (" round / bare steps as a graph | ms a round | peak GiB |" if gpu else " round / round of the first row |"),
@@ -244,9 +189,6 @@ def tables(found: dict[str, Results]) -> dict[str, str]:
 
 def main() -> None:
     found = load(HERE / "results")
-    for name in ("cpu", "cuda"):
-        if name in found:
-            print(chart(name, found[name], HERE / "pictures"))
     readme = HERE / "README.md"
     readme.write_text(fill(readme.read_text(encoding="utf-8"), tables(found)), encoding="utf-8")
 

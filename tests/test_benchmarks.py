@@ -1,4 +1,4 @@
-"""The benchmarks' own arithmetic: floors with as many parameters and steps, least times, tables and pictures."""
+"""The benchmarks' own arithmetic: floors with as many parameters and steps, least times, tables."""
 
 from __future__ import annotations
 
@@ -127,9 +127,8 @@ def results(device: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_charts_and_tables_of_a_device(modules: dict[str, ModuleType], tmp_path: Path, device: str) -> None:
+def test_the_table_of_a_device(modules: dict[str, ModuleType], device: str) -> None:
     charts = modules["charts"]
-    assert charts.chart(device, results(device), tmp_path).stat().st_size > 1000
     table = charts.scaling_table(device, results(device)).splitlines()
     rows = [line for line in table if line.startswith("| clients per round") or line.startswith("| samples")]
     assert len(rows) == 4  # the first and the last of each

@@ -16,6 +16,7 @@ import math
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -38,6 +39,12 @@ ROOT = HERE.parents[1]
 RECORD = HERE / "results.parquet"
 PAPERS_SEEDS = 5  # of the paper's means and deviations
 CHANCE = 0.05
+SMALL: dict[str, Any] = {
+    "compression": "zstd",
+    "compression_level": 19,
+    "use_dictionary": False,
+    "write_statistics": False,
+}
 PAD_4 = ("train.pad=4",)
 LOGARITHM = "fednoil-logarithm"
 
@@ -261,7 +268,7 @@ def draw(results: Results, path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="*", type=Path, help="run folders, or folders of them, to add to the record")
-    pq.write_table(collect(parser.parse_args().runs), RECORD, compression="zstd", compression_level=19)
+    pq.write_table(collect(parser.parse_args().runs), RECORD, **SMALL)
     results = Results(read_record(RECORD, STUDY), study=STUDY)
     (HERE / "results.csv").write_text(csv_text(results.runs), encoding="utf-8")
     draw(results, HERE / "rounds.png")
