@@ -174,6 +174,20 @@ def kernels_table(results: Results | None) -> str:
     return "\n".join(lines)
 
 
+def nodes_table(results: Results | None) -> str:
+    """Rounds over real nodes of one machine."""
+    if results is None:
+        return "Not measured: `nodes.json` is not among the results."
+    lines = [
+        f"Medians of {results['rounds']} rounds on {results['cores']} cores.",
+        "",
+        "| nodes | up, s | a round, s | CPU seconds a round | memory, GiB | load |",
+        "|---|---|---|---|---|---|",
+    ]
+    names = ("nodes", "up_s", "round_s", "cpu_s_a_round", "memory_gib", "load")
+    return "\n".join([*lines, *(f"| {' | '.join(str(row[name]) for name in names)} |" for row in results["rows"])])
+
+
 def tables(found: dict[str, Results]) -> dict[str, str]:
     """The text between `<!-- NAME -->` and `<!-- end -->` in README.md."""
     return {
@@ -181,6 +195,7 @@ def tables(found: dict[str, Results]) -> dict[str, str]:
         "scaling cpu": scaling_table("cpu", found.get("cpu")),
         "scaling cuda": scaling_table("cuda", found.get("cuda")),
         "checkpoints": checkpoints_table(found),
+        "nodes": nodes_table(found.get("nodes")),
         "end to end": end_to_end_table(found.get("end-to-end-h200")),
         "steps": steps_table(found.get("gpu-steps-h200")),
         "kernels": kernels_table(found.get("kernels-h200")),

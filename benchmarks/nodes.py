@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from fednoil.flower.loopback import Loopback
+from written import write
 
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -82,6 +83,7 @@ def measured(count: int, rounds: int, folder: Path) -> dict[str, Any]:
         before = watch.look()
         changes = {
             "partition.clients": count,
+            "sampling.name": "score_mean",
             "noise.ratios": "[0.2,0.4,0.7]",
             "train.rounds": rounds,
             "schedule.name": "constant",
@@ -118,7 +120,7 @@ def main() -> None:
             found.append(measured(count, options.rounds, Path(folder)))
         print(json.dumps(found[-1]), flush=True)
     if options.json:
-        options.json.write_text(json.dumps(found, indent=2) + "\n")
+        write(options.json, {"rounds": options.rounds, "cores": os.cpu_count(), "rows": found})
 
 
 if __name__ == "__main__":

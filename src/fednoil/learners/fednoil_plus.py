@@ -13,7 +13,7 @@ class is lost. The strength s = |D^x| / (|D^x| + 100) is low while D^x is
 small: a site with one class has other labels by mistake alone, and with s = 1 they would weigh as much as all the rest.
 Tests and confidences use z alone. Labels that are not drawn are not used.
 
-What goes with it in the presets: clients drawn by mean score, local epochs by agreement, an average of the models over
+What goes with it in the presets: clients drawn uniformly, local epochs by agreement, an average of the models over
 rounds (`server.average`), a weight decay of 2e-3.
 """
 
