@@ -22,6 +22,7 @@ from fednoil.errors import Diverged
 from fednoil.executors.base import Job, Look, Result
 from fednoil.experiment import Experiment, make_executor, make_experiment
 from fednoil.pages.marked import fill
+from fednoil.records.environment import commit
 from fednoil.rounds import Policy
 from fednoil.sampling import Scoring
 from fednoil.tensors import Tensors
@@ -118,7 +119,11 @@ def measure(attack: str, server: str, limits: bool, seed: int) -> dict[str, obje
         accuracy = 10.0  # a guess: the model holds numbers that are not finite
     share = round(100 * statistics.mean(drawn), 1) if drawn else ""
     known = {"attack": attack, "server": server, "limits": "yes" if limits else "no", "seed": seed}
-    return known | {"accuracy": round(accuracy, 2), "drawn": share, "version": __version__}
+    return known | {
+        "accuracy": round(accuracy, 2),
+        "drawn": share,
+        "version": " ".join(filter(None, (__version__, commit()))),
+    }
 
 
 def table() -> str:
