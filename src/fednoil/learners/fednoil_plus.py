@@ -27,7 +27,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from fednoil.learners.base import Client, Final, Nets, Turn
+from fednoil.learners.base import Client
 from fednoil.learners.clean_share import calibrated_share
 from fednoil.learners.labelled import LabelledConfig, LabelledLearner
 from fednoil.plugins import About
@@ -56,13 +56,6 @@ class FedNoilPlusConfig(LabelledConfig):
         ge=0,
         description=f"α of the Beta that mixes pairs of D^x, of clients with at least {_MIXING} labels; 0: none",
     )
-    memory: float = Field(default=0.0, ge=0, lt=1, description="weight of earlier looks in what is believed of a label")
-    correct: float = Field(
-        default=1.0, gt=0, le=1, description="remembered certainty from which on a label is corrected"
-    )
-    judge: bool = Field(default=False, description="the averaged model judges labels, in place of the received one")
-    sharp: float = Field(default=0.5, gt=0, description="temperature of the looks that draw D^x")
-    center: float = Field(default=1.0, gt=0, description="temperature expected of the model")
     adjust: bool = Field(
         default=True,
         description="logits of D^x are adjusted by how often its labels have each class: a client teaches how classes "
@@ -87,56 +80,11 @@ class FedNoilPlus(LabelledLearner):
         numbers = torch.arange(int(share * count), device=device)
         return ((numbers + 0.5) / share).long() if len(numbers) >= _FEW else numbers[:0]
 
-    def init(self, nets: Nets, client: Client, keep: Tensors, turn: Turn) -> Tensors:
-        state = super().init(nets, client, keep, turn)
-        if self.config.memory:
-            start = torch.zeros(len(client), self.task.num_classes, device=client.labels.device)
-            state["before"] = keep.get("believed", start)
-            state["times"] = keep.get("times", torch.zeros((), device=client.labels.device))
-        return state
-
-    def believed(self, state: Tensors) -> Tensor:
-        """The mean of the looks so far at sharpened probabilities [n, C], the last ones weighing most."""
-        now = torch.softmax(state["probabilities"].clamp_min(1e-30).log() / self.config.sharp, dim=1)
-        if "before" not in state:
-            return now
-        times = state["times"]
-        past = torch.clamp_max((1 + times) / (10 + times), self.config.memory)
-        return torch.lerp(now, state["before"], torch.where(times > 0, past, 0.0))
-
-    def taught(self, client: Client, state: Tensors) -> Tensor:
-        """The labels that are trained on: given ones but for those that the model has long been sure are others."""
-        if self.config.correct == 1 or "times" not in state:
-            return client.labels
-        best, label = self.believed(state).max(dim=1)
-        sure = (best >= self.config.correct) & (state["times"] >= 2)
-        return torch.where(sure, label, client.labels)
-
-    def look(self, logits: Tensor, client: Client) -> Tensors:
-        return super().look(logits, client) | {"given": client.labels}
-
-    def known(self, state: Tensors, round_idx: int) -> Tensors:
-        client = Client(-1, state["given"], state["given"], state["given"])
-        labels = self.taught(client, state)
-        weight = self.believed(state).gather(1, labels[:, None])[:, 0]
-        return {"weight": weight, "labels": labels}
-
-    def final(self, nets: Nets, client: Client, state: Tensors, turn: Turn) -> Final:
-        found = super().final(nets, client, state, turn)
-        if "before" in state:
-            found.keep.update(believed=self.believed(state), times=state["times"] + 1)
-        return found
-
     def clean_share(self, client: Client, state: Tensors) -> float:
         """By the labels that are set aside, if some are: what was memorised doesn't count."""
         aside = self.set_aside(len(client), client.labels.device)
         if len(aside):
-            believed = self.believed(state).clamp_min(1e-30).log() * (self.config.sharp / self.config.center)
-            share = calibrated_share(torch.softmax(believed, dim=1)[aside], client.labels[aside])
-            if self.config.correct < 1:
-                changed = float((self.taught(client, state) != client.labels).float().mean())
-                share = min(1.0, share + changed)
-            return share
+            return calibrated_share(state["probabilities"][aside], client.labels[aside])
         return super().clean_share(client, state)
 
     def labelled_plan(

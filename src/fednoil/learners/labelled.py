@@ -8,7 +8,6 @@ the draw, what is set aside, the labelled loss, what is done with the rest.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -123,8 +122,6 @@ class LabelledLearner(Learner):
         client after another, and their samples are numbered in the same way."""
         everyone, count = together(clients), len(clients[0])
         known = side_by_side([self.known(state, turns[0].round_idx) for state in states])
-        if "labels" in known:
-            everyone = replace(everyone, labels=known.pop("labels"))
         seeds = Seeds(tuple(turn.seed for turn in turns))
         weight, labels = (t.view(len(clients), -1) for t in (known["weight"], everyone.labels))
         labelled, rest = self.split(weight, labels, size, seeds, epochs)

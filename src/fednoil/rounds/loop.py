@@ -23,11 +23,8 @@ from fednoil.rounds.review import reviewed
 from fednoil.rounds.selection import select
 from fednoil.rounds.state import Best, RunState, averaged, evaluation_job, make_job
 from fednoil.schedules import Following
-from fednoil.sampling.score import ScoreMean
 from fednoil.servers.base import ServerState
 from fednoil.tensors import Tensors
-
-_JUDGING = ScoreMean(ScoreMean.Config())
 
 
 def play(
@@ -41,9 +38,6 @@ def play(
     everyone = {k: make_job(experiment, state, k, epochs) for k in policy.members(round_idx)}
     chosen = select(experiment, policy, state, everyone)
     jobs = [replace(everyone[k], looked=chosen.looks.get(k)) for k in chosen.clients]
-    if getattr(experiment.config.learner, "judge", False) and state.average:
-        judged = executor.scores([evaluation_job(experiment, state, job.client) for job in jobs], _JUDGING)
-        jobs = [replace(job, looked=judged[job.client].logits) for job in jobs]
     results = policy.usable(jobs, executor.train(jobs, progress))
     server = policy.aggregate(state, results)
     played = Played(epochs, everyone, chosen, results, kept=server is None, review=review)
