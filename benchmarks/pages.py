@@ -26,7 +26,7 @@ from made_audit import made_audit
 
 from fednoil.audit.page import write_page
 
-SHORT = ("train.rounds=8", "schedule.epochs=1", "schedule.extra_rounds=0", "partition.samples_per_client=20")
+SHORT = ("train.rounds=8", "schedule.epochs=1", "partition.samples_per_client=20")
 TURN = """async () => { const start = performance.now(); document.querySelector('.next').click();
   while (document.querySelectorAll("canvas[data-ready]").length < document.querySelectorAll("canvas").length)
     await new Promise((wake) => setTimeout(wake, 2));

@@ -129,7 +129,7 @@ def test_the_core_does_not_know_the_study() -> None:
 
 
 def test_a_run_of_ones_own_does_not_load_the_study(tmp_path: Path) -> None:
-    run = ["run", "demo", "--set=train.rounds=1", "--set=partition.samples_per_client=20", "--set=schedule.t_max=1"]
+    run = ["run", "demo", "--set=train.rounds=1", "--set=partition.samples_per_client=20", "--set=schedule.epochs=1"]
     run += ["--set=schedule.t_min=1", "--set=model.width=2", "--set=run.device=cpu", "--quiet", f"--out={tmp_path}/run"]
     program = f"""import sys, fednoil
 from fednoil.cli.main import app

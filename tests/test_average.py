@@ -56,7 +56,7 @@ def test_the_average_by_hand() -> None:
 def test_clusters_have_an_average_each(values: dict[str, Any]) -> None:
     """CFL remembers the clients' last updates beside its models, more of them every round."""
     values["sampling"]["fraction"] = 1.0
-    split = {"name": "cfl", "first_split": 1, "eps1": 1e9, "eps2": 0.0}
+    split = {"name": "fednoil.testing.splitting:Splitting"}
     _, plain, _ = played(values, 4, **split)
     _, states, _ = played(values, 4, **split, average=0.9)
     assert len(states[-1].server.values["clusters"]) > 1
@@ -99,7 +99,7 @@ def test_clients_train_as_without_it_and_the_average_is_scored(fednoil_values: d
 def test_the_average_and_the_agreement_are_kept_and_resume(values: dict[str, Any], tmp_path: Path) -> None:
     values["server"]["average"] = 0.8
     values["train"]["rounds"] = 4
-    values["schedule"] = {"name": "agreement", "t_max": 20, "t_min": 1}
+    values["schedule"] = {"name": "agreement", "epochs": 20, "t_min": 1}
     config = load_config(values)
 
     class Stop(Silent):

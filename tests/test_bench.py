@@ -12,9 +12,10 @@ import pytest
 from conftest import fednoil
 
 from fednoil.bench import pages
-from fednoil.bench.plan import Grid, cells_of, save, saved, with_added
+from fednoil.bench.plan import Grid, cells_of, finished, save, saved, with_added
 from fednoil.bench.ranking import Outcome, outcome_of, ranking, ranks_of, spread, was_told
 from fednoil.bench.settings import DEFAULT_METHODS, settings_of
+from fednoil.config import load_config, to_toml
 from fednoil.errors import UserError
 from fednoil.history import RoundRecord
 from fednoil.pages.marked import fill
@@ -94,12 +95,28 @@ def test_a_name_is_text_only() -> None:
     assert "<script>x" not in pages.html(rows, ["x"], 1, "runs.html", {("<script>x", "x"): [1.0]})
 
 
+def test_finished_runs_count_whatever_their_keys_were_called(tmp_path: Path) -> None:
+    """But not those of which something can't be said today."""
+    (cell,) = cells_of(Grid(methods=("fedavg",), settings=("iid/two-level",), seeds=(0,)))
+    before = to_toml(cell.config).replace("ratios = [0.5, 1.0]", "low = 0.5\nhigh = 1.0")
+    before = before.replace("epochs = 10", "epochs = 10\nextra_rounds = 0")
+    assert "low = 0.5" in before
+    assert "extra_rounds" in before
+    for name, text in (("old", before), ("lost", before.replace("[train]", "[train]\nnesterov = true"))):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.toml").write_text(text)
+        (tmp_path / name / "summary.json").write_text("{}")
+    assert finished(tmp_path) == {cell.config.hash(): tmp_path / "old"}
+
+
 def test_every_method_and_setting_has_a_cell() -> None:
     cells = cells_of(Grid(seeds=(0,)))
     assert len(cells) == len(DEFAULT_METHODS) * 12
     assert len({cell.folder for cell in cells}) == len(cells)
     assert all(cell.config.data.validation == 0.1 for cell in cells)
     assert not any(was_told(cell.config.model_dump(mode="json")) for cell in cells)
+    for learner in ("fednoil", "coteaching"):
+        assert was_told(load_config({"learner": {"name": learner, "frac": 0.35}}).model_dump(mode="json"))
     paper = settings_of("paper").values()
     assert {(protocol.rounds, protocol.epochs, protocol.sample_passes) for protocol in paper} == {(150, 5, 2_700_000)}
 

@@ -137,4 +137,4 @@ def test_what_a_preset_fits_to_its_noise_is_the_learners_to_say() -> None:
     own = {"data": {"name": "npz:mine.npz"}}
     assert merge(base, own)["learner"] == {"name": "fednoil", "xi": 0.9}
     assert merge(base, own | {"learner": {"frac": 0.5}})["learner"]["frac"] == 0.5
-    assert merge({"learner": {"name": "jocor", "forget": 0.3}}, own)["learner"] == {"name": "jocor", "forget": 0.3}
+    assert merge({"learner": {"name": "jocor", "ramp": 3}}, own)["learner"] == {"name": "jocor", "ramp": 3}

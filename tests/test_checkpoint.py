@@ -74,7 +74,7 @@ def test_personal_models_are_written_for_the_clients_that_trained(
 def test_cfl_writes_the_updates_and_clusters_that_changed(
     values: dict[str, Any], written: dict[str, int], tmp_path: Path
 ) -> None:
-    values["server"] = {"name": "cfl", "first_split": 0, "eps1": 1e9, "eps2": 0.0}
+    values["server"] = {"name": "fednoil.testing.splitting:Splitting"}
     values["sampling"] = {"fraction": 0.25}
     checkpoints, everything, before, splits = Checkpoints(tmp_path, {}), [], {}, 0
     for state, record in states(values, 8):

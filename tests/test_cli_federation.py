@@ -338,7 +338,7 @@ def test_an_audit_out_of_folds_is_a_run_for_each_that_is_not_there(
     asked = []
 
     def submit(config: Config, out: Path, *where: object, resume: bool) -> None:
-        asked.append((config.data.fold, out.name, resume))
+        asked.append((config.data.validation, out.name, resume))
         out.mkdir(parents=True)
         ratios = {"a": 0.1 * len(asked)} | ({"b": 0.5} if len(asked) != 2 else {})
         (out / "summary.json").write_text(json.dumps({"noise_ratios": ratios}))

@@ -58,7 +58,7 @@ def test_another_method_drops_the_keys_of_the_old_one() -> None:
     base = {
         "server": {"name": "fedprox", "mu": 0.1, "average": 0.5},
         "sampling": {"name": "score", "fraction": 0.5, "epsilon": 2.0},
-        "schedule": {"name": "cosine", "t_max": 9, "t_min": 2, "r_min": 4},
+        "schedule": {"name": "cosine", "epochs": 9, "t_min": 2, "r_min": 4},
         "train": {"rounds": 3},
     }
     before = copy.deepcopy(base)
@@ -73,7 +73,7 @@ def test_another_method_drops_the_keys_of_the_old_one() -> None:
     assert make(load_config(merged).schedule).epochs(1) == 5
 
 
-@pytest.mark.parametrize("base", [{"name": "cosine", "t_max": 9}, {"name": "cosine"}])
+@pytest.mark.parametrize("base", [{"name": "cosine", "epochs": 9}, {"name": "cosine"}])
 def test_naming_the_same_method_again_drops_nothing(base: dict[str, Any]) -> None:
     assert merge({"schedule": base}, {"schedule": {"name": "cosine"}})["schedule"] == base
 
@@ -110,20 +110,20 @@ def test_own_data_drops_the_presets_noise_and_size() -> None:
         ({"data": {"name": "npz:a"}}, (18, 5)),  # ten of twenty clients train: 0.3 / 0.5
         ({"data": {"name": "npz:a"}, "partition": {"clients": 100}}, (30, 8)),  # 30 %, as in the preset
         ({"data": {"name": "npz:a"}, "sampling": {"fraction": 0.1}}, (30, 8)),  # never more than in the preset
-        ({"data": {"name": "npz:a"}, "schedule": {"t_max": 20}}, (20, 8)),  # as they were set
+        ({"data": {"name": "npz:a"}, "schedule": {"epochs": 20}}, (20, 8)),  # as they were set
     ],
 )
 def test_a_client_trains_no_more_than_in_the_preset_where_more_of_them_do(
     changes: dict[str, Any], epochs: tuple[int, int]
 ) -> None:
     merged = merge(preset("demo/fednoil"), changes)["schedule"]
-    assert (merged["t_max"], merged["t_min"]) == epochs
+    assert (merged["epochs"], merged["t_min"]) == epochs
     assert merged["r_min"] == 10
 
 
 def test_bounds_that_a_preset_leaves_out_fit_the_share_too() -> None:
     merged = merge({"sampling": {"fraction": 0.3}, "schedule": {"name": "agreement"}}, {"data": {"name": "sites"}})
-    assert merged["schedule"] == {"name": "agreement", "t_min": 9, "t_max": 30}
+    assert merged["schedule"] == {"name": "agreement", "t_min": 9, "epochs": 30}
     known = merge({"sampling": {"fraction": 0.3}, "schedule": {"name": "agreement"}}, {"data": {"name": "cifar10"}})
     assert known["schedule"] == {"name": "agreement"}
 
@@ -184,7 +184,9 @@ fractions = st.floats(0, 1, exclude_min=True, exclude_max=True)
 
 def decays(name: str) -> st.SearchStrategy[dict[str, Any]]:
     ends = st.tuples(st.integers(1, 1000), st.integers(1, 1000)).map(sorted)
-    return st.builds(lambda t, r: {"name": name, "t_min": t[0], "t_max": t[1], "r_min": r}, ends, st.integers(2, 10**6))
+    return st.builds(
+        lambda t, r: {"name": name, "t_min": t[0], "epochs": t[1], "r_min": r}, ends, st.integers(2, 10**6)
+    )
 
 
 sizes: dict[str, st.SearchStrategy[Any]] = {
@@ -195,7 +197,13 @@ configs = st.fixed_dictionaries(
     {
         "data": st.fixed_dictionaries(
             {"name": texts.map(lambda path: f"folder:{path}") | st.sampled_from(["cifar10", "sites"])},
-            optional={"mean": st.lists(st.floats(-10, 10), min_size=1, max_size=3)},
+            optional={
+                "normalisation": st.tuples(
+                    st.lists(st.floats(-10, 10), min_size=1, max_size=3),
+                    st.lists(st.floats(0.01, 10), min_size=1, max_size=3),
+                ),
+                "validation": fractions | st.sampled_from(["1/2", "0.1+2/5"]),
+            },
         ),
         "partition": st.fixed_dictionaries({}, optional=sizes)
         | st.fixed_dictionaries(
@@ -256,7 +264,7 @@ def test_the_hash_ignores_how_a_run_is_carried_out(config: Config, key: str, val
     [
         ("run", "seed", 1),
         ("data", "name", "npz:other"),
-        ("data", "std", [0.5]),
+        ("data", "normalisation", [[0.5], [0.5]]),
         ("partition", "clients", 5),
         ("partition", "samples_per_client", 9),
         ("noise", "ratios", [0.2]),

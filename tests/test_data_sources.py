@@ -209,22 +209,24 @@ def test_fashion_label_out_of_range(tmp_path: Path) -> None:
 
 
 def test_own_normalisation_replaces_the_usual_one() -> None:
-    plain, changed = load(DataConfig()), load(DataConfig(mean=(0.5,)))
-    assert (changed.mean, changed.std) == ((0.5,), plain.std)
+    plain, changed = load(DataConfig()), load(DataConfig(normalisation=((0.5,), (0.25,))))
+    assert (changed.mean, changed.std) == ((0.5,), (0.25,))
     assert changed.hash == plain.hash
-    assert load(DataConfig(std=(0.25,))).std == (0.25,)
 
 
-@pytest.mark.parametrize("key", ["mean", "std"])
-def test_normalisation_needs_one_number_a_channel(key: str) -> None:
-    with pytest.raises(UserError, match=rf"data\.{key} has 3 numbers; .* have 1 channel"):
-        load(DataConfig.model_validate({key: (0.5, 0.5, 0.5)}))
+@pytest.mark.parametrize("lengths", [(3, 1), (1, 3)])
+def test_normalisation_needs_one_number_a_channel(lengths: tuple[int, int]) -> None:
+    said = r"data\.normalisation has lists of {} and {} numbers; .* have 1 channel".format(*lengths)
+    with pytest.raises(UserError, match=said):
+        load(DataConfig(normalisation=((0.5,) * lengths[0], (0.5,) * lengths[1])))
 
 
-@pytest.mark.parametrize("bad", [{"std": (0.0,)}, {"std": (-1.0,)}, {"mean": ()}, {"mean": (float("nan"),)}])
-def test_bad_normalisation_is_refused(bad: dict[str, tuple[float, ...]]) -> None:
+@pytest.mark.parametrize(
+    "bad", [([0.5], [0.0]), ([0.5], [-1.0]), ([], [0.5]), ([float("nan")], [0.5]), ([0.5],), ([0.5], [0.5], [0.5])]
+)
+def test_bad_normalisation_is_refused(bad: tuple[list[float], ...]) -> None:
     with pytest.raises(ValidationError):
-        DataConfig.model_validate(bad)
+        DataConfig.model_validate({"normalisation": bad})
 
 
 def test_is_own() -> None:
@@ -248,7 +250,7 @@ class Stripes(Source):
 
 
 def test_a_source_of_the_users_own() -> None:
-    config = load_config({"data": {"name": f"{__name__}:Stripes", "classes": 4, "mean": [0.5]}})
+    config = load_config({"data": {"name": f"{__name__}:Stripes", "classes": 4, "normalisation": [[0.5], [0.25]]}})
     assert config.noise.kind == "unknown"  # whose labels nobody vouches for
     data = load(config.data)
     assert (len(data.train), data.num_classes, data.mean) == (40, 4, (0.5,))
@@ -273,7 +275,7 @@ def test_what_a_decoded_copy_depends_on(tmp_path: Path) -> None:
     """A source's own keys, and no keys that all sources have."""
     keys = [load_config({"data": {"name": f"{__name__}:Stripes", **own}}).data for own in ({}, {"classes": 4})]
     assert len({open_source(config).key() for config in keys}) == 2
-    plain = [DataConfig(name="folder:a"), DataConfig(name="folder:a", mean=(0.5,), validation=0.1)]
+    plain = [DataConfig(name="folder:a"), DataConfig(name="folder:a", normalisation=((0.5,), (0.2,)), validation=0.1)]
     assert {open_source(config).key() for config in plain} == {"folder:a"}
 
 

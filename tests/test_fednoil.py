@@ -66,16 +66,15 @@ def test_epoch_shapes(n: int, frac: float, labelled: int, shape: Any) -> None:
 
     steps, size, beside = shape
     assert shapes(frac=frac) == [(steps, size), (steps, beside)]
-    assert shapes(frac=frac, lambda_u=0.0) == [(steps, size)]
+    assert shapes(frac=frac, weight=0.0) == [(steps, size)]
     assert shapes(frac=1.0) == [(-(-n // 32), 32)]
 
 
 @settings(deadline=None, max_examples=30)
-@given(st.integers(2, 120), st.floats(0.01, 1.0), st.booleans())
-def test_plan_covers_both_sets(n: int, frac: float, uniform: bool) -> None:
+@given(st.integers(2, 120), st.floats(0.01, 1.0))
+def test_plan_covers_both_sets(n: int, frac: float) -> None:
     """D^x ∩ D^u = ∅, their union is D_k, each is passed at least once in an epoch, batches are full."""
-    sampling = "uniform" if uniform else "confidence"
-    method = learner(frac=frac, local_sampling=sampling)
+    method = learner(frac=frac)
     client = Client(0, torch.zeros(500, 1, 28, 28, dtype=torch.uint8), torch.arange(n) + 300, torch.arange(n) % 10)
     state = {
         "confidence": torch.rand(n),
@@ -289,8 +288,7 @@ def test_operations_of_a_strong_view(monkeypatch: pytest.MonkeyPatch) -> None:
         {"frac": 1.0},
         {"x_augment": "none"},
         {"x_augment": "strong"},
-        {"local_sampling": "uniform"},
-        {"lambda_u": 0.0},
+        {"weight": 0.0},
     ],
     ids=str,
 )
@@ -305,7 +303,7 @@ def test_every_variant_runs_and_repeats_itself(fednoil_values: dict[str, Any], k
     (a, record), (b, _) = states
     assert_same(a.server.tensors, b.server.tensors)
     assert 0 <= record.label_precision <= 100
-    assert (record.pseudo_accept is not None) == (keys not in ({"frac": 1.0}, {"lambda_u": 0.0}))
+    assert (record.pseudo_accept is not None) == (keys not in ({"frac": 1.0}, {"weight": 0.0}))
 
 
 def test_everything_labelled_and_uniform_clients_is_fedavg_by_another_order(fednoil_values: dict[str, Any]) -> None:
@@ -329,7 +327,7 @@ def test_everything_labelled_and_uniform_clients_is_fedavg_by_another_order(fedn
         ({"frac": "half"}, "learner.frac"),
         ({"xi": 1.01}, "learner.xi = 1.01"),
         ({"xi": 0}, "learner.xi = 0"),
-        ({"lambda_u": -1}, "learner.lambda_u = -1"),
+        ({"weight": -1}, "learner.weight = -1"),
         ({"x_augment": "heavy"}, "learner.x_augment = 'heavy': must be 'none', 'weak', 'strong' or 'both'"),
         ({"mix": 1}, "it is a key of fednoil-plus"),
         ({"fraction": 0.3}, "did you mean 'frac'"),

@@ -144,7 +144,7 @@ def end(experiment: Experiment, count: int = 2) -> dict[str, torch.Tensor]:
 
 
 def test_without_its_ingredients_it_is_fednoil(values: dict[str, Any]) -> None:
-    assert_same(end(made(values, **OFF)), end(made(values, "fednoil", frac=0.5, lambda_u=0.0)))
+    assert_same(end(made(values, **OFF)), end(made(values, "fednoil", frac=0.5, weight=0.0)))
 
 
 def test_a_client_with_few_labels_keeps_none_of_them_out() -> None:

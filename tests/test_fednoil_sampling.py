@@ -16,6 +16,8 @@ from fednoil.learners.base import Client, Turn
 from fednoil.learners.looks import confidences, logits_of
 from fednoil.sampling.score import Score, ScoreConfig, ScoreMean, ScoreMeanConfig
 from fednoil.seeds import Seed, Seeds
+from fednoil.study.ablation import UniformLocal, UniformLocalConfig
+from fednoil.testing import check_learner
 
 CPU = torch.device("cpu")
 BY_SCORE = Score(ScoreConfig())
@@ -115,7 +117,7 @@ def test_labels_are_drawn_by_confidence_without_replacement() -> None:
 def test_uniform_local_sampling_ignores_confidence() -> None:
     state = {"confidence": torch.cat([torch.full((50,), 0.999), torch.full((50,), 1e-6)])}
     client = Client(0, torch.empty(0), torch.arange(100), torch.arange(100) % 10)
-    method = learner(local_sampling="uniform")
+    method = UniformLocal(UniformLocalConfig(), learner().task)
     labels = client.labels[None]
     weight = method.weights(state)[None]
     labelled, _ = method.split(weight, labels, 35, Seeds((Seed(0),)), range(2000))
@@ -123,6 +125,10 @@ def test_uniform_local_sampling_ignores_confidence() -> None:
     weight = learner().weights(state)[None]
     labelled, _ = learner().split(weight, labels, 35, Seeds((Seed(0),)), range(200))
     assert float((labelled < 50).float().mean()) == 1.0
+
+
+def test_the_ablation_keeps_the_contract() -> None:
+    check_learner(UniformLocal, servers=["fedavg"], frac=0.5, xi=0.3)
 
 
 def test_zero_confidences_are_filled_uniformly() -> None:

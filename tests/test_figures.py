@@ -40,7 +40,7 @@ def test_every_figure_is_a_goal_and_draws_what_it_plans() -> None:
 def test_schedules_are_those_of_the_formula() -> None:
     lines = {line.name: line for line in Schedules().lines(200)}
     assert set(lines) == {f"{form}({r})" for form in ("Cosine", "Logarithm") for r in (10, 20, 40, 80)}
-    schedule = Logarithm(Logarithm.Config(t_max=100, t_min=20, r_min=40))
+    schedule = Logarithm(Logarithm.Config(epochs=100, t_min=20, r_min=40))
     assert lines["Logarithm(40)"].y.tolist() == [schedule.epochs(r) for r in range(1, 201)]
 
 

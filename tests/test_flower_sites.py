@@ -60,10 +60,10 @@ def test_what_sites_agree_on_by_hand() -> None:
     a = Site("a", None, 30, 0, ("2", "10"), (1, 8, 8), (0.5,), (0.1,))
     b = Site("b", None, 10, 0, ("1", "2"), (1, 8, 8), (0.1,), (0.3,))
     c = Site("c", None, 99, 0, ("7",), (1, 9, 9), (0.9,), (0.9,))
-    assert agree([a, b, c], None, None) == Agreement(("1", "2", "10"), (1, 8, 8), (0.4,), (0.2449,))
-    assert agree([a, b, c], [0.3], [0.2]) == Agreement(("1", "2", "10"), (1, 8, 8), (0.3,), (0.2,))
+    assert agree([a, b, c], None) == Agreement(("1", "2", "10"), (1, 8, 8), (0.4,), (0.2449,))
+    assert agree([a, b, c], ((0.3,), (0.2,))) == Agreement(("1", "2", "10"), (1, 8, 8), (0.3,), (0.2,))
     named = [replace(site, class_names=names) for site, names in ((a, ("z", "y")), (b, ("y", "z", "x")))]
-    assert agree(named, None, None).class_names == ("y", "z", "x")  # in the order of a site that has all
+    assert agree(named, None).class_names == ("y", "z", "x")  # in the order of a site that has all
 
 
 @pytest.fixture

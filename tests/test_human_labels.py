@@ -103,7 +103,7 @@ LABELS = np.arange(25) % 5
 
 
 def dealt(file: Path, clients: int, **keys: Any) -> list[list[int]]:
-    config = load_config({"partition": {"kind": "annotator", "file": str(file), "clients": clients, **keys}}).partition
+    config = load_config({"partition": {"kind": f"annotator:{file}", "clients": clients, **keys}}).partition
     return [part.tolist() for part in partition(LABELS, 5, config, Seed(0))]
 
 
@@ -145,7 +145,7 @@ def test_tables_of_annotators_that_are_refused(text: str, words: str, tmp_path: 
 
 
 def test_keys_that_annotators_have_not(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"needs partition\.file"):
+    with pytest.raises(UserError, match=r"write annotator:FILE"):
         partition(LABELS, 5, load_config({"partition": {"kind": "annotator", "clients": 1}}).partition, Seed(0))
     with pytest.raises(UserError, match=r"partition.samples_per_client: with kind = 'annotator'"):
         dealt(tmp_path / "side.csv", 1, samples_per_client=5)
@@ -178,7 +178,7 @@ def test_bad_input_is_one_line_and_keeps_an_earlier_run(tmp_path: Path, monkeypa
     saved(Path("object.pt"), clean_label=Path("x"), worse_label=clean)
     np.save("matrix.npy", np.full((10, 10), 0.2))
     Path("who.csv").write_text("Image-batch,Worker-id\n0--4,a\n9--5,b\n")
-    short = ["--set=train.rounds=1", "--set=schedule.epochs=1", "--set=schedule.extra_rounds=0", "--set=model.width=2"]
+    short = ["--set=train.rounds=1", "--set=schedule.epochs=1", "--set=model.width=2"]
     command = ("run", "demo/fedavg", *short, "--device", "cpu", "--out", "run")
     assert fednoil(*command)[0] == 0
     before = {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()}
@@ -188,14 +188,14 @@ def test_bad_input_is_one_line_and_keeps_an_earlier_run(tmp_path: Path, monkeypa
         ("is refused: not a plain pickled dict of arrays", "noise.kind=cifar-n", "noise.file=object.pt"),
         ("each row must be probabilities that sum to 1", "noise.kind=transition", "noise.file=matrix.npy"),
         ("noise.rho = 1.2: must be less than", "noise.levels=two-level", "noise.rho=1.2"),
-        ("noise.low = -0.5: must be greater than", "noise.levels=two-level", "noise.low=-0.5"),
+        ("value 1 of noise.ratios = -0.5: must be greater", "noise.levels=two-level", "noise.ratios=[-0.5, 1]"),
         (
             "client 0 has labels of one class only",
             "noise.space=client",
             "partition.kind=classes",
             "partition.classes=1",
         ),
-        ("annotator b with no images", "partition.kind=annotator", "partition.clients=2", "partition.file=who.csv"),
+        ("annotator b with no images", "partition.kind=annotator:who.csv", "partition.clients=2"),
     ):
         status, _, err = fednoil(*command, "--force", *(f"--set={key}" for key in keys))
         assert (status, err.count("\n")) == (2, 1), err

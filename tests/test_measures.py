@@ -107,7 +107,7 @@ def test_a_client_s_samples_are_read_by_and_by(made: Path, monkeypatch: pytest.M
 def test_clients_of_a_partition_are_measured_on_their_own_mix_of_classes(tmp_path: Path) -> None:
     """Two classes of ten each, so about a fifth of the test set would be of any client's classes by chance."""
     keys = {"partition.kind": "classes", "partition.classes": 2, "partition.clients": 10, "data.validation": 0.1}
-    short: dict[str, Any] = {"model.width": 2, "train.rounds": 1, "schedule.epochs": 1, "schedule.extra_rounds": 0}
+    short: dict[str, Any] = {"model.width": 2, "train.rounds": 1, "schedule.epochs": 1}
     run = package.run("demo/fedavg", set={**keys, **short, "run.device": "cpu"})
     assert run.measures["clients_on"] == "test samples"
     clients = {int(name): np.array(one["confusion"]).sum(1) for name, one in run.measures["clients"].items()}

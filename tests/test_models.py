@@ -175,20 +175,21 @@ def nothing_to_train(image_shape: tuple[int, int, int], num_classes: int) -> nn.
 
 def test_resnet_with_group_norm() -> None:
     """As many parameters as with BatchNorm, no buffers, and an image's logits don't depend on its neighbours."""
-    config = chosen(name="resnet18", norm="group")
+    config = chosen(name="resnet18-gn")
     module = build(config, (3, 32, 32), 10, Seed(0))
     assert sum(p.numel() for p in module.parameters()) == 11_173_962
     assert list(module.buffers()) == []
     groups = {m.num_channels: m.num_groups for m in module.modules() if isinstance(m, nn.GroupNorm)}
     assert groups == {64: 32, 128: 32, 256: 32, 512: 32}
-    narrow = build(chosen(name="resnet18", norm="group", width=4), (3, 8, 8), 10, Seed(0)).train()
+    narrow = build(chosen(name="resnet18-gn", width=4), (3, 8, 8), 10, Seed(0)).train()
     images = torch.randn(4, 3, 8, 8)
     assert torch.allclose(narrow(images)[:1], narrow(images[:1]), atol=1e-5)
 
 
-def test_a_cnn_has_nothing_to_normalise() -> None:
-    with pytest.raises(UserError, match=r"unknown key 'model.norm'.*it is a key of resnet18"):
-        chosen(norm="group")
+def test_the_deeper_one_has_group_norm_too() -> None:
+    module = build(chosen(name="resnet34-gn", width=4), (3, 8, 8), 10, Seed(0))
+    assert list(module.buffers()) == []
+    assert len([m for m in module.modules() if isinstance(m, nn.GroupNorm)]) == 36
 
 
 def stacked(
@@ -272,7 +273,7 @@ def test_several_batches_in_one_pass_where_none_sees_the_other(model: str, train
     ("config", "mixes"),
     [
         (chosen(width=4), False),
-        (chosen(name="resnet18", width=4, norm="group"), False),
+        (chosen(name="resnet18-gn", width=4), False),
         (chosen(name="resnet18", width=4), True),
         (chosen(name="test_models:centred", width=4), True),
         (chosen(name="test_models:dropping"), True),

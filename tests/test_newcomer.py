@@ -146,7 +146,6 @@ SMALL = {
     "model.width": 2,
     "train.rounds": 2,
     "schedule.epochs": 1,
-    "schedule.extra_rounds": 0,
     "run.device": "cpu",
 }
 

@@ -79,7 +79,7 @@ def test_fedcorrs_share_of_wrong_labels(rho: float, tau: float, ten: float, hund
     for num_classes, expected in ((10, ten), (100, hundred)):
         labels = np.arange(200_000) % num_classes
         wrong = (num_classes - 1) / num_classes
-        keys = {"levels": "two-level", "rho": rho, "low": tau * wrong, "high": wrong}
+        keys = {"levels": "two-level", "rho": rho, "ratios": [tau * wrong, wrong]}
         ratios = noise_ratios(*spoilt(labels, num_classes, 4000, kind="symmetric", **keys))
         assert ratios is not None
         # The level of a client has a standard deviation of less than 0.5: 0.008 for the mean of 4000.
@@ -87,29 +87,29 @@ def test_fedcorrs_share_of_wrong_labels(rho: float, tau: float, ten: float, hund
 
 
 def test_two_levels() -> None:
-    drawn = levels(5000, levels="two-level", rho=0.3, low=0.5)
+    drawn = levels(5000, levels="two-level", rho=0.3)
     noisy = drawn[drawn > 0]
     assert len(noisy) / 5000 == pytest.approx(0.3, abs=0.03)
     assert noisy.min() >= 0.5
     assert noisy.mean() == pytest.approx(0.75, abs=0.02)
     assert levels(50, levels="two-level", rho=0).tolist() == [0] * 50
-    assert levels(50, levels="two-level", rho=1, low=1).tolist() == [1] * 50
-    assert levels(5000, levels="two-level", rho=1, low=0.3, high=0.5).max() == pytest.approx(0.5, abs=0.01)
+    assert levels(50, levels="two-level", rho=1, ratios=[1, 1]).tolist() == [1] * 50
+    assert levels(5000, levels="two-level", rho=1, ratios=[0.3, 0.5]).max() == pytest.approx(0.5, abs=0.01)
 
 
 def test_linear_levels() -> None:
-    many = levels(100, levels="linear", low=0, high=0.4)
+    many = levels(100, levels="linear", ratios=[0, 0.4])
     assert many[:2] == pytest.approx([0, 0.004])
     assert many[-1] == pytest.approx(0.396)
     assert many.mean() == pytest.approx(0.198)
-    fifty = levels(50, levels="linear", low=0, high=0.4)
+    fifty = levels(50, levels="linear", ratios=[0, 0.4])
     assert fifty[-1] == pytest.approx(0.392)
     assert fifty.mean() == pytest.approx(0.196)
-    assert levels(4, levels="linear", low=0.2, high=0.6) == pytest.approx([0.2, 0.3, 0.4, 0.5])
+    assert levels(4, levels="linear", ratios=[0.2, 0.6]) == pytest.approx([0.2, 0.3, 0.4, 0.5])
 
 
 def test_uniform_levels() -> None:
-    drawn = levels(5000, levels="uniform", low=0.3, high=0.5)
+    drawn = levels(5000, levels="uniform", ratios=[0.3, 0.5])
     assert drawn.min() >= 0.3
     assert drawn.max() <= 0.5
     assert np.quantile(drawn, [0.25, 0.5, 0.75]) == pytest.approx([0.35, 0.4, 0.45], abs=0.01)
@@ -237,7 +237,7 @@ def test_maps_that_are_shared_are_outvoted_and_others_are_not() -> None:
 @pytest.mark.parametrize(("sharing", "warned"), [("shared", True), ("per_client", False)])
 def test_a_run_warns_where_labels_mislead(tmp_path: Path, sharing: str, warned: bool) -> None:
     keys = {"noise.kind": "pair", "noise.ratios": "[0.7]", "noise.map": sharing, "train.rounds": 1}
-    small = {"schedule.epochs": 1, "schedule.extra_rounds": 0, "model.width": 2, "run.device": "cpu"}
+    small = {"schedule.epochs": 1, "model.width": 2, "run.device": "cpu"}
     sets = [part for key, value in (keys | small).items() for part in ("--set", f"{key}={value}")]
     status, shown, _ = fednoil("run", "demo/fedavg", "--out", tmp_path / "run", *sets)
     line = "warning: over all clients, 10 of 10 classes are mostly labelled as another one ('T-shirt/top' as 'Trouser')"
@@ -250,10 +250,18 @@ def test_a_run_warns_where_labels_mislead(tmp_path: Path, sharing: str, warned: 
     ("keys", "line"),
     [
         ({"levels": "two-level", "rho": 1.1}, r"noise\.rho = 1\.1: must be less than or equal to 1"),
-        ({"levels": "two-level", "low": -0.1}, r"noise\.low = -0\.1: must be greater than or equal to 0"),
-        ({"levels": "linear", "high": 2}, r"noise\.high = 2"),
-        ({"levels": "uniform", "low": 0.5, "high": 0.4}, r"noise\.low = 0\.5 must not exceed noise\.high = 0\.4"),
-        ({"levels": "linear", "ratios": [0.4]}, r"unknown key 'noise\.ratios'.*it is a key of groups"),
+        (
+            {"levels": "two-level", "ratios": [-0.1, 1]},
+            r"value 1 of noise\.ratios = -0\.1: must be greater than or equal to 0",
+        ),
+        ({"levels": "linear", "ratios": [0, 2]}, r"value 2 of noise\.ratios = 2"),
+        ({"levels": "linear", "ratios": [0.3]}, r"noise\.ratios = \[0\.3\]: must be two numbers, the lowest level"),
+        (
+            {"levels": "uniform", "ratios": [0.5, 0.4]},
+            r"noise\.ratios = \[0\.5, 0\.4\]: must be two numbers, the lowest",
+        ),
+        ({"levels": "beta", "ratios": [0.4]}, r"unknown key 'noise\.ratios'.*it is a key of groups"),
+        ({"levels": "linear", "low": 0.4}, r"'noise\.low' is now called noise\.ratios"),
         ({"rho": 0.5}, r"unknown key 'noise\.rho'.*it is a key of two-level"),
         ({"kind": "matrix", "kappa": 0}, r"noise\.kappa = 0"),
         ({"kind": "instance", "map": "shared"}, r"unknown key 'noise\.map'.*it is a key of pair, matrix"),
@@ -395,7 +403,7 @@ def test_confusable_samples(tmp_path: Path) -> None:
 
 def test_a_fixed_number_of_noisy_clients() -> None:
     for root in range(5):
-        found = levels(20, root, levels="fixed", rho=0.63, low=0.3, high=0.5)
+        found = levels(20, root, levels="fixed", rho=0.63, ratios=[0.3, 0.5])
         assert (found > 0).sum() == 12  # floor(0.63 · 20)
         assert ((found[found > 0] >= 0.3) & (found[found > 0] <= 0.5)).all()
     assert (levels(20, 0, levels="fixed") > 0).tolist() != (levels(20, 1, levels="fixed") > 0).tolist()
@@ -407,13 +415,10 @@ def test_beta_levels() -> None:
     assert (np.diff(found) >= 0).all()
     assert found.mean() == pytest.approx(0.5, abs=0.03)
     assert ((found < 0.1) | (found > 0.9)).mean() == pytest.approx(0.813, abs=0.02)
-    for bad in (0, -1):
-        with pytest.raises(UserError, match=r"noise\.shape"):
-            levels(4, levels="beta", shape=bad)
 
 
-@pytest.mark.parametrize("key", ["rho", "low"])
 @pytest.mark.parametrize("value", [-0.1, 1.1])
-def test_chances_outside_0_to_1_are_refused(key: str, value: float) -> None:
-    with pytest.raises(UserError, match=rf"noise.{key}"):
-        load_config({"noise": {"kind": "symmetric", "levels": "two-level", key: value}})
+def test_chances_outside_0_to_1_are_refused(value: float) -> None:
+    for key, given in (("rho", value), ("ratios", [0.0, value])):
+        with pytest.raises(UserError, match=rf"noise.{key}"):
+            load_config({"noise": {"kind": "symmetric", "levels": "two-level", key: given}})

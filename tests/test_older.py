@@ -23,17 +23,49 @@ from fednoil.study import preset, preset_names
         ({"noise": {"kind": "matrix", "matrix_map": "per_group"}}, {"noise": {"kind": "matrix", "map": "per_group"}}),
         (
             {"noise": {"kind": "symmetric", "levels": "two-level", "tau": 0.2}},
-            {"noise": {"kind": "symmetric", "levels": "two-level", "low": 0.2}},
+            {"noise": {"kind": "symmetric", "levels": "two-level", "ratios": [0.2, 1.0]}},
+        ),
+        (
+            {"noise": {"kind": "symmetric", "levels": "uniform", "low": 0.3, "high": 0.5}},
+            {"noise": {"kind": "symmetric", "levels": "uniform", "ratios": [0.3, 0.5]}},
+        ),
+        (
+            {"data": {"mean": [0.5], "std": [0.25], "validation": 0.1, "fold": "2/5"}},
+            {"data": {"normalisation": [[0.5], [0.25]], "validation": "0.1+2/5"}},
+        ),
+        ({"data": {"validation": 0.0, "fold": "2/5"}}, {"data": {"validation": "2/5"}}),
+        (
+            {"partition": {"kind": "annotator", "file": "who.csv", "clients": 9}},
+            {"partition": {"kind": "annotator:who.csv", "clients": 9}},
+        ),
+        ({"partition": {"kind": "bernoulli", "presence": 0.3}}, {"partition": {"kind": "bernoulli", "classes": 0.3}}),
+        ({"model": {"name": "resnet34", "norm": "group"}}, {"model": {"name": "resnet34-gn"}}),
+        ({"model": {"name": "resnet18", "norm": "batch"}}, {"model": {"name": "resnet18"}}),
+        ({"server": {"name": "fedcorr", "finetune": 57}}, {"server": {"name": "fedcorr", "warmup": 57}}),
+        ({"server": {"name": "fedgr", "sieve": "pooled"}}, {"server": {"name": "fedgr", "version": "pooled"}}),
+        ({"learner": {"name": "dividemix", "lambda_u": 5.0}}, {"learner": {"name": "dividemix", "weight": 5.0}}),
+        ({"learner": {"name": "jocor", "forget": 0.25}}, {"learner": {"name": "jocor", "frac": 0.75}}),
+        (
+            {"schedule": {"name": "cosine", "t_max": 30, "t_min": 8}},
+            {"schedule": {"name": "cosine", "epochs": 30, "t_min": 8}},
+        ),
+        (
+            {"schedule": {"name": "constant", "epochs": 14, "extra_rounds": 18}},
+            {"schedule": {"name": "constant", "epochs": 15, "r_min": 19}},
+        ),
+        (
+            {"schedule": {"name": "constant", "epochs": 5, "extra_rounds": 0}},
+            {"schedule": {"name": "constant", "epochs": 5}},
         ),
         ({"partition": {"kind": "shards", "shards": 5}}, {"partition": {"kind": "shards", "classes": 5}}),
         ({"server": {"name": "trimmed_mean", "trim": 0.1}}, {"server": {"name": "trimmed_mean", "bad": 0.1}}),
         (
             {"learner": {"name": "fednoil", "ssl": False, "lambda_u": 1.0}},
-            {"learner": {"name": "fednoil", "lambda_u": 0.0}},
+            {"learner": {"name": "fednoil", "weight": 0.0}},
         ),
         (
             {"learner": {"name": "fednoil", "ssl": True, "lambda_u": 1.0}},
-            {"learner": {"name": "fednoil", "lambda_u": 1.0}},
+            {"learner": {"name": "fednoil", "weight": 1.0}},
         ),
         (
             {"learner": {"name": "erm", "augment": "none"}, "train": {"pad": 4}},
@@ -63,7 +95,7 @@ def test_keys_with_another_name(old: dict[str, Any], now: dict[str, Any]) -> Non
         ("server", "krum", {}, {"f": 2}),
         ("server", "multikrum", {}, {"keep": 2}),
         ("server", "rfa", {"iterations": 4, "nu": 1e-5, "tolerance": 1e-6}, {"iterations": 8}),
-        ("server", "cfl", {"least": 3}, {"least": 2}),
+        ("server", "cfl", {"least": 3, "eps2": 1.6, "first_split": 20}, {"eps1": 0.2}),
         ("learner", "josrc", {"threshold": 0.75, "threshold_max": 0.95, "ema": 0.99}, {"smoothing": 0.6}),
         ("learner", "dividemix", {"threshold": 0.5, "sharpen": 0.5, "entropy_penalty": False}, {"threshold": 0.6}),
         ("learner", "josrc", {"alpha": 0.5}, {"alpha": 0.1}),
@@ -75,12 +107,14 @@ def test_keys_with_another_name(old: dict[str, Any], now: dict[str, Any]) -> Non
         ("noise", "symmetric", {"exact": False, "true_class": False}, {"true_class": True}),
         ("noise", "pair", {"exact": False}, {"exact": True}),
         ("partition", "dirichlet", {"cap": False}, {"cap": True}),
+        ("noise", "beta", {"shape": 0.1}, {"shape": 0.5}),
     ],
 )
 def test_what_no_run_can_have_again(section: str, name: str, at_rest: dict[str, Any], lost: dict[str, Any]) -> None:
     """A key that is gone is left out; a report still shows it where it did something."""
     named = {"kind" if section in ("noise", "partition") else "name": name}
-    named |= {"ratios": [0.3]} if section == "noise" else {}
+    if section == "noise":
+        named = {"kind": "pair", "levels": "beta"} if name == "beta" else {**named, "ratios": [0.3]}
     assert in_todays_keys({section: {**named, **at_rest, **lost}}) == {section: named}
     assert lost_settings({section: {**named, **at_rest}}) == {}
     assert lost_settings({section: {**named, **at_rest, **lost}}) == {section: lost}
@@ -91,6 +125,20 @@ def test_a_temperature_that_was_the_servers(sampling: str, lost: dict[str, Any])
     old = {"server": {"name": "fedavg", "sampling": sampling, "client_fraction": 0.3, "temperature": 0.7}}
     assert in_todays_keys(old) == {"server": {"name": "fedavg"}, "sampling": {"name": sampling, "fraction": 0.3}}
     assert lost_settings(old) == lost
+
+
+def test_uniform_local_sampling_is_a_learner_of_the_study() -> None:
+    """With all of its keys, since a report imports nobody's own learner to complete them."""
+    old = {"learner": {"name": "fednoil", "local_sampling": "uniform", "lambda_u": 1.0, "frac": 0.35}}
+    found = in_todays_keys(old)["learner"]
+    assert found == load_config({"learner": found}).learner.model_dump(mode="json")
+    assert (found["name"], found["frac"]) == ("fednoil.study.ablation:UniformLocal", 0.35)
+    assert lost_settings(old) == {}
+
+
+def test_half_a_normalisation_is_shown_and_not_kept() -> None:
+    old = {"data": {"mean": [0.5]}}
+    assert (in_todays_keys(old), lost_settings(old)) == ({"data": {}}, {"data": {"mean": [0.5]}})
 
 
 def test_before_there_was_a_key_for_it_dirichlet_splits_had_a_cap() -> None:
@@ -115,6 +163,9 @@ def test_todays_configurations_stay_as_they_are(name: str) -> None:
         '[run]\nexecutor = "auto"',
         '[learner]\nname = "erm"\naugment = "weak"',
         '[server]\nname = "fedavg"\nclient_fraction = 0.3',
+        '[noise]\nkind = "symmetric"\nlevels = "fixed"\nlow = 0.2',
+        '[schedule]\nname = "constant"\nextra_rounds = 0',
+        '[data]\nfold = "2/5"',
     ],
 )
 def test_a_run_of_an_earlier_version_is_not_resumed(tmp_path: Path, text: str) -> None:

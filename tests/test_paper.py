@@ -86,7 +86,8 @@ def test_presets_say_what_the_paper_says(configs: dict[str, Config]) -> None:
             if word in cell.method.lower():
                 assert config.server.name == word
         if cell.method.startswith("FedNoiL"):
-            assert config.learner.name == "fednoil"
+            ablation = cell.method == "FedNoiL(Uniform Local-Data Sampling)"
+            assert config.learner.name == ("fednoil.study.ablation:UniformLocal" if ablation else "fednoil")
             assert config.schedule.name == ("cosine" if "Cosine" in cell.method else "logarithm")
         elif federated:
             assert config.schedule.name == "constant"
@@ -119,7 +120,7 @@ def test_schedules_of_the_figures() -> None:
         decay = make({"name": "cosine" if "Cosine" in name else "logarithm", "r_min": r_min})
         assert schedule.total(200) == decay.total(200)
         assert (schedule.epochs(1) - schedule.epochs(200) <= 1) == name.startswith("Constant")
-    assert values_of(*where, "fednoil-constant-as-cosine(80)")["schedule"]["epochs"] == 40
+    assert values_of(*where, "fednoil-constant-as-cosine(80)")["schedule"]["epochs"] == 41
 
 
 def test_the_other_reading_has_as_many_labels_as_are_clean() -> None:

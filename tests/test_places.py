@@ -25,7 +25,7 @@ def somewhere(values: dict) -> Place:
     [
         ("server", {"name": "trimmed_mean", "bad": 0.1}, {"name": "trimmed_mean", "bad": 0.3}),
         ("learner", {"name": "fednoil", "frac": 0.35}, {"name": "fednoil", "frac": "auto"}),
-        ("learner", {"name": "coteaching", "forget": 0.2}, {"name": "coteaching"}),
+        ("learner", {"name": "coteaching", "frac": 0.8}, {"name": "coteaching"}),
     ],
 )
 def test_methods_that_differ_in_a_key_have_titles_of_their_own(

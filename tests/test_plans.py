@@ -23,7 +23,7 @@ READINGS: list[dict[str, Any]] = [
     {"name": "fednoil", "frac": 0.5, "xi": 0.3},
     {"name": "fednoil", "frac": 0.3, "xi": 0.3, "x_augment": "strong"},
     {"name": "fednoil", "frac": 0.4, "x_augment": "none"},
-    {"name": "fednoil", "frac": 0.4, "lambda_u": 0.0},
+    {"name": "fednoil", "frac": 0.4, "weight": 0.0},
     {"name": "fednoil", "frac": 1.0},
     {"name": "fednoil-plus", "frac": 0.5, "mix": 0.7},
     {"name": "fednoil.study.recipe:Recipe", "frac": 0.5, "ssl_start": 1},

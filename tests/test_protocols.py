@@ -44,7 +44,7 @@ def test_fedcorrs_own_stages() -> None:
     config = load_config(preset("fedcorr/cifar10"))
     assert config.train.rounds == 500 + 950
     server = preset("fedcorr/cifar10")["server"]
-    assert (server["passes"], server["finetune"]) == (5, 500)
+    assert (server["passes"], server["warmup"]) == (5, 500)
     assert preset("fnbench/cifar10")["server"] == {"name": "fednoro", "warmup": 20}
     assert preset("fnbench/cifar10/fednoro")["learner"]["ramp"] == 100
     assert preset("fedgr/cifar10")["server"]["passes"] == 10

@@ -42,7 +42,7 @@ def test_it_keeps_the_contract() -> None:
 
 
 def test_before_pseudo_labels_begin_it_is_as_without_them(values: dict[str, Any]) -> None:
-    without = end(values, lambda_u=0.0)
+    without = end(values, weight=0.0)
     assert_same(end(values, ssl_start=3), without)
     late = end(values, ssl_start=2)
     assert any(not torch.equal(late[name], without[name]) for name in late)

@@ -29,7 +29,7 @@ from fednoil.study import preset
 from fednoil.study.places import command_of, values_of
 from fednoil.study.plan import GOALS, Wanted, make_plan
 
-TINY = ["train.rounds=2", "partition.samples_per_client=40", "model.width=2", "schedule.t_max=1", "schedule.t_min=1"]
+TINY = ["train.rounds=2", "partition.samples_per_client=40", "model.width=2", "schedule.epochs=1", "schedule.t_min=1"]
 SMALL = ["--scale", "small", *(part for change in TINY for part in ("--set", change))]
 
 

@@ -335,7 +335,7 @@ def test_fedgrs_sieve_over_all_clients_of_a_round() -> None:
 
 
 def test_fedgrs_clients_hear_the_pooled_sieve(monkeypatch: pytest.MonkeyPatch) -> None:
-    server = {"name": "fedgr", "passes": 1, "sieve": "pooled"}
+    server = {"name": "fedgr", "passes": 1, "version": "pooled"}
     trace = stages_of(server, {"name": "fedgr", "xi": 0.3}, monkeypatch)
     sieves = trace.state.server.values["sieves"]
     assert set(sieves) == set("0123")
@@ -381,12 +381,12 @@ def test_equal_losses_are_all_clean() -> None:
 @pytest.mark.parametrize(
     ("server", "learner"),
     [
-        ({"name": "fedcorr", "passes": 1, "finetune": 2}, {"name": "mixup"}),
-        ({"name": "fedcorr", "passes": 1, "finetune": 1, "version": "paper"}, {"name": "dividemix", "warmup": 4}),
+        ({"name": "fedcorr", "passes": 1, "warmup": 2}, {"name": "mixup"}),
+        ({"name": "fedcorr", "passes": 1, "warmup": 1, "version": "paper"}, {"name": "dividemix", "warmup": 4}),
         ({"name": "feddiv", "passes": 1}, {"name": "feddiv", "xi": 0.3}),
         ({"name": "fednoro", "warmup": 1}, {"name": "fedelc"}),
         ({"name": "fedgr", "passes": 2, "warmup": 2}, {"name": "fedgr", "xi": 0.3}),
-        ({"name": "fedgr", "passes": 1, "warmup": 2, "sieve": "pooled"}, {"name": "fedgr", "xi": 0.3}),
+        ({"name": "fedgr", "passes": 1, "warmup": 2, "version": "pooled"}, {"name": "fedgr", "xi": 0.3}),
     ],
     ids=lambda section: section["name"],
 )
@@ -407,7 +407,7 @@ def stages_of(server: dict[str, Any], learner: dict[str, Any], monkeypatch: pyte
 
 
 def test_fedcorr_corrects_labels_in_stages(monkeypatch: pytest.MonkeyPatch) -> None:
-    server = {"name": "fedcorr", "passes": 1, "finetune": 2}
+    server = {"name": "fedcorr", "passes": 1, "warmup": 2}
     trace = stages_of(server, {"name": "mixup"}, monkeypatch)
     assert [len(jobs) for jobs in trace.jobs[:4]] == [1] * 4
     assert sorted(jobs[0].client for jobs in trace.jobs[:4]) == [0, 1, 2, 3]

@@ -20,7 +20,7 @@ from fednoil.tensors import read_tensors
 RIVALS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"name": "fednoro", "warmup": 1}, {"name": "fednoro", "ramp": 2}),
     ({"name": "fednoro", "warmup": 1}, {"name": "fedelc"}),
-    ({"name": "fedcorr", "passes": 1, "finetune": 1}, {"name": "mixup"}),
+    ({"name": "fedcorr", "passes": 1, "warmup": 1}, {"name": "mixup"}),
     ({"name": "feddiv", "passes": 1}, {"name": "feddiv", "xi": 0.3}),
     ({"name": "fedgr", "passes": 1, "warmup": 2}, {"name": "fedgr", "xi": 0.3}),
 ]

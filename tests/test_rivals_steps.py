@@ -80,7 +80,7 @@ def test_feddiv_takes_what_both_models_agree_on(monkeypatch: pytest.MonkeyPatch)
 
 def test_fedcorrs_stages() -> None:
     """A pass over four clients, two rounds of clients with little noise, or with least of it, then all."""
-    server = FedCorr(FedCorrConfig(passes=1, finetune=2), TASK)
+    server = FedCorr(FedCorrConfig(passes=1, warmup=2), TASK)
     assert [server.stage(r) for r in range(1, 9)] == [1, 1, 1, 1, 2, 2, 3, 3]
     noise = {"0": 0.3, "1": 0.5, "2": 0.3, "3": 0.6}
     assert server.chances(ServerState({}, {"noise": noise}), 5, range(4)) == [1.0, 0.0, 1.0, 0.0]

@@ -288,7 +288,7 @@ def test_record_of_a_round(experiment: Experiment) -> None:
 
 
 def test_epochs_follow_what_clients_have_in_common(values) -> None:
-    values["schedule"] = {"name": "agreement", "t_max": 20, "t_min": 1}
+    values["schedule"] = {"name": "agreement", "epochs": 20, "t_min": 1}
     state, records = play(make_experiment(load_config(values)), 4)
     shares = [record.common for record in records]
     assert None not in shares

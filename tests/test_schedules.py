@@ -40,8 +40,8 @@ def falling_logarithm(**keys: int) -> Schedule:
     ],
 )
 def test_paper_schedule(round_idx: int, cosine: int, log: int) -> None:
-    assert falling_cosine(t_max=100, t_min=20, r_min=80).epochs(round_idx) == cosine
-    assert falling_logarithm(t_max=100, t_min=20, r_min=80).epochs(round_idx) == log
+    assert falling_cosine(epochs=100, t_min=20, r_min=80).epochs(round_idx) == cosine
+    assert falling_logarithm(epochs=100, t_min=20, r_min=80).epochs(round_idx) == log
 
 
 @pytest.mark.parametrize(
@@ -72,11 +72,19 @@ def test_totals_and_matching_constant(r_min: int, rounds: int, cosine: int, log:
         assert {constant.epochs(r) for r in range(1, rounds + 1)} <= {total // rounds, total // rounds + 1}
 
 
+def test_one_fewer_from_a_round_on() -> None:
+    """The demo's FedAvg: 298 local epochs, as FedNoiL has."""
+    schedule = make({"name": "constant", "epochs": 15, "r_min": 19})
+    assert [schedule.epochs(r) for r in (1, 18, 19, 20)] == [15, 15, 14, 14]
+    assert schedule.total(20) == falling_cosine(epochs=30, t_min=8, r_min=10).total(20) == 298
+    assert make({"name": "constant", "epochs": 1, "r_min": 2}).epochs(5) == 1
+
+
 @pytest.mark.parametrize(
     "schedule",
     [
-        falling_cosine(t_max=30, t_min=8, r_min=12),
-        falling_logarithm(t_max=30, t_min=8, r_min=12),
+        falling_cosine(epochs=30, t_min=8, r_min=12),
+        falling_logarithm(epochs=30, t_min=8, r_min=12),
         make({"name": "constant", "epochs": 7}),
     ],
 )
@@ -87,7 +95,7 @@ def test_never_rises(schedule: Schedule) -> None:
 
 @pytest.mark.parametrize(
     "keys",
-    [{"name": "cosine", "r_min": 1}, {"name": "logarithm", "t_min": 5, "t_max": 4}, {"name": "constant", "epochs": 0}],
+    [{"name": "cosine", "r_min": 1}, {"name": "logarithm", "t_min": 5, "epochs": 4}, {"name": "constant", "epochs": 0}],
 )
 def test_bad_values(keys: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r"r_min|t_min|epochs"):
@@ -145,8 +153,9 @@ def test_a_schedule_must_return_whole_epochs(value: object, tmp_path: Path) -> N
     [
         ({"name": "cosin"}, r"schedule.name = 'cosin' is unknown.*did you mean 'cosine'"),
         ({"name": f"{__name__}:TwiceConfig"}, "is not a class derived from fednoil.schedules.base.Schedule"),
-        ({"t_max": 3}, "unknown key 'schedule.t_max'.*a key of cosine, logarithm"),
-        ({"name": "cosine", "t_min": 9, "t_max": 8}, "schedule.t_min = 9 must not exceed schedule.t_max = 8"),
+        ({"t_min": 3}, "unknown key 'schedule.t_min'.*a key of cosine, logarithm"),
+        ({"name": "cosine", "t_max": 9}, "'schedule.t_max' is now called schedule.epochs"),
+        ({"name": "cosine", "t_min": 9, "epochs": 8}, "schedule.t_min = 9 must not exceed schedule.epochs = 8"),
     ],
 )
 def test_bad_keys_get_one_line(keys: dict[str, object], message: str) -> None:
@@ -156,17 +165,17 @@ def test_bad_keys_get_one_line(keys: dict[str, object], message: str) -> None:
 
 @pytest.mark.parametrize(("common", "epochs"), [(0.0, 2), (0.024, 2), (0.025, 3), (0.25, 25), (0.5, 50), (1.0, 100)])
 def test_agreement_makes_long_rounds_of_clients_that_learn_the_same(common: float, epochs: int) -> None:
-    schedule = make({"name": "agreement", "t_min": 2, "t_max": 100})
+    schedule = make({"name": "agreement", "t_min": 2, "epochs": 100})
     assert schedule.epochs(7) == 10  # nothing is known
     assert isinstance(schedule, Following)
     assert schedule.next_epochs(7, common) == epochs
 
 
 def test_the_first_round_of_agreement_keeps_to_its_bounds() -> None:
-    assert make({"name": "agreement", "t_min": 20, "t_max": 60}).epochs(1) == 20
-    assert make({"name": "agreement", "t_min": 1, "t_max": 4}).epochs(1) == 4
+    assert make({"name": "agreement", "t_min": 20, "epochs": 60}).epochs(1) == 20
+    assert make({"name": "agreement", "t_min": 1, "epochs": 4}).epochs(1) == 4
 
 
 def test_agreement_has_its_bounds_in_order() -> None:
-    with pytest.raises(UserError, match=r"schedule\.t_min = 5 must not exceed schedule\.t_max = 4"):
-        load_config({"schedule": {"name": "agreement", "t_min": 5, "t_max": 4}})
+    with pytest.raises(UserError, match=r"schedule\.t_min = 5 must not exceed schedule\.epochs = 4"):
+        load_config({"schedule": {"name": "agreement", "t_min": 5, "epochs": 4}})

@@ -25,6 +25,7 @@ from fednoil.servers.coordinate import median, trimmed_mean
 from fednoil.servers.krum import krum_scores, tolerated
 from fednoil.servers.rfa import Rfa, weiszfeld
 from fednoil.tensors import Tensors
+from fednoil.testing.splitting import Splitting
 
 SIX = torch.tensor([[0.0, 0], [1, 0], [0, 1], [1, 1], [0.5, 0.4], [10, 10]])
 FIVE = torch.tensor([[1.0, 10], [2, 20], [3, 30], [4, 40], [100, -500]])
@@ -183,10 +184,9 @@ def test_one_wild_update_does_little_harm(name: str) -> None:
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
 def test_fewer_updates_than_asked_for_are_enough(name: str, count: int) -> None:
     """However few replies arrive: f, trims and the members that a split needs follow their number."""
-    cls = SERVERS[name]
-    keys = {"eps1": 1e9, "eps2": 0.0, "first_split": 0} if name == "cfl" else {}
+    cls = Splitting if name == "cfl" else SERVERS[name]
     task = Task(2, (1, 1, 1), 1, 0.1, 1, parameters=frozenset({"w"}), sizes=(10,) * 6)
-    method = cls(cls.Config(name=name, **keys), task)
+    method = cls(cls.Config(name=name), task)
     state = method.init({"model/w": torch.zeros(2), "model/mean": torch.zeros(1), "model/n": torch.tensor(0)})
     after = method.aggregate(state, 1, updates(SIX[:count] + 1))
     assert bool(torch.isfinite(method.exported(after)["model/w"]).all())
@@ -199,9 +199,16 @@ def test_fewer_updates_than_asked_for_are_enough(name: str, count: int) -> None:
 DELTAS = torch.tensor([[2.0, 0], [1.8, 0.4], [-1.9, 0.3], [-2.1, -0.2]])
 
 
-def cfl(**keys: Any) -> Cfl:
-    config = CflConfig(first_split=0, **keys)
-    return Cfl(config, Task(2, (1, 1, 1), 1, 0.1, 1, parameters=frozenset({"w"}), sizes=(10, 10, 10, 10)))
+class Early(Cfl):
+    first_split = 0
+
+
+class EarlyAndLong(Early):
+    eps1 = 1.0
+
+
+def cfl(cls: type[Cfl] = Early) -> Cfl:
+    return cls(CflConfig(), Task(2, (1, 1, 1), 1, 0.1, 1, parameters=frozenset({"w"}), sizes=(10, 10, 10, 10)))
 
 
 def test_cfl_splits_the_oracle() -> None:
@@ -249,7 +256,7 @@ def test_single_linkage_is_the_best_cut() -> None:
 
 
 def test_clients_that_have_not_trained_go_with_the_larger_part() -> None:
-    server = cfl(eps1=1.0)
+    server = cfl(EarlyAndLong)
     state = server.init({"model/w": torch.zeros(2), "model/mean": torch.zeros(1), "model/n": torch.tensor(0)})
     after = server.aggregate(state, 1, updates(DELTAS[[0, 1, 2]]))  # client 3 has not trained
     assert after.values["clusters"] == [[0, 1, 3], [2]]
@@ -260,8 +267,8 @@ def test_clients_that_have_not_trained_go_with_the_larger_part() -> None:
 
 def test_cfl_that_never_splits_is_fedavg(values: dict[str, Any]) -> None:
     tensors = {}
-    for name, keys in (("fedavg", {}), ("cfl", {"eps1": 0.0})):
-        values["server"] = {"name": name, **keys}
+    for name in ("fedavg", "cfl"):
+        values["server"] = {"name": name}
         values["sampling"] = {"fraction": 0.5}
         experiment = make_experiment(load_config(values))
         executor, state = make_executor(experiment, torch.device("cpu")), rounds.start(experiment)

@@ -155,8 +155,8 @@ def test_a_run_reports_them_in_its_summary(tmp_path: Path, tiny_npz: Path) -> No
     [
         (0.01, "data.validation = 0.01 keeps 0 of the 20 samples of client 0 out of training"),
         (0.99, "data.validation = 0.99 keeps 20 of the 20 samples of client 0 out of training"),
-        (1.0, "data.validation = 1.0: must be less than 1"),
-        (-0.1, "data.validation = -0.1: must be greater than or equal to 0"),
+        (1.0, "data.validation = 1.0: must be a share below 1, such as 0.1, or a fold"),
+        (-0.1, "data.validation = -0.1: must be a share below 1"),
     ],
 )
 def test_bad_shares_get_one_clear_line(values: dict[str, Any], share: float, message: str) -> None:

@@ -363,4 +363,4 @@ class TestFederation:
         site = Site.of("s", None, len(dataset.train), len(dataset.test), dataset)
         assert site.counts[1] == 0
         assert (site.mean[1], site.std[1]) == (0.0, 1.0)
-        assert agree([site, site], None, None).mean == site.mean
+        assert agree([site, site], None).mean == site.mean

@@ -28,6 +28,8 @@ from pathlib import Path
 
 import safetensors.torch
 
+from fednoil.servers.cfl import Cfl
+
 METHODS = (
     *("fedavg", "fedprox", "fedavg+dividemix", "fedavg+josrc", "apfl+dividemix", "apfl+josrc", "krum+dividemix"),
     *("krum+josrc", "cfl+dividemix", "cfl+josrc", "centralized+dividemix", "centralized+josrc", "fednoil-cosine"),
@@ -39,13 +41,19 @@ NOISES = ("symmetric-high", "symmetric-low", "pair-high", "pair-low")
 SERVERS = ("apfl", "cfl", "krum", "multikrum", "median", "trimmed_mean", "rfa")  # with the plain learner
 LEARNERS = ("coteaching", "jocor")  # in no preset
 
-DECAYING = ("schedule.t_max=4", "schedule.t_min=2")
+DECAYING = ("schedule.epochs=4", "schedule.t_min=2")
 CONSTANT = ("schedule.epochs=3",)
 PSEUDO_LABELS = ("learner.xi=0.2",)  # else a model of two rounds is never certain enough for one
 SMALL = ("partition.samples_per_client=60",)
 CHANGED = {"non-iid": "b36f676: Dirichlet splits have no cap"}  # settings whose results a commit has changed on purpose
-AGREEMENT = "other keys: t_max is 20, as schedule.scale was before it was removed"
+AGREEMENT = "other keys: epochs are 20, as schedule.scale was before it was removed"
 DEFAULT = "f343d7a: fednoil-plus is another method"
+
+
+class Splitting(Cfl):
+    """Splits its clusters from round 2 on."""
+
+    first_split, eps1, eps2 = 1, 100.0, 0.0
 
 
 @dataclass(frozen=True)
@@ -74,13 +82,13 @@ def cases() -> list[Case]:
         Case("demo", ("train.rounds=2", *DECAYING), "demo", DEFAULT),
         Case("demo/fednoil", ("train.rounds=2", *DECAYING, *PSEUDO_LABELS), "demo/fednoil xi=0.2"),
         Case("demo/fednoil", ("train.rounds=2", *DECAYING, "run.seed=1"), "demo/fednoil"),
-        Case("demo/fedavg", ("train.rounds=2", "schedule.extra_rounds=1", *CONSTANT), "demo/fedavg"),
+        Case("demo/fedavg", ("train.rounds=2", "schedule.epochs=4", "schedule.r_min=2"), "demo/fedavg"),
     ]
-    plain = ("train.rounds=3", "schedule.extra_rounds=0", *CONSTANT, *SMALL)
+    plain = ("train.rounds=3", *CONSTANT, *SMALL)
     servers = [Case("demo/fedavg", (*plain, f"server.name={name}"), f"demo/fedavg server={name}") for name in SERVERS]
     learners = [Case("demo/fedavg", (*plain, f"learner.name={n}"), f"demo/fedavg learner={n}") for n in LEARNERS]
-    split = ("server.name=cfl", "server.first_split=1", "server.eps1=100", "server.eps2=0")
-    agreement = ("schedule.name=agreement", "schedule.t_min=1", "schedule.t_max=20")
+    split = ("server.name=same_results:Splitting",)
+    agreement = ("schedule.name=agreement", "schedule.t_min=1", "schedule.epochs=20")
     others = [
         Case("demo/fedavg", (*plain, *split), "demo/fedavg server=cfl, split"),
         Case("demo/fedavg", (*plain, "data.validation=0.2"), "demo/fedavg validation=0.2"),
@@ -119,7 +127,7 @@ def play(case: Case) -> Row:
         sets = [word for pair in ("run.device=cpu", *case.sets) for word in ("--set", pair)]
         done = subprocess.run(
             [sys.executable, "-m", "fednoil", "run", case.preset, *sets, "--out", str(out), "--quiet"],
-            env={**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
+            env={**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONPATH": _path()},
             capture_output=True,
             text=True,
             check=False,
@@ -130,6 +138,11 @@ def play(case: Case) -> Row:
         rounds = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
         accuracies = " ".join(repr(record["test_accuracy"]) for record in rounds)
         return Row(case.name, _digest(out / "model.safetensors"), accuracies, case.note)
+
+
+def _path() -> str:
+    """The import path of a run, with this folder: for `Splitting`."""
+    return os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 def _digest(path: Path) -> str:

@@ -118,7 +118,7 @@ class Experiment:
         dataset, asked = self.setting.dataset, self.config.data
         if is_vector(dataset.image_shape):
             return (), ()
-        if isinstance(self.template, Backbone) and asked.mean is None and asked.std is None:
+        if isinstance(self.template, Backbone) and asked.normalisation is None:
             mean, std = self.template.normalisation
             return mean, std
         return dataset.mean, dataset.std

@@ -44,7 +44,7 @@ class Setting:
     labels: Labels
     truth: Truth
     validation: Validation | None = field(default=None, kw_only=True)
-    left: Validation | None = field(default=None, kw_only=True)  # the fold that `data.fold` leaves out
+    left: Validation | None = field(default=None, kw_only=True)  # the fold that a run leaves out
     names: tuple[str, ...] = field(default=(), kw_only=True)  # of the clients; () if they only have numbers
 
     @property
@@ -148,8 +148,8 @@ def make_setting(
         load(config.data, data_dir, progress=decoding) if given is None else normalised(given.dataset, config.data)
     )
     setting = _make_setting(config, dataset, seed, given or Given(dataset))
-    setting = setting.with_validation(config.data.validation, seed) if config.data.validation else setting
-    left_out = config.data.left_out()
+    setting = setting.with_validation(config.data.held_out, seed) if config.data.held_out else setting
+    left_out = config.data.left_out
     return setting if left_out is None else setting.without_fold(*left_out, seed)
 
 

@@ -194,7 +194,7 @@ def selecting(config: Config, select: str) -> Config:
     """The configuration with the model of the `last` or the `best` round."""
     if select not in ("last", "best"):
         raise UserError(f"--select {select} is unknown; choose last or best")
-    if select == "best" and not config.data.validation:
+    if select == "best" and not config.data.held_out:
         raise UserError("--select best: the run held out no labels to choose a round by (data.validation)")
     return config.changed(rounds=config.train.rounds, select=select)
 

@@ -30,7 +30,7 @@ class WithoutFold(Simulation):
 
     def experiment(self, config: Config, out: Path | None, *, going_on: bool) -> Experiment:
         assert self.whole is not None
-        left_out = config.data.left_out()
+        left_out = config.data.left_out
         assert left_out is not None
         return assemble(config, self.whole.setting.without_fold(*left_out, self.whole.seed))
 

@@ -15,11 +15,11 @@ from typing import Any
 
 from fednoil.batch.cell import Cell
 from fednoil.bench.settings import DEFAULT_METHODS, SCALES, settings_of
-from fednoil.config import load_config, merge
+from fednoil.config import load_config, merge, read_toml
 from fednoil.config.protocols import METHODS
 from fednoil.errors import UserError, nearest
 from fednoil.records.files import read_json, write_json
-from fednoil.records.older import read_current
+from fednoil.records.older import in_todays_keys, lost_settings
 
 FILE = "bench.json"
 
@@ -92,11 +92,13 @@ def cells_of(grid: Grid) -> list[BenchCell]:
 
 def finished(out: Path) -> dict[str, Path]:
     """The finished runs in `out` by the hash of their configuration in today's keys, whatever their folders are called:
-    runs may come from elsewhere, and from a version before."""
+    runs may come from elsewhere, and from a version that had other names for some of its keys."""
     found = {}
     for summary in sorted(out.glob("*/summary.json")):
         with suppress(UserError):
-            found[load_config(read_current(summary.with_name("config.toml"))).hash()] = summary.parent
+            recorded = read_toml(summary.with_name("config.toml"))
+            if not lost_settings(recorded):
+                found[load_config(in_todays_keys(recorded)).hash()] = summary.parent
     return found
 
 

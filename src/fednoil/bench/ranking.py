@@ -15,6 +15,7 @@ import numpy as np
 from scipy.special import stdtrit
 
 from fednoil.history import RoundRecord
+from fednoil.learners import AXIS
 
 READINGS = {
     "last": "last round",
@@ -175,5 +176,7 @@ def _row(
 
 
 def was_told(values: Mapping[str, Any]) -> bool:
-    """Whether a configuration gives the method the clients' noise: FedNoiL's labelled share, unless it is estimated."""
-    return values["learner"].get("frac", "auto") != "auto"
+    """Whether a configuration gives the method the clients' noise: the share of labels to trust, unless it is the
+    learner's own default, which knows nothing of them."""
+    fields = AXIS.config(values["learner"]["name"]).model_fields
+    return "frac" in fields and values["learner"]["frac"] != fields["frac"].default

@@ -18,7 +18,7 @@ NOISES: dict[str, Values] = {
     "symmetric-low": {"kind": "symmetric", "ratios": [0.3, 0.4, 0.5, 0.6]},
     "symmetric-high": {"kind": "symmetric", "ratios": [0.5, 0.6, 0.7, 0.8]},
     "pair-high": {"kind": "pair", "ratios": [0.3, 0.5, 0.6, 0.8]},
-    "two-level": {"kind": "symmetric-all", "levels": "two-level", "rho": 0.6, "low": 0.5, "high": 1.0},
+    "two-level": {"kind": "symmetric-all", "levels": "two-level", "rho": 0.6, "ratios": [0.5, 1.0]},
     "instance": {"kind": "instance", "ratios": [0.3]},
     "clean": {"kind": "none"},
 }

@@ -30,11 +30,24 @@ _MOVED = {  # keys of earlier versions
     "noise.pair_map": "noise.map",
     "noise.matrix_map": "noise.map",
     "noise.manifest": "noise.file",
-    "noise.tau": "noise.low",
-    "schedule.scale": "schedule.t_max",
+    "noise.tau": "noise.ratios, the lowest and the highest",
+    "noise.low": "noise.ratios, the lowest and the highest",
+    "noise.high": "noise.ratios, the lowest and the highest",
+    "schedule.scale": "schedule.epochs",
+    "schedule.t_max": "schedule.epochs",
+    "schedule.extra_rounds": "schedule.r_min, from which on there is one epoch fewer",
     "learner.prior": "learner.weight",
     "partition.shards": "partition.classes",
-    "learner.ssl": "learner.lambda_u, and 0 is without pseudo-labels",
+    "learner.ssl": "learner.weight, and 0 is without pseudo-labels",
+    "learner.lambda_u": "learner.weight",
+    "learner.forget": "learner.frac, the share that is trained on",
+    "partition.presence": "partition.classes",
+    "server.finetune": "server.warmup",
+    "server.sieve": "server.version",
+    "data.mean": "data.normalisation, means and standard deviations",
+    "data.std": "data.normalisation, means and standard deviations",
+    "data.fold": "data.validation",
+    "model.norm": "model.name: resnet18-gn or resnet34-gn",
     "run.executor": "run.parallel, and 0 is the sequential one",
 }
 
@@ -140,7 +153,8 @@ def _spread_out(merged: Values, before: float | None, clients: int) -> Values:
     share = (before or now) / now
     if share >= 1:
         return merged["schedule"]
-    scaled = {key: _times(getattr(schedule, key), share) for key in schedule.by_share}
+    numbers = {key: getattr(schedule, key) for key in schedule.by_share}
+    scaled = {key: _times(number, share) for key, number in numbers.items() if number is not None}
     return merged["schedule"] | scaled
 
 
@@ -199,7 +213,7 @@ def _one_line(error: ValidationError, section: str, model: type[BaseModel]) -> s
     places = [part + 1 for part in first["loc"] if isinstance(part, int)]
     same = [e for e in errors if e["loc"][0] == first["loc"][0] and repr(e["input"]) == repr(first["input"])]
     message = " or ".join(dict.fromkeys(_said(e) for e in same))
-    of_list = "".join(f"value {place} of " for place in places)
+    of_list = "".join(f"value {place} of " for place in reversed(places))
     return f"{of_list}{section}.{names[0]} = {first['input']!r}: {message}"
 
 

@@ -70,8 +70,8 @@ def _visiting(protocol: Protocol) -> tuple[int, int]:
 
 def _fedcorr(protocol: Protocol) -> Values:
     passes, rounds = _visiting(protocol)
-    finetune = (rounds - passes * protocol.clients) * 10 // 19  # 500 of 950
-    server = {"name": "fedcorr", "passes": passes, "finetune": finetune}
+    warmup = (rounds - passes * protocol.clients) * 10 // 19  # 500 of 950
+    server = {"name": "fedcorr", "passes": passes, "warmup": warmup}
     return {"server": server, "learner": {"name": "mixup"}, "rounds": rounds}
 
 
@@ -96,7 +96,7 @@ def _after_warmup(learner: str) -> Callable[[Protocol], Values]:
 
 def _fedgr(protocol: Protocol) -> Values:
     passes = max(1, protocol.turns // (5 * protocol.clients))  # 10 in its own
-    return {"server": {"name": "fedgr", "passes": passes, "sieve": "pooled"}, "learner": {"name": "fedgr"}}
+    return {"server": {"name": "fedgr", "passes": passes, "version": "pooled"}, "learner": {"name": "fedgr"}}
 
 
 def _learner(name: str, **more: Values) -> Callable[[Protocol], Values]:
@@ -146,7 +146,7 @@ def _sgd(lr: float, momentum: float, decay: float, batch_size: int) -> Values:
 
 
 def _fedcorr_setting(dataset: str, model: str, clients: int, turns: int, lr: float) -> Protocol:
-    noise = {"kind": "symmetric-all", "levels": "two-level", "rho": 0.6, "low": 0.5, "high": 1.0}
+    noise = {"kind": "symmetric-all", "levels": "two-level", "rho": 0.6, "ratios": [0.5, 1.0]}
     sections = {
         "data": {"name": dataset},
         "partition": {"kind": "iid", "clients": clients},
@@ -165,7 +165,7 @@ def _fednoisy() -> dict[str, Protocol]:
         "dirichlet": {"kind": "capped", "beta": 0.1, "min_size": 10},
         "quantity": {"kind": "quantity", "beta": 0.1, "min_size": 10},
     }
-    local = {"levels": "uniform", "low": 0.3, "high": 0.5, "space": "client"}
+    local = {"levels": "uniform", "ratios": [0.3, 0.5], "space": "client"}
     noises: dict[str, Values] = {
         "clean": {"kind": "none"},
         "symmetric": {"kind": "symmetric", "ratios": [0.4]},
@@ -191,7 +191,7 @@ _FNBENCH = Protocol(
     {
         "data": {"name": "cifar10"},
         "partition": {"kind": "iid", "clients": 100},
-        "noise": {"kind": "symmetric", "levels": "linear", "low": 0.0, "high": 0.8},
+        "noise": {"kind": "symmetric", "levels": "linear", "ratios": [0.0, 0.8]},
         "model": {"name": "resnet18"},
         "train": _sgd(0.01, 0.9, 5e-4, 64),
     },
@@ -206,7 +206,7 @@ _FEDGR = Protocol(
     {
         "data": {"name": "cifar10"},
         "partition": {"kind": "capped", "clients": 100, "beta": 0.3, "min_size": 10},
-        "noise": {"kind": "symmetric", "levels": "fixed", "rho": 0.6, "low": 0.5, "high": 1.0},
+        "noise": {"kind": "symmetric", "levels": "fixed", "rho": 0.6, "ratios": [0.5, 1.0]},
         "model": {"name": "resnet18"},
         "train": _sgd(0.01, 0.5, 5e-4, 32),
     },

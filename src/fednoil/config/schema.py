@@ -170,7 +170,7 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _best_by_what(self) -> Config:
-        if self.run.select != "last" and not self.data.validation and not at_nodes(self.data):
+        if self.run.select != "last" and not self.data.held_out and not at_nodes(self.data):
             raise ValueError(
                 f"run.select = '{self.run.select}' chooses the round by labels that clients hold out, and "
                 "data.validation = 0 holds out none; set it above 0, such as 0.1"
@@ -186,7 +186,7 @@ class Config(Section):
 
     def without_fold(self, fold: int, count: int) -> Config:
         """The same experiment with one fold of `count`, counted from 0, kept out of training."""
-        return self.model_copy(update={"data": self.data.model_copy(update={"fold": f"{fold + 1}/{count}"})})
+        return self.model_copy(update={"data": self.data.without((fold, count))})
 
     def by_total(self) -> list[str]:
         """The keys that make a round depend on the total number of rounds."""

@@ -73,21 +73,20 @@ def load(
 
 
 def normalised(dataset: Dataset, config: DataConfig) -> Dataset:
-    """The dataset with the mean and std that `config` sets, otherwise with its own; vectors are scaled by them."""
+    """The dataset with the normalisation that `config` sets, otherwise with its own; vectors are scaled by it."""
     channels = dataset.image_shape[0]
-    for key, values in (("mean", config.mean), ("std", config.std)):
-        if values is not None and len(values) != channels:
-            what, unit = ("rows", "column") if is_vector(dataset.image_shape) else ("images", "channel")
-            raise UserError(
-                f"data.{key} has {len(values)} numbers; the {what} of '{config.name}' have {channels} "
-                f"{unit}{'s' if channels > 1 else ''}"
-            )
+    mean, std = config.normalisation or (dataset.mean, dataset.std)
+    if config.normalisation is not None and not len(mean) == len(std) == channels:
+        what, unit = ("rows", "column") if is_vector(dataset.image_shape) else ("images", "channel")
+        raise UserError(
+            f"data.normalisation has lists of {len(mean)} and {len(std)} numbers; the {what} of '{config.name}' have "
+            f"{channels} {unit}{'s' if channels > 1 else ''}"
+        )
     if is_vector(dataset.image_shape):
-        return with_scale(dataset, config.mean or dataset.mean, config.std or dataset.std)
-    if config.mean is None and config.std is None:
+        return with_scale(dataset, mean, std)
+    if config.normalisation is None:
         return dataset
-    changed = dataclasses.replace(dataset, mean=config.mean or dataset.mean, std=config.std or dataset.std)
-    return cache.remember_hash(changed, dataset.hash)
+    return cache.remember_hash(dataclasses.replace(dataset, mean=mean, std=std), dataset.hash)
 
 
 def with_scale(dataset: Dataset, mean: tuple[float, ...], std: tuple[float, ...]) -> Dataset:

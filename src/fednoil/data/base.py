@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator
 
@@ -33,33 +34,56 @@ class DataConfig(Section):
     """The keys every source has."""
 
     name: str = Field(default="fashion-mnist-mini", description="which images")
-    mean: Values | None = Field(default=None, description="of each channel, for pixels in 0..1; none: the dataset's")
-    std: Annotated[tuple[Positive, ...], Field(min_length=1)] | None = Field(
-        default=None, description="of each channel, for pixels in 0..1; none: the dataset's"
-    )
-    validation: float = Field(
-        default=0.0, ge=0, lt=1, description="share of each client's samples that is kept out of training"
-    )
-    fold: str | None = Field(
+    normalisation: tuple[Values, Annotated[tuple[Positive, ...], Field(min_length=1)]] | None = Field(
         default=None,
-        description="fold of each client's samples that is kept out of training: 2/5 is the second of five; an audit "
-        "out of folds makes a run of each",
+        description="means and standard deviations of the channels, for pixels in 0..1: [[0.5], [0.25]]; none: the "
+        "dataset's",
+    )
+    validation: float | str = Field(
+        default=0.0,
+        description="share of each client's samples that is kept out of training; 2/5: the second of five folds of "
+        "them, of which an audit out of folds makes a run each; 0.1+2/5: both",
     )
 
-    @field_validator("fold")
+    @field_validator("validation")
     @classmethod
-    def _one_of_several(cls, value: str | None) -> str | None:
-        number, _, count = (value or "1/2").partition("/")
-        if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count) and int(count) >= 2):
-            raise ValueError(f"'{value}' is not a fold; write 2/5 for the second of five")
+    def _share_or_fold(cls, value: float | str) -> float | str:
+        _parts(value)
         return value
 
+    @field_validator("normalisation", mode="before")
+    @classmethod
+    def _two_lists(cls, value: Any) -> Any:
+        if isinstance(value, list | tuple) and len(value) != 2:
+            raise ValueError("must be two lists, means and standard deviations, such as [[0.5], [0.25]]")
+        return value
+
+    @property
+    def held_out(self) -> float:
+        """The share of each client's samples that is held out for validation."""
+        return _parts(self.validation)[0]
+
+    @property
     def left_out(self) -> tuple[int, int] | None:
         """Which fold, counted from 0, of how many is kept out of training."""
-        if self.fold is None:
-            return None
-        number, count = (int(part) for part in self.fold.split("/"))
-        return number - 1, count
+        return _parts(self.validation)[1]
+
+    def without(self, fold: tuple[int, int] | None) -> Self:
+        """The same data with one fold, counted from 0, of several kept out of training, or with none."""
+        share = self.held_out
+        found = share if fold is None else f"{f'{share}+' if share else ''}{fold[0] + 1}/{fold[1]}"
+        return self.model_copy(update={"validation": found})
+
+
+def _parts(validation: float | str) -> tuple[float, tuple[int, int] | None]:
+    """The share and the fold, counted from 0, of how many, in 0.1, `2/5` or `0.1+2/5`."""
+    share, number, count = validation, 1, 2
+    if isinstance(share, str):
+        found = re.fullmatch(r"(?:(\d?\.?\d+(?:e-\d+)?)\+)?(\d{1,9})/(\d{1,9})", share)
+        share, number, count = (float(found[1] or 0), int(found[2]), int(found[3])) if found else (1.0, 1, 2)
+    if not 0 <= share < 1 or not 1 <= number <= count or count < 2:
+        raise ValueError("must be a share below 1, such as 0.1, or a fold, such as 2/5 for the second of five")
+    return share, (number - 1, count) if isinstance(validation, str) else None
 
 
 class PictureConfig(DataConfig):

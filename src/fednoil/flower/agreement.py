@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from fednoil.data import Dataset, Split, with_scale
+from fednoil.data.base import Normalisation
 from fednoil.data.dataset import About
 from fednoil.data.vectors import MARK, Scale, aligned, is_vector, pooled, united
 
@@ -96,8 +97,8 @@ class Agreement:
         return with_scale(Dataset(dataset.name, train, test, *known, about), self.mean, self.std)
 
 
-def agree(sites: Sequence[Site], mean: Sequence[float] | None, std: Sequence[float] | None) -> Agreement:
-    """What the sites agree on; `mean` and `std` are given if the configuration sets them.
+def agree(sites: Sequence[Site], normalisation: Normalisation | None) -> Agreement:
+    """What the sites agree on; `normalisation` is given if the configuration sets it.
 
     The shape is that of most sites; in a tie, that of the first one. The normalisation is that of the pooled pixels of
     the sites with that shape, to four digits, as for a dataset in one place.
@@ -107,8 +108,7 @@ def agree(sites: Sequence[Site], mean: Sequence[float] | None, std: Sequence[flo
     columns = united({site.name: site.columns for site in fitting}) if fitting[0].columns else ()
     own = _pool_columns(fitting, columns) if columns else _pool(fitting)
     shape = (len(columns),) if columns else fitting[0].image_shape
-    scale = tuple(mean) if mean else own[0], tuple(std) if std else own[1]
-    return Agreement(_classes(fitting), shape, *scale, columns)
+    return Agreement(_classes(fitting), shape, *(normalisation or own), columns)
 
 
 def misfit(site: Site, agreement: Agreement) -> str | None:
@@ -149,7 +149,7 @@ def _other_columns(own: Sequence[str], wanted: Sequence[str]) -> str:
     return f"{' and '.join(parts)}; all sites need the same columns"
 
 
-def _pool_columns(sites: Sequence[Site], columns: Sequence[str]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _pool_columns(sites: Sequence[Site], columns: Sequence[str]) -> Normalisation:
     """Mean and std per column over the rows of all sites, from each site's own; a category that it lacks has none."""
     scales = []
     for site in sites:
@@ -172,7 +172,7 @@ def _classes(sites: Sequence[Site]) -> tuple[str, ...]:
     return tuple(sorted(names, key=int) if all(n.isdecimal() for n in names) else sorted(names))
 
 
-def _pool(sites: Sequence[Site]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _pool(sites: Sequence[Site]) -> Normalisation:
     """Mean and std per channel over the pixels of all sites, from each site's own."""
     total = sum(site.samples for site in sites)
     means, stds = [], []

@@ -26,11 +26,11 @@ class FoldLooks:
     """The looks at the folds of one client, in its folder."""
 
     def __init__(self, folder: Path, experiment: Experiment) -> None:
-        left_out = experiment.config.data.left_out()
+        left_out = experiment.config.data.left_out
         assert left_out is not None
         self.fold, self.count = left_out
         self.experiment = experiment
-        whole = experiment.config.data.model_copy(update={"fold": None})
+        whole = experiment.config.data.without(None)
         config = experiment.config.model_copy(update={"data": whole})
         made_of = f"{config.hash()} {experiment.setting.dataset.hash}"
         self.folder = folder / f"folds-{hashlib.sha256(made_of.encode()).hexdigest()[:8]}"

@@ -189,7 +189,7 @@ class Members:
     def _settle(self) -> None:
         """Settle the agreement with the nodes that have come, in the order of their names, and number them."""
         there = sorted(self._waiting.items(), key=lambda item: (item[1].name, item[0]))
-        self.agreement = agree([site for _, site in there], self.config.data.mean, self.config.data.std)
+        self.agreement = agree([site for _, site in there], self.config.data.normalisation)
         self._waiting = {}
         online = set(self.wire.grid.get_node_ids())
         for node, site in there:

@@ -74,9 +74,9 @@ class FlowerEngine:
 
 def check_simulated_only(config: Config) -> None:
     """Refuse what only a simulation can do so far."""
-    if config.data.validation:
+    if config.data.held_out:
         raise UserError(
-            f"data.validation = {config.data.validation} is for simulations: in a federation a site's test images are "
+            f"data.validation = {config.data.held_out} is for simulations: in a federation a site's test images are "
             "what it holds out; set it to 0"
         )
 

@@ -118,11 +118,11 @@ def partition_work(settings: NodeSettings, order: Order) -> Work:
 
 def _trained(settings: NodeSettings, config: Config, own: Dataset) -> np.ndarray:
     """Which of a site's training images the run trains on: bool [n]."""
-    if (left_out := config.data.left_out()) is None:
+    if (left_out := config.data.left_out) is None:
         return np.ones(len(own.train), bool)
     fold, count = left_out
     if count > len(own.train):
-        raise Refusal(f"it has {len(own.train)} samples, too few for {count} folds (data.fold)")
+        raise Refusal(f"it has {len(own.train)} samples, too few for {count} folds (data.validation)")
     return deal(own.train.labels, count, Seed(config.run.seed), settings.client_id) != fold
 
 
@@ -145,7 +145,7 @@ def site_work(settings: NodeSettings, config_text: str, number: int, agreement: 
         index = torch.from_numpy(np.flatnonzero(rows))
         return Client(number, pool, index.to(device), labels[index].to(device))
 
-    left = client(~trained) if config.data.fold else None
+    left = client(~trained) if config.data.left_out else None
     return Work(experiment, make_bench(experiment, device), client(trained), dataset.test, left)
 
 

@@ -48,7 +48,7 @@ _LOOK = 512  # samples of one pass of a look, at most: clients of different size
 class DivideMixConfig(LearnerConfig):
     name: Literal["dividemix"] = "dividemix"
     warmup: int = Field(default=10, ge=0, description="rounds of plain cross-entropy")
-    lambda_u: float = Field(default=25.0, ge=0, description="weight of the unlabelled loss in the end")
+    weight: float = Field(default=25.0, ge=0, description="λ_u: weight of the unlabelled loss in the end")
     ramp: int = Field(default=16, ge=1, description="rounds after the warm-up until it is reached")
     mix: float = Field(default=4.0, gt=0, description="α of the Beta that mixes images")
 
@@ -84,7 +84,7 @@ class DivideMix(Learner):
     def weight_unlabelled(self, round_idx: int) -> float:
         """λ(e) of a round, e = round − 1."""
         over = (round_idx - 1 - self.config.warmup) / self.config.ramp
-        return self.config.lambda_u * min(1.0, max(0.0, over))
+        return self.config.weight * min(1.0, max(0.0, over))
 
     def in_warmup(self, turn: Turn) -> bool:
         return turn.round_idx - 1 < self.config.warmup

@@ -6,7 +6,7 @@ by c, and a confident prediction of the received model (`xi`) replaces a wrong o
 wrong labels uses predictions alone. A moving average of the client's network, kept between turns, teaches by its
 logits, and features stay near the received model's. `version = "code"` is as its authors' code has it, which by a
 broadcast mixes both losses by the mean of c and not sample by sample. Different from it: unless the server pools them
-(`server.sieve`), the Gaussians are fitted by each client to its own losses (an ablation of theirs), so that no loss
+(`server.version`), the Gaussians are fitted by each client to its own losses (an ablation of theirs), so that no loss
 leaves it; distillation begins when the visits end; strong views are ours. Under other servers the visits are over from
 the start.
 """

@@ -31,9 +31,8 @@ from fednoil.tensors import Tensors, joined
 
 class FedNoilConfig(LabelledConfig):
     name: Literal["fednoil"] = "fednoil"
-    local_sampling: Literal["confidence", "uniform"] = Field(default="confidence", description="how D^x is drawn")
     xi: float = Field(default=0.95, gt=0, le=1, description="least certainty of a pseudo-label that is used")
-    lambda_u: float = Field(default=1.0, ge=0, description="weight of the unlabelled loss; 0: no pseudo-labels")
+    weight: float = Field(default=1.0, ge=0, description="λ_u: weight of the unlabelled loss; 0: no pseudo-labels")
 
     def lost_class_advice(self) -> str:
         return "--set learner.name=fednoil-plus may help"
@@ -53,11 +52,7 @@ class FedNoil(LabelledLearner):
     )
 
     def trains_on_unlabelled(self, round_idx: int) -> bool:
-        return self.config.lambda_u > 0
-
-    def weights(self, state: Tensors) -> Tensor:
-        weight = super().weights(state)
-        return torch.ones_like(weight) if self.config.local_sampling == "uniform" else weight
+        return self.config.weight > 0
 
     def asks(self, client: Client, turn: Turn) -> Tensors:
         if not self.trains_on_unlabelled(turn.round_idx):
@@ -70,7 +65,7 @@ class FedNoil(LabelledLearner):
 
     def init(self, nets: Nets, client: Client, keep: Tensors, turn: Turn) -> Tensors:
         state = super().init(nets, client, keep, turn)
-        if self.config.lambda_u > 0:
+        if self.config.weight > 0:
             shape = (len(client), self.task.num_classes)
             state["votes"] = torch.zeros(shape, dtype=torch.int64, device=client.labels.device)
         return state
@@ -105,7 +100,7 @@ class FedNoil(LabelledLearner):
     def unlabelled_weight(self, labelled: int, unlabelled: int) -> float:
         """λ_u, as published; with `auto` times at most |D^u|/|D^x|, so that the last few hard samples don't outweigh
         all others."""
-        return self.config.lambda_u * (min(1.0, unlabelled / labelled) if self.config.frac == "auto" else 1.0)
+        return self.config.weight * (min(1.0, unlabelled / labelled) if self.config.frac == "auto" else 1.0)
 
     def views(self, pool: Tensor, batch: Tensors) -> Tensors:
         images = super().views(pool, batch)

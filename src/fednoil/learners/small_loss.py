@@ -1,9 +1,9 @@
 """Co-teaching (Han et al., NeurIPS 2018) and JoCoR (Wei et al., CVPR 2020): two networks trust small losses.
 
-Both forget a share R of every batch that grows over the first rounds to `forget`. Co-teaching: each network picks the
+Both forget a share R of every batch that grows over the first rounds to 1 − `frac`. Co-teaching: each network picks the
 samples with the smallest loss for the *other*. JoCoR: both train on the samples with the smallest joint loss, which
 also pulls their predictions together. In a federation both networks are shared, R follows the round, and the two are
-scored together. The right `forget` is the noise ratio, which a client doesn't know; one half is our choice.
+scored together. The right `frac` is the share of clean labels, which a client doesn't know; one half is our choice.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fednoil.tensors import Tensors
 
 
 class _SmallLossConfig(LearnerConfig):
-    forget: float = Field(default=0.5, ge=0, lt=1, description="share of a batch that is left out in the end")
+    frac: float = Field(default=0.5, gt=0, le=1, description="share of a batch that is trained on in the end")
     ramp: int = Field(default=10, ge=1, description="rounds until it is")
 
 
@@ -60,7 +60,7 @@ class _TwoNetworks(Erm):
         return (Role("a"), Role("b"))
 
     def init(self, nets: Nets, client: Client, keep: Tensors, turn: Turn) -> Tensors:
-        rate = forget_rate(turn.round_idx, self.config.forget, self.config.ramp)
+        rate = forget_rate(turn.round_idx, 1 - self.config.frac, self.config.ramp)
         count = kept(rate, self.task.batch_size)
         return {"count": torch.tensor(count, device=client.index.device)}
 

@@ -18,7 +18,7 @@ from fednoil.models.base import ModelConfig, keys_of
 from fednoil.models.cnn import CNN
 from fednoil.models.dense import Linear, Mlp
 from fednoil.models.network import Network, channels_last, mixes
-from fednoil.models.resnet import ResNet18, ResNet34
+from fednoil.models.resnet import ResNet18, ResNet18Gn, ResNet34, ResNet34Gn
 from fednoil.plugins import Axis, import_object, renamed
 from fednoil.section import Section
 from fednoil.seeds import Seed
@@ -29,6 +29,8 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "cnn": CNN,
     "resnet18": ResNet18,
     "resnet34": ResNet34,
+    "resnet18-gn": ResNet18Gn,
+    "resnet34-gn": ResNet34Gn,
     "linear": Linear,
     "mlp": Mlp,
     WORD: Backbone,

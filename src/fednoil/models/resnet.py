@@ -46,9 +46,6 @@ class BasicBlock(nn.Module):
 
 class _ResNetConfig(ModelConfig):
     width: int = Field(default=64, ge=1, le=4096, description="channels of the first layer")
-    norm: Literal["batch", "group"] = Field(
-        default="batch", description="normalisation: BatchNorm, or GroupNorm, which keeps no statistics"
-    )
 
 
 class ResNet18Config(_ResNetConfig):
@@ -59,25 +56,32 @@ class ResNet34Config(_ResNetConfig):
     name: Literal["resnet34"] = "resnet34"
 
 
+class ResNet18GnConfig(_ResNetConfig):
+    name: Literal["resnet18-gn"] = "resnet18-gn"
+
+
+class ResNet34GnConfig(_ResNetConfig):
+    name: Literal["resnet34-gn"] = "resnet34-gn"
+
+
 class ResNet18(nn.Module):
     """Eight basic blocks of 64, 128, 256, 512 channels: 11,173,962 parameters for 3 channels, 10 classes."""
 
     Config: ClassVar[type[ModelConfig]] = ResNet18Config
     depths: ClassVar[tuple[int, ...]] = (2, 2, 2, 2)  # blocks of each width
+    norm: ClassVar[str] = "batch"
     about = About(title="Eight blocks of two convolutions, with the stem for small images")
 
-    def __init__(
-        self, image_shape: tuple[int, int, int], num_classes: int, width: int = 64, norm: str = "batch"
-    ) -> None:
+    def __init__(self, image_shape: tuple[int, int, int], num_classes: int, width: int = 64) -> None:
         super().__init__()
-        check_pictures(type(self).__name__.lower(), image_shape)
-        self.stem = nn.Sequential(_conv3(image_shape[0], width), _norm(norm, width))
+        check_pictures(self.Config().name, image_shape)
+        self.stem = nn.Sequential(_conv3(image_shape[0], width), _norm(self.norm, width))
         blocks: list[nn.Module] = []
         inputs = width
         for stage, depth in enumerate(self.depths):
             outputs = width * 2**stage
-            blocks.append(BasicBlock(inputs, outputs, 1 if stage == 0 else 2, norm))
-            blocks += [BasicBlock(outputs, outputs, 1, norm) for _ in range(depth - 1)]
+            blocks.append(BasicBlock(inputs, outputs, 1 if stage == 0 else 2, self.norm))
+            blocks += [BasicBlock(outputs, outputs, 1, self.norm) for _ in range(depth - 1)]
             inputs = outputs
         self.blocks = nn.Sequential(*blocks)
         self.head = nn.Linear(inputs, num_classes)
@@ -94,3 +98,19 @@ class ResNet34(ResNet18):
     Config = ResNet34Config
     depths = (3, 4, 6, 3)
     about = About(title="Sixteen blocks of two convolutions, with the stem for small images")
+
+
+class ResNet18Gn(ResNet18):
+    """With GroupNorm, which keeps no statistics: nothing is sent but parameters."""
+
+    Config = ResNet18GnConfig
+    norm = "group"
+    about = About(title="resnet18 with GroupNorm, which keeps no statistics")
+
+
+class ResNet34Gn(ResNet34):
+    """With GroupNorm, which keeps no statistics: nothing is sent but parameters."""
+
+    Config = ResNet34GnConfig
+    norm = "group"
+    about = About(title="resnet34 with GroupNorm, which keeps no statistics")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator
 
 from fednoil.noise.base import LevelsConfig, NoiseLevels
 from fednoil.seeds import Seed
@@ -14,14 +14,16 @@ from fednoil.seeds import Seed
 class RangeConfig(LevelsConfig):
     """The keys of levels within a range."""
 
-    low: float = Field(default=0.0, ge=0, le=1, description="the lowest level of a client")
-    high: float = Field(default=0.4, ge=0, le=1, description="where the levels end")
+    ratios: tuple[Annotated[float, Field(ge=0, le=1)], ...] = Field(
+        default=(0.0, 0.4), description="the lowest and the highest level of a client"
+    )
 
-    @model_validator(mode="after")
-    def _ordered(self) -> RangeConfig:
-        if self.low > self.high:
-            raise ValueError(f"noise.low = {self.low:g} must not exceed noise.high = {self.high:g}")
-        return self
+    @field_validator("ratios")
+    @classmethod
+    def _from_lowest_to_highest(cls, value: tuple[float, ...]) -> tuple[float, ...]:
+        if len(value) != 2 or value[0] > value[1]:
+            raise ValueError("must be two numbers, the lowest level and the highest, such as [0.3, 0.5]")
+        return value
 
 
 class LinearConfig(RangeConfig):
@@ -29,12 +31,13 @@ class LinearConfig(RangeConfig):
 
 
 class Linear(NoiseLevels):
-    """Client k of K has low + k · (high − low) / K, so that `high` is never reached, as in FedRN and FNBench."""
+    """Client k of K has low + k · (high − low) / K, so that the highest level is never reached, as in FedRN and
+    FNBench."""
 
     Config = LinearConfig
 
     def levels(self, sizes: tuple[int, ...], seed: Seed) -> np.ndarray:
-        low, high = self.config.low, self.config.high
+        low, high = self.config.ratios
         return low + np.arange(len(sizes)) * (high - low) / len(sizes)
 
 
@@ -43,9 +46,10 @@ class UniformConfig(RangeConfig):
 
 
 class Uniform(NoiseLevels):
-    """Each client draws its level between `low` and `high`, as in FedNoisy's localized noise."""
+    """Each client draws its level between the two, as in FedNoisy's localized noise."""
 
     Config = UniformConfig
 
     def levels(self, sizes: tuple[int, ...], seed: Seed) -> np.ndarray:
-        return seed.child("levels").numpy().uniform(self.config.low, self.config.high, len(sizes))
+        low, high = self.config.ratios
+        return seed.child("levels").numpy().uniform(low, high, len(sizes))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -18,7 +18,7 @@ class FixedConfig(TwoLevelConfig):
 
 
 class Fixed(NoiseLevels):
-    """Exactly floor(ρ · K) clients, drawn at random, are noisy, with a level between `low` and `high`, as in FedNoRo
+    """Exactly floor(ρ · K) clients, drawn at random, are noisy, with a level between the two `ratios`, as in FedNoRo
     and FedGR."""
 
     Config = FixedConfig
@@ -27,23 +27,18 @@ class Fixed(NoiseLevels):
         rng, clients = seed.child("levels").numpy(), len(sizes)
         noisy = np.zeros(clients, bool)
         noisy[rng.permutation(clients)[: int(self.config.rho * clients + 1e-9)]] = True
-        return two_levels(noisy, rng.random(clients), self.config.low, self.config.high)
+        return two_levels(noisy, rng.random(clients), *self.config.ratios)
 
 
 class BetaConfig(LevelsConfig):
     levels: Literal["beta"] = "beta"
-    shape: float = Field(
-        default=0.1,
-        gt=0,
-        le=1e3,
-        description="both parameters of the Beta distribution: small is either clean or wrong",
-    )
 
 
 class Beta(NoiseLevels):
     """Each client's level is drawn from Beta(shape, shape), and clients are sorted by it; FedNed's extreme noise."""
 
     Config = BetaConfig
+    shape: ClassVar[float] = 0.1  # small: clients are nearly clean or nearly all wrong
 
     def levels(self, sizes: tuple[int, ...], seed: Seed) -> np.ndarray:
-        return np.sort(seed.child("levels").numpy().beta(self.config.shape, self.config.shape, len(sizes)))
+        return np.sort(seed.child("levels").numpy().beta(self.shape, self.shape, len(sizes)))

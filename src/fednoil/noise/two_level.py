@@ -5,6 +5,8 @@ Its code draws new labels from all C classes, the true one too, so its level ρ 
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import numpy as np
 from pydantic import Field
 
@@ -16,19 +18,20 @@ from fednoil.seeds import Seed
 class TwoLevelConfig(RangeConfig):
     levels: str = "two-level"
     rho: float = Field(default=0.6, ge=0, le=1, description="ρ: the chance that a client is noisy")
-    low: float = Field(default=0.5, ge=0, le=1, description="the lowest level of a noisy client")
-    high: float = Field(default=1.0, ge=0, le=1, description="the highest one")
+    ratios: tuple[Annotated[float, Field(ge=0, le=1)], ...] = Field(
+        default=(0.5, 1.0), description="the lowest and the highest level of a noisy client"
+    )
 
 
 class TwoLevel(NoiseLevels):
-    """A client is noisy with chance ρ; its level is then uniform between `low` and `high`, otherwise 0."""
+    """A client is noisy with chance ρ; its level is then uniform between the two `ratios`, otherwise 0."""
 
     Config = TwoLevelConfig
 
     def levels(self, sizes: tuple[int, ...], seed: Seed) -> np.ndarray:
         rng = seed.child("levels").numpy()
         noisy = rng.random(len(sizes)) < self.config.rho
-        return two_levels(noisy, rng.random(len(sizes)), self.config.low, self.config.high)
+        return two_levels(noisy, rng.random(len(sizes)), *self.config.ratios)
 
 
 def two_levels(noisy: np.ndarray, uniform: np.ndarray, low: float, high: float) -> np.ndarray:

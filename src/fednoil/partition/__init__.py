@@ -7,7 +7,7 @@ import numpy as np
 from fednoil.data.dataset import Owners
 from fednoil.errors import UserError
 from fednoil.labels import check_labels
-from fednoil.partition.annotator import Annotator
+from fednoil.partition.annotator import WORD, Annotator
 from fednoil.partition.base import Partition, PartitionConfig, long_tail
 from fednoil.partition.bernoulli import Bernoulli
 from fednoil.partition.capped import Capped
@@ -30,11 +30,25 @@ PARTITIONS: dict[str, type[Partition]] = {
     "bernoulli": Bernoulli,
     "classes": Classes,
     "shards": Shards,
-    "annotator": Annotator,
+    WORD: Annotator,
     "given": Given,
 }
 
-AXIS = Axis("partition", Partition, PARTITIONS, default="iid", key="kind")
+
+class _Partitions(Axis[Partition]):
+    """Annotators have the path of their file after the word."""
+
+    def names(self) -> list[str]:
+        return [f"{name}:FILE" if name == WORD else name for name in self.table]
+
+    def is_own(self, name: str) -> bool:
+        return super().is_own(name) and not name.startswith(f"{WORD}:")
+
+    def find(self, name: str) -> type[Partition]:
+        return super().find(WORD if name.startswith(f"{WORD}:") else name)
+
+
+AXIS = _Partitions("partition", Partition, PARTITIONS, default="iid", key="kind")
 
 
 def partition(

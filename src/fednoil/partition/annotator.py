@@ -1,8 +1,9 @@
 """Annotators as clients: each holds the images that one person has labelled, the most diligent ones first.
 
-`partition.file` is a CSV file: with columns `Image-batch` (as 0--4, places in the training set) and `Worker-id`, as
-CIFAR-100N's side_info_cifar100N.csv, or with a column `annotator` and a row for each training image. Images of other
-annotators are not dealt. Of CIFAR-100N's 519 workers, 98 have labelled 100 images or more, with 16 to 99 % wrong.
+`partition.kind = "annotator:FILE"` names a CSV file: with columns `Image-batch` (as 0--4, places in the training set)
+and `Worker-id`, as CIFAR-100N's side_info_cifar100N.csv, or with a column `annotator` and a row for each training
+image. Images of other annotators are not dealt. Of CIFAR-100N's 519 workers, 98 have labelled 100 images or more, with
+16 to 99 % wrong.
 """
 
 from __future__ import annotations
@@ -10,34 +11,37 @@ from __future__ import annotations
 import csv
 import re
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
-from pydantic import Field
 
 from fednoil.errors import UserError
 from fednoil.partition.base import Partition, PartitionConfig
 from fednoil.seeds import Seed
 
+WORD = "annotator"
 _SPAN = re.compile(r"\s*(\d+)\s*-+\s*(\d+)\s*")
 
 
 class AnnotatorConfig(PartitionConfig):
-    kind: Literal["annotator"] = "annotator"
-    file: str = Field(default="", description="path of a CSV file that says who has labelled which image")
+    kind: str = f"{WORD}:FILE"
+
+    @property
+    def file(self) -> str:
+        """The path of a CSV file that says who has labelled which image."""
+        return self.kind.partition(":")[2]
 
 
 class Annotator(Partition):
     Config = AnnotatorConfig
 
     def deal(self, labels: np.ndarray, num_classes: int, seed: Seed) -> list[np.ndarray]:
-        config, said = self.config, f"partition.file = '{self.config.file}'"
+        config, said = self.config, f"partition.kind = '{self.config.kind}'"
         if config.samples_per_client is not None or config.imbalance > 1:
             key = "samples_per_client" if config.samples_per_client is not None else "imbalance"
             raise UserError(f"partition.{key}: with kind = 'annotator' clients have all that is theirs")
         if not config.file:
             raise UserError(
-                "partition.kind = 'annotator' needs partition.file, a CSV file that says who has labelled what"
+                "partition.kind = 'annotator' needs a CSV file that says who has labelled what: write annotator:FILE"
             )
         rows = read_annotators(Path(config.file), said, len(labels))
         largest = sorted(rows, key=lambda name: -len(rows[name]))  # stable: of equals the first in the file

@@ -16,7 +16,7 @@ from fednoil.partition.base import Uneven, UnevenConfig
 
 class BernoulliConfig(UnevenConfig):
     kind: Literal["bernoulli"] = "bernoulli"
-    presence: float = Field(default=0.7, gt=0, le=1, description="p: the chance of a client to have a class")
+    classes: float = Field(default=0.7, gt=0, le=1, description="p: the chance that a client has a class")
     beta: float = Field(
         default=10.0, gt=0, le=1e6, description="concentration of the Dirichlet draws: the smaller, the more uneven"
     )
@@ -29,7 +29,7 @@ class Bernoulli(Uneven):
     stream = "bernoulli"
 
     def counts(self, sizes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        has = presence(self.config.clients, len(sizes), self.config.presence, rng)
+        has = presence(self.config.clients, len(sizes), self.config.classes, rng)
         return np.stack([shared(size, row, self.config.beta, rng) for size, row in zip(sizes, has.T, strict=True)])
 
 

@@ -58,11 +58,11 @@ def setting_words(values: dict[str, Any]) -> tuple[str, str, str]:
     if noise.get("kind") == "manifest":  # which takes the place of the partition as well
         return name, f"clients of {Path(str(noise.get('file', ''))).name}", ""
     kind, levels = noise.get("kind", "none"), noise.get("levels", "groups")
-    if levels != "groups":
-        numbers = (f" {key}={value:g}" for key, value in noise.items() if key in ("rho", "low", "high"))
-        kind += f"-{levels}{''.join(numbers)}"
-    elif ratios := noise.get("ratios"):
-        kind += f"-{min(ratios):g}" + (f"..{max(ratios):g}" if min(ratios) < max(ratios) else "")
+    kind += f"-{levels}" if levels != "groups" else ""
+    kind += f" rho={noise['rho']:g}" if "rho" in noise else ""
+    if ratios := noise.get("ratios"):
+        span = f"{min(ratios):g}" + (f"..{max(ratios):g}" if min(ratios) < max(ratios) else "")
+        kind += f"-{span}" if levels == "groups" else f" {span}"
     shared = noise.get("map", "per_client")
     kind += f"-{shared}" if shared != "per_client" else ""
     kind = "" if kind == "unknown" else kind  # nobody knows how many of the user's own labels are wrong

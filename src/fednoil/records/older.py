@@ -33,7 +33,7 @@ _GONE: dict[tuple[str, str], Values] = {
     ("sampling", "score_mean"): {"temperature": 0.5},
     ("server", ""): {"step": 1.0, "statistics": "average"},
     ("server", "apfl"): {"adaptive": True, "alpha": 0.5},
-    ("server", "cfl"): {"linkage": "single", "gamma": None, "least": 3},
+    ("server", "cfl"): {"linkage": "single", "gamma": None, "least": 3, "eps1": 0.4, "eps2": 1.6, "first_split": 20},
     ("server", "fedcorr"): {"relabel": 0.5, "confidence": 0.5},
     ("server", "krum"): {"f": None},
     ("server", "multikrum"): {"f": None, "keep": None},
@@ -54,6 +54,7 @@ _GONE: dict[tuple[str, str], Values] = {
     ("noise", "symmetric"): {"exact": False, "true_class": False},
     ("noise", "pair"): {"exact": False},
     ("noise", "matrix"): {"exact": False},
+    ("noise", "beta"): {"shape": 0.1},
     ("learner", "coteaching"): {"augment": "weak"},
     ("learner", "dividemix"): {"threshold": 0.5, "sharpen": 0.5, "entropy_penalty": False},
     ("learner", "josrc"): {"smoothing": None, "threshold": 0.75, "threshold_max": 0.95, "ema": 0.99, "alpha": 0.5},
@@ -95,16 +96,34 @@ _RENAMED: dict[tuple[str, str], dict[str, str]] = {
     ("noise", "two-level"): {"tau": "low"},
     ("noise", "manifest"): {"manifest": "file"},
     ("learner", "feddiv"): {"prior": "weight"},
+    ("learner", "fednoil"): {"lambda_u": "weight"},
+    ("learner", "dividemix"): {"lambda_u": "weight"},
     ("partition", "shards"): {"shards": "classes"},
+    ("partition", "bernoulli"): {"presence": "classes"},
     ("server", "trimmed_mean"): {"trim": "bad"},
+    ("server", "fedcorr"): {"finetune": "warmup"},
+    ("server", "fedgr"): {"sieve": "version"},
+    ("schedule", "cosine"): {"t_max": "epochs"},
+    ("schedule", "logarithm"): {"t_max": "epochs"},
+    ("schedule", "agreement"): {"t_max": "epochs"},
 }
+_RANGES = ("two-level", "linear", "uniform", "fixed")  # levels between two ratios
 # Keys whose meaning another key has today (`_one_key_for_two`, `_RATIOS`).
 _MERGED: dict[tuple[str, str], dict[str, str]] = {
     ("learner", "erm"): {"augment": "train.pad, train.flip"},
-    ("learner", "fednoil"): {"ssl": "learner.lambda_u"},
+    ("learner", "fednoil"): {"ssl": "learner.weight", "local_sampling": "learner.name"},
+    ("learner", "coteaching"): {"forget": "learner.frac"},
+    ("learner", "jocor"): {"forget": "learner.frac"},
     ("noise", ""): {"mode": "noise.ratios"},
+    **{("noise", name): {"low": "noise.ratios", "high": "noise.ratios"} for name in _RANGES},
     ("run", ""): {"executor": "run.parallel"},
+    ("data", ""): {"mean": "data.normalisation", "std": "data.normalisation", "fold": "data.validation"},
+    ("partition", "annotator"): {"file": "partition.kind"},
+    ("schedule", "constant"): {"extra_rounds": "schedule.r_min"},
+    ("model", "resnet18"): {"norm": "model.name"},
+    ("model", "resnet34"): {"norm": "model.name"},
 }
+_UNIFORM_LOCAL = "fednoil.study.ablation:UniformLocal"  # `fednoil` with `local_sampling = "uniform"`
 _OF_ANY = {
     "noise": ("exact", "pair_map"),
     "partition": ("cap",),
@@ -148,11 +167,36 @@ def _one_key_for_two(values: Values) -> None:
     """Merge what two keys used to say into today's one."""
     learner, run = values.get("learner", {}), values.get("run", {})
     if learner.get("name") == "fednoil" and not learner.pop("ssl", True):
-        learner["lambda_u"] = 0.0
+        learner["weight"] = 0.0
+    if learner.get("name") == "fednoil" and learner.pop("local_sampling", "") == "uniform":
+        complete = section_model("learner", learner).model_validate(learner).model_dump(mode="json")
+        values["learner"] = {**complete, "name": _UNIFORM_LOCAL}
+    if "forget" in learner:
+        learner["frac"] = 1 - learner.pop("forget")
     if learner.get("name") == "erm" and learner.pop("augment", "weak") == "none":
         values["train"] = {**values.get("train", {}), "pad": 0, "flip": False}
     if run.pop("executor", "auto") == "sequential":
         run["parallel"] = 0
+    _of_the_setting(values)
+    schedule = values.get("schedule", {})
+    if schedule.get("name", "constant") == "constant" and (extra := schedule.pop("extra_rounds", 0)):
+        schedule |= {"epochs": schedule.get("epochs", 14) + 1, "r_min": extra + 1}
+
+
+def _of_the_setting(values: Values) -> None:
+    data, partition, noise, model = (values.get(name, {}) for name in ("data", "partition", "noise", "model"))
+    scale = [data.pop(key, None) for key in ("mean", "std")]
+    if None not in scale:
+        data["normalisation"] = scale
+    if fold := data.pop("fold", None):
+        data["validation"] = f"{share}+{fold}" if (share := data.get("validation")) else fold
+    if partition.get("kind") == "annotator" and (file := partition.pop("file", "")):
+        partition["kind"] = f"annotator:{file}"
+    if noise.get("levels") in _RANGES and not {"low", "high"}.isdisjoint(noise):
+        ends = section_model("noise", {"levels": noise["levels"]}).model_fields["ratios"].default
+        noise["ratios"] = [noise.pop("low", ends[0]), noise.pop("high", ends[1])]
+    if model.get("name") in ("resnet18", "resnet34") and model.pop("norm", "batch") == "group":
+        model["name"] += "-gn"
 
 
 def lost_settings(recorded: Values) -> Values:
@@ -165,6 +209,9 @@ def lost_settings(recorded: Values) -> Values:
     partition = recorded.get("partition", {})
     if partition.get("kind") == "dirichlet" and "cap" not in partition and _has_sampling_of_server(recorded):
         found["partition"] = {"cap": True}  # the cap came before its key
+    scale = {key: value for key in ("mean", "std") if (value := recorded.get("data", {}).get(key)) is not None}
+    if len(scale) == 1:  # together they are `data.normalisation`
+        found["data"] = scale
     return {section: keys for section, keys in found.items() if keys}
 
 

@@ -14,15 +14,15 @@ _FIRST = 10  # local epochs of round 1, when nothing is known
 
 
 class AgreementConfig(BoundedConfig):
-    by_share = frozenset({"t_min", "t_max"})
+    by_share = frozenset({"t_min", "epochs"})
 
     name: Literal["agreement"] = "agreement"
     t_min: int = Field(default=30, ge=1, description="fewest local epochs")
-    t_max: int = Field(default=100, ge=1, description="local epochs where all clients change the model alike")
+    epochs: int = Field(default=100, ge=1, description="local epochs where all clients change the model alike")
 
 
 class Agreement(Following):
-    """`t_max` times the share of the clients' changes that they have in common, and at least `t_min`."""
+    """`epochs` times the share of the clients' changes that they have in common, and at least `t_min`."""
 
     Config = AgreementConfig
     about = About(title="Local epochs in proportion to how much the clients' updates have in common")
@@ -30,7 +30,7 @@ class Agreement(Following):
 
     def epochs(self, round_idx: int) -> int:
         check_round(round_idx)
-        return min(self.config.t_max, max(self.config.t_min, _FIRST))
+        return min(self.config.epochs, max(self.config.t_min, _FIRST))
 
     def next_epochs(self, round_idx: int, common: float) -> int:
-        return max(self.config.t_min, math.floor(self.config.t_max * common + 0.5))
+        return max(self.config.t_min, math.floor(self.config.epochs * common + 0.5))

@@ -20,13 +20,13 @@ class ScheduleConfig(Section):
 class BoundedConfig(ScheduleConfig):
     """The keys of a schedule between two bounds; a schedule says what they mean for it."""
 
-    t_max: int = Field(default=100, ge=1)
+    epochs: int = Field(default=100, ge=1)
     t_min: int = Field(default=20, ge=1)
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
-        if self.t_min > self.t_max:
-            raise ValueError(f"schedule.t_min = {self.t_min} must not exceed schedule.t_max = {self.t_max}")
+        if self.t_min > self.epochs:
+            raise ValueError(f"schedule.t_min = {self.t_min} must not exceed schedule.epochs = {self.epochs}")
         return self
 
 

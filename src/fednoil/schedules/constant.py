@@ -1,4 +1,4 @@
-"""The same number of local epochs in every round, and one more in the first ones if a total requires it."""
+"""The same number of local epochs in every round, and one fewer in the last ones if a total requires it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from fednoil.schedules.base import Schedule, ScheduleConfig, check_round
 
 
 class ConstantConfig(ScheduleConfig):
-    by_share = frozenset({"epochs", "extra_rounds"})
-    completes: ClassVar[Mapping[str, str]] = {"extra_rounds": "epochs"}
+    by_share = frozenset({"epochs", "r_min"})
+    completes: ClassVar[Mapping[str, str]] = {"r_min": "epochs"}
 
     name: Literal["constant"] = "constant"
     epochs: int = Field(default=30, ge=1, description="local epochs in every round")
-    extra_rounds: int = Field(default=0, ge=0, description="first rounds that have one more epoch each")
+    r_min: int | None = Field(default=None, ge=1, description="the round from which on there is one fewer")
 
 
 class Constant(Schedule):
@@ -28,9 +28,15 @@ class Constant(Schedule):
     @classmethod
     def matching(cls, schedule: Schedule, rounds: int) -> Constant:
         """The constant schedule with exactly the same total over `rounds` rounds."""
-        epochs, extra = divmod(schedule.total(rounds), rounds)
-        return cls(ConstantConfig(epochs=epochs, extra_rounds=extra))
+        return cls(ConstantConfig.model_validate(adding_up_to(schedule.total(rounds), rounds)))
 
     def epochs(self, round_idx: int) -> int:
         check_round(round_idx)
-        return self.config.epochs + (round_idx <= self.config.extra_rounds)
+        last = self.config.r_min is not None and round_idx >= self.config.r_min
+        return max(1, self.config.epochs - last)
+
+
+def adding_up_to(total: int, rounds: int) -> dict[str, int]:
+    """The keys of the constant schedule with `total` local epochs over `rounds` rounds."""
+    epochs, extra = divmod(total, rounds)
+    return {"epochs": epochs + 1, "r_min": extra + 1} if extra else {"epochs": epochs}

@@ -17,26 +17,26 @@ from fednoil.schedules.base import BoundedConfig, Schedule, check_round
 
 
 class DecayConfig(BoundedConfig):
-    by_share = frozenset({"t_max", "t_min"})
+    by_share = frozenset({"epochs", "t_min"})
 
-    t_max: int = Field(default=100, ge=1, description="local epochs in round 1")
+    epochs: int = Field(default=100, ge=1, description="T_max: local epochs in round 1")
     t_min: int = Field(default=20, ge=1, description="local epochs from round `r_min` on")
     r_min: int = Field(default=80, ge=2, description="the round in which `t_min` is reached")
 
 
 class Decay(Schedule):
-    """From `t_max` epochs in round 1 down to `t_min` in round `r_min` and after it."""
+    """From T_max = `epochs` in round 1 down to `t_min` in round `r_min` and after it."""
 
     Config = DecayConfig
     config: DecayConfig
 
     @abstractmethod
     def share(self, round_idx: int) -> float:
-        """How much of t_max − t_min is left in round `round_idx` < r_min: 1 in round 1, 0 in round r_min."""
+        """How much of T_max − T_min is left in round `round_idx` < r_min: 1 in round 1, 0 in round r_min."""
 
     def epochs(self, round_idx: int) -> int:
         check_round(round_idx)
-        most, least = self.config.t_max, self.config.t_min
+        most, least = self.config.epochs, self.config.t_min
         if round_idx >= self.config.r_min:
             return least
         return max(least, math.floor(least + (most - least) * self.share(round_idx) + 0.5))
@@ -50,7 +50,7 @@ class Cosine(Decay):
     """T_min + (T_max − T_min) cos((r−1)π / ψ₁R) with ψ₁R = 2(r_min−1): slow at first, then faster."""
 
     Config = CosineConfig
-    about = About(title="Local epochs fall from t_max to t_min at round r_min: slowly at first")
+    about = About(title="Local epochs fall to t_min at round r_min: slowly at first")
 
     def share(self, round_idx: int) -> float:
         return math.cos((round_idx - 1) * math.pi / (2 * (self.config.r_min - 1)))
@@ -64,7 +64,7 @@ class Logarithm(Decay):
     """T_max − log_ψ₂ r with ψ₂ = r_min^(1/(T_max−T_min)): fast at first, then slower."""
 
     Config = LogarithmConfig
-    about = About(title="Local epochs fall from t_max to t_min at round r_min: fast at first")
+    about = About(title="Local epochs fall to t_min at round r_min: fast at first")
 
     def share(self, round_idx: int) -> float:
         return 1 - math.log(round_idx) / math.log(self.config.r_min)

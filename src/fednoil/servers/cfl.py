@@ -12,24 +12,18 @@ there are several clusters, the accuracy of the largest is recorded beside it (`
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from fednoil.plugins import About
 from fednoil.servers.base import Scored, Server, ServerConfig, ServerState, Update
 from fednoil.tensors import Tensors
 
-_LEAST = 3  # members that must have trained before a cluster is split
-
 
 class CflConfig(ServerConfig):
     name: Literal["cfl"] = "cfl"
-    eps1: float = Field(default=0.4, ge=0, description="split only where the mean update is shorter")
-    eps2: float = Field(default=1.6, ge=0, description="and the longest single one is longer")
-    first_split: int = Field(default=20, ge=0, description="no split up to this round")
 
 
 def bipartition(similarity: Tensor) -> tuple[list[int], list[int]]:
@@ -56,7 +50,10 @@ def cosine_matrix(updates: Tensor) -> Tensor:
 
 class Cfl(Server):
     Config = CflConfig
-    config: CflConfig
+    eps1: ClassVar[float] = 0.4  # a cluster is split only where its mean update is shorter,
+    eps2: ClassVar[float] = 1.6  # and the longest single one is longer
+    first_split: ClassVar[int] = 20  # no split up to this round,
+    least: ClassVar[int] = 3  # nor with fewer members that have trained
     about = About(
         title="Clusters of clients, split by the direction of updates",
         paper="Sattler et al., 2019",
@@ -101,7 +98,7 @@ class Cfl(Server):
             trained = [k for k in clusters[c] if k in last]
             mean, longest = _norms([last[k] for k in trained])
             norms.append([mean, longest])
-            if not (mine and round_idx > self.config.first_split and self.must_split(len(trained), mean, longest)):
+            if not (mine and round_idx > self.first_split and self.must_split(len(trained), mean, longest)):
                 continue
             parts, across = self._split(clusters[c], trained, last)
             lengths = {"mean": mean, "longest": longest, "across": across}
@@ -115,7 +112,7 @@ class Cfl(Server):
         return ServerState(tensors, {"clusters": clusters, "splits": splits, "norms": norms})
 
     def must_split(self, trained: int, mean: float, longest: float) -> bool:
-        return trained >= _LEAST and mean < self.config.eps1 and longest > self.config.eps2
+        return trained >= self.least and mean < self.eps1 and longest > self.eps2
 
     def _split(
         self, members: list[int], trained: list[int], last: Mapping[int, Tensor]

@@ -3,7 +3,7 @@
 It works with any learner; as published it is `mixup`. Stage 1: `passes` over all clients, one a round. Each reports how
 many dimensions its predictions have; after a pass two Gaussians over the sums of these split the clients, and the noisy
 ones estimate their noise from their losses and relabel the worst samples where the model is confident. A proximal term
-holds noisy clients near the received model. Stage 2: `finetune` rounds of clients with little noise; then noisy clients
+holds noisy clients near the received model. Stage 2: `warmup` rounds of clients with little noise; then noisy clients
 relabel all samples that the model is confident about. Stage 3: the remaining rounds, FedAvg over all. `version =
 "code"` has the authors' code: losses of a softmax taken for logits, a proximal distance that isn't squared. Ours:
 predictions and losses are of plain views; where no client has little noise, stage 2 takes those with least.
@@ -37,7 +37,7 @@ _LOSSES, _NOISE = "fedcorr/losses", "fedcorr/noise"  # what a client keeps
 class FedCorrConfig(ServerConfig):
     name: Literal["fedcorr"] = "fedcorr"
     passes: int = Field(default=5, ge=1, description="passes over all clients, one client a round, before all else")
-    finetune: int = Field(default=500, ge=0, description="rounds of clients with little noise after that")
+    warmup: int = Field(default=500, ge=0, description="rounds after that with clients of little noise")
     mu: float = Field(default=5.0, ge=0, description="weight of the proximal term")
     version: Literal["code", "paper"] = Field(
         default="code", description="where its authors' code and paper differ, which of them"
@@ -151,7 +151,7 @@ class FedCorr(Server):
     def stage(self, round_idx: int) -> int:
         if round_idx <= self._first:
             return 1
-        return 2 if round_idx <= self._first + self.config.finetune else 3
+        return 2 if round_idx <= self._first + self.config.warmup else 3
 
     def signals(self, state: ServerState, client: int, round_idx: int) -> Numbers:
         noisy = client in state.values.get("noisy", ())
@@ -173,7 +173,7 @@ class FedCorr(Server):
     def reviews(self, state: ServerState, round_idx: int) -> bool:
         done = round_idx - 1
         ends = done <= self._first and done % len(self.task.sizes) == 0
-        return bool(state.values.get("noisy")) and (ends or done == self._first + self.config.finetune)
+        return bool(state.values.get("noisy")) and (ends or done == self._first + self.config.warmup)
 
     def reviewed(self, state: ServerState, round_idx: int, answers: Mapping[int, Numbers]) -> ServerState:
         noise = {**state.values.get("noise", {}), **{str(k): n["noise"] for k, n in sorted(answers.items())}}

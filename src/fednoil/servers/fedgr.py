@@ -2,7 +2,7 @@
 
 In the first rounds clients train in turn until all have been visited `passes` times; the learner `fedgr` only listens
 then. For `warmup` rounds after that clients are drawn by their share of clean labels, as they report it; later the
-sampling decides. With `sieve = "pooled"`, as published, the Gaussians that tell clean labels are fitted to the losses
+sampling decides. With `version = "pooled"`, as published, the Gaussians that tell clean labels are fitted to the losses
 of all clients of a round together; by default each client fits its own. Ours: for that, clients send how many labels
 have a loss in each of 256 steps of 1/32 and receive the Gaussians, where the authors send every loss; and the visits
 end after `passes` times as many rounds as there are clients, whoever is missing.
@@ -35,8 +35,9 @@ class FedGrConfig(ServerConfig):
     name: Literal["fedgr"] = "fedgr"
     passes: int = Field(default=10, ge=0, description="passes over all clients before all else")
     warmup: int = Field(default=0, ge=0, description="rounds after that with clients drawn by their clean labels")
-    sieve: Literal["local", "pooled"] = Field(
-        default="local", description="whose losses tell clean labels: each client's own, or all of a round together"
+    version: Literal["local", "pooled"] = Field(
+        default="local",
+        description="whose losses tell clean labels: each client's own, or, as published, all of a round together",
     )
 
 
@@ -84,7 +85,7 @@ class FedGr(Server):
     )
 
     def wrap(self, learner: Learner) -> Learner:
-        return Counts(learner) if self.config.sieve == "pooled" else learner
+        return Counts(learner) if self.config.version == "pooled" else learner
 
     def visiting(self, state: ServerState, round_idx: int) -> bool:
         done = state.values.get("passes", 0) >= self.config.passes
@@ -107,7 +108,7 @@ class FedGr(Server):
         after, values = super().aggregate(state, round_idx, updates), dict(state.values)
         reported = {str(u.client): u.numbers["noise"] for u in updates if "noise" in u.numbers}
         counts = {u.client: torch.tensor([int(u.numbers.get(name, 0)) for name in COUNTS]) for u in updates}
-        pooled = sieve_of(torch.stack(list(counts.values())).sum(0)) if self.config.sieve == "pooled" else None
+        pooled = sieve_of(torch.stack(list(counts.values())).sum(0)) if self.config.version == "pooled" else None
         if pooled is not None:
             reported = {str(client): wrong_share(own, pooled) for client, own in counts.items()}
             values["sieves"] = {**values.get("sieves", {}), **dict.fromkeys(reported, pooled.flatten().tolist())}

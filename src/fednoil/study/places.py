@@ -22,6 +22,7 @@ from fednoil.report.places import (
     method_key,
     own_keys,
 )
+from fednoil.schedules.constant import adding_up_to
 from fednoil.study.paper import FIGURE_SCHEDULES, METHOD_NAMES
 from fednoil.study.presets import DATASETS, METHODS, NOISES, PAPER, RATIOS, SETTINGS, SMALL, TOTAL, composed
 from fednoil.study.small import BASE, shrink, shrink_schedule
@@ -73,7 +74,7 @@ def schedule_methods() -> dict[str, str]:
 
 def decay_of(form: str, r_min: int, small: bool) -> Values:
     """The section of a decaying schedule, in the paper's or the small scale's form."""
-    keys = {"name": form, "t_max": 100, "t_min": 20, "r_min": r_min}
+    keys = {"name": form, "epochs": 100, "t_min": 20, "r_min": r_min}
     return shrink_schedule(keys) if small else keys
 
 
@@ -89,8 +90,8 @@ def values_of(family: str, dataset: str, setting: str, noise: str, method: str, 
     if kind == "decay":
         return merge(base, {"schedule": keys})
     length = rounds or int(base["train"]["rounds"])
-    epochs, extra = divmod(schedules.make(keys).total(length), length)
-    return merge(base, {"schedule": {"name": "constant", "epochs": epochs, "extra_rounds": extra}})
+    constant = adding_up_to(schedules.make(keys).total(length), length)
+    return merge(base, {"schedule": {"name": "constant", **constant}})
 
 
 def preset_name(family: str, dataset: str, setting: str, noise: str, method: str) -> str | None:

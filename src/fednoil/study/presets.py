@@ -64,8 +64,8 @@ NOISES: dict[str, Values] = {
 }
 
 _CONSTANT: Values = {"schedule": {"name": "constant", "epochs": 30}}
-_COSINE: Values = {"schedule": {"name": "cosine", "t_max": 100, "t_min": 20, "r_min": 80}}
-_LOGARITHM: Values = {"schedule": {"name": "logarithm", "t_max": 100, "t_min": 20, "r_min": 80}}
+_COSINE: Values = {"schedule": {"name": "cosine", "epochs": 100, "t_min": 20, "r_min": 80}}
+_LOGARITHM: Values = {"schedule": {"name": "logarithm", "epochs": 100, "t_min": 20, "r_min": 80}}
 
 # The paper sets the size of the labelled subset by noise mode; for clean labels it gives none.
 _FRAC = {"symmetric-high": 0.35, "pair-high": 0.35, "pair-high-shared": 0.35}
@@ -100,6 +100,7 @@ def _centralized(learner: str, rounds: int) -> Values:
     }
 
 
+_UNIFORM_LOCAL, _RECIPE = "fednoil.study.ablation:UniformLocal", "fednoil.study.recipe:Recipe"
 RECIPE = "fednoil-recipe"  # what reaches the paper's number on CIFAR-10 (experiments/cifar)
 METHODS: dict[str, Values] = {
     "fedavg": _on_server("fedavg", _CONSTANT),
@@ -116,12 +117,12 @@ METHODS: dict[str, Values] = {
     "fednoil-auto": _fednoil(_LOGARITHM, learner={"frac": "auto"}),
     "fednoil-plus": DEFAULT,
     "fednoil-uniform-clients": _fednoil(_LOGARITHM, sampling="uniform"),
-    "fednoil-uniform-local": _fednoil(_LOGARITHM, learner={"local_sampling": "uniform"}),
-    "fednoil-no-ssl": _fednoil(_LOGARITHM, learner={"lambda_u": 0.0}),
+    "fednoil-uniform-local": _fednoil(_LOGARITHM, learner={"name": _UNIFORM_LOCAL}),
+    "fednoil-no-ssl": _fednoil(_LOGARITHM, learner={"weight": 0.0}),
     RECIPE: {
         **_fednoil(
             _LOGARITHM,
-            learner={"name": "fednoil.study.recipe:Recipe", "x_augment": "strong"},
+            learner={"name": _RECIPE, "x_augment": "strong"},
         ),
         "train": {"weight_decay": 2e-3},
     },
@@ -145,7 +146,7 @@ def composed(dataset: str, setting: str, noise: str, method: str) -> Values:
             values[section] = {**values.get(section, {}), **keys}
     if method.endswith(TOTAL):
         values["learner"]["frac"] = [round(1 - ratio, 6) for ratio in values["noise"].get("ratios", [0.0])]
-    elif method == RECIPE or values.get("learner", {}).get("name") == "fednoil":
+    elif values.get("learner", {}).get("name") in ("fednoil", _UNIFORM_LOCAL, _RECIPE):
         values["learner"].setdefault("frac", _FRAC.get(noise, _FRAC_OTHERWISE))
     if dataset == "cifar100" and values.get("learner", {}).get("name") == "dividemix":
         values["learner"]["warmup"] = 30  # the authors' value for 100 classes

@@ -19,7 +19,7 @@ from fednoil.testing.federation import Circumstances, NotConforming, Trace, play
 
 # Keys with which three rounds show everything a method does: clusters that split, the time after a warm-up.
 SERVER_KEYS: dict[str, dict[str, Any]] = {
-    "cfl": {"first_split": 0, "eps1": 1e9, "eps2": 0.0},
+    "cfl": {"name": "fednoil.testing.splitting:Splitting"},
     "fednoro": {"warmup": 1},
     "fedgr": {"passes": 1},
 }
