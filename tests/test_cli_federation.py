@@ -158,7 +158,7 @@ def test_a_host_is_a_name_or_an_address(host: str, tmp_path: Path) -> None:
         (["up", "--site", "a=npz:x.npz"], "x.npz is not a file; give an .npz with x_train"),
         (["up", "--site", "a=folder:x"], "--site a=folder:x: "),
         (["up", "--site", "a=parquet:x"], "x is neither a file nor a folder with train*.parquet"),
-        (["up", "--site", "superlink=npz:x"], "'superlink' is a name of the server's own"),
+        (["up", "--site", "superlink=npz:x"], "'superlink' is reserved"),
         (["up", "--site", 'a=npz:"x'], "doesn't accept a path with a quotation mark"),
         (["status"], "has no federation"),
         (["run"], "federation is not up"),

@@ -63,7 +63,7 @@ def test_going_on_with_a_run_that_is_being_played_follows_it(
     with RunFolder(out).locked():
         status, said, _ = fednoil("federation", "run", "--resume", "--out", out)
     assert (status, followed) == (0, [out])
-    assert said == f"{out} is being played already, and goes on\n"
+    assert said == f"{out} is already running; following it\n"
 
 
 def test_a_run_that_has_stopped_says_how_to_continue(

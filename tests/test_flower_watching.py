@@ -92,7 +92,7 @@ def test_a_nodes_health_is_its_signs_of_life(tmp_path: Path, monkeypatch: pytest
     assert check_node(tmp_path / "a") == "online, waiting for work"
     assert fednoil("federation", "health", "node", "--name", "a", "--state", tmp_path)[0] == 0
     now[0] += 61
-    with pytest.raises(UserError, match="no sign of life for 61 s"):
+    with pytest.raises(UserError, match="not been heard from for 61 s"):
         check_node(tmp_path / "a")
     pulse.beat("train")
     now[0] += 7200

@@ -77,7 +77,7 @@ def keys(
 
     for name in names:
         if name.endswith(".pub"):
-            raise UserError(f"'{name}' is not a name for a key: the public half of another would have it")
+            raise UserError(f"'{name}' is not a name for a key: the public half of another key would have that name")
         for path in make_key(out / named(name, "the name of a key"), force):
             print(path)
 
@@ -143,7 +143,7 @@ def run(
     made, target = resolve(source, [*(changes or []), *each], seed, None, out, resume)
     try:
         if resume and RunFolder(target).is_held():
-            print(f"{target} is being played already, and goes on", flush=True)
+            print(f"{target} is already running; following it", flush=True)
             return follow(target)
         _submit(made.config, target, folder, superlink, resume=resume, force=force, origin=made.origin)
     except Stopped as stop:
@@ -174,7 +174,9 @@ def audit(
     if roster is None or not roster.federated:
         raise UserError(f"{path} is not a federation's run; audit it with: fednoil audit {path} --folds {folds}")
     if not config.federation.audit:
-        raise UserError(f"{path}: federation.audit = false, so its nodes make no audit; make a run without it")
+        raise UserError(
+            f"{path}: federation.audit = false, so its nodes make no audit; make a run with federation.audit = true"
+        )
     runs = [path / f"folds-{folds}" / f"fold-{fold + 1}" for fold in range(folds)]
     for fold, one in enumerate(runs):
         if not (one / "summary.json").is_file():
@@ -245,7 +247,7 @@ def _site(text: str) -> tuple[str, str]:
         raise UserError(f"--site {text}: write NAME={' or NAME='.join(known)}")
     name = named(name, f"--site {text}:")
     if name in ("superlink", "nodes"):
-        raise UserError(f"--site {text}: '{name}' is a name of the server's own; choose another")
+        raise UserError(f"--site {text}: '{name}' is reserved; choose another")
     return name, f"{form}:{Path(path).expanduser().resolve()}"
 
 

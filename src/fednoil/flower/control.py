@@ -48,14 +48,14 @@ class Control:
         try:
             return [node for node in self._client.ListNodes(ListNodesRequest()).nodes_info if node.status == "online"]
         except httpx.HTTPError as error:
-            raise UserError(f"the SuperLink at {self.address} can't be asked for its nodes: {_said(error)}") from None
+            raise UserError(f"the SuperLink at {self.address} doesn't list its nodes: {_said(error)}") from None
 
     def status(self, run: int) -> str:
         """A run's status in Flower's words, as finished:completed."""
         try:
             found = self._client.ListRuns(ListRunsRequest(run_id=run)).run_dict.get(run)
         except httpx.HTTPError as error:
-            raise UserError(f"the SuperLink at {self.address} can't be asked for its runs: {_said(error)}") from None
+            raise UserError(f"the SuperLink at {self.address} doesn't list its runs: {_said(error)}") from None
         if found is None:
             return "unknown"
         return ":".join(part for part in (found.status.status, found.status.sub_status) if part)

@@ -1,6 +1,6 @@
 """Keeps nodes running: one process for each, forked from a parent that has loaded the code once.
 
-A node that dies, of a full memory for example, is started again. Pages that no node changes exist once for all of them,
+A node that dies, for lack of memory for example, is restarted. Pages that no node changes exist once for all of them,
 so thirty nodes fit on a small machine.
 """
 
@@ -21,7 +21,7 @@ from fednoil.flower.resident import Place, orphaned_after, serve
 from fednoil.records.files import write_json
 
 log = logging.getLogger("flwr.fednoil")
-_AGAIN = 2.0  # seconds until a node that died is started again
+_AGAIN = 2.0  # seconds until a node that died is restarted
 _REFUSED = 3  # exit status of a node that can't be helped by another start
 _LOOK = 0.2
 _GRACE = 10.0  # seconds that a node has to take its leave
@@ -29,7 +29,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Ended(BaseException):
-    """SIGTERM: the node takes its leave of the SuperLink and ends."""
+    """SIGTERM: the node signs off at the SuperLink and ends."""
 
 
 class Keeper:
@@ -59,7 +59,7 @@ class Keeper:
                 code = os.waitstatus_to_exitcode(status)
                 refused += code == _REFUSED
                 if code not in (0, _REFUSED):
-                    log.error("%s has ended (%s); it is started again", ended, _word(code))
+                    log.error("%s has ended (%s); restarting it", ended, _word(code))
                     again[ended] = time.monotonic() + _AGAIN
             for name in [name for name, when in again.items() if time.monotonic() >= when or self._stopped]:
                 del again[name]

@@ -36,7 +36,7 @@ from fednoil.flower.watching import Pulse
 
 log = logging.getLogger("flwr.fednoil")
 _POLL = 0.1, 2.0  # seconds until the next look for work: after some, and at most; the pause doubles
-_AGAIN = 5.0  # seconds until a connection that broke is made anew
+_AGAIN = 5.0  # seconds until a broken connection is tried again
 _PATIENCE = 60.0  # seconds that one request is repeated for, while the SuperLink is away
 
 Values = dict[str, Any]
@@ -131,7 +131,7 @@ class Connection:
 
 
 def serve(place: Place, goes_on: Callable[[], bool]) -> None:
-    """Answer messages until `goes_on` says no; a broken connection is made anew, with the files as they are then."""
+    """Answer messages until `goes_on` says no; a lost connection is opened again, with the files as they are then."""
     settings = NodeSettings.read(place.settings)  # what is wrong is reported now, not with the first message
     known = False
     while goes_on():
@@ -150,7 +150,7 @@ def serve(place: Place, goes_on: Callable[[], bool]) -> None:
                     "--root-certificates the server's?)"
                 ) from error
         if goes_on():
-            log.warning("%s: the connection to %s broke; it is made anew", place.name, place.superlink)
+            log.warning("%s: lost the connection to %s; connecting again", place.name, place.superlink)
             time.sleep(_AGAIN)
 
 

@@ -130,7 +130,7 @@ class Pulse:
         make_own(folder)
 
     def beat(self, doing: str = WAITING) -> None:
-        """Say what the node does; while it waits, every few seconds."""
+        """Record what the node is doing; while it waits, every few seconds."""
         now = time.time()
         if doing != WAITING or now - self._last >= _EVERY:
             self._last = 0.0 if doing != WAITING else now
@@ -138,7 +138,7 @@ class Pulse:
 
 
 def check_node(folder: Path) -> str:
-    """What a node does; UserError if it doesn't live."""
+    """What a node is doing; UserError if it isn't alive."""
     if not (folder / _FILE).is_file():
         raise UserError(f"{folder / _FILE} is not there: the node has never been online with this --state and --name")
     found = read_json(folder / _FILE)
@@ -146,11 +146,11 @@ def check_node(folder: Path) -> str:
     try:
         os.kill(int(found["pid"]), 0)
     except ProcessLookupError:
-        raise UserError(f"the node's process has ended; its last sign of life was {age:.0f} s ago") from None
+        raise UserError(f"the node's process has ended; it was last heard from {age:.0f} s ago") from None
     except PermissionError:  # it lives, as somebody else
         pass
     if found["doing"] == WAITING and age > _OLD:
-        raise UserError(f"the node has given no sign of life for {age:.0f} s; it can't reach the server")
+        raise UserError(f"the node has not been heard from for {age:.0f} s; it can't reach the server")
     return f"{found['doing']}, for {age:.0f} s" if found["doing"] != WAITING else "online, waiting for work"
 
 

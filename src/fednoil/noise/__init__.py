@@ -12,7 +12,7 @@ from fednoil.data.cache import remember_hash
 from fednoil.data.dataset import Dataset
 from fednoil.errors import UserError
 from fednoil.labels import NO_CLASS, Labels, Truth, check_labels
-from fednoil.noise.base import KindConfig, NoiseKind, NoiseLevels, NoisyClient, Parts, Population
+from fednoil.noise.base import KindConfig, NoiseKind, NoiseLevels, NoisyClient, Parts, Population, ReplacesImages
 from fednoil.noise.files import Confusable, Transition
 from fednoil.noise.groups import Groups
 from fednoil.noise.human import Human
@@ -71,21 +71,22 @@ def apply(dataset: Dataset, parts: Parts, config: KindConfig, seed: Seed) -> tup
 
 
 def _true(kind: NoiseKind, client: NoisyClient) -> np.ndarray:
-    labels, replaced = client.labels.copy(), kind.outliers(client)
-    if replaced is not None:
-        labels[replaced[0]] = NO_CLASS
+    labels = client.labels.copy()
+    if isinstance(kind, ReplacesImages):
+        labels[kind.outliers(client)[0]] = NO_CLASS
     return labels
 
 
 def with_outliers(dataset: Dataset, parts: Parts, config: KindConfig, seed: Seed) -> Dataset:
     """The dataset as the clients have it: with images of no class in the place of some, where the noise has such."""
-    if KIND_AXIS.find(config.kind).outliers is NoiseKind.outliers:
+    if not issubclass(KIND_AXIS.find(config.kind), ReplacesImages):
         return dataset
     kind, clients = prepare(dataset, parts, config, seed)
+    assert isinstance(kind, ReplacesImages)
     images = np.array(dataset.train.images)
     for client in clients:
-        if (replaced := kind.outliers(client)) is not None:
-            images[client.index[replaced[0]]] = replaced[1]
+        rows, others = kind.outliers(client)
+        images[client.index[rows]] = others
     return remember_hash(replace(dataset, train=replace(dataset.train, images=images)), dataset.hash)
 
 

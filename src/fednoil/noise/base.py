@@ -122,10 +122,6 @@ class NoiseKind(ABC):
     def labels(self, client: NoisyClient, rng: np.random.Generator) -> np.ndarray:
         """The labels that the client is given: whole numbers [n]. `client.labels` stay as they are."""
 
-    def outliers(self, client: NoisyClient) -> tuple[np.ndarray, np.ndarray] | None:
-        """Which of the client's samples [m] are replaced by images of no class, and those images [m, ...]."""
-        return None
-
     def matrix(self, client: NoisyClient) -> np.ndarray | None:
         """P[true class, given class] of this client's labels, float64 [C, C], where it depends on nothing else."""
         return None
@@ -134,6 +130,14 @@ class NoiseKind(ABC):
     def read(cls, config: Any, dataset: Dataset) -> tuple[Parts, Labels, Truth] | None:
         """Clients and labels at once, for a kind that reads both from a file; then no partition is made."""
         return None
+
+
+class ReplacesImages(NoiseKind):
+    """A kind that also puts images of no class in the place of some."""
+
+    @abstractmethod
+    def outliers(self, client: NoisyClient) -> tuple[np.ndarray, np.ndarray]:
+        """Which of the client's samples [m] are replaced, and the images in their place [m, ...]."""
 
 
 class NoiseLevels(ABC):

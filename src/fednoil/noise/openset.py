@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import Field
 
 from fednoil.errors import UserError
-from fednoil.noise.base import KindConfig, NoiseKind, NoisyClient, Population
+from fednoil.noise.base import KindConfig, NoisyClient, Population, ReplacesImages
 from fednoil.noise.files import FILE
 from fednoil.seeds import Seed
 
@@ -26,7 +26,7 @@ class OpenSetConfig(KindConfig):
     closed: float = Field(default=0.0, ge=0, le=1, description="share of the labels of the other images that are wrong")
 
 
-class OpenSet(NoiseKind):
+class OpenSet(ReplacesImages):
     Config = OpenSetConfig
 
     def __init__(self, config: OpenSetConfig, population: Population, seed: Seed) -> None:

@@ -16,7 +16,7 @@ from fednoil.config.loading import load_config
 from fednoil.data.dataset import Dataset, Split
 from fednoil.errors import UserError
 from fednoil.noise import KIND_AXIS
-from fednoil.noise.base import NoiseKind, NoisyClient
+from fednoil.noise.base import NoiseKind, NoisyClient, ReplacesImages
 from fednoil.seeds import Seed
 from fednoil.testing.federation import NotConforming
 
@@ -132,9 +132,9 @@ def _check_level(kind: NoiseKind, client: NoisyClient, given: np.ndarray, where:
         expected, room = float(1 - matrix[client.labels, client.labels].mean()), 0.01
     else:
         expected, room = client.level, 0.05
-    wrong, replaced = given != client.labels, kind.outliers(client)
-    if replaced is not None:
-        wrong[replaced[0]] = True  # whatever its label: the image shows no class
+    wrong = given != client.labels
+    if isinstance(kind, ReplacesImages):
+        wrong[kind.outliers(client)[0]] = True  # whatever its label: the image shows no class
     realised, size = float(wrong.mean()), len(given)
     if client.level == 0 and realised:
         raise NotConforming(f"{where}: {realised:.0%} of its labels are wrong; level 0 means none")
