@@ -10,8 +10,8 @@ from fednoil.bench.ranking import RANKED_BY, READINGS, Row, Spread
 
 
 @dataclass(frozen=True)
-class Cell:
-    """A cell of a table: its text, and the number that it is sorted by."""
+class Entry:
+    """An entry of a table: its text, and the number that it is sorted by."""
 
     text: str
     value: float | None = None
@@ -21,27 +21,27 @@ class Cell:
 class Table:
     title: str
     head: list[str]
-    rows: list[list[Cell]]
+    rows: list[list[Entry]]
 
 
 def tables(rows: Sequence[Row], settings: Sequence[str]) -> list[Table]:
     """The ranking, the ranks by split and by noise, and the accuracy in each setting."""
     head = ["method", "mean rank", *READINGS.values(), "farthest behind", "knows the noise", "steps", "MB", "seconds"]
     first = Table("Ranking", head, [_ranked(row) for row in rows])
-    each = [[Cell(row.method), *(_cell(row.by_setting.get(s)) for s in settings)] for row in rows]
+    each = [[Entry(row.method), *(_cell(row.by_setting.get(s)) for s in settings)] for row in rows]
     last = Table(f"Accuracy in each setting ({READINGS[RANKED_BY]})", ["method", *settings], each)
     parts = list(dict.fromkeys([s.split("/")[0] for s in settings] + [s.split("/")[-1] for s in settings]))
     ranked = [row for row in rows if row.rank is not None]
     if not ranked or len(settings) < 2:
         return [first, last]
-    by_part = [[Cell(row.method), *(_rank_in(row, settings, part) for part in parts)] for row in ranked]
+    by_part = [[Entry(row.method), *(_rank_in(row, settings, part) for part in parts)] for row in ranked]
     return [first, Table("Mean rank by split and by noise", ["method", *parts], by_part), last]
 
 
-def _rank_in(row: Row, settings: Sequence[str], part: str) -> Cell:
+def _rank_in(row: Row, settings: Sequence[str], part: str) -> Entry:
     ranks = [row.ranks[s] for s in settings if part in s.split("/")]
     mean = sum(ranks) / len(ranks)
-    return Cell(f"{mean:.2f}", mean)
+    return Entry(f"{mean:.2f}", mean)
 
 
 def answer(rows: Sequence[Row], settings: Sequence[str]) -> str:
@@ -64,22 +64,22 @@ def row_is_first(row: Row, rows: Sequence[Row], setting: str) -> bool:
     return row.by_setting[setting].mean >= max(other.by_setting[setting].mean for other in rows)
 
 
-def _ranked(row: Row) -> list[Cell]:
-    behind = Cell("–") if row.worst is None else Cell(f"{row.worst[1]:.2f} in {row.worst[0]}", row.worst[1])
+def _ranked(row: Row) -> list[Entry]:
+    behind = Entry("–") if row.worst is None else Entry(f"{row.worst[1]:.2f} in {row.worst[0]}", row.worst[1])
     return [
-        Cell(row.method),
+        Entry(row.method),
         _cell(row.rank),
         *(_cell(row.accuracy[reading]) for reading in READINGS),
         behind,
-        Cell("yes" if row.told else "no"),
-        Cell(f"{row.steps:,.0f}", row.steps),
-        Cell(f"{row.traffic / 1e6:,.1f}", row.traffic),
-        Cell(f"{row.seconds:,.0f}", row.seconds),
+        Entry("yes" if row.told else "no"),
+        Entry(f"{row.steps:,.0f}", row.steps),
+        Entry(f"{row.traffic / 1e6:,.1f}", row.traffic),
+        Entry(f"{row.seconds:,.0f}", row.seconds),
     ]
 
 
-def _cell(found: Spread | None) -> Cell:
-    return Cell("–") if found is None else Cell(str(found), found.mean)
+def _cell(found: Spread | None) -> Entry:
+    return Entry("–") if found is None else Entry(str(found), found.mean)
 
 
 def note(seeds: int, settings: int) -> str:
