@@ -74,8 +74,13 @@ def configuration() -> str:
 
 
 def _shared(models: list[type[Section]]) -> dict[str, FieldInfo]:
-    """The keys that every plugin of a section has, as the first one has them."""
-    return {key: field for key, field in models[0].model_fields.items() if all(key in m.model_fields for m in models)}
+    """The keys that every plugin of a section has, with the same meaning."""
+
+    def said(model: type[Section], key: str) -> str | None:
+        return model.model_fields[key].description if key in model.model_fields else None
+
+    first = models[0].model_fields
+    return {key: field for key, field in first.items() if all(said(m, key) == field.description for m in models)}
 
 
 ABOUT = {

@@ -41,8 +41,8 @@ class DataConfig(Section):
     )
     validation: float | str = Field(
         default=0.0,
-        description="share of each client's samples that is kept out of training; 2/5: the second of five folds of "
-        "them, of which an audit out of folds makes a run each; 0.1+2/5: both",
+        description="share of each client's samples that is kept out of training, below 1; 2/5: the second of five "
+        "folds, as in the runs of an audit out of folds; 0.1+2/5: both",
     )
 
     @field_validator("validation")
