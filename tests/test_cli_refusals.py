@@ -139,6 +139,10 @@ def test_wrong_values(setting: str, parts: list[str]) -> None:
         ("learner.name=fednoil learner.mix=1", ["unknown key 'learner.mix'", "; it is a key of fednoil-plus"]),
         ("learner.name=fednoil learner.ssl=false", ["'learner.ssl' is now called learner.weight, and 0 is without"]),
         ("learner.name=feddiv learner.xi=2", ["learner.xi = 2", "less than or equal to 1"]),
+        (
+            "learner.name=fednoil learner.local_sampling=uniform",
+            ["is now called learner.name, and uniform is fednoil.study"],
+        ),
         ("learner.name=coteaching learner.frac=0", ["learner.frac = 0", "greater than 0"]),
         ("run.executor=sequential", ["'run.executor' is now called run.parallel, and 0 is the sequential one"]),
         ("run.parallel=-1", ["run.parallel = -1", "greater than or equal to 0"]),

@@ -44,6 +44,10 @@ from fednoil.study import preset, preset_names
         ({"server": {"name": "fedcorr", "finetune": 57}}, {"server": {"name": "fedcorr", "warmup": 57}}),
         ({"server": {"name": "fedgr", "sieve": "pooled"}}, {"server": {"name": "fedgr", "version": "pooled"}}),
         ({"learner": {"name": "dividemix", "lambda_u": 5.0}}, {"learner": {"name": "dividemix", "weight": 5.0}}),
+        (
+            {"learner": {"name": "fednoil.study.recipe:Recipe", "lambda_u": 1.0, "local_sampling": "confidence"}},
+            {"learner": {"name": "fednoil.study.recipe:Recipe", "weight": 1.0}},
+        ),
         ({"learner": {"name": "jocor", "forget": 0.25}}, {"learner": {"name": "jocor", "frac": 0.75}}),
         (
             {"schedule": {"name": "cosine", "t_max": 30, "t_min": 8}},

@@ -40,6 +40,7 @@ _MOVED = {  # keys of earlier versions
     "partition.shards": "partition.classes",
     "learner.ssl": "learner.weight, and 0 is without pseudo-labels",
     "learner.lambda_u": "learner.weight",
+    "learner.local_sampling": "learner.name, and uniform is fednoil.study.ablation:UniformLocal",
     "learner.forget": "learner.frac, the share that is trained on",
     "partition.presence": "partition.classes",
     "server.finetune": "server.warmup",

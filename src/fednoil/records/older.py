@@ -28,6 +28,8 @@ _TWO_SETS: Values = {
     "estimate": "plain",
     "balance": True,
 }
+# Learners of the study; the second is `fednoil` with `local_sampling = "uniform"`.
+_RECIPE, _UNIFORM_LOCAL = "fednoil.study.recipe:Recipe", "fednoil.study.ablation:UniformLocal"
 _GONE: dict[tuple[str, str], Values] = {
     ("sampling", "score"): {"temperature": 0.5},
     ("sampling", "score_mean"): {"temperature": 0.5},
@@ -55,6 +57,7 @@ _GONE: dict[tuple[str, str], Values] = {
     ("noise", "pair"): {"exact": False},
     ("noise", "matrix"): {"exact": False},
     ("noise", "beta"): {"shape": 0.1},
+    ("learner", _RECIPE): {"local_sampling": "confidence"},
     ("learner", "coteaching"): {"augment": "weak"},
     ("learner", "dividemix"): {"threshold": 0.5, "sharpen": 0.5, "entropy_penalty": False},
     ("learner", "josrc"): {"smoothing": None, "threshold": 0.75, "threshold_max": 0.95, "ema": 0.99, "alpha": 0.5},
@@ -97,6 +100,7 @@ _RENAMED: dict[tuple[str, str], dict[str, str]] = {
     ("noise", "manifest"): {"manifest": "file"},
     ("learner", "feddiv"): {"prior": "weight"},
     ("learner", "fednoil"): {"lambda_u": "weight"},
+    ("learner", _RECIPE): {"lambda_u": "weight"},
     ("learner", "dividemix"): {"lambda_u": "weight"},
     ("partition", "shards"): {"shards": "classes"},
     ("partition", "bernoulli"): {"presence": "classes"},
@@ -123,7 +127,6 @@ _MERGED: dict[tuple[str, str], dict[str, str]] = {
     ("model", "resnet18"): {"norm": "model.name"},
     ("model", "resnet34"): {"norm": "model.name"},
 }
-_UNIFORM_LOCAL = "fednoil.study.ablation:UniformLocal"  # `fednoil` with `local_sampling = "uniform"`
 _OF_ANY = {
     "noise": ("exact", "pair_map"),
     "partition": ("cap",),
