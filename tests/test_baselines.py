@@ -170,6 +170,14 @@ def test_forget_rate_ramps_over_ten_rounds() -> None:
     assert rates[9:] == pytest.approx([0.4] * 3)
 
 
+@pytest.mark.parametrize("method", [Coteaching, Jocor])
+def test_in_the_end_frac_of_a_batch_is_trained_on(method: type) -> None:
+    learner = method(method.Config(frac=0.75, ramp=3), Task(2, (1, 8, 8), 32, 0.05, 20))
+    client = Client(0, torch.zeros(1, 1, 8, 8, dtype=torch.uint8), torch.zeros(1).long(), torch.zeros(1).long())
+    counts = [int(learner.init({}, client, {}, Turn(r, 1, Seed(0)))["count"]) for r in (1, 2, 3, 9)]
+    assert counts == [32, 28, 24, 24]
+
+
 def test_a_whole_number_of_samples_is_kept_whole() -> None:
     """(1 − .8) · 10 is 1.9999999999999996 in floating point."""
     assert [kept(rate, 10) for rate in (0, 0.3, 0.45, 0.8, 0.9, 0.99)] == [10, 7, 5, 2, 1, 1]
