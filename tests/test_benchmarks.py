@@ -15,17 +15,20 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import fednoil as fednoil_command
 from torch.utils import deterministic as memory
 
 import fednoil
+from fednoil.batch import together
 from fednoil.config import load_config
+from fednoil.executors.joint import Joint
 from fednoil.models import build
 from fednoil.records.environment import commit
 from fednoil.seeds import Seed
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 NAMES = ("images", "floor", "scaling", "charts", "peers", "peer_work", "checkpoints", "learners", "profiling",
-         "gpu_steps", "deterministic", "written")  # fmt: skip
+         "gpu_steps", "deterministic", "written", "many_runs")  # fmt: skip
 
 
 @pytest.fixture
@@ -205,12 +208,16 @@ def test_a_checkpoint_of_personal_models_is_that_of_those_that_trained(
     assert (some / everything, nothing) == (pytest.approx((3 + 1) / (10 + 1), rel=0.01), 0)
 
 
-@pytest.mark.parametrize("script", ["scaling", "learners", "checkpoints", "gpu_steps", "profiling", "deterministic"])
+@pytest.mark.parametrize(
+    "script", ["scaling", "learners", "checkpoints", "gpu_steps", "profiling", "deterministic", "many_runs"]
+)
 def test_without_a_gpu_a_script_that_needs_one_says_so(
     modules: dict[str, ModuleType], script: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(sys, "argv", [f"{script}.py", *([] if script == "gpu_steps" else ["--device", "cuda"])])
+    monkeypatch.setattr(
+        sys, "argv", [f"{script}.py", *([] if script in ("gpu_steps", "many_runs") else ["--device", "cuda"])]
+    )
     with pytest.raises(SystemExit) as stop:
         modules[script].main()
     assert stop.value.code == 2
@@ -239,3 +246,32 @@ def test_each_way_of_a_turn_has_its_switches_and_leaves_none(
     assert list(script.measure("fednoil", args).values()) == [1, 2, 3]
     assert not torch.are_deterministic_algorithms_enabled()
     assert memory.fill_uninitialized_memory
+
+
+def test_seeds_together_and_apart_are_timed_and_compared(
+    modules: dict[str, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_npz: Path
+) -> None:
+    """On a CPU in this process: stacked, then one after another."""
+    script, told = modules["many_runs"], []
+    monkeypatch.setattr("fednoil.batch.together.stackable", lambda config: True)
+    monkeypatch.setattr(Joint, "train", Joint.train)  # which the script replaces
+    monkeypatch.setattr("fednoil.batch.together.run_together", together.run_together)
+
+    def seconds(words: list[str]) -> float:
+        if "--inside" in words:
+            with pytest.raises(SystemExit) as end:
+                script.inside(Path(words[3]), words[4:])
+            assert not end.value.code
+            return 3.0
+        told.append(words[-2:])
+        assert fednoil_command(*words[3:-1], "1")[0] == 0
+        return 6.0
+
+    monkeypatch.setattr(script, "seconds", seconds)
+    args = argparse.Namespace(preset="demo/fedavg", seeds="0..2")
+    sets = [f"data.name=npz:{tiny_npz}", "partition.clients=4", "train.rounds=2", "run.device=cpu"]
+    row = script.measured(args, tmp_path / "0", sets)
+    assert told == [["--jobs", "3"]]
+    assert (row["together_s"], row["processes_s"], row["ratio"], row["rounds"]) == (3.0, 6.0, 0.5, 2)
+    assert 0 < row["training_s"] < row["all_runs_s"]
+    assert row["largest_difference"] == 0

@@ -235,7 +235,7 @@ def test_a_signal_waits_until_a_round_is_recorded(number: signal.Signals) -> Non
     recorded: list[str] = []
 
     def record() -> None:
-        with runner._uninterrupted():
+        with runner.uninterrupted():
             signal.raise_signal(number)
             recorded.append("whole")
 
@@ -259,7 +259,7 @@ def test_an_ignored_signal_takes_no_other_ones_place() -> None:
         raise Called
 
     def record() -> None:
-        with runner._uninterrupted():
+        with runner.uninterrupted():
             signal.raise_signal(signal.SIGINT)
             signal.raise_signal(signal.SIGTERM)
 

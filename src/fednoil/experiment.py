@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -215,23 +215,46 @@ def make_bench(experiment: Experiment, device: torch.device) -> Workbench:
 def make_executor(experiment: Experiment, device: torch.device) -> Executor:
     """Put the data on the device once and make the executor that works there."""
     setting, config = experiment.setting, experiment.config
+    clients, validation = make_clients(experiment, resident(setting.dataset.train.images, device))
+    if device.type == "cuda" and config.run.parallel:
+        count = experiment.sampling.count(setting.num_clients)
+        return make_stack(experiment, device, clients, validation, min(config.run.parallel, count))
     if device.type == "cuda":
-        be_deterministic(config.run.deterministic)
-        multiply_in_tf32(pick_precision(config.run.precision, device) == "tf32")
-    pool = resident(setting.dataset.train.images, device)
+        _as_configured(config, device)
+    test_images = resident(setting.dataset.test.images, device)
+    return Sequential(make_bench(experiment, device), clients, test_images, validation)
+
+
+def make_stack(
+    experiment: Experiment,
+    device: torch.device,
+    clients: Mapping[int, Client],
+    validation: Mapping[int, Client] | None,
+    parallel: int,
+) -> CudaGraphs:
+    """An executor that trains `parallel` of these clients at once."""
+    if device.type == "cuda":
+        _as_configured(experiment.config, device)
+    test_images = resident(experiment.setting.dataset.test.images, device)
+    return CudaGraphs(lambda: make_bench(experiment, device), clients, test_images, parallel, validation)
+
+
+def make_clients(experiment: Experiment, pool: torch.Tensor) -> tuple[dict[int, Client], dict[int, Client] | None]:
+    """The clients with their samples in the resident `pool` and, where they hold some out, with those alone."""
 
     def clients_of(parts: Sequence[np.ndarray], labels: Sequence[np.ndarray]) -> dict[int, Client]:
         pairs = enumerate(zip(parts, labels, strict=True))
-        return {k: Client(k, pool, _tensor(part, device), _tensor(given, device)) for k, (part, given) in pairs}
+        return {k: Client(k, pool, _tensor(part, pool.device), _tensor(own, pool.device)) for k, (part, own) in pairs}
 
+    setting, held = experiment.setting, experiment.setting.validation
     clients = clients_of(setting.parts, setting.labels.given)
-    held = setting.validation
-    validation = None if held is None else clients_of(held.parts, held.given)
-    test_images = resident(setting.dataset.test.images, device)
-    if device.type == "cuda" and config.run.parallel:
-        parallel = min(config.run.parallel, experiment.sampling.count(setting.num_clients))
-        return CudaGraphs(lambda: make_bench(experiment, device), clients, test_images, parallel, validation)
-    return Sequential(make_bench(experiment, device), clients, test_images, validation)
+    return clients, None if held is None else clients_of(held.parts, held.given)
+
+
+def _as_configured(config: Config, device: torch.device) -> None:
+    """Set PyTorch's switches for a GPU as the run wants them."""
+    be_deterministic(config.run.deterministic)
+    multiply_in_tf32(pick_precision(config.run.precision, device) == "tf32")
 
 
 def predicted_labels(experiment: Experiment, device: torch.device, model: Tensors) -> list[np.ndarray]:

@@ -231,14 +231,14 @@ def _play_all(
         while store.state is not None and not store.state.over(experiment.config):
             after, record = rounds.play(experiment, executor, store.state, progress)
             record = _watched(experiment, store.records, record)
-            with _uninterrupted():
+            with uninterrupted():
                 store.add(record, after)
             for watch in watchers:
                 watch(record)
-        with _uninterrupted():
+        with uninterrupted():
             store.settle()
     except BaseException:
-        with _uninterrupted():
+        with uninterrupted():
             store.rescue()
         raise
 
@@ -274,7 +274,7 @@ def _settle(device: torch.device) -> None:
 
 
 @contextlib.contextmanager
-def _uninterrupted() -> Iterator[None]:
+def uninterrupted() -> Iterator[None]:
     """Let a signal that ends the run, or an alarm, wait until a record and its checkpoint are whole."""
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -61,18 +61,18 @@ def run_here(cells: Sequence[Cell], out: Path, data_dir: Path | None, view: View
         began = time.perf_counter()
         reason = ""
         try:
-            watcher = _Watcher(cell, view)
+            watcher = Watcher(cell, view)
             run(cell.config, out / cell.folder, watcher, data_dir=data_dir, resume=True, origin=cell.origin)
         except UserError as error:
             reason = str(error)
         except Exception as error:  # a cell's own failure, out of memory for instance, must not end the others
             reason = f"{type(error).__name__}: {error}"
-        outcomes.append(_outcome(cell, reason, began))
+        outcomes.append(outcome_of(cell, reason, began))
         view.ended(outcomes[-1])
     return outcomes
 
 
-class _Watcher(Silent):
+class Watcher(Silent):
     """Passes a run's rounds on to the view of the plan."""
 
     def __init__(self, cell: Cell, view: View) -> None:
@@ -119,7 +119,7 @@ class _Processes:
         began = time.perf_counter()
         with self._lock:
             if self._stopped:
-                return _outcome(cell, "stopped", began)
+                return outcome_of(cell, "stopped", began)
             process = self._start(cell)
             self._running.add(process)
         self.view.started(cell)
@@ -135,7 +135,7 @@ class _Processes:
         with self._lock:
             self._running.discard(process)
         self._plan(cell).unlink(missing_ok=True)
-        outcome = _outcome(cell, _reason(status, errors), began)
+        outcome = outcome_of(cell, _reason(status, errors), began)
         if not self._stopped:  # what was asked to stop has not failed
             self.view.ended(outcome)
         return outcome
@@ -192,5 +192,5 @@ def _reason(status: int, errors: Sequence[str]) -> str:
     return last.removeprefix("fednoil: ") or f"ended with status {status}"
 
 
-def _outcome(cell: Cell, reason: str, began: float) -> Outcome:
+def outcome_of(cell: Cell, reason: str, began: float) -> Outcome:
     return Outcome(cell, "failed" if reason else "done", reason, time.perf_counter() - began)

@@ -64,7 +64,7 @@ def bench(
 
         return end(console, write_noise(cells, out, data_dir), [], 0)
     save(grid, out)
-    outcomes = run_cells(open_cells, out, data_dir, console, side_by_side, ray, total) if open_cells else []
+    outcomes = run_cells(open_cells, out, data_dir, console, jobs, ray, total) if open_cells else []
     files = _finish(cells, out, quiet)
     end(console, files, [outcome for outcome in outcomes if outcome.reason], to_run)
 

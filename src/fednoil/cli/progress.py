@@ -82,7 +82,8 @@ class Bars(Lines):
         self.progress.stop()
 
     def started(self, cell: Cell) -> None:
-        self._tasks[cell] = self.progress.add_task(cell.short, total=cell.config.train.rounds, note="")
+        if cell not in self._tasks:  # a run that couldn't stay with others starts twice
+            self._tasks[cell] = self.progress.add_task(cell.short, total=cell.config.train.rounds, note="")
 
     def round(self, cell: Cell, record: RoundRecord) -> None:
         super().round(cell, record)

@@ -30,7 +30,10 @@ Scale = Annotated[str, typer.Option("--scale", help="paper, or small: minutes on
 Changes = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one key of all runs.")]
 Out = Annotated[Path, typer.Option("--out", help="Folder for all runs; finished runs in it are kept.")]
 Jobs = Annotated[
-    int | None, typer.Option("--jobs", min=1, help="Runs side by side; default: four on a GPU, one per core on a CPU.")
+    int | None,
+    typer.Option(
+        "--jobs", min=1, help="Runs side by side, each in a process; default: one per core, on a GPU stacked or four."
+    ),
 ]
 Ray = Annotated[str | None, typer.Option("--ray", metavar="auto|ADDRESS", help="Spread the runs over a Ray cluster.")]
 
@@ -72,7 +75,7 @@ def reproduce(
         _show_plan(console, plan)
     if dry_run:
         return
-    outcomes = run_cells(open_cells, out, data_dir, console, side_by_side, ray, len(cells)) if open_cells else []
+    outcomes = run_cells(open_cells, out, data_dir, console, jobs, ray, len(cells)) if open_cells else []
     failed = [outcome for outcome in outcomes if outcome.reason]
     files = _finish(goal, scale, cells, out, wanted, quiet or as_json)
     if as_json:
@@ -94,9 +97,11 @@ def changed_sections(changes: Sequence[str], device: str | None) -> dict[str, An
 
 
 def usual_jobs_of(cells: Sequence[Any]) -> int:
+    """How many of these runs are made at a time unless --jobs says so: in processes, or stacked on a GPU."""
+    from fednoil.batch.together import waves
     from fednoil.cli.seeds import usual_jobs
 
-    return usual_jobs(cells[0].config.run.device, len(cells)) if cells else 1
+    return max(usual_jobs(cells[0].config.run.device, len(cells)), *map(len, waves(cells)), 1) if cells else 1
 
 
 def _check_first(goal: str, cells: Sequence[Any], out: Path, data_dir: Path | None, ray: str | None) -> None:
@@ -137,22 +142,28 @@ def _check_data(names: Iterable[str], data_dir: Path | None) -> None:
 
 
 def run_cells(
-    cells: Sequence[Any], out: Path, data_dir: Path | None, console: Console, jobs: int, ray: str | None, total: int
+    cells: Sequence[Any],
+    out: Path,
+    data_dir: Path | None,
+    console: Console,
+    jobs: int | None,
+    ray: str | None,
+    total: int,
 ) -> list[Any]:
     """Make the runs and show their progress; if stopped, say how many are done."""
+    from fednoil.batch import together
     from fednoil.batch.cluster import run_on_ray
-    from fednoil.batch.workers import run_here, run_in_processes
     from fednoil.cli.progress import Bars, Lines
+    from fednoil.cli.seeds import usual_jobs
 
+    side_by_side = jobs or usual_jobs(cells[0].config.run.device, len(cells))
     bars = console.is_terminal and not console.quiet
     view = Bars(console, out, len(cells)) if bars else Lines(console, out, len(cells), console.quiet)
     try:
         with view:
             if ray is not None:
-                return run_on_ray(cells, out, data_dir, view, ray, jobs)
-            if jobs == 1:
-                return run_here(cells, out, data_dir, view)
-            return run_in_processes(cells, out, data_dir, view, jobs)
+                return run_on_ray(cells, out, data_dir, view, ray, side_by_side)
+            return together.run_cells(cells, out, data_dir, view, side_by_side, together=jobs is None)
     except Stopped as stop:
         done = total - sum(not cell.is_done(out) for cell in cells)
         stop.hint = f"{done} of {total} runs are done in {out}; run the same command again to continue"

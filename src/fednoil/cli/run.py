@@ -38,7 +38,9 @@ def run(
     out: Out = None,
     seed: Seed = None,
     seeds: Seeds = None,
-    jobs: Annotated[int | None, typer.Option("--jobs", min=1, help="With --seeds: runs side by side.")] = None,
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", min=1, help="With --seeds: runs side by side, each in a process.")
+    ] = None,
     device: Annotated[str | None, typer.Option("--device", help="auto, cpu or cuda.")] = None,
     resume: Resume = False,
     force: StartOver = False,

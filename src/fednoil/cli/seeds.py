@@ -1,4 +1,4 @@
-"""`fednoil run --seeds`: the same experiment with several seeds, one after another or side by side."""
+"""`fednoil run --seeds`: the same experiment with several seeds, together on a GPU or side by side in processes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def run_seeds(
     quiet: bool,
 ) -> None:
     """Run the experiment once for each seed under `out`/seed-N, and print the mean."""
-    from fednoil.batch.workers import run_here, run_in_processes
+    from fednoil.batch.together import run_cells
     from fednoil.cli.progress import Bars, Lines
 
     cells = [_seeded(made, number) for number in parse_seeds(seeds)]
@@ -56,10 +56,7 @@ def run_seeds(
     shown: Any = Bars if console.is_terminal and not quiet else Lines
     try:
         with shown(console, out, len(waiting), *([quiet] if shown is Lines else [])) as view:
-            if side_by_side == 1:
-                outcomes = run_here(waiting, out, data_dir, view)
-            else:
-                outcomes = run_in_processes(waiting, out, data_dir, view, side_by_side)
+            outcomes = run_cells(waiting, out, data_dir, view, side_by_side, together=jobs is None)
     except Stopped as stop:
         stop.hint = how_to_go_on(out, seeds)
         raise

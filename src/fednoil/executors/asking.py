@@ -24,9 +24,9 @@ def scored(
     looks: Mapping[int, Tensor], everyone: Mapping[int, Client], jobs: Sequence[Job], sampling: Scoring
 ) -> dict[int, Look]:
     """How clean each client's received model finds its labels."""
-    clients, tau = [everyone[job.client] for job in jobs], sampling.temperature
-    scores = sampling.scores([confidences(looks[c.id], c.labels, tau) for c in clients])
-    return {c.id: Look(score, looks[c.id]) for c, score in zip(clients, scores, strict=True)}
+    tau, keys = sampling.temperature, [job.client for job in jobs]
+    scores = sampling.scores([confidences(looks[k], everyone[k].labels, tau) for k in keys])
+    return {k: Look(score, looks[k]) for k, score in zip(keys, scores, strict=True)}
 
 
 def looks(bench: Workbench, everyone: Mapping[int, Client], jobs: Sequence[Job]) -> dict[int, Tensor]:
@@ -36,7 +36,7 @@ def looks(bench: Workbench, everyone: Mapping[int, Client], jobs: Sequence[Job])
         clients = [everyone[job.client] for job in group]
         bench.load(group[0].received, {})
         parts = bench.look(together(clients)).split([len(c) for c in clients])
-        found |= {client.id: part for client, part in zip(clients, parts, strict=True)}
+        found |= {job.client: part for job, part in zip(group, parts, strict=True)}
     return found | bench.looks(everyone, [job for job in jobs if job.client not in found])
 
 

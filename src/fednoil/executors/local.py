@@ -229,7 +229,7 @@ class Workbench:
             finite = all(bool(torch.isfinite(net.params).all()) for net in self.nets.values())
         if not finite or not math.isfinite(loss):
             raise Diverged(
-                f"training diverged: client {job.client} in round {job.turn.round_idx} has loss {loss}; "
+                f"training diverged: client {client.id} in round {job.turn.round_idx} has loss {loss}; "
                 f"lower train.lr (now {self.optimiser.lr})"
             )
         final = self.learner.final(self.nets, client, state, job.turn)
@@ -240,7 +240,7 @@ class Workbench:
             if role.kept:
                 keep |= self.nets[role.name].dump(role.name)
         numbers = {**final.numbers, "samples": float(len(client)), "steps": float(updates)}
-        return Result(client.id, sent, numbers, keep, final.evidence, loss)
+        return Result(job.client, sent, numbers, keep, final.evidence, loss)
 
     @torch.no_grad()
     def review(self, client: Client, job: Job, logits: Tensor) -> Result:
@@ -250,7 +250,7 @@ class Workbench:
             raise NotImplementedError(f"{self.learner.config.name} can't review labels: it has no `review`")
         keep = {name: tensor.to(self.device, copy=True) for name, tensor in job.keep.items()}
         final = found.review(logits, client, keep, job.turn)
-        return Result(client.id, {}, dict(final.numbers), {**job.keep, **final.keep}, {}, 0.0)
+        return Result(job.client, {}, dict(final.numbers), {**job.keep, **final.keep}, {}, 0.0)
 
     @torch.no_grad()
     def logits(self, model: Tensors, images: Tensor) -> Tensor:

@@ -35,7 +35,7 @@ class Sequential:
         self.bench = bench
         self.clients = clients
         self.test_images = test_images
-        self.validation = validation or {}
+        self.validation = {} if validation is None else validation
 
     def scores(self, jobs: Sequence[Job], sampling: Scoring) -> dict[int, Look]:
         clients = current(self.clients, jobs)
@@ -73,15 +73,15 @@ class Sequential:
             clients = [self.validation[job.client] for job in group]
             images = clients[0].pool[torch.cat([c.index for c in clients])]
             logits = self.bench.logits(group[0].received, images)
-            found |= held_out(logits, clients)
+            found |= dict(zip((job.client for job in group), held_out(logits, clients), strict=True))
         return found
 
 
-def held_out(logits: Tensor, clients: Sequence[Client]) -> dict[int, HeldOut]:
+def held_out(logits: Tensor, clients: Sequence[Client]) -> list[HeldOut]:
     """How well logits [n, C] of several clients' samples, one client after another, match their given labels."""
     labels = torch.cat([c.labels for c in clients])
     right = logits.argmax(1) == labels
     loss = F.cross_entropy(logits, labels, reduction="none")
     numbers = torch.stack([right.double(), loss.double()], 1)
     sums = torch.stack([part.sum(0) for part in numbers.split([len(c) for c in clients])]).tolist()
-    return {c.id: HeldOut(int(r), len(c), total / len(c)) for c, (r, total) in zip(clients, sums, strict=True)}
+    return [HeldOut(int(r), len(c), total / len(c)) for c, (r, total) in zip(clients, sums, strict=True)]

@@ -77,9 +77,14 @@ def _true(kind: NoiseKind, client: NoisyClient) -> np.ndarray:
     return labels
 
 
+def changes_images(config: KindConfig) -> bool:
+    """Whether the noise puts other images in the place of some."""
+    return issubclass(KIND_AXIS.find(config.kind), ReplacesImages)
+
+
 def with_outliers(dataset: Dataset, parts: Parts, config: KindConfig, seed: Seed) -> Dataset:
     """The dataset as the clients have it: with images of no class in the place of some, where the noise has such."""
-    if not issubclass(KIND_AXIS.find(config.kind), ReplacesImages):
+    if not changes_images(config):
         return dataset
     kind, clients = prepare(dataset, parts, config, seed)
     assert isinstance(kind, ReplacesImages)
