@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,13 +14,14 @@ from test_stack import CPU, close, stacked, trained
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from fednoil import rounds
 from fednoil.config import load_config
 from fednoil.executors import portions as cut
 from fednoil.executors.capture import Portion
 from fednoil.executors.cuda import CudaGraphs
 from fednoil.experiment import Experiment, make_executor, make_experiment
 from fednoil.learners import dividemix, pseudo_labels
-from fednoil.learners.base import Client, Final, Nets, Phase, Turn
+from fednoil.learners.base import Client, Final, Nets, Phase, Role, Turn
 from fednoil.learners.erm import Erm
 from fednoil.tensors import Tensors
 
@@ -62,6 +64,52 @@ def test_clients_of_different_sizes_run_as_one(
     assert widths[-1] < 6
     done = sum(count * steps for count, steps, _ in played)
     assert sum(result.numbers["steps"] for result in wanted.values()) <= done < 6 * sum(steps for _, steps, _ in played)
+
+
+class OneMore(Erm):
+    """A client does one step more than the one before it, whatever its size; its state has what it received."""
+
+    def init(self, nets: Nets, client: Client, keep: Tensors, turn: Turn) -> Tensors:
+        return {"own": nets["model"].params.clone()}
+
+    def plan(self, nets: Nets, client: Client, state: Tensors, turn: Turn, epochs: range) -> list[Phase]:
+        (phase,) = super().plan(nets, client, state, turn, epochs)
+        return [Phase({name: tensor[: client.id + 1] for name, tensor in phase.tensors.items()})]
+
+    def step(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> Tensor:
+        return super().step(nets, pool, batch, state, kind) * (1 + state["own"].mean())
+
+
+class Bound(OneMore):
+    """With a part of a network itself, which is another client's once networks move."""
+
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        return Role("model"), Role("teacher", shared=False, trained=False)
+
+    def init(self, nets: Nets, client: Client, keep: Tensors, turn: Turn) -> Tensors:
+        return {"own": nets["teacher"].params}
+
+
+@pytest.mark.parametrize("name", ["OneMore", "Bound"])
+def test_those_with_fewer_steps_leave_first_whatever_their_size(
+    values: dict[str, Any], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1, 2, 3 and 4 steps of clients of one size, each with its own weights: 4 + 3 + 2 + 1 in all, but 4 · 4 where
+    networks must stay where they are."""
+    values |= {"learner": {"name": f"test_stack_portions:{name}"}, "model": {"name": "test_rounds:bn_model"}}
+    experiment = make_experiment(load_config(values))
+    start = rounds.start(experiment)
+    jobs = [rounds.make_job(experiment, start, k, 2) for k in range(4)]
+    jobs = [replace(job, received={n: t * (1 + job.client) for n, t in job.received.items()}) for job in jobs]
+    wanted = make_executor(experiment, CPU).train(jobs)
+    executor = stacked(experiment, 4)
+    played = counted(executor, monkeypatch)
+    for got, alone in zip(executor.train(jobs), wanted, strict=True):
+        assert (got.client, got.numbers["steps"]) == (alone.client, alone.client + 1)
+        close(got.tensors, alone.tensors)
+        assert got.loss == pytest.approx(alone.loss, rel=1e-4)
+    assert [count for count, _, _ in played] == ([4, 3, 2, 1] if name == "OneMore" else [4, 4, 4, 4])
 
 
 @pytest.mark.parametrize("model", ["test_rounds:bn_model", "test_gpu:gn_model"])
@@ -154,9 +202,11 @@ def test_portions_cover_every_step_of_every_client(counts: list[int], start: int
     assert [s for first, last, _, _ in portions for s in range(first, last)] == list(range(start, stop))
     for first, last, busy, frozen in portions:
         assert last - first in (1, most)
-        for step in range(first, last):
-            assert all(count <= step for count in counts[busy:])
-            assert frozen == any(count <= step for count in counts[:busy])
+        assert all(count <= first for count in counts[busy:])
+        assert frozen == any(count < last for count in counts[:busy])
+    assert sum(last - first == 1 for first, last, _, _ in portions) == (
+        len(portions) if most == 1 else max(0, stop - start) % most
+    )
 
 
 def test_seats_that_are_done_take_no_part_once_they_are_a_quarter() -> None:

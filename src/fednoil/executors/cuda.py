@@ -152,6 +152,8 @@ class CudaGraphs:
             if adapts(learner, longest) or any(t.state for t in self.touched.values()):
                 self.graphs.join()  # otherwise the next epochs are planned while these run
             plans = _planned(seats, epochs)
+            if epochs.start == 0:
+                seats, plans = self._longest_first(seats, plans)
             for number in range(max(map(len, plans))):
                 ready = [(seat, plan[number]) for seat, plan in zip(seats, plans, strict=True) if number < len(plan)]
                 if attributes(learner) != before:
@@ -163,6 +165,17 @@ class CudaGraphs:
                 before = attributes(learner)  # a step may have filled a cache for the others
         self.graphs.join()
         return seats
+
+    def _longest_first(self, seats: list[Seat], plans: list[list[Phase]]) -> tuple[list[Seat], list[list[Phase]]]:
+        """The seats by their number of steps, which may differ for clients of the same size: those that are done first
+        then take no part in what is left."""
+        steps = [sum(phase.steps for phase in plan) for plan in plans]
+        order = sorted(range(len(seats)), key=lambda place: -steps[place])
+        if order == list(range(len(seats))) or self.bench.holds(t for seat in seats for t in seat.state.values()):
+            return seats, plans
+        self.bench.reorder(order)
+        moved = [replace(seats[o], place=place, bench=self.bench.benches[place]) for place, o in enumerate(order)]
+        return moved, [plans[o] for o in order]
 
     def _finish(self, seats: Sequence[Seat]) -> list[Result]:
         """The results, after one check that everything is finite."""

@@ -47,19 +47,10 @@ def taking_part(counts: Sequence[int], step: int) -> int:
 
 
 def portions(start: int, stop: int, counts: Sequence[int], most: int) -> Iterator[tuple[int, int, int, bool]]:
-    """Cut steps start..stop into what a graph does at once; with the number of seats, and whether some are frozen."""
-    ends = sorted({stop, *(count for count in counts if start < count < stop)})
-    kinds: list[tuple[int, int, bool]] = []  # the end of a stretch, its seats, whether some are frozen
-    begin = start
-    for end in ends:
-        busy = taking_part(counts, begin)
-        frozen = min(counts[:busy]) <= begin
-        if kinds and kinds[-1][1:] == (busy, frozen):
-            kinds.pop()
-        kinds.append((end, busy, frozen))
-        begin = end
-    for end, busy, frozen in kinds:
-        while start < end:
-            size = most if end - start >= most else 1
-            yield start, start + size, busy, frozen
-            start += size
+    """Cut steps start..stop into what a graph does at once; with the number of seats, and whether some are frozen for
+    all of it or its last steps: whoever ends earlier waits, because graphs of single steps would take longer."""
+    while start < stop:
+        end = start + (most if stop - start >= most else 1)
+        busy = taking_part(counts, start)
+        yield start, end, busy, min(counts[:busy]) < end
+        start = end

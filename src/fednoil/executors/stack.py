@@ -7,7 +7,7 @@ fewer steps than the others) takes part in the arithmetic, but none of its tenso
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, cast
 
 import torch
@@ -197,17 +197,28 @@ class StackedBench:
         self.benches = benches
         self.stacks = {name: Stack([b.nets[name] for b in benches]) for name in benches[0].nets}
 
+    def reorder(self, order: Sequence[int]) -> None:
+        """Put the first networks into another order: the one at `order[k]` moves to k, with all that belongs to it."""
+        for tensor in self.tensors():
+            tensor[: len(order)] = tensor[list(order)]
+
+    def holds(self, tensors: Iterable[Tensor]) -> bool:
+        """Whether one of these is part of a network here, and no copy."""
+        own = {tensor.untyped_storage().data_ptr() for tensor in self.tensors()}
+        return any(tensor.untyped_storage().data_ptr() in own for tensor in tensors)
+
+    def tensors(self) -> Iterator[Tensor]:
+        """All tensors [K, ...] of all networks."""
+        for stack in self.stacks.values():
+            own = (stack.params, stack.grads, stack.half, *stack.memory.values(), *stack.others.values())
+            yield from (tensor for tensor in own if tensor is not None)
+
 
 class Unchanged:
     """Restore the networks of some rows afterwards."""
 
     def __init__(self, bench: StackedBench, here: slice) -> None:
-        self.tensors = [
-            tensor[here]
-            for stack in bench.stacks.values()
-            for tensor in (stack.params, stack.grads, stack.half, *stack.memory.values(), *stack.others.values())
-            if tensor is not None
-        ]
+        self.tensors = [tensor[here] for tensor in bench.tensors()]
 
     def __enter__(self) -> None:
         self.copies = [tensor.clone() for tensor in self.tensors]

@@ -96,6 +96,12 @@ class LabelledLearner(Learner):
             frac = frac[client.id * len(frac) // len(self.task.sizes)]
         return min(count, max(1, int(float(frac) * count + 0.5)))
 
+    def _size(self, client: Client, state: Tensors) -> int:
+        """The same, once a turn: the state keeps it."""
+        if "size" not in state:
+            state["size"] = torch.tensor(self.labelled_size(client, state))  # on the host, which alone uses it
+        return int(state["size"])
+
     def split(self, weight: Tensor, labels: Tensor, size: int, seeds: Seeds, epochs: range) -> tuple[Tensor, Tensor]:
         """D^x [K · E, size] and the rest [K · E, n − size] of K clients, drawn by weights [K, n] without replacement,
         again in each epoch (Eq. 6); samples are numbered one client after another. Labels [K, n] are the given ones;
@@ -109,7 +115,7 @@ class LabelledLearner(Learner):
     def plans(self, trainees: Sequence[Trainee], epochs: range) -> list[list[Phase]]:
         """All at once if the clients have the same number of samples and of labelled ones."""
         _, clients, states, turns = zip(*trainees, strict=True)
-        sizes = [self.labelled_size(client, state) for client, state in zip(clients, states, strict=True)]
+        sizes = [self._size(client, state) for client, state in zip(clients, states, strict=True)]
         if len({(len(client), size) for client, size in zip(clients, sizes, strict=True)}) == 1:
             return self._plans(clients, states, turns, epochs, sizes[0])
         alone = zip(clients, states, turns, sizes, strict=True)
