@@ -28,7 +28,7 @@ from fednoil.seeds import Seed
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 NAMES = ("images", "floor", "scaling", "charts", "peers", "peer_work", "checkpoints", "learners", "profiling",
-         "gpu_steps", "deterministic", "written", "many_runs")  # fmt: skip
+         "gpu_steps", "deterministic", "written", "many_runs", "uneven")  # fmt: skip
 
 
 @pytest.fixture
@@ -275,3 +275,27 @@ def test_seeds_together_and_apart_are_timed_and_compared(
     assert (row["together_s"], row["processes_s"], row["ratio"], row["rounds"]) == (3.0, 6.0, 0.5, 2)
     assert 0 < row["training_s"] < row["all_runs_s"]
     assert row["largest_difference"] == 0
+
+
+def test_a_step_of_an_uneven_run_is_compared_with_one_of_an_even_run(
+    modules: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Three rounds, of which the first warms up; 21 of 60 samples make one step an epoch for six clients."""
+    script, found = modules["uneven"], tmp_path / "found.json"
+    monkeypatch.delitem(script.LEARNERS, "fednoil-plus")
+    options = {
+        "device": "cpu",
+        "rounds": 3,
+        "epochs": 1,
+        "samples": 60,
+        "width": 2,
+        "runs": 2,
+        "repeat": 1,
+        "json": found,
+    }
+    monkeypatch.setattr(sys, "argv", ["uneven.py", *(f"--{name}={value}" for name, value in options.items())])
+    status = script.main()
+    alone, both = json.loads(found.read_text())["rows"]
+    assert (alone["iid"]["steps"], both["iid"]["steps"]) == (12, 24)
+    assert alone["ratio"] == pytest.approx(alone["non-iid"]["us_a_step"] / alone["iid"]["us_a_step"], abs=0.001)
+    assert status == (alone["ratio"] > 1.2)
