@@ -28,7 +28,8 @@ from fednoil.seeds import Seed
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 NAMES = ("images", "floor", "scaling", "charts", "peers", "peer_work", "checkpoints", "learners", "profiling",
-         "gpu_steps", "deterministic", "written", "many_runs", "uneven")  # fmt: skip
+         "gpu_steps", "deterministic", "written", "many_runs", "uneven",
+         "many_clients")  # fmt: skip
 
 
 @pytest.fixture
@@ -299,3 +300,15 @@ def test_a_step_of_an_uneven_run_is_compared_with_one_of_an_even_run(
     assert (alone["iid"]["steps"], both["iid"]["steps"]) == (12, 24)
     assert alone["ratio"] == pytest.approx(alone["non-iid"]["us_a_step"] / alone["iid"]["us_a_step"], abs=0.001)
     assert status == (alone["ratio"] > 1.2)
+
+
+def test_a_case_of_many_clients_has_its_time_and_the_size_of_its_files(modules: dict[str, ModuleType]) -> None:
+    """Nobody's record or checkpoint grows with clients that are silent; with scores everybody has evidence."""
+    script, args = modules["many_clients"], argparse.Namespace(device="cpu", rounds=2)
+    few, many, scored = (
+        script.measured(*case, args) for case in ((10, 5, "uniform"), (40, 5, "uniform"), (40, 5, "score"))
+    )
+    assert many["checkpoint_kib"] == pytest.approx(few["checkpoint_kib"], rel=0.01)
+    assert many["record_bytes"] == pytest.approx(few["record_bytes"], rel=0.05)
+    assert scored["checkpoint_kib"] > 1.2 * many["checkpoint_kib"]
+    assert min(row["round_s"] for row in (few, many, scored)) > 0

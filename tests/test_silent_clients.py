@@ -9,16 +9,18 @@ import torch
 
 from fednoil import rounds
 from fednoil.config import load_config
+from fednoil.executors.base import Job
 from fednoil.executors.local import Workbench
 from fednoil.experiment import Experiment, make_executor, make_experiment
 from fednoil.history import RoundRecord
+from fednoil.rounds import loop
 from fednoil.rounds.state import make_job
 from fednoil.sampling import Scoring
 
 CPU = torch.device("cpu")
 
 
-def crowd(clients: int) -> Experiment:
+def crowd(clients: int, sampling: str = "score") -> Experiment:
     """Each client has one or a few samples, and three of them train."""
     return make_experiment(
         load_config(
@@ -26,7 +28,7 @@ def crowd(clients: int) -> Experiment:
                 "partition": {"clients": clients},
                 "noise": {"kind": "symmetric", "ratios": [0.5]},
                 "model": {"name": "cnn", "width": 1},
-                "sampling": {"name": "score", "fraction": 3 / clients},
+                "sampling": {"name": sampling, "fraction": 3 / clients},
                 "learner": {"name": "fednoil"},
                 "schedule": {"name": "constant", "epochs": 1},
                 "train": {"rounds": 1},
@@ -44,6 +46,23 @@ def test_a_record_does_not_grow_with_clients_that_only_answer() -> None:
     few, some, many = (len(str(played(crowd(clients)).to_json())) for clients in (30, 500, 2000))
     assert many < some + 50  # other numbers, the same keys
     assert many < 2 * few
+
+
+def test_silent_clients_are_given_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without scores a job is made for each of the three that train; with them for everybody."""
+    made: list[int] = []
+
+    def noted(experiment: Experiment, state: rounds.RunState, client: int, epochs: int) -> Job:
+        made.append(client)
+        return make_job(experiment, state, client, epochs)
+
+    monkeypatch.setattr(loop, "make_job", noted)
+    record = played(crowd(300, "uniform"))
+    assert sorted(made) == sorted(record.selected)
+    assert len(made) == 3
+    made.clear()
+    played(crowd(300))
+    assert sorted(made) == list(range(300))
 
 
 def test_scores_of_many_clients_are_spread_not_listed() -> None:

@@ -24,9 +24,12 @@ def scored(
     looks: Mapping[int, Tensor], everyone: Mapping[int, Client], jobs: Sequence[Job], sampling: Scoring
 ) -> dict[int, Look]:
     """How clean each client's received model finds its labels."""
-    tau, keys = sampling.temperature, [job.client for job in jobs]
-    scores = sampling.scores([confidences(looks[k], everyone[k].labels, tau) for k in keys])
-    return {k: Look(score, looks[k]) for k, score in zip(keys, scores, strict=True)}
+    if not jobs:
+        return {}
+    keys = [job.client for job in jobs]
+    own, labels = [looks[k] for k in keys], torch.cat([everyone[k].labels for k in keys])
+    found = confidences(torch.cat(own), labels, sampling.temperature).split([len(logits) for logits in own])
+    return {k: Look(score, looks[k]) for k, score in zip(keys, sampling.scores(found), strict=True)}
 
 
 def looks(bench: Workbench, everyone: Mapping[int, Client], jobs: Sequence[Job]) -> dict[int, Tensor]:

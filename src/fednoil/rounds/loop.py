@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from numbers import Integral
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from fednoil import evidence
 from fednoil.errors import UserError
@@ -16,7 +18,7 @@ from fednoil.evaluation import Evaluation, validate
 from fednoil.executors.base import Executor, Progress
 from fednoil.experiment import Experiment
 from fednoil.history import RoundRecord
-from fednoil.rounds.played import Played
+from fednoil.rounds.played import Asked, Played
 from fednoil.rounds.policy import policy_of
 from fednoil.rounds.quality import selection_quality
 from fednoil.rounds.review import reviewed
@@ -35,7 +37,7 @@ def play(
     policy, round_idx = policy_of(experiment, executor), state.round_idx + 1
     epochs = _epochs(experiment, round_idx, state.common)
     state, review = reviewed(experiment, policy, state)
-    everyone = {k: make_job(experiment, state, k, epochs) for k in policy.members(round_idx)}
+    everyone = Asked(policy.members(round_idx), partial(make_job, experiment, state, epochs=epochs))
     chosen = select(experiment, policy, state, everyone)
     jobs = [replace(everyone[k], looked=chosen.looks.get(k)) for k in chosen.clients]
     results = policy.usable(jobs, executor.train(jobs, progress))
@@ -143,13 +145,21 @@ def _rounded(numbers: Mapping[str, float | None]) -> dict[str, Any]:
     return {name: None if value is None else round(value, 4) for name, value in numbers.items()}
 
 
+def _probabilities(looks: Mapping[int, Tensor]) -> dict[int, Tensor]:
+    """The class probabilities of all clients' logits [n, C], by client; at once, because there may be many."""
+    if not looks:
+        return {}
+    found = torch.softmax(torch.cat(list(looks.values())), dim=1)
+    return dict(zip(looks, found.split([len(logits) for logits in looks.values()]), strict=True))
+
+
 def _remembered(experiment: Experiment, before: Tensors, played: Played) -> Tensors:
     """The clients' evidence after a round: of all that were scored, else of those whose learner looked when it began.
 
     In a federation both are empty here, because the nodes keep theirs.
     """
     sizes, results = experiment.task.sizes, played.results
-    looks = {k: torch.softmax(logits, dim=1) for k, logits in played.chosen.looks.items()} or {
+    looks = _probabilities(played.chosen.looks) or {
         r.client: r.evidence["probabilities"] for r in results if "probabilities" in r.evidence
     }
     drawn = {r.client: r.evidence["drawn"] for r in results if "drawn" in r.evidence}

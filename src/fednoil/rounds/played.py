@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor
 
 from fednoil.executors.base import Job, Result
+
+
+class Asked(Mapping[int, Job]):
+    """The jobs of all clients that can be asked, each made when it is first needed: of many, few train."""
+
+    def __init__(self, clients: Sequence[int], make: Callable[[int], Job]) -> None:
+        self._clients, self._make, self._made = clients, make, dict[int, Job]()
+
+    def __getitem__(self, client: int) -> Job:
+        if client not in self._made:
+            self._made[client] = self._make(client)
+        return self._made[client]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._clients)
+
+    def __len__(self) -> int:
+        return len(self._clients)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,8 @@ a simulation's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -218,7 +219,7 @@ def _traffic(played: Played) -> tuple[int, int]:
     """
     review, scored, everyone = played.review, played.chosen.scores is not None, played.everyone.values()
     down = sum(message_bytes({}, {"round": 0.0, "epochs": 0.0, **job.turn.signals}) for job in played.jobs)
-    down += sum(message_bytes(job.received, {}) for job in (everyone if review or scored else played.jobs))
+    down += _models(everyone if review or scored else played.jobs)
     up = sum(message_bytes(r.tensors, r.numbers) for r in played.results)
     if scored:
         down += len(everyone) * message_bytes({}, {"round": 0.0})
@@ -227,3 +228,10 @@ def _traffic(played: Played) -> tuple[int, int]:
         down += sum(message_bytes({}, {"round": 0.0, **job.turn.signals}) for job in review.jobs)
         up += sum(message_bytes({}, r.numbers) for r in review.results)
     return down, up
+
+
+def _models(jobs: Iterable[Job]) -> int:
+    """Bytes of all models that are received; one that many receive is measured once."""
+    received = {id(job.received): job.received for job in jobs}
+    times = Counter(id(job.received) for job in jobs)
+    return sum(times[which] * message_bytes(model, {}) for which, model in received.items())
