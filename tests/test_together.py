@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import fednoil
 from stopped_runs import LISTED, lines, results
 from torch import Tensor
 
@@ -280,3 +281,29 @@ def test_what_runs_together(values: dict[str, Any], monkeypatch: pytest.MonkeyPa
     assert waves(cells_of({**values, "noise": {"kind": "openset", "ratios": [0.2]}})) == []  # images of their own
     logged = cells_of({**values, "run": {**values["run"], "log": ("tensorboard",)}})
     assert waves(logged) == []
+
+
+@pytest.mark.parametrize("command", ["run", "bench"])
+def test_commands_make_runs_together_unless_told_how_many_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stacked_sizes: list[int], command: str
+) -> None:
+    """Three seeds of two clients a round; of a ranking, those of each of two methods."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(together, "stackable", lambda config: True)
+    keys = {"partition.samples_per_client": 20, "partition.clients": 4, "sampling.fraction": 0.5, "train.rounds": 2}
+    keys |= {"model.width": 2, "schedule.epochs": 1}
+    sets = [word for key, value in keys.items() for word in ("--set", f"{key}={value}")]
+    if command == "run":
+        words = ["run", "demo/fedavg", "--seeds", "0..2"]
+    else:
+        words = ["bench", "--method", "fedavg", "--method", "gce", "--setting", "iid/symmetric-high", "--seeds", "0..2"]
+    status, out, err = fednoil(*words, *sets, "--device", "cpu", "--out", "together")
+    assert (status, err) == (0, "")
+    assert stacked_sizes == [6, 6] * (1 if command == "run" else 2)
+    assert ("over 3 seeds; results in together" if command == "run" else "6 runs, 0 done, 6 to run, 3 at a time") in out
+    assert fednoil(*words, *sets, "--device", "cpu", "--out", "apart", "--jobs", "1", "-q")[0] == 0
+    assert len(stacked_sizes) == (2 if command == "run" else 4)
+    folders = [path.parent for path in Path("together").rglob("rounds.jsonl")]
+    assert len(folders) == (3 if command == "run" else 6)
+    for folder in folders:
+        same(lines(folder), lines("apart" / folder.relative_to("together")))

@@ -8,6 +8,7 @@ alone, from its last whole round.
 
 from __future__ import annotations
 
+import gc
 import json
 import threading
 import time
@@ -84,6 +85,9 @@ def run_cells(
     ended: dict[Cell, Outcome] = {}
     for wave in waves(cells) if together else []:
         ended |= {outcome.cell: outcome for outcome in run_together(wave, out, data_dir, view)}
+        gc.collect()  # graphs and networks refer to each other
+        if torch.cuda.is_initialized():
+            torch.cuda.empty_cache()  # for the processes of others
     rest = [cell for cell in cells if cell not in ended]
     made = run_here(rest, out, data_dir, view) if jobs == 1 else run_in_processes(rest, out, data_dir, view, jobs)
     ended |= {outcome.cell: outcome for outcome in made}
