@@ -240,7 +240,7 @@ class Draws(Erm):
         return super().step(nets, pool, batch, state, kind) * torch.rand(())
 
 
-@pytest.mark.parametrize("why", ["steps", "memory", "frozen parts"])
+@pytest.mark.parametrize("why", ["steps", "memory", "no room", "frozen parts"])
 def test_runs_that_cannot_stay_are_finished_alone(
     values: dict[str, Any], tmp_path: Path, why: str, monkeypatch: pytest.MonkeyPatch, stacked_sizes: list[int]
 ) -> None:
@@ -251,13 +251,16 @@ def test_runs_that_cannot_stay_are_finished_alone(
     elif why == "memory":
         error = torch.OutOfMemoryError("CUDA out of memory.")
         monkeypatch.setattr(Joint, "train", lambda *_: (_ for _ in ()).throw(error))
+    elif why == "no room":
+        error = torch.OutOfMemoryError("CUDA out of memory.")
+        monkeypatch.setattr(together, "make_stack", lambda *_: (_ for _ in ()).throw(error))
     else:
         values["model"] = {"name": "made_models:part"}  # whose frozen part depends on the seed
     cells, seen = cells_of(values), Seen()
     with pytest.warns(Slower) if why == "steps" else contextlib.nullcontext():
         outcomes = run_cells(cells, tmp_path / "r", None, seen, 1, together=True)
     assert [(o.cell, o.reason) for o in outcomes] == [(one, "") for one in cells]
-    assert sum(stacked_sizes) == {"steps": 6, "memory": 0, "frozen parts": 2 * 4}[why]
+    assert sum(stacked_sizes) == {"steps": 6, "frozen parts": 2 * 4}.get(why, 0)
     for one in cells:
         run(one.config, tmp_path / "alone" / one.folder, Silent())
         alike(tmp_path / "r" / one.folder, tmp_path / "alone" / one.folder)

@@ -121,25 +121,32 @@ class _Group:
     def __init__(self, count: int, first: Experiment) -> None:
         self.count, self.first = count, first
         self.joint: Joint | None = None
+        self.pool: torch.Tensor = torch.empty(0)
 
     def share(self, one: _Run, experiment: Experiment, device: torch.device) -> Executor:
         """A run's part of the stack, which the first one makes."""
         if _data(experiment) != _data(self.first):
             raise Alone
         if self.joint is None:
-            self.joint = self._stack(device)
-            self.pool = resident(self.first.setting.dataset.train.images, device)
+            self._make(device)
+        assert self.joint is not None
         one.share = self.joint.join(*make_clients(experiment, self.pool), one.wait)
         return one.share
 
-    def _stack(self, device: torch.device) -> Joint:
+    def _make(self, device: torch.device) -> None:
         config = self.first.config
         parallel = min(config.run.parallel, self.count * _at_once(config))
 
-        def make(clients: Mapping[int, Client], validation: Mapping[int, Client]) -> CudaGraphs:
+        def stack(clients: Mapping[int, Client], validation: Mapping[int, Client]) -> CudaGraphs:
             return make_stack(self.first, device, clients, validation, parallel)
 
-        return Joint(make)
+        try:
+            self.pool = resident(self.first.setting.dataset.train.images, device)
+            self.joint = Joint(stack)
+        except RuntimeError as error:
+            if gpu_is_full(error):
+                raise Alone from error
+            raise
 
     def play(self, runs: Sequence[_Run]) -> None:
         """Give each run its turn, and train those that wait for it; those that are behind catch up first."""
