@@ -310,3 +310,28 @@ def test_commands_make_runs_together_unless_told_how_many_at_a_time(
     assert len(folders) == (3 if command == "run" else 6)
     for folder in folders:
         same(lines(folder), lines("apart" / folder.relative_to("together")))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU; PyTorch sees none here")
+@pytest.mark.parametrize("case", ["erm", "fednoil", "non-iid", "fednoil-plus"])
+def test_on_a_gpu_seeds_run_together_by_default(values: dict[str, Any], tmp_path: Path, case: str) -> None:
+    """As alone in float32; one is then resumed alone."""
+    for section, keys in CASES[case].items():
+        values[section] = {**(values[section] if section in ("data", "run", "sampling") else {}), **keys}
+    values["run"] |= {"device": "cuda", "precision": "float32"}
+    cells = cells_of(values)
+    assert waves(cells) == [cells]
+    run_cells(cells, tmp_path / "r", None, Seen(), 4, together=True)
+    for one in cells:
+        run(one.config, tmp_path / "alone" / one.folder, Silent())
+        made = json.loads((tmp_path / "r" / one.folder / "environment.json").read_text())
+        assert made["runs_at_once"] == 3
+        assert "slower" not in made
+        for got, wanted in zip(lines(tmp_path / "r" / one.folder), lines(tmp_path / "alone" / one.folder), strict=True):
+            assert got["selected"] == wanted["selected"]
+            assert got["train_batches"] == pytest.approx(wanted["train_batches"], rel=0.1)  # |D^x| may differ by one
+            assert got["train_loss"] == pytest.approx(wanted["train_loss"], rel=0.02)
+    (tmp_path / "r/seed-1/summary.json").unlink()
+    run(cells[1].config, tmp_path / "r/seed-1", Silent(), resume=True)
+    assert [line["round"] for line in lines(tmp_path / "r/seed-1")] == [1, 2, 3, 4]
