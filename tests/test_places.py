@@ -39,6 +39,22 @@ def test_methods_that_differ_in_a_key_have_titles_of_their_own(
         assert all(title.count("=") == 1 for title in titles)
 
 
+def test_the_optimiser_belongs_to_the_method(tmp_path: Path) -> None:
+    """On own data `demo` decays weights more than `demo/fedavg`: they share a setting all the same. Rounds don't."""
+    own: dict[str, dict[str, object]] = {"data": {"name": "folder:photos"}, "train": {"weight_decay": 0.002}}
+    made_run(tmp_path / "plus", "fedavg", [70.0] * 8, changes={**own, "learner": {"name": "fednoil-plus"}})
+    for name, more in {"a": {}, "b": {"lr": 0.3}, "c": {"rounds": 9}}.items():
+        train = {"weight_decay": 0.0001, **more}
+        made_run(tmp_path / name, "fedavg", [60.0] * 8, changes={**own, "train": train})
+    results = results_of(tmp_path)
+    assert sorted(len(rows) for rows in results.settings()) == [1, 3]
+    (alike,) = (rows for rows in results.settings() if len(rows) == 3)
+    assert {len(row.runs) for row in alike} == {1}
+    assert len({row.title for row in alike}) == 3
+    assert any("train.lr=0.3" in row.title for row in alike)
+    assert not any("rounds" in row.title for row in results.rows)
+
+
 def test_methods_that_differ_in_many_keys_are_called_by_their_folders(tmp_path: Path) -> None:
     own = {"data": {"name": "folder:photos"}}
     keys = {"name": "fednoil", "frac": 0.2, "xi": 0.9}

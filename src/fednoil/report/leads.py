@@ -120,4 +120,6 @@ def settings_grid(results: Results) -> Grid | None:
 def _value(values: dict[str, Any], key: str) -> str | None:
     section, _, name = key.partition(".")
     found = values[section].get(name)
+    if isinstance(found, dict):  # as the sites of `data.sites`
+        return ", ".join(f"{key}={value}" for key, value in found.items())
     return None if found is None else str(found)

@@ -19,6 +19,8 @@ Values = dict[str, Any]
 
 SETTING_SECTIONS = ("data", "partition", "noise", "model", "train")
 METHOD_SECTIONS = ("sampling", "server", "learner", "schedule")
+OPTIMISER = ("optimizer", "lr", "momentum", "weight_decay", "lr_rounds", "balance")
+"""Keys of `train` that belong to a method: outside a study they don't keep two runs from being compared."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ def own_place(full: Values, roster: Roster | None = None, clients: int | None = 
     """
     if of_sites(full):
         return _of_sites(full, roster)
-    digest = _digest([full[s] for s in SETTING_SECTIONS])
+    digest = _digest([_of_setting(full, section) for section in SETTING_SECTIONS])
     data, split, noise = setting_words(full)
     count = clients if full["noise"]["kind"] == "manifest" else full["partition"].get("clients", clients)
     words = [*([f"{count} clients"] if count else []), f"{full['train']['rounds']} rounds", f"#{digest[:4]}"]
@@ -70,11 +72,22 @@ def _of_sites(full: Values, roster: Roster | None) -> Place:
     """Sites with their own data: the configuration's partition and noise don't apply to them."""
     founders = roster.founders if roster else {}
     there = at_nodes(full["data"])
-    digest = _digest([*(full[s] for s in (("data", "model", "train") if there else SETTING_SECTIONS)), founders])
+    sections = ("data", "model", "train") if there else SETTING_SECTIONS
+    digest = _digest([*(_of_setting(full, section) for section in sections), founders])
     samples = [f"{sum(founders.values()):,} samples"] if founders else []
     words = ", ".join([*samples, f"{full['train']['rounds']} rounds", f"#{digest[:4]}"])
     where = f"{len(founders)} sites" if founders else SITES
     return Place("", "federation" if there else "own data", where, f"({words})", method_name(full))
+
+
+def _of_setting(full: Values, section: str) -> Values:
+    """The keys of a section that two runs must share to be compared."""
+    return {key: value for key, value in full[section].items() if section != "train" or key not in OPTIMISER}
+
+
+def as_method(full: Values) -> Values:
+    """The sections that make a method, the optimiser's keys of `train` among them."""
+    return {**{s: full[s] for s in METHOD_SECTIONS}, "train": {k: full["train"].get(k) for k in OPTIMISER}}
 
 
 def _digest(value: Any) -> str:

@@ -17,7 +17,7 @@ import numpy as np
 from fednoil.history import ACCURACY, AGREEMENT
 from fednoil.report.chance import paired_p, sample_of
 from fednoil.report.hook import Section, Study
-from fednoil.report.places import METHOD_SECTIONS, Place, differing, picked
+from fednoil.report.places import METHOD_SECTIONS, Place, as_method, differing, picked
 from fednoil.report.record import read_record
 from fednoil.report.runs import Run, load_runs
 
@@ -192,12 +192,13 @@ def _distinguished(rows: list[Row]) -> list[Row]:
     """Rows with unique titles in each table: a method's name gets the keys in which it differs from others of the same
     name, or its folder's name if there are many."""
     names_of: dict[Any, set[str]] = {}
+    sections = (*METHOD_SECTIONS, "train")
     for _, same in grouped(rows, lambda row: (row.place.where if row.place.family else row.place.dataset, row.title)):
-        names = differing([row.runs[0].values for row in same], METHOD_SECTIONS)
+        names = differing([as_method(row.runs[0].values) for row in same], sections)
         names_of.setdefault(_same_line(same[0].runs[0]), set()).update(names)
 
     def titled(row: Row, most: int) -> Row:
-        keys = picked(row.runs[0].values, METHOD_SECTIONS, names_of[_same_line(row.runs[0])])
+        keys = picked(as_method(row.runs[0].values), sections, names_of[_same_line(row.runs[0])])
         return replace(row, apart=(_folder(row),) if len(keys) > most and not row.place.family else keys)
 
     short = [titled(row, _MOST_KEYS) for row in rows]
