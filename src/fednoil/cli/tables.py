@@ -9,6 +9,7 @@ from typing import Any
 
 from rich import box
 from rich.cells import cell_len
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -20,7 +21,7 @@ LEAST = 18  # characters of a text column
 def show(rows: list[dict[str, Any]], columns: dict[str, str], title: str, as_json: bool) -> None:
     """Print rows as a table (`columns`: key -> heading), or all of them as JSON.
 
-    Numbers are never cut. Text is folded; if its column would be narrower than `LEAST`, it goes on a line of its own.
+    Numbers are never cut. Text is folded; if its column would be narrower than `LEAST`, it goes on lines of its own.
     """
     if as_json:
         print(json.dumps(rows, indent=2, ensure_ascii=False))
@@ -31,26 +32,51 @@ def show(rows: list[dict[str, Any]], columns: dict[str, str], title: str, as_jso
     widths = {key: max(map(cell_len, [columns[key], *(cell(row.get(key)) for row in rows)])) for key in columns}
     texts = [key for key in others if key not in numeric and widths[key] > LEAST]
     least = {**widths, **dict.fromkeys(texts, LEAST)}
-    whole = _needed(least.values()) <= console.width
-    if not whole:
-        least[first] = min(LEAST, widths[first])
-    below = texts if _needed(least.values()) > console.width else []
-    beside = [key for key in others if key not in below]
-    console.width = max(console.width, _needed([least[key] for key in (first, *beside)]))
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
-    for key in (first, *beside):
-        table.add_column(
-            columns[key],
-            justify="right" if key in numeric else "left",
-            overflow="fold",
-            no_wrap=key in numeric or (whole and key == first),
-            min_width=least[key],
-        )
+    console.print(Text(title, style="italic"), soft_wrap=True)
+    if _needed(least.values()) > console.width:
+        return _show_below(console, rows, columns, numeric, widths, texts)
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    for key in columns:
+        number = key in numeric
+        justify = "right" if number else "left"
+        whole = number or key == first
+        table.add_column(columns[key], justify=justify, overflow="fold", no_wrap=whole, min_width=least[key])
     for row in rows:
-        lines = [cell(row.get(first)), *(f"{columns[key]}: {cell(row[key])}" for key in below if row.get(key))]
-        # As text: a file's or class's name in brackets is not markup.
-        table.add_row(Text("\n".join(lines)), *(Text(cell(row.get(key))) for key in beside))
+        table.add_row(*(Text(cell(row.get(key))) for key in columns))  # as text: a name in brackets is not markup
     console.print(table)
+
+
+def _show_below(
+    console: Console,
+    rows: list[dict[str, Any]],
+    columns: dict[str, str],
+    numeric: Collection[str],
+    widths: Mapping[str, int],
+    texts: Sequence[str],
+) -> None:
+    """A table with its `texts` below each row, and with a long first cell above it."""
+    beside = [key for key in columns if key not in texts]
+    first, *numbers = beside
+    room = console.width - _needed([widths[key] for key in numbers]) - 2
+    widths = {**widths, first: min(widths[first], max(LEAST, room))}
+
+    def line(cells: Mapping[str, str]) -> Text:
+        gaps = {key: " " * (widths[key] - cell_len(cells[key])) for key in beside}
+        parts = [gaps[key] + cells[key] if key in numeric else cells[key] + gaps[key] for key in beside]
+        return Text("  ".join(parts).rstrip())
+
+    console.print(line(columns), style="bold", soft_wrap=True)
+    console.print("─" * (_needed([widths[key] for key in beside]) - 1), soft_wrap=True)
+    for row in rows:
+        cells = {key: cell(row.get(key)) for key in beside}
+        if cell_len(cells[first]) > widths[first]:
+            print(cells[first])
+            cells[first] = ""
+        console.print(line(cells), soft_wrap=True)
+        for key in texts:
+            if row.get(key):
+                told = wrap(f"{columns[key]}: {cell(row[key])}", max(console.width - 4, 20), break_on_hyphens=False)
+                print(*(f"    {part}" if place else f"  {part}" for place, part in enumerate(told)), sep="\n")
 
 
 def _needed(widths: Collection[int]) -> int:
