@@ -45,6 +45,12 @@ def test_a_mean_over_classes_is_called_one() -> None:
     assert "mean over classes" not in found
 
 
+def test_flags_are_not_doubted_where_there_are_none() -> None:
+    probabilities = sure(LABELS, 0.85)
+    assert doubts(probabilities, LABELS, 0.1, 90.0, flags=0) == []
+    assert len(doubts(probabilities, LABELS, 0.1, 90.0, flags=1)) == 1
+
+
 def test_a_model_of_other_images_is_reported_whatever_it_says() -> None:
     found = doubts(sure(np.zeros(90, int), 0.99), LABELS, 0.66, 95.0)
     assert len(found) == 1

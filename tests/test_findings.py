@@ -67,6 +67,8 @@ def test_the_sentences() -> None:
         "agreement with held-out labels was still falling, by 1.3 points over the last 4 rounds: fewer rounds may help",
     ]
     assert findings.sentences({"noise_ratios": {"0": 0.07}}) == ["wrong labels, estimated: 7 %"]
+    alike = findings.sentences({"noise_ratios": {"0": 0.001, "1": 0.004}})
+    assert alike == ["wrong labels, estimated: 0 % at every client"]
     assert findings.sentences({"per_class_accuracy": [None, 80.0], "trend": None}) == []
 
 

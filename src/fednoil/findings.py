@@ -70,6 +70,8 @@ def _noise(ratios: Mapping[str, float]) -> list[str]:
     if len(ratios) == 1:
         return [f"wrong labels, estimated: {100 * next(iter(ratios.values())):.0f} %"]
     least, most = min(ratios, key=ratios.__getitem__), max(ratios, key=ratios.__getitem__)
+    if f"{100 * ratios[least]:.0f}" == f"{100 * ratios[most]:.0f}":
+        return [f"wrong labels, estimated: {100 * ratios[most]:.0f} % at every client"]
     span = f"{100 * ratios[least]:.0f} % (client {least}) to {100 * ratios[most]:.0f} % (client {most})"
     return [f"wrong labels, estimated: {span}, median {100 * statistics.median(ratios.values()):.0f} %"]
 

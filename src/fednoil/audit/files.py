@@ -181,7 +181,7 @@ def _client(case: Case, found: Estimate, class_names: Sequence[str]) -> dict[str
         "duplicates": [list(group) for group in case.duplicates],
         "notices": [
             *case.notices,
-            *doubts(case.probabilities, case.given, found.ratio, case.accuracy, case.by_class),
+            *doubts(case.probabilities, case.given, found.ratio, case.accuracy, case.by_class, len(flagged)),
         ],
     }
     if case.true is not None:

@@ -11,11 +11,16 @@ _CHANCE = 2.0  # standard deviations above chance
 
 
 def doubts(
-    probabilities: np.ndarray, given: np.ndarray, ratio: float, accuracy: float | None, by_class: bool = False
+    probabilities: np.ndarray,
+    given: np.ndarray,
+    ratio: float,
+    accuracy: float | None,
+    by_class: bool = False,
+    flags: int | None = None,
 ) -> list[str]:
     """Warnings about a model with class probabilities [n, C] for samples with `given` labels [n], `ratio` of them
     estimated to be wrong; `accuracy` in percent, if it is known from a test set, as the mean over its classes if
-    `by_class`.
+    `by_class`; `flags` labels are flagged.
 
     The model's own expectation counts, or a test set's result if that is worse: networks are overconfident.
     """
@@ -32,7 +37,7 @@ def doubts(
         )
     elif mistakes > _WEAK:
         found.append(f"{how}: flags and noise ratios are unreliable; train longer, or audit with a better model")
-    elif mistakes > ratio:
+    elif mistakes > ratio and flags != 0:
         found.append(f"{how}, more than labels seem wrong: many flags may be the model's own mistakes")
     return found
 

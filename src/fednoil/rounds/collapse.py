@@ -12,13 +12,15 @@ _LESS = 0.15  # share of the agreement with held-out labels, which wrong labels 
 _DEVIATIONS = 3.0  # standard deviations by which agreements must differ to be more than chance
 _KNOWN = 10.0  # percent of a class's images that must once have been classified correctly before it counts as lost
 _NAMED = 5  # classes in one line
+_START = 4  # rounds in which a model should have learnt to tell any two classes apart
 
 Values = Sequence[float | None]
 
 
 def signs(records: Sequence[RoundRecord], names: Sequence[str], held_out: int = 0) -> list[str]:
     """What the last of these rounds shows for the first time, two rounds in a row: accuracy far below the best round's,
-    agreement with `held_out` labels far below, or known classes that no longer have a correct answer."""
+    agreement with `held_out` labels far below, or known classes that no longer have a correct answer; and after a few
+    rounds that nothing was learnt."""
     if len(records) < 2:
         return []
     found = []
@@ -37,7 +39,18 @@ def signs(records: Sequence[RoundRecord], names: Sequence[str], held_out: int = 
         which = ", ".join(f"'{names[c]}'" if c < len(names) else str(c) for c in lost[:_NAMED])
         more = f" and {len(lost) - _NAMED} more" if len(lost) > _NAMED else ""
         found.append(f"no test image of {which}{more} is classified correctly any longer")
+    only = [c for r in records if (c := _only(r.class_accuracy)) is not None]
+    if len(only) == len(records) == _START:
+        name = names[only[-1]] if only[-1] < len(names) else only[-1]
+        found.append(f"every test image is taken for '{name}': nothing was learnt so far; a lower train.lr may help")
     return found
+
+
+def _only(accuracy: Values | None) -> int | None:
+    """The class that every image is taken for: all of its images are correct, and none of any other."""
+    known = [(value, c) for c, value in enumerate(accuracy or ()) if value is not None]
+    right = [c for value, c in known if value == 100]
+    return right[0] if len(known) > 1 and len(right) == 1 and all(v == 0 for v, c in known if c != right[0]) else None
 
 
 def _margin(best: float, count: int) -> float:
