@@ -20,6 +20,22 @@ from fednoil import rounds
 from fednoil.errors import Diverged
 
 
+def test_data_or_a_run_in_a_presets_place_are_answered_with_the_command_to_use() -> None:
+    Path("photos/cat").mkdir(parents=True)
+    Path("list.csv").write_text("path,label\n")
+    Path("done").mkdir()
+    Path("done/config.toml").write_text("")
+    assert "'photos' is not a preset; to use it as data: fednoil run demo --set data.name=folder:photos" in refused(
+        "run", "photos"
+    )
+    assert "list.csv is not a TOML file; to use it as data: fednoil run demo --set data.name=csv:list.csv" in refused(
+        "run", "list.csv"
+    )
+    assert "done is the folder of a run, not a preset; to continue it: fednoil run --resume --out done" in refused(
+        "run", "done"
+    )
+
+
 @pytest.mark.parametrize(
     ("args", "parts"),
     [
@@ -40,7 +56,7 @@ from fednoil.errors import Diverged
         ("run paper/cifar11/iid/symmetric-high/fedavg", ["unknown dataset 'cifar11'", "did you mean 'cifar10'"]),
         ("run paper/cifar10/iid", ["unknown preset 'paper/cifar10/iid'"]),
         ("run folder:photos", ["'folder:photos' is not a preset", "--set data.name=folder:photos"]),
-        ("run --epochs 5", ["No such option '--epochs'", "--set schedule.epochs=VALUE"]),
+        ("run --epochs 5", ["No such option '--epochs'", "--set schedule.name=constant --set schedule.epochs=VALUE"]),
         ("run --batch-size 8", ["No such option '--batch-size'", "--set train.batch_size=VALUE"]),
         ("run --learner erm", ["No such option '--learner'", "--set learner.name=VALUE"]),
         ("rn", ["No such command 'rn'. Did you mean 'run'?\n"]),

@@ -13,10 +13,20 @@ def said(error: Exception) -> str:
     option = getattr(error, "option_name", None)
     command = getattr(getattr(error, "ctx", None), "info_name", None)
     if option and type(error).__name__ == "NoSuchOption" and command == "run" and (keys := _keys(str(option))):
-        options = " or ".join(f"--set {key}=VALUE" for key in keys)
+        options = " or ".join(_settings(key) for key in keys)
         return f"No such option '{option}'; {option.lstrip('-')} is a key of the configuration: {options}"
     # Two layers of the library may each make the same suggestion.
     return _SUGGESTED.sub(r"\1", message)
+
+
+def _settings(key: str) -> str:
+    """How to set a key; if only one choice has it, a preset may have made another."""
+    from fednoil.config.axes import AXES
+
+    section, _, word = key.partition(".")
+    owned = [(axis.path, name) for axis in AXES.get(section, ()) for name in axis.owners(word)]
+    choice = f"--set {owned[0][0]}={owned[0][1]} " if len(owned) == 1 else ""
+    return f"{choice}--set {key}=VALUE"
 
 
 def _keys(option: str) -> list[str]:

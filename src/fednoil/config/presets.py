@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 
 from fednoil.config.protocols import PROTOCOLS, ProtocolFamily
@@ -92,13 +93,21 @@ def preset(name: str) -> Values:
         return {section: {**layers[0].get(section, {}), **layers[1].get(section, {})} for section in sections}
     if (load := _FAMILIES.get(name.split("/")[0])) is not None:
         return load().values(name)
-    if ":" in name:
-        raise UserError(f"'{name}' is not a preset; to use it as data: fednoil run demo --set data.name={name}")
+    if data := _as_data(name):
+        raise UserError(f"'{name}' is not a preset; to use it as data: fednoil run demo --set data.name={data}")
     known = preset_names()
     raise UserError(
         f"unknown preset '{name}'; `fednoil presets` lists them: {', '.join([*_DEMOS, *(f'{f}/…' for f in _FAMILIES)])}"
         f"{nearest(name, known)}"
     )
+
+
+def _as_data(name: str) -> str:
+    """The data that somebody names in a preset's place; "" if it is none."""
+    path = Path(name)
+    if ":" in name or not path.exists() or (path / "config.toml").exists():
+        return name if ":" in name else ""
+    return f"folder:{name}" if path.is_dir() else ""
 
 
 def about_presets() -> list[str]:

@@ -22,8 +22,18 @@ def is_file(source: str | Path) -> bool:
 
 def read_source(source: str | Path) -> tuple[Values, str]:
     """The sections of a preset or a TOML file, and what to call it."""
+    path = Path(source)
     if is_file(source):
+        if path.suffix.lower() in (".csv", ".npz", ".parquet") and path.is_file():
+            word = path.suffix.lower()[1:]
+            raise UserError(
+                f"{path} is not a TOML file; to use it as data: fednoil run demo --set data.name={word}:{path}"
+            )
         return read_toml(Path(source)), Path(source).stem
+    if (path / "config.toml").is_file():
+        raise UserError(
+            f"{path} is the folder of a run, not a preset; to continue it: fednoil run --resume --out {path}"
+        )
     return preset(str(source)), str(source)
 
 
