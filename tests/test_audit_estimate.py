@@ -217,6 +217,8 @@ def test_what_a_model_has_learnt_of_wrong_labels_is_not_believed() -> None:
     assert found.ratio == pytest.approx(wrong.mean(), abs=0.02)
     assert found.ratio == pytest.approx(found.p_wrong.mean())
     assert found.interval[0] < wrong.mean() < found.interval[1]
+    unseen = estimate(q, given, np.random.default_rng(0), 85.0, seen=False)
+    assert unseen.ratio == pytest.approx(alone)  # what was not learnt is not discounted
 
 
 @settings(max_examples=20, deadline=None)

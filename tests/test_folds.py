@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -125,7 +126,50 @@ def test_an_audit_says_when_labels_were_memorised(values: dict[str, Any]) -> Non
     found = torch.nn.functional.one_hot(torch.tensor([0, 0, 1, 2, 2, 2]), 4).float()
     bundle = {"given": given, "probabilities": found}
     state = replace(start(experiment), per_class=(40.0, 50.0, 60.0, None))
-    (line,) = memorised(experiment, state, bundle)
+    line = memorised(experiment, state, bundle)
     assert line.startswith("the model agrees with 83 % of the labels it was trained on, and 50 % of test ones")
-    assert memorised(experiment, replace(state, per_class=(60.0, 70.0, 80.0, None)), bundle) == ()
-    assert memorised(experiment, replace(state, per_class=()), bundle) == ()
+    assert memorised(experiment, replace(state, per_class=(60.0, 70.0, 80.0, None)), bundle) == ""
+    assert memorised(experiment, replace(state, per_class=()), bundle) == ""
+
+
+def test_an_audit_of_few_memorised_labels_goes_out_of_folds(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless nobody wants it, it would take long, or the labels are many: then a notice advises it."""
+    monkeypatch.setattr("fednoil.audit.cases.memorised", lambda *_: "it may have memorised wrong labels")
+    said = "it may have memorised wrong labels, so each label is judged by a run that has not seen it (5 runs of about "
+    advised = "it may have memorised wrong labels; --folds 5 judges each by a run that has not seen it"
+
+    def audited(*more: object) -> tuple[int | None, str]:
+        status, out, err = fednoil("audit", made, "--force", *more)
+        assert (status, err) == (0, "")
+        return json.loads((made / "audit/summary.json").read_text()).get("folds"), out
+
+    folds, out = audited()
+    assert folds == 5
+    assert said in out
+    assert advised not in out
+    assert load(made).audit().summary["folds"] == 5
+    assert "folds" not in load(made).audit(folds=0).summary
+    folds, out = audited("--folds", 0)
+    assert folds is None
+    assert advised in out
+    for limit in ("FEW", "_LONG"):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"fednoil.audit.folds.{limit}", 0)
+            folds, out = audited()
+            assert folds is None
+            assert advised in out
+
+
+def test_an_audit_goes_out_of_folds_where_no_test_set_shows_what_a_model_is_worth(
+    made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fednoil.audit.cases.memorised", lambda *_: "")
+    assert "folds" not in load(made).audit().summary  # its test labels are correct
+    for module in ("cases", "folds"):
+        monkeypatch.setattr(f"fednoil.audit.{module}.known_accuracy", lambda *_: (None, ()))
+    found = load(made).audit()
+    assert found.summary["folds"] == 5
+    rows, raw = found.table.to_arrow(), found._cases.clients[0].bundle
+    assert len(rows) == sum(len(case.given) for case in found._cases.clients)
+    own = raw["probabilities"].gather(1, raw["given"][:, None])[:, 0]
+    assert not torch.allclose(own, raw["confidence"])  # one look, and its confidence as labels show it

@@ -14,7 +14,7 @@ from fednoil.api.table import Table
 from fednoil.api.words import in_python
 from fednoil.audit import ESTIMATORS, estimates, files, write
 from fednoil.audit.cases import Cases, of_state, source_of
-from fednoil.audit.folds import of_folds
+from fednoil.audit.folds import USUAL, of_folds, why_folds
 from fednoil.errors import UserError
 from fednoil.experiment import Experiment
 from fednoil.reporters import reporter_for
@@ -37,16 +37,19 @@ class Audit:
         device: torch.device,
         folds: int | None = None,
         path: Path | None = None,
+        seconds: float | None = None,
     ) -> Audit:
-        """The audit of a run's state, or with `folds` of its runs without one, which are kept in the run's folder."""
+        """The audit of a run's state, or with `folds` of its runs without one, which are kept in the run's folder.
+        Without `folds`, whichever is better for a run that took so many seconds."""
         if method not in ESTIMATORS:
             raise UserError(f"method = {method!r} is unknown; choose {' or '.join(ESTIMATORS)}")
         number = _number(experiment, client)
-        if folds is None:
-            cases = of_state(experiment, state, number, device)
-        else:
+        cases = None if folds else of_state(experiment, state, number, device)
+        if cases is not None and folds is None and why_folds(experiment, cases, seconds):
+            folds = USUAL
+        if cases is None or folds:
             place = None if path is None else path / f"folds-{folds}"
-            cases = of_folds(experiment, folds, number, device, lambda _: reporter_for(None), place)
+            cases = of_folds(experiment, folds or USUAL, number, device, lambda _: reporter_for(None), place)
         cases = replace(cases, source=source_of(experiment, path))
         found = estimates(cases, method)
         return cls(cases, files.make_table(cases, found), files.summarise(cases, found, method))

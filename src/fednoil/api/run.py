@@ -183,12 +183,14 @@ class Run:
     ) -> Audit:
         """Which labels are wrong: of all clients, or of one by its name or number. `select` is `last` or `best`, the
         round whose model is asked, in place of `run.select`. With `folds` the run is made that many times, each time
-        without one fold of every client's samples, which that run then judges: slower, and better for few images."""
+        without one fold of every client's samples, which that run then judges: slower, and better for few images. By
+        default five for at most 2,000 labels without a test set, or if the model has memorised them, otherwise 0."""
         experiment, state = self._played()
         if select is not None:
             experiment = replace(experiment, config=selecting(experiment.config, select))
             check_best(state, experiment, self.path or Path(self.name))
-        return Audit.of(experiment, state, client, method, pick_device(device, "device"), folds, self.path)
+        seconds = self.summary.get("wall_s") if self.finished else None
+        return Audit.of(experiment, state, client, method, pick_device(device, "device"), folds, self.path, seconds)
 
     @in_python
     def save(self, path: str | Path, *, force: bool = False) -> Run:

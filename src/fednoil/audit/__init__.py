@@ -32,6 +32,7 @@ def estimates(cases: Cases, method: str = "channel") -> list[Estimate]:
             Seed(0).child("audit", case.client or "").numpy(),
             case.accuracy,
             case.per_class,
+            seen=not cases.folds,
         )
         for case in cases.clients
     ]

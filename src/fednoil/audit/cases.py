@@ -78,6 +78,7 @@ class Cases:
         ""  # for each site, if sites have data of their own; what `fednoil relabel --data` takes; "": `data`
     )
     folds: int = 0  # each judged by a model that had not seen it; 0: the model was trained on all labels
+    memorised: str = ""  # the warning, if the model seems to have memorised labels
 
 
 def of_run(
@@ -110,8 +111,10 @@ def of_state(experiment: Experiment, state: RunState, client: int | None, device
     """The clients of an experiment, or one of them, from its state after some rounds."""
     accuracy, by_class = known_accuracy(experiment, state)
     bundle = final_bundle(experiment, state, device)
-    notices = (*_unfinished(experiment, state), *memorised(experiment, state, bundle))
-    return cases_of(experiment, bundle, accuracy, by_class, client, notices)
+    warning = memorised(experiment, state, bundle)
+    advice = (f"{warning}; --folds 5 judges each by a run that has not seen it",) if warning else ()
+    notices = (*_unfinished(experiment, state), *advice)
+    return replace(cases_of(experiment, bundle, accuracy, by_class, client, notices), memorised=warning)
 
 
 def client_number(experiment: Experiment, client: str | int | None, where: str) -> int | None:

@@ -11,9 +11,9 @@ from fednoil.tensors import Tensors
 _GAP = 15.0  # points
 
 
-def memorised(experiment: Experiment, state: RunState, bundle: Tensors) -> tuple[str, ...]:
+def memorised(experiment: Experiment, state: RunState, bundle: Tensors) -> str:
     """A warning if the model agrees with far more of the labels it was trained on than of those in the test set, both
-    as a mean over classes; nothing without a test set."""
+    as a mean over classes; "" otherwise, and without a test set."""
     tested = state.final_per_class(experiment.config.run.select)
     given, found = bundle["given"].numpy(), bundle["probabilities"].numpy().argmax(1)
     pairs = [
@@ -22,12 +22,12 @@ def memorised(experiment: Experiment, state: RunState, bundle: Tensors) -> tuple
         if known is not None and (given == c).any()
     ]
     if not pairs:
-        return ()
+        return ""
     trained, outside = (float(value) for value in np.mean(pairs, axis=0))
     if trained - outside < _GAP:
-        return ()
+        return ""
     kind = "held-out" if experiment.setting.dataset.about.held_out else "test"
     return (
         f"the model agrees with {trained:.0f} % of the labels it was trained on, and {outside:.0f} % of {kind} ones: "
-        "it may have memorised wrong labels; --folds 5 judges each by a run that has not seen it",
+        "it may have memorised wrong labels"
     )

@@ -24,11 +24,12 @@ def estimate(
     rng: np.random.Generator,
     accuracy: float | None = None,
     per_class: Sequence[float | None] = (),
+    seen: bool = True,
 ) -> Estimate:
     """cleanlab's estimate from class probabilities [n, C] and one client's given labels [n].
 
     `p_wrong` is 1 minus its label quality score, which ranks labels but is not a probability. The interval comes from a
-    bootstrap; the model's accuracy is not used.
+    bootstrap; the model's accuracy, and whether it has `seen` the labels, are not used.
     """
     cleanlab = _cleanlab()
     q = np.asarray(probabilities, np.float64) + 1e-12  # a class with probability 0 may be the only one left

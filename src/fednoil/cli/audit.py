@@ -59,7 +59,8 @@ Folds = Annotated[
     typer.Option(
         "--folds",
         metavar="K",
-        help="For a RUN: make it K times, each time without one of K folds of all clients, which it then judges.",
+        help="For a RUN: make it K times, each time without one of K folds of all clients, which it then judges; 0: "
+        "don't; default: 5 for few labels without a test set or memorised ones, otherwise 0.",
     ),
 ]
 
@@ -96,13 +97,11 @@ def audit(
     except UserError:
         _check_there(run, client, data_dir, select, data, model)  # another folder wouldn't help
         raise
-    from fednoil.audit.cases import of_run
     from fednoil.audit.site import of_data
+    from fednoil.cli.audit_folds import of_run
 
-    if run is not None and folds is not None:
-        cases = _folded(run, folds, client, data_dir, place, select, as_json)
-    elif run is not None:
-        cases = of_run(run, client, data_dir, place, select)
+    if run is not None:
+        cases = of_run(run, 0 if budgets else folds, client, data_dir, place, select, as_json)
     else:
         assert data is not None
         assert model is not None
@@ -165,35 +164,6 @@ def _check_there(
         open_own(data).files()
     if model is not None and not model.is_file():
         raise UserError(f"{model} is not a file")
-
-
-def _folded(
-    run: Path,
-    count: int,
-    client: str | None,
-    data_dir: Path | None,
-    device: torch.device,
-    select: str | None,
-    as_json: bool,
-) -> Cases:
-    """The cases of a run that is made once for each fold, in the run's folder; what is there already is kept."""
-    from dataclasses import replace
-
-    from fednoil.audit.cases import client_number, load_experiment, source_of
-    from fednoil.audit.folds import of_folds
-    from fednoil.reporters import reporter_for
-    from fednoil.runner import Reporter
-
-    experiment = load_experiment(run, data_dir, select)
-    number = client_number(experiment, client, str(run))
-
-    def shown(fold: int) -> Reporter:
-        if not as_json:
-            print(f"fold {fold + 1} of {count}: {experiment.config.train.rounds} rounds without it", flush=True)
-        return reporter_for(False if as_json else None)
-
-    found = of_folds(experiment, count, number, device, shown, run / f"folds-{count}")
-    return replace(found, source=source_of(experiment, run))
 
 
 def _check_budget(folder: Path, force: bool) -> None:
@@ -281,5 +251,5 @@ def _check_again(run: Path | None, client: str | None, budget: str | None, folds
     """Refuse what can't be trained again."""
     if budget is not None and (run is None or client is not None):
         raise UserError("--budget trains all clients of a RUN again; give RUN, without --data and --client")
-    if folds is not None and (run is None or budget is not None):
+    if folds and (run is None or budget is not None):
         raise UserError("--folds makes a RUN again, fold by fold; give RUN, without --budget")

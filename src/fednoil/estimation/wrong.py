@@ -4,7 +4,8 @@ The model's probabilities are calibrated to its accuracy (`belief`), the client'
 noisy channel (`channel`), and Bayes' rule gives the probabilities. One thing remains: the model was trained on these
 labels and repeats some of the wrong ones, so more are missed the noisier a client is. If errors go to all classes
 equally, labels that the model would hardly confuse show how many wrong ones there are, and the model's agreement with
-the given labels is discounted until the probabilities match. Nothing here needs true labels.
+the given labels is discounted until the probabilities match; not where each was judged by a model that had not seen it.
+Nothing here needs true labels.
 """
 
 from __future__ import annotations
@@ -48,13 +49,14 @@ def estimate(
     rng: np.random.Generator,
     accuracy: float | None = None,
     per_class: Sequence[float | None] = (),
+    seen: bool = True,
 ) -> Estimate:
     """What class probabilities [n, C] say about one client's given labels [n]; `rng` is only for the interval.
 
     `accuracy` is the model's on such images in percent, and `per_class` that on each class; if they are known, the
-    model's probabilities are calibrated to them.
+    model's probabilities are calibrated to them. `seen`: the model was trained on these labels.
     """
-    said, q, channel, chances, spread = _chances(probabilities, given, accuracy, per_class)
+    said, q, channel, chances, spread = _chances(probabilities, given, accuracy, per_class, seen)
     if spread is None:
         spread = _spread(q, given, channel, rng)
     own = np.arange(len(given))
@@ -76,14 +78,19 @@ def ratio_of(
 
 
 def _chances(
-    probabilities: np.ndarray, given: np.ndarray, accuracy: float | None, per_class: Sequence[float | None]
+    probabilities: np.ndarray,
+    given: np.ndarray,
+    accuracy: float | None,
+    per_class: Sequence[float | None],
+    seen: bool = True,
 ) -> tuple[np.ndarray, np.ndarray, Channel, np.ndarray, float | None]:
     """The model's calibrated probabilities, sharpened and blurred, the client's channel, P(true class | image, given
     label) [n, C], and the variance of the ratio if it isn't the channel's."""
     said, q = believed(probabilities, accuracy, per_class)
     channel = fit(q, given, np.ones(len(given)), _ROUNDS)
     chances = posterior(q, given, channel)
-    least, spread = _unmistakable(said, given, mistaken(said, accuracy)) if channel.alike else (0.0, 0.0)
+    repeated = seen and channel.alike
+    least, spread = _unmistakable(said, given, mistaken(said, accuracy)) if repeated else (0.0, 0.0)
     if least > 1 - chances[np.arange(len(given)), given].mean():
         return said, q, channel, _discounted(q, given, channel, least), spread
     return said, q, channel, chances, None

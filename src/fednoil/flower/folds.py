@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fednoil import evidence
 from fednoil.audit.cases import Cases
+from fednoil.audit.folds import calibrated
 from fednoil.experiment import Experiment
 from fednoil.flower.memory import case_of
 from fednoil.flower.state import make_own
@@ -46,16 +47,17 @@ class FoldLooks:
     def cases(self, client: str, data: str) -> Cases:
         """The client's labels in the folds so far."""
         there = [fold for fold in range(self.count) if self._file(fold).is_file()]
-        found = [read_tensors(self._file(fold)) for fold in there]
-        index, given, look = (torch.cat([one[name] for one in found]) for name in ("index", "given", "look"))
+        looks = [read_tensors(self._file(fold)) for fold in there]
+        index, given, look = (torch.cat([one[name] for one in looks]) for name in ("index", "given", "look"))
         order = index.argsort()
         bundle = evidence.start([given[order]], look.shape[1])
         bundle = evidence.add_looks(bundle, [len(given)], {0: look[order]})
-        known = torch.cat([one["accuracy"] for one in found])
-        accuracy = float(known.mean()) if len(known) == len(found) else None
+        known = torch.cat([one["accuracy"] for one in looks])
+        accuracy = float(known.mean()) if len(known) == len(looks) else None
         missing = [str(fold + 1) for fold in range(self.count) if fold not in there]
         notices = [f"not audited yet: fold {', '.join(missing)} of {self.count}"] if missing else []
-        return case_of(client, index[order], bundle, data, self.experiment, accuracy, tuple(notices), self.count)
+        found = case_of(client, index[order], bundle, data, self.experiment, accuracy, tuple(notices), self.count)
+        return calibrated(found)
 
     def _file(self, fold: int) -> Path:
         return self.folder / f"{fold + 1}-of-{self.count}.safetensors"

@@ -1,0 +1,55 @@
+"""The cases of a run for `fednoil audit`: judged by its models, or fold by fold by runs that have not seen them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from fednoil.audit.cases import Cases, client_number, load_experiment, load_run, of_state, source_of
+from fednoil.audit.folds import USUAL, of_folds, why_folds
+from fednoil.experiment import Experiment
+from fednoil.records.folder import RunFolder
+from fednoil.reporters import reporter_for
+from fednoil.runner import Reporter
+
+
+def of_run(
+    run: Path,
+    folds: int | None,
+    client: str | None,
+    data_dir: Path | None,
+    device: torch.device,
+    select: str | None,
+    as_json: bool,
+) -> Cases:
+    """The cases of a run, out of folds if they are asked for, or help and nobody has declined them."""
+    if folds:
+        experiment = load_experiment(run, data_dir, select)
+        found = _folded(experiment, run, folds, client_number(experiment, client, str(run)), device, as_json)
+        return replace(found, source=source_of(experiment, run))
+    experiment, state = load_run(run, data_dir, select)
+    number = client_number(experiment, client, str(run))
+    found = of_state(experiment, state, number, device)
+    whole = folds is None and (run / "summary.json").is_file()
+    seconds = RunFolder(run).summary()["wall_s"] if whole else None
+    if why := why_folds(experiment, found, seconds):
+        if not as_json:
+            runs = f"{USUAL} runs of about {seconds:.0f} s; --folds 0: none"
+            print(f"{why}, so each label is judged by a run that has not seen it ({runs})", flush=True)
+        found = _folded(experiment, run, USUAL, number, device, as_json)
+    return replace(found, source=source_of(experiment, run))
+
+
+def _folded(
+    experiment: Experiment, run: Path, count: int, number: int | None, device: torch.device, as_json: bool
+) -> Cases:
+    """The cases of a run that is made once for each fold, in the run's folder; what is there already is kept."""
+
+    def shown(fold: int) -> Reporter:
+        if not as_json:
+            print(f"fold {fold + 1} of {count}: {experiment.config.train.rounds} rounds without it", flush=True)
+        return reporter_for(False if as_json else None)
+
+    return of_folds(experiment, count, number, device, shown, run / f"folds-{count}")
