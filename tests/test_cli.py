@@ -18,6 +18,7 @@ from made_runs import made_run
 from rich.console import Console
 
 from fednoil import __version__, runner
+from fednoil.cli.tables import show
 from fednoil.config import load_config
 from fednoil.config.axes import AXES
 from fednoil.config.protocols import PROTOCOLS
@@ -189,6 +190,19 @@ def test_compare_distinguishes_runs_with_one_name() -> None:
     assert [line.split()[2] for line in out.splitlines()[-2:]] == ["(logarithm)"] * 2
     assert [line.split()[3] for line in out.splitlines()[-2:]] == ["learner.xi=0.95", "learner.xi=0.5"]
     assert "differs in" not in fednoil("compare", "b", "c")[1]
+
+
+def test_short_names_leave_long_texts_room(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The text below a short name was folded to the name's width, and the last column was cut."""
+    monkeypatch.setenv("COLUMNS", "80")
+    numbers = {f"number{n}": 10.25 + n for n in range(7)}
+    row = {"run": "a", "method": "fedavg+fednoil-plus (agreement)", **numbers}
+    show([row], {key: key for key in row}, "A title that is longer than the table below it", False)
+    title, head, _, cells, text = capsys.readouterr().out.splitlines()
+    assert title == "A title that is longer than the table below it"
+    assert head.split() == ["run", *numbers]
+    assert cells.split() == ["a", *(f"{number:.2f}" for number in numbers.values())]
+    assert text.strip() == "method: fedavg+fednoil-plus (agreement)"
 
 
 @pytest.mark.parametrize("columns", [40, 60, 80, 100, 120, 200])

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from fednoil import evidence
@@ -95,7 +96,8 @@ def of_folds(
 
 def calibrated(cases: Cases) -> Cases:
     """The cases with probabilities that are as confident as labels show, where no test set shows it."""
-    if any(case.accuracy is not None for case in cases.clients):
+    diverged = not all(np.isfinite(case.probabilities).all() for case in cases.clients)  # which estimates refuse
+    if diverged or any(case.accuracy is not None for case in cases.clients):
         return cases
     at = temperature([(case.probabilities, case.given) for case in cases.clients])
     softer = [torch.from_numpy(soft(case.probabilities, at)).float() for case in cases.clients]

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import torch
 
-from fednoil.audit.cases import Cases, client_number, load_experiment, load_run, of_state, source_of
+from fednoil.audit import cases
+from fednoil.audit.cases import Cases, client_number, of_state, source_of
 from fednoil.audit.folds import USUAL, of_folds, why_folds
 from fednoil.experiment import Experiment
 from fednoil.records.folder import RunFolder
@@ -26,13 +27,13 @@ def of_run(
 ) -> Cases:
     """The cases of a run, out of folds if they are asked for, or help and nobody has declined them."""
     if folds:
-        experiment = load_experiment(run, data_dir, select)
+        experiment = cases.load_experiment(run, data_dir, select)
         found = _folded(experiment, run, folds, client_number(experiment, client, str(run)), device, as_json)
         return replace(found, source=source_of(experiment, run))
-    experiment, state = load_run(run, data_dir, select)
+    experiment, state = cases.load_run(run, data_dir, select)
     number = client_number(experiment, client, str(run))
     found = of_state(experiment, state, number, device)
-    whole = folds is None and (run / "summary.json").is_file()
+    whole = folds is None and state.over(experiment.config) and (run / "summary.json").is_file()
     seconds = RunFolder(run).summary()["wall_s"] if whole else None
     if why := why_folds(experiment, found, seconds):
         if not as_json:
