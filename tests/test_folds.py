@@ -16,7 +16,7 @@ from stopped_runs import snapshot
 
 from fednoil import load, runner
 from fednoil.audit.folds import _means
-from fednoil.audit.memorised import memorised
+from fednoil.audit.memorised import agreements, alike, memorised
 from fednoil.config import load_config
 from fednoil.experiment import make_experiment
 from fednoil.records.model_file import load_model
@@ -125,11 +125,19 @@ def test_an_audit_says_when_labels_were_memorised(values: dict[str, Any]) -> Non
     given = torch.tensor([0, 0, 1, 1, 2, 2])
     found = torch.nn.functional.one_hot(torch.tensor([0, 0, 1, 2, 2, 2]), 4).float()
     bundle = {"given": given, "probabilities": found}
-    state = replace(start(experiment), per_class=(40.0, 50.0, 60.0, None))
-    line = memorised(experiment, state, bundle)
+
+    def shares(*by_class: float | None) -> tuple[float, float] | None:
+        return agreements(experiment, replace(start(experiment), per_class=by_class), bundle)
+
+    line = memorised(shares(40.0, 50.0, 60.0, None), "test")
     assert line.startswith("the model agrees with 83 % of the labels it was trained on, and 50 % of test ones")
-    assert memorised(experiment, replace(state, per_class=(60.0, 70.0, 80.0, None)), bundle) == ""
-    assert memorised(experiment, replace(state, per_class=()), bundle) == ""
+    assert memorised(shares(60.0, 70.0, 80.0, None), "test") == ""
+    assert memorised(shares(), "test") == ""
+    assert [alike(shares(*known)) for known in ((80.0, 80.0, 82.0, None), (80.0, 80.0, 80.0, None), ())] == [
+        True,
+        False,
+        False,
+    ]
 
 
 def test_an_audit_of_few_memorised_labels_goes_out_of_folds(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,16 +168,18 @@ def test_an_audit_of_few_memorised_labels_goes_out_of_folds(made: Path, monkeypa
             assert advised in out
 
 
-def test_an_audit_goes_out_of_folds_where_no_test_set_shows_what_a_model_is_worth(
-    made: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("shares", [(80.0, 79.0), (80.0, 70.0), None])
+def test_a_model_is_as_sure_as_labels_show_if_it_has_not_learnt_them(
+    made: Path, monkeypatch: pytest.MonkeyPatch, shares: tuple[float, float] | None
 ) -> None:
-    monkeypatch.setattr("fednoil.audit.cases.memorised", lambda *_: "")
-    assert "folds" not in load(made).audit().summary  # its test labels are correct
-    for module in ("cases", "folds"):
-        monkeypatch.setattr(f"fednoil.audit.{module}.known_accuracy", lambda *_: (None, ()))
-    found = load(made).audit()
-    assert found.summary["folds"] == 5
-    rows, raw = found.table.to_arrow(), found._cases.clients[0].bundle
-    assert len(rows) == sum(len(case.given) for case in found._cases.clients)
-    own = raw["probabilities"].gather(1, raw["given"][:, None])[:, 0]
-    assert not torch.allclose(own, raw["confidence"])  # one look, and its confidence as labels show it
+    """Where no test set shows it; labels that were learnt better than others show nothing."""
+    monkeypatch.setattr("fednoil.audit.cases.agreements", lambda *_: shares)
+    known = load(made).audit()._cases.clients
+    monkeypatch.setattr("fednoil.audit.cases.known_accuracy", lambda *_: (None, ()))
+    found = load(made).audit()._cases.clients
+    changed = [not np.allclose(a.probabilities, b.probabilities) for a, b in zip(known, found, strict=True)]
+    assert changed == [shares == (80.0, 79.0)] * len(found)
+    monkeypatch.setattr("fednoil.audit.folds.known_accuracy", lambda *_: (None, ()))
+    (one, *_) = load(made).audit(folds=2)._cases.clients
+    own = one.bundle["probabilities"].gather(1, one.bundle["given"][:, None])[:, 0]
+    assert not torch.allclose(own, one.bundle["confidence"])  # a single look

@@ -184,7 +184,7 @@ class Run:
         """Which labels are wrong: of all clients, or of one by its name or number. `select` is `last` or `best`, the
         round whose model is asked, in place of `run.select`. With `folds` the run is made that many times, each time
         without one fold of every client's samples, which that run then judges: slower, and better for few images. By
-        default five for at most 2,000 labels without a test set, or if the model has memorised them, otherwise 0."""
+        default five if the model has memorised some of at most 2,000 labels, otherwise 0."""
         experiment, state = self._played()
         if select is not None:
             experiment = replace(experiment, config=selecting(experiment.config, select))

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from fednoil import evidence
-from fednoil.audit.memorised import memorised
+from fednoil.audit.memorised import agreements, alike, memorised
 from fednoil.audit.pictures import boxed, original_pictures, shown
 from fednoil.config.loading import load_config
 from fednoil.config.schema import Config
@@ -26,6 +26,8 @@ from fednoil.data.given import Given
 from fednoil.data.raw import numbered
 from fednoil.data.sources import is_own
 from fednoil.errors import UserError
+from fednoil.estimation.belief import soft
+from fednoil.estimation.temperature import temperature
 from fednoil.experiment import Experiment, make_experiment
 from fednoil.labels import open_truth
 from fednoil.records.checkpoint import Checkpoints
@@ -111,10 +113,23 @@ def of_state(experiment: Experiment, state: RunState, client: int | None, device
     """The clients of an experiment, or one of them, from its state after some rounds."""
     accuracy, by_class = known_accuracy(experiment, state)
     bundle = final_bundle(experiment, state, device)
-    warning = memorised(experiment, state, bundle)
+    shares, held_out = agreements(experiment, state, bundle), experiment.setting.dataset.about.held_out
+    warning = memorised(shares, "held-out" if held_out else "test")
     advice = (f"{warning}; --folds 5 judges each by a run that has not seen it",) if warning else ()
     notices = (*_unfinished(experiment, state), *advice)
-    return replace(cases_of(experiment, bundle, accuracy, by_class, client, notices), memorised=warning)
+    found = replace(cases_of(experiment, bundle, accuracy, by_class, client, notices), memorised=warning)
+    return calibrated(found) if alike(shares) else found
+
+
+def calibrated(cases: Cases) -> Cases:
+    """The cases with probabilities that are as confident as labels show, where no test set shows it."""
+    diverged = not all(np.isfinite(case.probabilities).all() for case in cases.clients)  # which estimates refuse
+    if diverged or any(case.accuracy is not None for case in cases.clients):
+        return cases
+    at = temperature([(case.probabilities, case.given) for case in cases.clients])
+    softer = [torch.from_numpy(soft(case.probabilities, at)).float() for case in cases.clients]
+    bundles = [{**case.bundle, "probabilities": q} for case, q in zip(cases.clients, softer, strict=True)]
+    return replace(cases, clients=[replace(c, bundle=b) for c, b in zip(cases.clients, bundles, strict=True)])
 
 
 def client_number(experiment: Experiment, client: str | int | None, where: str) -> int | None:

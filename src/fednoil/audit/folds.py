@@ -11,14 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from fednoil import evidence
-from fednoil.audit.cases import Cases, cases_of
+from fednoil.audit.cases import Cases, calibrated, cases_of
 from fednoil.config.schema import Config
-from fednoil.estimation.belief import soft
-from fednoil.estimation.temperature import temperature
 from fednoil.experiment import Experiment, assemble
 from fednoil.records.store import InFolder, Store
 from fednoil.rounds.final import known_accuracy, looks_at
@@ -43,16 +40,13 @@ class WithoutFold(Simulation):
 
 
 def why_folds(experiment: Experiment, cases: Cases, seconds: float | None) -> str:
-    """Why an audit goes out of folds unasked, "" if it doesn't: of few labels and if its runs will be short, where the
-    model has memorised labels, or where only labels that a model has not seen show how far to trust its confidence.
+    """Why an audit goes out of folds unasked, "" if it doesn't: the model has memorised labels, they are few, and the
+    runs will be short.
 
     `seconds` is how long the run took, None if it isn't finished.
     """
     few = sum(experiment.task.sizes) <= FEW and min(experiment.task.sizes) >= USUAL
-    if not few or seconds is None or USUAL * seconds > _LONG:
-        return ""
-    unknown = all(case.accuracy is None for case in cases.clients)
-    return cases.memorised or ("no test labels show how far to trust the model" if unknown else "")
+    return cases.memorised if few and seconds is not None and USUAL * seconds <= _LONG else ""
 
 
 def of_folds(
@@ -92,17 +86,6 @@ def of_folds(
     by_class = _means([per_class for _, per_class in known])
     (accuracy,) = _means([(mean,) for mean, _ in known])
     return calibrated(replace(cases_of(experiment, bundle, accuracy, by_class, client), folds=count))
-
-
-def calibrated(cases: Cases) -> Cases:
-    """The cases with probabilities that are as confident as labels show, where no test set shows it."""
-    diverged = not all(np.isfinite(case.probabilities).all() for case in cases.clients)  # which estimates refuse
-    if diverged or any(case.accuracy is not None for case in cases.clients):
-        return cases
-    at = temperature([(case.probabilities, case.given) for case in cases.clients])
-    softer = [torch.from_numpy(soft(case.probabilities, at)).float() for case in cases.clients]
-    bundles = [{**case.bundle, "probabilities": q} for case, q in zip(cases.clients, softer, strict=True)]
-    return replace(cases, clients=[replace(c, bundle=b) for c, b in zip(cases.clients, bundles, strict=True)])
 
 
 def _means(rows: Sequence[Sequence[float | None]]) -> tuple[float | None, ...]:

@@ -9,11 +9,12 @@ from fednoil.rounds import RunState
 from fednoil.tensors import Tensors
 
 _GAP = 15.0  # points
+_ALIKE = 3.0
 
 
-def memorised(experiment: Experiment, state: RunState, bundle: Tensors) -> str:
-    """A warning if the model agrees with far more of the labels it was trained on than of those in the test set, both
-    as a mean over classes; "" otherwise, and without a test set."""
+def agreements(experiment: Experiment, state: RunState, bundle: Tensors) -> tuple[float, float] | None:
+    """How many of the labels that it was trained on the model agrees with, and of those in the test set, both in
+    percent as a mean over classes; None without a test set."""
     tested = state.final_per_class(experiment.config.run.select)
     given, found = bundle["given"].numpy(), bundle["probabilities"].numpy().argmax(1)
     pairs = [
@@ -22,11 +23,22 @@ def memorised(experiment: Experiment, state: RunState, bundle: Tensors) -> str:
         if known is not None and (given == c).any()
     ]
     if not pairs:
-        return ""
+        return None
     trained, outside = (float(value) for value in np.mean(pairs, axis=0))
-    if trained - outside < _GAP:
+    return trained, outside
+
+
+def alike(shares: tuple[float, float] | None) -> bool:
+    """Whether labels that the model was trained on tell as much of it as labels that it has not seen."""
+    return shares is not None and shares[0] - shares[1] < _ALIKE
+
+
+def memorised(shares: tuple[float, float] | None, kind: str) -> str:
+    """A warning if the model agrees with far more of the labels it was trained on than of the others, which are of this
+    kind; "" otherwise."""
+    if shares is None or shares[0] - shares[1] < _GAP:
         return ""
-    kind = "held-out" if experiment.setting.dataset.about.held_out else "test"
+    trained, outside = shares
     return (
         f"the model agrees with {trained:.0f} % of the labels it was trained on, and {outside:.0f} % of {kind} ones: "
         "it may have memorised wrong labels"

@@ -60,7 +60,7 @@ Folds = Annotated[
         "--folds",
         metavar="K",
         help="For a RUN: make it K times, each time without one of K folds of all clients, which it then judges; 0: "
-        "don't; default: 5 for few labels without a test set or memorised ones, otherwise 0.",
+        "don't; default: 5 if the model has memorised labels and they are few, otherwise 0.",
     ),
 ]
 

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from fednoil import evidence
-from fednoil.audit.cases import Cases
-from fednoil.audit.folds import calibrated
+from fednoil.audit.cases import Cases, calibrated
 from fednoil.experiment import Experiment
 from fednoil.flower.memory import case_of
 from fednoil.flower.state import make_own
