@@ -35,7 +35,7 @@ from fednoil.seeds import Seeds, permutations
 from fednoil.tensors import Tensors
 
 _FEW = 30  # labels tell a share within 9 points, one standard deviation, at best
-_MIXING = 300  # labels from which on a client mixes
+_MIXING = 500  # labels from which on a client mixes (experiments/default)
 _HALF = 100  # samples of D^x with which logits are adjusted by half
 
 
@@ -74,6 +74,11 @@ class FedNoilPlus(LabelledLearner):
         cost="less than 1 an epoch (D^x alone), and 1 pass over the data a round",
     )
 
+    @property
+    def mixes_from(self) -> int:
+        """The number of labels from which on a client mixes pairs."""
+        return _MIXING
+
     def set_aside(self, count: int, device: torch.device) -> Tensor:
         """Spread evenly over the samples."""
         share = self.config.aside if self.config.frac == "auto" else 0.0
@@ -98,7 +103,7 @@ class FedNoilPlus(LabelledLearner):
             generators = (seed.child("mix", e).numpy() for seed in seeds.members for e in epochs)
             beta = [generator.beta(self.config.mix, self.config.mix, steps) for generator in generators]
             share = np.maximum(beta, 1 - np.array(beta)).astype(np.float32).ravel()
-            if len(client) < _MIXING * len(seeds.members):  # of several clients, which have equally many
+            if len(client) < self.mixes_from * len(seeds.members):  # of several clients, which have equally many
                 share = np.ones_like(share)  # everything as it is
             keys = seeds.child("partner").keys_of([(e, s) for e in epochs for s in range(steps)], labelled.device)
             batch |= {"x_share": torch.from_numpy(share).to(labelled.device), "x_partner": permutations(keys, size)}
