@@ -2,8 +2,8 @@
 
     python experiments/default/mixing.py
 
-scikit-learn's digits at four sites of 350 with 5 to 45 % wrong labels, as in docs/tutorial.ipynb; a tenth of each is held
-out. Writes `mixing.csv` and the table on the page.
+scikit-learn's digits at four sites of 350 with 5 to 45 % wrong labels, as in docs/tutorial.ipynb; a tenth of each is
+held out. Writes `mixing.csv` and the table on the page.
 """
 
 from __future__ import annotations
