@@ -197,8 +197,17 @@ def oracle(rows: list[Row]) -> str:
     return markdown(lines)
 
 
+def mixing(rows: list[Row]) -> str:
+    """The runs of `mixing.py`: agreement over the last ten rounds, and test accuracy of the last, for each seed."""
+    lines = [["", "agreement, seeds 0, 1, 2", "test accuracy"]]
+    for variant, title in (("mix", "mixup"), ("no-mix", "none")):
+        own = [row for row in rows if (row["dataset"], row["variant"]) == ("digits", variant)]
+        lines.append([title, *(", ".join(f"{float(r[n]):.1f}" for r in own) for n in ("val_accuracy", "final"))])
+    return markdown(lines)
+
+
 def page(rows: list[Row]) -> str:
-    tables = {"screen": screen(rows), "cifar": cifar(rows), "oracle": oracle(rows)}
+    tables = {"screen": screen(rows), "cifar": cifar(rows), "oracle": oracle(rows), "mixing": mixing(rows)}
     return fill(PAGE.read_text(encoding="utf-8"), tables)
 
 
