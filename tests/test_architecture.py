@@ -23,7 +23,7 @@ STAGES = [
     ["learners"],
     ["schedules", "sampling"],
     ["servers"],
-    ["executors", "evidence", "estimation"],
+    ["executors", "evidence", "estimation", "privacy"],
     ["config"],
     ["setting"],
     ["experiment"],

@@ -57,7 +57,7 @@ def test_set_that_names_no_key_is_refused(text: str) -> None:
 def test_another_method_drops_the_keys_of_the_old_one() -> None:
     base = {
         "server": {"name": "fedprox", "mu": 0.1, "average": 0.5},
-        "sampling": {"name": "score", "fraction": 0.5, "epsilon": 2.0},
+        "sampling": {"name": "score", "fraction": 0.5},
         "schedule": {"name": "cosine", "epochs": 9, "t_min": 2, "r_min": 4},
         "train": {"rounds": 3},
     }

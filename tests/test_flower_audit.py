@@ -120,7 +120,7 @@ def test_it_can_be_switched_off(federated: dict[str, Any], tmp_path: Path) -> No
 
 def test_with_noisy_scores_the_ratio_is_the_last_of_them(federated: dict[str, Any], tmp_path: Path) -> None:
     """Nothing new is sent: 1 − score/20 with the score that the server had in round 4."""
-    federated["sampling"]["epsilon"] = 5.0
+    federated["privacy"] = {"scores": 5.0}
     records = federate(load_config(federated), tmp_path / "run", LoopGrid(partitions(tmp_path / "state")))
     ratios = json.loads((tmp_path / "run" / "summary.json").read_text())["noise_ratios"]
     assert ratios == pytest.approx({name: 1 - score / 20 for name, score in records[-1]["scores"].items()})

@@ -22,10 +22,12 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from flwr.supercore.task_identity import TaskIdentity
 
 from fednoil.config import load_config, to_toml
+from fednoil.errors import UserError
 from fednoil.flower import resident
 from fednoil.flower.credentials import make_certificates, make_key
 from fednoil.flower.messages import HELLO_ORDER, HELLO_REPLY, PROTOCOL, Body, pack, unpack
 from fednoil.flower.resident import Connection, Place, serve
+from fednoil.flower.watching import Pulse
 from fednoil.flower.work import whole
 
 Values = dict[str, Any]
@@ -123,6 +125,39 @@ def test_a_connection_that_breaks_is_made_anew_with_the_certificate_of_then(
     place = Place("localhost:1", ca, tmp_path / "a", {"partition-id": 0})
     serve(place, lambda: len(seen) < 2)
     assert seen == [first, b"renewed"]
+
+
+def test_a_node_that_was_killed_waits_until_the_server_has_forgotten_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until the heartbeat of its last process runs out, the SuperLink refuses it; one that was never online is told."""
+    ca, *_ = make_certificates(tmp_path, ["localhost"])
+    make_key(tmp_path / "a")
+    tries: list[int] = []
+
+    class Refusing:
+        def __init__(self, *_: Any, **__: Any) -> None:
+            tries.append(1)
+
+        def __enter__(self) -> Any:
+            raise SystemExit(305)
+
+        def __exit__(self, *error: object) -> bool:
+            return False
+
+    monkeypatch.setattr(resident, "http_request_response", Refusing)
+    monkeypatch.setattr(resident.time, "sleep", lambda seconds: None)
+    place = Place("localhost:1", ca, tmp_path / "a", {"partition-id": 0, "state": str(tmp_path / "state")})
+    with pytest.raises(UserError, match="is its key registered"):
+        serve(place, lambda: True)
+    assert len(tries) == 1
+    Pulse(tmp_path / "state" / "client-0").beat()
+    serve(place, lambda: len(tries) < 4)
+    assert len(tries) == 4
+    file = tmp_path / "state" / "client-0" / "health.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "at": time.time() - 600}))
+    with pytest.raises(UserError, match="is its key registered"):
+        serve(place, lambda: True)
 
 
 KEPT = """

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import time
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -128,3 +129,54 @@ def test_a_reply_with_too_many_parts_is_not_read() -> None:
 def test_pieces_of_a_large_model_are_counted() -> None:
     small, large = (objects_of(Form({"w": ("float32", (n,))})) for n in (10, 25 * 10**6))
     assert (small, large) == (7, 26)  # 100 MB in pieces of 5 MiB
+
+
+class Several(Store):
+    """A SuperLink with a reply of each node, each delivered once; of those in `stuck` one object never comes."""
+
+    def __init__(self, replies: dict[int, Message], stuck: set[int]) -> None:
+        self.replies, self.stuck = replies, stuck
+        self.by_message: dict[str, int] = {}
+        self.pulled = []
+
+    def PushMessages(self, request: Any) -> Any:
+        ids = [message.metadata.message_id for message in request.messages_list]
+        self.objects, self.missing = {}, set[str]()
+        for proto, number in zip(request.messages_list, ids, strict=True):
+            node = proto.metadata.dst_node_id
+            reply = self.replies[node]
+            reply.metadata.__dict__["_reply_to_message_id"] = number
+            reply.metadata.__dict__["_message_id"] = reply.object_id
+            nested = get_all_nested_objects(reply)
+            self.objects |= nested
+            self.missing |= {reply.object_id} if node in self.stuck else set()
+            self.by_message[number] = node
+        return type("Response", (), {"message_ids": ids, "objects_to_push": [], "session_id": ""})
+
+    def PullMessages(self, request: Any) -> PullAppMessagesResponse:
+        nodes = [self.by_message.pop(number) for number in sorted(request.message_ids) if number in self.by_message]
+        found = [self.replies[node] for node in sorted(nodes)]
+        protos = [message_to_proto(remove_content_from_message(reply)) for reply in found]
+        return PullAppMessagesResponse(messages_list=protos, message_object_trees=[get_object_tree(r) for r in found])
+
+    def PullObject(self, request: Any) -> PullObjectResponse:
+        if request.object_id in self.missing:
+            return PullObjectResponse(object_found=True, object_available=False)
+        return super().PullObject(request)
+
+
+def test_a_reply_that_is_announced_and_never_uploaded_keeps_nobody_waiting() -> None:
+    """Flower waits for its objects for three minutes, in which it asks for no other reply."""
+    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
+    orders = {node: Message(RecordDict({"n": MetricRecord({"a": node})}), node, "train") for node in (7, 8, 9)}
+    contents = {node: RecordDict({"m": MetricRecord({"b": node})}) for node in orders}
+    grid = HttpGrid(token="secret")
+    grid.set_run(Run.create_empty(1))
+    store = Several({node: Message(contents[node], reply_to=order) for node, order in orders.items()}, stuck={7})
+    grid._client = store  # type: ignore[assignment]
+    began = time.monotonic()
+    found = Wire(grid, 1.0).ask("train", 1, {node: order.content for node, order in orders.items()})
+    assert time.monotonic() - began < 3
+    assert found[7] == "no reply within 1 s"
+    assert [cast(Any, found[node])["m"]["b"] for node in (8, 9)] == [8, 9]
+    assert len(store.pulled) == len(set(store.pulled))  # no object twice

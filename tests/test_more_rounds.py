@@ -93,10 +93,11 @@ def test_fewer_rounds_and_other_keys_are_refused(reference: Path) -> None:
 
 
 def test_a_promise_for_all_rounds_is_not_broken(values: dict[str, Any], tmp_path: Path) -> None:
-    values["sampling"] = {"name": "score", "fraction": 0.5, "epsilon": 1.0}
+    values["sampling"] = {"name": "score", "fraction": 0.5}
+    values["privacy"] = {"scores": 1.0}
     run(load_config(values), tmp_path / "run", Silent())
     line = refused("run", "--resume", "--out", tmp_path / "run", "--set", "train.rounds=6")
-    assert "sampling.epsilon is promised for all 4 rounds together" in line
+    assert "privacy.scores is promised for all 4 rounds together" in line
 
 
 def test_a_federation_is_continued_by_its_own_command(reference: Path, tmp_path: Path) -> None:

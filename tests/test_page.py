@@ -207,8 +207,8 @@ def thousand(folder: Path) -> list[Run]:
     runs = []
     for number in range(1000):
         values = {**source.values, "run": {**source.values["run"], "seed": number % 20}}
-        values["sampling"] = {**values["sampling"], "epsilon": 0.5 + number // 20}
-        place = type(source.place)(**{**vars(source.place), "method_changes": (f"sampling.epsilon={number // 20}",)})
+        values["privacy"] = {**values["privacy"], "scores": 0.5 + number // 20}
+        place = type(source.place)(**{**vars(source.place), "method_changes": (f"privacy.scores={number // 20}",)})
         changed = {**vars(source), "values": values, "place": place, "path": Path(f"runs/{number}")}
         runs.append(Run(**{key: changed[key] for key in Run.__dataclass_fields__}))
     return runs

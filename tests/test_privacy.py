@@ -60,9 +60,9 @@ def played(values: dict[str, Any]) -> list[float]:
 def test_a_simulation_adds_the_same_noise_twice(values: dict[str, Any]) -> None:
     values["sampling"]["name"] = "score"
     plain = played(values)
-    values["sampling"]["epsilon"] = 1e9
+    values["privacy"] = {"scores": 1e9}
     assert played(values) == pytest.approx(plain, abs=1e-3)
-    values["sampling"]["epsilon"] = 1.0
+    values["privacy"] = {"scores": 1.0}
     assert played(values) == played(values) != plain
 
 
@@ -71,7 +71,7 @@ def test_all_rounds_share_epsilon(values: dict[str, Any]) -> None:
     values["sampling"]["name"] = "score"
     plain, noise = played(values), {}
     for rounds_, epsilon in ((4, 100.0), (8, 200.0), (8, 100.0)):
-        values["train"]["rounds"], values["sampling"]["epsilon"] = rounds_, epsilon
+        values["train"]["rounds"], values["privacy"] = rounds_, {"scores": epsilon}
         noise[rounds_, epsilon] = [a - b for a, b in zip(played(values), plain, strict=True)]
     assert noise[8, 200.0] == pytest.approx(noise[4, 100.0])
     assert noise[8, 100.0] == pytest.approx([2 * n for n in noise[4, 100.0]])
@@ -79,12 +79,7 @@ def test_all_rounds_share_epsilon(values: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("epsilon", [0, -1, "much"])
 def test_epsilon_is_above_zero(values: dict[str, Any], epsilon: object) -> None:
-    values["sampling"] |= {"name": "score", "epsilon": epsilon}
-    with pytest.raises(UserError, match=r"sampling\.epsilon"):
-        load_config(values)
-
-
-def test_noise_on_updates_needs_a_clip(values: dict[str, Any]) -> None:
-    values["federation"] = {"update_epsilon": 1.0}
-    with pytest.raises(UserError, match=r"federation\.update_epsilon and federation\.update_clip"):
+    values["sampling"]["name"] = "score"
+    values["privacy"] = {"scores": epsilon}
+    with pytest.raises(UserError, match=r"privacy\.scores"):
         load_config(values)

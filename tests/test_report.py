@@ -124,13 +124,11 @@ def test_what_a_run_computed_in(tmp_path: Path) -> None:
 
 def test_a_federation_with_noise_is_no_seed_of_a_simulation(tmp_path: Path) -> None:
     made_run(tmp_path / "a", precision="float32")
-    noise = {"federation": {"update_clip": 1.0, "update_epsilon": 8.0}}
+    noise = {"privacy": {"sees": "noise", "clip": 1.0, "noise": 8.0}}
     made_run(tmp_path / "b", precision="float32", seed=1, changes=noise, nodes=["x"])  # type: ignore[arg-type]
-    a, b = results(tmp_path).rows
-    assert a.title == "FedNoiL(Logarithm)"
-    assert b.title.startswith(
-        "FedNoiL(Logarithm), in a federation, federation.update_clip=1, federation.update_epsilon=8"
-    )
+    plain, noisy = sorted(row.title for row in results(tmp_path).rows)
+    assert plain == "FedNoiL(Logarithm)"
+    assert noisy == "FedNoiL(Logarithm), privacy.sees=noise, privacy.clip=1.0, privacy.noise=8.0"
     commands = [run["command"] for run in page_data(results(tmp_path))["runs"]]
     assert any(command.startswith("fednoil federation run ") for command in commands)
 

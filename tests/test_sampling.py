@@ -74,7 +74,8 @@ class Best(Score):
 
 
 def test_a_sampling_of_the_users_own(values: dict[str, Any]) -> None:
-    values["sampling"] = {"name": f"{__name__}:Best", "fraction": 0.5, "epsilon": 1e9}
+    values["sampling"] = {"name": f"{__name__}:Best", "fraction": 0.5}
+    values["privacy"] = {"scores": 1e9}
     experiment = make_experiment(load_config(values))
     _, record = rounds.play(experiment, make_executor(experiment, torch.device("cpu")), rounds.start(experiment))
     assert record.selected == sorted(np.argsort(record.client_scores)[-2:].tolist())
@@ -89,11 +90,11 @@ class Odd(SamplingConfig):
     [
         ("sampling", {"name": "scores"}, r"sampling.name = 'scores' is unknown.*did you mean 'score'"),
         ("sampling", {"name": f"{__name__}:Odd"}, "is not a class derived from fednoil.sampling.base.Sampling"),
-        ("sampling", {"epsilon": 1.0}, "unknown key 'sampling.epsilon'.*a key of score, score_mean"),
+        ("sampling", {"epsilon": 1.0}, "'sampling.epsilon' is now called privacy.scores"),
         ("sampling", {"fraction": 0}, "sampling.fraction = 0: must be greater than 0"),
         ("server", {"sampling": "score"}, "'server.sampling' is now called sampling.name"),
         ("server", {"client_fraction": 0.3}, "'server.client_fraction' is now called sampling.fraction"),
-        ("server", {"score_epsilon": 1}, "'server.score_epsilon' is now called sampling.epsilon"),
+        ("server", {"score_epsilon": 1}, "'server.score_epsilon' is now called privacy.scores"),
     ],
 )
 def test_bad_keys_get_one_line(section: str, keys: dict[str, Any], message: str) -> None:
@@ -106,7 +107,8 @@ def test_recorded_runs_are_read_in_todays_keys() -> None:
     server = {"name": "fedavg", "sampling": "score", "client_fraction": 0.3, "score_epsilon": 2.0, "average": 0.0}
     now = in_todays_keys({"server": server})
     assert now["server"] == {"name": "fedavg", "average": 0.0}
-    assert now["sampling"] == {"name": "score", "fraction": 0.3, "epsilon": 2.0}
+    assert now["sampling"] == {"name": "score", "fraction": 0.3}
+    assert now["privacy"] == {"scores": 2.0}
     assert in_todays_keys({"server": {**server, "sampling": "uniform"}})["sampling"] == {
         "name": "uniform",
         "fraction": 0.3,

@@ -1,7 +1,7 @@
-"""Accuracy and ranking of clients over ε of the scores: `python experiments/privacy/study.py`.
+"""What noise costs: `python experiments/privacy/study.py`, or `… scores`, `… updates` for one part.
 
-Runs FedNoiL on the embedded data for each ε and seed, writes results.csv beside this file and the page's table.
-`--table` only writes the table.
+On the embedded data: FedNoiL for each ε of the scores and seed, and FedAvg for each noise on the updates and seed. Writes
+results.csv and updates.csv beside this file, and the page's tables. `--table` only writes the tables.
 """
 
 from __future__ import annotations
@@ -10,12 +10,15 @@ import argparse
 import csv
 import statistics
 import tempfile
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from fednoil import __version__
 from fednoil.config import load_config, merge, preset
+from fednoil.history import RoundRecord
 from fednoil.pages.marked import fill
 from fednoil.records.environment import commit
 from fednoil.records.folder import RunFolder
@@ -24,48 +27,100 @@ from fednoil.runner import Silent, run
 HERE = Path(__file__).parent
 PAGE = HERE / "README.md"
 EPSILONS = ["none", "10", "3", "1", "0.3", "0.1", "uniform"]
+NOISES = ["no clip", "0", "0.1", "0.3", "1", "3"]
+CLIP = 0.25  # the median length of an update without a clip, in round 10
 SEEDS = (0, 1, 2)
-COLUMNS = ("epsilon", "seed", "accuracy", "rank_correlation", "selected_noise", "version")
+SCORES = ("epsilon", "seed", "accuracy", "rank_correlation", "selected_noise", "version")
+UPDATES = ("noise", "seed", "accuracy", "epsilon", "version")
 VERSION = " ".join(filter(None, (__version__, commit())))
 
+Row = dict[str, object]
+Sections = dict[str, dict[str, object]]
 
-def measure(epsilon: str, seed: int) -> dict[str, object]:
+
+def played(name: str, changes: Sections) -> tuple[dict[str, Any], list[RoundRecord]]:
+    """One run: its summary and its rounds."""
+    with tempfile.TemporaryDirectory() as folder:
+        summary = run(load_config(merge(preset(name), changes)), Path(folder) / "run", Silent())
+        return summary, RunFolder(Path(folder) / "run").records()
+
+
+def noisy_scores(epsilon: str, seed: int) -> Row:
     """One run of ten rounds; the means of ranking and selected noise are over its rounds."""
-    changes: dict[str, dict[str, object]] = {
-        "sampling": {} if epsilon in ("none", "uniform") else {"epsilon": float(epsilon)},
+    changes: Sections = {
+        "privacy": {} if epsilon in ("none", "uniform") else {"scores": float(epsilon)},
+        "sampling": {"name": "uniform"} if epsilon == "uniform" else {},
         "model": {"width": 6},
         "schedule": {"name": "constant", "epochs": 5},
         "train": {"rounds": 10},
         "run": {"seed": seed, "device": "cpu"},
     }
-    if epsilon == "uniform":
-        changes["sampling"] = {"name": "uniform"}
-    with tempfile.TemporaryDirectory() as folder:
-        summary = run(load_config(merge(preset("demo/fednoil"), changes)), Path(folder) / "run", Silent())
-        records = RunFolder(Path(folder) / "run").records()
+    summary, records = played("demo/fednoil", changes)
     ranks = [r.rank_correlation for r in records if r.rank_correlation is not None]
+    noises = [r.selected_noise for r in records if r.selected_noise is not None]
     return {
         "epsilon": epsilon,
         "seed": seed,
         "accuracy": round(summary["final_accuracy"], 2),
         "rank_correlation": round(-statistics.mean(ranks), 4) if ranks else "",
-        "selected_noise": round(statistics.mean(r.selected_noise for r in records), 2),
+        "selected_noise": round(statistics.mean(noises), 2),
         "version": VERSION,
     }
 
 
-def table() -> str:
+def noisy_updates(noise: str, seed: int) -> Row:
+    """One run of twenty rounds."""
+    privacy: dict[str, object] = {} if noise == "no clip" else {"clip": CLIP}
+    if noise not in ("no clip", "0"):
+        privacy["noise"] = float(noise)
+    changes: Sections = {
+        "partition": {"clients": 200},
+        "noise": {"ratios": [0.1, 0.4]},
+        "sampling": {"fraction": 0.5},
+        "privacy": privacy,
+        "model": {"width": 6},
+        "schedule": {"name": "constant", "epochs": 2, "extra_rounds": 0},
+        "train": {"rounds": 20},
+        "run": {"seed": seed, "device": "cpu"},
+    }
+    summary, _ = played("demo/fedavg", changes)
+    epsilon = f"{summary['epsilon']:.4g}" if "epsilon" in summary else ""
+    accuracy = round(summary["final_accuracy"], 2)
+    return {"noise": noise, "seed": seed, "accuracy": accuracy, "epsilon": epsilon, "version": VERSION}
+
+
+PARTS: dict[str, tuple[str, tuple[str, ...], Iterable[str], Callable[[str, int], Row]]] = {
+    "scores": ("results.csv", SCORES, EPSILONS, noisy_scores),
+    "updates": ("updates.csv", UPDATES, NOISES, noisy_updates),
+}
+
+
+def rows(part: str) -> list[dict[str, str]]:
+    with (HERE / PARTS[part][0]).open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def score_table() -> str:
     """A line for each ε: mean ± standard deviation over the seeds."""
-    with (HERE / "results.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    found = rows("scores")
     lines = ["| ε | final accuracy | rank correlation with cleanness | noise of the selected, % |", "|---|---|---|---|"]
-    for epsilon in dict.fromkeys(row["epsilon"] for row in rows):
-        mine = [row for row in rows if row["epsilon"] == epsilon]
+    for epsilon in dict.fromkeys(row["epsilon"] for row in found):
+        mine = [row for row in found if row["epsilon"] == epsilon]
         cells = [
-            spread([float(r[name]) for r in mine if r[name]], d)
-            for name, d in zip(COLUMNS[2:5], (1, 2, 1), strict=True)
+            spread([float(r[name]) for r in mine if r[name]], d) for name, d in zip(SCORES[2:5], (1, 2, 1), strict=True)
         ]
         lines.append(f"| {epsilon} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def update_table() -> str:
+    """A line for each noise: mean ± standard deviation over the seeds, and ε, which no seed changes."""
+    found = rows("updates")
+    lines = ["| noise z | ε | final accuracy |", "|---|---|---|"]
+    for noise in dict.fromkeys(row["noise"] for row in found):
+        mine = [row for row in found if row["noise"] == noise]
+        accuracy = spread([float(row["accuracy"]) for row in mine], 1)
+        lines.append(f"| {noise} | {mine[0]['epsilon'] or '–'} | {accuracy} |")
     return "\n".join(lines)
 
 
@@ -76,21 +131,25 @@ def spread(values: list[float], digits: int) -> str:
 
 
 def page() -> str:
-    """The page with the table of the results."""
-    return fill(PAGE.read_text(encoding="utf-8"), {"results": table()})
+    """The page with the tables of the results."""
+    return fill(PAGE.read_text(encoding="utf-8"), {"results": score_table(), "updates": update_table()})
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("part", nargs="?", choices=PARTS)
     parser.add_argument("--table", action="store_true")
-    if not parser.parse_args().table:
-        torch.set_num_threads(1)
-        with (HERE / "results.csv").open("w", newline="") as file:
-            writer = csv.DictWriter(file, COLUMNS)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    for part, (name, columns, levels, measure) in PARTS.items():
+        if given.table or given.part not in (None, part):
+            continue
+        with (HERE / name).open("w", newline="") as file:
+            writer = csv.DictWriter(file, columns)
             writer.writeheader()
-            for epsilon in EPSILONS:
+            for level in levels:
                 for seed in SEEDS:
-                    writer.writerow(measure(epsilon, seed))
+                    writer.writerow(measure(level, seed))
                     file.flush()
     PAGE.write_text(page(), encoding="utf-8")
 

@@ -162,7 +162,29 @@ def assemble(config: Config, setting: Setting) -> Experiment:
     server = cls(config.server, task)
     learner = server.wrap(learner_class(config.learner.name)(config.learner, task))
     sampling = samplings.make(config.sampling)
-    return Experiment(config, setting, task, server, learner, schedules.make(config.schedule), sampling, template, seed)
+    schedule = schedules.make(config.schedule)
+    experiment = Experiment(config, setting, task, server, learner, schedule, sampling, template, seed)
+    _check_privacy(experiment)
+    return experiment
+
+
+def _check_privacy(experiment: Experiment) -> None:
+    """Refuse a model or learner that sends more than what is protected."""
+    config, sends = experiment.config, experiment.learner.sends
+    if (config.privacy.sees == "sum" or config.privacy.noise is not None) and sends:
+        key = "sees" if config.privacy.sees == "sum" else "noise"
+        raise UserError(
+            f"privacy.{key} protects updates alone, and learner.name = '{config.learner.name}' under server.name = "
+            f"'{config.server.name}' also sends each client's '{sends[0]}'; use another"
+        )
+    if config.privacy.noise is None:
+        return
+    others = {name.split("/", 1)[1] for name in experiment.initial_model()} - experiment.task.parameters
+    if others:  # with noise a variance may become negative, and the clip doesn't bound them
+        raise UserError(
+            f"privacy.noise needs a model without BatchNorm or other buffers, but model.name = '{config.model.name}' "
+            f"has '{min(others)}'; use another model, or no noise"
+        )
 
 
 def pick_device(name: str, key: str = "run.device") -> torch.device:

@@ -60,6 +60,7 @@ class RoundRecord:
     failed: dict[str, str] | None = None  # who failed, and why
     refused: dict[str, str] | None = None  # who was there and not let in, and why
     limited: dict[str, str] | None = None  # whose update or score was limited, and how (`server.limits`)
+    epsilon: float | None = None  # what the noise on updates has revealed of any client so far, at δ = 1e-5
     kept: bool | None = None  # True: the updates could not be used, and the model stayed as it was
     warnings: list[str] | None = None  # signs of a collapse, in words
     bytes_down: int  # from the server to the clients

@@ -22,6 +22,7 @@ from fednoil.errors import Diverged, UserError, full_gpu, gpu_is_full
 from fednoil.executors.base import Executor, Progress
 from fednoil.experiment import Experiment, make_executor, make_experiment, pick_device, pick_precision
 from fednoil.history import RoundRecord
+from fednoil.privacy import DELTA
 from fednoil.records.environment import environment, now
 from fednoil.records.store import InFolder, Store, hashes_of
 from fednoil.rounds.collapse import signs
@@ -205,6 +206,8 @@ def _play(experiment: Experiment, store: Store, reporter: Reporter, engine: Engi
         chosen = summary["best_by_validation"]
         summary |= {"final_accuracy": chosen["test_accuracy"], "final_round": chosen["round"]}
         summary |= metrics.measures_of(store.records[chosen["round"] - 1])
+    if (epsilon := store.records[-1].epsilon) is not None:
+        summary |= {"epsilon": epsilon, "delta": DELTA}
     policy = rounds.policy_of(experiment, executor)
     summary |= {"trend": findings.trend(store.records)}
     if policy.has_data and (ratios := findings.noise_ratios(experiment, store.state, device)):

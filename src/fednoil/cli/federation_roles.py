@@ -79,6 +79,9 @@ def node(
     score_budget: Annotated[
         float | None, typer.Option("--score-budget", help="The most ε that all runs' scores may cost.")
     ] = None,
+    server_sees: Annotated[
+        str | None, typer.Option("--server-sees", help="All that the server may see of updates: sum or noise.")
+    ] = None,
     log_json: LogJson = False,
     nodes: Annotated[Path | None, typer.Option("--nodes", hidden=True, help="Several nodes, as `up` starts.")] = None,
 ) -> None:
@@ -90,8 +93,7 @@ def node(
     from fednoil.flower.resident import Place
 
     if nodes is not None:
-        places = _listed(nodes)
-        raise typer.Exit(Keeper(places, nodes.with_suffix(".pids.json")).keep())
+        raise typer.Exit(Keeper(_listed(nodes), nodes.with_suffix(".pids.json")).keep())
     given: dict[str, Any] = {
         "client-id": name,
         "data": data,
@@ -100,6 +102,7 @@ def node(
         "trust": " ".join(trust) if trust else None,
         "score-epsilon": score_epsilon,
         "score-budget": score_budget,
+        "server-sees": server_sees,
     }
     place = Place(str(superlink), root_certificates, key, {k: value for k, value in given.items() if value is not None})
     place.check()

@@ -25,7 +25,10 @@ Values = dict[str, Any]  # section -> key -> value
 _MOVED = {  # keys of earlier versions
     "server.sampling": "sampling.name",
     "server.client_fraction": "sampling.fraction",
-    "server.score_epsilon": "sampling.epsilon",
+    "server.score_epsilon": "privacy.scores",
+    "sampling.epsilon": "privacy.scores",
+    "federation.update_clip": "privacy.clip",
+    "federation.update_epsilon": "privacy.noise, a multiple of the clip, with privacy.sees = 'noise'",
     "server.trim": "server.bad",
     "noise.pair_map": "noise.map",
     "noise.matrix_map": "noise.map",

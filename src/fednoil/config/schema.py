@@ -20,8 +20,11 @@ from fednoil.models.cnn import CnnConfig
 from fednoil.noise.base import KindConfig
 from fednoil.partition.base import PartitionConfig
 from fednoil.partition.iid import IidConfig
-from fednoil.sampling.base import SamplingConfig
+from fednoil.privacy import PrivacyConfig
+from fednoil.sampling.base import SamplingConfig, ScoringConfig
 from fednoil.sampling.uniform import UniformConfig
+from fednoil.schedules import AXIS as SCHEDULES
+from fednoil.schedules import Following
 from fednoil.schedules.base import ScheduleConfig
 from fednoil.schedules.constant import ConstantConfig
 from fednoil.section import Section
@@ -103,16 +106,6 @@ class FederationConfig(Section):
     audit: bool = Field(
         default=True, description="after the last round nodes audit their labels and report the share of wrong ones"
     )
-    update_clip: float | None = Field(default=None, gt=0, description="largest length of an update that leaves a node")
-    update_epsilon: float | None = Field(
-        default=None, gt=0, description="ε of the noise on each update, with δ = 1e-5; needs a clip"
-    )
-
-    @model_validator(mode="after")
-    def _noise_needs_a_clip(self) -> FederationConfig:
-        if (self.update_epsilon is None) != (self.update_clip is None):
-            raise ValueError("federation.update_epsilon and federation.update_clip are set together or not at all")
-        return self
 
 
 class Config(Section):
@@ -128,6 +121,7 @@ class Config(Section):
     schedule: SerializeAsAny[ScheduleConfig] = ConstantConfig()
     train: TrainConfig = TrainConfig()
     run: RunConfig = RunConfig()
+    privacy: PrivacyConfig = PrivacyConfig()
     federation: FederationConfig = FederationConfig()
 
     @field_validator(*AXES, mode="before")
@@ -177,6 +171,12 @@ class Config(Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _what_privacy_allows(self) -> Config:
+        if (why := _against_privacy(self)) is not None:
+            raise ValueError(why)
+        return self
+
     def changed(self, *, rounds: int, select: str) -> Config:
         """The same experiment with more or fewer rounds, or ending with another model."""
         train, run = ({"rounds": rounds}, {"select": select})
@@ -200,5 +200,46 @@ class Config(Section):
         values = self.model_dump(mode="json", exclude={"federation"})
         if self.server.limits is None:  # a key that earlier versions lack
             del values["server"]["limits"]
+        scores = values["privacy"].pop("scores")
+        if isinstance(self.sampling, ScoringConfig):  # where it was when the first runs were recorded
+            values["sampling"]["epsilon"] = scores
+        if self.privacy == PrivacyConfig(scores=scores):
+            del values["privacy"]
         values["run"] = {"seed": self.run.seed} | ({"select": self.run.select} if self.run.select != "last" else {})
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+
+def _against_privacy(config: Config) -> str | None:
+    """Why these choices can't be had together; None: they can."""
+    keys = config.privacy
+    if keys.scores is not None and not isinstance(config.sampling, ScoringConfig):
+        name = config.sampling.name
+        return f"privacy.scores = {keys.scores:g}: sampling.name = '{name}' asks for no scores; leave it out"
+    if (keys.clip is not None or keys.sees != "updates") and server_class(config.server.name).pools:
+        return (
+            f"privacy: server.name = '{config.server.name}' pools all clients' data, so there are no updates to protect"
+        )
+    if keys.sees == "noise" or (keys.sees == "updates" and keys.noise is None):
+        return None
+    asked = "privacy.sees = 'sum'" if keys.sees == "sum" else f"privacy.noise = {keys.noise:g}"
+    if not server_class(config.server.name).needs_only_mean():
+        return (
+            f"{asked} leaves the server only the mean of the updates, and server.name = '{config.server.name}' needs "
+            "each of them; use 'fedavg', 'fedprox' or 'apfl'"
+        )
+    if config.server.limits:
+        return (
+            f"{asked} leaves the server only the mean of the updates, and server.limits = true compares them with each "
+            "other; leave it out, and bound them with privacy.clip"
+        )
+    if issubclass(SCHEDULES.find(config.schedule.name), Following):
+        return (
+            f"{asked} leaves the server only the mean of the updates, and schedule.name = '{config.schedule.name}' "
+            "compares them with each other; use another, such as 'constant'"
+        )
+    if keys.noise is not None and isinstance(config.sampling, ScoringConfig):
+        return (
+            f"privacy.noise = {keys.noise:g}: sampling.name = '{config.sampling.name}' draws clients by their scores, "
+            "which reveal what the noise hides; use 'uniform'"
+        )
+    return None

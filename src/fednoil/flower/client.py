@@ -12,7 +12,6 @@ from typing import Any
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.clientapp.typing import ClientAppCallable
 from flwr.common.constant import ErrorCode
 
 from fednoil import __version__
@@ -23,24 +22,35 @@ from fednoil.flower.messages import (
     EVALUATE_REPLY,
     HELLO_ORDER,
     HELLO_REPLY,
+    KEYS_ORDER,
+    KEYS_REPLY,
     PROTOCOL,
     REFUSE_ORDER,
     REFUSE_REPLY,
+    REVEAL_ORDER,
+    REVEAL_REPLY,
     SCORE_REPLY,
+    SHARES_ORDER,
+    SHARES_REPLY,
+    Arrays,
     BadMessage,
     Body,
+    Form,
     Refusal,
     clean,
+    masked_form,
     model_arrays,
     order_form,
     pack,
     review_form,
+    secure_form,
     unpack,
     update_form,
 )
 from fednoil.flower.node import Node
-from fednoil.flower.privacy import private_update
+from fednoil.flower.secure_node import Session
 from fednoil.flower.settings import NodeSettings
+from fednoil.flower.state import NodeState
 from fednoil.flower.work import Order, configured, introduce
 from fednoil.tensors import Tensors
 
@@ -137,26 +147,81 @@ def audit(message: Message, context: Context) -> Message:
     return _guarded(message, work)
 
 
-def _privately(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-    """Flower's modifier for the train handler, if the run's configuration asks for noise on updates."""
-    try:
-        config = configured(_peek(message)["config"], NodeSettings.read(context.node_config).trust)
-    except (Refusal, BadMessage, UserError):
-        return call_next(message, context)  # it reports the error
-    return private_update(config.federation, message, context, call_next)
+@app.query("keys")
+def keys(message: Message, context: Context) -> Message:
+    """Begin a secure sum."""
+
+    def work() -> RecordDict:
+        session, _ = _session(message, context, KEYS_ORDER)
+        mask_key, share_key = session.keys()
+        return pack(KEYS_REPLY, Body(values={"mask_key": mask_key, "share_key": share_key}))
+
+    return _guarded(message, work)
 
 
-@app.train(mods=[_privately])
+@app.query("shares")
+def shares(message: Message, context: Context) -> Message:
+    """Share this node's secrets of a secure sum with other clients, each encrypted for one of them."""
+
+    def work() -> RecordDict:
+        session, values = _session(message, context, SHARES_ORDER)
+        lists = [values[name] for name in ("clients", "mask_keys", "share_keys")]
+        if len({len(one) for one in lists}) != 1 or len(set(lists[0])) != len(lists[0]):
+            raise BadMessage("'clients', 'mask_keys' and 'share_keys' don't fit together")
+        found = session.shares({client: (one, other) for client, one, other in zip(*lists, strict=True)})
+        return pack(SHARES_REPLY, Body(values={"clients": list(found), "shares": list(found.values())}))
+
+    return _guarded(message, work)
+
+
+@app.query("reveal")
+def reveal(message: Message, context: Context) -> Message:
+    """Help to reveal a secure sum."""
+
+    def work() -> RecordDict:
+        session, values = _session(message, context, REVEAL_ORDER)
+        return pack(REVEAL_REPLY, Body(values={"shares": session.reveal(values["alive"], values["lost"])}))
+
+    return _guarded(message, work)
+
+
+def _session(message: Message, context: Context, form: Form) -> tuple[Session, dict[str, Any]]:
+    """This node's part in the secure sum that a message is about, and the message's values."""
+    values = unpack(form, message.content).values
+    _check_protocol(values)
+    settings = NodeSettings.read(context.node_config)
+    if configured(values["config"], settings.trust).privacy.sees != "sum":
+        raise Refusal("this run has no secure sums (privacy.sees)")
+    state = NodeState(settings.state / settings.client_id, values["run"])
+    return Session(state.folder, values["client"], values["round"]), values
+
+
+@app.train()
 def train(message: Message, context: Context) -> Message:
     """One client's turn."""
 
     def work() -> RecordDict:
-        node, received = _node(message, context)
-        result = node.train(received)
-        form = update_form(model_arrays(received), node.work.experiment.learner)
-        return pack(form, Body(result.tensors, dict(result.numbers)))
+        summed = _summed(message)
+        node, received = _node(message, context, summed)
+        if summed is None:
+            found = node.train(received)
+            form = update_form(model_arrays(received), node.work.experiment.learner)
+            return pack(form, Body(found.tensors, dict(found.numbers)))
+        result, vector = node.train_in_secret(received, *summed)
+        return pack(masked_form(len(vector)), Body({"masked": vector}, dict(result.numbers)))
 
     return _guarded(message, work)
+
+
+def _summed(message: Message) -> tuple[dict[int, str], int] | None:
+    """The shares for this node, by sender, and among how many clients the sum is; None: it is for no sum."""
+    values = message.content.config_records.get("values")
+    if values is None or "among" not in values:
+        return None
+    found = unpack(secure_form({}), RecordDict({"values": values})).values
+    if len(found["senders"]) != len(found["shares"]):
+        raise BadMessage("'senders' and 'shares' have different lengths")
+    return dict(zip(found["senders"], found["shares"], strict=True)), found["among"]
 
 
 @app.evaluate()
@@ -171,9 +236,10 @@ def evaluate(message: Message, context: Context) -> Message:
     return _guarded(message, work)
 
 
-def _node(message: Message, context: Context) -> tuple[Node, Tensors]:
-    """The node ready for this order, and the model it was sent."""
-    values = _peek(message)
+def _node(message: Message, context: Context, summed: object = None) -> tuple[Node, Tensors]:
+    """The node ready for this order, which may be to train for a secure sum, and the model it was sent."""
+    form = order_form if summed is None else secure_form
+    values = _peek(message, form)
     known = {"class_names": values["classes"], "image_shape": values["shape"], "columns": values["columns"]}
     agreement = Agreement.of({**known, **_scale(values)})
     if len(values["signals"]) != len(values["signal_values"]):
@@ -188,13 +254,13 @@ def _node(message: Message, context: Context) -> tuple[Node, Tensors]:
         have = f"the file model.start = '{start}'" if start else "the model's code"
         raise Refusal(f"its frozen parameters differ from the server's; it needs {have} that the server has")
     arrays = model_arrays(node.work.experiment.initial_model())
-    return node, unpack(order_form(arrays), message.content).arrays
+    return node, unpack(form(arrays), message.content).arrays
 
 
-def _peek(message: Message) -> dict[str, Any]:
+def _peek(message: Message, form: Callable[[Arrays], Form]) -> dict[str, Any]:
     """The values of an order: they say which model its arrays must fit."""
     content = RecordDict({name: record for name, record in message.content.items() if name == "values"})
-    values = unpack(order_form({}), content).values
+    values = unpack(form({}), content).values
     _check_protocol(values)
     return values
 

@@ -7,11 +7,12 @@ other node is affected.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
+from flwr.app import RecordDict
 from torch import Tensor
 
 from fednoil.config import to_toml
@@ -37,9 +38,12 @@ from fednoil.flower.messages import (
     order_form,
     pack,
     review_form,
+    secure_form,
     unpack,
     update_form,
 )
+from fednoil.flower.secure import real
+from fednoil.flower.secure_server import Read, SecureSum, TooFew
 from fednoil.rounds import FederationPolicy
 from fednoil.sampling import Scoring
 from fednoil.tensors import Tensors
@@ -64,6 +68,7 @@ class FlowerExecutor(Federation):
         self._frozen = experiment.fixed_hash()
         self._bench = make_bench(experiment, device)
         self._test_images = resident(experiment.setting.dataset.test.images, device)
+        self._privacy = experiment.config.privacy
         self._failed: dict[int, list[str]] = {}  # a client's failures in this round
 
     def members(self, round_idx: int) -> list[int]:
@@ -96,16 +101,62 @@ class FlowerExecutor(Federation):
         sent = {job.client: job.received for job in jobs}
 
         def read(client: int, body: Body) -> Result:
-            reported = self.crew.sites[client].samples
-            if body.numbers["samples"] != reported or not 0 <= body.numbers["steps"] <= 1e9:
-                raise BadMessage(f"it reported {reported} samples but trained on {body.numbers['samples']:g}")
+            self._check_size(client, body)
             _check_update(sent[client], body.arrays, self._trained)
             return Result(client, body.arrays, body.numbers, keep={}, evidence={}, loss=0.0)
 
-        results = self._ask(TRAIN, jobs, update_form(self._arrays, self._learner), read)
+        if self._privacy.sees == "sum":
+            found = self._train_in_secret(jobs)
+        else:
+            found = list(self._ask(TRAIN, jobs, update_form(self._arrays, self._learner), read).values())
         if progress:
             progress(1.0)
-        return list(results.values())
+        return found
+
+    def _check_size(self, client: int, body: Body) -> None:
+        reported = self.crew.sites[client].samples
+        if body.numbers["samples"] != reported or not 0 <= body.numbers["steps"] <= 1e9:
+            raise BadMessage(f"it reported {reported} samples but trained on {body.numbers['samples']:g}")
+
+    def _train_in_secret(self, jobs: Sequence[Job]) -> list[Result]:
+        """One result for each client of the secure sum, all with the mean of their models."""
+        if not jobs:
+            return []
+        try:
+            return self._summed({job.client: job for job in jobs})
+        except TooFew as error:
+            log.warning("round %d: %s", jobs[0].turn.round_idx, error)
+            for job in jobs:
+                self._failed.setdefault(job.client, [f"train: {error}"])
+            return []
+
+    def _summed(self, jobs: Mapping[int, Job]) -> list[Result]:
+        any_job = next(iter(jobs.values()))
+        round_idx, received = any_job.turn.round_idx, any_job.received
+        common = {"protocol": PROTOCOL, "config": self._config, "run": self.crew.run, "round": round_idx}
+
+        def ask(kind: str, orders: Mapping[int, Body], order: Form, form: Form, read: Read) -> dict[int, Any]:
+            return self._collect(kind, round_idx, {k: pack(order, body) for k, body in orders.items()}, form, read)
+
+        def numbers(client: int, body: Body) -> dict[str, float]:
+            self._check_size(client, body)
+            return body.numbers
+
+        size = sum(tensor.numel() for tensor in received.values())
+        work = SecureSum(ask, common, self.name, size)
+        shares = work.prepare(list(jobs))
+        orders = {k: self._order(jobs[k]) for k in shares}
+        for k, body in orders.items():
+            body.values.update(senders=list(shares[k]), shares=list(shares[k].values()), among=len(work.keys))
+        found = work.masked(orders, secure_form(self._arrays), numbers)
+        total = work.total({k: vector for k, (vector, _) in found.items()}, list(shares))
+        weights = [1.0 if self._privacy.noise else self.size(k) for k in found]
+        mean = _moved(received, real(total, received, sum(weights)))
+        try:
+            _check_update(received, mean, self._trained)
+        except BadMessage as error:
+            raise TooFew(f"the secure sum can't be used, because of a wrong share or update in it: {error}") from None
+        return [Result(k, mean, numbers, keep={}, evidence={}, loss=0.0) for k, (_, numbers) in found.items()]
 
     def held_out(self, jobs: Sequence[Job]) -> dict[int, HeldOut]:
         def read(client: int, body: Body) -> HeldOut:
@@ -140,11 +191,17 @@ class FlowerExecutor(Federation):
 
     def _ask(self, kind: str, jobs: Sequence[Job], form: Form, read: Callable[[int, Body], T]) -> dict[int, T]:
         """Send the jobs to their nodes; returns the valid replies by client, in the order of client ids."""
-        clients = {self.crew.nodes[job.client]: job.client for job in jobs}
-        orders = {self.crew.nodes[job.client]: pack(order_form(self._arrays), self._order(job)) for job in jobs}
-        round_idx = jobs[0].turn.round_idx if jobs else 0
+        orders = {job.client: pack(order_form(self._arrays), self._order(job)) for job in jobs}
+        return self._collect(kind, jobs[0].turn.round_idx if jobs else 0, orders, form, read)
+
+    def _collect(
+        self, kind: str, round_idx: int, orders: Mapping[int, RecordDict], form: Form, read: Callable[[int, Body], T]
+    ) -> dict[int, T]:
+        """Send each client its order; returns the valid replies by client, in the order of client ids."""
+        clients = {self.crew.nodes[client]: client for client in orders}
+        contents = {self.crew.nodes[client]: content for client, content in orders.items()}
         found: dict[int, T] = {}
-        for node, reply in self.crew.wire.ask(kind, round_idx, orders, most=objects_of(form)).items():
+        for node, reply in self.crew.wire.ask(kind, round_idx, contents, most=objects_of(form)).items():
             client = clients[node]
             try:
                 if isinstance(reply, str):
@@ -189,6 +246,16 @@ def _check_update(sent: Tensors, update: Tensors, trained: frozenset[str]) -> No
         before = largest if _weight(name, trained) else _largest(sent[name])
         if _largest(tensor) > growth * max(1.0, before):
             raise BadMessage(f"array '{name}' holds values above {growth:g} times the largest of the model it was sent")
+
+
+def _moved(before: Tensors, change: Tensors) -> Tensors:
+    """The model after a change; whole numbers are rounded."""
+    return {
+        name: (tensor.double() + change[name]).to(tensor.dtype)
+        if tensor.is_floating_point()
+        else tensor + change[name].round().to(tensor.dtype)
+        for name, tensor in before.items()
+    }
 
 
 def _weight(name: str, trained: frozenset[str]) -> bool:

@@ -21,10 +21,11 @@ from flwr.common.constant import FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE
 from fednoil.learners.base import Learner
 from fednoil.tensors import Tensors
 
-PROTOCOL = 5
+PROTOCOL = 6
 HELLO, REFUSE, SCORE, AUDIT = "query.hello", "query.refuse", "query.score", "query.audit"
 REVIEW = "query.review"
 TRAIN, EVALUATE = "train", "evaluate"
+KEYS, SHARES, REVEAL = "query.keys", "query.shares", "query.reveal"  # the stages of a secure sum, around training
 LARGEST = 1e30  # the mean of such numbers can't overflow; what a weight may be depends on the model that was sent
 _HEADER = 1024  # bytes that an array's own header has at most
 
@@ -96,6 +97,13 @@ HELLO_REPLY = Form(
 REFUSE_ORDER = Form(values={"reason": "str"})
 REFUSE_REPLY = Form()
 SCORE_REPLY = Form(numbers={"score": "float"})
+_SUM: Kinds = {**_HELLO_ORDER, "run": "str", "client": "int", "round": "int"}
+KEYS_ORDER = Form(values=_SUM)
+KEYS_REPLY = Form(values={"mask_key": "str", "share_key": "str"})
+SHARES_ORDER = Form(values={**_SUM, "clients": "list[int]", "mask_keys": "list[str]", "share_keys": "list[str]"})
+SHARES_REPLY = Form(values={"clients": "list[int]", "shares": "list[str]"})
+REVEAL_ORDER = Form(values={**_SUM, "alive": "list[int]", "lost": "list[int]"})
+REVEAL_REPLY = Form(values={"shares": "list[str]"})
 AUDIT_REPLY = Form(numbers={"noise_ratio": "float"})
 EVALUATE_REPLY = Form(numbers={"right": "int", "samples": "int", "loss": "float"})
 
@@ -114,6 +122,16 @@ def update_form(arrays: Arrays, learner: Learner) -> Form:
     """What a node sends back after training: the shared networks, and the numbers that its learner declares."""
     numbers = {"samples": "float", "steps": "float"} | dict.fromkeys(learner.sends, "float")
     return Form(arrays, numbers)
+
+
+def secure_form(arrays: Arrays) -> Form:
+    """What the server sends with a request to train for a secure sum: also shares, by sender, and of how many it is."""
+    return Form(arrays, values={**_ORDER, "senders": "list[int]", "shares": "list[str]", "among": "int"})
+
+
+def masked_form(size: int) -> Form:
+    """What a node sends back then: its vector under masks, and how many samples and steps it had."""
+    return Form({"masked": ("int64", (size,))}, {"samples": "float", "steps": "float"})
 
 
 def review_form(learner: Learner) -> Form:

@@ -6,10 +6,11 @@ A node's process may live for a single message, so only the files in that folder
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch.nn import functional as F
 
@@ -20,13 +21,16 @@ from fednoil.flower.folds import FoldLooks
 from fednoil.flower.ledger import ScoreLedger, Terms
 from fednoil.flower.memory import Memory
 from fednoil.flower.messages import Refusal
+from fednoil.flower.secure import fixed_point
+from fednoil.flower.secure_node import SHARED, Session
 from fednoil.flower.settings import NodeSettings
 from fednoil.flower.state import NodeState
 from fednoil.flower.work import Order, partition_work, site_work
 from fednoil.learners.base import Turn
 from fednoil.learners.looks import confidences
+from fednoil.privacy import clipped, noised, shared_std, system_noise
 from fednoil.sampling import Scoring
-from fednoil.tensors import Tensors, digest
+from fednoil.tensors import Tensors, cpu, digest
 
 
 class Node:
@@ -69,7 +73,7 @@ class Node:
     def _epsilon(self) -> float | None:
         """The ε of this run's scores, the smaller of the server's and the operator's; None: no noise."""
         sampling = self.work.experiment.sampling
-        wanted = sampling.config.epsilon if isinstance(sampling, Scoring) else None
+        wanted = self.work.experiment.config.privacy.scores if isinstance(sampling, Scoring) else None
         asked = (wanted, self.settings.score_epsilon)
         return min((e for e in asked if e is not None), default=None)
 
@@ -100,8 +104,35 @@ class Node:
             raise Refusal(f"it reports its labels only through noisy scores, and sends no '{numbers[0]}'")
 
     def train(self, received: Tensors) -> Result:
-        """This client's turn; what it keeps stays in its state folder."""
-        round_idx = self.order.round_idx
+        """This client's turn, and the update that may leave it; what it keeps stays in its state folder."""
+        keys = self.work.experiment.config.privacy
+        if keys.sees == "sum" or self.settings.server_sees not in (None, keys.sees):
+            sees = self.settings.server_sees or keys.sees
+            raise Refusal(f"its update leaves it only as part of a secure sum or with noise (privacy.sees = '{sees}')")
+        result = self._turn(received)
+        if keys.sees == "noise" and keys.noise and keys.clip:
+            result = replace(result, tensors=noised(result.tensors, keys.noise * keys.clip, system_noise))
+        return result
+
+    def train_in_secret(self, received: Tensors, shares: Mapping[int, str], among: int) -> tuple[Result, torch.Tensor]:
+        """This client's turn for a secure sum `among` so many clients, and its vector under masks: int64 [d]."""
+        keys = self.work.experiment.config.privacy
+        if keys.sees != "sum" or self.settings.server_sees == "noise":
+            raise Refusal("it takes part in no secure sum (privacy.sees)")
+        session = Session(self.state.folder, self.order.client, self.order.round_idx)
+        session.check(SHARED)
+        result = self._turn(received)
+        change = {name: tensor.double() - received[name].double() for name, tensor in result.tensors.items()}
+        if keys.noise and keys.clip:
+            change = noised(change, shared_std(keys.noise * keys.clip, among), system_noise)
+        vector = fixed_point(change, 1.0 if keys.noise else len(self.work.client), among)
+        if vector is None:
+            raise Refusal("its update is not finite, or too large for a secure sum; privacy.clip shortens it")
+        return result, torch.from_numpy(session.masked(vector, shares).view(np.int64))
+
+    def _turn(self, received: Tensors) -> Result:
+        """The result of this client's turn, its update no longer than the clip."""
+        round_idx, most = self.order.round_idx, self.work.experiment.config.privacy.clip
         self._refuse_noiseless(self.work.experiment.learner.sends)
         keep = self.state.keep_of(round_idx)
         client = self.work.client.corrected(keep)
@@ -110,11 +141,14 @@ class Node:
             self.state.save_keep(round_idx, result.keep, self.work.experiment.config.run.checkpoint_every)
         scored = isinstance(self.work.experiment.sampling, Scoring)
         self.memory.turn(round_idx, self.order.epochs, result.evidence, scored)
-        if self._epsilon() is not None:
+        if self._epsilon() is not None or self.work.experiment.config.privacy.noise is not None:
             # FedNoiL's own number depends on the sum of the confidences: it would reveal the score without its noise.
             steps = self.order.epochs * -(-len(self.work.client) // self.work.experiment.config.train.batch_size)
             result = replace(result, numbers={**result.numbers, "steps": float(steps)})
-        return result
+        tensors = cpu(result.tensors)
+        if most is not None:
+            tensors = clipped(received, tensors, most, self.work.experiment.task.parameters)
+        return replace(result, tensors=tensors)
 
     def _looked(self, received: Tensors, keep: Tensors) -> torch.Tensor | None:
         """The logits behind this round's score, so that the data are not passed again."""

@@ -32,7 +32,7 @@ from flwr.supernode.fleet_http_connection import http_request_response
 from fednoil.errors import UserError
 from fednoil.flower.client import app
 from fednoil.flower.settings import NodeSettings
-from fednoil.flower.watching import Pulse
+from fednoil.flower.watching import Pulse, lived_lately
 
 log = logging.getLogger("flwr.fednoil")
 _POLL = 0.1, 2.0  # seconds until the next look for work: after some, and at most; the pause doubles
@@ -144,11 +144,13 @@ def serve(place: Place, goes_on: Callable[[], bool]) -> None:
                 known = True
                 _answer_all(Connection(link, place.settings, Pulse(settings.state / settings.client_id)), goes_on)
         except SystemExit as error:  # Flower's way to say that it couldn't connect
-            if not known:
+            if not known and not lived_lately(settings.state / settings.client_id):
                 raise UserError(
                     f"{place.name} can't connect to {place.superlink}; see above (is its key registered, and "
                     "--root-certificates the server's?)"
                 ) from error
+            if not known:
+                log.warning("%s: %s may still see its last process online", place.name, place.superlink)
         if goes_on():
             log.warning("%s: lost the connection to %s; connecting again", place.name, place.superlink)
             time.sleep(_AGAIN)

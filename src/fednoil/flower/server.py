@@ -24,7 +24,7 @@ from fednoil.executors.base import Executor
 from fednoil.experiment import Experiment, assemble, make_experiment
 from fednoil.flower.executor import FlowerExecutor
 from fednoil.flower.members import Members
-from fednoil.flower.privacy import check_update_privacy
+from fednoil.flower.secure import FEWEST
 from fednoil.flower.wire import Wire
 from fednoil.history import RoundRecord
 from fednoil.records.environment import environment
@@ -59,7 +59,7 @@ class FlowerEngine:
         # Nodes that join later don't change the run's identity.
         sites = Sites.of(members.agreement.dataset(SITES), list(members.founders), list(members.founders.values()))
         experiment = whole or assemble(config, sites)
-        check_update_privacy(experiment)
+        _check_sums(experiment, len(members.online()))
         return experiment
 
     def executor(self, experiment: Experiment, out: Path | None, device: torch.device) -> Executor:
@@ -70,6 +70,16 @@ class FlowerEngine:
     def environment(self, device: torch.device, precision: str) -> dict[str, Any]:
         """The environment with the user's command: Flower started this process, with a secret in its arguments."""
         return environment(device, precision, self.command, ("flwr",))
+
+
+def _check_sums(experiment: Experiment, online: int) -> None:
+    """Refuse secure sums of fewer clients than hide each other."""
+    drawn = experiment.sampling.count(online)
+    if experiment.config.privacy.sees == "sum" and drawn < FEWEST:
+        raise UserError(
+            f"privacy.sees = 'sum' needs rounds of at least {FEWEST} clients, and {drawn} of {online} that are online "
+            "would train in one; set sampling.fraction = 1 and federation.min_nodes = 3, or use 'noise'"
+        )
 
 
 def check_simulated_only(config: Config) -> None:

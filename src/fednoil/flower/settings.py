@@ -12,7 +12,9 @@ from fednoil.data import forms
 from fednoil.errors import UserError, nearest
 from fednoil.flower.names import named
 
-_KEYS = ("client-id", "data", "state", "trust", "score-epsilon", "score-budget", "partition-id", "num-partitions")
+_KEYS = ("client-id", "data", "state", "trust", "score-epsilon", "score-budget", "server-sees")
+_TRIAL = ("partition-id", "num-partitions")
+_SEES = ("sum", "noise")
 
 
 @dataclass(frozen=True)
@@ -26,17 +28,22 @@ class NodeSettings:
     trust: tuple[str, ...]
     score_epsilon: float | None
     score_budget: float | None
+    server_sees: str | None = None  # of its updates: a secure sum, or noise; None: whatever the run says
 
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> NodeSettings:
         """Check Flower's node configuration."""
+        known = (*_KEYS, *_TRIAL)
         for key in values:
-            if key not in _KEYS:
-                raise UserError(f"--node-config: unknown key '{key}'; known: {', '.join(_KEYS)}{nearest(key, _KEYS)}")
+            if key not in known:
+                raise UserError(f"--node-config: unknown key '{key}'; known: {', '.join(known)}{nearest(key, known)}")
+        sees = values.get("server-sees")
+        if sees is not None and sees not in _SEES:
+            raise UserError(f"--node-config: server-sees = {sees!r} must be 'sum' or 'noise'")
         data, partition = values.get("data"), values.get("partition-id")
         if data is None and partition is None:
-            known = " or ".join(f'data="{form}"' for form in forms())
-            raise UserError(f'--node-config: set client-id="…" and {known}')
+            given = " or ".join(f'data="{form}"' for form in forms())
+            raise UserError(f'--node-config: set client-id="…" and {given}')
         if data is not None and "client-id" not in values:
             raise UserError('--node-config: data without client-id; add client-id="a-name-that-stays"')
         client_id = named(str(values.get("client-id", f"client-{partition}")), "--node-config: client-id =")
@@ -47,7 +54,7 @@ class NodeSettings:
         trust = tuple(str(values.get("trust", "")).split())
         own = None if data is None else str(data)
         number = None if own is not None or partition is None else _number("partition-id", partition)
-        return cls(client_id, own, number, state, trust, epsilon, budget or epsilon)
+        return cls(client_id, own, number, state, trust, epsilon, budget or epsilon, sees)
 
 
 def _number(key: str, value: Any) -> int:

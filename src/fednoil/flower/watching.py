@@ -25,6 +25,9 @@ from fednoil.records.folder import RunFolder
 
 _FILE = "health.json"
 _EVERY, _OLD = 5.0, 60.0  # seconds between two signs of life of a node that waits, and after which it counts as dead
+_FORGOTTEN = (
+    180.0  # seconds after which no server sees a node online that was killed; Flower's heartbeat takes 60 to 90
+)
 WAITING = "waiting"
 
 
@@ -135,6 +138,14 @@ class Pulse:
         if doing != WAITING or now - self._last >= _EVERY:
             self._last = 0.0 if doing != WAITING else now
             write_json(self.file, {"at": now, "pid": os.getpid(), "doing": doing}, private=True)
+
+
+def lived_lately(folder: Path) -> bool:
+    """Whether the server may still see an earlier process of this node online."""
+    try:
+        return time.time() - float(read_json(folder / _FILE)["at"]) < _FORGOTTEN
+    except (UserError, KeyError, TypeError, ValueError):
+        return False
 
 
 def check_node(folder: Path) -> str:

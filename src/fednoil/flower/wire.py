@@ -9,6 +9,7 @@ from typing import Any
 
 from flwr.app import Message, RecordDict
 from flwr.common.constant import ErrorCode
+from flwr.proto.message_pb2 import PullObjectRequest, PullObjectResponse
 from flwr.proto.runtime_pb2 import PullAppMessagesRequest, PullAppMessagesResponse
 from flwr.serverapp import Grid
 from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
@@ -36,24 +37,44 @@ class Wire:
     bytes_up: int = 0
     _most: int = _FEW  # of Flower's objects that a reply may have
     _oversized: set[str] = field(default_factory=set)  # messages whose replies have more
+    _held: list[tuple[Any, Any]] = field(default_factory=list)  # replies that are announced and not yet uploaded
+    _objects: dict[str, PullObjectResponse] = field(default_factory=dict)  # what is there of them
 
     def __post_init__(self) -> None:
         if isinstance(self.grid, HttpGrid):
-            self._guard(self.grid._runtime_client)
+            self._guard(self.grid, self.grid._runtime_client)
 
-    def _guard(self, client: Any) -> None:
-        """Keep from Flower the replies that have too many objects: it would read them all before anyone sees one."""
-        pull = client.PullMessages
+    def _guard(self, grid: HttpGrid, client: Any) -> None:
+        """Keep from Flower replies that have too many objects, which it would read before anyone sees one, and those
+        whose objects have not come: it would wait for one node, and no longer ask for the replies of the others."""
+        pull, pull_object = client.PullMessages, client.PullObject
 
         def guarded(request: PullAppMessagesRequest) -> PullAppMessagesResponse:
             found = pull(request)
             pairs = list(zip(found.messages_list, found.message_object_trees, strict=True))
             kept = [(m, tree) for m, tree in pairs if sum(1 for _ in iterate_object_tree(tree)) <= self._most]
             self._oversized |= {m.metadata.reply_to_message_id for m, tree in pairs if (m, tree) not in kept}
-            messages, trees = ([pair[place] for pair in kept] for place in (0, 1))
+            asked = set(request.message_ids)
+            held = [pair for pair in [*self._held, *kept] if pair[0].metadata.reply_to_message_id in asked]
+            ready = [pair for pair in held if uploaded(pair[1])]
+            self._held = [pair for pair in held if pair not in ready]
+            wanted = {one.object_id for _, tree in held for one in iterate_object_tree(tree)}
+            self._objects = {name: found for name, found in self._objects.items() if name in wanted}
+            messages, trees = ([pair[place] for pair in ready] for place in (0, 1))
             return PullAppMessagesResponse(messages_list=messages, message_object_trees=trees)
 
+        def uploaded(tree: Any) -> bool:
+            """Whether all objects of a reply are there, or one of them never will be, which Flower reports."""
+            for name in [one.object_id for one in iterate_object_tree(tree)]:
+                if name not in self._objects:
+                    found = pull_object(PullObjectRequest(node=grid.node, run_id=grid.run.run_id, object_id=name))
+                    if found.object_found and not found.object_available:
+                        return False
+                    self._objects[name] = found
+            return True
+
         client.PullMessages = guarded
+        client.PullObject = lambda request: self._objects.pop(request.object_id, None) or pull_object(request)
 
     def ask(
         self,
@@ -77,7 +98,8 @@ class Wire:
         replies |= {node: Lost("could not be reached") for message, node in nodes.items() if message not in pushed}
         waiting = set(nodes) & pushed
         end, pause = time.monotonic() + timeout, _POLL[0]
-        while waiting and time.monotonic() < end:
+        while waiting:
+            late = time.monotonic() >= end  # what has come until now counts
             for reply in self.grid.pull_messages(waiting):
                 # By the message it answers: a reply from the SuperLink for a lost node has another sender.
                 message = reply.metadata.reply_to_message_id
@@ -86,6 +108,8 @@ class Wire:
             for message in waiting & self._oversized:
                 waiting.discard(message)
                 replies[nodes[message]] = f"its reply has more than {most} parts, and was not read"
+            if late:
+                break
             if waiting:
                 time.sleep(pause)
                 pause = min(2 * pause, _POLL[1])

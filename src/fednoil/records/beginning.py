@@ -71,9 +71,9 @@ def _check_rounds(folder: RunFolder, before: Config, config: Config) -> None:
         raise UserError(
             f"{folder.path} is a run of {old} rounds; train.rounds = {new} is fewer: give it as many or more"
         )
-    if new > old and config.sampling.model_dump().get("epsilon") is not None:
+    if new > old and config.privacy.scores is not None:
         raise UserError(
-            f"{folder.path}: sampling.epsilon is promised for all {old} rounds together, which more would break; "
+            f"{folder.path}: privacy.scores is promised for all {old} rounds together, which more would break; "
             "choose another --out"
         )
 

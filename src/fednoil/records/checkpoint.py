@@ -105,6 +105,7 @@ class Checkpoints:
             "train_batches": state.train_batches,
             "per_class": list(state.per_class),
             "common": state.common,
+            "spent": state.spent,
             "server": {"values": copy.deepcopy(state.server.values)},
         }
         if self.rounds is not None:
@@ -181,6 +182,7 @@ class Checkpoints:
                 train_batches=_count(index["train_batches"]),
                 per_class=tuple(index["per_class"]),
                 common=_share(index.get("common")),
+                spent={str(name): _count(rounds) for name, rounds in index.get("spent", {}).items()},
                 best=_best(index.get("best"), best),
             )
         except (KeyError, TypeError, AttributeError, ValueError) as error:

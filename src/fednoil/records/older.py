@@ -51,7 +51,7 @@ _GONE: dict[tuple[str, str], Values] = {
         "lr_rounds_end": 0.01,
         "decay": "all",
     },
-    ("federation", ""): {"update_delta": 1e-5},
+    ("federation", ""): {"update_delta": 1e-5, "update_clip": None, "update_epsilon": None},
     ("partition", "dirichlet"): {"cap": False},
     ("noise", "symmetric"): {"exact": False, "true_class": False},
     ("noise", "pair"): {"exact": False},
@@ -126,6 +126,7 @@ _MERGED: dict[tuple[str, str], dict[str, str]] = {
     ("schedule", "constant"): {"extra_rounds": "schedule.r_min"},
     ("model", "resnet18"): {"norm": "model.name"},
     ("model", "resnet34"): {"norm": "model.name"},
+    ("sampling", ""): {"epsilon": "privacy.scores"},
 }
 _OF_ANY = {
     "noise": ("exact", "pair_map"),
@@ -142,7 +143,7 @@ _SAMPLING = {  # once the server's
     "sampling": "name",
     "client_fraction": "fraction",
     "temperature": "temperature",  # which is gone
-    "score_epsilon": "epsilon",
+    "score_epsilon": "epsilon",  # which is `privacy.scores` today
 }
 
 
@@ -184,6 +185,9 @@ def _one_key_for_two(values: Values) -> None:
     schedule = values.get("schedule", {})
     if schedule.get("name", "constant") == "constant" and (extra := schedule.pop("extra_rounds", 0)):
         schedule |= {"epochs": schedule.get("epochs", 14) + 1, "r_min": extra + 1}
+    sampling = values.get("sampling", {})
+    if (epsilon := sampling.pop("epsilon", None)) is not None and sampling.get("name") != "uniform":
+        values["privacy"] = {**values.get("privacy", {}), "scores": epsilon}
 
 
 def _of_the_setting(values: Values) -> None:

@@ -18,7 +18,7 @@ from fednoil.records.folder import Roster
 Values = dict[str, Any]
 
 SETTING_SECTIONS = ("data", "partition", "noise", "model", "train")
-METHOD_SECTIONS = ("sampling", "server", "learner", "schedule")
+METHOD_SECTIONS = ("sampling", "server", "learner", "schedule", "privacy")
 OPTIMISER = ("optimizer", "lr", "momentum", "weight_decay", "lr_rounds", "balance")
 """Keys of `train` that belong to a method: outside a study they don't keep two runs from being compared."""
 
@@ -95,11 +95,11 @@ def _digest(value: Any) -> str:
 
 
 def own_keys(full: Values) -> tuple[str, ...]:
-    """The keys of sampling, server and learner that differ from the defaults, to distinguish two methods."""
+    """The keys of sampling, server, learner and privacy that differ from the defaults, to distinguish two methods."""
     names = (full["sampling"]["name"], full["server"]["name"], full["learner"]["name"])
     if any(":" in name for name in names):  # a user's own code, which a report doesn't import
         return ()
-    changes = differences(full, _defaults(*names), ("sampling", "server", "learner"))
+    changes = differences(full, _defaults(*names), ("sampling", "server", "learner", "privacy"))
     return tuple(change for change in changes if change != "sampling.fraction=null")  # the share depends on the clients
 
 

@@ -107,10 +107,7 @@ class Run:
         if extended := self.environment.get("extended"):  # whose rounds depend on the total number of rounds
             parts.append(f"extended from {extended.get('from')} rounds")
         if self.federated:
-            noise = {k: v for k, v in self.values["federation"].items() if k.startswith("update_")}
-            if noise["update_epsilon"] is None:
-                noise = {}
-            parts += ["in a federation", *(f"federation.{key}={value:g}" for key, value in noise.items())]
+            parts.append("in a federation")
         return tuple(parts)
 
     @property

@@ -46,12 +46,13 @@ def play(
     if isinstance(experiment.schedule, Following):
         changes = [(everyone[r.client].received, r.tensors) for r in results]
         played = replace(played, common=experiment.server.common(changes))
-    after = _after(experiment, state, server, played)
+    after = replace(_after(experiment, state, server, played), spent=policy.private.spent(state.spent, played))
     evaluation = policy.evaluate(after)
     after = replace(after, per_class=evaluation.per_class if evaluation else state.per_class)
     validation = validate(experiment, executor, lambda client: evaluation_job(experiment, after, client))
     after = _with_best(after, evaluation.accuracy if evaluation and evaluation.held_out else validation[0])
     record = policy.complete(_record(experiment, after, played, evaluation, validation), played)
+    record = replace(record, epsilon=policy.private.epsilon(after.spent))
     return after, replace(record, wall_s=round(time.perf_counter() - began, 4))
 
 

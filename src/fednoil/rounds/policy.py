@@ -20,10 +20,11 @@ from fednoil.experiment import Experiment
 from fednoil.history import RoundRecord
 from fednoil.rounds.limits import Limits
 from fednoil.rounds.played import Played
+from fednoil.rounds.private import Private
 from fednoil.rounds.state import RunState, evaluation_job
 from fednoil.sampling import Scoring
 from fednoil.seeds import open_uniform
-from fednoil.servers.base import ServerState, Update
+from fednoil.servers.base import ServerState
 from fednoil.tensors import message_bytes
 
 
@@ -36,8 +37,9 @@ class Policy:
     def __init__(self, experiment: Experiment, executor: Executor) -> None:
         self.experiment = experiment
         self.executor = executor
+        self.private = Private(experiment, federated=not self.has_data)
         wanted = experiment.server.config.limits
-        limited = self.limited if wanted is None else wanted
+        limited = self.limited and self.private.compares if wanted is None else wanted
         self.limits = Limits(experiment.task.parameters) if limited and not experiment.server.pools else None
 
     def size(self, client: int) -> int:
@@ -58,7 +60,7 @@ class Policy:
 
     def usable(self, jobs: Sequence[Job], results: Sequence[Result]) -> list[Result]:
         """The results that count, in the order of client ids."""
-        ordered = sorted(results, key=lambda r: r.client)
+        ordered = self.private.usable(jobs, sorted(results, key=lambda r: r.client))
         return ordered if self.limits is None else self.limits.updates(jobs, ordered)
 
     def members(self, round_idx: int) -> Sequence[int]:
@@ -66,8 +68,8 @@ class Policy:
         return range(self.experiment.setting.num_clients)
 
     def scores(self, jobs: Sequence[Job], sampling: Scoring) -> dict[int, Look]:
-        """The scores that the server gets from clients that answer, with the noise that `sampling.epsilon` adds."""
-        found, epsilon = self.executor.scores(jobs, sampling), sampling.config.epsilon
+        """The scores that the server gets from clients that answer, with the noise that `privacy.scores` asks for."""
+        found, epsilon = self.executor.scores(jobs, sampling), self.experiment.config.privacy.scores
         if epsilon is None:
             return found
         seeds = {job.client: job.turn.seed for job in jobs}
@@ -85,8 +87,9 @@ class Policy:
 
     def aggregate(self, state: RunState, results: Sequence[Result]) -> ServerState | None:
         """The server's next state; None: the updates can't be used, and the model stays as it is."""
-        updates = [Update(r.client, r.tensors, r.numbers) for r in results]
-        return self.experiment.server.aggregate(state.server, state.round_idx + 1, updates)
+        round_idx = state.round_idx + 1
+        updates = self.private.updates(state.server, round_idx, results)
+        return self.experiment.server.aggregate(state.server, round_idx, updates)
 
     def evaluate(self, after: RunState) -> Evaluation | None:
         """How good the model is after a round; None: not known. Beside an average over rounds also the last model."""

@@ -11,6 +11,7 @@ from fednoil.config.schema import Config
 from fednoil.executors.base import Job
 from fednoil.experiment import Experiment
 from fednoil.learners.base import Turn
+from fednoil.privacy import Spent
 from fednoil.servers.base import ServerState
 from fednoil.tensors import Tensors
 
@@ -42,6 +43,7 @@ class RunState:
     average: Tensors = field(default_factory=dict)  # of the server's models over rounds, with `server.average`
     common: float | None = None  # share of their changes that clients had in common, mostly of the last rounds
     best: Best | None = None  # where clients hold labels out
+    spent: Spent = field(default_factory=dict)  # the privacy account, where updates have noise
 
     @property
     def scored(self) -> ServerState:

@@ -71,10 +71,6 @@ class Sampling:
 class ScoringConfig(SamplingConfig):
     """The keys of a sampling by scores."""
 
-    epsilon: float | None = Field(
-        default=None, gt=0, description="ε of all scores that one client gives in a run; none: as they are"
-    )
-
 
 class Scoring(Sampling):
     """Clients are asked for scores, and drawn by them.
