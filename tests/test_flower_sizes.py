@@ -154,7 +154,9 @@ class Several(Store):
         return type("Response", (), {"message_ids": ids, "objects_to_push": [], "session_id": ""})
 
     def PullMessages(self, request: Any) -> PullAppMessagesResponse:
-        nodes = [self.by_message.pop(number) for number in sorted(request.message_ids) if number in self.by_message]
+        nodes = [
+            self.by_message.pop(number) for number in request.message_ids
+        ]  # the real one refuses a second time, too
         found = [self.replies[node] for node in sorted(nodes)]
         protos = [message_to_proto(remove_content_from_message(reply)) for reply in found]
         return PullAppMessagesResponse(messages_list=protos, message_object_trees=[get_object_tree(r) for r in found])

@@ -149,7 +149,7 @@ def test_rounds_add_up_for_the_client_that_took_part_most() -> None:
     assert epsilon_of({}, "sum", 1.0) == 0.0
     assert spend({"2/4": 1}, "updates", 2, 4, [0, 3]) == {"2/4": 2}
     assert spend({"0": 1}, "sum", 2, 4, [0, 3]) == {"0": 2, "3": 1}
-    assert spend({"0": 1}, "sum", 2, 4, []) == {"0": 1}  # nobody's update came
+    assert spend({"2/4": 1}, "updates", 2, 4, []) == {"2/4": 1}  # nobody's update came
 
 
 @needs_accountant

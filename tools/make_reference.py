@@ -94,6 +94,7 @@ ABOUT = {
     "schedule": "How many local epochs a round has.",
     "train": "Rounds, the clients' optimiser and weak augmentation, for all methods alike.",
     "run": "How a run is carried out. The seed changes its results; precision and executor change them by rounding.",
+    "privacy": "What the server may learn of one client, and what a model may reveal of it ([privacy](privacy.md)).",
     "federation": "How a real federation is carried out; a simulation ignores it.",
 }
 

@@ -1,7 +1,7 @@
 """What noise costs: `python experiments/privacy/study.py`, or `… scores`, `… updates` for one part.
 
-On the embedded data: FedNoiL for each ε of the scores and seed, and FedAvg for each noise on the updates and seed. Writes
-results.csv and updates.csv beside this file, and the page's tables. `--table` only writes the tables.
+On the embedded data: FedNoiL for each ε of the scores and seed, and FedAvg for each noise on the updates and seed.
+Writes results.csv beside this file, and the page's tables. `--table` only writes the tables.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ EPSILONS = ["none", "10", "3", "1", "0.3", "0.1", "uniform"]
 NOISES = ["no clip", "0", "0.1", "0.3", "1", "3"]
 CLIP = 0.25  # the median length of an update without a clip, in round 10
 SEEDS = (0, 1, 2)
-SCORES = ("epsilon", "seed", "accuracy", "rank_correlation", "selected_noise", "version")
-UPDATES = ("noise", "seed", "accuracy", "epsilon", "version")
+MEASURES = ("accuracy", "rank_correlation", "selected_noise")
+COLUMNS = ("part", "level", "seed", "epsilon", *MEASURES, "version")  # level: ε of the scores, or noise on updates
 VERSION = " ".join(filter(None, (__version__, commit())))
 
 Row = dict[str, object]
@@ -59,12 +59,9 @@ def noisy_scores(epsilon: str, seed: int) -> Row:
     ranks = [r.rank_correlation for r in records if r.rank_correlation is not None]
     noises = [r.selected_noise for r in records if r.selected_noise is not None]
     return {
-        "epsilon": epsilon,
-        "seed": seed,
         "accuracy": round(summary["final_accuracy"], 2),
         "rank_correlation": round(-statistics.mean(ranks), 4) if ranks else "",
         "selected_noise": round(statistics.mean(noises), 2),
-        "version": VERSION,
     }
 
 
@@ -85,30 +82,29 @@ def noisy_updates(noise: str, seed: int) -> Row:
     }
     summary, _ = played("demo/fedavg", changes)
     epsilon = f"{summary['epsilon']:.4g}" if "epsilon" in summary else ""
-    accuracy = round(summary["final_accuracy"], 2)
-    return {"noise": noise, "seed": seed, "accuracy": accuracy, "epsilon": epsilon, "version": VERSION}
+    return {"accuracy": round(summary["final_accuracy"], 2), "epsilon": epsilon}
 
 
-PARTS: dict[str, tuple[str, tuple[str, ...], Iterable[str], Callable[[str, int], Row]]] = {
-    "scores": ("results.csv", SCORES, EPSILONS, noisy_scores),
-    "updates": ("updates.csv", UPDATES, NOISES, noisy_updates),
+PARTS: dict[str, tuple[Iterable[str], Callable[[str, int], Row]]] = {
+    "scores": (EPSILONS, noisy_scores),
+    "updates": (NOISES, noisy_updates),
 }
 
 
 def rows(part: str) -> list[dict[str, str]]:
-    with (HERE / PARTS[part][0]).open(newline="") as file:
-        return list(csv.DictReader(file))
+    """The recorded runs of a part."""
+    with (HERE / "results.csv").open(newline="") as file:
+        return [row for row in csv.DictReader(file) if row["part"] == part]
 
 
 def score_table() -> str:
     """A line for each ε: mean ± standard deviation over the seeds."""
     found = rows("scores")
     lines = ["| ε | final accuracy | rank correlation with cleanness | noise of the selected, % |", "|---|---|---|---|"]
-    for epsilon in dict.fromkeys(row["epsilon"] for row in found):
-        mine = [row for row in found if row["epsilon"] == epsilon]
-        cells = [
-            spread([float(r[name]) for r in mine if r[name]], d) for name, d in zip(SCORES[2:5], (1, 2, 1), strict=True)
-        ]
+    for epsilon in dict.fromkeys(row["level"] for row in found):
+        mine = [row for row in found if row["level"] == epsilon]
+        digits = zip(MEASURES, (1, 2, 1), strict=True)
+        cells = [spread([float(row[name]) for row in mine if row[name]], d) for name, d in digits]
         lines.append(f"| {epsilon} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -117,8 +113,8 @@ def update_table() -> str:
     """A line for each noise: mean ± standard deviation over the seeds, and ε, which no seed changes."""
     found = rows("updates")
     lines = ["| noise z | ε | final accuracy |", "|---|---|---|"]
-    for noise in dict.fromkeys(row["noise"] for row in found):
-        mine = [row for row in found if row["noise"] == noise]
+    for noise in dict.fromkeys(row["level"] for row in found):
+        mine = [row for row in found if row["level"] == noise]
         accuracy = spread([float(row["accuracy"]) for row in mine], 1)
         lines.append(f"| {noise} | {mine[0]['epsilon'] or '–'} | {accuracy} |")
     return "\n".join(lines)
@@ -135,22 +131,30 @@ def page() -> str:
     return fill(PAGE.read_text(encoding="utf-8"), {"results": score_table(), "updates": update_table()})
 
 
+def record(parts: list[str]) -> None:
+    """Play the runs of these parts; what is recorded of the others stays."""
+    kept = [row for part in PARTS if part not in parts for row in rows(part)]
+    with (HERE / "results.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, restval="")
+        writer.writeheader()
+        writer.writerows(kept)
+        for part in parts:
+            levels, measure = PARTS[part]
+            for level in levels:
+                for seed in SEEDS:
+                    name: Row = {"part": part, "level": level, "seed": seed, "version": VERSION}
+                    writer.writerow(name | measure(level, seed))
+                    file.flush()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("part", nargs="?", choices=PARTS)
     parser.add_argument("--table", action="store_true")
     given = parser.parse_args()
-    torch.set_num_threads(1)
-    for part, (name, columns, levels, measure) in PARTS.items():
-        if given.table or given.part not in (None, part):
-            continue
-        with (HERE / name).open("w", newline="") as file:
-            writer = csv.DictWriter(file, columns)
-            writer.writeheader()
-            for level in levels:
-                for seed in SEEDS:
-                    writer.writerow(measure(level, seed))
-                    file.flush()
+    if not given.table:
+        torch.set_num_threads(1)
+        record([part for part in PARTS if given.part in (None, part)])
     PAGE.write_text(page(), encoding="utf-8")
 
 

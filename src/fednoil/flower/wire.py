@@ -50,12 +50,15 @@ class Wire:
         pull, pull_object = client.PullMessages, client.PullObject
 
         def guarded(request: PullAppMessagesRequest) -> PullAppMessagesResponse:
-            found = pull(request)
+            asked = set(request.message_ids)
+            self._held = [pair for pair in self._held if pair[0].metadata.reply_to_message_id in asked]
+            # Of a reply that was delivered the SuperLink says that it doesn't exist.
+            new = asked - {message.metadata.reply_to_message_id for message, _ in self._held}
+            found = pull(PullAppMessagesRequest(message_ids=new)) if new else PullAppMessagesResponse()
             pairs = list(zip(found.messages_list, found.message_object_trees, strict=True))
             kept = [(m, tree) for m, tree in pairs if sum(1 for _ in iterate_object_tree(tree)) <= self._most]
             self._oversized |= {m.metadata.reply_to_message_id for m, tree in pairs if (m, tree) not in kept}
-            asked = set(request.message_ids)
-            held = [pair for pair in [*self._held, *kept] if pair[0].metadata.reply_to_message_id in asked]
+            held = [*self._held, *kept]
             ready = [pair for pair in held if uploaded(pair[1])]
             self._held = [pair for pair in held if pair not in ready]
             wanted = {one.object_id for _, tree in held for one in iterate_object_tree(tree)}
