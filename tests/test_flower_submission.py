@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from conftest import fednoil
+from conftest import fednoil, refused
 
 from fednoil.config import load_config
 from fednoil.flower import submission
@@ -108,3 +108,15 @@ def test_a_run_that_flower_calls_failed_is_not_taken_for_an_earlier_one(
     with pytest.raises(Ended, match="the run ended as 'finished:failed'"):
         submission.flwr_run(tmp_path, "local", None, tmp_path)
     assert (tmp_path / "summary.json").exists() == after
+
+
+@pytest.mark.parametrize("options", [[], ["--force"]])
+def test_a_folder_that_is_being_written_is_refused_before_anything_is_submitted(
+    options: list[str], federated: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the command would follow the other run, and end well as if it had started one."""
+    monkeypatch.setattr("fednoil.cli.federation._submit", lambda *args, **kwargs: pytest.fail("it was submitted"))
+    run(load_config(federated), tmp_path / "r", Silent())
+    with RunFolder(tmp_path / "r").locked():
+        line = refused("federation", "run", "demo", "--out", tmp_path / "r", *options)
+    assert "is being written by another process; wait for it, or choose another --out" in line

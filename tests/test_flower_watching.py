@@ -186,3 +186,44 @@ def test_flowers_own_lines_are_json_too() -> None:
     program = "from fednoil.flower.logs import use_json; use_json(); from flwr.supercore import log; log(20, 'a %s', 1)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert [json.loads(line)["message"] for line in done.stdout.splitlines()] == ["a 1"]
+
+
+WRAPPED = """
+import os, sys
+from fednoil.flower.logs import wrap_output
+wrap_output()
+print("\\x1b[92mtext\\x1b[0m of ours", flush=True)
+os.system("echo text of a child; echo and its error >&2")
+print('{"level": "info"}')
+print("[1]")
+sys.exit(3)
+"""
+
+
+def test_what_flowers_own_processes_print_is_json_too() -> None:
+    done = subprocess.run([sys.executable, "-c", WRAPPED], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (3, "")
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    said = [one.get("message", one) for one in found]
+    assert said == ["text of ours", "text of a child", "and its error", {"level": "info"}, "[1]"]
+    assert all(one["level"] == "info" for one in found)
+
+
+def test_status_asks_another_superlink_for_its_nodes(
+    out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_certificates(tmp_path / "certs", ["localhost"])
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path))
+    (tmp_path / "config.toml").write_text(
+        f'[superlink.central]\naddress = "127.0.0.1:1"\nroot-certificates = "{tmp_path}/certs/ca.crt"\n'
+        '[superlink.gone]\naddress = "127.0.0.1:1"\nroot-certificates = "/nowhere/ca.crt"\n'
+    )
+    assert "has no [superlink.other] with" in refused("federation", "status", "--superlink", "other")
+    assert "/nowhere/ca.crt: No such file" in refused("federation", "status", "--superlink", "gone")
+    assert "can't be asked for its nodes" in refused("federation", "status", "--superlink", "central")
+    monkeypatch.setattr("fednoil.flower.control.Control.online", lambda self: [self.address] * 3)
+    _, said, _ = fednoil("federation", "status", "--superlink", "central", "--run", out)
+    assert said.splitlines()[0] == "3 nodes online"
+    assert "2 of 4 nodes (client-0, client-1, client-2, client-3) trained" in said
+    _, said, _ = fednoil("federation", "status", "--run", out, "--json")
+    assert json.loads(said)["online"] is None  # nobody was asked

@@ -142,7 +142,9 @@ def run(
     each = [] if "run.checkpoint_every" in own else ["run.checkpoint_every=1"]
     made, target = resolve(source, [*(changes or []), *each], seed, None, out, resume)
     try:
-        if resume and RunFolder(target).is_held():
+        if RunFolder(target).is_held():
+            if not resume:
+                raise UserError(f"{target} is being written by another process; wait for it, or choose another --out")
             print(f"{target} is already running; following it", flush=True)
             return follow(target)
         _submit(made.config, target, folder, superlink, resume=resume, force=force, origin=made.origin)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from fednoil.cli.federation import HERE, Folder, app
+from fednoil.cli.federation import HERE, Folder, SuperLink, app
 from fednoil.cli.options import Json
 from fednoil.errors import UserError
 
@@ -16,9 +16,10 @@ Run = Annotated[Path | None, typer.Option("--run", metavar="OUT", help="A run's 
 
 
 @app.command()
-def status(folder: Folder = HERE, run: Run = None, as_json: Json = False) -> None:
+def status(folder: Folder = HERE, superlink: SuperLink = None, run: Run = None, as_json: Json = False) -> None:
     """Show a federation's processes on this machine, its nodes, and its run: the last round, and whether it goes on."""
     from fednoil.cli.tables import show
+    from fednoil.flower.control import connected
     from fednoil.flower.loopback import Loopback
     from fednoil.flower.watching import run_status
 
@@ -28,16 +29,25 @@ def status(folder: Folder = HERE, run: Run = None, as_json: Json = False) -> Non
     ]
     out = run or federation.last_run()
     found = run_status(out) if out is not None and (run is not None or out.is_dir()) else None
-    if not rows and found is None:
-        raise UserError(f"{folder} has no federation; `fednoil federation up` starts one, or give --run OUT")
-    link = next((row for row in rows if row["name"] == "superlink"), None)
-    online = federation.online() if link and link["running"] else 0
+    if not rows and found is None and superlink is None:
+        raise UserError(
+            f"{folder} has no federation; `fednoil federation up` starts one, or give --superlink NAME or --run OUT"
+        )
+    online = None
+    if superlink is not None:
+        with connected(superlink) as control:
+            online = len(control.online())
+    elif rows:
+        link = next((row for row in rows if row["name"] == "superlink"), None)
+        online = federation.online() if link and link["running"] else 0
     if as_json:
         print(json.dumps({"online": online, "processes": rows, "run": found and found.values()}, indent=2))
         return
     if rows:
         columns = {"name": "name", "running": "running", "pid": "process", "port": "port"}
         show(rows, columns, f"{online} nodes online", False)
+    elif online is not None:
+        print(f"{online} nodes online")
     if found is not None:
         print(found.words())
 

@@ -5,6 +5,7 @@ The command takes seconds for each key; thirty nodes are registered in one.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import httpx
@@ -15,6 +16,7 @@ from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.error import FlowerError
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 
+from fednoil.config.loading import read_toml
 from fednoil.errors import UserError
 
 
@@ -59,6 +61,21 @@ class Control:
         if found is None:
             return "unknown"
         return ":".join(part for part in (found.status.status, found.status.sub_status) if part)
+
+
+def connected(name: str) -> Control:
+    """The Control API of the SuperLink that Flower's config.toml calls `name`."""
+    path = Path(os.environ.get("FLWR_HOME", Path.home() / ".flwr")) / "config.toml"
+    known = read_toml(path).get("superlink", {}) if path.is_file() else {}
+    try:
+        address, certificate = str(known[name]["address"]), Path(known[name]["root-certificates"])
+        return Control(address, certificate)
+    except (KeyError, TypeError):
+        raise UserError(
+            f"--superlink {name}: {path} has no [superlink.{name}] with address and root-certificates"
+        ) from None
+    except OSError as error:
+        raise UserError(f"--superlink {name}: {error.filename}: {error.strerror}") from None
 
 
 def _said(error: httpx.HTTPError) -> str:

@@ -141,8 +141,9 @@ def _watch_certificates() -> None:
 
 def _log_json(command: Any) -> None:
     """Let Flower's and uvicorn's loggers write JSON lines."""
-    from fednoil.flower.logs import JsonLines, use_json
+    from fednoil.flower.logs import JsonLines, use_json, wrap_output
 
+    wrap_output()
     use_json()
     usual = command.get_uvicorn_log_config
     command.get_uvicorn_log_config = lambda level: {**usual(level), "formatters": {"http": {"()": JsonLines}}}

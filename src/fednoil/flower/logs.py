@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import logging
+import os
+import re
 import sys
+import threading
 from datetime import UTC, datetime
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class JsonLines(logging.Formatter):
@@ -33,3 +39,43 @@ def use_json() -> None:
     lines.setFormatter(JsonLines())
     lines.setLevel(logging.INFO)
     FLOWER_LOGGER.addHandler(lines)
+
+
+def wrap_output() -> None:
+    """Write all that this process and its children print as JSON lines: Flower's own processes print text."""
+    read, write = os.pipe()
+    out = os.dup(1)
+    for stream in (1, 2):
+        os.dup2(write, stream)
+    os.close(write)
+
+    def copy() -> None:
+        with os.fdopen(read, errors="replace") as lines, os.fdopen(out, "w") as to:
+            for line in lines:
+                to.write(as_json(line))
+                to.flush()
+
+    thread = threading.Thread(target=copy, name="output", daemon=True)
+    thread.start()
+
+    def end() -> None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for stream in (1, 2):
+            os.dup2(nowhere, stream)
+        thread.join(1.0)  # a child may still hold its end
+
+    atexit.register(end)
+
+
+def as_json(line: str) -> str:
+    """A line as it is if it is an object of JSON, otherwise as the message of one."""
+    try:
+        if isinstance(json.loads(line), dict):
+            return line
+    except ValueError:
+        pass
+    now = datetime.now(UTC).isoformat(timespec="milliseconds")
+    values = {"at": now, "level": "info", "logger": "output", "message": _COLOUR.sub("", line).rstrip("\n")}
+    return json.dumps(values, ensure_ascii=False) + "\n"

@@ -29,6 +29,7 @@ _FORGOTTEN = (
     180.0  # seconds after which no server sees a node online that was killed; Flower's heartbeat takes 60 to 90
 )
 WAITING = "waiting"
+_NAMED = 10  # nodes in one line
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,11 @@ class RunStatus:
         if self.records:
             last = self.records[-1]
             known = "" if last.test_accuracy is None else f", {last.measure.split()[0]} {last.test_accuracy:.2f} %"
-            parts.append(f"last round {last.wall_s:.1f} s, {len(last.trained or last.selected)} trained{known}")
+            some = last.nodes or []
+            there = f" of {len(some)} nodes ({', '.join(some[:_NAMED])}{', …' if len(some) > _NAMED else ''})"
+            trained = f"{len(last.trained or last.selected)}{there if some else ''} trained"
+            parts.append(f"last round {last.wall_s:.1f} s, {trained}{known}")
+            parts += [f"ε = {last.epsilon:.3g}"] if last.epsilon is not None else []
             parts += [f"failed: {', '.join(last.failed)}"] if last.failed else []
             parts += [f"refused: {', '.join(last.refused)}"] if last.refused else []
         return "; ".join(parts)
@@ -90,6 +95,7 @@ def metrics(status: RunStatus) -> str:
         "refused": ("gauge", "Nodes refused in the last round", last and len(last.refused or ())),
         "limited": ("gauge", "Clients limited in the last round", last and len(last.limited or ())),
         "failures_total": ("counter", "Failed replies of nodes", sum(len(r.failed or ()) for r in records)),
+        "epsilon": ("gauge", "Privacy spent so far, at delta 1e-5", last and last.epsilon),
         "round_seconds": ("gauge", "Seconds of the last round", last and last.wall_s),
         "sent_bytes_total": ("counter", "Bytes to the nodes", sum(r.bytes_down for r in records)),
         "received_bytes_total": ("counter", "Bytes from the nodes", sum(r.bytes_up for r in records)),
