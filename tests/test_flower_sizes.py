@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import time
 from typing import Any, cast
 
@@ -14,14 +15,15 @@ pytest.importorskip("flwr")
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.app.message import remove_content_from_message
 from flwr.common.serde import message_to_proto
-from flwr.proto.message_pb2 import PullObjectResponse
-from flwr.proto.runtime_pb2 import PullAppMessagesResponse
+from flwr.proto.fleet_pb2 import PushMessagesRequest
+from flwr.proto.message_pb2 import ObjectTree, PullObjectResponse
+from flwr.proto.runtime_pb2 import PullAppMessagesResponse, PushAppMessagesRequest
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.grid.http_grid import HttpGrid
 
-from fednoil.flower.link import FLEET, MOST, Gate
+from fednoil.flower.link import FLEET, MOST, Gate, main
 from fednoil.flower.messages import Form, objects_of
 from fednoil.flower.wire import Wire
 
@@ -182,3 +184,44 @@ def test_a_reply_that_is_announced_and_never_uploaded_keeps_nobody_waiting() -> 
     assert found[7] == "no reply within 1 s"
     assert [cast(Any, found[node])["m"]["b"] for node in (8, 9)] == [8, 9]
     assert len(store.pulled) == len(set(store.pulled))  # no object twice
+
+
+def test_a_server_that_is_stopped_does_not_wait_for_the_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their connections stay open, and uvicorn's usual patience has no end: systemd would kill it after 90 s."""
+    uvicorn, command, flowers = (
+        importlib.import_module(name)
+        for name in ("uvicorn", "flwr.superlink.cli.flower_superlink", "flwr.superlink.main")
+    )
+    seen: dict[str, Any] = {}
+    monkeypatch.setattr(uvicorn, "run", lambda **options: seen.update(options))
+    monkeypatch.setattr(uvicorn.config, "create_ssl_context", uvicorn.config.create_ssl_context)
+    monkeypatch.setattr(flowers, "create_app", flowers.create_app)
+    monkeypatch.setattr(command, "flower_superlink", lambda: uvicorn.run(port=1))
+    main()
+    assert seen == {"port": 1, "timeout_graceful_shutdown": 5}
+
+
+def tree(pieces: int) -> ObjectTree:
+    """A message of so many objects: itself, and the others below it."""
+    return ObjectTree(object_id="m", children=[ObjectTree(object_id=str(k)) for k in range(pieces - 1)])
+
+
+def test_a_reply_is_no_larger_than_what_the_server_sends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Orders of 6 pieces of up to 3 MB: replies of 2 · 6 + 10 pieces of up to 2 · 3 MB and a MiB. Without an order
+    nothing is known, as after a restart."""
+    gate, reply = Gate(cast(Any, None)), PushMessagesRequest(message_object_trees=[tree(23)]).SerializeToString()
+    monkeypatch.setattr("test_flower_sizes.Gate", lambda app: setattr(gate, "app", app) or gate)
+    here = "127.0.0.1"
+    assert asked([reply[:10], reply[10:]], None, f"{FLEET}push-messages") == (200, 1)
+    order = PushAppMessagesRequest(message_object_trees=[tree(2), tree(6)]).SerializeToString()
+    assert asked([order], len(order), "/v1/runtime/push-messages", here) == (200, 1)
+    assert asked([b"x"], 3_000_000, "/v1/runtime/push-object", here) == (200, 1)
+    assert asked([reply], len(reply), f"{FLEET}push-messages") == (413, 0)
+    assert asked([reply], len(reply), f"{FLEET}push-messages", here) == (413, 0)  # a node on the same machine
+    fitting = PushMessagesRequest(message_object_trees=[tree(22)] * 2).SerializeToString()
+    assert asked([fitting], len(fitting), f"{FLEET}push-messages") == (200, 1)
+    assert asked([b"\xff" * 9], 9, f"{FLEET}push-messages") == (200, 1)  # Flower refuses it
+    assert asked([b"x"], 6_000_000 + 2**20 + 1) == (413, 0)
+    assert asked([b"x"], 6_000_000 + 2**20) == (200, 1)
+    assert asked([bytes(10**6)] * 8, None) == (413, 7)
+    assert asked([bytes(MOST // 2)] * 3, None, f"{FLEET}push-messages") == (413, 0)

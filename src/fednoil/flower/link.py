@@ -3,7 +3,8 @@
 Flower 1.41 serves the Control API, which registers keys and starts runs, without authentication on the port that the
 nodes use. Requests to it are refused unless they come from this machine. Flower sends arrays in pieces of 5 MiB, so no
 honest request is much larger: a larger one is refused by its header, or as soon as more than that has come, before
-Flower reads it; 300 MB of junk would otherwise be held several times.
+Flower reads it. And a reply is about as large as what the server has sent: one that is announced with many more pieces
+than any order so far, or whose pieces are much larger, is refused. Flower would keep 300 MB of junk until the run ends.
 
     python -m fednoil.flower.link OPTIONS OF flower-superlink
 
@@ -19,18 +20,31 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from pathlib import Path
 from typing import Any
 
+from flwr.proto.fleet_pb2 import PushMessagesRequest
+from flwr.proto.runtime_pb2 import PushAppMessagesRequest
+from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
+from google.protobuf.message import DecodeError
+
 from fednoil.errors import UserError
 
 MOST = 8 * 2**20  # bytes of a request: one of Flower's pieces, and what is around it
-FLEET = "/v1/fleet/"
+FLEET, RUNTIME = "/v1/fleet/", "/v1/runtime/"  # what nodes use, and what the server's side of a run uses
+_ORDERS, _ORDER_PIECE = f"{RUNTIME}push-messages", f"{RUNTIME}push-object"
+_REPLIES, _REPLY_PIECE = f"{FLEET}push-messages", f"{FLEET}push-object"
+_ROOM = 2**20  # bytes of a piece, whatever the orders' are: an introduction names classes and columns
+_MORE = 10  # pieces of a reply, beside twice an order's: a masked vector has eight bytes for a weight's four
 _HERE = ("127.0.0.1", "::1")
 _LOOK = 10.0  # seconds between two looks at the certificate's file
+_LEAVE = 5  # seconds that open connections have when the server is stopped: those of waiting nodes never end
 log = logging.getLogger("flwr.fednoil")
 
 Values = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Values]]
 Send = Callable[[Values], Awaitable[None]]
 App = Callable[[Values, Receive, Send], Awaitable[None]]
+
+
+_LARGE = b"the request is larger than any that fednoil sends"
 
 
 class Oversized(Exception):
@@ -42,6 +56,7 @@ class Gate:
 
     def __init__(self, app: App, most: int = MOST) -> None:
         self.app, self.most = app, most
+        self.pieces, self.piece = 0, 0  # of the largest order so far: how many, and bytes of its largest
 
     async def __call__(self, scope: Values, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -51,13 +66,41 @@ class Gate:
         if not (_is_here(scope) or (scope["path"].startswith(FLEET) and ".." not in scope["path"])):
             await _refuse(send, 403, b"this part of the server can only be used from its own machine")
             return
-        announced = dict(scope["headers"]).get(b"content-length", b"0")
-        if not announced.isdigit() or int(announced) > self.most:
-            await _refuse(send, 413, b"the request is larger than any that fednoil sends")
+        path, announced = scope["path"], dict(scope["headers"]).get(b"content-length", b"0")
+        most = min(self.most, 2 * self.piece + _ROOM) if path == _REPLY_PIECE and self.piece else self.most
+        if not announced.isdigit() or int(announced) > most:
+            await _refuse(send, 413, _LARGE)
             return
-        await self._counted(scope, receive, send)
+        if path == _ORDER_PIECE:
+            self.piece = max(self.piece, int(announced))
+        if path in (_ORDERS, _REPLIES):
+            await self._announced(scope, receive, send)
+        else:
+            await self._counted(scope, receive, send, most)
 
-    async def _counted(self, scope: Values, receive: Receive, send: Send) -> None:
+    async def _announced(self, scope: Values, receive: Receive, send: Send) -> None:
+        """Pass on messages that are announced, orders or replies, unless a reply has too many pieces."""
+        body, more = b"", True
+        while more and len(body) <= self.most:
+            message = await receive()
+            body, more = body + message.get("body", b""), message.get("more_body", False)
+        try:
+            count = _pieces(body, scope["path"] == _ORDERS)
+        except DecodeError:
+            count = 0  # Flower says what is wrong
+        if scope["path"] == _ORDERS:
+            self.pieces = max(self.pieces, count)
+        elif len(body) > self.most or (self.pieces and count > 2 * self.pieces + _MORE):
+            await _refuse(send, 413, _LARGE)
+            return
+        left = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def again() -> Values:
+            return left.pop() if left else await receive()
+
+        await self.app(scope, again, send)
+
+    async def _counted(self, scope: Values, receive: Receive, send: Send, most: int) -> None:
         """Pass a request on until more has come than is allowed."""
         come, begun = 0, False
 
@@ -65,7 +108,7 @@ class Gate:
             nonlocal come
             message = await receive()
             come += len(message.get("body", b""))
-            if come > self.most:
+            if come > most:
                 raise Oversized
             return message
 
@@ -78,7 +121,13 @@ class Gate:
             await self.app(scope, counted, noted)
         except Oversized:
             if not begun:
-                await _refuse(send, 413, b"the request is larger than any that fednoil sends")
+                await _refuse(send, 413, _LARGE)
+
+
+def _pieces(body: bytes, orders: bool) -> int:
+    """How many objects the largest message has that is announced."""
+    request = PushAppMessagesRequest.FromString(body) if orders else PushMessagesRequest.FromString(body)
+    return max((sum(1 for _ in iterate_object_tree(tree)) for tree in request.message_object_trees), default=0)
 
 
 def _is_here(scope: Values) -> bool:
@@ -170,11 +219,14 @@ def _register_keys(folder: Path, register: Callable[[Path], None]) -> None:
 
 def main(*, json: bool = False, keys: Path | None = None, register: Callable[[Path], None] | None = None) -> None:
     """Run Flower's SuperLink behind the gate; `register` is called for each public key in the folder `keys`."""
+    import functools
     import importlib
 
+    import uvicorn
     from flwr.superlink import main as flowers
 
     command: Any = importlib.import_module("flwr.superlink.cli.flower_superlink")
+    uvicorn.run = functools.partial(uvicorn.run, timeout_graceful_shutdown=_LEAVE)  # pyright: ignore
     made = flowers.create_app
     flowers.create_app = lambda *args, **kwargs: Gate(made(*args, **kwargs))  # pyright: ignore
     _watch_certificates()
