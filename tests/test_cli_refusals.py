@@ -48,7 +48,7 @@ def test_data_or_a_run_in_a_presets_place_are_answered_with_the_command_to_use()
         ("run --out", ["--out"]),
         ("run --resume --force --out x", ["--resume and --force"]),
         ("run --quiet --json", ["--quiet and --json"]),
-        ("run --device tpu", ["run.device = 'tpu'", "'auto', 'cpu' or 'cuda'"]),
+        ("run --device tpu", ["run.device = 'tpu'", "'auto', 'cpu', 'cuda' or 'mps'"]),
         ("run demo extra", ["extra"]),
         ("run dmeo", ["unknown preset 'dmeo'", "did you mean 'demo'"]),
         ("run paper/cifar10/iid/symmetric-high/fedagv", ["unknown method 'fedagv'", "did you mean 'fedavg'"]),

@@ -317,6 +317,25 @@ def test_precision_says_how_float32_is_multiplied(
         assert least <= (got.double() - wanted).norm() / wanted.norm() < most
 
 
+def test_each_precision_on_a_gpu(values: dict[str, Any]) -> None:
+    """`auto` is bfloat16 where the GPU has it; what each rounds moves a model by less than it learns."""
+    recent = torch.cuda.is_bf16_supported(including_emulation=False)
+    models: dict[str, torch.Tensor] = {}
+    for precision in ("float32", "tf32", "auto", *(["bfloat16"] if recent else [])):
+        values["run"] |= {"device": "cuda", "precision": precision, "deterministic": True}
+        experiment = make_experiment(load_config(values))
+        executor, first = make_executor(experiment, torch.device("cuda")), rounds.start(experiment)
+        state, _ = rounds.play(experiment, executor, rounds.placed(first, torch.device("cuda")))
+        models["start"], models[precision] = (
+            torch.cat([t.flatten().float().cpu() for t in s.server.tensors.values()]) for s in (first, state)
+        )
+    exact = models["float32"]
+    assert torch.equal(models["auto"], models["bfloat16" if recent else "float32"])
+    for name, moved in ((name, model - exact) for name, model in models.items() if name != "start"):
+        assert (moved.norm() > 0) == (recent and name != "float32"), name
+        assert moved.norm() < 0.2 * (exact - models["start"]).norm(), name
+
+
 @pytest.mark.parametrize("deterministic", [True, False])
 @pytest.mark.parametrize("learner", ["fednoil", "dividemix"])
 def test_a_resumed_run_goes_on_as_if_never_stopped(

@@ -273,3 +273,24 @@ def test_a_tile_fits_the_shared_memory(monkeypatch: pytest.MonkeyPatch, room: in
     ):
         assert tile.cols == widest
         assert (tile.rows + tile.cols) * tile.depth * 2 * tile.stages <= room
+
+
+LAYERS = [(32, 3, 64, 3, False), (32, 64, 64, 3, False), (16, 64, 128, 1, False), (4, 512, 512, 3, False)]
+LAYERS += [(28, 1, 32, 5, True), (32, 3, 32, 5, True), (14, 32, 64, 5, True)]
+
+
+@pytest.mark.parametrize("room", [101376, 166912, 232448])
+def test_all_tiles_fit_every_gpu_that_the_kernels_serve(monkeypatch: pytest.MonkeyPatch, room: int) -> None:
+    """Shared memory of a program with compute capability 8.6, 8.0 and 9.0; a pooled row is four windows."""
+    monkeypatch.setattr(conv_tiles, "_room", lambda: room)
+    for side, channels, outputs, size, pool in LAYERS:
+        shape = Shape(10, 50, side, side, channels, outputs, size, size, 1, size // 2, pool)
+        for dtype in (torch.float32, torch.bfloat16):
+            for windows, config in (
+                (4 if pool else 1, conv_tiles.forward_config),
+                (1, conv_tiles.input_gradient_config),
+                (1, conv_tiles.weight_gradient_config),
+            ):
+                tile = config(shape.plain if windows == 1 else shape, dtype)
+                assert tile.stages >= 2  # the next loads run while a product does
+                assert (windows * tile.rows + tile.cols) * tile.depth * dtype.itemsize * tile.stages <= room

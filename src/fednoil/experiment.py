@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -20,7 +21,7 @@ from fednoil.data.base import Normalisation
 from fednoil.data.given import Given
 from fednoil.data.images import Progress
 from fednoil.data.vectors import is_vector
-from fednoil.errors import UserError
+from fednoil.errors import Slower, UserError
 from fednoil.executors.base import Executor
 from fednoil.executors.cuda import CudaGraphs
 from fednoil.executors.local import Workbench
@@ -188,22 +189,37 @@ def _check_privacy(experiment: Experiment) -> None:
 
 
 def pick_device(name: str, key: str = "run.device") -> torch.device:
-    """`auto` takes a GPU if there is one; a refusal names the `key`."""
+    """Where samples are; `auto` takes a CUDA GPU if there is one; a refusal names the `key`.
+
+    Apple's GPU (`mps`) has the networks alone (`networks_on`): it doesn't know float64, which many methods need.
+    """
     if name == "cuda" and not torch.cuda.is_available():
         raise UserError(f"{key} = 'cuda', but PyTorch sees no CUDA GPU here; use 'cpu' or 'auto'")
+    if name == "mps" and not torch.backends.mps.is_available():
+        raise UserError(f"{key} = 'mps', but PyTorch sees no GPU of Apple's here; use 'cpu' or 'auto'")
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    return torch.device(name)
+    return torch.device("cpu" if name == "mps" else name)
+
+
+def networks_on(config: Config, device: torch.device) -> torch.device:
+    """Where the networks of a run are, given where its samples are. A federation's node that has no GPU of Apple's uses
+    its CPU."""
+    apple = config.run.device == "mps" and device.type == "cpu" and torch.backends.mps.is_available()
+    return torch.device("mps") if apple else device
 
 
 def pick_precision(name: str, device: torch.device) -> str:
     """The precision of convolutions and matrix products there: `float32`, `tf32` or `bfloat16`.
 
-    GPUs have either both bfloat16 and TF32 or neither; those without TF32 compute in float32.
+    CUDA GPUs have either both bfloat16 and TF32 or neither; those without TF32 compute in float32, as all else does.
     """
     recent = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
     if name == "auto":
         return "bfloat16" if recent else "float32"
+    if name == "bfloat16" and device.type == "cuda" and not recent:
+        gpu = torch.cuda.get_device_name(device)
+        raise UserError(f"run.precision = 'bfloat16', but the {gpu} can't multiply in it; use 'float32' or 'auto'")
     return "float32" if name == "tf32" and not recent else name
 
 
@@ -228,23 +244,29 @@ def be_deterministic(wanted: bool) -> None:
 def make_bench(experiment: Experiment, device: torch.device) -> Workbench:
     """A place for one client's work."""
     config = experiment.config
-    half = pick_precision(config.run.precision, device) == "bfloat16"
+    networks = networks_on(config, device)
+    half = pick_precision(config.run.precision, networks) == "bfloat16"
     dtype = torch.bfloat16 if half else torch.float32
     made_of = (experiment.learner, experiment.template, experiment.normalisation, config.train)
-    return Workbench(*made_of, device, dtype, experiment.fixed)
+    return Workbench(*made_of, device, dtype, experiment.fixed, networks)
 
 
 def make_executor(experiment: Experiment, device: torch.device) -> Executor:
     """Put the data on the device once and make the executor that works there."""
     setting, config = experiment.setting, experiment.config
     clients, validation = make_clients(experiment, resident(setting.dataset.train.images, device))
-    if device.type == "cuda" and config.run.parallel:
+    slower = one_by_one(networks_on(config, device))
+    if device.type == "cuda" and config.run.parallel and slower is None:
         count = experiment.sampling.count(setting.num_clients)
         return make_stack(experiment, device, clients, validation, min(config.run.parallel, count))
     if device.type == "cuda":
         _as_configured(config, device)
     test_images = resident(setting.dataset.test.images, device)
-    return Sequential(make_bench(experiment, device), clients, test_images, validation)
+    executor = Sequential(make_bench(experiment, device), clients, test_images, validation)
+    if slower and config.run.parallel:
+        executor.slower = slower
+        warnings.warn(slower, Slower, stacklevel=2)
+    return executor
 
 
 def make_stack(
@@ -277,6 +299,12 @@ def _as_configured(config: Config, device: torch.device) -> None:
     """Set PyTorch's switches for a GPU as the run wants them."""
     be_deterministic(config.run.deterministic)
     multiply_in_tf32(pick_precision(config.run.precision, device) == "tf32")
+
+
+def one_by_one(device: torch.device) -> str | None:
+    """Why clients train one after another on a GPU that isn't NVIDIA's."""
+    maker = "Apple's" if device.type == "mps" else "AMD's" if device.type == "cuda" and torch.version.hip else None
+    return maker and f"clients run one after another: only NVIDIA's GPUs train all of a round at once, not {maker}"
 
 
 def predicted_labels(experiment: Experiment, device: torch.device, model: Tensors) -> list[np.ndarray]:

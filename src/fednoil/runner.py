@@ -20,7 +20,7 @@ from fednoil.data.images import Progress as Decoding
 from fednoil.data.sources import open_source
 from fednoil.errors import Diverged, UserError, full_gpu, gpu_is_full
 from fednoil.executors.base import Executor, Progress
-from fednoil.experiment import Experiment, make_executor, make_experiment, pick_device, pick_precision
+from fednoil.experiment import Experiment, make_executor, make_experiment, networks_on, pick_device, pick_precision
 from fednoil.history import RoundRecord
 from fednoil.privacy import DELTA
 from fednoil.records.environment import environment, now
@@ -145,7 +145,8 @@ def carry_out(config: Config, store: Store, reporter: Reporter, engine: Engine) 
         else:
             if store.going_on and not store.kept():
                 reporter.say(f"{store.path} has no checkpoint yet (run.checkpoint_every): starting again at round 1")
-            made_with = engine.environment(device, pick_precision(config.run.precision, device)) | hashes
+            place = networks_on(config, device)
+            made_with = engine.environment(place, pick_precision(config.run.precision, place)) | hashes
             store.begin(made_with | ({"origin": store.origin} if store.origin else {}))
             _play(experiment, store, reporter, engine, device)
     assert store.summary is not None

@@ -67,7 +67,7 @@ def run(
         class_names: The names of the classes, in the order of their numbers.
         true_labels: True labels of the samples in `data`, in the same form; only metrics see them.
         out: A folder for the run. Without one nothing is written.
-        device: `auto`, `cpu` or `cuda`.
+        device: `auto`, `cpu`, `cuda` or `mps`.
         data_dir: Where to find named datasets; by default `$FEDNOIL_DATA`.
         resume: Continue the run in `out`, or start it if there is none.
         force: Start over, replacing the run in `out`.

@@ -28,7 +28,15 @@ from fednoil.errors import UserError, gpu_is_full
 from fednoil.executors.base import Executor, Job, Result
 from fednoil.executors.cuda import CudaGraphs
 from fednoil.executors.joint import Joint
-from fednoil.experiment import Experiment, make_clients, make_experiment, make_stack, pick_device, resident
+from fednoil.experiment import (
+    Experiment,
+    make_clients,
+    make_experiment,
+    make_stack,
+    one_by_one,
+    pick_device,
+    resident,
+)
 from fednoil.learners.base import Client
 from fednoil.runner import Simulation, run, uninterrupted
 from fednoil.servers import server_class
@@ -61,7 +69,8 @@ def waves(cells: Sequence[Cell]) -> list[list[Cell]]:
 def stackable(config: Config) -> bool:
     """Whether its clients are stacked on a GPU, with images that others have, too; a logger is for one run in a
     process."""
-    stacks = pick_device(config.run.device).type == "cuda" and config.run.parallel > 0
+    device = pick_device(config.run.device)
+    stacks = device.type == "cuda" and config.run.parallel > 0 and one_by_one(device) is None
     return stacks and not config.run.log and not noise.changes_images(config.noise)
 
 

@@ -32,7 +32,7 @@ def bench(
     ),
     jobs: Jobs = None,
     ray: Ray = None,
-    device: Annotated[str | None, typer.Option("--device", help="auto, cpu or cuda.")] = None,
+    device: Annotated[str | None, typer.Option("--device", help="auto, cpu, cuda or mps.")] = None,
     data_dir: Annotated[Path | None, typer.Option("--data-dir", help="Folder with datasets.")] = None,
     noise_files: Annotated[
         bool,

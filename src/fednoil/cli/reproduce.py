@@ -50,7 +50,7 @@ def reproduce(
     out: Out = Path("runs/reproduce"),
     jobs: Jobs = None,
     ray: Ray = None,
-    device: Annotated[str | None, typer.Option("--device", help="auto, cpu or cuda.")] = None,
+    device: Annotated[str | None, typer.Option("--device", help="auto, cpu, cuda or mps.")] = None,
     data_dir: Annotated[Path | None, typer.Option("--data-dir", help="Folder with datasets.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and its estimate, run nothing.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but failures.")] = False,

@@ -41,7 +41,7 @@ def run(
     jobs: Annotated[
         int | None, typer.Option("--jobs", min=1, help="With --seeds: runs side by side, each in a process.")
     ] = None,
-    device: Annotated[str | None, typer.Option("--device", help="auto, cpu or cuda.")] = None,
+    device: Annotated[str | None, typer.Option("--device", help="auto, cpu, cuda or mps.")] = None,
     resume: Resume = False,
     force: StartOver = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing.")] = False,

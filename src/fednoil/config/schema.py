@@ -56,11 +56,15 @@ class RunConfig(Section):
     """How this run is carried out. The seed changes its results; precision and parallel change them by rounding."""
 
     seed: int = Field(default=0, ge=0, description="of the split, the noise, the first weights and every draw")
-    device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="auto: a GPU where there is one")
+    device: Literal["auto", "cpu", "cuda", "mps"] = Field(
+        default="auto",
+        description="auto: a CUDA GPU where there is one, otherwise the CPU; mps: networks on Apple's GPU, client "
+        "after client, the rest on the CPU",
+    )
     precision: Literal["auto", "float32", "tf32", "bfloat16"] = Field(
         default="auto",
-        description="of convolutions and matrix products; auto: bfloat16 on a GPU, float32 on a CPU; tf32: float32 "
-        "whose factors lose 13 bits, as a GPU multiplies them faster",
+        description="of convolutions and matrix products; auto: bfloat16 on a CUDA GPU that has it (NVIDIA's "
+        "since 2020), otherwise float32; tf32: float32 whose factors lose 13 bits, as these GPUs multiply them faster",
     )
     parallel: int = Field(
         default=32,

@@ -29,7 +29,7 @@ from fednoil.learners.capabilities import (
     observer,
 )
 from fednoil.learners.looks import logits_of
-from fednoil.models.network import Network
+from fednoil.models.network import Network, brought
 from fednoil.tensors import Tensors
 
 PLANNED = (32, 64)  # epochs planned at once, first and later; the later ones are planned while the first ones run
@@ -47,14 +47,16 @@ class Workbench:
         device: torch.device,
         dtype: torch.dtype = torch.float32,
         fixed: Tensors | None = None,
+        networks: torch.device | None = None,
     ) -> None:
         self.learner = learner
         self.optimiser = optimiser
-        self.device = device
+        self.device, self.networks = device, networks or device  # of the samples, and of the networks
         self.looking, self.surveying = capability(learner, Looks), capability(learner, Surveys)
         self.changing, self.following = capability(learner, ChangesGradients), capability(learner, FollowsUp)
         self.nets = {
-            role.name: Network(copy.deepcopy(template), *normalisation, device, dtype) for role in learner.roles
+            role.name: Network(copy.deepcopy(template), *normalisation, self.networks, dtype, device)
+            for role in learner.roles
         }
         for net in self.nets.values():
             net.memory = optimiser.memory(net.params)
@@ -110,7 +112,7 @@ class Workbench:
         with torch.random.fork_rng(devices=[]):
             # Only a user's own module can draw from this generator (dropout, for example): ours plan their numbers.
             # torch.manual_seed also prepares GPUs, each with a stack trace: 2 % of a small client's turn on a CPU.
-            seed = torch.manual_seed if self.device.type == "cuda" else torch.default_generator.manual_seed
+            seed = torch.manual_seed if self.networks.type != "cpu" else torch.default_generator.manual_seed
             seed(job.turn.seed.child("module").value & (2**63 - 1))
             state = self.begin(client, job)
             total, steps, updates = torch.zeros((), device=self.device), 0, 0
@@ -198,9 +200,10 @@ class Workbench:
         loss.backward()
         if self.changing:
             self.changing.gradients(nets, batch, state, kind)
+        rate = batch[RATE].to(self.networks) if RATE in batch else None
         for name in phase.trains:
             net = nets[name]
-            self.optimiser.step(net.params, net.grads, net.memory, self.shares, batch.get(RATE))
+            self.optimiser.step(net.params, net.grads, net.memory, self.shares, rate)
         if self.following:
             self.following.after(nets, batch, state, kind)
         total += loss.detach()
@@ -226,7 +229,7 @@ class Workbench:
     ) -> Result:
         """Gather the turn's result, after checking that it is finite (`finite`: already known)."""
         if finite is None:
-            finite = all(bool(torch.isfinite(net.params).all()) for net in self.nets.values())
+            finite = all(bool(brought(torch.isfinite(n.params).all(), self.device)) for n in self.nets.values())
         if not finite or not math.isfinite(loss):
             raise Diverged(
                 f"training diverged: client {client.id} in round {job.turn.round_idx} has loss {loss}; "

@@ -98,7 +98,8 @@ class Optimiser(Section):
         moments = ("momentum",) if self.optimizer == "sgd" else ("momentum", "squares")
         memory = {name: torch.zeros_like(params) for name in moments}
         if self.optimizer == "adamw":
-            memory["steps"] = torch.zeros(1, dtype=torch.float64, device=params.device)
+            counts = params.device if params.device.type == "cuda" else "cpu"  # others may have no float64 (Apple's)
+            memory["steps"] = torch.zeros(1, dtype=torch.float64, device=counts)
         return memory
 
     def shares(self, net: Network) -> Shares:
@@ -159,8 +160,8 @@ def _adamw(
     mean = memory["momentum"].lerp_(grads, 1 - first)
     squares = memory["squares"].mul_(second).addcmul_(grads, grads, value=1 - second)
     params.mul_(1 - lr * weight_decay * (1.0 if decay is None else decay))
-    bias = (1 - first**steps).float()
-    root = (1 - second**steps).sqrt().float()
+    bias = (1 - first**steps).float().to(params.device)
+    root = (1 - second**steps).sqrt().float().to(params.device)
     params.sub_(mean.div(squares.sqrt().div_(root).add_(_EPS)).mul_(lr / bias))
 
 

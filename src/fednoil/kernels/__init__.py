@@ -20,7 +20,9 @@ _off: set[str] = set()
 
 @cache
 def _available() -> bool:
-    return torch.cuda.is_available() and find_spec("triton") is not None
+    """Whether there is Triton and a GPU that it serves: NVIDIA's from compute capability 8.0 on, tested as such."""
+    there = torch.cuda.is_available() and torch.version.hip is None and find_spec("triton") is not None
+    return there and torch.cuda.get_device_capability() >= (8, 0)
 
 
 def usable(x: Tensor, kernel: str) -> bool:

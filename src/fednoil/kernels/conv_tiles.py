@@ -117,6 +117,10 @@ def _depth(channels: int, taps: int, most: int) -> int:
 
 def forward_config(s: Shape, dtype: torch.dtype) -> Config:
     """Default tile of the forward kernel."""
+    return _fitting(_forward(s, dtype), dtype, 4 if s.pool else 1)
+
+
+def _forward(s: Shape, dtype: torch.dtype) -> Config:
     if dtype == torch.float32:  # exact products have no tensor cores: small tiles
         return Config(32 if s.pool else 64, block_size(s.outputs, 32), _depth(s.C, s.KH * s.KW, 32), 4, 2)
     if s.pool:  # rows are windows, with four accumulators
@@ -130,6 +134,10 @@ def forward_config(s: Shape, dtype: torch.dtype) -> Config:
 
 def input_gradient_config(s: Shape, dtype: torch.dtype) -> Config:
     """Default tile of the input gradient's kernel."""
+    return _fitting(_input_gradient(s, dtype), dtype)
+
+
+def _input_gradient(s: Shape, dtype: torch.dtype) -> Config:
     if dtype == torch.float32:
         return Config(64, block_size(s.C, 32), _depth(s.outputs, s.KH * s.KW, 32), 4, 2)
     depth = _depth(s.outputs, s.KH * s.KW, 64)
@@ -147,14 +155,24 @@ def _wide(cols: int, depth: int) -> Config:
     return Config(128, block_size(cols, widest), depth, 8 if min(cols, widest) > 128 else 4, 3)
 
 
+def _fitting(config: Config, dtype: torch.dtype, windows: int = 1) -> Config:
+    """The tile with as many stages as fit into a processor's shared memory; `windows`: loads of its rows in a step."""
+    stage = (windows * config.rows + config.cols) * config.depth * dtype.itemsize
+    return config._replace(stages=max(1, min(config.stages, _room() // stage)))
+
+
 @cache
 def _room() -> int:
-    """Bytes of shared memory that a program can have; an H200's if there is no GPU."""
-    return torch.cuda.get_device_properties(0).shared_memory_per_block_optin if torch.cuda.is_available() else 232448
+    """Bytes of shared memory that a program can have; without a GPU what those that the kernels serve have at least."""
+    return torch.cuda.get_device_properties(0).shared_memory_per_block_optin if torch.cuda.is_available() else 99 << 10
 
 
 def weight_gradient_config(s: Shape, dtype: torch.dtype) -> Config:
     """Default tile of the weight gradient's kernel: taps * channels × outputs, its depth in pixels."""
+    return _fitting(_weight_gradient(s, dtype), dtype)
+
+
+def _weight_gradient(s: Shape, dtype: torch.dtype) -> Config:
     rows, cols = s.KH * s.KW * s.C, block_size(s.outputs, 128)
     if dtype == torch.float32:
         return Config(block_size(rows, 32), block_size(s.outputs, 32), 32, 4, 2)

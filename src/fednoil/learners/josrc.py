@@ -74,7 +74,7 @@ class Josrc(Learner):
         if self.in_warmup(turn):
             for name in self._trained(nets):
                 state |= {f"held/{part}": torch.zeros_like(t) for part, t in _moving(nets, name).items()}
-                state[f"idle/{name}"] = torch.zeros((), dtype=torch.bool, device=client.index.device)
+                state[f"idle/{name}"] = torch.zeros((), dtype=torch.bool, device=nets[name].params.device)
         return state
 
     def _trained(self, nets: Nets) -> list[str]:
@@ -118,7 +118,8 @@ class Josrc(Learner):
         if kind == "warmup":
             for name in self._trained(nets):
                 for part, tensor in _moving(nets, name).items():
-                    tensor.copy_(torch.where(state[f"idle/{name}"], state[f"held/{part}"], tensor))
+                    idle = state[f"idle/{name}"].to(tensor.device)  # AdamW may count its steps elsewhere
+                    tensor.copy_(torch.where(idle, state[f"held/{part}"], tensor))
             follows = (1 - keeps) * (~state["idle/model"]).float()
             teacher.add_((model - teacher) * follows)
         else:

@@ -53,6 +53,11 @@ def fixed_names(module: nn.Module) -> set[str]:
     return names & module.state_dict().keys()
 
 
+def brought(tensor: Tensor, home: torch.device) -> Tensor:
+    """What a network says, where the samples are: on another device only if networks have one of their own."""
+    return tensor.to(home)
+
+
 class Network:
     """One network of one client: flat `params` and `grads`, the optimiser's memory, and its other tensors.
 
@@ -61,6 +66,7 @@ class Network:
     mean and std it takes its inputs as they are: vectors, which are scaled once.
     What training never changes is `fixed`: clients don't receive, send or keep it.
     With `dtype` bfloat16 convolutions and matrix products run in it (autocast); parameters stay float32.
+    Samples, logits and models that come and go are on the device `home`, by default the network's own.
     """
 
     def __init__(
@@ -70,9 +76,10 @@ class Network:
         std: tuple[float, ...],
         device: torch.device,
         dtype: torch.dtype = torch.float32,
+        home: torch.device | None = None,
     ) -> None:
         self.module = module.to(device)
-        self.device, self.dtype = device, dtype
+        self.device, self.dtype, self.home = device, dtype, home or device
         # Whether a sample's logits in training depend on the rest of its batch, or its size (shared random numbers).
         self.mixes = bool(getattr(module, "mixes_samples", False)) or mixes(module)
         # Convolutions like this layout: the CNN's steps take 0.6 to 0.8 of the time on a CPU, forward passes half. On a
@@ -159,7 +166,9 @@ class Network:
         """Normalised images."""
         if not self._normalises:
             return images.to(torch.float32)
-        pixels = images.to(torch.float32) if images.is_floating_point() else images  # whole numbers need no copy
+        # Whole numbers need no copy, except on a device whose operations may not take two dtypes at once (Apple's).
+        copied = images.is_floating_point() or self.device.type not in ("cpu", "cuda")
+        pixels = images.to(torch.float32) if copied else images
         return torch.addcmul(self._bias, pixels, self._gain)
 
     def arithmetic(self) -> contextlib.AbstractContextManager[object]:
@@ -169,11 +178,12 @@ class Network:
         return torch.autocast(self.device.type, self.dtype, cache_enabled=False)
 
     def __call__(self, images: Tensor) -> Tensor:
-        x = self.inputs(images)
+        x = self.inputs(images.to(self.device))
         if self._channels_last:
             x = channels_last(x)
         with self.arithmetic():
-            return self.module(x).float()
+            logits = self.module(x).float()
+        return brought(logits, self.home)
 
     def each(self, *batches: Tensor) -> tuple[Tensor, ...]:
         """The logits of several batches, each as if alone; in one pass if that makes no difference."""
@@ -181,7 +191,8 @@ class Network:
 
     def embedded(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """The features that the last linear layer of the network gets, float32 [B, d], and the logits."""
-        return embedded_by(self.module, lambda: self(images))
+        features, logits = embedded_by(self.module, lambda: self(images))
+        return brought(features, self.home), logits
 
     def train(self) -> None:
         if not self.module.training:
@@ -210,7 +221,7 @@ class Network:
     def dump(self, prefix: str) -> Tensors:
         """A copy of all tensors that training changes as `<prefix>/<name>`."""
         return {
-            f"{prefix}/{name}": view.detach().clone(memory_format=torch.contiguous_format)
+            f"{prefix}/{name}": brought(view.detach().clone(memory_format=torch.contiguous_format), self.home)
             for name, view in self._model.items()
         }
 
@@ -221,7 +232,7 @@ class Network:
 
     def dump_fixed(self, prefix: str) -> Tensors:
         """A copy of what training never changes as `<prefix>/<name>`."""
-        return {f"{prefix}/{name}": tensor.clone() for name, tensor in self.fixed.items()}
+        return {f"{prefix}/{name}": brought(tensor.clone(), self.home) for name, tensor in self.fixed.items()}
 
 
 def embedded_by(module: nn.Module, call: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:

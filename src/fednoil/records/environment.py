@@ -83,11 +83,15 @@ def environment(
             "fednoil": __version__,  # also where it isn't installed
             **{name: package_version(name) for name in (*_PACKAGES, *more_packages)},
         },
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "device": _name(device),
         "precision": precision,
         "cpus": os.cpu_count(),
         "threads": torch.get_num_threads(),
     }
+
+
+def _name(device: torch.device) -> str:
+    return {"cuda": torch.cuda.get_device_name, "mps": lambda _: "Apple GPU"}.get(device.type, str)(device)
 
 
 def note_resumption(folder: RunFolder, after: int, present: dict[str, Any]) -> None:

@@ -17,7 +17,7 @@ from fednoil import metrics, rounds
 from fednoil.config.schema import Config
 from fednoil.errors import UserError
 from fednoil.executors.base import Executor
-from fednoil.experiment import Experiment, pick_device, pick_precision, predicted_labels
+from fednoil.experiment import Experiment, networks_on, pick_device, pick_precision, predicted_labels
 from fednoil.history import RoundRecord
 from fednoil.records.beginning import begin, check, extended, has_manifest
 from fednoil.records.card import card
@@ -225,7 +225,8 @@ class InFolder(Store):
         with self.held(config):
             hashes = hashes_of(played.experiment)
             self.finished(played.experiment, hashes, behind=False)
-            now = environment(device, pick_precision(config.run.precision, device)) | hashes
+            place = networks_on(config, device)
+            now = environment(place, pick_precision(config.run.precision, place)) | hashes
             self.begin(played.made_with or now)
             for record in played.records:
                 self.folder.append_round(record)
