@@ -85,6 +85,36 @@ def peers_table(measured: list[Results]) -> str:
     return "\n".join(lines)
 
 
+NAMES = {
+    "plain": "plain PyTorch loop, float32 (TF32)",
+    "plain-bfloat16": "the same, bfloat16, channels_last",
+    "plain-compiled": "the same, compiled (`reduce-overhead`)",
+    "flower": "flwr",
+}
+
+
+def peers_gpu_table(results: Results) -> str:
+    """All engines on one GPU; how many times as fast ours is."""
+    lines = [
+        f"{results['device']}:",
+        "",
+        "| network | engine | client-steps/s | images/s | ms a round | peak GiB | accuracy, % | same bits | ours |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in results["rows"]:
+        name = NAMES.get(row["engine"], row["engine"])
+        name = f"{name} {results['versions'].get(name, '')}".rstrip()
+        start = f"| {'CNN' if row['task'] == 'cnn' else 'ResNet18'} | {name} |"
+        if "failed" in row:
+            lines.append(f"{start} not measured: {row['failed']} | | | | | | |")
+            continue
+        rates = [number(row[key]) for key in ("client_steps_a_second", "images_a_second", "ms_a_round", "peak_gib")]
+        accuracy = "–" if row["accuracy"] is None else f"{row['accuracy']:.1f}"
+        times = "" if row["engine"] == "fednoil" else f"{row['ours_is_times_as_fast']:.1f} × "
+        lines.append(f"{start} {' | '.join(rates)} | {accuracy} | {'yes' if row['equal'] else 'no'} | {times}|")
+    return "\n".join(lines)
+
+
 STYLES = {
     "bare float32": "bare PyTorch, float32 (TF32 in convolutions, as PyTorch has it)",
     "bare float32, no TF32": "bare PyTorch, float32 without TF32",
@@ -190,7 +220,8 @@ def nodes_table(results: Results | None) -> str:
 
 def tables(found: dict[str, Results]) -> dict[str, str]:
     """The text between `<!-- NAME -->` and `<!-- end -->` in README.md."""
-    return {
+    on_a_gpu = {"peers gpu": peers_gpu_table(found["peers-gpu"])} if "peers-gpu" in found else {}
+    return on_a_gpu | {
         "peers": peers_table([found[name] for name in ("peers", "peers-two-threads") if name in found]),
         "scaling cpu": scaling_table("cpu", found.get("cpu")),
         "scaling cuda": scaling_table("cuda", found.get("cuda")),

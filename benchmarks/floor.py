@@ -31,11 +31,11 @@ FRAC = 0.35  # share of labelled images in FedNoiL's epochs
 class PlainCNN(nn.Sequential):
     """The paper's CNN in PyTorch's own layers."""
 
-    def __init__(self, width: int = 32) -> None:
+    def __init__(self, width: int = 32, shape: tuple[int, int, int] = (1, 28, 28)) -> None:
         blocks: list[nn.Module] = []
-        for inputs, outputs in ((1, width), (width, 2 * width)):
+        for inputs, outputs in ((shape[0], width), (width, 2 * width)):
             blocks += [nn.Conv2d(inputs, outputs, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)]
-        super().__init__(*blocks, nn.Flatten(), nn.Linear(2 * width * 7 * 7, 10))
+        super().__init__(*blocks, nn.Flatten(), nn.Linear(2 * width * (shape[1] // 4) * (shape[2] // 4), 10))
 
 
 class PlainBlock(nn.Module):

@@ -1,8 +1,8 @@
 """Our CPU executor, a plain PyTorch loop, pfl and Flower's simulation on the same work: seconds a round, and ratios.
 
 The peers are installed beside this package in a separate environment, `benchmarks/.peers`, so that PyTorch is the same
-for all. `benchmarks/peer_work.py` defines a round and runs there. Rounds of the loop, of ours and of pfl alternate in
-one process; Flower, which has its own processes, comes in between. All of it several times.
+for all. `benchmarks/peer_work.py` defines a round, `benchmarks/peer_rounds.py` runs there. Rounds of the loop, of ours
+and of pfl alternate in one process; Flower, which has its own processes, comes in between. All of it several times.
 
     python benchmarks/peers.py [--repeats 3] [--rounds 20] [--threads 1] [--json benchmarks/results/peers.json]
 
@@ -18,6 +18,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import venv
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,6 @@ from written import write
 
 HERE = Path(__file__).resolve().parent
 PEERS = ("pfl[pytorch]==0.6.0", "flwr[simulation]==1.41.0")
-WARM_UP = 2  # rounds of each process that don't count
 LIMIT = 1.05
 
 
@@ -44,25 +44,28 @@ def environment() -> Path:
 
 
 def run(python: Path, *options: str) -> dict[str, Any]:
-    """One process of `peer_work.py`."""
-    command = [str(python), str(HERE / "peer_work.py"), *options]
-    env = {**os.environ, "PYTHONWARNINGS": "ignore"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=900, env=env)
-    if done.returncode:
-        sys.exit(f"{' '.join(command)} failed:\n{done.stderr}")
-    return json.loads(done.stdout)
+    """What one process of `peer_rounds.py` found, by engine."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "found.json"
+        command = [str(python), str(HERE / "peer_rounds.py"), "--json", str(file), *options]
+        env = {**os.environ, "PYTHONWARNINGS": "ignore"}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=900, env=env)
+        found = json.loads(file.read_text())["engines"] if file.is_file() else {}
+        if failed := [engine["failed"] for engine in found.values() if "failed" in engine] or done.returncode:
+            sys.exit(f"{' '.join(command)} failed: {failed}\n{done.stderr}")
+        return found
 
 
 def gather(python: Path, repeats: int, rounds: int, threads: int) -> dict[str, dict[str, Any]]:
-    """All rounds of all processes but the first ones, by engine."""
+    """All timed rounds of all processes, by engine."""
     found: dict[str, dict[str, Any]] = {}
     for repeat in range(repeats):
-        for options in (("--threads", str(threads)), ("--flower",)):
+        for options in (("--threads", str(threads)), ("--engines", "flower")):
             for name, numbers in run(python, "--rounds", str(rounds), *options).items():
                 engine = found.setdefault(name, {"seconds": [], "cpu": [], "accuracy": []})
-                engine["seconds"] += numbers["seconds"][WARM_UP:]
-                engine["cpu"] += numbers["cpu"][WARM_UP:]
-                engine["accuracy"].append(numbers["accuracy"])
+                engine["seconds"] += numbers["seconds"]
+                engine["cpu"] += numbers["cpu"]
+                engine["accuracy"].append(numbers["accuracies"][rounds])  # ours has played one round more
         print(f"{repeat + 1} of {repeats} repetitions done", flush=True)
     return found
 

@@ -27,9 +27,9 @@ from fednoil.records.environment import commit
 from fednoil.seeds import Seed
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
-NAMES = ("images", "floor", "scaling", "charts", "peers", "peer_work", "checkpoints", "learners", "profiling",
-         "gpu_steps", "deterministic", "written", "many_runs", "uneven",
-         "many_clients")  # fmt: skip
+NAMES = ("images", "floor", "scaling", "charts", "peers", "peer_work", "peer_engines",
+         "peer_rounds", "peers_gpu", "checkpoints", "learners", "profiling",
+         "gpu_steps", "deterministic", "written", "many_runs", "uneven", "many_clients")  # fmt: skip
 
 
 @pytest.fixture
@@ -101,14 +101,83 @@ def test_ratios_to_the_loop_are_of_the_same_clock(modules: dict[str, ModuleType]
 
 def test_the_loop_and_ours_learn_alike_on_the_peers_work(modules: dict[str, ModuleType]) -> None:
     """Both climb from chance to well over half in some rounds; an engine that trained nothing would stay at 10 %."""
-    work = modules["peer_work"]
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        same = work.Work()
-        engines = {"plain": work.plain_rounds(same), "fednoil": work.our_rounds(same.experiment)}
-        found = work.alternating(engines, 6)
-    assert all(engine["accuracy"] > 30 for engine in found.values())
+    work, timing = modules["peer_work"], modules["peer_rounds"]
+    same, saved = work.Work(), []
+    engines = {name: timing.engine(name, same, 2, False) for name in ("plain", "fednoil")}
+    found = timing.measured(engines, 6, save=saved.append)
+    assert all(engine["accuracies"][6] > 30 for engine in found.values())
     assert all(len(engine["seconds"]) == len(engine["cpu"]) == 6 for engine in found.values())
+    assert all(engine["equal"] for engine in found.values())
+    assert saved[-1] == found
+
+
+def test_an_engine_that_fails_or_has_no_time_says_so_and_the_others_go_on(modules: dict[str, ModuleType]) -> None:
+    """The second run of `drifts` ends with other bits."""
+    timing, count = modules["peer_rounds"], itertools.count()
+
+    def good() -> Iterator[tuple[float, list[torch.Tensor]]]:
+        while True:
+            yield 50.0, [torch.zeros(2)]
+
+    def bad() -> Iterator[tuple[float, list[torch.Tensor]]]:
+        yield 50.0, [torch.zeros(2)]
+        raise RuntimeError("no such GPU\nand more")
+
+    def drifts() -> Iterator[tuple[float, list[torch.Tensor]]]:
+        while True:
+            yield 50.0, [torch.tensor(next(count))]
+
+    starts = {"good": good, "bad": bad, "drifts": drifts}
+    found = timing.measured({name: timing.Engine(start) for name, start in starts.items()}, 3)
+    assert [len(found[name]["seconds"]) for name in starts] == [3, 0, 3]
+    assert [found[name]["equal"] for name in starts] == [True, True, False]
+    assert found["bad"]["failed"] == "RuntimeError: no such GPU"
+    late = timing.measured({"good": timing.Engine(good)}, 3, until=0)
+    assert late["good"] == {"seconds": [], "cpu": [], "accuracies": [], "failed": "no time left", "bytes": 0}
+
+
+def test_the_plain_networks_of_the_peers_have_our_parameters(modules: dict[str, ModuleType]) -> None:
+    work = modules["peer_work"]
+    for name in ("cnn", "resnet18"):
+        same = work.Work(work.task_of(name, clients=2, selected=1, samples=10, epochs=1, batch=5))
+        sizes = [sorted(p.shape for p in m.parameters()) for m in (same.model, same.experiment.build_model("model"))]
+        assert sizes[0] == sizes[1]
+        assert same.task.steps == 2
+        assert sorted(same.orders(0, 1).flatten().tolist()) == list(range(10))
+
+
+def test_ours_is_compared_with_the_best_peer(modules: dict[str, ModuleType]) -> None:
+    """500 client-steps of 50 images in 0.1 s are 5,000 and 250,000 a second; the loop's 0.4 s is four times as long."""
+    gpu, names = modules["peers_gpu"], ["fednoil", "plain", "pfl", "flower"]
+
+    def engine(*seconds: float) -> dict[str, Any]:
+        played = [10.0 * k for k in range(1, len(seconds) + 1)]
+        return {"seconds": [*seconds], "accuracies": played, "equal": True, "bytes": 2**30}
+
+    engines = {"fednoil": engine(0.1, 0.1, 0.3), "plain": engine(0.5, 0.3), "pfl": engine(0.9, 0.9, 0.9)}
+    engines["flower"] = {"failed": "not installed here: ray"}
+    rows = gpu.table("cnn", names, {"engines": engines, "steps": 500, "images": 25000, "real": True})
+    assert rows[0]["client_steps_a_second"] == pytest.approx(5000)
+    assert rows[0]["images_a_second"] == pytest.approx(250_000)
+    assert [row.get("accuracy") for row in rows] == [20.0, 20.0, 20.0, None]  # after two rounds
+    assert rows[3] == {"task": "cnn", "engine": "flower", "failed": "not installed here: ray"}
+    assert gpu.ratios(rows) == {"cnn": pytest.approx(4)}
+    assert gpu.ratios(rows[1:]) == {"cnn": 0.0}
+    assert "not measured: not installed here: ray" in gpu.shown(rows[3])
+    table = modules["charts"].peers_gpu_table({"device": "GPU", "versions": {"pfl": "0.6.0"}, "rows": rows})
+    assert "| CNN | fednoil | 5,000 | 250,000 | 100 | 1 | 20.0 | yes | |" in table
+    assert "| CNN | pfl 0.6.0 | 556 | 27,778 | 900 | 1 | 20.0 | yes | 9.0 × |" in table
+    assert "not measured: not installed here: ray" in table
+
+
+def test_a_peer_that_lacks_something_is_not_measured(
+    modules: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu = modules["peers_gpu"]
+    monkeypatch.setattr(gpu.importlib.util, "find_spec", lambda name: None if name == "ray" else name)
+    assert gpu.missing("flower") == "not installed here: ray"
+    assert gpu.missing("plain") is None
+    assert gpu.missing("pfl") is None
 
 
 def results(device: str) -> dict[str, Any]:

@@ -104,7 +104,7 @@ def test_other_gpus_train_client_after_client_and_say_so(
     values: dict[str, Any], maker: str | None, networks: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.version, "hip", "7.0" if maker == "AMD" else None)
-    assert (package._one_by_one(torch.device(networks)) is None) == (maker is None)
+    assert (package.one_by_one(torch.device(networks)) is None) == (maker is None)
     if maker is None:
         return
     experiment = make_experiment(load_config(values))
