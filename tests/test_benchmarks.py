@@ -136,6 +136,38 @@ def test_an_engine_that_fails_or_has_no_time_says_so_and_the_others_go_on(module
     assert late["good"] == {"seconds": [], "cpu": [], "accuracies": [], "failed": "no time left", "bytes": 0}
 
 
+def test_memory_is_what_an_engine_holds_and_its_peaks_not_what_others_hold(
+    modules: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A round takes 30 bytes for a while and keeps 7 of them; another engine has 100, and 5 are shared images."""
+    timing, held, peak = modules["peer_rounds"], [100], [0]
+
+    def start() -> Iterator[tuple[float, list[torch.Tensor]]]:
+        while True:
+            peak[0] = held[0] + 30
+            held[0] += 7
+            yield 50.0, [torch.zeros(2)]
+
+    for name, value in {
+        "is_available": lambda: True,
+        "memory_allocated": lambda: held[0],
+        "max_memory_allocated": lambda: peak[0],
+        "synchronize": lambda: None,
+        "reset_peak_memory_stats": lambda: peak.__setitem__(0, held[0]),
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, value)
+    engine = timing.Engine(start, shares=5)
+    engine.begin()
+    engine.play()
+    held[0] += 1000  # another engine's
+    engine.play()
+    assert (engine.own, engine.peak) == (14, 5 + 7 + 30)
+    other = timing.Engine(start, memory=lambda: 77)  # says itself what it has
+    other.begin()
+    other.play()
+    assert (other.own, other.peak) == (0, 77)
+
+
 def test_the_plain_networks_of_the_peers_have_our_parameters(modules: dict[str, ModuleType]) -> None:
     work = modules["peer_work"]
     for name in ("cnn", "resnet18"):
