@@ -17,7 +17,8 @@ import argparse
 import torch
 from torch.utils import deterministic as memory
 
-from fednoil.experiment import be_deterministic, make_executor
+from fednoil.devices import be_deterministic
+from fednoil.experiment import make_executor
 from floor import check_device, device_name
 from learners import CASES, jobs_of, seconds, settings
 

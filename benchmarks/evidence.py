@@ -19,7 +19,8 @@ import torch
 
 from fednoil import rounds
 from fednoil.config import load_config
-from fednoil.experiment import make_executor, make_experiment, pick_device
+from fednoil.devices import pick_device
+from fednoil.experiment import make_executor, make_experiment
 from fednoil.rounds import loop
 from fednoil.study import preset
 

@@ -25,7 +25,7 @@ STAGES = [
     ["servers"],
     ["executors", "evidence", "estimation", "privacy"],
     ["config"],
-    ["setting"],
+    ["setting", "devices"],
     ["experiment"],
     ["measures"],
     ["metrics"],

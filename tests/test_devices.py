@@ -13,10 +13,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fednoil import experiment as package
 from fednoil import kernels, rounds
 from fednoil.config import load_config
+from fednoil.devices import networks_on, pick_device, pick_precision
 from fednoil.errors import Slower, UserError
 from fednoil.executors import local
 from fednoil.executors.sequential import Sequential
-from fednoil.experiment import make_executor, make_experiment, networks_on, pick_device, pick_precision
+from fednoil.experiment import make_executor, make_experiment
 from fednoil.learners import LEARNERS
 from fednoil.models import network
 from fednoil.records.environment import environment

@@ -125,7 +125,7 @@ def test_decisions_about_one_site_go_to_its_data(two: dict[str, str], tmp_path: 
 
 def test_a_run_s_manifest_is_relabelled(two: dict[str, str], tmp_path: Path) -> None:
     package.run("demo", data=two, set=SMALL | {"data.size": 8}, out=tmp_path / "run", progress=False)
-    found = cases.of_run(tmp_path / "run", None, None, package.experiment.pick_device("cpu"))
+    found = cases.of_run(tmp_path / "run", None, None, package.devices.pick_device("cpu"))
     second = found.clients[1]
     given = found.class_names[int(second.given[0])]
     line = f"{second.client},{second.items[0]},{second.index[0]},{given},change,cat"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fednoil.experiment import be_deterministic
+from fednoil.devices import be_deterministic
 
 HEAVY = (
     "pandas",
@@ -42,7 +42,7 @@ def test_a_run_loads_no_more_than_it_needs(tiny_npz: Path, tmp_path: Path) -> No
 
 
 def test_a_run_that_need_not_be_deterministic_loads_no_compiler() -> None:
-    assert loaded_by("from fednoil.experiment import be_deterministic\nbe_deterministic(False)") == set()
+    assert loaded_by("from fednoil.devices import be_deterministic\nbe_deterministic(False)") == set()
 
 
 def test_deterministic_until_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:

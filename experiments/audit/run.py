@@ -35,8 +35,9 @@ from fednoil.audit.cases import load_run
 from fednoil.batch.cell import parse_seeds
 from fednoil.config import load_config
 from fednoil.config.loading import merge, parse_set, read_toml
+from fednoil.devices import pick_device
 from fednoil.evidence import add_looks, start
-from fednoil.experiment import make_experiment, pick_device
+from fednoil.experiment import make_experiment
 from fednoil.history import RoundRecord
 from fednoil.labels import open_truth
 from fednoil.report.places import own_place

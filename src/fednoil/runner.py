@@ -18,9 +18,10 @@ from fednoil.data.elsewhere import are_given
 from fednoil.data.given import Given
 from fednoil.data.images import Progress as Decoding
 from fednoil.data.sources import open_source
+from fednoil.devices import networks_on, pick_device, pick_precision
 from fednoil.errors import Diverged, UserError, full_gpu, gpu_is_full
 from fednoil.executors.base import Executor, Progress
-from fednoil.experiment import Experiment, make_executor, make_experiment, networks_on, pick_device, pick_precision
+from fednoil.experiment import Experiment, make_executor, make_experiment
 from fednoil.history import RoundRecord
 from fednoil.privacy import DELTA
 from fednoil.records.environment import environment, now

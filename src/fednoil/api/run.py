@@ -22,9 +22,10 @@ from fednoil.audit.cases import load_run, selecting
 from fednoil.config.loading import Values, load_config, read_toml
 from fednoil.config.schema import Config
 from fednoil.data.elsewhere import are_given
+from fednoil.devices import pick_device
 from fednoil.errors import UserError
 from fednoil.executors.local import Workbench
-from fednoil.experiment import Experiment, pick_device
+from fednoil.experiment import Experiment
 from fednoil.history import ACCURACY, RoundRecord
 from fednoil.learners.base import chunks
 from fednoil.records.compare import method_name

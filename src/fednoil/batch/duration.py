@@ -18,9 +18,10 @@ import torch
 from fednoil import sampling, schedules
 from fednoil.batch.cell import Cell
 from fednoil.config import Config, load_config, merge
+from fednoil.devices import pick_device
 from fednoil.errors import UserError, gpu_is_full
 from fednoil.executors.base import Job
-from fednoil.experiment import Experiment, make_executor, make_experiment, pick_device
+from fednoil.experiment import Experiment, make_executor, make_experiment
 from fednoil.learners.base import Turn
 from fednoil.sampling import Scoring
 from fednoil.servers import server_class

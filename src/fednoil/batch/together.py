@@ -24,19 +24,12 @@ from fednoil import noise, sampling
 from fednoil.batch.cell import Cell
 from fednoil.batch.workers import Outcome, View, Watcher, outcome_of, run_here, run_in_processes
 from fednoil.config import Config
+from fednoil.devices import one_by_one, pick_device
 from fednoil.errors import UserError, gpu_is_full
 from fednoil.executors.base import Executor, Job, Result
 from fednoil.executors.cuda import CudaGraphs
 from fednoil.executors.joint import Joint
-from fednoil.experiment import (
-    Experiment,
-    make_clients,
-    make_experiment,
-    make_stack,
-    one_by_one,
-    pick_device,
-    resident,
-)
+from fednoil.experiment import Experiment, make_clients, make_experiment, make_stack, resident
 from fednoil.learners.base import Client
 from fednoil.runner import Simulation, run, uninterrupted
 from fednoil.servers import server_class

@@ -30,7 +30,7 @@ def features(
     from rich.console import Console
     from rich.progress import Progress
 
-    from fednoil.experiment import pick_device
+    from fednoil.devices import pick_device
     from fednoil.features import write_features
 
     place, console = pick_device(device, "--device"), Console(stderr=True)

@@ -87,7 +87,7 @@ def register_study() -> None:
 
 def asked_device(name: str) -> torch.device:
     """The device for `--device`, in a command without a configuration."""
-    from fednoil.experiment import pick_device
+    from fednoil.devices import pick_device
 
     if name not in ("auto", "cpu", "cuda"):
         raise UserError(f"--device '{name}' is unknown; choose auto, cpu or cuda")

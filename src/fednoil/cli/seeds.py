@@ -25,7 +25,7 @@ def usual_jobs(device: str, runs: int) -> int:
     H200 with 16 cores, 0.47 with the GPU's multi-process service (Fashion-MNIST, the paper's CNN).
     """
     from fednoil.batch.workers import cores
-    from fednoil.experiment import pick_device
+    from fednoil.devices import pick_device
 
     most = min(cores(), 8) if pick_device(device).type == "cpu" else min(cores() // 2, 4)
     return max(1, min(most, runs))
@@ -71,7 +71,8 @@ def run_seeds(
 
 def _checked(cells: list[Cell], out: Path, data_dir: Path | None, resume: bool, force: bool) -> list[Cell]:
     """The cells that must run; what would make all of them fail is reported once, before anything is created."""
-    from fednoil.experiment import make_experiment, pick_device
+    from fednoil.devices import pick_device
+    from fednoil.experiment import make_experiment
 
     if RunFolder(out).is_run():
         raise UserError(f"{out} is itself a run; choose another folder for the seeds' runs with --out")

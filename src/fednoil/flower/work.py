@@ -16,8 +16,9 @@ import torch
 from fednoil.config import Config, load_config
 from fednoil.config.axes import own_code
 from fednoil.data import SITES, Dataset, Split, as_asked, load
+from fednoil.devices import pick_device
 from fednoil.executors.local import Workbench
-from fednoil.experiment import Experiment, assemble, make_bench, make_experiment, pick_device, resident
+from fednoil.experiment import Experiment, assemble, make_bench, make_experiment, resident
 from fednoil.flower.agreement import Agreement, Site, misfit
 from fednoil.flower.messages import Refusal
 from fednoil.flower.settings import NodeSettings

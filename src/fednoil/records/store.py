@@ -15,9 +15,10 @@ import torch
 
 from fednoil import metrics, rounds
 from fednoil.config.schema import Config
+from fednoil.devices import networks_on, pick_device, pick_precision
 from fednoil.errors import UserError
 from fednoil.executors.base import Executor
-from fednoil.experiment import Experiment, networks_on, pick_device, pick_precision, predicted_labels
+from fednoil.experiment import Experiment, predicted_labels
 from fednoil.history import RoundRecord
 from fednoil.records.beginning import begin, check, extended, has_manifest
 from fednoil.records.card import card
