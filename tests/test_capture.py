@@ -103,7 +103,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Device:
 
 
 def portion(seat: int, kind: str = "", step: Callable[..., None] = lambda *_: None) -> Portion:
-    rows: Any = SimpleNamespace(first=seat, count=1, stacked=SimpleNamespace(stacks={}), step=step)
+    rows: Any = SimpleNamespace(first=seat, count=1, stacked=SimpleNamespace(stacks={}, tensors=tuple), step=step)
     return Portion(rows, kind, (), {"x": torch.ones(1, 2)}, torch.ones(1), {}, torch.zeros(1), None, 2)
 
 
@@ -139,8 +139,7 @@ class Adds:
     def __init__(self, device: Device) -> None:
         self.device, self.first, self.count = device, 0, 2
         self.params = torch.zeros(2, 1)
-        rest = {"grads": self.params.clone(), "memory": {"momentum": self.params.clone()}, "half": None, "others": {}}
-        self.stacked = SimpleNamespace(stacks={"model": SimpleNamespace(params=self.params, **rest)})
+        self.stacked = SimpleNamespace(tensors=lambda: (self.params, *(self.params.clone() for _ in range(2))))
 
     def step(self, kind: str, trains: Any, row: Any, pool: Any, state: Any, total: Any, active: Any) -> None:
         def work() -> None:

@@ -220,7 +220,7 @@ def test_status_asks_another_superlink_for_its_nodes(
     )
     assert "has no [superlink.other] with" in refused("federation", "status", "--superlink", "other")
     assert "/nowhere/ca.crt: No such file" in refused("federation", "status", "--superlink", "gone")
-    assert "can't be asked for its nodes" in refused("federation", "status", "--superlink", "central")
+    assert "doesn't list its nodes" in refused("federation", "status", "--superlink", "central")
     monkeypatch.setattr("fednoil.flower.control.Control.online", lambda self: [self.address] * 3)
     _, said, _ = fednoil("federation", "status", "--superlink", "central", "--run", out)
     assert said.splitlines()[0] == "3 nodes online"

@@ -8,7 +8,6 @@ from math import sqrt
 
 import numpy as np
 import torch
-from scipy.special import ndtri
 from torch import Tensor
 
 from fednoil.seeds import Seed, open_uniform
@@ -42,7 +41,7 @@ def system_noise(count: int) -> np.ndarray:
     """Standard normal numbers from the system's entropy: noise from a run's seed could be subtracted by all who know
     it."""
     words = np.frombuffer(os.urandom(8 * count), np.uint64)
-    return ndtri(((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53)
+    return _normal(((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53)
 
 
 def seeded_noise(seed: Seed) -> Normal:
@@ -51,9 +50,15 @@ def seeded_noise(seed: Seed) -> Normal:
 
     def normal(count: int) -> np.ndarray:
         key = torch.tensor(seed.child(next(calls)).key())
-        return ndtri(open_uniform(key, count).numpy())
+        return _normal(open_uniform(key, count).numpy())
 
     return normal
+
+
+def _normal(uniform: np.ndarray) -> np.ndarray:
+    from scipy.special import ndtri  # a fifth of a second, for runs that have noise
+
+    return ndtri(uniform)
 
 
 def majority(count: int) -> int:
