@@ -309,6 +309,23 @@ def test_noise_is_shared_by_the_nodes_of_a_sum(summed: Values, tmp_path: Path) -
 
 
 @pytest.mark.skipif(find_spec("dp_accounting") is None, reason="dp-accounting is not installed")
+@pytest.mark.parametrize(
+    ("sees", "kind", "times"), [("sum", "query.reveal", 1), ("noise", "train", 1), ("updates", "train", 0)]
+)
+def test_what_was_sent_and_not_used_is_paid_for(
+    sees: str, kind: str, times: int, summed: Values, tmp_path: Path
+) -> None:
+    """All replies are lost after they were sent. A server that may not see updates has had them all the same."""
+    from fednoil.privacy import epsilon_of
+
+    summed["privacy"] = {"sees": sees, "clip": 1.0, "noise": 2.0}
+    grid = LoopGrid(partitions(tmp_path / "state"), losing(kind, 900, 899, 898, 897))
+    (record,) = federate(load_config(summed), tmp_path / "run", grid)
+    assert record["trained"] == []
+    assert record["epsilon"] == (epsilon_of({"0": times}, "sum", 2.0) if times else 0.0)
+
+
+@pytest.mark.skipif(find_spec("dp_accounting") is None, reason="dp-accounting is not installed")
 @pytest.mark.parametrize(("sees", "std"), [("updates", 1 / 4), ("noise", 1 / 2)])
 def test_noise_at_the_server_or_on_each_update(sees: str, std: float, summed: Values, tmp_path: Path) -> None:
     """At the server it is on the sum of four, on the nodes on each; it is drawn anew, whatever the seed."""

@@ -6,12 +6,14 @@ import json
 import math
 from collections.abc import Callable
 from importlib.util import find_spec
+from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 from stopped_runs import Stop
 from stopped_runs import results as leaves
 
@@ -21,6 +23,9 @@ from fednoil.errors import UserError
 from fednoil.experiment import make_executor, make_experiment
 from fednoil.privacy import clipped, majority, shared_std, system_noise
 from fednoil.privacy.mechanism import seeded_noise
+from fednoil.reporters import Plain
+from fednoil.rounds.policy import FederationPolicy, Policy
+from fednoil.rounds.selection import select
 from fednoil.runner import Silent, run
 from fednoil.seeds import Seed
 from fednoil.servers import SERVERS
@@ -171,6 +176,21 @@ def test_every_round_records_its_cost_and_a_resumed_run_goes_on_with_it(values: 
     assert leaves(tmp_path / "stopped") == leaves(tmp_path / "whole")
 
 
+@needs_accountant
+def test_the_cost_is_on_the_terminal(values: Values, tmp_path: Path) -> None:
+    """After each round, and at the end."""
+    from fednoil.privacy import epsilon_of
+
+    values["privacy"], values["train"]["rounds"] = {"clip": 0.5, "noise": 3.0}, 2
+    console = Console(file=StringIO(), width=200)
+    run(load_config(values), tmp_path / "run", Plain(console))
+    said = console.file.getvalue().splitlines()  # pyright: ignore[reportAttributeAccessIssue]
+    first, second = (epsilon_of({"2/4": r}, "updates", 3.0) for r in (1, 2))
+    assert f"  ε = {first:.3g}  " in said[1]
+    assert f"  ε = {second:.3g}  " in said[2]
+    assert f", ε = {second:.3g} at δ = 1e-05, " in said[3]
+
+
 def test_a_run_without_noise_has_no_cost(values: Values, tmp_path: Path) -> None:
     summary = run(load_config({**values, "privacy": {"clip": 0.5}}), tmp_path / "run", Silent())
     assert "epsilon" not in summary
@@ -208,6 +228,26 @@ def test_noise_on_batch_norm_is_refused(values: Values) -> None:
     values |= {"model": {"name": "resnet18", "width": 2}, "privacy": {"clip": 1.0, "noise": 1.0}}
     with pytest.raises(UserError, match=r"privacy\.noise needs a model without BatchNorm.*resnet18"):
         make_experiment(load_config(values))
+
+
+def test_what_clients_report_in_a_review_has_no_noise_and_is_refused(values: Values) -> None:
+    """FedNoRo asks every client for the mean loss of each class once, besides the updates."""
+    values |= {"server": {"name": "fednoro"}, "privacy": {"sees": "noise", "clip": 1.0, "noise": 1.0}}
+    with pytest.raises(UserError, match=r"'fednoro' also sends each client's 'loss 0'; use another"):
+        make_experiment(load_config(values))
+
+
+@pytest.mark.parametrize(("keys", "hidden"), [({"clip": 1.0, "noise": 1.0}, True), ({"clip": 1.0}, False)])
+def test_whom_a_federation_draws_does_not_follow_from_the_seed_that_nodes_know(
+    keys: Values, hidden: bool, values: Values
+) -> None:
+    """Twenty draws of two of four for the same round: all the same, or with noise at the server not."""
+    experiment = make_experiment(load_config({**values, "privacy": keys}))
+    nodes: Any = dict.fromkeys(range(4))
+    for policy, differ in ((Policy, False), (FederationPolicy, hidden)):
+        made: Any = policy(experiment, cast(Any, None))
+        drawn = {tuple(select(experiment, made, rounds.start(experiment), nodes).clients) for _ in range(20)}
+        assert (len(drawn) > 1) == differ
 
 
 def test_without_an_accountant_noise_is_refused(

@@ -171,7 +171,7 @@ def assemble(config: Config, setting: Setting) -> Experiment:
 
 def _check_privacy(experiment: Experiment) -> None:
     """Refuse a model or learner that sends more than what is protected."""
-    config, sends = experiment.config, experiment.learner.sends
+    config, sends = experiment.config, (*experiment.learner.sends, *experiment.learner.reports)
     if (config.privacy.sees == "sum" or config.privacy.noise is not None) and sends:
         key = "sees" if config.privacy.sees == "sum" else "noise"
         raise UserError(

@@ -228,7 +228,8 @@ def closing(summary: dict[str, Any], folder: Path | None, names: Sequence[str] =
     best = f", best {summary['best_accuracy']:.2f} %" if known else ""
     accuracy = f"{summary['final_accuracy']:.2f} %{chosen}{best}" if known else "not known"
     where = "" if folder is None else f"; results in {folder}"
-    line = f"final {summary.get('measure', ACCURACY)} {accuracy}, {summary['wall_s']:.1f} s{where}"
+    cost = f"ε = {summary['epsilon']:.3g} at δ = {summary['delta']:g}, " if "epsilon" in summary else ""
+    line = f"final {summary.get('measure', ACCURACY)} {accuracy}, {cost}{summary['wall_s']:.1f} s{where}"
     lost = lost_classes(summary, names, advice) if known else ""
     return "\n".join(filter(None, [line, lost, *findings.sentences(summary)]))
 
@@ -265,6 +266,8 @@ def _numbers(record: RoundRecord) -> str:
         parts.append(f"noise of selected {record.selected_noise:.1f} %")
     epochs = record.local_epochs
     parts.append(f"{epochs} epoch{'' if epochs == 1 else 's'}")
+    if record.epsilon is not None:
+        parts.append(f"ε = {record.epsilon:.3g}")
     if record.trained is not None:
         parts.append(f"{len(record.trained)} of {len(record.nodes or ())} nodes trained")
     parts += [f"{name} failed: {why}" for name, why in (record.failed or {}).items()]

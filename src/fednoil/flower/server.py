@@ -107,6 +107,7 @@ class Lines(runner.Silent):
         accuracy, trained, nodes = record.test_accuracy, record.trained or (), record.nodes or ()
         parts = [f"round {record.round}", f"{len(trained)} of {len(nodes)} nodes trained"]
         parts += [f"{record.measure.split()[0]} {accuracy:.2f} %"] if accuracy is not None else []
+        parts += [f"ε = {record.epsilon:.3g}"] if record.epsilon is not None else []
         parts += ["model kept: too few updates, or their mean is not finite"] if record.kept else []
         log.info("%s  %.1f s", "  ".join(parts), record.wall_s)
 

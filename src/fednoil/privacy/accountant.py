@@ -9,7 +9,8 @@ with multiplier z/2. Who may see what decides about the sampling:
   Rényi divergence of Wang, Balle and Kasiviswanathan (2019). Poisson sampling, for which most published numbers are
   computed, is not what happens here. The bound without any sampling is exact, and holds too: the smaller one counts.
 - Where it is not, it knows who took part, and chance hides nothing: each client has its own account of the rounds in
-  which it took part, and the largest counts. The noise of n rounds is exactly that of one with multiplier z/(2√n).
+  which it was asked to train, and the largest counts. The noise of n rounds is exactly that of one with multiplier
+  z/(2√n).
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ def check_accountant() -> None:
         ) from None
 
 
-def spend(spent: Spent, sees: str, drawn: int, candidates: int, trained: list[int]) -> Spent:
-    """The account after a round in which `drawn` of `candidates` were drawn, and the updates of `trained` used."""
-    names = [f"{drawn}/{candidates}"] if sees == "updates" else [str(client) for client in trained]
-    return {**spent, **{name: spent.get(name, 0) + 1 for name in names}} if trained else spent
+def spend(spent: Spent, sees: str, drawn: int, candidates: int, paying: list[int]) -> Spent:
+    """The account after a round in which `drawn` of `candidates` were drawn, and `paying` have revealed something."""
+    names = [f"{drawn}/{candidates}"] if sees == "updates" else [str(client) for client in paying]
+    return {**spent, **{name: spent.get(name, 0) + 1 for name in names}} if paying else spent
 
 
 def epsilon_of(spent: Spent, sees: str, noise: float) -> float:

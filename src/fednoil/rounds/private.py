@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from dataclasses import replace
 from math import sqrt
@@ -32,6 +33,12 @@ class Private:
     def compares(self) -> bool:
         """Whether updates may be compared with each other: not in a sum, and not before noise is added to it."""
         return self.keys.sees == "noise" or (self.keys.sees == "updates" and self.keys.noise is None)
+
+    def draw(self, seed: Seed) -> Seed:
+        """The seed of a round's draw of clients. Where ε counts on others not knowing whom, every node of a federation
+        knows the run's own seed, so the draw is from the system's entropy."""
+        hidden = self.federated and self.keys.noise is not None and self.keys.sees == "updates"
+        return Seed(secrets.randbits(128)) if hidden else seed
 
     def usable(self, jobs: Sequence[Job], results: Sequence[Result]) -> list[Result]:
         """The results with short updates, each with its noise where that is asked for."""
@@ -75,8 +82,10 @@ class Private:
         """The account after a round."""
         if self.keys.noise is None:
             return before
-        chosen, trained = played.chosen, [r.client for r in played.results]
-        return spend(before, self.keys.sees, len(chosen.clients), len(chosen.candidates), trained)
+        chosen, paying = played.chosen, [r.client for r in played.results]
+        if self.keys.sees != "updates":  # the server may have an update, or a sum, that it couldn't use or has lost
+            paying = chosen.clients
+        return spend(before, self.keys.sees, len(chosen.clients), len(chosen.candidates), paying)
 
     def epsilon(self, spent: Spent) -> float | None:
         """The ε of an account; None: there is no noise."""

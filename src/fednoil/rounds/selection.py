@@ -32,7 +32,7 @@ def select(experiment: Experiment, policy: Policy, state: RunState, everyone: Ma
     if (chances := server.chances(state.server, round_idx, candidates)) is not None:
         p = _multiplied(p, chances)
         count = min(count, sum(share > 0 for share in p))
-    drawn = sampling.draw(p, count, experiment.seed.child("round", round_idx, "select"))
+    drawn = sampling.draw(p, count, policy.private.draw(experiment.seed.child("round", round_idx, "select")))
     return Selection([candidates[place] for place in sorted(drawn)], candidates, p, scores, looks)
 
 
