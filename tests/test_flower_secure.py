@@ -15,7 +15,7 @@ import torch
 
 pytest.importorskip("flwr")
 
-from flwr.app import ArrayRecord, ConfigRecord, Message
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message
 from flwr.common.secure_aggregation.crypto.shamir import combine_shares
 from loop_grid import LoopGrid, Spoil, federate, partitions
 
@@ -323,6 +323,26 @@ def test_what_was_sent_and_not_used_is_paid_for(
     (record,) = federate(load_config(summed), tmp_path / "run", grid)
     assert record["trained"] == []
     assert record["epsilon"] == (epsilon_of({"0": times}, "sum", 2.0) if times else 0.0)
+
+
+@pytest.mark.skipif(find_spec("dp_accounting") is None, reason="dp-accounting is not installed")
+def test_a_node_adds_noise_to_an_update_once(summed: Values, tmp_path: Path) -> None:
+    """Asked again for the same model, as by a resumed server, it sends the same bits; for another one, nothing."""
+    summed["privacy"] = {"sees": "noise", "clip": 1.0, "noise": 2.0}
+    grid = LoopGrid(partitions(tmp_path / "state"))
+    federate(load_config(summed), tmp_path / "run", grid)
+    first = updates_of(grid)
+    orders = {m.metadata.dst_node_id: m for m in grid.sent if m.metadata.message_type == "train"}
+    grid.replies.clear()
+    grid.push_messages(orders.values())
+    for node, vector in updates_of(grid).items():
+        assert np.array_equal(vector, first.pop(node))
+    assert not first
+    order = orders[900]
+    model = cast(ArrayRecord, order.content["model"])
+    model[next(iter(model))] = Array(np.zeros_like(next(iter(model.values())).numpy()))
+    grid.push_messages([order])
+    assert "has sent its update of round 1 with noise" in grid.replies[-1][1].error.reason
 
 
 @pytest.mark.skipif(find_spec("dp_accounting") is None, reason="dp-accounting is not installed")

@@ -111,8 +111,21 @@ class Node:
             raise Refusal(f"its update leaves it only as part of a secure sum or with noise (privacy.sees = '{sees}')")
         result = self._turn(received)
         if keys.sees == "noise" and keys.noise and keys.clip:
-            result = replace(result, tensors=noised(result.tensors, keys.noise * keys.clip, system_noise))
+            result = replace(result, tensors=self._noisy(received, result.tensors, keys.noise * keys.clip))
         return result
+
+    def _noisy(self, received: Tensors, update: Tensors, std: float) -> Tensors:
+        """The update with noise, of which a round has one only: the mean of several would have less noise. A server
+        that has lost it, and is resumed, gets the same again."""
+        of, round_idx = digest(received), self.order.round_idx
+        last, model, before = self.state.sent() or (0, "", {})
+        if (last, model) == (round_idx, of):
+            return before
+        if last >= round_idx:
+            raise Refusal(f"it has sent its update of round {last} with noise, and sends no other of it or before it")
+        found = noised(update, std, system_noise)
+        self.state.save_sent(round_idx, found, of)
+        return found
 
     def train_in_secret(self, received: Tensors, shares: Mapping[int, str], among: int) -> tuple[Result, torch.Tensor]:
         """This client's turn for a secure sum `among` so many clients, and its vector under masks: int64 [d]."""

@@ -1,5 +1,5 @@
 """What a client keeps on its node between messages, readable by its owner only: its networks and α by round, its
-evidence about its labels, and what the last model that it received predicts for its samples.
+evidence about its labels, what the last model that it received predicts for its samples, and its last noisy update.
 
 Several versions of the first two may exist: a server that was stopped resumes from its last checkpoint, and the client
 must then continue from the same round. A version is removed once no checkpoint can need it.
@@ -19,7 +19,7 @@ from fednoil.flower.messages import BadMessage
 from fednoil.records.files import write_tensors
 from fednoil.tensors import Tensors, read_tensors
 
-_LOOK = "look.safetensors"
+_LOOK, _SENT = "look.safetensors", "sent.safetensors"
 _RUN = re.compile(r"[0-9a-f]{32}")
 
 
@@ -83,6 +83,20 @@ class NodeState:
         (self.folder / _LOOK).unlink(missing_ok=True)
         same = bytes(found["of"].tolist()).hex() == of and found["logits"].shape == shape
         return found["logits"] if same else None
+
+    def save_sent(self, round_idx: int, update: Tensors, of: str) -> None:
+        """Write the update that is about to leave, for the model with digest `of`, in place of the one before."""
+        self._make()
+        about = {"of": torch.tensor(list(bytes.fromhex(of)), dtype=torch.uint8), "round": torch.tensor(round_idx)}
+        write_tensors(self.folder / _SENT, {**update, **about}, private=True)
+
+    def sent(self) -> tuple[int, str, Tensors] | None:
+        """The last update that was written to be sent, with its round and the digest of its model; None: there is
+        none."""
+        if not (self.folder / _SENT).is_file():
+            return None
+        found = read_tensors(self.folder / _SENT)
+        return int(found.pop("round")), bytes(found.pop("of").tolist()).hex(), found
 
     def _before(self, kind: str, round_idx: int) -> Tensors:
         earlier = [r for r in self._versions(kind) if r < round_idx]
