@@ -342,7 +342,7 @@ def test_a_node_adds_noise_to_an_update_once(summed: Values, tmp_path: Path) -> 
     model = cast(ArrayRecord, order.content["model"])
     model[next(iter(model))] = Array(np.zeros_like(next(iter(model.values())).numpy()))
     grid.push_messages([order])
-    assert "has sent its update of round 1 with noise" in grid.replies[-1][1].error.reason
+    assert "has sent its update of round 1 with noise" in str(grid.replies[-1][1].error.reason)
 
 
 @pytest.mark.skipif(find_spec("dp_accounting") is None, reason="dp-accounting is not installed")
