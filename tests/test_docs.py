@@ -335,6 +335,18 @@ def test_the_reference_is_up_to_date(reference: ModuleType, name: str) -> None:
     assert (ROOT / "docs" / name).read_text(encoding="utf-8") == reference.PAGES[name]()
 
 
+def test_the_reference_has_every_choice_with_keys_of_its_own(reference: ModuleType) -> None:
+    """`fixed` has the keys of `two-level`, `feddiv` one of `mixup`: they are listed all the same."""
+    page, axes = reference.configuration(), [axis for axes in AXES.values() for axis in axes]
+    for axis in axes:
+        shared = set.intersection(*(set(axis.config(name).model_fields) for name in axis.table)) | {axis.key}
+        parts = re.findall(rf"^### `{axis.path}` = (.*)\n((?:(?!^#).*\n)*)", page, re.M)
+        listed = {name: set(re.findall(r"^\| `\w+\.(\w+)`", text, re.M)) for names, text in parts
+                  for name in re.findall(r"`([^`]+)`", names)}  # fmt: skip
+        for name in axis.table:
+            assert set(axis.config(name).model_fields) - shared - listed.get(name, set()) == set(), (axis.path, name)
+
+
 def test_every_key_is_explained_once() -> None:
     """In the reference, and in no other table of keys."""
     row = re.compile(rf"^\| `((?:{'|'.join(keys())})\.\w+)`.*\n(?!\|-)", re.M)  # a heading is of what a key may be

@@ -110,26 +110,14 @@ def _plugins(section: str, axis: Axis[Any], shared: set[str]) -> Iterator[str]:
     tables: dict[tuple[tuple[str, str], ...], Fields] = {}
     for name in axis.table:
         own = {k: f for k, f in axis.config(name).model_fields.items() if k not in shared and k != axis.key}
-        parent = _parent(axis, name)
-        known = axis.config(parent).model_fields if parent else {}
-        own = {k: f for k, f in own.items() if k not in known or known[k].default != f.default}
         if own:
-            key = (("", parent), *((k, f"{f.default!r} {f.description}") for k, f in own.items()))
+            key = tuple((k, f"{f.default!r} {f.description}") for k, f in own.items())
             groups.setdefault(key, []).append(name)
             tables[key] = own
     for key, names in groups.items():
         yield ""
         yield f"### `{axis.path}` = {', '.join(f'`{name}`' for name in names)}"
-        if key[0][1]:
-            yield f"\nThe keys of `{key[0][1]}`, and these, or with these defaults:"
         yield from _table(section, tables[key])
-
-
-def _parent(axis: Axis[Any], name: str) -> str:
-    """The plugin whose configuration this one's extends, or nothing."""
-    config = axis.config(name)
-    others = {axis.config(other): other for other in axis.table if other != name}
-    return next((others[cls] for cls in config.__mro__[1:] if cls in others), "")
 
 
 def _table(section: str, fields: Fields) -> Iterator[str]:

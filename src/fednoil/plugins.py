@@ -104,6 +104,11 @@ class Axis(Generic[T]):
         """The classes of the table that have a key."""
         return [name for name in self.table if key in self.config(name).model_fields]
 
+    def constants(self, name: str) -> list[str]:
+        """The classes of the table that have a constant of this name, a number, which a derived class can change."""
+        has = [word for word, cls in self.table.items() if isinstance(getattr(cls, name, None), (int, float, tuple))]
+        return [] if hasattr(self.base, name) else has
+
 
 @cache
 def renamed(config: type[Section], key: str, name: str) -> type[Section]:

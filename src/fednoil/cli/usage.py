@@ -20,12 +20,17 @@ def said(error: Exception) -> str:
 
 
 def _settings(key: str) -> str:
-    """How to set a key; if only one choice has it, a preset may have made another."""
+    """How to set a key; if only one choice has it, or each another meaning of it, a preset may have made another
+    choice: the one that has it, or the default."""
     from fednoil.config.axes import AXES
 
     section, _, word = key.partition(".")
-    owned = [(axis.path, name) for axis in AXES.get(section, ()) for name in axis.owners(word)]
-    choice = f"--set {owned[0][0]}={owned[0][1]} " if len(owned) == 1 else ""
+    owned = [(axis, name) for axis in AXES.get(section, ()) for name in axis.owners(word)]
+    if len(owned) > 1:
+        meanings = {axis.config(name).model_fields[word].description for axis, name in owned}
+        everywhere = len(meanings) > 1 and all(name in axis.owners(word) for axis, _ in owned for name in axis.table)
+        owned = [(axis, name) for axis, name in owned if everywhere and name == axis.default]
+    choice = f"--set {owned[0][0].path}={owned[0][1]} " if owned else ""
     return f"{choice}--set {key}=VALUE"
 
 

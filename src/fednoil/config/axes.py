@@ -74,3 +74,8 @@ def own_code(values: dict[str, Any]) -> dict[str, str]:
 def owners(section: str, key: str) -> list[str]:
     """What can be named in a section that has `key`."""
     return [name for axis in AXES.get(section, ()) for name in axis.owners(key)]
+
+
+def constants(section: str, key: str) -> list[str]:
+    """What can be named in a section whose class has a constant called `key`, as some keys of earlier versions are."""
+    return [name for axis in AXES.get(section, ()) for name in axis.constants(key)]

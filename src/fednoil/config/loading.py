@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from fednoil import sampling
-from fednoil.config.axes import AXES, named, outdated, owners, section_model, validated
+from fednoil.config.axes import AXES, constants, named, outdated, owners, section_model, validated
 from fednoil.config.schema import Config
 from fednoil.data import clients_of, is_own
 from fednoil.data.elsewhere import at_nodes
@@ -30,6 +30,9 @@ _MOVED = {  # keys of earlier versions
     "federation.update_clip": "privacy.clip",
     "federation.update_epsilon": "privacy.noise, a multiple of the clip, with privacy.sees = 'noise'",
     "server.trim": "server.bad",
+    "server.f": "server.bad, a share of the updates",
+    "noise.mode": "noise.ratios, one for each group of clients",
+    "noise.true_class": "noise.kind: symmetric-all",
     "noise.pair_map": "noise.map",
     "noise.matrix_map": "noise.map",
     "noise.manifest": "noise.file",
@@ -45,7 +48,10 @@ _MOVED = {  # keys of earlier versions
     "learner.lambda_u": "learner.weight",
     "learner.local_sampling": "learner.name, and uniform is fednoil.study.ablation:UniformLocal",
     "learner.forget": "learner.frac, the share that is trained on",
+    "learner.augment": "train.pad and train.flip, for all learners",
     "partition.presence": "partition.classes",
+    "partition.file": "partition.kind: annotator:FILE",
+    "partition.cap": "partition.kind: capped",
     "server.finetune": "server.warmup",
     "server.sieve": "server.version",
     "data.mean": "data.normalisation, means and standard deviations",
@@ -208,8 +214,12 @@ def _one_line(error: ValidationError, section: str, model: type[BaseModel]) -> s
         key, known = names[-1], list(model.model_fields)
         if moved := _MOVED.get(f"{section}.{key}"):
             return f"'{section}.{key}' is now called {moved}"
-        elsewhere = owners(section, key)
-        hint = f"; it is a key of {', '.join(elsewhere)}" if elsewhere else nearest(key, known)
+        if elsewhere := owners(section, key):
+            hint = f"; it is a key of {', '.join(elsewhere)}"
+        elif fixed := constants(section, key):
+            hint = f"; it is a constant of {', '.join(fixed)}, which a class of your own can change"
+        else:
+            hint = nearest(key, known)
         return f"unknown key '{section}.{key}'; known in {section}: {', '.join(known)}{hint}"
     if not names:
         return str(first["msg"]).removeprefix("Value error, ")

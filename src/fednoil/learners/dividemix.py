@@ -49,7 +49,7 @@ class DivideMixConfig(LearnerConfig):
     name: Literal["dividemix"] = "dividemix"
     warmup: int = Field(default=10, ge=0, description="rounds of plain cross-entropy")
     weight: float = Field(default=25.0, ge=0, description="λ_u: weight of the unlabelled loss in the end")
-    ramp: int = Field(default=16, ge=1, description="rounds after the warm-up until it is reached")
+    ramp: int = Field(default=16, ge=1, description="rounds after the warm-up until `weight` is reached")
     mix: float = Field(default=4.0, gt=0, description="α of the Beta that mixes images")
 
 

@@ -25,7 +25,9 @@ _EDGE = 1e-4  # probabilities stay this far from 0 and 1
 
 class ElrConfig(LearnerConfig):
     name: Literal["elr"] = "elr"
-    weight: float = Field(default=3.0, ge=0, description="weight of the method's own term in the end")
+    weight: float = Field(
+        default=3.0, ge=0, description="λ: weight of the term that pulls predictions back to earlier ones"
+    )
 
 
 def bounded(logits: Tensor) -> Tensor:

@@ -36,7 +36,9 @@ _KEPT = ("mean loss", "visits", "chance", "pseudo-labels", "moves")
 class FedGrConfig(LearnerConfig):
     name: Literal["fedgr"] = "fedgr"
     xi: float = Field(default=0.9, ge=0, lt=1, description="least certainty of a pseudo-label that is used")
-    weight: float = Field(default=0.1, ge=0, description="weight of the method's own term in the end")
+    weight: float = Field(
+        default=0.1, ge=0, description="weight of the term that keeps features near the received model's"
+    )
     version: Literal["code", "paper"] = Field(
         default="code", description="where its authors' code and paper differ, which of them"
     )

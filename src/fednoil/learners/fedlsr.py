@@ -28,7 +28,9 @@ class FedLsrConfig(LearnerConfig):
     follows_rounds: ClassVar[bool] = True
 
     name: Literal["fedlsr"] = "fedlsr"
-    weight: float = Field(default=0.4, ge=0, description="weight of the method's own term in the end")
+    weight: float = Field(
+        default=0.4, ge=0, description="γ: weight of the views' agreement, after a fifth of the rounds"
+    )
     version: Literal["code", "paper"] = Field(
         default="code", description="where its authors' code and paper differ, which of them"
     )

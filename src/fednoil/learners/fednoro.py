@@ -24,8 +24,10 @@ from fednoil.tensors import Tensors
 
 class FedNoRoConfig(LearnerConfig):
     name: Literal["fednoro"] = "fednoro"
-    weight: float = Field(default=0.8, ge=0, le=1, description="weight of the method's own term in the end")
-    ramp: int = Field(default=39, ge=1, description="rounds until it is reached")
+    weight: float = Field(
+        default=0.8, ge=0, le=1, description="weight of what the received model teaches noisy clients, in the end"
+    )
+    ramp: int = Field(default=39, ge=1, description="rounds after the server's warm-up until `weight` is reached")
 
 
 def ramped(rounds: float, ramp: int, weight: float) -> float:

@@ -33,7 +33,9 @@ class JosrcConfig(LearnerConfig):
     follows_rounds: ClassVar[bool] = True  # its threshold rises until the last one
 
     name: Literal["josrc"] = "josrc"
-    warmup: int = Field(default=10, ge=0, description="rounds W of the warm-up")
+    warmup: int = Field(
+        default=10, ge=0, description="rounds W in which labels that don't look clean are left out, not replaced"
+    )
 
 
 class Josrc(Learner):

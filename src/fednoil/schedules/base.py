@@ -26,7 +26,10 @@ class BoundedConfig(ScheduleConfig):
     @model_validator(mode="after")
     def _ordered(self) -> Self:
         if self.t_min > self.epochs:
-            raise ValueError(f"schedule.t_min = {self.t_min} must not exceed schedule.epochs = {self.epochs}")
+            raise ValueError(
+                f"schedule.t_min = {self.t_min} must not exceed schedule.epochs = {self.epochs}; "
+                "schedule.name = 'constant' has no t_min"
+            )
         return self
 
 

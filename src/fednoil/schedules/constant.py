@@ -17,7 +17,9 @@ class ConstantConfig(ScheduleConfig):
 
     name: Literal["constant"] = "constant"
     epochs: int = Field(default=30, ge=1, description="local epochs in every round")
-    r_min: int | None = Field(default=None, ge=1, description="the round from which on there is one fewer")
+    r_min: int | None = Field(
+        default=None, ge=1, description="the round from which on there is one epoch fewer; none: never"
+    )
 
 
 class Constant(Schedule):

@@ -37,7 +37,9 @@ _LOSSES, _NOISE = "fedcorr/losses", "fedcorr/noise"  # what a client keeps
 class FedCorrConfig(ServerConfig):
     name: Literal["fedcorr"] = "fedcorr"
     passes: int = Field(default=5, ge=1, description="passes over all clients, one client a round, before all else")
-    warmup: int = Field(default=500, ge=0, description="rounds after that with clients of little noise")
+    warmup: int = Field(
+        default=500, ge=0, description="rounds after the passes in which clients with little noise train alone"
+    )
     mu: float = Field(default=5.0, ge=0, description="weight of the proximal term")
     version: Literal["code", "paper"] = Field(
         default="code", description="where its authors' code and paper differ, which of them"

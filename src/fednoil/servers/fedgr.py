@@ -34,7 +34,9 @@ COUNTS = tuple(f"losses {step}" for step in range(_STEPS))
 class FedGrConfig(ServerConfig):
     name: Literal["fedgr"] = "fedgr"
     passes: int = Field(default=10, ge=0, description="passes over all clients before all else")
-    warmup: int = Field(default=0, ge=0, description="rounds after that with clients drawn by their clean labels")
+    warmup: int = Field(
+        default=0, ge=0, description="rounds after the passes in which clients are drawn by their clean labels"
+    )
     version: Literal["local", "pooled"] = Field(
         default="local",
         description="whose losses tell clean labels: each client's own, or, as published, all of a round together",

@@ -34,7 +34,7 @@ _MISSING = -1.0  # the mean loss of a class that a client has no labels of
 
 class FedNoRoConfig(ServerConfig):
     name: Literal["fednoro"] = "fednoro"
-    warmup: int = Field(default=10, ge=1, description="rounds before noisy clients are identified")
+    warmup: int = Field(default=10, ge=1, description="rounds of FedAvg before noisy clients are identified")
 
 
 class ClassLosses(Wrapped):
