@@ -43,6 +43,21 @@ def test_decisions_about_a_site_s_own_folder_can_be_applied(trained: Path, site:
     assert "an empty folder 'skin' beside the others" in refused(*words)
 
 
+def test_decisions_about_several_sites_need_to_know_whose_the_data_are(site: Path, tmp_path: Path) -> None:
+    """Two sites may have a picture of the same name, and a decision about one must not change the other's."""
+    first, second = sorted(path for path in (site / "train" / "Röntgen").iterdir())[:2]
+    lines = [("nord", first, "reject", "Röntgen"), ("süd", second, "accept", "skin")]
+    rows = [f"{who},Röntgen/{path.name},,Röntgen,{what},{label}\n" for who, path, what, label in lines]
+    decisions = tmp_path / "decisions.csv"
+    decisions.write_text("client,item,index,given,decision,label\n" + "".join(rows))
+    words = ("relabel", "--data", f"folder:{site / 'train'}", "--decisions", decisions, "--out", tmp_path / "copy")
+    assert "has decisions about nord, süd, and folder:" in refused(*words)
+    assert not (tmp_path / "copy").exists()
+    status, printed, err = fednoil(*words, "--site", "nord")
+    assert status == 0, err
+    assert "0 changed, 1 kept" in printed
+
+
 @pytest.mark.parametrize("whole", [True, False])
 def test_decisions_about_numbered_classes_can_be_applied(trained: Path, tmp_path: Path, whole: bool) -> None:
     """The audit shows the model's names for them, whether or not there are test images."""

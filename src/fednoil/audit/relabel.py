@@ -20,6 +20,7 @@ import numpy as np
 from fednoil.audit.copies import open_copy
 from fednoil.audit.decisions import Decision, read_decisions
 from fednoil.data.copy import Copy
+from fednoil.data.sources import open_own
 from fednoil.errors import UserError, nearest
 from fednoil.records.model_file import class_names
 
@@ -60,6 +61,8 @@ def relabel(
         if not found:
             raise UserError(f"--site {site}: {decisions} has decisions about {', '.join(clients)} alone")
     source = open_copy(data, dataset, data_dir)
+    if site is None:
+        _check_one_site(found, decisions, data)
     if model is not None:
         _name_classes(source, data, model)
     _check_out(out, source)
@@ -68,6 +71,17 @@ def relabel(
         with _whole(out) as path:
             source.write(path, labels)
     return outcome
+
+
+def _check_one_site(found: list[Decision], decisions: Path, data: str) -> None:
+    """Refuse decisions about several sites for data that don't say whose they are: names of pictures, and row numbers,
+    may be the same at two sites."""
+    names = sorted({decision.client for decision in found if decision.client and not decision.client.isdecimal()})
+    if len(names) > 1 and not data.startswith("manifest:") and not open_own(data).clients():
+        sites = ", ".join(names)
+        raise UserError(
+            f"{decisions} has decisions about {sites}, and {data} names no sites; --site says whose they are"
+        )
 
 
 def _name_classes(source: Copy, data: str, model: Path) -> None:
