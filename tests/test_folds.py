@@ -21,6 +21,7 @@ from fednoil.config import load_config
 from fednoil.experiment import make_experiment
 from fednoil.records.model_file import load_model
 from fednoil.report.runs import find
+from fednoil.reporters import headline
 from fednoil.rounds import start
 from fednoil.runner import Silent
 from fednoil.seeds import Seed
@@ -98,6 +99,14 @@ def test_what_was_made_is_kept_and_memory_says_the_same(made: Path, monkeypatch:
     assert list(find([made])) == [made]  # a report's runs: folds are none
 
 
+def test_the_first_lines_of_a_run_name_the_fold_that_it_leaves_out(values: dict[str, Any]) -> None:
+    values["data"]["validation"] = "2/5"
+    lines = headline(make_experiment(load_config(values)), [])
+    assert lines[-1] == "fold 2 of 5 of each client's samples is left out (data.validation)"
+    values["data"]["validation"] = 0.2
+    assert not any("left out" in line for line in headline(make_experiment(load_config(values)), []))
+
+
 def test_what_cannot_be_dealt_is_refused(made: Path) -> None:
     assert "1 folds: client 0 has" in refused("audit", made, "--folds", 1)
     assert "choose 2 to" in refused("audit", made, "--folds", 1000)
@@ -154,7 +163,13 @@ def test_an_audit_of_few_memorised_labels_goes_out_of_folds(made: Path, monkeypa
     folds, out = audited()
     assert folds == 5
     assert said in out
+    assert "fold 5 of 5: 2 rounds without it" in out
     assert advised not in out
+    (made / "folds-5/fold-3/summary.json").unlink()
+    out = audited()[1]
+    assert "(1 run of about " in out
+    assert [line for line in out.splitlines() if line.startswith("fold ")] == ["fold 3 of 5: 2 rounds without it"]
+    assert "has not seen it (its runs are kept)" in audited()[1]
     assert load(made).audit().summary["folds"] == 5
     assert "folds" not in load(made).audit(folds=0).summary
     folds, out = audited("--folds", 0)

@@ -205,6 +205,8 @@ def headline(experiment: Experiment, done: list[RoundRecord]) -> list[str]:
         f"{noise} noise, seed {config.run.seed}"
     )
     lines = [first, *setting.dataset.about.notices]
+    if left_out := config.data.left_out:
+        lines.append(f"fold {left_out[0] + 1} of {left_out[1]} of each client's samples is left out (data.validation)")
     if not done:
         return lines
     whole = len(done) == config.train.rounds

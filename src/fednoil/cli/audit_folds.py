@@ -37,10 +37,20 @@ def of_run(
     seconds = RunFolder(run).summary()["wall_s"] if whole else None
     if why := why_folds(experiment, found, seconds):
         if not as_json:
-            runs = f"{USUAL} runs of about {seconds:.0f} s; --folds 0: none"
+            left = sum(not _made(run, USUAL, fold) for fold in range(USUAL))
+            runs = (
+                f"{left} run{'s' if left > 1 else ''} of about {seconds:.0f} s; --folds 0: none"
+                if left
+                else "its runs are kept"
+            )
             print(f"{why}, so each label is judged by a run that has not seen it ({runs})", flush=True)
         found = _folded(experiment, run, USUAL, number, device, as_json)
     return replace(found, source=source_of(experiment, run))
+
+
+def _made(run: Path, count: int, fold: int) -> bool:
+    """Whether the run without this fold is kept and finished."""
+    return (run / f"folds-{count}" / f"fold-{fold + 1}" / "summary.json").is_file()
 
 
 def _folded(
@@ -49,7 +59,7 @@ def _folded(
     """The cases of a run that is made once for each fold, in the run's folder; what is there already is kept."""
 
     def shown(fold: int) -> Reporter:
-        if not as_json:
+        if not as_json and not _made(run, count, fold):
             print(f"fold {fold + 1} of {count}: {experiment.config.train.rounds} rounds without it", flush=True)
         return reporter_for(False if as_json else None)
 
