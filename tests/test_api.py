@@ -97,7 +97,7 @@ def test_seed_and_set_change_a_run(toml: Path) -> None:
         ({"set": {"train.lr": -1}}, "train.lr = -1: must be greater than 0"),
         ({"set": {"rounds": 1}}, "set: 'rounds' is not a key; write {'section.key': value}"),
         ({"set": {"train.round": 1}}, "unknown key 'train.round'"),
-        ({"device": "tpu"}, "run.device = 'tpu': must be 'auto', 'cpu' or 'cuda'"),
+        ({"device": "tpu"}, "run.device = 'tpu': must be 'auto', 'cpu', 'cuda' or 'mps'"),
         ({"seed": -1}, "run.seed = -1"),
         ({"resume": True}, "resume=True needs the run's folder; give it with out="),
         ({"resume": True, "force": True, "out": "x"}, "resume=True and force=True exclude each other"),
