@@ -31,10 +31,6 @@ def test_samplings(name: str) -> None:
     check_sampling(name)
 
 
-def test_scores_with_noise() -> None:
-    check_sampling("score", epsilon=9.0)
-
-
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_schedules(name: str) -> None:
     check_schedule(name)
