@@ -115,7 +115,7 @@ def test_what_cannot_be_dealt_is_refused(made: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("method", "aurocs"), [("fedavg", (0.64, 0.90)), ("fednoil", (0.79, 0.86))])
+@pytest.mark.parametrize(("method", "aurocs"), [("fedavg", (0.64, 0.94)), ("fednoil", (0.79, 0.88))])
 def test_on_few_images_folds_find_more(method: str, aurocs: tuple[float, float], tmp_path: Path) -> None:
     """450 images at three sites with 5, 16 and 32 % wrong labels, which a network remembers: as in docs/audit.md."""
     keys = {"partition.clients": 3, "partition.samples_per_client": 150, "noise.ratios": [0.05, 0.16, 0.32]}
@@ -124,7 +124,7 @@ def test_on_few_images_folds_find_more(method: str, aurocs: tuple[float, float],
     status, _, err = fednoil("run", f"demo/{method}", *options, "--device", "cpu", "-q", "--out", tmp_path / "run")
     assert (status, err) == (0, "")
     run = load(tmp_path / "run")
-    found = [run.audit(folds=n).summary["overall"]["quality"]["auroc"] for n in (None, 4)]
+    found = [run.audit(folds=n).summary["overall"]["quality"]["auroc"] for n in (0, 4)]
     assert found == pytest.approx(aurocs, abs=0.015)  # another processor rounds otherwise
 
 
