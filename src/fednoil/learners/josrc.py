@@ -8,8 +8,8 @@ federation the schedules follow the round, the teacher starts each turn as the r
 sent. A warm-up batch without a clean sample is skipped: neither weights nor momentum nor teacher move.
 
 The published loss has no lower bound: it pushes the views of a sample that fits nowhere apart in KL divergence, which
-outgrows the cross-entropy with its flat target. Training may diverge once the threshold leaves many labels out; `alpha`
-= 0 leaves the consistency out, and with it the divergence.
+outgrows the cross-entropy with its flat target. Training may diverge once the threshold leaves many labels out; a
+class of your own with `alpha` = 0 leaves the consistency out, and with it the divergence.
 """
 
 from __future__ import annotations
