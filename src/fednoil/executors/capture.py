@@ -7,6 +7,7 @@ run one by one.
 from __future__ import annotations
 
 import contextlib
+import gc
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -133,7 +134,8 @@ class Graphs:
 
     def _record(self, graph: torch.cuda.CUDAGraph, portion: Portion) -> None:
         """Record all steps in the graph; if that fails, leave PyTorch as if it had never been tried."""
-        pool = self._pool(portion.rows.first)
+        pool, collects = self._pool(portion.rows.first), gc.isenabled()
+        gc.disable()  # a graph of an earlier run that is freed now would spoil this one
         try:
             graph.capture_begin(pool=pool, capture_error_mode="thread_local")
             portion.run(portion.steps)
@@ -142,6 +144,9 @@ class Graphs:
             del self.pools[portion.rows.first]
             _end_for_good(graph, pool)
             raise
+        finally:
+            if collects:
+                gc.enable()
 
     def _pool(self, seat: int) -> Any:
         """The memory pool for a graph of this seat: that of its other graphs, or a new one if there are none (PyTorch

@@ -20,7 +20,9 @@ from torch import Tensor, uint8
 BLOCK = 1024  # parameters of a program
 
 
-@triton.jit
+# Rates and who is active are rows of a longer plan, of which only the first is sure to be aligned: a kernel for the
+# others would be loaded while a graph is captured.
+@triton.jit(do_not_specialize_on_alignment=["rates", "active"])
 def sgd_kernel(
     values, buffer, grads, half, rates, rate_shares, decay_shares, active,
     values_stride, buffer_stride, grads_stride, half_stride, rates_stride, active_stride, size, copied,
