@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from made_fednoil import learner, make, plus
+from made_fednoil import learner, make, plus, split
 
 from fednoil import rounds
 from fednoil.experiment import make_executor
 from fednoil.learners import fednoil_plus
 from fednoil.learners.base import Client, Turn
 from fednoil.learners.clean_share import calibrated_share, clean_share
-from fednoil.seeds import Seed, Seeds
+from fednoil.seeds import Seed
 from fednoil.testing import check_learner
 
 CPU = torch.device("cpu")
@@ -138,7 +138,7 @@ def test_what_is_set_aside_is_never_drawn() -> None:
     assert aside.tolist() == list(range(2, 50, 5))
     weight, labels = torch.full((2, 50), 1e-9), torch.zeros(2, 50).long()
     weight[:, aside], labels[:, aside] = 1.0, 1
-    drawn, rest = method.split(weight, labels, 40, Seeds((Seed(0), Seed(1))), range(20))
+    drawn, rest = split(method, weight, labels, 40, range(20))
     assert not bool(torch.isin(drawn % 50, aside).any())
     assert bool((rest.view(2, 20, 10).sort(2).values == torch.stack([aside, aside + 50])[:, None]).all())
 

@@ -18,7 +18,7 @@ from fednoil.errors import UserError
 from fednoil.experiment import Experiment, make_executor, make_experiment
 from fednoil.learners import fednoil_plus
 from fednoil.learners.base import Task, Trainee, Turn
-from fednoil.learners.fednoil_plus import FedNoilPlus, FedNoilPlusConfig, adjustment, class_prior
+from fednoil.learners.fednoil_plus import FedNoilPlus, FedNoilPlusConfig, adjustment, class_counts
 from fednoil.seeds import Seed
 
 CPU = torch.device("cpu")
@@ -53,8 +53,9 @@ def test_mixed_pairs_by_hand() -> None:
 def test_adjusted_logits_by_hand() -> None:
     """Labels 0, 0, 1 of three classes: π = (3, 2, 1)/6. With equal logits the loss of class 1 is −log(2/6), and a
     model whose logits undo the client's classes gets each class alike."""
-    prior = class_prior(torch.tensor([[0, 0, 1]]), 3)
-    assert prior.tolist()[0] == pytest.approx([3 / 6, 2 / 6, 1 / 6])
+    counts = class_counts(torch.tensor([[0, 0, 1]]), 3)
+    assert counts.tolist() == [[3, 2, 1]]
+    prior = counts / 6
     adjusting = learner(adjust=True, mix=0.0)
     batch = {"x_labels": torch.tensor([1]), "x_prior": prior[0].log()}
     assert float(adjusting.labelled_loss(torch.zeros(1, 3), batch)) == pytest.approx(math.log(3))

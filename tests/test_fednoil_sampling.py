@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from made_fednoil import learner, make
+from made_fednoil import learner, make, split
 
 from fednoil import rounds
 from fednoil.executors.base import Job
@@ -15,7 +15,7 @@ from fednoil.experiment import Experiment, make_executor
 from fednoil.learners.base import Client, Turn
 from fednoil.learners.looks import confidences, logits_of
 from fednoil.sampling.score import Score, ScoreConfig, ScoreMean, ScoreMeanConfig
-from fednoil.seeds import Seed, Seeds
+from fednoil.seeds import Seed
 from fednoil.study.ablation import UniformLocal, UniformLocalConfig
 from fednoil.testing import check_learner
 
@@ -105,7 +105,7 @@ def test_scores_have_the_samplings_temperature(fednoil_values: dict[str, Any]) -
 def test_labels_are_drawn_by_confidence_without_replacement() -> None:
     """conf (.9, .6, .3, .2): q = (.45, .30, .15, .10); two draws in succession have these inclusion chances."""
     weight = torch.tensor([0.9, 0.6, 0.3, 0.2])
-    labelled, rest = learner().split(weight[None], torch.zeros(1, 4).long(), 2, Seeds((Seed(0),)), range(100_000))
+    labelled, rest = split(learner(), weight[None], torch.zeros(1, 4).long(), 2, range(100_000))
     assert torch.equal(torch.cat([labelled, rest], 1).sort(1).values[0], torch.arange(4))
     q = [0.45, 0.30, 0.15, 0.10]
     for i in range(4):
@@ -120,10 +120,10 @@ def test_uniform_local_sampling_ignores_confidence() -> None:
     method = UniformLocal(UniformLocalConfig(), learner().task)
     labels = client.labels[None]
     weight = method.weights(state)[None]
-    labelled, _ = method.split(weight, labels, 35, Seeds((Seed(0),)), range(2000))
+    labelled, _ = split(method, weight, labels, 35, range(2000))
     assert float((labelled < 50).float().mean()) == pytest.approx(0.5, abs=0.01)
     weight = learner().weights(state)[None]
-    labelled, _ = learner().split(weight, labels, 35, Seeds((Seed(0),)), range(200))
+    labelled, _ = split(learner(), weight, labels, 35, range(200))
     assert float((labelled < 50).float().mean()) == 1.0
 
 
@@ -133,7 +133,7 @@ def test_the_ablation_keeps_the_contract() -> None:
 
 def test_zero_confidences_are_filled_uniformly() -> None:
     weight = torch.tensor([1.0, 0.0, 0.0, 0.0, 0.0])
-    labelled, _ = learner().split(weight[None], torch.zeros(1, 5).long(), 3, Seeds((Seed(0),)), range(3000))
+    labelled, _ = split(learner(), weight[None], torch.zeros(1, 5).long(), 3, range(3000))
     assert bool((labelled == 0).any(1).all())
     counts = torch.bincount(labelled.flatten(), minlength=5)[1:]
     assert float(counts.float().std()) < 100

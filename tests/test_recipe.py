@@ -9,14 +9,13 @@ import torch
 from conftest import assert_same
 from hypothesis import given
 from hypothesis import strategies as st
-from made_fednoil import learner
+from made_fednoil import learner, split
 
 from fednoil import rounds
 from fednoil.config import load_config
 from fednoil.errors import UserError
 from fednoil.experiment import make_executor, make_experiment
 from fednoil.learners.base import Task
-from fednoil.seeds import Seed, Seeds
 from fednoil.study.recipe import Recipe, RecipeConfig, by_class
 from fednoil.testing import check_learner
 
@@ -81,7 +80,7 @@ def test_any_beginning_of_an_order_by_class_has_classes_by_frequency(labels: lis
 def test_a_rare_class_is_drawn_as_often_as_others_over_epochs() -> None:
     """Twenty labels of one class and one of each of nine others, a third of all drawn: each is in every third D^x."""
     labels = torch.tensor([0] * 20 + list(range(1, 10)))[None]
-    drawn, _ = recipe().split(torch.ones(1, 29), labels, 10, Seeds((Seed(0),)), range(3000))
+    drawn, _ = split(recipe(), torch.ones(1, 29), labels, 10, range(3000))
     often = torch.bincount(drawn.flatten(), minlength=29) / 3000
     assert float((often - 10 / 29).abs().max()) < 0.04
 
@@ -92,10 +91,9 @@ def test_a_class_that_the_model_never_finds_is_drawn_all_the_same() -> None:
     labels = (torch.arange(100) % 5)[None].expand(2, -1)
     weight = torch.where(labels == 0, 1e-9, 0.8).clone()
     weight[:, :50:5] *= 1000  # ten of the twenty
-    seeds = Seeds((Seed(0), Seed(1)))
-    drawn, _ = learner().split(weight, labels, 40, seeds, range(50))
+    drawn, _ = split(learner(), weight, labels, 40, range(50))
     assert not bool((labels.flatten()[drawn] == 0).any())
-    drawn, rest = recipe().split(weight, labels, 40, seeds, range(50))
+    drawn, rest = split(recipe(), weight, labels, 40, range(50))
     counts = (labels.flatten()[drawn] == 0).sum(1)
     assert 7 <= int(counts.min()) <= int(counts.max()) <= 9
     assert bool((torch.cat([drawn, rest], 1).sort(1).values[:50] == torch.arange(100)).all())

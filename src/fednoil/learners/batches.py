@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fednoil.augment import weak_plan
 from fednoil.learners.base import Client
-from fednoil.seeds import Seed, Seeds, permutations
+from fednoil.seeds import Seed, permutations
 from fednoil.tensors import Tensors
 
 
@@ -31,11 +31,8 @@ def shuffled(client: Client, seed: Seed, epochs: range, batch_size: int) -> Tens
     return full_batches(order, batch_size).flatten(0, 1)
 
 
-def weak_views(seed: Seed | Seeds, epochs: range, chosen: Tensor, pad: int, *, flip: bool = True) -> Tensor:
-    """Parameters of a weak view for each sample of the batches `chosen` [E · steps, size]: [E · steps, size, 3].
-
-    With the seeds of several clients the batches are those of all of them, one client after another.
-    """
+def weak_views(seed: Seed, epochs: range, chosen: Tensor, pad: int, *, flip: bool = True) -> Tensor:
+    """Parameters of a weak view for each sample of the batches `chosen` [E · steps, size]: [E · steps, size, 3]."""
     keys = seed.keys(epochs, chosen.device)
     return weak_plan(keys, chosen.numel() // len(keys), pad, flip=flip).view(*chosen.shape, -1)
 
@@ -43,18 +40,6 @@ def weak_views(seed: Seed | Seeds, epochs: range, chosen: Tensor, pad: int, *, f
 def side_by_side(found: Sequence[Tensors]) -> Tensors:
     """What is known about several clients' samples, one client after another."""
     return found[0] if len(found) == 1 else {name: torch.cat([one[name] for one in found]) for name in found[0]}
-
-
-def shuffled_anew(members: Tensor, seeds: Seeds, epochs: range, steps: int, size: int) -> Tensor:
-    """Shuffle each row of `members` [K · E, m] into full batches [K · E · steps, size].
-
-    A set that fills fewer than `steps` batches is repeated in a new order.
-    """
-    rows, count = members.shape
-    cycles = -(-steps * size // count)
-    keys = seeds.keys_of([(e, c) for e in epochs for c in range(cycles)], members.device)
-    orders = permutations(keys.view(rows, cycles), count).view(rows, cycles * count)
-    return members.gather(1, orders)[:, : steps * size].reshape(rows * steps, size)
 
 
 def onto(rows: Tensor, values: Tensor, count: int) -> Tensor:

@@ -22,10 +22,9 @@ from torch import Tensor
 from fednoil.augment import strong, weak_plan
 from fednoil.learners import pseudo_labels
 from fednoil.learners.base import Client, Final, Nets, Turn
-from fednoil.learners.batches import shuffled_anew
-from fednoil.learners.labelled import LabelledConfig, LabelledLearner
+from fednoil.learners.labelled import Batches, LabelledConfig, LabelledLearner
+from fednoil.learners.lot import Lot
 from fednoil.plugins import About
-from fednoil.seeds import Seeds
 from fednoil.tensors import Tensors, joined
 
 
@@ -75,26 +74,26 @@ class FedNoil(LabelledLearner):
         taught = {"taught": state["taught"]} if self.trains_on_unlabelled(round_idx) else {}
         return super().known(state, round_idx) | taught
 
-    def rest_plan(
-        self, client: Client, rest: Tensor, seeds: Seeds, epochs: range, steps: int, known: Tensors
-    ) -> tuple[Tensors, Tensors]:
+    def rest_plan(self, lot: Lot, order: Tensor, known: Tensors) -> tuple[Batches, Tensors]:
         """D^u with its pseudo-labels, and the votes these give each sample."""
-        unlabelled = rest.shape[1]
-        if "taught" not in known or not unlabelled:
+        if "taught" not in known or not any(lot.rest):
             return {}, {}
-        labelled = len(client) // len(seeds.members) - unlabelled
-        u = shuffled_anew(rest, seeds.child("order u"), epochs, steps, -(-unlabelled // steps))
+        widths = [-(-count // steps) for count, steps in zip(lot.rest, lot.steps, strict=True)]
+        u = lot.batches(order, lot.sizes, lot.rest, widths, "order u")
         labels, accepted = pseudo_labels.decided(known["taught"], self.config.xi)
-        batch = {
-            "u_index": client.index[u],
-            "u_strong": self.strong_views(seeds.child("strong u"), epochs, u),
+        plan = {
+            "u_index": lot.client.index[u],
+            "u_strong": self.strong_views(lot, u, "strong u"),
             "u_labels": labels[u],
             "u_mask": accepted[u],
-            "u_weight": torch.full((len(u),), self.unlabelled_weight(labelled, unlabelled), device=u.device),
         }
-        votes = torch.zeros(len(client), self.task.num_classes, dtype=torch.int64, device=u.device)
-        rows = rest.flatten()
-        pseudo_labels.count_votes(votes, rows, labels[rows], accepted[rows])
+        batch = {name: lot.cut(tensor, widths) for name, tensor in plan.items()}
+        weights = [self.unlabelled_weight(x, u) for x, u in zip(lot.sizes, lot.rest, strict=True)]
+        pairs = zip(batch["u_index"], weights, strict=True)
+        batch["u_weight"] = [torch.full((len(part),), weight, device=u.device) for part, weight in pairs]
+        votes = torch.zeros(len(lot.client), self.task.num_classes, dtype=torch.int64, device=u.device)
+        rows, unlabelled = order.flatten(), lot.among(lot.sizes, lot.counts).expand(order.shape).flatten()
+        pseudo_labels.count_votes(votes, rows, labels[rows], accepted[rows] & unlabelled)
         return batch, {"votes": votes}
 
     def unlabelled_weight(self, labelled: int, unlabelled: int) -> float:

@@ -29,9 +29,10 @@ from torch.nn import functional as F
 
 from fednoil.learners.base import Client
 from fednoil.learners.clean_share import calibrated_share
-from fednoil.learners.labelled import LabelledConfig, LabelledLearner
+from fednoil.learners.labelled import Batches, LabelledConfig, LabelledLearner
+from fednoil.learners.lot import Lot
 from fednoil.plugins import About
-from fednoil.seeds import Seeds, permutations
+from fednoil.seeds import permutations
 from fednoil.tensors import Tensors
 
 _FEW = 30  # labels tell a share within 9 points, one standard deviation, at best
@@ -92,21 +93,20 @@ class FedNoilPlus(LabelledLearner):
             return calibrated_share(state["probabilities"][aside], client.labels[aside])
         return super().clean_share(client, state)
 
-    def labelled_plan(
-        self, client: Client, labelled: Tensor, seeds: Seeds, epochs: range, shape: tuple[int, int]
-    ) -> Tensors:
-        batch, (steps, size) = super().labelled_plan(client, labelled, seeds, epochs, shape), shape
+    def labelled_plan(self, lot: Lot, order: Tensor) -> Batches:
+        batch, most = super().labelled_plan(lot, order), max(lot.steps)
         if self.config.adjust:
-            prior = adjustment(client.labels[labelled], self.task.num_classes)
-            batch["x_prior"] = prior.repeat_interleave(steps, dim=0)
+            drawn = order[..., : max(lot.sizes)]
+            prior = adjustment(lot.client.labels[drawn], self.task.num_classes, lot.among(lot.none, lot.sizes))
+            batch["x_prior"] = lot.by_step(prior[:, :, None].expand(-1, -1, most, -1))
         if self.config.mix:
-            generators = (seed.child("mix", e).numpy() for seed in seeds.members for e in epochs)
-            beta = [generator.beta(self.config.mix, self.config.mix, steps) for generator in generators]
-            share = np.maximum(beta, 1 - np.array(beta)).astype(np.float32).ravel()
-            if len(client) < self.mixes_from * len(seeds.members):  # of several clients, which have equally many
-                share = np.ones_like(share)  # everything as it is
-            keys = seeds.child("partner").keys_of([(e, s) for e in epochs for s in range(steps)], labelled.device)
-            batch |= {"x_share": torch.from_numpy(share).to(labelled.device), "x_partner": permutations(keys, size)}
+            generators = (seed.child("mix", e).numpy() for seed in lot.seeds.members for e in lot.epochs)
+            beta = np.array([generator.beta(self.config.mix, self.config.mix, most) for generator in generators])
+            share = np.maximum(beta, 1 - beta).astype(np.float32).reshape(len(lot.counts), -1, most)
+            share[[count < self.mixes_from for count in lot.counts]] = 1.0  # everything as it is
+            partner = permutations(lot.keys_of("partner", most), self.task.batch_size)
+            batch["x_share"] = lot.by_step(torch.from_numpy(share).to(lot.device))
+            batch["x_partner"] = lot.by_step(partner)
         return batch
 
     def labelled_inputs(self, batch: Tensors) -> Tensor:
@@ -126,13 +126,15 @@ class FedNoilPlus(LabelledLearner):
         return share * F.cross_entropy(logits, labels) + (1 - share) * other
 
 
-def adjustment(labels: Tensor, num_classes: int) -> Tensor:
-    """What is added to the logits [R, C] where labels [R, n] are drawn: the less of log π, the fewer there are."""
-    count = labels.shape[1]
-    return count / (count + _HALF) * class_prior(labels, num_classes).log()
+def adjustment(labels: Tensor, num_classes: int, drawn: Tensor | None = None) -> Tensor:
+    """What is added to the logits […, C] where labels […, n] are drawn: the less of log π, the fewer there are. Only
+    those count that are `drawn` […, n]; None: all of them."""
+    counts = class_counts(labels, num_classes, drawn)
+    total = counts.sum(-1, keepdim=True)
+    return (total - num_classes) / (total - num_classes + _HALF) * (counts / total).log()
 
 
-def class_prior(labels: Tensor, num_classes: int) -> Tensor:
-    """How often each class is among labels [R, n], with one more of each: rows of float32 [R, C] that sum up to 1."""
-    counts = labels.new_ones(len(labels), num_classes).scatter_add(1, labels, torch.ones_like(labels))
-    return counts / (labels.shape[1] + num_classes)
+def class_counts(labels: Tensor, num_classes: int, drawn: Tensor | None = None) -> Tensor:
+    """How often each class is among those labels […, n] that are drawn, and one more of each: int64 […, C]."""
+    once = torch.ones_like(labels) if drawn is None else drawn.to(labels.dtype).expand(labels.shape)
+    return labels.new_ones(*labels.shape[:-1], num_classes).scatter_add(-1, labels, once)

@@ -15,17 +15,19 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from fednoil.augment import plain, strong, strong_plan, weak, weakened
+from fednoil.augment import plain, strong, strong_plan, weak, weak_plan, weakened
 from fednoil.errors import UserError
 from fednoil.learners.base import Client, Final, Learner, LearnerConfig, Nets, Phase, Task, Trainee, Turn, together
-from fednoil.learners.batches import shuffled_anew, side_by_side, weak_views
+from fednoil.learners.batches import side_by_side
 from fednoil.learners.clean_share import clean_share
 from fednoil.learners.labelled_set import drawn_order
 from fednoil.learners.looks import TEMPERATURE, confidences
+from fednoil.learners.lot import Lot
 from fednoil.seeds import Seeds
 from fednoil.tensors import Tensors
 
 Share = Annotated[float, Field(gt=0, le=1)]
+Batches = dict[str, list[Tensor]]  # of each client of a lot, [E · steps, …]
 
 
 class LabelledConfig(LearnerConfig):
@@ -102,80 +104,81 @@ class LabelledLearner(Learner):
             state["size"] = torch.tensor(self.labelled_size(client, state))  # on the host, which alone uses it
         return int(state["size"])
 
-    def split(self, weight: Tensor, labels: Tensor, size: int, seeds: Seeds, epochs: range) -> tuple[Tensor, Tensor]:
-        """D^x [K · E, size] and the rest [K · E, n − size] of K clients, drawn by weights [K, n] without replacement,
-        again in each epoch (Eq. 6); samples are numbered one client after another. Labels [K, n] are the given ones;
-        what is set aside comes last."""
-        order = drawn_order(weight, seeds, epochs, self.set_aside(weight.shape[1], weight.device))
-        return order[:, :size], order[:, size:]
+    def order(self, lot: Lot, weight: Tensor) -> Tensor:
+        """Orders [K, E, n] of each client's samples, in which D^x comes first: drawn by weights [K, n] without
+        replacement, again in each epoch (Eq. 6)."""
+        return drawn_order(weight, lot.keys("draw"), self._late(lot))
+
+    def _late(self, lot: Lot) -> Tensor | None:
+        """What never gets into D^x [K, n]: labels that are set aside, and at the very end what is no sample."""
+        late = torch.zeros(len(lot.counts), max(lot.counts), dtype=torch.uint8)
+        for row, count in zip(late, lot.counts, strict=True):
+            row[self.set_aside(count, late.device)] = 1
+            row[count:] = 2
+        return late.to(lot.device, non_blocking=True) if bool(late.any()) else None
 
     def plan(self, nets: Nets, client: Client, state: Tensors, turn: Turn, epochs: range) -> list[Phase]:
         return LabelledLearner.plans(self, [Trainee(nets, client, state, turn)], epochs)[0]
 
     def plans(self, trainees: Sequence[Trainee], epochs: range) -> list[list[Phase]]:
-        """All at once if the clients have the same number of samples and of labelled ones."""
-        _, clients, states, turns = zip(*trainees, strict=True)
-        sizes = [self._size(client, state) for client, state in zip(clients, states, strict=True)]
-        if len({(len(client), size) for client, size in zip(clients, sizes, strict=True)}) == 1:
-            return self._plans(clients, states, turns, epochs, sizes[0])
-        alone = zip(clients, states, turns, sizes, strict=True)
-        return [self._plans([client], [state], [turn], epochs, size)[0] for client, state, turn, size in alone]
+        """Clients of about the same size at once."""
+        lots: dict[object, list[tuple[int, Trainee, int]]] = {}
+        for place, one in enumerate(trainees):
+            count, size = len(one.client), self._size(one.client, one.state)
+            alike = (count.bit_length(), size.bit_length(), count == size)
+            lots.setdefault(alike, []).append((place, one, size))
+        found: dict[int, Phase] = {}
+        for members in lots.values():
+            places, ones, sizes = zip(*members, strict=True)
+            found |= dict(zip(places, self._planned(ones, sizes, epochs), strict=True))
+        return [[found[place]] for place in range(len(trainees))]
 
-    def _plans(
-        self, clients: Sequence[Client], states: Sequence[Tensors], turns: Sequence[Turn], epochs: range, size: int
-    ) -> list[list[Phase]]:
-        """The plans of clients with n samples, `size` of them labelled. Tensors have the clients' epochs as rows, one
-        client after another, and their samples are numbered in the same way."""
-        everyone, count = together(clients), len(clients[0])
+    def _planned(self, trainees: Sequence[Trainee], sizes: tuple[int, ...], epochs: range) -> list[Phase]:
+        _, clients, states, turns = zip(*trainees, strict=True)
+        seeds, counts = Seeds(tuple(turn.seed for turn in turns)), tuple(map(len, clients))
+        lot = Lot(together(clients), counts, sizes, seeds, epochs, self.task.batch_size)
         known = side_by_side([self.known(state, turns[0].round_idx) for state in states])
-        seeds = Seeds(tuple(turn.seed for turn in turns))
-        weight, labels = (t.view(len(clients), -1) for t in (known["weight"], everyone.labels))
-        labelled, rest = self.split(weight, labels, size, seeds, epochs)
-        drawn = torch.zeros_like(everyone.index)
-        drawn.scatter_add_(0, labelled.flatten(), torch.ones_like(labelled).flatten())
-        steps = -(-size // self.task.batch_size)
-        batch = self.labelled_plan(everyone, labelled, seeds, epochs, (steps, self.task.batch_size))
-        more, found = self.rest_plan(everyone, rest, seeds, epochs, steps, known)
+        order = lot.numbered(self.order(lot, lot.spread(known["weight"])))
+        drawn, labelled = torch.zeros_like(lot.client.index), order[..., : max(sizes)]
+        chosen = lot.among(lot.none, sizes).long().expand(labelled.shape)
+        drawn.scatter_add_(0, labelled.flatten(), chosen.flatten())
+        batch = self.labelled_plan(lot, order)
+        more, found = self.rest_plan(lot, order, known)
         batch |= more
         found["drawn"] = drawn
         for name, total in found.items():
-            for state, part in zip(states, total.split(count), strict=True):
+            for state, part in zip(states, total.split(counts), strict=True):
                 state[name] += part
-        parts = {name: tensor.unflatten(0, (len(clients), -1)).unbind(0) for name, tensor in batch.items()}
-        return [[Phase({name: part[place] for name, part in parts.items()})] for place in range(len(clients))]
+        return [Phase({name: parts[place] for name, parts in batch.items()}) for place in range(len(clients))]
 
     def known(self, state: Tensors, round_idx: int) -> Tensors:
         """What a plan needs to know about each sample: its weight."""
         return {"weight": self.weights(state)}
 
-    def rest_plan(
-        self, client: Client, rest: Tensor, seeds: Seeds, epochs: range, steps: int, known: Tensors
-    ) -> tuple[Tensors, Tensors]:
-        """Batches of what is not in D^x [K · E, n − size], in as many steps per epoch, and what is counted for each
-        sample; here neither."""
+    def rest_plan(self, lot: Lot, order: Tensor, known: Tensors) -> tuple[Batches, Tensors]:
+        """Batches of what is not in D^x, in as many steps an epoch, and what is counted for each sample [N, …]; here
+        neither."""
         return {}, {}
 
-    def labelled_plan(
-        self, client: Client, labelled: Tensor, seeds: Seeds, epochs: range, shape: tuple[int, int]
-    ) -> Tensors:
-        """Batches of D^x [K · E, size]: `shape` is the steps of an epoch and the size of a batch."""
-        x = shuffled_anew(labelled, seeds.child("order x"), epochs, *shape)
-        batch = {"x_index": client.index[x], "x_labels": client.labels[x]}
+    def labelled_plan(self, lot: Lot, order: Tensor) -> Batches:
+        """Batches of D^x, the beginning of the orders [K, E, n] of numbered samples."""
+        widths, task = [self.task.batch_size] * len(lot.counts), self.task
+        x = lot.batches(order, lot.none, lot.sizes, widths, "order x")
+        batch = {"x_index": lot.client.index[x], "x_labels": lot.client.labels[x]}
         if self.config.x_augment == "weak":
-            batch["x_weak"] = weak_views(seeds.child("weak x"), epochs, x, self.task.pad, flip=self.task.flip)
+            batch["x_weak"] = weak_plan(lot.keys("weak x"), x.shape[2], task.pad, flip=task.flip)
         elif self.config.x_augment != "none":
-            views = self.strong_views(seeds.child("strong x"), epochs, x)
+            views = self.strong_views(lot, x, "strong x")
             if self.config.x_augment == "both":  # samples are in random order, so every other one is a random half
-                views[:, ::2] = weakened(views[:, ::2])
+                even = (torch.arange(x.shape[2], device=x.device) % task.batch_size % 2 == 0)[:, None]
+                views = torch.where(even, weakened(views), views)
             batch["x_strong"] = views
-        return batch
+        return {name: lot.cut(plan, widths) for name, plan in batch.items()}
 
-    def strong_views(self, seeds: Seeds, epochs: range, chosen: Tensor) -> Tensor:
-        """Parameters of a strong view for each sample of the batches `chosen` [K · E · steps, size]."""
-        keys, size = seeds.keys(epochs, chosen.device), self.task.image_shape[1:]
-        count, task = chosen.numel() // len(keys), self.task
-        plans = strong_plan(keys, count, size, task.pad, *self.rand_augment, flip=task.flip)
-        return plans.view(*chosen.shape, -1)
+    def strong_views(self, lot: Lot, chosen: Tensor, name: str) -> Tensor:
+        """Parameters of a strong view for each of the samples `chosen` [K, E, P]."""
+        size, task = self.task.image_shape[1:], self.task
+        return strong_plan(lot.keys(name), chosen.shape[2], size, task.pad, *self.rand_augment, flip=task.flip)
 
     def views(self, pool: Tensor, batch: Tensors) -> Tensors:
         if "x_weak" in batch:

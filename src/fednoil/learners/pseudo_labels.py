@@ -45,7 +45,9 @@ def alike(batches: Sequence[Tensors]) -> Sequence[Tensors] | None:
     size = min(-(-max(n, 1) // _GRAIN) * _GRAIN for n in (most, max(own)))
     if size * len(own) > 1.5 * sum(min(n, size) for n in own):
         return None
-    return [_widened(batch, size) if n < size else _narrowed(batch, size) for n, batch in zip(own, batches, strict=True)]
+    return [
+        _widened(batch, size) if n < size else _narrowed(batch, size) for n, batch in zip(own, batches, strict=True)
+    ]
 
 
 def _narrowed(batch: Tensors, size: int) -> Tensors:

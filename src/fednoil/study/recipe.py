@@ -8,8 +8,8 @@ from pydantic import Field
 from torch import Tensor
 
 from fednoil.learners.fednoil import FedNoil, FedNoilConfig
-from fednoil.learners.labelled_set import drawn_order
-from fednoil.seeds import Seeds, open_uniform
+from fednoil.learners.lot import Lot
+from fednoil.seeds import open_uniform
 
 
 class RecipeConfig(FedNoilConfig):
@@ -27,14 +27,13 @@ class Recipe(FedNoil):
     def trains_on_unlabelled(self, round_idx: int) -> bool:
         return super().trains_on_unlabelled(round_idx) and round_idx >= self.config.ssl_start
 
-    def split(self, weight: Tensor, labels: Tensor, size: int, seeds: Seeds, epochs: range) -> tuple[Tensor, Tensor]:
+    def order(self, lot: Lot, weight: Tensor) -> Tensor:
         """Each given class by its frequency: a class that the model never predicts would otherwise be lost."""
-        clients, count = weight.shape
-        order = drawn_order(weight, seeds, epochs, self.set_aside(count, weight.device)).unflatten(0, (clients, -1))
-        begin = open_uniform(seeds.child("class").keys(epochs, weight.device), self.task.num_classes)
-        fair = by_class(labels.flatten()[order], begin.unflatten(0, (clients, -1)))
-        order = order.gather(2, fair).flatten(0, 1)
-        return order[:, :size], order[:, size:]
+        order, classes = super().order(lot, weight), self.task.num_classes
+        labels = torch.where(lot.among(lot.none, lot.counts)[:, 0], lot.spread(lot.client.labels), classes)
+        begin = open_uniform(lot.keys("class"), classes)
+        begin = torch.cat([begin, torch.full_like(begin[..., :1], len(lot.client))], -1)  # what is no sample comes last
+        return order.gather(2, by_class(labels[:, None].expand(order.shape).gather(2, order), begin))
 
 
 def by_class(labels: Tensor, begin: Tensor) -> Tensor:
