@@ -22,7 +22,7 @@ from fednoil.learners.batches import side_by_side
 from fednoil.learners.clean_share import clean_share
 from fednoil.learners.labelled_set import drawn_order
 from fednoil.learners.looks import TEMPERATURE, confidences
-from fednoil.learners.lot import Lot
+from fednoil.learners.lot import Lot, lots
 from fednoil.seeds import Seeds
 from fednoil.tensors import Tensors
 
@@ -122,15 +122,12 @@ class LabelledLearner(Learner):
 
     def plans(self, trainees: Sequence[Trainee], epochs: range) -> list[list[Phase]]:
         """Clients of about the same size at once."""
-        lots: dict[object, list[tuple[int, Trainee, int]]] = {}
-        for place, one in enumerate(trainees):
-            count, size = len(one.client), self._size(one.client, one.state)
-            alike = (count.bit_length(), size.bit_length(), count == size)
-            lots.setdefault(alike, []).append((place, one, size))
+        sizes = [self._size(one.client, one.state) for one in trainees]
+        counts = [len(one.client) for one in trainees]
         found: dict[int, Phase] = {}
-        for members in lots.values():
-            places, ones, sizes = zip(*members, strict=True)
-            found |= dict(zip(places, self._planned(ones, sizes, epochs), strict=True))
+        for places in lots(counts, sizes):
+            ones, own = [trainees[place] for place in places], tuple(sizes[place] for place in places)
+            found |= dict(zip(places, self._planned(ones, own, epochs), strict=True))
         return [[found[place]] for place in range(len(trainees))]
 
     def _planned(self, trainees: Sequence[Trainee], sizes: tuple[int, ...], epochs: range) -> list[Phase]:

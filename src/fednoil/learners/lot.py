@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -18,6 +19,7 @@ from fednoil.learners.base import Client
 from fednoil.seeds import Seeds, bits, permutations
 
 _LAST = torch.iinfo(torch.int64).max
+_LARGER = 4  # what a plan's rows have too much costs less than planning twice, up to this
 
 
 @dataclass(frozen=True)
@@ -50,15 +52,16 @@ class Lot:
         """Samples of each client that are not in D^x."""
         return tuple(count - size for count, size in zip(self.counts, self.sizes, strict=True))
 
-    def numbers(self, values: Sequence[int]) -> Tensor:
-        """A number for each client: int64 [K, 1, 1]."""
+    def numbers(self, values: Sequence[int]) -> Tensor | int:
+        """A number for each client: int64 [K, 1, 1], or the one that all have."""
+        if min(values) == max(values):
+            return values[0]
         return torch.tensor(values).view(-1, 1, 1).to(self.device, non_blocking=True)
 
     @cached_property
-    def starts(self) -> Tensor:
-        """The number of each client's first sample: [K, 1, 1]."""
-        ends = torch.tensor(self.counts).cumsum(0)
-        return self.numbers((ends - torch.tensor(self.counts)).tolist())
+    def starts(self) -> Tensor | int:
+        """The number of each client's first sample."""
+        return self.numbers([0, *accumulate(self.counts[:-1])])
 
     def keys(self, name: str) -> Tensor:
         """Keys called `name` for each epoch: [K, E]."""
@@ -74,18 +77,18 @@ class Lot:
         most = max(self.counts)
         if min(self.counts) == most:
             return values.view(-1, most)
-        own = torch.arange(most, device=self.device).clamp(max=self.numbers(self.counts)[:, 0] - 1)
-        return values[own + self.starts[:, 0]]
+        return values[self.numbered(torch.arange(most, device=self.device)).flatten(1)]
 
     def numbered(self, order: Tensor) -> Tensor:
         """Orders [K, E, n] of each client's own samples, with the numbers that they have among all."""
-        if len(set(self.counts)) > 1:
-            order = order.minimum(self.numbers(self.counts) - 1)  # what is no sample counts nowhere, but must exist
+        most = self.numbers(self.counts) - 1
+        if isinstance(most, Tensor):
+            order = order.minimum(most)  # what is no sample counts nowhere, but must exist
         return order + self.starts
 
     def among(self, begin: Sequence[int], end: Sequence[int]) -> Tensor:
         """Which places of orders are at `begin` … `end` of their client: bool [K, 1, the largest end]."""
-        place = torch.arange(max(end), device=self.device)
+        place = torch.arange(max(end), device=self.device).expand(len(self.counts), 1, -1)
         return (place >= self.numbers(begin)) & (place < self.numbers(end))
 
     def batches(
@@ -98,10 +101,10 @@ class Lot:
         needed = [steps * width for steps, width in zip(self.steps, widths, strict=True)]
         cycles = max(-(-need // count) for need, count in zip(needed, counts, strict=True))
         keys, most, place = self.keys_of(name, cycles), max(counts), torch.arange(max(needed), device=self.device)
-        if min(counts) == most:
+        own = self.numbers(counts)
+        if isinstance(own, int):
             chosen = permutations(keys, most).flatten(2)[..., : len(place)]
         else:
-            own = self.numbers(counts)
             words = bits(keys, most).masked_fill_((torch.arange(most, device=self.device) >= own)[:, None], _LAST)
             at = (place // own * most + place % own).clamp(max=cycles * most - 1)
             chosen = words.argsort(dim=-1, stable=True).flatten(2).gather(2, at.expand(-1, len(self.epochs), -1))
@@ -119,3 +122,18 @@ class Lot:
         if len(set(self.steps)) == 1:
             return list(plan.flatten(1, 2).unbind(0))
         return [own[:, :s].flatten(0, 1) for own, s in zip(plan, self.steps, strict=True)]
+
+
+def lots(counts: Sequence[int], sizes: Sequence[int]) -> list[list[int]]:
+    """The places of clients that are planned at once, the largest first: in a lot nobody has more than `_LARGER` times
+    the samples of another, or of its D^x, and all have a rest or none has."""
+    found: list[list[int]] = []
+    for place in sorted(range(len(counts)), key=lambda place: (counts[place] == sizes[place], -counts[place])):
+        lot = [*(found[-1] if found else []), place]
+        numbers = [[values[p] for p in lot] for values in (counts, sizes)]
+        whole = {counts[p] == sizes[p] for p in lot}
+        if found and len(whole) == 1 and all(max(of) <= _LARGER * min(of) for of in numbers):
+            found[-1] = lot
+        else:
+            found.append([place])
+    return found
