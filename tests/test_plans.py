@@ -42,14 +42,20 @@ def turns_of(clients: Sequence[Client]) -> list[Turn]:
     return [Turn(3, 4, Seed(5).child("client", client.id)) for client in clients]
 
 
-def trainees_of(bench: Workbench, clients: Sequence[Client]) -> list[Trainee]:
+def trainees_of(bench: Workbench, clients: Sequence[Client], sizes: Sequence[int] = ()) -> list[Trainee]:
+    """With D^x of these sizes, if some are given."""
     pairs = zip(clients, turns_of(clients), strict=True)
-    return [Trainee(bench.nets, client, bench.open(client, {}, turn), turn) for client, turn in pairs]
+    found = [Trainee(bench.nets, client, bench.open(client, {}, turn), turn) for client, turn in pairs]
+    for one, size in zip(found, sizes, strict=False):
+        one.state["size"] = torch.tensor(size)
+    return found
 
 
-def both_ways(bench: Workbench, clients: Sequence[Client]) -> tuple[list[list[Phase]], list[list[Phase]]]:
+def both_ways(
+    bench: Workbench, clients: Sequence[Client], sizes: Sequence[int] = ()
+) -> tuple[list[list[Phase]], list[list[Phase]]]:
     """The plans at once and one after another, having compared what they leave in the states."""
-    one, other = trainees_of(bench, clients), trainees_of(bench, clients)
+    one, other = (trainees_of(bench, clients, sizes) for _ in range(2))
     found = plans(bench.learner, one, EPOCHS), one_by_one(bench.learner, other, EPOCHS)
     for a, b in zip(one, other, strict=True):
         assert_same(a.state, b.state)
@@ -85,6 +91,15 @@ def test_clients_of_different_sizes_are_planned_at_once(values: dict[str, Any], 
         one = clients[place]
         clients[place] = Client(one.id, one.pool, one.index[:-fewer], one.labels[:-fewer])
     together, alone = both_ways(bench, clients)
+    assert_equal(together, alone)
+
+
+@pytest.mark.parametrize("sizes", [(5, 16, 9, 12), (19, 6, 6, 18), (4, 16, 20, 1)])
+@pytest.mark.parametrize("reading", READINGS, ids=lambda r: " ".join(map(str, r.values())))
+def test_labelled_sets_of_different_sizes_are_planned_at_once(
+    values: dict[str, Any], reading: dict[str, Any], sizes: tuple[int, ...]
+) -> None:
+    together, alone = both_ways(*opened(values, reading), sizes)
     assert_equal(together, alone)
 
 

@@ -106,7 +106,7 @@ class Lot:
             chosen = permutations(keys, most).flatten(2)[..., : len(place)]
         else:
             words = bits(keys, most).masked_fill_((torch.arange(most, device=self.device) >= own)[:, None], _LAST)
-            at = (place // own * most + place % own).clamp(max=cycles * most - 1)
+            at = (place // own).clamp(max=cycles - 1) * most + place % own  # beyond its own a client repeats itself
             chosen = words.argsort(dim=-1, stable=True).flatten(2).gather(2, at.expand(-1, len(self.epochs), -1))
         return order.gather(2, chosen + self.numbers(begin) if any(begin) else chosen)
 
