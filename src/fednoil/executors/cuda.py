@@ -188,11 +188,10 @@ class CudaGraphs:
         ]
 
     def _evened(self, ready: Sequence[tuple[Seat, Phase]]) -> Sequence[tuple[Seat, Phase]]:
-        """The phases with batches of the same shapes, without samples that don't count, if the learner can make them so
-        without changing a loss."""
+        """The phases with batches of the same shapes, if the learner can even them out without changing a loss."""
         phases = [phase for _, phase in ready]
         alike = len({(phase.kind, phase.trains, tuple(phase.tensors)) for phase in phases}) == 1
-        if self.mixes or self.alone or not alike:
+        if self.mixes or self.alone or not alike or len({_sizes(phase) for phase in phases}) == 1:
             return ready
         evens = capability(ready[0][0].bench.learner, EvensBatches)
         batches = evens.evened([phase.tensors for phase in phases]) if evens else None
@@ -281,3 +280,8 @@ def _shape(phase: Phase, state: Tensors, touched: Touched) -> Signature:
         batch,
         tuple((name, state[name].dtype, state[name].shape) for name in touched.state),
     )
+
+
+def _sizes(phase: Phase) -> Signature:
+    """The shapes of a phase's batches."""
+    return tuple(tensor.shape[1:] for tensor in phase.tensors.values())

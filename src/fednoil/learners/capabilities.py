@@ -82,13 +82,13 @@ class PlansTogether(Protocol):
 
 @runtime_checkable
 class EvensBatches(Protocol):
-    """Lets clients of different sizes train as one on a GPU, on as few samples as possible."""
+    """Lets clients of different sizes train as one on a GPU."""
 
     def evened(self, batches: Sequence[Tensors]) -> Sequence[Tensors] | None:
-        """The plans of some clients with batches of one size and the same losses.
+        """The plans of several clients with batches of different sizes, with batches of one size and the same losses.
 
         None if that is impossible. It is called only for networks in which samples don't affect each other, so any
-        sample that doesn't count may be added or left out.
+        sample that doesn't count may be added.
         """
         ...
 

@@ -108,7 +108,7 @@ class FedNoil(LabelledLearner):
         return images
 
     def evened(self, batches: Sequence[Tensors]) -> Sequence[Tensors] | None:
-        """By leaving out rejected samples of D^u, or adding at most half as many as there are."""
+        """By adding masked samples of D^u, at most half as many as there are."""
         return None if any("u_index" not in batch for batch in batches) else pseudo_labels.alike(batches)
 
     def step(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> Tensor:

@@ -38,28 +38,13 @@ def unlabelled_loss(logits: Tensor, pseudo: Tensor, mask: Tensor) -> Tensor:
 
 
 def alike(batches: Sequence[Tensors]) -> Sequence[Tensors] | None:
-    """Plans whose unlabelled batches have one size, with as few rejected samples as that allows; None where more than
-    half as many would have to be added as there are."""
-    own = [batch["u_index"].shape[1] for batch in batches]
-    most = int(torch.stack([batch["u_mask"].sum(1).max() for batch in batches]).max())
-    size = min(-(-max(n, 1) // _GRAIN) * _GRAIN for n in (most, max(own)))
-    if size * len(own) > 1.5 * sum(min(n, size) for n in own):
+    """Plans whose unlabelled batches have one size; None where more than half as many samples would have to be added
+    as there are."""
+    sizes = [batch["u_index"].shape[1] for batch in batches]
+    widest = -(-max(sizes) // _GRAIN) * _GRAIN
+    if widest * len(sizes) > 1.5 * sum(sizes):
         return None
-    return [
-        _widened(batch, size) if n < size else _narrowed(batch, size) for n, batch in zip(own, batches, strict=True)
-    ]
-
-
-def _narrowed(batch: Tensors, size: int) -> Tensors:
-    """A plan whose unlabelled batches have `size` samples, none of them accepted that is left out."""
-    first = batch["u_mask"].byte().argsort(dim=1, descending=True, stable=True)[:, :size]
-    own, narrow = batch["u_index"].shape[1], dict(batch)
-    for name, tensor in batch.items():
-        if name == "u_weight":
-            narrow[name] = tensor * (size / own)  # of a mean that now counts fewer samples
-        elif name.startswith("u_"):
-            narrow[name] = tensor.take_along_dim(first.view(*first.shape, *[1] * (tensor.dim() - 2)), dim=1)
-    return narrow
+    return [_widened(batch, widest) for batch in batches]
 
 
 def _widened(batch: Tensors, size: int) -> Tensors:
