@@ -13,7 +13,7 @@ from fednoil import rounds
 from fednoil.experiment import make_executor
 from fednoil.learners import fednoil_plus
 from fednoil.learners.base import Client, Turn
-from fednoil.learners.clean_share import calibrated_share, clean_share
+from fednoil.learners.clean_share import calibrated_shares, clean_shares
 from fednoil.seeds import Seed
 from fednoil.testing import check_learner
 
@@ -38,8 +38,8 @@ def client_of(labels: torch.Tensor) -> Client:
 def test_clean_share_is_found_with_a_calibrated_model(share: float) -> None:
     """Labels drawn from the very model that the estimate assumes."""
     probs, labels = samples(share, 20_000)
-    assert clean_share(probs.gather(1, labels[:, None])[:, 0], 10) == pytest.approx(share, abs=0.02)
-    assert calibrated_share(probs, labels) == pytest.approx(share, abs=0.02)
+    assert clean_shares([probs.gather(1, labels[:, None])[:, 0]], 10)[0] == pytest.approx(share, abs=0.02)
+    assert calibrated_shares([probs], [labels])[0] == pytest.approx(share, abs=0.02)
 
 
 @pytest.mark.parametrize("share", [0.2, 0.6, 1.0])
@@ -47,25 +47,40 @@ def test_an_overconfident_model_is_seen_through(share: float) -> None:
     """Logits three times as large: right labels that the model is sure are wrong look wrong to the plain estimate."""
     probs, labels = samples(share, 2_000, spread=0.5)
     sure = torch.softmax(probs.log() * 3, dim=1)
-    assert clean_share(sure.gather(1, labels[:, None])[:, 0], 10) < 0.85 * share
-    assert calibrated_share(sure, labels) == pytest.approx(share, abs=0.05)
+    assert clean_shares([sure.gather(1, labels[:, None])[:, 0]], 10)[0] < 0.85 * share
+    assert calibrated_shares([sure], [labels])[0] == pytest.approx(share, abs=0.05)
+
+
+def test_clients_of_different_sizes_are_judged_at_once_as_each_alone() -> None:
+    """Whose shares are apart, so that none could be taken for another's; and a client with no label set aside."""
+    found = [samples(share, count) for share, count in ((0.2, 400), (0.9, 30), (0.5, 101))]
+    probs, labels = [list(part) for part in zip(*found, strict=True)]
+    alone = [calibrated_shares([p], [y])[0] for p, y in found]
+    assert calibrated_shares(probs, labels) == pytest.approx(alone, abs=1e-9)
+    given = [p.gather(1, y[:, None])[:, 0] for p, y in found]
+    assert clean_shares(given, 10) == pytest.approx([clean_shares([g], 10)[0] for g in given], abs=1e-9)
+    states = [{"probabilities": p, "confidence": g} for p, g in zip(probs, given, strict=True)]
+    method, clients = plus(aside=0.3), [client_of(y) for y in labels]
+    alone = [method.clean_shares([c], [s])[0] for c, s in zip(clients, states, strict=True)]
+    assert method.clean_shares(clients, states) == pytest.approx(alone, abs=1e-9)
+    assert len({round(share, 2) for share in alone}) == 3
 
 
 def test_few_labels_and_none_of_a_model_say_little() -> None:
-    assert calibrated_share(torch.full((4, 10), 0.1), torch.arange(4)) == pytest.approx(0.5, abs=1e-3)
+    assert calibrated_shares([torch.full((4, 10), 0.1)], [torch.arange(4)])[0] == pytest.approx(0.5, abs=1e-3)
     one_hot = torch.eye(10)[:3]
-    assert 0.6 < calibrated_share(one_hot, torch.arange(3)) < 0.95
-    assert 0.05 < calibrated_share(one_hot, torch.arange(3) + 5) < 0.4
+    assert 0.6 < calibrated_shares([one_hot], [torch.arange(3)])[0] < 0.95
+    assert 0.05 < calibrated_shares([one_hot], [torch.arange(3) + 5])[0] < 0.4
 
 
 def test_clean_share_of_an_untrained_model_is_one_half() -> None:
-    assert clean_share(torch.full((150,), 0.1), 10) == pytest.approx(0.5, abs=1e-3)
+    assert clean_shares([torch.full((150,), 0.1)], 10)[0] == pytest.approx(0.5, abs=1e-3)
 
 
 def test_clean_share_is_sure_of_clean_and_of_hopeless_labels() -> None:
-    assert clean_share(torch.full((300,), 0.99), 10) > 0.97
-    assert clean_share(torch.full((300,), 0.001), 10) < 0.02
-    assert 0 < clean_share(torch.tensor([0.0, 1.0]), 2) < 1
+    assert clean_shares([torch.full((300,), 0.99)], 10)[0] > 0.97
+    assert clean_shares([torch.full((300,), 0.001)], 10)[0] < 0.02
+    assert 0 < clean_shares([torch.tensor([0.0, 1.0])], 2)[0] < 1
 
 
 def test_auto_leaves_room_and_balances_only_auto() -> None:
@@ -73,9 +88,9 @@ def test_auto_leaves_room_and_balances_only_auto() -> None:
         {"confidence": torch.cat([torch.full((60,), 0.999), torch.full((40,), 0.001)])},
         client_of(torch.zeros(100).long()),
     )
-    assert plus(aside=0.0).labelled_size(client, sure) == pytest.approx(60, abs=2)
-    assert learner().labelled_size(client, sure) == pytest.approx(68, abs=2)  # and a fifth of the other 40
-    assert learner(frac=0.35).labelled_size(client, sure) == 35
+    assert plus(aside=0.0).labelled_sizes([client], [sure])[0] == pytest.approx(60, abs=2)
+    assert learner().labelled_sizes([client], [sure])[0] == pytest.approx(68, abs=2)  # and a fifth of the other 40
+    assert learner(frac=0.35).labelled_sizes([client], [sure])[0] == 35
     assert learner().unlabelled_weight(80, 20) == 0.25
     assert learner().unlabelled_weight(20, 80) == 1.0
     assert learner(frac=0.8).unlabelled_weight(80, 20) == 1.0
@@ -115,7 +130,7 @@ def learnt_by_heart(aside: float) -> float:
     said[spared] = true[spared]
     probs = torch.full((1000, 10), 0.01).scatter_(1, said[:, None], 0.91)
     state = {"confidence": probs[torch.arange(1000), labels], "probabilities": probs}
-    return method.clean_share(client_of(labels), state)
+    return method.clean_shares([client_of(labels)], [state])[0]
 
 
 def test_labels_learnt_by_heart_look_clean_unless_some_were_set_aside() -> None:
@@ -147,8 +162,8 @@ def test_sizes_are_of_what_is_not_set_aside() -> None:
     labels = torch.arange(100) % 10
     right = torch.full((100, 10), 0.001).scatter_(1, labels[:, None], 0.991)
     state = {"confidence": right[torch.arange(100), labels], "probabilities": right}
-    assert plus(aside=0.4).labelled_size(client_of(labels), state) == pytest.approx(58, abs=1)  # of 60
-    assert plus(aside=0.4, frac=0.35).labelled_size(client_of(labels), state) == 35
+    assert plus(aside=0.4).labelled_sizes([client_of(labels)], [state])[0] == pytest.approx(58, abs=1)  # of 60
+    assert plus(aside=0.4, frac=0.35).labelled_sizes([client_of(labels)], [state])[0] == 35
     assert plus(aside=0.4).set_aside(74, CPU).tolist() == []  # too few: the estimate is of all labels
 
 

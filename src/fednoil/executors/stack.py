@@ -40,9 +40,7 @@ class Rows:
         self.others: Others = {
             name: {n: tensor[here] for n, tensor in s.others.items()} for name, s in stacked.stacks.items()
         }
-        # Gradients are taken of each client's loss, not of their sum, which would take more launches.
-        self.each = torch.ones(count, device=self.bench.device)
-        self.fused = self.bench.optimiser.optimizer == "sgd" and kernels.usable(self.each, "sgd")
+        self.fused = self.bench.optimiser.optimizer == "sgd" and kernels.usable(next(stacked.tensors()), "sgd")
         self.hooked = bool(self.bench.changing or self.bench.following)
 
     def refresh(self, trains: Sequence[str]) -> None:
@@ -108,7 +106,8 @@ class Rows:
         own = (self.params, self.grads, self.memory, self.others)
         losses = self._mapped(loss_of, leaves, *own, batch, state)
         flat = [leaf for parts in leaves.values() for leaf in parts]
-        found = torch.autograd.grad(losses, flat, self.each, allow_unused=True)
+        # Of the sum: for gradients of each loss PyTorch imports SymPy, which takes longer than some rounds.
+        found = torch.autograd.grad(losses.sum(), flat, allow_unused=True)
         given = iter(torch.zeros_like(leaf) if g is None else g for leaf, g in zip(flat, found, strict=True))
         grads = {name: tuple(next(given) for _ in parts) for name, parts in leaves.items()}
         if self.hooked:

@@ -19,6 +19,7 @@ rounds (`server.average`), a weight decay of 2e-3.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -28,7 +29,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fednoil.learners.base import Client
-from fednoil.learners.clean_share import calibrated_share
+from fednoil.learners.clean_share import calibrated_shares
 from fednoil.learners.labelled import Batches, LabelledConfig, LabelledLearner
 from fednoil.learners.lot import Lot
 from fednoil.plugins import About
@@ -86,12 +87,20 @@ class FedNoilPlus(LabelledLearner):
         numbers = torch.arange(int(share * count), device=device)
         return ((numbers + 0.5) / share).long() if len(numbers) >= _FEW else numbers[:0]
 
-    def clean_share(self, client: Client, state: Tensors) -> float:
-        """By the labels that are set aside, if some are: what was memorised doesn't count."""
-        aside = self.set_aside(len(client), client.labels.device)
-        if len(aside):
-            return calibrated_share(state["probabilities"][aside], client.labels[aside])
-        return super().clean_share(client, state)
+    def clean_shares(self, clients: Sequence[Client], states: Sequence[Tensors]) -> list[float]:
+        """By the labels that are set aside, where some are: what was memorised doesn't count."""
+        aside = [self.set_aside(len(client), client.labels.device) for client in clients]
+        some = [place for place, rows in enumerate(aside) if len(rows)]
+        rest = [place for place, rows in enumerate(aside) if not len(rows)]
+        found: dict[int, float] = {}
+        if some:
+            probabilities = [states[place]["probabilities"][aside[place]] for place in some]
+            found |= zip(
+                some, calibrated_shares(probabilities, [clients[p].labels[aside[p]] for p in some]), strict=True
+            )
+        if rest:
+            found |= zip(rest, super().clean_shares([clients[p] for p in rest], [states[p] for p in rest]), strict=True)
+        return [found[place] for place in range(len(clients))]
 
     def labelled_plan(self, lot: Lot, order: Tensor) -> Batches:
         batch, most = super().labelled_plan(lot, order), max(lot.steps)

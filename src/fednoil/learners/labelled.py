@@ -19,7 +19,7 @@ from fednoil.augment import plain, strong, strong_plan, weak, weak_plan, weakene
 from fednoil.errors import UserError
 from fednoil.learners.base import Client, Final, Learner, LearnerConfig, Nets, Phase, Task, Trainee, Turn, together
 from fednoil.learners.batches import side_by_side
-from fednoil.learners.clean_share import clean_share
+from fednoil.learners.clean_share import clean_shares
 from fednoil.learners.labelled_set import drawn_order
 from fednoil.learners.looks import TEMPERATURE, confidences
 from fednoil.learners.lot import Lot, lots
@@ -80,29 +80,33 @@ class LabelledLearner(Learner):
         """Places among a client's samples of the labels that never get into D^x."""
         return torch.arange(0, device=device)
 
-    def clean_share(self, client: Client, state: Tensors) -> float:
-        """The client's estimate of its share of clean labels."""
-        return clean_share(state["confidence"], self.task.num_classes)
+    def clean_shares(self, clients: Sequence[Client], states: Sequence[Tensors]) -> list[float]:
+        """Each client's estimate of its share of clean labels."""
+        return clean_shares([state["confidence"] for state in states], self.task.num_classes)
 
-    def labelled_size(self, client: Client, state: Tensors) -> int:
-        """|D^x| = round(frac · n), at least one; n is without what is set aside.
+    def labelled_sizes(self, clients: Sequence[Client], states: Sequence[Tensors]) -> list[int]:
+        """|D^x| = round(frac · n) of each client, at least one; n is without what is set aside.
 
         `auto` leaves `room` for labels thought wrong: a hard sample whose label is correct after all gets a chance to
         show it. This helps in short runs; in long ones it lets too many wrong labels in.
         """
-        count, frac = len(client) - len(self.set_aside(len(client), client.labels.device)), self.config.frac
+        frac, groups = self.config.frac, len(self.task.sizes)
         if frac == "auto":
-            share = self.clean_share(client, state)
-            frac = share + self.room * (1 - share)
+            shares = [share + self.room * (1 - share) for share in self.clean_shares(clients, states)]
         elif isinstance(frac, tuple):
-            frac = frac[client.id * len(frac) // len(self.task.sizes)]
-        return min(count, max(1, int(float(frac) * count + 0.5)))
+            shares = [frac[client.id * len(frac) // groups] for client in clients]
+        else:
+            shares = [frac] * len(clients)
+        counts = [len(client) - len(self.set_aside(len(client), torch.device("cpu"))) for client in clients]
+        return [min(n, max(1, int(share * n + 0.5))) for n, share in zip(counts, shares, strict=True)]
 
-    def _size(self, client: Client, state: Tensors) -> int:
+    def _sizes(self, trainees: Sequence[Trainee]) -> list[int]:
         """The same, once a turn: the state keeps it."""
-        if "size" not in state:
-            state["size"] = torch.tensor(self.labelled_size(client, state))  # on the host, which alone uses it
-        return int(state["size"])
+        new = [one for one in trainees if "size" not in one.state]
+        sizes = self.labelled_sizes([one.client for one in new], [one.state for one in new]) if new else []
+        for one, size in zip(new, sizes, strict=True):
+            one.state["size"] = torch.tensor(size)  # on the host, which alone uses it
+        return [int(one.state["size"]) for one in trainees]
 
     def order(self, lot: Lot, weight: Tensor) -> Tensor:
         """Orders [K, E, n] of each client's samples, in which D^x comes first: drawn by weights [K, n] without
@@ -122,7 +126,7 @@ class LabelledLearner(Learner):
 
     def plans(self, trainees: Sequence[Trainee], epochs: range) -> list[list[Phase]]:
         """Clients of about the same size at once."""
-        sizes = [self._size(one.client, one.state) for one in trainees]
+        sizes = self._sizes(trainees)
         counts = [len(one.client) for one in trainees]
         found: dict[int, Phase] = {}
         for places in lots(counts, sizes):
