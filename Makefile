@@ -61,7 +61,6 @@ bench-federation: setup ## time and bytes of a round on Flower, against our simu
 
 bench-peers: setup ## time a round on a CPU against pfl and Flower, in an environment of their own
 	$(PY) benchmarks/peers.py --json benchmarks/results/peers.json
-	$(PY) benchmarks/peers.py --threads 2 --json benchmarks/results/peers-two-threads.json
 	$(PY) benchmarks/charts.py
 
 bench-scaling: setup ## time rounds over clients and samples, and checkpoints, on a CPU; draw the charts

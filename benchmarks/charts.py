@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ Results = dict[str, Any]
 
 
 def load(folder: Path) -> dict[str, Results]:
-    """The results that are there, by name: cpu, cuda, peers, peers-two-threads, checkpoints-cpu, checkpoints-cuda."""
+    """The results that are there, by name: cpu, cuda, peers, checkpoints-cpu, checkpoints-cuda."""
     return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))}
 
 
@@ -67,52 +68,67 @@ def scaling_table(name: str, results: Results | None) -> str:
     return "\n".join(lines)
 
 
-def peers_table(measured: list[Results]) -> str:
+def peers_table(results: Results | None) -> str:
     """Ratios to the plain loop with as many threads."""
-    if not measured:
+    if results is None:
         return "Not measured: `peers.json` is not among the results."
     lines = [
         "| engine | threads | own seconds: best, median | wall clock: best, median | accuracy, % |",
         "|---|---|---|---|---|",
     ]
-    for results in measured:
-        pfl, flower = results["peers"]
-        names = {"plain": "plain PyTorch loop", "fednoil": "fednoil", "pfl": pfl, "flower": flower}
-        for row in results["rows"]:
-            threads = f"1 in each of {results['cores']} processes" if row["engine"] == "flower" else results["threads"]
-            ratios = [f"{row[f'{c}_best_ratio']:.2f}, {row[f'{c}_median_ratio']:.2f}" for c in ("cpu", "wall")]
-            lines.append(f"| {names[row['engine']]} | {threads} | {' | '.join(ratios)} | {row['accuracy']:.1f} |")
+    pfl, flower = results["peers"]
+    names = {"plain": "plain PyTorch loop", "fednoil": "fednoil", "pfl": pfl, "flower": flower}
+    for row in results["rows"]:
+        threads = f"1 in each of {results['cores']} processes" if row["engine"] == "flower" else results["threads"]
+        ratios = [f"{row[f'{c}_best_ratio']:.2f}, {row[f'{c}_median_ratio']:.2f}" for c in ("cpu", "wall")]
+        lines.append(f"| {names[row['engine']]} | {threads} | {' | '.join(ratios)} | {row['accuracy']:.1f} |")
     return "\n".join(lines)
 
 
 NAMES = {
-    "plain": "plain PyTorch loop, float32 (TF32)",
-    "plain-bfloat16": "the same, bfloat16, channels_last",
-    "plain-compiled": "the same, compiled (`reduce-overhead`)",
+    "plain": "plain PyTorch loop",
+    "plain-bfloat16": "bfloat16, channels_last",
+    "plain-compiled": "compiled",
     "flower": "flwr",
 }
+TASKS = {"cnn": "CNN", "resnet18": "ResNet18"}
 
 
 def peers_gpu_table(results: Results) -> str:
-    """All engines on one GPU; how many times as fast ours is."""
+    """All engines on one GPU, with a number for each network, and how many times as fast ours is; what is missing."""
+    rows = {(row["task"], row["engine"]): row for row in results["rows"]}
+    tasks = [task for task in TASKS if any(task == of for of, _ in rows)]
     lines = [
-        f"{results['device']}:",
+        f"{results['device']}, commit {results['commit']}; {' and '.join(TASKS[task] for task in tasks)}:",
         "",
-        "| network | engine | client-steps/s | images/s | ms a round | peak GiB | accuracy, % | same bits | ours |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| engine | client-steps/s | images/s | peak GiB | accuracy, % | same bits | ours |",
+        "|---|---|---|---|---|---|---|",
     ]
-    for row in results["rows"]:
-        name = NAMES.get(row["engine"], row["engine"])
-        name = f"{name} {results['versions'].get(name, '')}".rstrip()
-        start = f"| {'CNN' if row['task'] == 'cnn' else 'ResNet18'} | {name} |"
-        if "failed" in row:
-            lines.append(f"{start} not measured: {row['failed']} | | | | | | |")
+    for engine in dict.fromkeys(engine for _, engine in rows):
+        found, name = [rows[task, engine] for task in tasks], NAMES.get(engine, engine)
+        if all("failed" in row for row in found):
             continue
-        rates = [number(row[key]) for key in ("client_steps_a_second", "images_a_second", "ms_a_round", "peak_gib")]
-        accuracy = "–" if row["accuracy"] is None else f"{row['accuracy']:.1f}"
-        times = "" if row["engine"] == "fednoil" else f"{row['ours_is_times_as_fast']:.1f} × "
-        lines.append(f"{start} {' | '.join(rates)} | {accuracy} | {'yes' if row['equal'] else 'no'} | {times}|")
-    return "\n".join(lines)
+        cells = [[_shown(row.get(key), show) for row in found] for key, show in _SHOWN.items()]
+        name = f"{name} {results['versions'].get(name, '')}".rstrip()
+        lines.append(f"| {name} | {' | '.join('/'.join(cell) for cell in cells)} |")
+    failed = [
+        f"{NAMES.get(e, e)} on the {TASKS[t]} ({row['failed']})" for (t, e), row in rows.items() if "failed" in row
+    ]
+    return "\n".join([*lines, *(["", f"Not measured: {', '.join(failed)}."] if failed else [])])
+
+
+def _shown(value: Any, show: Callable[[Any], str]) -> str:
+    return "–" if value is None else show(value)
+
+
+_SHOWN: dict[str, Callable[[Any], str]] = {
+    "client_steps_a_second": number,
+    "images_a_second": number,
+    "peak_gib": number,
+    "accuracy": lambda value: f"{value:.1f}",
+    "equal": lambda value: "yes" if value else "no",
+    "ours_is_times_as_fast": lambda value: f"{value:.1f}×",
+}
 
 
 STYLES = {
@@ -172,10 +188,17 @@ def end_to_end_table(results: Results | None) -> str:
     if results is None:
         return "Not measured: `end-to-end-h200.json` is not among the results."
     lines = ["| preset | rounds | compiled kernels | rounds, s | whole command, s |", "|---|---|---|---|---|"]
+    groups: dict[tuple[str, int, str], list[Results]] = {}
     for row in (row for row in results["runs"] if not row.get("older") and "/non-iid/" not in row["command"]):
-        preset, seconds = row["command"].split()[-1], f"{row['rounds_s']:.1f} | {row['whole_command_s']:.1f}"
-        lines.append(f"| `{preset}` | {row['rounds']} | {row['kernels']} | {seconds} |")
+        groups.setdefault((row["command"].split()[-1], row["rounds"], row["kernels"]), []).append(row)
+    for (preset, rounds, kernels), rows in groups.items():
+        spans = [_span([row[key] for row in rows]) for key in ("rounds_s", "whole_command_s")]
+        lines.append(f"| `{preset}` | {rounds} | {kernels} | {' | '.join(spans)} |")
     return "\n".join(lines)
+
+
+def _span(values: list[float]) -> str:
+    return "–".join(f"{value:.1f}" for value in sorted({min(values), max(values)}))
 
 
 CASES = {"fashion-mnist": "CNN", "cifar10": "ResNet18", "dividemix": "DivideMix, CNN"}
@@ -222,7 +245,7 @@ def tables(found: dict[str, Results]) -> dict[str, str]:
     """The text between `<!-- NAME -->` and `<!-- end -->` in README.md."""
     on_a_gpu = {"peers gpu": peers_gpu_table(found["peers-gpu"])} if "peers-gpu" in found else {}
     return on_a_gpu | {
-        "peers": peers_table([found[name] for name in ("peers", "peers-two-threads") if name in found]),
+        "peers": peers_table(found.get("peers")),
         "scaling cpu": scaling_table("cpu", found.get("cpu")),
         "scaling cuda": scaling_table("cuda", found.get("cuda")),
         "checkpoints": checkpoints_table(found),

@@ -95,7 +95,7 @@ class Case:
         learner, client = self.experiment.learner, self.executor.clients[0]
         assert isinstance(learner, FedNoil)
         samples = len(client)
-        labelled = learner.labelled_size(client, {"confidence": torch.zeros(samples)})
+        (labelled,) = learner.labelled_sizes([client], [{"confidence": torch.zeros(samples)}])
         steps = -(-labelled // learner.task.batch_size)
         batch = learner.task.batch_size + -(-(samples - labelled) // steps)
         return steps * self.experiment.schedule.epochs(1) * len(self.experiment.setting.parts), batch

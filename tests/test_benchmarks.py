@@ -196,10 +196,12 @@ def test_ours_is_compared_with_the_best_peer(modules: dict[str, ModuleType]) -> 
     assert gpu.ratios(rows) == {"cnn": pytest.approx(4)}
     assert gpu.ratios(rows[1:]) == {"cnn": 0.0}
     assert "not measured: not installed here: ray" in gpu.shown(rows[3])
-    table = modules["charts"].peers_gpu_table({"device": "GPU", "versions": {"pfl": "0.6.0"}, "rows": rows})
-    assert "| CNN | fednoil | 5,000 | 250,000 | 100 | 1 | 20.0 | yes | |" in table
-    assert "| CNN | pfl 0.6.0 | 556 | 27,778 | 900 | 1 | 20.0 | yes | 9.0 × |" in table
-    assert "not measured: not installed here: ray" in table
+    table = modules["charts"].peers_gpu_table(
+        {"device": "GPU", "commit": "abc", "versions": {"pfl": "0.6.0"}, "rows": rows}
+    )
+    assert "| fednoil | 5,000 | 250,000 | 1 | 20.0 | yes | 1.0× |" in table
+    assert "| pfl 0.6.0 | 556 | 27,778 | 1 | 20.0 | yes | 9.0× |" in table
+    assert table.endswith("Not measured: flwr on the CNN (not installed here: ray).")
 
 
 def test_a_peer_that_lacks_something_is_not_measured(
