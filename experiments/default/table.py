@@ -46,6 +46,8 @@ VARIANTS = {
     "t20-fedexp": "base 2, FedExP",
     "t20-min": "base 2, smaller of two estimates",
     "t20-less": "base 2, four fifths of D^x",
+    "t20-forward": "base 2, forward correction, all samples",
+    "t20-dx-forward": "base 2, forward correction, D^x",
     "t20-likely": "base 2, labels likelier right than wrong",
     "t20-likely-sharp": "base 2, the same, drawn sharply",
     "t20-fedexp-judge": "base 2, FedExP, the averaged model judges",
