@@ -63,8 +63,8 @@ bench-peers: setup ## time a round on a CPU against pfl and Flower, in an enviro
 	$(PY) benchmarks/peers.py --json benchmarks/results/peers.json
 	$(PY) benchmarks/charts.py
 
-bench-scaling: setup ## time rounds over clients and samples, and checkpoints, on a CPU; draw the charts
-	$(PY) benchmarks/scaling.py --json benchmarks/results/cpu.json
+bench-scaling: setup ## rounds of few clients among many, and checkpoints, on a CPU; write the tables
+	$(PY) benchmarks/many_clients.py --json benchmarks/results/many-clients-cpu.json
 	$(PY) benchmarks/checkpoints.py --json benchmarks/results/checkpoints-cpu.json
 	$(PY) benchmarks/charts.py
 

@@ -24,7 +24,7 @@ Results = dict[str, Any]
 
 
 def load(folder: Path) -> dict[str, Results]:
-    """The results that are there, by name: cpu, cuda, peers, checkpoints-cpu, checkpoints-cuda."""
+    """The results that are there, by name: cuda, peers, checkpoints-cpu, checkpoints-cuda, …"""
     return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))}
 
 
@@ -37,11 +37,11 @@ def number(value: float) -> str:
     return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
 
 
-def scaling_table(name: str, results: Results | None) -> str:
-    """Some of a device's numbers; on a CPU only ratios, because its times differ between machines."""
+def scaling_table(results: Results | None) -> str:
+    """Some of a GPU's numbers."""
     if results is None:
-        return f"Not measured: `{name}.json` is not among the results."
-    gpu, size = name == "cuda", results["size"]
+        return "Not measured: `cuda.json` is not among the results."
+    size = results["size"]
     fixed = {
         "clients": f"{size['samples']} samples each",
         "samples": f"{size['clients']} clients",
@@ -50,21 +50,31 @@ def scaling_table(name: str, results: Results | None) -> str:
     lines = [
         f"{results['device']}, PyTorch {results['torch']}, a CNN of width {size['width']}, {size['epochs']} epochs.",
         "",
-        "| varied | value | client-steps × images | round / bare steps |"
-        + (" round / bare steps as a graph | ms a round | peak GiB |" if gpu else " round / round of the first row |"),
-        "|---|---|---|---|" + ("---|---|---|" if gpu else "---|"),
+        "| varied | value | client-steps × images | round / bare steps | round / bare steps as a graph | ms a round "
+        "| peak GiB |",
+        "|---|---|---|---|---|---|---|",
     ]
     for axis in TITLES:
         rows = rows_of(results, axis)
         for row in [rows[i] for i in sorted({0, len(rows) - 1})] if rows else []:
             cells = [f"{TITLES[axis].split(' (')[0]}, {fixed[axis]}", row["value"], f"{row['steps']} × {row['batch']}"]
-            cells.append(f"{row['round_s'] / row['bare_s']:.2f}")
-            if gpu:
-                cells += [f"{row['round_s'] / row['graph_s']:.2f}", number(1000 * row["round_s"])]
-                cells.append(f"{row['peak_gib']:.2f}")
-            else:
-                cells.append(f"{row['round_s'] / rows[0]['round_s']:.1f}")
+            cells += [f"{row['round_s'] / row[key]:.2f}" for key in ("bare_s", "graph_s")]
+            cells += [number(1000 * row["round_s"]), f"{row['peak_gib']:.2f}"]
             lines.append("| " + " | ".join(map(str, cells)) + " |")
+    return "\n".join(lines)
+
+
+def many_clients_table(found: dict[str, Results]) -> str:
+    """Rounds of few clients among many, against one among 100."""
+    lines = [
+        "| device | clients | a round | drawn by | against 100 | MiB | checkpoint, KiB | record, bytes |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for name in ("many-clients-cpu", "many-clients-h200"):
+        for row in found[name]["rows"] if name in found else []:
+            keys = ("selected", "sampling", "ratio", "memory_mib", "checkpoint_kib", "record_bytes")
+            cells = [found[name]["device"], f"{row['clients']:,}", *(str(row[key]) for key in keys)]
+            lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
@@ -246,8 +256,8 @@ def tables(found: dict[str, Results]) -> dict[str, str]:
     on_a_gpu = {"peers gpu": peers_gpu_table(found["peers-gpu"])} if "peers-gpu" in found else {}
     return on_a_gpu | {
         "peers": peers_table(found.get("peers")),
-        "scaling cpu": scaling_table("cpu", found.get("cpu")),
-        "scaling cuda": scaling_table("cuda", found.get("cuda")),
+        "many clients": many_clients_table(found),
+        "scaling": scaling_table(found.get("cuda")),
         "checkpoints": checkpoints_table(found),
         "nodes": nodes_table(found.get("nodes")),
         "end to end": end_to_end_table(found.get("end-to-end-h200")),
