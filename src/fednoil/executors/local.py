@@ -28,7 +28,7 @@ from fednoil.learners.capabilities import (
     capability,
     observer,
 )
-from fednoil.learners.looks import logits_of
+from fednoil.learners.looks import assembled, logits_of
 from fednoil.models.network import Network, brought
 from fednoil.tensors import Tensors
 
@@ -262,7 +262,7 @@ class Workbench:
         for net in self.nets.values():
             net.eval()
         spans = chunks(len(images), images)
-        return torch.cat([self.learner.predict(self.nets, images[rows], model).float() for rows in spans])
+        return assembled(len(images), spans, lambda rows: self.learner.predict(self.nets, images[rows], model))
 
 
 def _refuse(learner: Learner, loss: object) -> NoReturn:

@@ -5,6 +5,8 @@ Client scores, FedNoiL's D^x and the evidence of an audit all come from the same
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import torch
 from torch import Tensor
 
@@ -19,7 +21,22 @@ def logits_of(learner: Learner, nets: Nets, client: Client) -> Tensor:
     for net in nets.values():
         net.eval()
     spans = chunks(len(client), client.pool)
-    return torch.cat([learner.predict(nets, client.pool[client.index[rows]], {}).float() for rows in spans])
+    return assembled(len(client), spans, lambda rows: learner.predict(nets, client.pool[client.index[rows]], {}))
+
+
+def assembled(count: int, spans: Sequence[slice], logits: Callable[[slice], Tensor]) -> Tensor:
+    """Logits of all samples, computed span by span: float32 [count, C].
+
+    They are written in place: a part that is kept for later lies where a large activation was, so that the next one
+    would not fit there, and memory would grow with every span.
+    """
+    first = logits(spans[0])
+    found = torch.empty(count, first.shape[1], device=first.device)
+    found[spans[0]] = first
+    del first
+    for rows in spans[1:]:
+        found[rows] = logits(rows)
+    return found
 
 
 def confidences(logits: Tensor, labels: Tensor, temperature: float) -> Tensor:
