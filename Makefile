@@ -3,8 +3,9 @@ VENV := .venv
 PY := $(VENV)/bin/python
 FEDNOIL := $(VENV)/bin/fednoil
 STAMP := $(VENV)/.installed
-# Two processes, each with one thread: tests are tiny, and more threads only wait for each other.
-PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist worksteal
+# Two processes, each with one thread: tests are tiny, and more threads only wait for each other. Many tests start Python,
+# which is faster with compiled modules, also where the environment says not to write them.
+PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist worksteal
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test mutants test-slow test-kernels check format bench bench-federation bench-peers bench-scaling bench-gpu federation results docs clean

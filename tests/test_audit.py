@@ -19,7 +19,7 @@ from pyarrow import csv
 
 from fednoil import evidence
 from fednoil.audit import files
-from fednoil.audit.cases import Case, Cases, load_run, of_state
+from fednoil.audit.cases import Case, Cases, load_state, of_state
 from fednoil.audit.decisions import unguard
 from fednoil.config import load_config
 from fednoil.errors import UserError
@@ -90,7 +90,7 @@ def test_the_measures_of_two_clients_by_hand() -> None:
 
 
 def test_given_labels_are_those_of_the_run(trained: Path, tmp_path: Path) -> None:
-    experiment, state = load_run(trained / "run")
+    experiment, state = load_state(trained / "run")
     fednoil("audit", trained / "run", "--client", "2", "--out", tmp_path / "audit")
     rows = pq.read_table(tmp_path / "audit" / "labels.parquet").to_pylist()
     names = experiment.setting.dataset.class_names
@@ -210,10 +210,10 @@ def test_a_budget_that_can_not_be_written_is_reported_before_it_trains(
 
 def test_an_unfinished_run_is_reported(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def early(path: Path, *options: Any) -> tuple[Any, Any]:
-        experiment, state = load_run(path, *options)
+        experiment, state = load_state(path, *options)
         return experiment, replace(state, round_idx=2)
 
-    monkeypatch.setattr("fednoil.audit.cases.load_run", early)
+    monkeypatch.setattr("fednoil.audit.cases.load_state", early)
     status, printed, _ = fednoil("audit", trained / "run", "--out", tmp_path / "audit")
     assert status == 0
     assert "the run is unfinished: this audit uses round 2 of 6" in printed

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageEnhance, ImageOps
 
-from fednoil.augment import LEVELS, OPS, apply_op
+from fednoil.augment import OP_LEVELS, OPS, apply_op
 from fednoil.augment.ops import apply_codes
 from fednoil.augment.tables import encode
 from fednoil.errors import UserError
@@ -74,7 +74,7 @@ def one(value: int, count: int) -> torch.Tensor:
 @pytest.mark.parametrize("name", OPS)
 def test_equals_pillow(name: str, size: tuple[int, int], channels: int, static: bool) -> None:
     images = samples(channels, *size)
-    for level in range(1, LEVELS + 1):
+    for level in range(1, OP_LEVELS + 1):
         for sign in (1, -1):
             ours = apply_op(images, OPS.index(name), one(level, 6), one(sign, 6), static=static)
             assert torch.equal(ours, by_pillow(images, name, level, sign)), (level, sign)
@@ -84,7 +84,7 @@ def test_equals_pillow(name: str, size: tuple[int, int], channels: int, static: 
 @given(
     data=st.data(),
     op_id=st.integers(0, len(OPS) - 1),
-    level=st.integers(1, LEVELS),
+    level=st.integers(1, OP_LEVELS),
     height=st.integers(1, 9),
     width=st.integers(1, 9),
 )

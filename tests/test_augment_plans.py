@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fednoil.augment import LEVELS, OPS, strong_plan, weak_plan
+from fednoil.augment import OP_LEVELS, OPS, strong_plan, weak_plan
 from fednoil.errors import UserError
 from fednoil.seeds import Seed
 
@@ -40,7 +40,7 @@ def test_weak_plan_is_uniform() -> None:
 
 def test_strong_plan_is_uniform(strong: torch.Tensor) -> None:
     weak = [(0, 1), (-4, 4), (-4, 4)]
-    ranges = [*weak, *[(0, len(OPS) - 1), (1, LEVELS), None, (0, 1)] * 2, (0, 27), (0, 31)]
+    ranges = [*weak, *[(0, len(OPS) - 1), (1, OP_LEVELS), None, (0, 1)] * 2, (0, 27), (0, 31)]
     for column, limits in enumerate(ranges):
         values = strong[:, column]
         if limits is None:

@@ -13,7 +13,7 @@ from conftest import fednoil
 
 from fednoil.bench import pages
 from fednoil.bench.plan import Grid, cells_of, finished, save, saved, with_added
-from fednoil.bench.ranking import Outcome, outcome_of, ranking, ranks_of, spread, was_told
+from fednoil.bench.ranking import RunFigures, figures_of, ranking, ranks_of, spread, was_told
 from fednoil.bench.settings import DEFAULT_METHODS, settings_of
 from fednoil.config import load_config, to_toml
 from fednoil.errors import UserError
@@ -33,11 +33,11 @@ def test_four_readings_of_a_run() -> None:
     """Twelve rounds of 1 to 12 points, but the third has 90; held-out labels agree best in rounds 5 and 7."""
     agreed = {5: 60.0, 7: 60.0}
     rounds = [record(r, 90.0 if r == 3 else float(r), agreed.get(r, 10.0)) for r in range(1, 13)]
-    found = outcome_of(rounds)
+    found = figures_of(rounds)
     assert (found.last, found.best, found.chosen) == (12.0, 90.0, 5.0)
     assert found.last_ten == pytest.approx((90 + sum(range(4, 13))) / 10)
     assert (found.steps, found.traffic, found.seconds) == (120, 12 * 150, 6.0)
-    assert outcome_of([record(1, 5.0)]).chosen is None
+    assert figures_of([record(1, 5.0)]).chosen is None
 
 
 def test_equal_values_share_their_ranks() -> None:
@@ -53,8 +53,8 @@ def test_the_interval_of_a_mean() -> None:
     assert str(spread([1.5])) == "1.50"
 
 
-def ended(accuracy: float) -> Outcome:
-    return Outcome(accuracy + 1, accuracy, accuracy + 2, accuracy - 1, 10, 1000, 2.0)
+def ended(accuracy: float) -> RunFigures:
+    return RunFigures(accuracy + 1, accuracy, accuracy + 2, accuracy - 1, 10, 1000, 2.0)
 
 
 FIRST = {("a", "x", 0): ended(80), ("b", "x", 0): ended(70), ("a", "y", 0): ended(40), ("b", "y", 0): ended(60)}

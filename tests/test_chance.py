@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from scipy import stats
 
-from fednoil.report.chance import Sample, paired_p, sample_of, unpaired_p
+from fednoil.report.chance import SampleStats, paired_p, sample_of, unpaired_p
 
 
 def test_as_scipy_has_them() -> None:
@@ -14,7 +14,7 @@ def test_as_scipy_has_them() -> None:
     welch = stats.ttest_ind(a, b[:3], equal_var=False).pvalue
     assert unpaired_p(sample_of(a), sample_of(b[:3])) == pytest.approx(welch)
     printed = stats.ttest_ind_from_stats(84.5, 0.9, 3, 83.7, 0.3, 5, equal_var=False).pvalue
-    assert unpaired_p(Sample(84.5, 0.9, 3), Sample(83.7, 0.3, 5)) == pytest.approx(printed)
+    assert unpaired_p(SampleStats(84.5, 0.9, 3), SampleStats(83.7, 0.3, 5)) == pytest.approx(printed)
 
 
 def test_a_value_alone_has_the_others_spread() -> None:

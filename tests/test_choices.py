@@ -16,11 +16,11 @@ from test_data_shards import samples, saved, tar
 from torch import Tensor, nn
 
 from fednoil.data import SOURCES, Decoded, Source, assemble
-from fednoil.data.dataset import About
+from fednoil.data.dataset import DatasetInfo
 from fednoil.data.elsewhere import Elsewhere
 from fednoil.models import AXIS, MODELS
 from fednoil.sampling import SAMPLINGS
-from fednoil.sampling.score import Score
+from fednoil.sampling.score import ByScore
 from fednoil.schedules import SCHEDULES, Following, Schedule
 from fednoil.seeds import Seed
 from fednoil.testing import NotConforming, check_model, check_sampling, check_schedule, check_source
@@ -58,22 +58,22 @@ def test_sources(name: str, tiny_npz: Path, tmp_path: Path) -> None:
     check_source(f"{name}:{places[name]}" if name in places else name)
 
 
-class Lucky(Score):
+class Lucky(ByScore):
     def draw(self, shares: Sequence[float], count: int, seed: Seed) -> list[int]:
         return torch.randperm(len(shares))[:count].tolist()
 
 
-class Twice(Score):
+class Twice(ByScore):
     def draw(self, shares: Sequence[float], count: int, seed: Seed) -> list[int]:
         return [0] * count
 
 
-class Nobody(Score):
+class Nobody(ByScore):
     def count(self, clients: int) -> int:
         return 0
 
 
-class Sharp(Score):
+class Sharp(ByScore):
     """Its score moves by more than the noise hides."""
 
     def score(self, confidences: Tensor) -> Tensor:
@@ -83,12 +83,12 @@ class Sharp(Score):
         return 3.0 * size
 
 
-class Unbounded(Score):
+class Unbounded(ByScore):
     def score(self, confidences: Tensor) -> Tensor:
         return super().score(confidences) + 1
 
 
-class Negative(Score):
+class Negative(ByScore):
     def shares(self, scores: Sequence[float]) -> list[float]:
         return [-1.0, *[2.0 / max(1, len(scores) - 1)] * (len(scores) - 1)]
 
@@ -215,7 +215,7 @@ class Changing(Drawn):
 class Unnamed(Drawn):
     def read(self) -> Decoded:
         decoded = super().read()
-        return Decoded(decoded.train, decoded.test, decoded.class_names, About(items=("x",) * len(decoded.train)))
+        return Decoded(decoded.train, decoded.test, decoded.class_names, DatasetInfo(items=("x",) * len(decoded.train)))
 
 
 class Forgetful(Drawn):

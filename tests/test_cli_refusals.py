@@ -166,6 +166,11 @@ def test_wrong_values(setting: str, parts: list[str]) -> None:
         ("learner.name=dividemix learner.fracs=0.5", ["unknown key 'learner.fracs'; known in learner: name"]),
         ("learner.name=fednoil learner.mix=1", ["unknown key 'learner.mix'", "; it is a key of fednoil-plus"]),
         ("learner.name=fednoil learner.ssl=false", ["'learner.ssl' is now called learner.weight, and 0 is without"]),
+        (
+            "learner.lambda_u=1",
+            ["is now called learner.weight; erm doesn't have it: it is a key of fednoil, dividemix"],
+        ),
+        ("partition.presence=0.5", ["is now called partition.classes; iid doesn't have it: it is a key of bernoulli"]),
         ("learner.name=feddiv learner.xi=2", ["learner.xi = 2", "less than or equal to 1"]),
         (
             "learner.name=fednoil learner.local_sampling=uniform",

@@ -19,7 +19,7 @@ from fednoil import run as fednoil_run
 from fednoil.augment import plans
 from fednoil.config import load_config
 from fednoil.data import Dataset, load, table
-from fednoil.data.dataset import About
+from fednoil.data.dataset import DatasetInfo
 from fednoil.data.decoding import hold_out
 from fednoil.data.images import Encoded, decode, measure, pixels
 from fednoil.data.sources import clients_of
@@ -240,7 +240,7 @@ def test_what_is_held_out_follows_the_pixels(tmp_path: Path) -> None:
 
 def test_too_few_to_hold_out() -> None:
     images = np.arange(4, dtype=np.uint8).reshape(4, 1, 1, 1)
-    train, test, about = hold_out((images, np.array([0, 0, 1, 1])), None, About())
+    train, test, about = hold_out((images, np.array([0, 0, 1, 1])), None, DatasetInfo())
     assert (len(train[1]), len(test[1])) == (4, 0)
     assert "0 images" in about.notices[0]
 

@@ -17,7 +17,7 @@ from pydantic import Field, ValidationError
 
 from fednoil.config import load_config
 from fednoil.data import DataConfig, Decoded, Source, assemble, catalogue, is_own, load, open_source
-from fednoil.data.idx import CLASS_NAMES, DEBIAN, FILES, FashionMnist, read_idx
+from fednoil.data.idx import CLASS_NAMES, DEBIAN, IDX_FILES, FashionMnist, read_idx
 from fednoil.errors import UserError
 from fednoil.testing import check_source
 
@@ -48,7 +48,7 @@ def write_fashion(folder: Path, count: int = 20, pack: Pack = gzip.compress) -> 
     images = np.arange(count * 784, dtype=np.int64).reshape(count, 28, 28).astype(np.uint8)
     labels = (np.arange(count) % 10).astype(np.uint8)
     suffix = ".gz" if pack is gzip.compress else ""
-    for name, array in zip(FILES, (images, labels, images[:10], labels[:10]), strict=True):
+    for name, array in zip(IDX_FILES, (images, labels, images[:10], labels[:10]), strict=True):
         (folder / f"{name}{suffix}").write_bytes(pack(idx_bytes(array)))
     return images
 
@@ -165,14 +165,14 @@ def test_unreadable_place_is_reported(tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.usefixtures("no_debian")
 def test_part_of_fashion_mnist_names_what_lacks(tmp_path: Path) -> None:
     write_fashion(tmp_path)
-    (tmp_path / f"{FILES[3]}.gz").unlink()
+    (tmp_path / f"{IDX_FILES[3]}.gz").unlink()
     with pytest.raises(UserError, match="lacks t10k-labels-idx1-ubyte"):
         load(DataConfig(name="fashion-mnist"), tmp_path)
 
 
 def test_truncated_gz(tmp_path: Path) -> None:
     write_fashion(tmp_path)
-    path = tmp_path / f"{FILES[0]}.gz"
+    path = tmp_path / f"{IDX_FILES[0]}.gz"
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(UserError, match=r"train-images-idx3-ubyte\.gz can't be read .*get the file again"):
         load(DataConfig(name="fashion-mnist"), tmp_path)
@@ -191,7 +191,7 @@ def test_truncated_gz(tmp_path: Path) -> None:
 )
 def test_corrupt_idx(tmp_path: Path, data: bytes, message: str) -> None:
     write_fashion(tmp_path, pack=bytes)
-    (tmp_path / FILES[0]).write_bytes(data)
+    (tmp_path / IDX_FILES[0]).write_bytes(data)
     with pytest.raises(UserError, match=message):
         load(DataConfig(name="fashion-mnist"), tmp_path)
 
@@ -203,7 +203,7 @@ def test_read_idx_by_hand(tmp_path: Path) -> None:
 
 def test_fashion_label_out_of_range(tmp_path: Path) -> None:
     write_fashion(tmp_path, pack=bytes)
-    (tmp_path / FILES[1]).write_bytes(idx_bytes(np.array([*range(19), 10], np.uint8)))
+    (tmp_path / IDX_FILES[1]).write_bytes(idx_bytes(np.array([*range(19), 10], np.uint8)))
     with pytest.raises(UserError, match=r"train label 10 \(number 10\) is out of range; use 0\.\.9"):
         load(DataConfig(name="fashion-mnist"), tmp_path)
 

@@ -14,13 +14,13 @@ from fednoil.executors.base import Job
 from fednoil.experiment import Experiment, make_executor
 from fednoil.learners.base import Client, Turn
 from fednoil.learners.looks import confidences, logits_of
-from fednoil.sampling.score import Score, ScoreConfig, ScoreMean, ScoreMeanConfig
+from fednoil.sampling.score import ByScore, ByScoreConfig, ScoreMean, ScoreMeanConfig
 from fednoil.seeds import Seed
 from fednoil.study.ablation import UniformLocal, UniformLocalConfig
 from fednoil.testing import check_learner
 
 CPU = torch.device("cpu")
-BY_SCORE = Score(ScoreConfig())
+BY_SCORE = ByScore(ByScoreConfig())
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_scores_are_made_with_the_received_model(fednoil_values: dict[str, Any])
     assert {k: look.score for k, look in executor.scores(jobs[::-1], BY_SCORE).items()} == first
 
 
-class Warmer(Score):
+class Warmer(ByScore):
     temperature = 2.0
 
 
@@ -94,10 +94,10 @@ def test_scores_have_the_samplings_temperature(fednoil_values: dict[str, Any]) -
     experiment = make(fednoil_values)
     executor = make_executor(experiment, CPU)
     jobs = [Job(k, experiment.initial_model(), {}, Turn(1, 1, Seed(0))) for k in range(2)]
-    for sampling in (BY_SCORE, Warmer(ScoreConfig())):
+    for sampling in (BY_SCORE, Warmer(ByScoreConfig())):
         found = executor.scores(jobs, sampling)
         for k, look in found.items():
-            tau = {Score: 0.5, Warmer: 2.0}[type(sampling)]
+            tau = {ByScore: 0.5, Warmer: 2.0}[type(sampling)]
             expected = confidences(look.logits, executor.clients[k].labels, tau).sum()
             assert look.score == pytest.approx(float(expected))
 

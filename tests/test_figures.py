@@ -18,7 +18,7 @@ from fednoil.study.figures.efficiency import Efficiency
 from fednoil.study.figures.schedules import Schedules
 from fednoil.study.figures.tradeoff import TradeOff, Triple, _ticks
 from fednoil.study.grounds import Grounds
-from fednoil.study.plan import GOALS, Wanted, make_plan
+from fednoil.study.plan import GOALS, PlanOptions, make_plan
 
 
 def lines_of(folder: Path) -> list[Line]:
@@ -89,7 +89,7 @@ def test_ticks_are_what_they_say() -> None:
 
 
 def test_every_run_of_the_trade_off_is_drawn(tmp_path: Path) -> None:
-    plan = make_plan("tradeoff", Wanted())
+    plan = make_plan("tradeoff", PlanOptions())
     for cell in plan:
         made_run(tmp_path / cell.folder, cell.place.method, where=("paper", "cifar10", "iid", "symmetric-high"))
     names = {t.name for t in triples_of(tmp_path)}

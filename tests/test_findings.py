@@ -32,24 +32,24 @@ FLAT, RISING = [50.0, 50.4] * 8, [50.0 + 2 * r for r in range(16)]
     ],
 )
 def test_a_change_counts_where_chance_does_not_explain_it(values: list[float], change: float, what: str) -> None:
-    found = findings.trend(records(values))
+    found = findings.recent_trend(records(values))
     assert found is not None
     assert (found["of"], found["rounds"], found["is"]) == ("test_accuracy", 4, what)
     assert found["change"] == pytest.approx(change, abs=1e-3)
 
 
 def test_the_last_eighth_of_many_rounds_counts() -> None:
-    found = findings.trend(records([10.0] * 70 + [20.0] * 10))
+    found = findings.recent_trend(records([10.0] * 70 + [20.0] * 10))
     assert found is not None
     assert (found["rounds"], found["change"]) == (10, 10.0)
 
 
 def test_few_rounds_say_nothing() -> None:
-    assert findings.trend(records([1.0, 2, 3, 4, 5, 6, 7])) is None
+    assert findings.recent_trend(records([1.0, 2, 3, 4, 5, 6, 7])) is None
 
 
 def test_held_out_labels_come_before_test_images() -> None:
-    found = findings.trend(records(RISING, "val_accuracy", test_accuracy=90.0))
+    found = findings.recent_trend(records(RISING, "val_accuracy", test_accuracy=90.0))
     assert found is not None
     assert (found["of"], found["is"]) == ("val_accuracy", "rising")
 

@@ -22,7 +22,7 @@ from fednoil.config import load_config, to_toml
 from fednoil.errors import UserError
 from fednoil.flower import messages
 from fednoil.flower import node as node_module
-from fednoil.flower.agreement import Agreement
+from fednoil.flower.agreement import CommonTerms
 from fednoil.flower.ledger import ScoreLedger, Terms
 from fednoil.flower.messages import BadMessage, Refusal
 from fednoil.flower.node import Node
@@ -141,7 +141,7 @@ def asked(federated: Values, state: Path, **settings: Any) -> tuple[Node, Tensor
     """Client 0 before its first score, and the model it is asked with."""
     text, trusted = to_toml(load_config(federated)), (settings["trust"],) if "trust" in settings else ()
     dataset = whole(text, trusted).setting.dataset
-    agreement = Agreement(dataset.class_names, dataset.image_shape, dataset.mean, dataset.std)
+    agreement = CommonTerms(dataset.class_names, dataset.image_shape, dataset.mean, dataset.std)
     own = NodeSettings.read({"partition-id": 0, "state": str(state), **settings})
     return Node(own, Order(text, "0" * 32, 0, 1, 1, agreement)), whole(text, trusted).initial_model()
 

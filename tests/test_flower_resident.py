@@ -26,7 +26,7 @@ from fednoil.errors import UserError
 from fednoil.flower import resident
 from fednoil.flower.credentials import make_certificates, make_key
 from fednoil.flower.messages import HELLO_ORDER, HELLO_REPLY, PROTOCOL, Body, pack, unpack
-from fednoil.flower.resident import Connection, Place, serve
+from fednoil.flower.resident import Connection, NodeSetup, serve
 from fednoil.flower.watching import Pulse
 from fednoil.flower.work import whole
 
@@ -122,7 +122,7 @@ def test_a_connection_that_breaks_is_made_anew_with_the_certificate_of_then(
     monkeypatch.setattr(resident, "http_request_response", Broken)
     monkeypatch.setattr(resident.time, "sleep", lambda seconds: None)
     first = ca.read_bytes()
-    place = Place("localhost:1", ca, tmp_path / "a", {"partition-id": 0})
+    place = NodeSetup("localhost:1", ca, tmp_path / "a", {"partition-id": 0})
     serve(place, lambda: len(seen) < 2)
     assert seen == [first, b"renewed"]
 
@@ -147,7 +147,7 @@ def test_a_node_that_was_killed_waits_until_the_server_has_forgotten_it(
 
     monkeypatch.setattr(resident, "http_request_response", Refusing)
     monkeypatch.setattr(resident.time, "sleep", lambda seconds: None)
-    place = Place("localhost:1", ca, tmp_path / "a", {"partition-id": 0, "state": str(tmp_path / "state")})
+    place = NodeSetup("localhost:1", ca, tmp_path / "a", {"partition-id": 0, "state": str(tmp_path / "state")})
     with pytest.raises(UserError, match="is its key registered"):
         serve(place, lambda: True)
     assert len(tries) == 1
@@ -165,7 +165,7 @@ import os, signal, sys, time
 from pathlib import Path
 from fednoil.errors import UserError
 from fednoil.flower import keeper
-from fednoil.flower.resident import Place
+from fednoil.flower.resident import NodeSetup
 
 folder = Path(sys.argv[1])
 
@@ -180,7 +180,7 @@ def serve(place, goes_on):
         time.sleep(0.05)
 
 keeper.serve, keeper._AGAIN = serve, 0.05
-places = [Place("localhost:1", None, None, {"partition-id": k}) for k in range(3)]
+places = [NodeSetup("localhost:1", None, None, {"partition-id": k}) for k in range(3)]
 sys.exit(keeper.Keeper(places, folder / "pids.json").keep())
 """
 

@@ -23,7 +23,7 @@ from fednoil.api import compare
 from fednoil.audit.cases import Cases
 from fednoil.config import load_config, to_toml
 from fednoil.errors import UserError
-from fednoil.flower.agreement import Agreement, Site, agree
+from fednoil.flower.agreement import CommonTerms, Site, agree
 from fednoil.flower.settings import NodeSettings
 from fednoil.flower.work import site_work
 from fednoil.tensors import read_tensors
@@ -60,8 +60,8 @@ def test_what_sites_agree_on_by_hand() -> None:
     a = Site("a", None, 30, 0, ("2", "10"), (1, 8, 8), (0.5,), (0.1,))
     b = Site("b", None, 10, 0, ("1", "2"), (1, 8, 8), (0.1,), (0.3,))
     c = Site("c", None, 99, 0, ("7",), (1, 9, 9), (0.9,), (0.9,))
-    assert agree([a, b, c], None) == Agreement(("1", "2", "10"), (1, 8, 8), (0.4,), (0.2449,))
-    assert agree([a, b, c], ((0.3,), (0.2,))) == Agreement(("1", "2", "10"), (1, 8, 8), (0.3,), (0.2,))
+    assert agree([a, b, c], None) == CommonTerms(("1", "2", "10"), (1, 8, 8), (0.4,), (0.2449,))
+    assert agree([a, b, c], ((0.3,), (0.2,))) == CommonTerms(("1", "2", "10"), (1, 8, 8), (0.3,), (0.2,))
     named = [replace(site, class_names=names) for site, names in ((a, ("z", "y")), (b, ("y", "z", "x")))]
     assert agree(named, None).class_names == ("y", "z", "x")  # in the order of a site that has all
 
@@ -165,7 +165,7 @@ def test_a_sites_labels_become_the_federations_numbers(own: Values, tmp_path: Pa
     """Its classes are white and black in turn, numbered 0 and 1; the federation has black, grey and white."""
     source = site(tmp_path / "a.npz", {"white": 3, "black": 0})
     settings = NodeSettings.read({"client-id": "a", "data": source, "state": str(tmp_path)})
-    agreement = Agreement(("black", "grey", "white"), (1, 8, 8), (0.5,), (0.2,))
+    agreement = CommonTerms(("black", "grey", "white"), (1, 8, 8), (0.5,), (0.2,))
     work = site_work(settings, to_toml(load_config(own)), 0, agreement)
     assert work.client.labels.tolist() == 12 * [2, 0]
     assert work.test.labels.tolist() == 6 * [2, 0]

@@ -15,7 +15,7 @@ from conftest import fednoil, refused
 
 from fednoil.config import load_config
 from fednoil.flower import submission
-from fednoil.flower.submission import Ended, follow
+from fednoil.flower.submission import EndedEarly, follow
 from fednoil.history import RoundRecord
 from fednoil.records.folder import RunFolder
 from fednoil.runner import Silent, run
@@ -49,7 +49,7 @@ def test_a_run_that_goes_on_is_followed_to_its_end(tmp_path: Path, capsys: pytes
 
 def test_a_run_that_ends_before_its_time_is_reported(tmp_path: Path) -> None:
     out = tmp_path / "r"
-    with pytest.raises(Ended, match=r"has stopped after round 1$"):
+    with pytest.raises(EndedEarly, match=r"has stopped after round 1$"):
         played(out, lambda: RunFolder(out).append_round(record(1)))
 
 
@@ -73,7 +73,7 @@ def test_a_run_that_has_stopped_says_how_to_continue(
     run(load_config(federated), out, Silent())
 
     def stopped(path: Path) -> None:
-        raise Ended("it has stopped after round 3")
+        raise EndedEarly("it has stopped after round 3")
 
     monkeypatch.setattr(submission, "follow", stopped)
     with RunFolder(out).locked():
@@ -105,7 +105,7 @@ def test_a_run_that_flower_calls_failed_is_not_taken_for_an_earlier_one(
     monkeypatch.setattr(submission, "_status", lambda *args: "finished:failed")
     if before:
         (tmp_path / "summary.json").write_text("{}")
-    with pytest.raises(Ended, match="the run ended as 'finished:failed'"):
+    with pytest.raises(EndedEarly, match="the run ended as 'finished:failed'"):
         submission.flwr_run(tmp_path, "local", None, tmp_path)
     assert (tmp_path / "summary.json").exists() == after
 

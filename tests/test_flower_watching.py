@@ -28,9 +28,9 @@ from fednoil.errors import UserError
 from fednoil.flower import watching
 from fednoil.flower.credentials import make_certificates, renew_certificate
 from fednoil.flower.link import Renewed
-from fednoil.flower.logs import JsonLines
+from fednoil.flower.logs import JsonFormatter
 from fednoil.flower.loopback import Loopback
-from fednoil.flower.watching import Pulse, check_node, check_server, metrics_server, run_status
+from fednoil.flower.watching import Pulse, check_node, check_reachable, metrics_server, run_status
 from fednoil.records.folder import RunFolder
 
 Values = dict[str, Any]
@@ -133,21 +133,21 @@ def test_a_renewed_certificate_is_used_without_a_restart(tmp_path: Path) -> None
         server.socket = context.wrap_socket(server.socket, server_side=True)
         threading.Thread(target=server.serve_forever, daemon=True).start()
         port = server.server_port
-        assert check_server(ca, port) == f"the server answers at localhost:{port}"
+        assert check_reachable(ca, port) == f"the server answers at localhost:{port}"
         before = serial(port, ca)
         assert not renewed.look()
         assert fednoil("federation", "certs", tmp_path, "--renew")[0] == 0
         os.utime(certificate, (1, 1))  # whatever the clock's resolution
         assert renewed.look()
         assert serial(port, ca) != before
-        assert check_server(ca, port)
+        assert check_reachable(ca, port)
         certificate.write_text("half of it")
         assert not renewed.look()
-        assert check_server(ca, port)
+        assert check_reachable(ca, port)
         server.shutdown()
     assert ca.read_bytes() == authority
     with pytest.raises(UserError, match=f"no answer from the server at localhost:{port}"):
-        check_server(ca, port)
+        check_reachable(ca, port)
     with pytest.raises(UserError, match="no certificate that can be renewed"):
         renew_certificate(tmp_path)
     assert "give no --host" in refused("federation", "certs", tmp_path, "--renew", "--host", "x")
@@ -172,7 +172,7 @@ def test_a_node_of_another_minor_version_is_refused_by_name(federated: Values, t
 
 def test_a_log_line_is_a_json_object() -> None:
     record = logging.LogRecord("flwr.fednoil", logging.WARNING, "x.py", 1, "%s wäre\nweg", ("a",), None)
-    line = JsonLines().format(record)
+    line = JsonFormatter().format(record)
     found = json.loads(line)
     assert "\n" not in line
     assert {key: found[key] for key in ("level", "logger", "message")} == {

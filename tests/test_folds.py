@@ -175,7 +175,7 @@ def test_an_audit_of_few_memorised_labels_goes_out_of_folds(made: Path, monkeypa
     folds, out = audited("--folds", 0)
     assert folds is None
     assert advised in out
-    for limit in ("FEW", "_LONG"):
+    for limit in ("FEW_LABELS", "_LONG"):
         with monkeypatch.context() as patch:
             patch.setattr(f"fednoil.audit.folds.{limit}", 0)
             folds, out = audited()

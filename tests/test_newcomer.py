@@ -119,10 +119,10 @@ class Generalised(Erm):
         return ((1 - given.clamp(min=1e-6) ** self.config.power) / self.config.power).mean()
 ''',
     "newcomer_sampling.py": '''
-from fednoil.sampling.score import Score
+from fednoil.sampling.score import ByScore
 
 
-class Best(Score):
+class Best(ByScore):
     """The clients with the highest scores."""
 
     def draw(self, shares, count, seed):

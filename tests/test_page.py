@@ -13,7 +13,7 @@ from made_runs import made_run, results_of
 
 from fednoil.report.html import render
 from fednoil.report.results import Results
-from fednoil.report.runs import Run, load_run
+from fednoil.report.runs import RecordedRun, load_run
 from fednoil.study.report import STUDY
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium here; apt-get install chromium")
@@ -201,7 +201,7 @@ def test_a_thousand_runs_open(browser: Any, tmp_path: Path) -> None:
     assert visit.errors == []
 
 
-def thousand(folder: Path) -> list[Run]:
+def thousand(folder: Path) -> list[RecordedRun]:
     """Twenty seeds of fifty variants of a method, 150 rounds each."""
     source = load_run(made_run(folder / "a", accuracies=list(np.linspace(20, 80, 150)), clients=True), STUDY)
     runs = []
@@ -210,7 +210,7 @@ def thousand(folder: Path) -> list[Run]:
         values["privacy"] = {**values["privacy"], "scores": 0.5 + number // 20}
         place = type(source.place)(**{**vars(source.place), "method_changes": (f"privacy.scores={number // 20}",)})
         changed = {**vars(source), "values": values, "place": place, "path": Path(f"runs/{number}")}
-        runs.append(Run(**{key: changed[key] for key in Run.__dataclass_fields__}))
+        runs.append(RecordedRun(**{key: changed[key] for key in RecordedRun.__dataclass_fields__}))
     return runs
 
 

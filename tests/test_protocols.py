@@ -8,7 +8,7 @@ import pytest
 
 from fednoil.bench.settings import PRESETS, settings_of
 from fednoil.config import load_config, preset
-from fednoil.config.protocols import METHODS, PROTOCOLS, Protocol
+from fednoil.config.protocols import PROTOCOL_METHODS, PROTOCOLS, Protocol
 from fednoil.errors import UserError
 
 EVERY = [(f"{family}/{name}", protocol) for family, found in PROTOCOLS.items() for name, protocol in found.items()]
@@ -31,7 +31,7 @@ def turns(protocol: Protocol, values: dict[str, Any]) -> int:
 
 @pytest.mark.parametrize(("name", "protocol"), EVERY, ids=[name for name, _ in EVERY])
 def test_every_method_has_the_same_budget(name: str, protocol: Protocol) -> None:
-    for method in METHODS:
+    for method in PROTOCOL_METHODS:
         values = preset(f"{name}/{method}")
         config = load_config(values)
         assert turns(protocol, values) == protocol.turns, method

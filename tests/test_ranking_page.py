@@ -10,7 +10,7 @@ import pytest
 from browsing import CHROMIUM, Opened
 
 from fednoil.bench import pages
-from fednoil.bench.ranking import Outcome, ranking
+from fednoil.bench.ranking import RunFigures, ranking
 from fednoil.bench.settings import DEFAULT_METHODS, settings_of
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium here; apt-get install chromium")
@@ -25,7 +25,7 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for setting in SETTINGS:
             for seed in range(2):
                 mean = 60 + place + rng.normal(0, 0.1)
-                runs[method, setting, seed] = Outcome(mean, mean, mean + 1, mean - 1, 76_500, 10**8, 12.0)
+                runs[method, setting, seed] = RunFigures(mean, mean, mean + 1, mean - 1, 76_500, 10**8, 12.0)
             curves[method, setting] = (60 + place - 20 * np.exp(-np.arange(100) / 20)).tolist()
     del runs[DEFAULT_METHODS[-1], SETTINGS[0], 0]
     path = tmp_path_factory.mktemp("ranking") / "ranking.html"

@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from made_labels import true_labels
 from PIL import Image
 
-from fednoil.audit.decisions import COLUMNS, guard, read_decisions, unguard
+from fednoil.audit.decisions import DECISION_COLUMNS, guard, read_decisions, unguard
 from fednoil.audit.relabel import relabel
 from fednoil.cli.stopping import Stopped
 from fednoil.data import DataConfig, folder, load
@@ -34,7 +34,7 @@ from fednoil.manifest import read_manifest
 Line = tuple[Any, ...]
 
 
-def write_csv(path: Path, *lines: Line, columns: tuple[str, ...] = COLUMNS) -> Path:
+def write_csv(path: Path, *lines: Line, columns: tuple[str, ...] = DECISION_COLUMNS) -> Path:
     with path.open("w", encoding="utf-8", newline="") as file:
         csv.writer(file).writerows([columns, *lines])
     return path

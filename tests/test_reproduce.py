@@ -27,14 +27,14 @@ from fednoil.records.folder import RunFolder
 from fednoil.schedules import make
 from fednoil.study import preset
 from fednoil.study.places import command_of, values_of
-from fednoil.study.plan import GOALS, Wanted, make_plan
+from fednoil.study.plan import GOALS, PlanOptions, make_plan
 
 TINY = ["train.rounds=2", "partition.samples_per_client=40", "model.width=2", "schedule.epochs=1", "schedule.t_min=1"]
 SMALL = ["--scale", "small", *(part for change in TINY for part in ("--set", change))]
 
 
 def cells_of(goal: str, scale: str = "paper", seeds: int = 5, **wanted: list[str]) -> list:
-    return make_plan(goal, Wanted(scale, seeds=range(seeds), **wanted))
+    return make_plan(goal, PlanOptions(scale, seeds=range(seeds), **wanted))
 
 
 # ---- the plan
@@ -92,7 +92,7 @@ def test_small_cells_are_the_same_experiment_on_the_embedded_data() -> None:
 
 
 def test_constant_schedules_match_the_rounds_that_are_run() -> None:
-    wanted = Wanted("paper", methods=["fednoil-constant-as-cosine(40)"], changes={"train": {"rounds": 50}})
+    wanted = PlanOptions("paper", methods=["fednoil-constant-as-cosine(40)"], changes={"train": {"rounds": 50}})
     (cell,) = make_plan("efficiency", wanted)
     decay = load_config(values_of("paper", "cifar10", "iid", "symmetric-high", "fednoil-cosine(40)"))
     assert make(cell.config.schedule).total(50) == make(decay.schedule).total(50)
@@ -110,7 +110,7 @@ def test_the_command_of_a_cell_makes_that_cell(scale: str) -> None:
 
 def test_a_cell_says_where_it_came_from() -> None:
     """A schedule of the figures is a preset with another schedule; the preset with what was set makes the same cell."""
-    wanted = Wanted("small", methods=["fednoil-cosine(40)"], changes=parse_set(TINY[:3]), seeds=[3])
+    wanted = PlanOptions("small", methods=["fednoil-cosine(40)"], changes=parse_set(TINY[:3]), seeds=[3])
     (cell,) = make_plan("efficiency", wanted)
     assert cell.origin is not None
     assert cell.origin["preset"] == "small/iid/symmetric-high/fednoil-logarithm"
@@ -236,7 +236,7 @@ def test_a_plan_is_run_once_and_reported(tmp_path: Path) -> None:
 def test_cells_in_processes_go_on_past_a_failure(tmp_path: Path) -> None:
     """One cell's folder is taken by something else; the other is run, and the end says why."""
     methods = ["fednoil-logarithm", "fednoil-uniform-local"]
-    plan = make_plan("table3", Wanted("small", noises=["pair-high"], methods=methods, changes=parse_set(TINY)))
+    plan = make_plan("table3", PlanOptions("small", noises=["pair-high"], methods=methods, changes=parse_set(TINY)))
     taken = tmp_path / plan[0].folder
     taken.mkdir()
     (taken / "letter.txt").write_text("mine")
@@ -287,7 +287,7 @@ def test_what_a_users_own_code_prints_fails_no_cell(tmp_path: Path, monkeypatch:
         )
 
     monkeypatch.setattr("fednoil.batch.workers._Processes._start", start)
-    (cell,) = make_plan("clean", Wanted("small", methods=["fedavg"]))
+    (cell,) = make_plan("clean", PlanOptions("small", methods=["fedavg"]))
     seen: list[RoundRecord] = []
     view = SimpleNamespace(started=lambda _: None, round=lambda _, record: seen.append(record), ended=lambda _: None)
     (outcome,) = run_in_processes([cell], tmp_path, None, view, jobs=1)
@@ -351,8 +351,10 @@ def test_cells_on_a_local_ray_with_two_workers(tmp_path: Path, monkeypatch: pyte
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
     try:
         methods = ["fednoil-logarithm", "fednoil-uniform-local"]
-        plan = make_plan("table3", Wanted("small", noises=["pair-high"], methods=methods, changes=parse_set(TINY)))
-        broken = make_plan("clean", Wanted("small", methods=["fedavg"], changes={"data": {"name": "npz:none.npz"}}))
+        plan = make_plan("table3", PlanOptions("small", noises=["pair-high"], methods=methods, changes=parse_set(TINY)))
+        broken = make_plan(
+            "clean", PlanOptions("small", methods=["fedavg"], changes={"data": {"name": "npz:none.npz"}})
+        )
         if not shared:  # workers look for a file that isn't there
             monkeypatch.setattr(Path, "touch", lambda *_, **__: None)
         outcomes = run_on_ray([*plan, *broken], tmp_path, None, Unseen(), "auto", 1)

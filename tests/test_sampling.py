@@ -15,7 +15,7 @@ from fednoil.errors import UserError
 from fednoil.experiment import make_executor, make_experiment
 from fednoil.records.older import in_todays_keys
 from fednoil.sampling.base import SamplingConfig, Scoring
-from fednoil.sampling.score import Score, ScoreConfig, ScoreMean, ScoreMeanConfig
+from fednoil.sampling.score import ByScore, ByScoreConfig, ScoreMean, ScoreMeanConfig
 from fednoil.sampling.uniform import Uniform, UniformConfig
 from fednoil.seeds import Seed
 
@@ -56,7 +56,7 @@ def test_equal_chances() -> None:
     assert np.all(np.abs(counts - 600) < 5 * np.sqrt(2000 * 0.3 * 0.7))
 
 
-@pytest.mark.parametrize(("sampling", "unit"), [(Score(ScoreConfig()), 1.0), (ScoreMean(ScoreMeanConfig()), 1 / 8)])
+@pytest.mark.parametrize(("sampling", "unit"), [(ByScore(ByScoreConfig()), 1.0), (ScoreMean(ScoreMeanConfig()), 1 / 8)])
 def test_how_far_one_sample_moves_a_score(sampling: Scoring, unit: float) -> None:
     confidences = torch.tensor([0.0, 0.25, 0.5, 0.5, 0.75, 1.0, 1.0, 0.5])
     other = confidences.clone()
@@ -66,7 +66,7 @@ def test_how_far_one_sample_moves_a_score(sampling: Scoring, unit: float) -> Non
     assert float(sampling.score(torch.ones(8))) == sampling.largest(8)
 
 
-class Best(Score):
+class Best(ByScore):
     """The clients with the highest scores."""
 
     def draw(self, shares: Sequence[float], count: int, seed: Seed) -> list[int]:

@@ -24,11 +24,11 @@ from fednoil.learners.base import Client, Final, Nets, Phase, Role, Turn
 from fednoil.learners.erm import Erm
 from fednoil.learners.looks import confidences, logits_of
 from fednoil.models.layers import Stacked
-from fednoil.sampling.score import Score, ScoreConfig
+from fednoil.sampling.score import ByScore, ByScoreConfig
 from fednoil.tensors import Tensors
 
 CPU = torch.device("cpu")
-BY_SCORE = Score(ScoreConfig())
+BY_SCORE = ByScore(ByScoreConfig())
 _NORMAL = (((0.5,), (0.25,)),)  # mean and standard deviation of a grey image
 
 

@@ -17,7 +17,7 @@ from conftest import fednoil, refused
 
 import fednoil as package
 from fednoil.augment import plain, strong, strong_plan, weak, weak_plan, weakened
-from fednoil.augment.vectors import BLANKED, NOISE, NOISES
+from fednoil.augment.vectors import BLANKED, NOISE, NOISE_DRAWS
 from fednoil.config import load_config
 from fednoil.data import load
 from fednoil.data.vectors import FURTHEST, Scale, aligned, measured, pooled, scaled, united
@@ -137,7 +137,7 @@ def test_views_of_vectors() -> None:
     """Noise of a tenth of a standard deviation; strong views blank a quarter of the columns as well."""
     pool, index = torch.zeros(4, 2000) + 5.0, torch.tensor([[0, 1], [2, 3]])
     keys = Seed(0).keys(range(2))
-    plan = weak_plan(keys, 2, NOISES, flip=False)
+    plan = weak_plan(keys, 2, NOISE_DRAWS, flip=False)
     views = weak(pool, index, plan)
     assert views.shape == (2, 2, 2000)
     noise = views - 5.0
@@ -146,7 +146,7 @@ def test_views_of_vectors() -> None:
     assert not torch.equal(noise[0, 0], noise[0, 1])
     assert torch.equal(weak(pool, index, plan), views)
     assert torch.equal(weak(pool, index, weak_plan(keys, 2, 0, flip=False)), plain(pool, index))
-    hard = strong_plan(keys, 2, (), NOISES, flip=False)
+    hard = strong_plan(keys, 2, (), NOISE_DRAWS, flip=False)
     blank = strong(pool, index, hard) == 0
     assert blank.float().mean().item() == pytest.approx(BLANKED, rel=0.1)
     assert torch.equal(strong(pool, index, weakened(hard)), weak(pool, index, hard[..., :3]))

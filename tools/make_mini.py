@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fednoil.data.idx import CLASS_NAMES, FILES, find, read_idx
+from fednoil.data.idx import CLASS_NAMES, IDX_FILES, find, read_idx
 from fednoil.errors import UserError
 
 TRAIN_PER_CLASS = 300
@@ -30,7 +30,7 @@ def make(folder: Path) -> dict[str, np.ndarray]:
     """The arrays of the small set from the IDX files in `folder`."""
     files = find(folder)
     if files is None:
-        raise UserError(f"{folder} has none of {', '.join(FILES)} (with or without .gz)")
+        raise UserError(f"{folder} has none of {', '.join(IDX_FILES)} (with or without .gz)")
     train_x, train_y, test_x, test_y = map(read_idx, files.paths, (3, 1, 3, 1))
     train, test = first_of_each(train_y, TRAIN_PER_CLASS), first_of_each(test_y, TEST_PER_CLASS)
     return {

@@ -36,7 +36,7 @@ def compare(path: Path) -> list[dict[str, Any]]:
         return [method(probabilities[rows], given[rows], np.random.default_rng(0), *known) for rows in spans]
 
     mean, final = data["mean"], data["final"]
-    found = [per_client(*pair) for pair in ((estimate, mean), (estimate, final), (peer.estimate, final))]
+    found = [per_client(*pair) for pair in ((estimate, mean), (estimate, final), (peer.peer_estimate, final))]
     rows = [_measured(name, spans, wrong, parts) for name, parts in zip(NAMES, found, strict=False)]
     blind = [estimate(mean[s], given[s], np.random.default_rng(0)) for s in spans]
     rows.append(_measured(NAMES[5], spans, wrong, blind))
@@ -44,7 +44,7 @@ def compare(path: Path) -> list[dict[str, Any]]:
     if references.is_file():
         with np.load(references) as other:
             cv, loss = (other[name].astype(np.float64) for name in ("cv", "local"))
-        pooled = peer.estimate(cv, given, np.random.default_rng(0))
+        pooled = peer.peer_estimate(cv, given, np.random.default_rng(0))
         both = [(pooled.p_wrong[s], pooled.flagged[s]) for s in spans]
         rows.append(_measured(NAMES[3], spans, wrong, both))
         rows.append(_measured(NAMES[4], spans, wrong, [(loss[s], None) for s in spans]))

@@ -31,7 +31,7 @@ import table
 import torch
 from references import file_of, references
 
-from fednoil.audit.cases import load_run
+from fednoil.audit.cases import load_state
 from fednoil.batch.cell import parse_seeds
 from fednoil.config import load_config
 from fednoil.config.loading import merge, parse_set, read_toml
@@ -70,7 +70,7 @@ def train(names: list[str], out: Path, changes: list[str], device: str, seeds: l
 
 def collect(folder: Path, device: torch.device, setting_name: str | None, method: str | None) -> dict[str, Any]:
     """What a comparison needs of one run."""
-    experiment, state = load_run(folder)
+    experiment, state = load_state(folder)
     setting, sizes = experiment.setting, experiment.task.sizes
     true = open_truth(setting.truth)
     assert true is not None

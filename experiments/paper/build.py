@@ -28,9 +28,9 @@ from fednoil.pages.marked import fill
 from fednoil.report.places import Place
 from fednoil.report.record import read_record, write_record
 from fednoil.report.results import Results, Row
-from fednoil.report.runs import Run, load_runs
+from fednoil.report.runs import RecordedRun, load_runs
 from fednoil.study.paper import METHOD_NAMES, Printed
-from fednoil.study.presets import NOISES, SETTINGS
+from fednoil.study.presets import PAPER_NOISES, SETTINGS
 from fednoil.study.report import STUDY, markdown_claims
 from fednoil.study.tables import paper_value
 
@@ -65,7 +65,7 @@ def collect(given: Sequence[Path], record: Path = RECORD) -> pa.Table:
     return pa.Table.from_pylist(sorted(kept, key=lambda row: (row["name"], row["config"])), tables[0].schema)
 
 
-def csv_text(runs: Sequence[Run]) -> str:
+def csv_text(runs: Sequence[RecordedRun]) -> str:
     """One line per run: its configuration and results."""
     text = io.StringIO()
     names = ["setting", "method", "seed", "rounds", "finished", "final", "best", "last10", "converged"]
@@ -83,13 +83,13 @@ def csv_text(runs: Sequence[Run]) -> str:
     return text.getvalue()
 
 
-def _mean(run: Run, key: str) -> str:
+def _mean(run: RecordedRun, key: str) -> str:
     """The mean over rounds, or nothing if no round has the number."""
     curve = run.curves.get(key)
     return "" if curve is None or not np.isfinite(curve).any() else f"{np.nanmean(curve):.2f}"
 
 
-def version(run: Run) -> str:
+def version(run: RecordedRun) -> str:
     """The package's version and commit that made a run, or of the commit that recorded it (`tools/provenance.py`)."""
     known = (run.environment.get("packages", {}).get("fednoil"), run.environment.get("commit"))
     return " ".join(filter(None, known)) or run.environment.get("recorded", "")
@@ -138,7 +138,7 @@ class Cells:
     def columns(self) -> list[tuple[str, str]]:
         """Settings and noises that were run, in the paper's order."""
         found = {key[:2] for key in self.rows}
-        return [(s, n) for s in SETTINGS for n in NOISES if (s, n) in found and not n.endswith("-shared")]
+        return [(s, n) for s in SETTINGS for n in PAPER_NOISES if (s, n) in found and not n.endswith("-shared")]
 
     def line(self, title: str, method: str, changes: tuple[str, ...] = ()) -> str | None:
         """A line of the table; None where nothing was run."""
@@ -197,7 +197,7 @@ def levels_known() -> dict[tuple[str, str], list[float]]:
             setting = {"iid": "iid", "non-iid-1": "non-iid"}.get(row["setting"])
             if wanted and setting and row["rounds"] == row["planned"]:
                 found.setdefault((setting, row["noise"]), []).append(float(row["final"]))
-    order = [(s, n) for s in SETTINGS for n in NOISES]
+    order = [(s, n) for s in SETTINGS for n in PAPER_NOISES]
     return dict(sorted(found.items(), key=lambda item: order.index(item[0])))
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from fednoil.bench.pages import answer, note, tables, text_of
 from fednoil.bench.plan import Grid, cells_of, finished
-from fednoil.bench.ranking import Outcome, outcome_of, ranking, was_told
+from fednoil.bench.ranking import RunFigures, figures_of, ranking, was_told
 from fednoil.bench.settings import settings_of
 from fednoil.pages.marked import fill
 from fednoil.records.folder import RunFolder
@@ -40,7 +40,7 @@ def rows_of(folder: Path) -> list[Row]:
         row = {"setting": cell.setting, "method": cell.method, "seed": cell.config.run.seed}
         row |= {
             n: round(v, 4) if isinstance(v, float) else v
-            for n, v in asdict(outcome_of(RunFolder(path).records())).items()
+            for n, v in asdict(figures_of(RunFolder(path).records())).items()
         }
         row |= {"told": int(was_told(cell.config.model_dump(mode="json"))), "noise": summary["noise_hash"]}
         found.append({name: str(value) for name, value in {**row, "version": environment.get("version", "")}.items()})
@@ -54,7 +54,7 @@ def parts(rows: Sequence[Row]) -> dict[str, str]:
     for row in rows:
         told[row["method"]] = row["told"] == "1"
         values = {name: float(row[name]) for name in numbers}
-        ended = Outcome(**values, steps=int(row["steps"]), traffic=int(row["traffic"]))
+        ended = RunFigures(**values, steps=int(row["steps"]), traffic=int(row["traffic"]))
         runs[row["method"], row["setting"], int(row["seed"])] = ended
     settings = [name for name in settings_of("paper") if any(s == name for _, s, _ in runs)]
     ranked = ranking(runs, list(told), settings, told)

@@ -26,7 +26,7 @@ from PIL import Image
 
 import fednoil
 from fednoil import __version__
-from fednoil.audit.decisions import COLUMNS
+from fednoil.audit.decisions import DECISION_COLUMNS
 from fednoil.audit.relabel import relabel
 from fednoil.pages.marked import fill
 from fednoil.records.environment import commit
@@ -212,7 +212,7 @@ def measure(name: str, seed: int) -> Row:
         decided = set()
         with (folder / "decisions.csv").open("w", newline="", encoding="utf-8") as file:
             lines = csv.writer(file)
-            lines.writerow(COLUMNS)
+            lines.writerow(DECISION_COLUMNS)
             for client, item, given, suggested, flag in zip(*(table[c] for c in columns), strict=True):
                 if flag:
                     row = sites[client].row(str(item), samples.kind)

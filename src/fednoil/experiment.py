@@ -14,7 +14,7 @@ from torch import nn
 
 from fednoil import models, schedules
 from fednoil import sampling as samplings
-from fednoil.augment.vectors import NOISES
+from fednoil.augment.vectors import NOISE_DRAWS
 from fednoil.config.schema import Config
 from fednoil.data.base import Normalisation
 from fednoil.data.given import Given
@@ -155,7 +155,7 @@ def assemble(config: Config, setting: Setting) -> Experiment:
         batch_size=config.train.batch_size,
         lr=config.train.lr,
         rounds=config.train.rounds,
-        pad=(NOISES if config.train.pad else 0) if vectors else config.train.pad,
+        pad=(NOISE_DRAWS if config.train.pad else 0) if vectors else config.train.pad,
         flip=config.train.flip and not vectors,
         sizes=tuple(len(part) for part in setting.parts),
         parameters=frozenset(name for name, p in template.named_parameters() if p.requires_grad),

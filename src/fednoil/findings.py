@@ -25,7 +25,7 @@ _LEAST = 0.2  # points by which a mean must change to be worth mentioning
 _SHOWN = 5  # classes in one line
 
 
-def noise_ratios(experiment: Experiment, state: RunState, device: torch.device) -> dict[str, float]:
+def estimated_ratios(experiment: Experiment, state: RunState, device: torch.device) -> dict[str, float]:
     """The estimated share of wrong labels at each client, in 0..1 and by name, as in an audit of the run; clients for
     which the model is too weak are left out."""
     setting, sizes = experiment.setting, experiment.task.sizes
@@ -42,7 +42,7 @@ def noise_ratios(experiment: Experiment, state: RunState, device: torch.device) 
     return found
 
 
-def trend(records: Sequence[RoundRecord]) -> dict[str, Any] | None:
+def recent_trend(records: Sequence[RoundRecord]) -> dict[str, Any] | None:
     """How the agreement with held-out given labels changed in the last eighth of the rounds, at least four, compared
     with as many before, or how the accuracy changed if nothing is held out. None with too few rounds."""
     held_out = any(record.val_accuracy is not None for record in records)

@@ -238,7 +238,7 @@ def summarise(records: Sequence[RoundRecord], per_class: Sequence[float | None])
     }
 
 
-MEASURES = ("balanced_accuracy", "macro_f1", "auroc", "calibration_error")
+MEASURE_NAMES = ("balanced_accuracy", "macro_f1", "auroc", "calibration_error")
 
 
 def _last_measures(records: Sequence[RoundRecord]) -> dict[str, float]:
@@ -248,7 +248,7 @@ def _last_measures(records: Sequence[RoundRecord]) -> dict[str, float]:
 
 def measures_of(record: RoundRecord) -> dict[str, float]:
     """What a round's record has of the measures beside accuracy."""
-    return {name: value for name in MEASURES if (value := getattr(record, name)) is not None}
+    return {name: value for name in MEASURE_NAMES if (value := getattr(record, name)) is not None}
 
 
 def detection(p_wrong: np.ndarray, flagged: np.ndarray, wrong: np.ndarray) -> dict[str, float]:

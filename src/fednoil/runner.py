@@ -211,8 +211,8 @@ def _play(experiment: Experiment, store: Store, reporter: Reporter, engine: Engi
     if (epsilon := store.records[-1].epsilon) is not None:
         summary |= {"epsilon": epsilon, "delta": DELTA}
     policy = rounds.policy_of(experiment, executor)
-    summary |= {"trend": findings.trend(store.records)}
-    if policy.has_data and (ratios := findings.noise_ratios(experiment, store.state, device)):
+    summary |= {"trend": findings.recent_trend(store.records)}
+    if policy.has_data and (ratios := findings.estimated_ratios(experiment, store.state, device)):
         summary["noise_ratios"] = ratios
     summary |= policy.finish(store.state)
     store.end(summary, device)

@@ -20,7 +20,7 @@ from fednoil.report.runs import completed
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-COLUMNS = {
+COMPARED = {
     "run": "run",
     "method": "method",
     "setting": "setting",
@@ -62,7 +62,7 @@ class Comparison:
     def columns(self) -> dict[str, str]:
         """The columns of the table, by key, without what is the same for all runs."""
         left_out = {*self.common, *([] if any(row["keys"] for row in self.rows) else ["keys"])}
-        return {key: heading for key, heading in COLUMNS.items() if key not in left_out}
+        return {key: heading for key, heading in COMPARED.items() if key not in left_out}
 
     @property
     def title(self) -> str:

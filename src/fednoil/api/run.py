@@ -18,7 +18,7 @@ from fednoil.api.audit import Audit
 from fednoil.api.model import Classifier
 from fednoil.api.table import Table
 from fednoil.api.words import in_python
-from fednoil.audit.cases import load_run, selecting
+from fednoil.audit.cases import load_state, selecting
 from fednoil.config.loading import Values, load_config, read_toml
 from fednoil.config.schema import Config
 from fednoil.data.elsewhere import are_given
@@ -244,7 +244,7 @@ def read_run(path: str | Path, *, data_dir: str | Path | None = None) -> Run:
 
     def played() -> tuple[Experiment, RunState]:
         if not cached:
-            cached.append(load_run(folder.path, place))
+            cached.append(load_state(folder.path, place))
         return cached[0]
 
     return Run(folder.path.resolve().name, values, folder.records(), summary, played, folder.path)

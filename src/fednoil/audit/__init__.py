@@ -15,7 +15,7 @@ from fednoil.errors import UserError
 from fednoil.estimation import Estimate, estimate
 from fednoil.seeds import Seed
 
-ESTIMATORS = {"channel": estimate, "cleanlab": peer.estimate}
+ESTIMATORS = {"channel": estimate, "cleanlab": peer.peer_estimate}
 
 __all__ = ["ESTIMATORS", "estimates", "run_audit", "write"]
 

@@ -87,7 +87,7 @@ def of_run(
     path: Path, client: str | int | None, data_dir: Path | None, device: torch.device, select: str | None = None
 ) -> Cases:
     """The clients of a run, or one of them, from its last checkpoint; `select` in place of its `run.select`."""
-    experiment, state = load_run(path, data_dir, select)
+    experiment, state = load_state(path, data_dir, select)
     number = client_number(experiment, client, str(path))
     return replace(of_state(experiment, state, number, device), source=source_of(experiment, path))
 
@@ -180,7 +180,7 @@ def cases_of(
     return Cases(dataset.name, dataset.class_names, cases, lambda row: boxed(originals(row)), originals)
 
 
-def load_run(path: Path, data_dir: Path | None = None, select: str | None = None) -> tuple[Experiment, RunState]:
+def load_state(path: Path, data_dir: Path | None = None, select: str | None = None) -> tuple[Experiment, RunState]:
     """A run's experiment and the state of its last checkpoint; `select` in place of its `run.select`."""
     experiment = load_experiment(path, data_dir, select)
     checkpoints = Checkpoints(path / CHECKPOINT, hashes_of(experiment))

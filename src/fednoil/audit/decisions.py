@@ -13,7 +13,7 @@ from pathlib import Path
 
 from fednoil.errors import UserError, nearest
 
-COLUMNS = ("client", "item", "index", "given", "decision", "label")
+DECISION_COLUMNS = ("client", "item", "index", "given", "decision", "label")
 ACTIONS = ("accept", "reject", "change", "drop")
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")
 _GUARDED = re.compile(r"'+[=+\-@\t\r]")
@@ -51,11 +51,13 @@ def read_decisions(path: Path) -> list[Decision]:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file, strict=True)
             header = next(reader, [])
-            missing = [name for name in COLUMNS if header.count(name) != 1 and (name != "client" or name in header)]
+            missing = [
+                name for name in DECISION_COLUMNS if header.count(name) != 1 and (name != "client" or name in header)
+            ]
             if missing:
                 raise UserError(
                     f"{path} needs the column {missing[0]} exactly once; its first line is "
-                    f"'{','.join(header)[:80]}' and must be {','.join(COLUMNS)}"
+                    f"'{','.join(header)[:80]}' and must be {','.join(DECISION_COLUMNS)}"
                 )
             lines = [(reader.line_num, line) for line in reader if line]
     except OSError as error:

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from PIL import Image
 
-LARGEST = 512  # longest side of a picture that is opened, in pixels
+LONGEST_SIDE = 512  # longest side of a picture that is opened, in pixels
 _BYTES = 40_000_000  # in all such pictures together; the most suspicious come first
 _EXAMPLES = 2  # trusted pictures of a class
 _CLASSES = 200  # with trusted pictures
@@ -68,7 +68,7 @@ def _encoded(indices: Sequence[int], originals: Images) -> list[tuple[str, int]]
         pixels = originals(index)
         pixels = pixels[..., 0] if pixels.ndim == 3 and pixels.shape[2] == 1 else pixels
         image = Image.fromarray(pixels)
-        image.thumbnail((LARGEST, LARGEST), Image.Resampling.LANCZOS)
+        image.thumbnail((LONGEST_SIDE, LONGEST_SIDE), Image.Resampling.LANCZOS)
         buffer = io.BytesIO()
         image.convert("RGB").save(buffer, "WEBP", quality=85, method=2)
         return base64.b64encode(buffer.getvalue()).decode(), max(image.size)

@@ -22,7 +22,7 @@ from fednoil.rounds.final import known_accuracy, looks_at
 from fednoil.runner import Reporter, Simulation, carry_out
 
 USUAL = 5  # folds
-FEW = 2000  # labels of all clients; of more, an audit goes out of folds only if asked to
+FEW_LABELS = 2000  # labels of all clients; of more, an audit goes out of folds only if asked to
 _LONG = 1800  # seconds that this may take unasked
 
 
@@ -45,7 +45,7 @@ def why_folds(experiment: Experiment, cases: Cases, seconds: float | None) -> st
 
     `seconds` is how long the run took, None if it isn't finished.
     """
-    few = sum(experiment.task.sizes) <= FEW and min(experiment.task.sizes) >= USUAL
+    few = sum(experiment.task.sizes) <= FEW_LABELS and min(experiment.task.sizes) >= USUAL
     return cases.memorised if few and seconds is not None and USUAL * seconds <= _LONG else ""
 
 

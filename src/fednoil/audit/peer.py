@@ -18,7 +18,7 @@ from fednoil.estimation.wrong import Estimate
 _DRAWS = 40
 
 
-def estimate(
+def peer_estimate(
     probabilities: np.ndarray,
     given: np.ndarray,
     rng: np.random.Generator,

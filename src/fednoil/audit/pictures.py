@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 from PIL import Image, ImageOps
 
-from fednoil.audit.enlarged import LARGEST
+from fednoil.audit.enlarged import LONGEST_SIDE
 from fednoil.data.base import PictureSource
 from fednoil.data.images import Picture, as_mode, open_picture
 from fednoil.data.sources import open_source
@@ -22,9 +22,9 @@ _BESIDE = 190
 def original(picture: Picture) -> np.ndarray:
     """A picture in its own colours and proportions, uint8 [H, W, 3], as large as it is kept."""
     with open_picture(picture) as image:
-        image.draft(None, (LARGEST, LARGEST))  # of a large JPEG, no more than is needed
+        image.draft(None, (LONGEST_SIDE, LONGEST_SIDE))  # of a large JPEG, no more than is needed
         shown = as_mode(image, "RGB")
-        shown.thumbnail((LARGEST, LARGEST))
+        shown.thumbnail((LONGEST_SIDE, LONGEST_SIDE))
         return np.asarray(shown)
 
 

@@ -28,7 +28,7 @@ _PLACE = ".relabel-"  # prefix of the temporary name of a copy
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Relabelled:
     """What changed: (given, new) → samples, and how many were kept, dropped by class, or undecided."""
 
     changed: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -47,7 +47,7 @@ def relabel(
     model: Path | None = None,
     site: str | None = None,
     dry_run: bool = False,
-) -> Outcome:
+) -> Relabelled:
     """Apply a decisions file to a copy of `data` (`folder:`, `csv:` and so on, or `manifest:`) at `out`.
 
     A manifest outside a run's folder needs `dataset`, its `data.name`; data with numbered classes need the `model` that
@@ -109,7 +109,7 @@ def _check_out(out: Path, source: Copy) -> None:
         raise UserError(f"--out {out} is inside the data {inside}, which must not change; choose another place")
 
 
-def _apply(decisions: list[Decision], source: Copy, data: str) -> tuple[np.ndarray, Outcome]:
+def _apply(decisions: list[Decision], source: Copy, data: str) -> tuple[np.ndarray, Relabelled]:
     """The new labels int64 [N], -1 for a sample that is dropped, and what has changed."""
     number = {name: i for i, name in enumerate(source.classes)}
     labels, first = source.labels.copy(), dict[int, Decision]()
@@ -129,7 +129,7 @@ def _apply(decisions: list[Decision], source: Copy, data: str) -> tuple[np.ndarr
             labels[row] = number[decision.label]
             changed[decision.given, decision.label] += 1
     _check_left(source, labels)
-    return labels, Outcome(changed, dropped, kept, len(labels) - len(first))
+    return labels, Relabelled(changed, dropped, kept, len(labels) - len(first))
 
 
 def _check(decision: Decision, has: str, before: Decision | None, number: dict[str, int], data: str, hint: str) -> None:

@@ -8,7 +8,7 @@ which must come before the capture.
 
 from fednoil.augment.ops import apply_op
 from fednoil.augment.plans import strong_plan, weak_plan, weakened
-from fednoil.augment.tables import LEVELS, OPS
+from fednoil.augment.tables import OP_LEVELS, OPS
 from fednoil.augment.views import plain, strong, weak
 
-__all__ = ["LEVELS", "OPS", "apply_op", "plain", "strong", "strong_plan", "weak", "weak_plan", "weakened"]
+__all__ = ["OPS", "OP_LEVELS", "apply_op", "plain", "strong", "strong_plan", "weak", "weak_plan", "weakened"]

@@ -18,8 +18,8 @@ from fednoil.augment.tables import (
     BLEND,
     CURVE,
     FIRST_MOVE,
-    LEVELS,
     MOVE,
+    OP_LEVELS,
     OPS,
     OpTables,
     encode,
@@ -144,8 +144,8 @@ def apply_op(images: Tensor, op_id: int, levels: Tensor, signs: Tensor, *, stati
     for name, values in (("levels", levels), ("signs", signs)):
         if values.shape != images.shape[:1]:
             raise UserError(f"{name} must be of shape [{len(images)}], not {tuple(values.shape)}")
-    if not bool(((levels >= 1) & (levels <= LEVELS)).all()):
-        raise UserError(f"levels = {levels.tolist()}: each must be in 1..{LEVELS}")
+    if not bool(((levels >= 1) & (levels <= OP_LEVELS)).all()):
+        raise UserError(f"levels = {levels.tolist()}: each must be in 1..{OP_LEVELS}")
     if not bool((signs.abs() == 1).all()):
         raise UserError(f"signs = {signs.tolist()}: each must be 1 or -1")
     codes = encode(torch.full_like(levels, op_id), levels, signs).to(torch.int64)

@@ -12,7 +12,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from fednoil.augment.tables import LEVELS, OPS
+from fednoil.augment.tables import OP_LEVELS, OPS
 from fednoil.errors import UserError
 from fednoil.seeds import integers
 
@@ -91,7 +91,7 @@ def strong_plan(
         raise UserError(f"ops = {ops}: the number of operations must be 0 or more")
     if not 0 <= prob <= 1:
         raise UserError(f"prob = {prob}: a probability must be in 0..1")
-    one_op = [(len(OPS), 1, 0, -1), (LEVELS, 1, 1, -1), (2, 2, -1, -1), (1, 1, 0, round(prob * (1 << _BITS)))]
+    one_op = [(len(OPS), 1, 0, -1), (OP_LEVELS, 1, 1, -1), (2, 2, -1, -1), (1, 1, 0, round(prob * (1 << _BITS)))]
     centre = [(height, 1, 0, -1), (width, 1, 0, -1)]
     return _draw(keys ^ _STRONG_STREAM, count, [*_weak_rows(pad, flip), *one_op * ops, *centre])
 

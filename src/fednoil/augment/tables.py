@@ -33,14 +33,14 @@ OPS = (
     "TranslateY",
 )
 CUTOUT_FILL = 127
-LEVELS = 9  # a level v is in 1..9; the tables read it as v/10
+OP_LEVELS = 9  # a level v is in 1..9; the tables read it as v/10
 
 # What an operation does to an image: nothing, move pixels, apply a tone curve, blend with a second image.
 NOTHING, MOVE, CURVE, BLEND = range(4)
-KINDS = (NOTHING, CURVE, CURVE, BLEND, BLEND, BLEND, BLEND, CURVE, MOVE, MOVE, MOVE, CURVE, MOVE, MOVE)
+OP_KINDS = (NOTHING, CURVE, CURVE, BLEND, BLEND, BLEND, BLEND, CURVE, MOVE, MOVE, MOVE, CURVE, MOVE, MOVE)
 
-_PER_OP = 2 * LEVELS
-FIRST_MOVE = KINDS.index(MOVE) * _PER_OP  # codes below it move nothing and have no row in `OpTables.source`
+_PER_OP = 2 * OP_LEVELS
+FIRST_MOVE = OP_KINDS.index(MOVE) * _PER_OP  # codes below it move nothing and have no row in `OpTables.source`
 _ONE = 1 << 16
 
 
@@ -139,7 +139,7 @@ def _stretch() -> tuple[Tensor, Tensor]:
 @torch.inference_mode(False)
 def op_tables(height: int, width: int, device: torch.device) -> OpTables:
     """The tables for images of `height` × `width` pixels."""
-    codes = list(product(OPS, range(1, LEVELS + 1), (1, -1)))
+    codes = list(product(OPS, range(1, OP_LEVELS + 1), (1, -1)))
     moves = [_affine(name, level, sign, height, width) for name, level, sign in codes[FIRST_MOVE:]]
     source, inside = _sources(moves, height, width)
     curves = [_curve(name, level) for name, level, _ in codes]
@@ -147,7 +147,7 @@ def op_tables(height: int, width: int, device: torch.device) -> OpTables:
     blends = [_blend(name, level) for name, level, _ in codes]
     stretch, lift = _stretch()
     tables = OpTables(
-        kinds=torch.tensor([KINDS[OPS.index(name)] for name, _, _ in codes]),
+        kinds=torch.tensor([OP_KINDS[OPS.index(name)] for name, _, _ in codes]),
         source=source,
         inside=inside,
         curves=torch.tensor(curves, dtype=torch.uint8),

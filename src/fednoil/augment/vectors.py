@@ -13,7 +13,7 @@ from torch import Tensor
 from fednoil.augment.plans import CENTRE_COLUMNS
 from fednoil.seeds import bits, uniform
 
-NOISES = 1 << 14
+NOISE_DRAWS = 1 << 14
 """The `pad` of vectors' plans: shifts are drawn from so many numbers that no two samples share their noise."""
 
 NOISE = 0.1  # standard deviation of the noise
@@ -24,7 +24,7 @@ _NOISE_STREAM, _BLANK_STREAM = 0x1B873593, 0x6A09E667
 def _keys(params: Tensor, stream: int) -> Tensor:
     """A key for each row [..., P] of a plan."""
     down, right = params[..., 1].to(torch.int64), params[..., 2].to(torch.int64)
-    return bits((down * (4 * NOISES) + right) ^ (stream << 32), 1)[..., 0]
+    return bits((down * (4 * NOISE_DRAWS) + right) ^ (stream << 32), 1)[..., 0]
 
 
 def weak(rows: Tensor, index: Tensor, params: Tensor) -> Tensor:

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fednoil import __version__, pages
-from fednoil.bench.ranking import RANKED_BY, READINGS, Row, Spread
+from fednoil.bench.ranking import RANKED_BY, READINGS, RankedMethod, Spread
 
 
 @dataclass(frozen=True)
-class Entry:
+class RankingEntry:
     """An entry of a table: its text, and the number that it is sorted by."""
 
     text: str
@@ -18,33 +18,33 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Table:
+class RankingTable:
     title: str
     head: list[str]
-    rows: list[list[Entry]]
+    rows: list[list[RankingEntry]]
 
 
-def tables(rows: Sequence[Row], settings: Sequence[str]) -> list[Table]:
+def tables(rows: Sequence[RankedMethod], settings: Sequence[str]) -> list[RankingTable]:
     """The ranking, the ranks by split and by noise, and the accuracy in each setting."""
     head = ["method", "mean rank", *READINGS.values(), "farthest behind", "knows the noise", "steps", "MB", "seconds"]
-    first = Table("Ranking", head, [_ranked(row) for row in rows])
-    each = [[Entry(row.method), *(_cell(row.by_setting.get(s)) for s in settings)] for row in rows]
-    last = Table(f"Accuracy in each setting ({READINGS[RANKED_BY]})", ["method", *settings], each)
+    first = RankingTable("Ranking", head, [_ranked(row) for row in rows])
+    each = [[RankingEntry(row.method), *(_cell(row.by_setting.get(s)) for s in settings)] for row in rows]
+    last = RankingTable(f"Accuracy in each setting ({READINGS[RANKED_BY]})", ["method", *settings], each)
     parts = list(dict.fromkeys([s.split("/")[0] for s in settings] + [s.split("/")[-1] for s in settings]))
     ranked = [row for row in rows if row.rank is not None]
     if not ranked or len(settings) < 2:
         return [first, last]
-    by_part = [[Entry(row.method), *(_rank_in(row, settings, part) for part in parts)] for row in ranked]
-    return [first, Table("Mean rank by split and by noise", ["method", *parts], by_part), last]
+    by_part = [[RankingEntry(row.method), *(_rank_in(row, settings, part) for part in parts)] for row in ranked]
+    return [first, RankingTable("Mean rank by split and by noise", ["method", *parts], by_part), last]
 
 
-def _rank_in(row: Row, settings: Sequence[str], part: str) -> Entry:
+def _rank_in(row: RankedMethod, settings: Sequence[str], part: str) -> RankingEntry:
     ranks = [row.ranks[s] for s in settings if part in s.split("/")]
     mean = sum(ranks) / len(ranks)
-    return Entry(f"{mean:.2f}", mean)
+    return RankingEntry(f"{mean:.2f}", mean)
 
 
-def answer(rows: Sequence[Row], settings: Sequence[str]) -> str:
+def answer(rows: Sequence[RankedMethod], settings: Sequence[str]) -> str:
     """Which method to use, in a sentence or two; "" with fewer than two methods that have a rank."""
     ranked = [row for row in rows if row.rank is not None and row.worst is not None]
     if len(ranked) < 2:
@@ -60,26 +60,28 @@ def answer(rows: Sequence[Row], settings: Sequence[str]) -> str:
     )
 
 
-def row_is_first(row: Row, rows: Sequence[Row], setting: str) -> bool:
+def row_is_first(row: RankedMethod, rows: Sequence[RankedMethod], setting: str) -> bool:
     return row.by_setting[setting].mean >= max(other.by_setting[setting].mean for other in rows)
 
 
-def _ranked(row: Row) -> list[Entry]:
-    behind = Entry("–") if row.worst is None else Entry(f"{row.worst[1]:.2f} in {row.worst[0]}", row.worst[1])
+def _ranked(row: RankedMethod) -> list[RankingEntry]:
+    behind = (
+        RankingEntry("–") if row.worst is None else RankingEntry(f"{row.worst[1]:.2f} in {row.worst[0]}", row.worst[1])
+    )
     return [
-        Entry(row.method),
+        RankingEntry(row.method),
         _cell(row.rank),
         *(_cell(row.accuracy[reading]) for reading in READINGS),
         behind,
-        Entry("yes" if row.told else "no"),
-        Entry(f"{row.steps:,.0f}", row.steps),
-        Entry(f"{row.traffic / 1e6:,.1f}", row.traffic),
-        Entry(f"{row.seconds:,.0f}", row.seconds),
+        RankingEntry("yes" if row.told else "no"),
+        RankingEntry(f"{row.steps:,.0f}", row.steps),
+        RankingEntry(f"{row.traffic / 1e6:,.1f}", row.traffic),
+        RankingEntry(f"{row.seconds:,.0f}", row.seconds),
     ]
 
 
-def _cell(found: Spread | None) -> Entry:
-    return Entry("–") if found is None else Entry(str(found), found.mean)
+def _cell(found: Spread | None) -> RankingEntry:
+    return RankingEntry("–") if found is None else RankingEntry(str(found), found.mean)
 
 
 def note(seeds: int, settings: int) -> str:
@@ -92,20 +94,20 @@ def note(seeds: int, settings: int) -> str:
     )
 
 
-def markdown(rows: Sequence[Row], settings: Sequence[str], seeds: int) -> str:
+def markdown(rows: Sequence[RankedMethod], settings: Sequence[str], seeds: int) -> str:
     parts = ["# Ranking of methods", *filter(None, [answer(rows, settings)]), note(seeds, len(settings))]
     for table in tables(rows, settings):
         parts += [f"## {table.title}", text_of(table)]
     return "\n\n".join(parts) + "\n"
 
 
-def text_of(table: Table) -> str:
+def text_of(table: RankingTable) -> str:
     """A table in Markdown."""
     lines = [f"| {' | '.join(table.head)} |", "|" + "---|" * len(table.head)]
     return "\n".join(lines + [f"| {' | '.join(cell.text for cell in row)} |" for row in table.rows])
 
 
-def latex(rows: Sequence[Row], settings: Sequence[str], seeds: int) -> str:
+def latex(rows: Sequence[RankedMethod], settings: Sequence[str], seeds: int) -> str:
     parts = ["% needs \\usepackage{booktabs} and \\usepackage{graphicx}"]
     for table in tables(rows, settings):
         body = [f"{' & '.join(_escape(cell.text) for cell in row)} \\\\" for row in table.rows]
@@ -136,7 +138,7 @@ def _escape(text: str) -> str:
 Curves = Mapping[tuple[str, str], Sequence[float]]  # accuracy over a run, mean over seeds, by method and setting
 
 
-def html(rows: Sequence[Row], settings: Sequence[str], seeds: int, report: str, curves: Curves) -> str:
+def html(rows: Sequence[RankedMethod], settings: Sequence[str], seeds: int, report: str, curves: Curves) -> str:
     """The page, which draws the curves; `report` is the name of the report of all runs beside it."""
     lines: dict[str, dict[str, list[float]]] = {}
     for (method, setting), values in curves.items():

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from fednoil.batch.cell import Cell
-from fednoil.bench.settings import DEFAULT_METHODS, SCALES, settings_of
+from fednoil.bench.settings import BENCH_SCALES, DEFAULT_METHODS, settings_of
 from fednoil.config import load_config, merge, read_toml
-from fednoil.config.protocols import METHODS
+from fednoil.config.protocols import PROTOCOL_METHODS
 from fednoil.errors import UserError, nearest
 from fednoil.records.files import read_json, write_json
 from fednoil.records.older import in_todays_keys, lost_settings
@@ -69,12 +69,12 @@ def with_added(grid: Grid, learners: Sequence[str]) -> Grid:
 
 def cells_of(grid: Grid) -> list[BenchCell]:
     """The cells of a grid, seed by seed, so that a first ranking is available early."""
-    if grid.scale not in SCALES:
-        raise UserError(f"--scale {grid.scale}: choose {' or '.join(SCALES)}")
+    if grid.scale not in BENCH_SCALES:
+        raise UserError(f"--scale {grid.scale}: choose {' or '.join(BENCH_SCALES)}")
     protocols = settings_of(grid.scale)
     settings = list(grid.settings) or list(protocols)
     _check("--setting", settings, list(protocols))
-    _check("--method", [name for name in grid.methods if ":" not in name], list(METHODS))
+    _check("--method", [name for name in grid.methods if ":" not in name], list(PROTOCOL_METHODS))
     found = []
     for seed in grid.seeds:
         for setting in settings:

@@ -28,7 +28,7 @@ POINTS = 100  # of a curve
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RunFigures:
     """What one run came to: accuracies in percent, and its cost."""
 
     last: float
@@ -40,12 +40,12 @@ class Outcome:
     seconds: float
 
 
-def outcome_of(records: Sequence[RoundRecord]) -> Outcome:
+def figures_of(records: Sequence[RoundRecord]) -> RunFigures:
     """The outcome of a run's rounds, all of which were tested."""
     accuracy = [float(r.test_accuracy) for r in records if r.test_accuracy is not None]
     held = [(r.val_accuracy, -place) for place, r in enumerate(records) if r.val_accuracy is not None]
     chosen = None if not held else records[-max(held)[1]].test_accuracy
-    return Outcome(
+    return RunFigures(
         accuracy[-1],
         float(np.mean(accuracy[-10:])),
         max(accuracy),
@@ -93,7 +93,7 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 @dataclass(frozen=True)
-class Row:
+class RankedMethod:
     """One method in the ranking; a method that lacks runs has no rank."""
 
     method: str
@@ -109,10 +109,12 @@ class Row:
     seconds: float
 
 
-Runs = Mapping[tuple[str, str, int], Outcome]  # by method, setting and seed
+Runs = Mapping[tuple[str, str, int], RunFigures]  # by method, setting and seed
 
 
-def ranking(runs: Runs, methods: Sequence[str], settings: Sequence[str], told: Mapping[str, bool]) -> list[Row]:
+def ranking(
+    runs: Runs, methods: Sequence[str], settings: Sequence[str], told: Mapping[str, bool]
+) -> list[RankedMethod]:
     """The methods, best mean rank first; those that lack a run of this grid come last."""
     seeds = sorted({seed for _, _, seed in runs})
     complete = [m for m in methods if all((m, s, seed) in runs for s in settings for seed in seeds)]
@@ -145,7 +147,7 @@ def _row(
     ranks: Sequence[Mapping[str, float]] | None,
     tops: Mapping[str, float],
     told: bool,
-) -> Row:
+) -> RankedMethod:
     own = {(s, seed): o for (m, s, seed), o in runs.items() if m == method}
     seeds = sorted({seed for _, seed in own})
     accuracy: dict[str, Spread | None] = {}
@@ -162,7 +164,7 @@ def _row(
     farthest = max(gaps, key=lambda s: gaps[s]) if gaps else None
     count = max(1, len(own))
     cost = {name: sum(getattr(o, name) for o in own.values()) / count for name in ("steps", "traffic", "seconds")}
-    return Row(
+    return RankedMethod(
         method,
         spread([float(np.mean(list(of_seed.values()))) for of_seed in ranks]) if ranks else None,
         accuracy,

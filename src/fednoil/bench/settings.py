@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from fednoil.config.protocols import METHODS, Protocol, ProtocolFamily
+from fednoil.config.protocols import PROTOCOL_METHODS, Protocol, ProtocolFamily
 
 Values = dict[str, Any]
 
-NOISES: dict[str, Values] = {
+BENCH_NOISES: dict[str, Values] = {
     "symmetric-low": {"kind": "symmetric", "ratios": [0.3, 0.4, 0.5, 0.6]},
     "symmetric-high": {"kind": "symmetric", "ratios": [0.5, 0.6, 0.7, 0.8]},
     "pair-high": {"kind": "pair", "ratios": [0.3, 0.5, 0.6, 0.8]},
@@ -26,7 +26,7 @@ SPLITS: dict[str, Values] = {
     "iid": {"kind": "iid"},
     "non-iid": {"kind": "dirichlet", "beta": 0.5, "min_size": 32},
 }
-DEFAULT_METHODS = tuple(name for name in METHODS if name not in ("fedprox", "median", "dividemix"))
+DEFAULT_METHODS = tuple(name for name in PROTOCOL_METHODS if name not in ("fedprox", "median", "dividemix"))
 _HELD_OUT = 0.1
 _SCALES: dict[str, tuple[Values, int, int, int]] = {  # sections, total number of clients trained, epochs, samples
     "small": (
@@ -52,7 +52,7 @@ _SCALES: dict[str, tuple[Values, int, int, int]] = {  # sections, total number o
         12_000,
     ),
 }
-SCALES = tuple(_SCALES)
+BENCH_SCALES = tuple(_SCALES)
 
 
 def settings_of(scale: str) -> dict[str, Protocol]:
@@ -60,7 +60,7 @@ def settings_of(scale: str) -> dict[str, Protocol]:
     sections, turns, epochs, samples = _SCALES[scale]
     found = {}
     for split, partition in SPLITS.items():
-        for name, noise in NOISES.items():
+        for name, noise in BENCH_NOISES.items():
             own = {**sections, "partition": {**sections["partition"], **partition}, "noise": noise}
             found[f"{split}/{name}"] = Protocol(
                 own, 0.3, turns, epochs, samples, "fednoil-plus", "the mean of the last ten rounds"

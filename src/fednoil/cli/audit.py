@@ -191,10 +191,10 @@ def _budget(
 
     from fednoil.audit import estimates
     from fednoil.audit.budget import simulate, write_csv
-    from fednoil.audit.cases import load_run
+    from fednoil.audit.cases import load_state
     from fednoil.figures import draw_budget
 
-    experiment, _ = load_run(run, data_dir)
+    experiment, _ = load_state(run, data_dir)
     report = (lambda _: None) if as_json else _report
     trainings, results = simulate(experiment, estimates(cases, method), budgets, device, report), []
     try:

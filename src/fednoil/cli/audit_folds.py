@@ -30,7 +30,7 @@ def of_run(
         experiment = cases.load_experiment(run, data_dir, select)
         found = _folded(experiment, run, folds, client_number(experiment, client, str(run)), device, as_json)
         return replace(found, source=source_of(experiment, run))
-    experiment, state = cases.load_run(run, data_dir, select)
+    experiment, state = cases.load_state(run, data_dir, select)
     number = client_number(experiment, client, str(run))
     found = of_state(experiment, state, number, device)
     whole = folds is None and state.over(experiment.config) and (run / "summary.json").is_file()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fednoil.cli.reproduce import Changes, Jobs, Ray, changed_sections, end, run_cells, usual_jobs_of
+from fednoil.cli.reproduce import Changes, Jobs, Ray, changed_sections, end, run_plan, usual_jobs_of
 from fednoil.errors import UserError
 from fednoil.terminal import output
 
@@ -64,7 +64,7 @@ def bench(
 
         return end(console, write_noise(cells, out, data_dir), [], 0)
     save(grid, out)
-    outcomes = run_cells(open_cells, out, data_dir, console, jobs, ray, total) if open_cells else []
+    outcomes = run_plan(open_cells, out, data_dir, console, jobs, ray, total) if open_cells else []
     files = _finish(cells, out, quiet)
     end(console, files, [outcome for outcome in outcomes if outcome.reason], to_run)
 
@@ -92,7 +92,7 @@ def _finish(cells: list[BenchCell], out: Path, quiet: bool) -> list[Path]:
     """The ranking of finished runs: on the terminal, as Markdown, LaTeX and a page, next to the report of all runs."""
     from fednoil.bench import pages
     from fednoil.bench.plan import finished
-    from fednoil.bench.ranking import mean_curves, outcome_of, ranking, was_told
+    from fednoil.bench.ranking import figures_of, mean_curves, ranking, was_told
     from fednoil.cli.report import write_reports
     from fednoil.records.files import write_text
     from fednoil.records.folder import RunFolder
@@ -103,7 +103,7 @@ def _finish(cells: list[BenchCell], out: Path, quiet: bool) -> list[Path]:
     if not done:
         return []
     records = {(c.method, c.setting, c.config.run.seed): RunFolder(f).records() for c, f in done.items()}
-    runs = {key: outcome_of(found) for key, found in records.items()}
+    runs = {key: figures_of(found) for key, found in records.items()}
     methods, settings = (list(dict.fromkeys(getattr(c, name) for c in cells)) for name in ("method", "setting"))
     told = {c.method: was_told(c.config.model_dump(mode="json")) for c in cells}
     rows, seeds = ranking(runs, methods, settings, told), len({seed for _, _, seed in runs})

@@ -132,7 +132,7 @@ def run(
 ) -> None:
     """Run an experiment on a federation; it is recorded like any other run."""
     from fednoil.cli.resolving import resolve
-    from fednoil.flower.submission import Ended, follow
+    from fednoil.flower.submission import EndedEarly, follow
     from fednoil.records.folder import CHECKPOINT, RunFolder
 
     if resume and force:
@@ -151,7 +151,7 @@ def run(
     except Stopped as stop:
         stop.hint = f"continue with: {_resuming(target, folder, superlink)}"
         raise
-    except Ended as error:
+    except EndedEarly as error:
         kept = (target / CHECKPOINT).is_dir()
         more = f"; continue with: {_resuming(target, folder, superlink)}" if kept else ""
         raise UserError(f"{error}{more}") from None

@@ -90,7 +90,7 @@ def node(
         raise UserError("federation node needs --superlink HOST:PORT, --root-certificates ca.crt and --key FILE")
     from fednoil.flower.keeper import Keeper
     from fednoil.flower.logs import use_json
-    from fednoil.flower.resident import Place
+    from fednoil.flower.resident import NodeSetup
 
     if nodes is not None:
         raise typer.Exit(Keeper(_listed(nodes), nodes.with_suffix(".pids.json")).keep())
@@ -104,7 +104,7 @@ def node(
         "score-budget": score_budget,
         "server-sees": server_sees,
     }
-    place = Place(str(superlink), root_certificates, key, {k: value for k, value in given.items() if value is not None})
+    place = NodeSetup(str(superlink), root_certificates, key, {k: v for k, v in given.items() if v is not None})
     place.check()
     if log_json:
         use_json()
@@ -112,10 +112,10 @@ def node(
 
 
 def _listed(path: Path) -> list[Any]:
-    from fednoil.flower.resident import Place
+    from fednoil.flower.resident import NodeSetup
     from fednoil.records.files import read_json
 
     return [
-        Place(one["superlink"], Path(one["root_certificates"]), Path(one["key"]), one["settings"], Path(one["log"]))
+        NodeSetup(one["superlink"], Path(one["root_certificates"]), Path(one["key"]), one["settings"], Path(one["log"]))
         for one in read_json(path)
     ]

@@ -62,10 +62,10 @@ def health(
 ) -> None:
     """Check that the server or a node on this machine is well: exit status 0, or 2 and one line that says why not."""
     from fednoil.flower.credentials import CA
-    from fednoil.flower.watching import check_node, check_server
+    from fednoil.flower.watching import check_node, check_reachable
 
     if role == "server":
-        print(check_server(folder / CA, port))
+        print(check_reachable(folder / CA, port))
         return
     if name is None:
         raise UserError("health node needs --name, the site's name")

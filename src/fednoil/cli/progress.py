@@ -23,7 +23,7 @@ from fednoil.records.folder import RunFolder
 from fednoil.reporters import alarms, lost_classes, names_in
 
 
-class Lines:
+class PlanLines:
     """One line for each run that ends (`quiet`: none)."""
 
     def __init__(self, console: Console, out: Path, total: int, quiet: bool = False) -> None:
@@ -31,7 +31,7 @@ class Lines:
         self.ended_so_far = 0
         self._lock = threading.Lock()
 
-    def __enter__(self) -> Lines:
+    def __enter__(self) -> PlanLines:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -63,7 +63,7 @@ class Lines:
         return "; ".join(filter(None, [f"{summary['final_accuracy']:.2f} % in {outcome.seconds:.0f} s", lost]))
 
 
-class Bars(Lines):
+class PlanBars(PlanLines):
     """A bar for the plan and one for each run in progress; finished runs are printed above."""
 
     def __init__(self, console: Console, out: Path, total: int) -> None:
@@ -74,7 +74,7 @@ class Bars(Lines):
         self._all = self.progress.add_task("runs", total=total, note="")
         self._tasks: dict[Cell, TaskID] = {}
 
-    def __enter__(self) -> Bars:
+    def __enter__(self) -> PlanBars:
         self.progress.start()
         return self
 

@@ -58,11 +58,11 @@ def reproduce(
 ) -> None:
     """Run a table or figure of the paper; the same command continues where it was stopped."""
     from fednoil.batch.cell import parse_seeds
-    from fednoil.study.plan import DEFAULT_SEEDS, Wanted, make_plan
+    from fednoil.study.plan import DEFAULT_SEEDS, PlanOptions, make_plan
 
     sections = changed_sections(changes or [], device)
     numbers = parse_seeds(seeds or DEFAULT_SEEDS.get(scale, "0"))
-    wanted = Wanted(scale, dataset or [], setting or [], noise or [], method or [], numbers, sections)
+    wanted = PlanOptions(scale, dataset or [], setting or [], noise or [], method or [], numbers, sections)
     cells = make_plan(goal, wanted)
     open_cells = [cell for cell in cells if not cell.is_done(out)]
     console, side_by_side = output(quiet=quiet or as_json), jobs or usual_jobs_of(open_cells)
@@ -75,7 +75,7 @@ def reproduce(
         _show_plan(console, plan)
     if dry_run:
         return
-    outcomes = run_cells(open_cells, out, data_dir, console, jobs, ray, len(cells)) if open_cells else []
+    outcomes = run_plan(open_cells, out, data_dir, console, jobs, ray, len(cells)) if open_cells else []
     failed = [outcome for outcome in outcomes if outcome.reason]
     files = _finish(goal, scale, cells, out, wanted, quiet or as_json)
     if as_json:
@@ -141,7 +141,7 @@ def _check_data(names: Iterable[str], data_dir: Path | None) -> None:
         raise UserError(f"{missing}{choice}")
 
 
-def run_cells(
+def run_plan(
     cells: Sequence[Any],
     out: Path,
     data_dir: Path | None,
@@ -153,12 +153,12 @@ def run_cells(
     """Make the runs and show their progress; if stopped, say how many are done."""
     from fednoil.batch import together
     from fednoil.batch.cluster import run_on_ray
-    from fednoil.cli.progress import Bars, Lines
+    from fednoil.cli.progress import PlanBars, PlanLines
     from fednoil.cli.seeds import usual_jobs
 
     side_by_side = jobs or usual_jobs(cells[0].config.run.device, len(cells))
     bars = console.is_terminal and not console.quiet
-    view = Bars(console, out, len(cells)) if bars else Lines(console, out, len(cells), console.quiet)
+    view = PlanBars(console, out, len(cells)) if bars else PlanLines(console, out, len(cells), console.quiet)
     try:
         with view:
             if ray is not None:

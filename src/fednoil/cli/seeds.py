@@ -43,7 +43,7 @@ def run_seeds(
 ) -> None:
     """Run the experiment once for each seed under `out`/seed-N, and print the mean."""
     from fednoil.batch.together import run_cells
-    from fednoil.cli.progress import Bars, Lines
+    from fednoil.cli.progress import PlanBars, PlanLines
 
     cells = [_seeded(made, number) for number in parse_seeds(seeds)]
     waiting = _checked(cells, out, data_dir, resume, force)
@@ -53,9 +53,9 @@ def run_seeds(
             _clear(RunFolder(out / cell.folder))
     out.mkdir(parents=True, exist_ok=True)
     console = output(quiet=quiet)
-    shown: Any = Bars if console.is_terminal and not quiet else Lines
+    shown: Any = PlanBars if console.is_terminal and not quiet else PlanLines
     try:
-        with shown(console, out, len(waiting), *([quiet] if shown is Lines else [])) as view:
+        with shown(console, out, len(waiting), *([quiet] if shown is PlanLines else [])) as view:
             outcomes = run_cells(waiting, out, data_dir, view, side_by_side, together=jobs is None)
     except Stopped as stop:
         stop.hint = how_to_go_on(out, seeds)

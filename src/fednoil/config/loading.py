@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
@@ -213,7 +214,7 @@ def _one_line(error: ValidationError, section: str, model: type[BaseModel]) -> s
     if first["type"] == "extra_forbidden":
         key, known = names[-1], list(model.model_fields)
         if moved := _MOVED.get(f"{section}.{key}"):
-            return f"'{section}.{key}' is now called {moved}"
+            return f"'{section}.{key}' is now called {moved}{_lacks(moved, section, model)}"
         if elsewhere := owners(section, key):
             hint = f"; it is a key of {', '.join(elsewhere)}"
         elif fixed := constants(section, key):
@@ -229,6 +230,18 @@ def _one_line(error: ValidationError, section: str, model: type[BaseModel]) -> s
     message = " or ".join(dict.fromkeys(_said(e) for e in same))
     of_list = "".join(f"value {place} of " for place in reversed(places))
     return f"{of_list}{section}.{names[0]} = {first['input']!r}: {message}"
+
+
+def _lacks(moved: str, section: str, model: type[BaseModel]) -> str:
+    """Who has the new key, if what is chosen in this section doesn't."""
+    place, _, rest = moved.partition(".")
+    key = re.split(r"\W", rest)[0]
+    if place != section or section not in AXES or key in model.model_fields:
+        return ""
+    chosen = next(
+        (model.model_fields[axis.key].default for axis in AXES[section] if axis.key in model.model_fields), ""
+    )
+    return f"; {chosen} doesn't have it: it is a key of {', '.join(owners(section, key))}"
 
 
 def _said(error: ErrorDetails) -> str:

@@ -52,7 +52,7 @@ class Protocol:
 
     def values(self, method: str) -> Values:
         """The sections of a method under this protocol."""
-        found = METHODS[method](self)
+        found = PROTOCOL_METHODS[method](self)
         train = {**self.sections["train"], "rounds": found.pop("rounds", self.rounds)}
         usual = {
             "sampling": {"name": "uniform", "fraction": self.fraction},
@@ -120,7 +120,7 @@ def _fednoil_plus(protocol: Protocol) -> Values:
     return {"server": {"name": "fedavg", "average": 0.95}, "learner": {"name": "fednoil-plus"}}
 
 
-METHODS: dict[str, Callable[[Protocol], Values]] = {
+PROTOCOL_METHODS: dict[str, Callable[[Protocol], Values]] = {
     "fedavg": _learner("erm"),
     "fedprox": _learner("erm", server={"name": "fedprox"}),
     "median": _learner("erm", server={"name": "median"}),
@@ -236,7 +236,9 @@ class ProtocolFamily:
     settings: Mapping[str, Protocol]
 
     def names(self) -> Sequence[str]:
-        return [f"{self.family}/{s}{m}" for s in self.settings for m in ("", *(f"/{method}" for method in METHODS))]
+        return [
+            f"{self.family}/{s}{m}" for s in self.settings for m in ("", *(f"/{method}" for method in PROTOCOL_METHODS))
+        ]
 
     def values(self, name: str) -> Values:
         _, setting, *method = name.split("/")
@@ -255,5 +257,5 @@ class ProtocolFamily:
             f"  setting:  {', '.join(settings)}",
         ]
         if self.family == next(reversed(PROTOCOLS)):  # all families have the same methods
-            lines.append(f"  method of all these:  {', '.join(METHODS)}")
+            lines.append(f"  method of all these:  {', '.join(PROTOCOL_METHODS)}")
         return lines

@@ -10,7 +10,7 @@ import numpy as np
 
 from fednoil.data import cache
 from fednoil.data.base import DataConfig, Normalisation, PictureSource, Source
-from fednoil.data.dataset import About, Dataset, Owners, Split
+from fednoil.data.dataset import Dataset, DatasetInfo, Owners, Split
 from fednoil.data.decoded import Decoded, assemble, check_classes
 from fednoil.data.elsewhere import ARRAYS, SITES
 from fednoil.data.images import Progress
@@ -118,7 +118,7 @@ def of_arrays(
     """A dataset of (images uint8 [N, C, H, W] or vectors float32 [N, D], labels [N]) that a program gives; without a
     test pair it has no test images."""
     empty = (train[0][:0], train[1][:0])
-    decoded = assemble("data", train, train if test is None else test, class_names, About(owners=owners))
+    decoded = assemble("data", train, train if test is None else test, class_names, DatasetInfo(owners=owners))
     if test is None:
         decoded = dataclasses.replace(decoded, test=Split(*empty))
     check_classes("data", decoded.train.labels, decoded.class_names)

@@ -16,7 +16,7 @@ import numpy as np
 
 from fednoil.data.base import PathSource, Source
 from fednoil.data.copy import Copy
-from fednoil.data.dataset import About, Split
+from fednoil.data.dataset import DatasetInfo, Split
 from fednoil.data.decoded import Decoded, Files, assemble, channels_first, name_classes
 from fednoil.data.decoding import hold_out
 from fednoil.data.idx import FASHION_NORMALISATION
@@ -140,10 +140,10 @@ def read(source: Path | IO[bytes], where: str) -> Decoded:
         )
     labels, names = split_labels(values, where, [key for key in ("y_train", "y_test") if key in values])
     images = [channels_first(values[key], f"{where}: {key}") for key in ("x_train", "x_test") if key in values]
-    about = About()
+    about = DatasetInfo()
     if names is None and labels[0].dtype.kind in "iu" and (found := from_one(labels[0])):
         names, labels = list(found), [own.astype(np.int64) - 1 for own in labels]
-        about = About(notices=(FROM_ONE.format(len(names)),))
+        about = DatasetInfo(notices=(FROM_ONE.format(len(names)),))
     train = images[0], labels[0]
     if len(images) == 2:
         return assemble(where, train, (images[1], labels[1]), names, about)

@@ -41,8 +41,8 @@ class DataConfig(Section):
     )
     validation: float | str = Field(
         default=0.0,
-        description="share of each client's samples that is kept out of training, below 1; 2/5: the second of five "
-        "folds, as in the runs of an audit out of folds; 0.1+2/5: both",
+        description="what is kept out of training: a share of each client's samples, below 1 (0.1 is a tenth), or one "
+        "of several equal parts, as an audit with --folds does (2/5 is the second of five), or both (0.1+2/5)",
     )
 
     @field_validator("validation")

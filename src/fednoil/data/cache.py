@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from fednoil.data.arrays import load_arrays
-from fednoil.data.dataset import About, Dataset, Owners, Split
+from fednoil.data.dataset import Dataset, DatasetInfo, Owners, Split
 from fednoil.data.decoded import Files
 from fednoil.errors import UserError
 
@@ -172,7 +172,7 @@ def load(path: Path, name: str) -> Dataset | None:
         owners = Owners(values["owners"], tuple(values["owner_names"].tolist())) if len(values["owners"]) else None
         tested = Owners(values["tested"], owners.names) if owners is not None and len(values["tested"]) else None
         skipped = tuple((item, why) for item, why in words["skipped"])
-        about = About(
+        about = DatasetInfo(
             tuple(words["items"]), owners, tuple(words["notices"]), skipped, int(words["held_out"]), tested=tested
         )
         names = tuple(values["class_names"].tolist())

@@ -43,7 +43,7 @@ class Owners:
 
 
 @dataclass(frozen=True, eq=False)
-class About:
+class DatasetInfo:
     """What is known about a dataset besides its pixels and labels."""
 
     items: tuple[str, ...] = ()  # names of the training samples; none: they are numbered
@@ -65,7 +65,7 @@ class Dataset:
     class_names: tuple[str, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    about: About = field(default_factory=About, compare=False)
+    about: DatasetInfo = field(default_factory=DatasetInfo, compare=False)
 
     @property
     def num_classes(self) -> int:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fednoil.data.dataset import About, Split
+from fednoil.data.dataset import DatasetInfo, Split
 from fednoil.errors import UserError
 
 _MOST_CLASSES = 100_000  # a larger label is a damaged one, and naming every class up to it would fill the memory
@@ -25,7 +25,7 @@ class Decoded:
     train: Split
     test: Split
     class_names: tuple[str, ...]
-    about: About = field(default_factory=About)
+    about: DatasetInfo = field(default_factory=DatasetInfo)
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def assemble(
     train: tuple[np.ndarray, np.ndarray],
     test: tuple[np.ndarray, np.ndarray],
     class_names: Sequence[str] | None,
-    about: About | None = None,
+    about: DatasetInfo | None = None,
 ) -> Decoded:
     """Check (images uint8 [N, C, H, W], labels [N]) of both splits; without names, classes are numbered.
 
@@ -73,7 +73,7 @@ def assemble(
     if count > _MOST_CLASSES:
         _missing(where, present, count, None)
     names = _names(where, class_names if class_names is not None else [str(i) for i in range(count)])
-    return Decoded(Split(train[0], train_labels), Split(test[0], test_labels), names, about or About())
+    return Decoded(Split(train[0], train_labels), Split(test[0], test_labels), names, about or DatasetInfo())
 
 
 def name_classes(where: str, labels: np.ndarray, class_names: Sequence[str] | None) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fednoil.data.dataset import About, Owners, Split
+from fednoil.data.dataset import DatasetInfo, Owners, Split
 from fednoil.data.decoded import Decoded, assemble
 from fednoil.data.images import Encoded, Measure, Picture, Progress, Shape, decode, measure
 from fednoil.data.raw import FROM_ONE, Listing, Raw, from_one
@@ -70,7 +70,7 @@ def decode_listing(
     if skipped:
         notices.append(f"{_count(len(skipped), 'picture')} left out (data.bad = 'skip'), {skipped[0][0]} for example")
     owners = owners_of(listing.train, kept[0])
-    about = About(
+    about = DatasetInfo(
         tuple(listing.train.items[row] for row in kept[0]),
         owners,
         tuple(notices),
@@ -88,10 +88,10 @@ def decode_listing(
 def hold_out(
     train: tuple[np.ndarray, np.ndarray],
     test: tuple[np.ndarray, np.ndarray] | None,
-    about: About,
+    about: DatasetInfo,
     room: Room = in_memory,
     tested: frozenset[str] = frozenset(),
-) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray], About]:
+) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray], DatasetInfo]:
     """Move a share of each class to the test set, at each site that has none (not one of those `tested`).
 
     Which images is decided by their pixels: the same ones in every run and under every seed, and nearly the same after

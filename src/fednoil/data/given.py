@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fednoil.data.dataset import About, Dataset, Owners, Split
+from fednoil.data.dataset import Dataset, DatasetInfo, Owners, Split
 from fednoil.data.elsewhere import ARRAYS
 from fednoil.errors import UserError
 from fednoil.files import write_bytes
@@ -86,7 +86,7 @@ class Given:
                 tuple(map(str, found["class_names"])),
                 tuple(map(float, found["mean"])),
                 tuple(map(float, found["std"])),
-                About(owners=Owners.in_turn(sizes, names) if sizes else None),
+                DatasetInfo(owners=Owners.in_turn(sizes, names) if sizes else None),
             )
             return cls(dataset, found.get("true_labels"), bool(found["strings"]))
         except FileNotFoundError:

@@ -31,7 +31,7 @@ CLASS_NAMES = (
 )
 FASHION_NORMALISATION: Normalisation = ((0.2860,), (0.3530,))
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")
-FILES = (
+IDX_FILES = (
     "train-images-idx3-ubyte",
     "train-labels-idx1-ubyte",
     "t10k-images-idx3-ubyte",
@@ -53,7 +53,7 @@ class FashionMnist(Known):
 
 def find(folder: Path) -> Files | None:
     """The four files in `folder`, each plain or with .gz; None when none is there."""
-    found = {name: _either(folder, name) for name in FILES}
+    found = {name: _either(folder, name) for name in IDX_FILES}
     paths = tuple(path for path in found.values() if path is not None)
     if not paths:
         return None

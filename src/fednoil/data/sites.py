@@ -38,7 +38,7 @@ class SitesConfig(PictureConfig):
     )
 
 
-class Sites(PictureSource):
+class SitesSource(PictureSource):
     Config = SitesConfig
     elsewhere = "the data of a federation's sites: `fednoil federation run`, or --site NAME=DATA to simulate them"
 

@@ -17,9 +17,9 @@ from fednoil.data.folder import Folder
 from fednoil.data.idx import FashionMnist
 from fednoil.data.parquet import Parquet
 from fednoil.data.saved import Saved
-from fednoil.data.sites import SITES, Sites
+from fednoil.data.sites import SITES, SitesSource
 from fednoil.data.table import Csv
-from fednoil.data.tabular import Table
+from fednoil.data.tabular import TableSource
 from fednoil.data.webdataset import WebDataset
 from fednoil.errors import UserError, nearest
 from fednoil.plugins import Axis
@@ -36,9 +36,9 @@ SOURCES: dict[str, type[Source]] = {
     "parquet": Parquet,
     "hf": Saved,
     "webdataset": WebDataset,
-    "table": Table,
+    "table": TableSource,
     "features": Features,
-    SITES: Sites,
+    SITES: SitesSource,
     ARRAYS: Arrays,
 }
 

@@ -19,7 +19,7 @@ from fednoil.data.raw import Listing, Raw, named
 from fednoil.errors import UserError
 from fednoil.files import naming
 
-COLUMNS = {
+COLUMN_NAMES = {
     "path": ("path", "file", "filename", "image"),
     "label": ("label", "class", "target"),
     "site": ("site", "client", "annotator"),
@@ -29,7 +29,7 @@ _SPLITS = ("train", "test")
 
 
 @dataclass(frozen=True)
-class Rows:
+class CsvRows:
     """The lines of a CSV file as they are, and which of its columns means what."""
 
     header: list[str]
@@ -107,11 +107,11 @@ def _sites(path: Path, changed: int, size: int) -> tuple[str, ...]:
     return tuple(dict.fromkeys(read_listing(path).train.sites or ()))
 
 
-def _listed(path: Path) -> Rows:
+def _listed(path: Path) -> CsvRows:
     return read_rows(path, f"csv:{path}", ("path", "label"))
 
 
-def read_rows(path: Path, where: str, needed: Sequence[str]) -> Rows:
+def read_rows(path: Path, where: str, needed: Sequence[str]) -> CsvRows:
     """The file's lines; blank ones are left out."""
     if not path.is_file():
         raise UserError(f"{where} is not a file; give one with {_columns(needed)}")
@@ -122,7 +122,7 @@ def read_rows(path: Path, where: str, needed: Sequence[str]) -> Rows:
         raise UserError(f"{where} can't be read as UTF-8 CSV ({error})") from None
     header = [cell.strip() for cell in lines[0]] if lines else []
     place: dict[str, int] = {}
-    for name, spellings in COLUMNS.items():
+    for name, spellings in COLUMN_NAMES.items():
         found = [number for number, cell in enumerate(header) if cell.lower() in spellings]
         if len(found) > 1:
             raise UserError(f"{where} has the columns {', '.join(header[k] for k in found)} for one {name}; keep one")
@@ -136,7 +136,7 @@ def read_rows(path: Path, where: str, needed: Sequence[str]) -> Rows:
     for number, line in enumerate(lines[1:], 2):
         if len(line) != len(header):
             raise UserError(f"{where}: row {number} has {len(line)} columns, the header {len(header)}")
-    return Rows(header, lines[1:], place)
+    return CsvRows(header, lines[1:], place)
 
 
 def read_listing(path: Path) -> Listing:

@@ -20,7 +20,7 @@ from fednoil.data.base import PathSource
 from fednoil.data.copy import Copy, Sample
 from fednoil.data.decoded import Decoded, Files, name_classes
 from fednoil.data.raw import Listing, Raw, numbered
-from fednoil.data.table import COLUMNS, labels_of, read_rows, sites_of, splits_of
+from fednoil.data.table import COLUMN_NAMES, labels_of, read_rows, sites_of, splits_of
 from fednoil.data.vectors import MARK, decode_rows
 from fednoil.errors import UserError
 from fednoil.files import naming
@@ -34,7 +34,7 @@ Cells = np.ndarray | list[str]
 
 
 @dataclass(frozen=True)
-class Grid:
+class TableFile:
     """A file's columns by name, and which of them are labels, sites and splits."""
 
     where: str
@@ -57,7 +57,7 @@ class Grid:
         return {name: cells for name, cells in self.cells.items() if name not in self.role.values()}
 
 
-def read_grid(path: Path, where: str, needed: Sequence[str] = ("label",)) -> Grid:
+def read_grid(path: Path, where: str, needed: Sequence[str] = ("label",)) -> TableFile:
     """The file's columns; `needed` are roles that it must have."""
     if path.is_dir() or path.suffix.lower() == ".parquet":
         return _parquet(path, where, needed)
@@ -67,10 +67,10 @@ def read_grid(path: Path, where: str, needed: Sequence[str] = ("label",)) -> Gri
     cells: dict[str, Cells] = {
         name: [line[place].strip() for line in rows.lines] for place, name in enumerate(rows.header)
     }
-    return Grid(where, cells, {role: rows.header[rows.place[role]] for role in _ROLES if role in rows.place})
+    return TableFile(where, cells, {role: rows.header[rows.place[role]] for role in _ROLES if role in rows.place})
 
 
-def _parquet(path: Path, where: str, needed: Sequence[str]) -> Grid:
+def _parquet(path: Path, where: str, needed: Sequence[str]) -> TableFile:
     if not path.is_file():
         raise UserError(f"{where} is not a file; give a CSV or parquet file with a column of labels")
     try:
@@ -79,14 +79,14 @@ def _parquet(path: Path, where: str, needed: Sequence[str]) -> Grid:
         raise UserError(f"{where} can't be read as parquet ({error}); get the file again") from None
     role = {}
     for name in _ROLES:
-        found = [column for column in table.column_names if column.lower() in COLUMNS[name]]
+        found = [column for column in table.column_names if column.lower() in COLUMN_NAMES[name]]
         if len(found) > 1:
             raise UserError(f"{where} has the columns {', '.join(found)} for one {name}; keep one")
         role |= {name: found[0]} if found else {}
     if missing := [name for name in needed if name not in role]:
         has = ", ".join(table.column_names)[:80]
         raise UserError(f"{where} has no column '{missing[0]}'; its columns are {has}")
-    return Grid(where, {name: _cells(where, name, table[name]) for name in table.column_names}, role)
+    return TableFile(where, {name: _cells(where, name, table[name]) for name in table.column_names}, role)
 
 
 def _cells(where: str, name: str, column: pa.ChunkedArray) -> Cells:
@@ -130,7 +130,7 @@ def numbers_in(where: str, name: str, texts: Sequence[str]) -> np.ndarray | None
     )
 
 
-def encoded(grid: Grid) -> tuple[np.ndarray, tuple[str, ...]]:
+def encoded(grid: TableFile) -> tuple[np.ndarray, tuple[str, ...]]:
     """All features as numbers float32 [N, D], NaN where they are missing, and what the columns are called."""
     found: list[np.ndarray] = []
     names: list[str] = []
@@ -173,7 +173,7 @@ def _categories(where: str, name: str, cells: Sequence[str]) -> tuple[list[np.nd
     return [np.where(missing, np.nan, texts == text) for text in known], [f"{name}{MARK}{text}" for text in known]
 
 
-def rows_of(grid: Grid, values: np.ndarray, columns: tuple[str, ...]) -> Listing:
+def rows_of(grid: TableFile, values: np.ndarray, columns: tuple[str, ...]) -> Listing:
     """The rows as a listing; a row is called by its number in the file."""
     where, (labels, names) = grid.where, labels_of(grid.where, grid.texts("label") or [])
     sites = sites_of(where, grid.texts("site"))
@@ -259,7 +259,7 @@ class VectorSource(PathSource):
         return tuple(dict.fromkeys(self.listing().train.sites or ()))
 
 
-class Table(VectorSource):
+class TableSource(VectorSource):
     how = "a CSV or parquet file with the column label, columns of numbers and categories, and maybe site and split"
     description = "your own table"
     rewrites = TableCopy

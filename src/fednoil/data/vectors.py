@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fednoil.data.dataset import About, Split
+from fednoil.data.dataset import DatasetInfo, Split
 from fednoil.data.decoded import Decoded, assemble
 from fednoil.data.decoding import class_names_of, hold_out, owners_of, tested_by
 from fednoil.data.raw import FROM_ONE, Listing, Raw
@@ -96,7 +96,7 @@ def decode_rows(listing: Listing) -> Decoded:
     notices = [*train.notices, *([FROM_ONE.format(len(names or ()))] if moved else [])]
     owners = owners_of(train, np.arange(len(train.items)))
     tested = None if test is None else tested_by(test, np.arange(len(test.items)), owners)
-    about = About(tuple(train.items), owners, tuple(notices), columns=train.columns, tested=tested)
+    about = DatasetInfo(tuple(train.items), owners, tuple(notices), columns=train.columns, tested=tested)
     parts = [(_values(raw), raw.labels - moved) for raw in (train, test) if raw is not None]
     sites = None if test is None else test.sites
     kept, held, about = hold_out(parts[0], parts[1] if len(parts) > 1 else None, about, _room, frozenset(sites or ()))

@@ -24,7 +24,7 @@ from fednoil.data.decoded import Files, name_classes
 from fednoil.data.folder import SUFFIXES
 from fednoil.data.images import Encoded, Piece
 from fednoil.data.raw import Listing, Raw, is_text, readable
-from fednoil.data.table import COLUMNS, labels_of
+from fednoil.data.table import COLUMN_NAMES, labels_of
 from fednoil.errors import UserError
 from fednoil.files import naming
 
@@ -35,7 +35,7 @@ _TEST = re.compile(r"(?<![a-z])(test|val|validation)(?![a-z])")
 
 
 @dataclass
-class Member:
+class ShardSample:
     """The members of one key: its picture, label and site as far as it has them, and why it can't be used."""
 
     key: str
@@ -142,9 +142,9 @@ def _shards(root: Path) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
 
 
 @lru_cache(maxsize=4096)
-def _read(path: Path, changed: int, size: int) -> tuple[Member, ...]:
+def _read(path: Path, changed: int, size: int) -> tuple[ShardSample, ...]:
     """The samples of a shard as it is now: every check of a configuration asks for their sites."""
-    found: dict[str, Member] = {}
+    found: dict[str, ShardSample] = {}
     try:
         with tarfile.open(path, "r:") as file:
             for member in file:
@@ -161,14 +161,14 @@ def _read(path: Path, changed: int, size: int) -> tuple[Member, ...]:
     return tuple(found.values())
 
 
-def _add(found: dict[str, Member], path: Path, file: tarfile.TarFile, member: tarfile.TarInfo) -> None:
+def _add(found: dict[str, ShardSample], path: Path, file: tarfile.TarFile, member: tarfile.TarInfo) -> None:
     key, suffix = _parts(member.name)
     if suffix.rpartition(".")[2] in _PICKLES:
         raise UserError(
             f"{path} holds {readable(member.name)}, a pickle, which may run code when it is read; make the shard "
             "without it"
         )
-    own = found.setdefault(key, Member(key))
+    own = found.setdefault(key, ShardSample(key))
     if suffix in own.suffixes:
         raise UserError(f"{path} has {readable(member.name)} twice; a key stands for one sample")
     own.suffixes.add(suffix)
@@ -182,7 +182,7 @@ def _add(found: dict[str, Member], path: Path, file: tarfile.TarFile, member: ta
         _add_label(own, suffix, _text(file, member))
 
 
-def _add_label(own: Member, suffix: str, text: str | None) -> None:
+def _add_label(own: ShardSample, suffix: str, text: str | None) -> None:
     if text is None:
         own.wrong = own.wrong or f"has a .{suffix} that is not UTF-8 text of at most 1 MiB"
     elif suffix == _LABEL:
@@ -204,7 +204,7 @@ def _value(values: Any, name: str) -> str | None:
 
 
 def _spelt(values: Any, name: str) -> str | None:
-    usual = (*COLUMNS[name], _LABEL) if name == "label" else COLUMNS[name]
+    usual = (*COLUMN_NAMES[name], _LABEL) if name == "label" else COLUMN_NAMES[name]
     known = values if isinstance(values, dict) else {}
     found = (key for key in usual if isinstance(known.get(key), str | int) and not isinstance(known[key], bool))
     return next(found, None)

@@ -17,7 +17,7 @@ import numpy as np
 
 from fednoil.data import Dataset, Split, with_scale
 from fednoil.data.base import Normalisation
-from fednoil.data.dataset import About
+from fednoil.data.dataset import DatasetInfo
 from fednoil.data.vectors import MARK, Scale, aligned, is_vector, pooled, united
 
 Shape = tuple[int, ...]
@@ -57,7 +57,7 @@ class Site:
 
 
 @dataclass(frozen=True)
-class Agreement:
+class CommonTerms:
     """What applies to every node of a federation."""
 
     class_names: tuple[str, ...]
@@ -71,7 +71,7 @@ class Agreement:
         return {name: list(value) for name, value in asdict(self).items()}
 
     @classmethod
-    def of(cls, values: dict[str, Any]) -> Agreement:
+    def of(cls, values: dict[str, Any]) -> CommonTerms:
         shape = tuple(int(n) for n in values["image_shape"])
         names, columns = (tuple(str(n) for n in values.get(key, ())) for key in ("class_names", "columns"))
         return cls(names, shape, tuple(values["mean"]), tuple(values["std"]), columns)
@@ -80,7 +80,7 @@ class Agreement:
         """A dataset of this kind without images."""
         kind = np.float32 if is_vector(self.image_shape) else np.uint8
         empty = Split(np.empty((0, *self.image_shape), kind), np.empty(0, np.int64))
-        return Dataset(name, empty, empty, self.class_names, self.mean, self.std, About(columns=self.columns))
+        return Dataset(name, empty, empty, self.class_names, self.mean, self.std, DatasetInfo(columns=self.columns))
 
     def fitted(self, dataset: Dataset) -> Dataset:
         """A site's data in the federation's terms: its class numbers, its columns and its scale."""
@@ -97,7 +97,7 @@ class Agreement:
         return with_scale(Dataset(dataset.name, train, test, *known, about), self.mean, self.std)
 
 
-def agree(sites: Sequence[Site], normalisation: Normalisation | None) -> Agreement:
+def agree(sites: Sequence[Site], normalisation: Normalisation | None) -> CommonTerms:
     """What the sites agree on; `normalisation` is given if the configuration sets it.
 
     The shape is that of most sites; in a tie, that of the first one. The normalisation is that of the pooled pixels of
@@ -108,10 +108,10 @@ def agree(sites: Sequence[Site], normalisation: Normalisation | None) -> Agreeme
     columns = united({site.name: site.columns for site in fitting}) if fitting[0].columns else ()
     own = _pool_columns(fitting, columns) if columns else _pool(fitting)
     shape = (len(columns),) if columns else fitting[0].image_shape
-    return Agreement(_classes(fitting), shape, *(normalisation or own), columns)
+    return CommonTerms(_classes(fitting), shape, *(normalisation or own), columns)
 
 
-def misfit(site: Site, agreement: Agreement) -> str | None:
+def misfit(site: Site, agreement: CommonTerms) -> str | None:
     """Why a site can't take part; None if it can."""
     if (site.columns or agreement.columns) and _kind(site) != _columns(agreement.columns):
         return _other_columns(site.columns, agreement.columns)

@@ -16,7 +16,7 @@ from flwr.common.constant import ErrorCode
 
 from fednoil import __version__
 from fednoil.errors import UserError
-from fednoil.flower.agreement import Agreement
+from fednoil.flower.agreement import CommonTerms
 from fednoil.flower.messages import (
     AUDIT_REPLY,
     EVALUATE_REPLY,
@@ -241,7 +241,7 @@ def _node(message: Message, context: Context, summed: object = None) -> tuple[No
     form = order_form if summed is None else secure_form
     values = _peek(message, form)
     known = {"class_names": values["classes"], "image_shape": values["shape"], "columns": values["columns"]}
-    agreement = Agreement.of({**known, **_scale(values)})
+    agreement = CommonTerms.of({**known, **_scale(values)})
     if len(values["signals"]) != len(values["signal_values"]):
         raise BadMessage("'signals' and 'signal_values' have different lengths")
     signals = dict(zip(values["signals"], values["signal_values"], strict=True))

@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from fednoil.errors import UserError
-from fednoil.flower.resident import Place, orphaned_after, serve
+from fednoil.flower.resident import NodeSetup, orphaned_after, serve
 from fednoil.records.files import write_json
 
 log = logging.getLogger("flwr.fednoil")
@@ -28,14 +28,14 @@ _GRACE = 10.0  # seconds that a node has to take its leave
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-class Ended(BaseException):
+class Terminated(BaseException):
     """SIGTERM: the node signs off at the SuperLink and ends."""
 
 
 class Keeper:
     """Nodes of this machine, by name; `pids` is a file that says which processes they are."""
 
-    def __init__(self, places: Sequence[Place], pids: Path | None = None) -> None:
+    def __init__(self, places: Sequence[NodeSetup], pids: Path | None = None) -> None:
         self.places = {place.name: place for place in places}
         self.pids = pids
         self.running: dict[int, str] = {}  # process -> name
@@ -98,7 +98,7 @@ class Keeper:
                 os.kill(pid, number)
 
 
-def _node(place: Place, parent: int) -> int:
+def _node(place: NodeSetup, parent: int) -> int:
     """One node, in its own process and process group."""
     os.setpgid(0, 0)
     signal.signal(signal.SIGTERM, _end)
@@ -115,7 +115,7 @@ def _node(place: Place, parent: int) -> int:
     except UserError as error:
         print(f"fednoil: {error}", file=sys.stderr)
         status = _REFUSED
-    except Ended:
+    except Terminated:
         status = 0
     except Exception:
         log.exception("%s has failed", place.name)
@@ -126,7 +126,7 @@ def _node(place: Place, parent: int) -> int:
 
 def _end(number: int, frame: object) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough
-    raise Ended
+    raise Terminated
 
 
 def _word(code: int) -> str:

@@ -190,12 +190,12 @@ def _watch_certificates() -> None:
 
 def _log_json(command: Any) -> None:
     """Let Flower's and uvicorn's loggers write JSON lines."""
-    from fednoil.flower.logs import JsonLines, use_json, wrap_output
+    from fednoil.flower.logs import JsonFormatter, use_json, wrap_output
 
     wrap_output()
     use_json()
     usual = command.get_uvicorn_log_config
-    command.get_uvicorn_log_config = lambda level: {**usual(level), "formatters": {"http": {"()": JsonLines}}}
+    command.get_uvicorn_log_config = lambda level: {**usual(level), "formatters": {"http": {"()": JsonFormatter}}}
 
 
 def _register_keys(folder: Path, register: Callable[[Path], None]) -> None:

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
-class JsonLines(logging.Formatter):
+class JsonFormatter(logging.Formatter):
     """One object a line: when, how serious, from where, what, and the traceback if there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -36,7 +36,7 @@ def use_json() -> None:
     for handler in list(FLOWER_LOGGER.handlers):  # Flower's own handler has no use for a formatter
         FLOWER_LOGGER.removeHandler(handler)
     lines = logging.StreamHandler(sys.stdout)
-    lines.setFormatter(JsonLines())
+    lines.setFormatter(JsonFormatter())
     lines.setLevel(logging.INFO)
     FLOWER_LOGGER.addHandler(lines)
 

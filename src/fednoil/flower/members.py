@@ -18,7 +18,7 @@ from fednoil import __version__
 from fednoil.config import Config, to_toml
 from fednoil.data import SITES
 from fednoil.errors import UserError
-from fednoil.flower.agreement import Agreement, Site, agree, misfit
+from fednoil.flower.agreement import CommonTerms, Site, agree, misfit
 from fednoil.flower.messages import (
     HELLO,
     HELLO_ORDER,
@@ -66,7 +66,7 @@ class Members:
         self.run = secrets.token_hex(16)
         self.sites: dict[int, Site] = {}
         self.nodes: dict[int, int] = {}  # client -> node
-        self.agreement: Agreement | None = None
+        self.agreement: CommonTerms | None = None
         self.founders: dict[str, int] = {}  # samples of the clients at the start, by number
         self._numbers: dict[str, int] = {}  # of everyone who ever took part
         self._refused: dict[int, Refused] = {}  # by node
@@ -122,7 +122,7 @@ class Members:
         try:
             values = read_json(path)
             self.run = str(values["run"])
-            self.agreement = Agreement.of(values["agreement"])
+            self.agreement = CommonTerms.of(values["agreement"])
             self._numbers = {str(name): int(number) for name, number in values["clients"].items()}
             self._sizes = {str(name): int(size) for name, size in values["sizes"].items()}
             self.founders = {str(name): self._sizes[str(name)] for name in values["founders"]}

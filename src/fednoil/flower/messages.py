@@ -26,7 +26,9 @@ HELLO, REFUSE, SCORE, AUDIT = "query.hello", "query.refuse", "query.score", "que
 REVIEW = "query.review"
 TRAIN, EVALUATE = "train", "evaluate"
 KEYS, SHARES, REVEAL = "query.keys", "query.shares", "query.reveal"  # the stages of a secure sum, around training
-LARGEST = 1e30  # the mean of such numbers can't overflow; what a weight may be depends on the model that was sent
+LARGEST_NUMBER = (
+    1e30  # the mean of such numbers can't overflow; what a weight may be depends on the model that was sent
+)
 _HEADER = 1024  # bytes that an array's own header has at most
 
 Arrays = Mapping[str, tuple[str, tuple[int, ...]]]  # name -> dtype, shape
@@ -255,8 +257,8 @@ def _split(form: Arrays, kind: str, names: Sequence[str], array: Array) -> Itera
     sizes = [math.prod(form[name][1]) for name in names]
     whole = _tensor(kind, (kind, (sum(sizes),)), array)
     for name, part in zip(names, whole.split(sizes), strict=True):
-        if part.is_floating_point() and not bool((part.isfinite() & (part.abs() <= LARGEST)).all()):
-            raise BadMessage(f"array '{name}' holds values that are not finite or above {LARGEST:g}")
+        if part.is_floating_point() and not bool((part.isfinite() & (part.abs() <= LARGEST_NUMBER)).all()):
+            raise BadMessage(f"array '{name}' holds values that are not finite or above {LARGEST_NUMBER:g}")
         yield name, part.reshape(form[name][1]).clone()
 
 

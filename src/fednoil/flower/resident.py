@@ -43,7 +43,7 @@ Values = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Place:
+class NodeSetup:
     """Where a node connects, with which key, and its operator's settings, as Flower's --node-config has them."""
 
     superlink: str
@@ -130,7 +130,7 @@ class Connection:
             )
 
 
-def serve(place: Place, goes_on: Callable[[], bool]) -> None:
+def serve(place: NodeSetup, goes_on: Callable[[], bool]) -> None:
     """Answer messages until `goes_on` says no; a lost connection is opened again, with the files as they are then."""
     settings = NodeSettings.read(place.settings)  # what is wrong is reported now, not with the first message
     known = False

@@ -91,7 +91,7 @@ def check_simulated_only(config: Config) -> None:
         )
 
 
-class Lines(runner.Silent):
+class LogLines(runner.Silent):
     """One line per round in the log of the ServerApp, which `flwr run --stream` shows."""
 
     def say(self, line: str) -> None:
@@ -143,7 +143,7 @@ def play(grid: Grid, assignment: Assignment) -> dict[str, Any]:
     return runner.run(
         load_config(tomllib.loads(assignment.config)),
         Path(assignment.out),
-        Lines(),
+        LogLines(),
         resume=assignment.resume,
         force=assignment.force,
         engine=FlowerEngine(grid, json.loads(assignment.command)),

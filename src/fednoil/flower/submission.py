@@ -27,7 +27,7 @@ _DONE = "finished:completed"
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # Flower colours its log even in a pipe
 
 
-class Ended(UserError):
+class EndedEarly(UserError):
     """A run has ended before its last round."""
 
 
@@ -64,7 +64,7 @@ def flwr_run(bundle: Path, connection: str, federation: Loopback | None, out: Pa
         print(f"the SuperLink no longer follows the run, which goes on in {out}", flush=True)
         follow(out)
     elif before or not _finished(out):
-        raise Ended(f"the run ended as '{status}'; see the log above")
+        raise EndedEarly(f"the run ended as '{status}'; see the log above")
 
 
 def _status(flwr: str, number: str, connection: str, environment: dict[str, str]) -> str:
@@ -92,7 +92,7 @@ def follow(out: Path, sleep: Callable[[float], None] = time.sleep) -> None:
         if held:
             sleep(_LOOK)
     if not _finished(out):
-        raise Ended(f"the run in {out} has stopped after round {shown}")
+        raise EndedEarly(f"the run in {out} has stopped after round {shown}")
     print(f"finished; results in {out}", flush=True)
 
 

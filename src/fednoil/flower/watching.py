@@ -171,7 +171,7 @@ def check_node(folder: Path) -> str:
     return f"{found['doing']}, for {age:.0f} s" if found["doing"] != WAITING else "online, waiting for work"
 
 
-def check_server(certificate: Path, port: int) -> str:
+def check_reachable(certificate: Path, port: int) -> str:
     """That the server answers on this machine; UserError if it doesn't."""
     try:
         context = ssl.create_default_context(cafile=str(certificate))

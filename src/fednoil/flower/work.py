@@ -19,7 +19,7 @@ from fednoil.data import SITES, Dataset, Split, as_asked, load
 from fednoil.devices import pick_device
 from fednoil.executors.local import Workbench
 from fednoil.experiment import Experiment, assemble, make_bench, make_experiment, resident
-from fednoil.flower.agreement import Agreement, Site, misfit
+from fednoil.flower.agreement import CommonTerms, Site, misfit
 from fednoil.flower.messages import Refusal
 from fednoil.flower.settings import NodeSettings
 from fednoil.learners.base import Client
@@ -36,7 +36,7 @@ class Order:
     client: int
     round_idx: int
     epochs: int
-    agreement: Agreement
+    agreement: CommonTerms
     signals: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -128,7 +128,7 @@ def _trained(settings: NodeSettings, config: Config, own: Dataset) -> np.ndarray
 
 
 @lru_cache(maxsize=2)
-def site_work(settings: NodeSettings, config_text: str, number: int, agreement: Agreement) -> Work:
+def site_work(settings: NodeSettings, config_text: str, number: int, agreement: CommonTerms) -> Work:
     """The site's own data, with the federation's class numbers."""
     config = configured(config_text, settings.trust)
     assert settings.data is not None

@@ -34,7 +34,7 @@ from fednoil.learners.base import (
     one_by_one,
     together,
 )
-from fednoil.learners.dividemix_plan import Split, draw, fill, parts_of
+from fednoil.learners.dividemix_plan import Division, draw, fill, parts_of
 from fednoil.learners.mixmatch import mixed, mixmatch_loss, negative_entropy, refine, sharpen
 from fednoil.learners.mixture import low_component, normalise
 from fednoil.plugins import About
@@ -230,7 +230,7 @@ class DivideMix(Learner):
         draws = draw(parts, size, task.pad, self.config.mix, everyone.index.device, flip=task.flip)
         tables = {name: table.flatten(0, 1) for name, table in _stacked(states, ("order", "chance", "counts")).items()}
         counts = tables["counts"].tolist()  # the only wait for the GPU
-        splits = [Split(part, own, counts[part.row]) for part, own in zip(parts, draws, strict=True)]
+        splits = [Division(part, own, counts[part.row]) for part, own in zip(parts, draws, strict=True)]
         batches = iter(fill([split for split in splits if split.labelled >= 2], everyone, tables, size))
         plans: list[list[Phase]] = [[] for _ in clients]
         for part, _, labelled in splits:

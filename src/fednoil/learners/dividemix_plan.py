@@ -77,7 +77,7 @@ def draw(
     return [Draws(*own) for own in zip(*each, strict=True)]
 
 
-class Split(NamedTuple):
+class Division(NamedTuple):
     """How many samples a part takes as labelled, and what it has drawn."""
 
     part: Part
@@ -101,7 +101,7 @@ class _Members:
         return -(-self.count // self.size)
 
 
-def fill(splits: Sequence[Split], everyone: Client, tables: Tensors, size: int) -> list[Tensors]:
+def fill(splits: Sequence[Division], everyone: Client, tables: Tensors, size: int) -> list[Tensors]:
     """The batches of each split.
 
     Rows of the tables [R, width] belong to splits: `order` has the labelled samples in front and the others after them,
@@ -127,7 +127,7 @@ def fill(splits: Sequence[Split], everyone: Client, tables: Tensors, size: int) 
 
 
 def _gathered(
-    splits: Sequence[Split], sets: Sequence[_Members], everyone: Client, tables: Tensors
+    splits: Sequence[Division], sets: Sequence[_Members], everyone: Client, tables: Tensors
 ) -> Iterator[Tensors]:
     """Each set's samples in random orders, as many as all its cycles have; of the first ones, which are labelled, with
     labels and chances."""
@@ -144,7 +144,7 @@ def _gathered(
         yield {"index": own}
 
 
-def _shuffled(splits: Sequence[Split], sets: Sequence[_Members], order: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _shuffled(splits: Sequence[Division], sets: Sequence[_Members], order: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The members of the sets, numbered within their client, one set after another, each as often as it has cycles;
     with the place of the client's first sample and that of the split in the tables: int64 [all lengths] each."""
     wanted, rows = [], []

@@ -21,7 +21,7 @@ from fednoil.noise.manifest import Manifest
 from fednoil.noise.matrix import Matrix
 from fednoil.noise.openset import OpenSet
 from fednoil.noise.pair import Pair, PairDown
-from fednoil.noise.ranges import Linear, Uniform
+from fednoil.noise.ranges import LinearLevels, UniformLevels
 from fednoil.noise.similar import Semantic, Superclass
 from fednoil.noise.some import Beta, Fixed
 from fednoil.noise.symmetric import Symmetric, SymmetricAll
@@ -51,8 +51,8 @@ KINDS: dict[str, type[NoiseKind]] = {
 LEVELS: dict[str, type[NoiseLevels]] = {
     "groups": Groups,
     "two-level": TwoLevel,
-    "linear": Linear,
-    "uniform": Uniform,
+    "linear": LinearLevels,
+    "uniform": UniformLevels,
     "fixed": Fixed,
     "beta": Beta,
 }

@@ -26,29 +26,29 @@ class RangeConfig(LevelsConfig):
         return value
 
 
-class LinearConfig(RangeConfig):
+class LinearLevelsConfig(RangeConfig):
     levels: Literal["linear"] = "linear"
 
 
-class Linear(NoiseLevels):
+class LinearLevels(NoiseLevels):
     """Client k of K has low + k · (high − low) / K, so that the highest level is never reached, as in FedRN and
     FNBench."""
 
-    Config = LinearConfig
+    Config = LinearLevelsConfig
 
     def levels(self, sizes: tuple[int, ...], seed: Seed) -> np.ndarray:
         low, high = self.config.ratios
         return low + np.arange(len(sizes)) * (high - low) / len(sizes)
 
 
-class UniformConfig(RangeConfig):
+class UniformLevelsConfig(RangeConfig):
     levels: Literal["uniform"] = "uniform"
 
 
-class Uniform(NoiseLevels):
+class UniformLevels(NoiseLevels):
     """Each client draws its level between the two, as in FedNoisy's localized noise."""
 
-    Config = UniformConfig
+    Config = UniformLevelsConfig
 
     def levels(self, sizes: tuple[int, ...], seed: Seed) -> np.ndarray:
         low, high = self.config.ratios

@@ -13,7 +13,7 @@ from fednoil.partition.bernoulli import Bernoulli
 from fednoil.partition.capped import Capped
 from fednoil.partition.classes import Classes
 from fednoil.partition.dirichlet import Dirichlet
-from fednoil.partition.given import Given
+from fednoil.partition.given import GivenPartition
 from fednoil.partition.iid import Iid
 from fednoil.partition.mixture import Mixture
 from fednoil.partition.quantity import Quantity
@@ -31,7 +31,7 @@ PARTITIONS: dict[str, type[Partition]] = {
     "classes": Classes,
     "shards": Shards,
     WORD: Annotator,
-    "given": Given,
+    "given": GivenPartition,
 }
 
 

@@ -17,7 +17,10 @@ from fednoil.partition.base import Uneven, UnevenConfig
 class BernoulliConfig(UnevenConfig):
     kind: Literal["bernoulli"] = "bernoulli"
     classes: float = Field(
-        default=0.7, gt=0, le=1, description="p: the share of the classes that a client has, on average"
+        default=0.7,
+        gt=0,
+        le=1,
+        description="p, the chance that a client has a class: with 0.7, seven of ten classes on average",
     )
     beta: float = Field(
         default=10.0, gt=0, le=1e6, description="concentration of the Dirichlet draws: the smaller, the more uneven"

@@ -11,12 +11,12 @@ from fednoil.partition.base import Partition, PartitionConfig
 from fednoil.seeds import Seed
 
 
-class GivenConfig(PartitionConfig):
+class GivenPartitionConfig(PartitionConfig):
     kind: Literal["given"] = "given"
 
 
-class Given(Partition):
-    Config = GivenConfig
+class GivenPartition(Partition):
+    Config = GivenPartitionConfig
     by_owner = True
 
     def deal(self, labels: np.ndarray, num_classes: int, seed: Seed) -> NoReturn:

@@ -13,7 +13,7 @@ CHANCE = 0.05  # a difference with a larger p is not distinguishable from none
 
 
 @dataclass(frozen=True)
-class Sample:
+class SampleStats:
     """Mean, standard deviation and number of values; one value alone has no deviation."""
 
     mean: float
@@ -21,9 +21,9 @@ class Sample:
     count: int
 
 
-def sample_of(values: Sequence[float]) -> Sample:
+def sample_of(values: Sequence[float]) -> SampleStats:
     std = float(np.std(values, ddof=1)) if len(values) > 1 else None
-    return Sample(float(np.mean(values)), std, len(values))
+    return SampleStats(float(np.mean(values)), std, len(values))
 
 
 def paired_p(differences: Sequence[float]) -> float | None:
@@ -34,7 +34,7 @@ def paired_p(differences: Sequence[float]) -> float | None:
     return _p(found.mean, found.std / math.sqrt(found.count), found.count - 1)
 
 
-def unpaired_p(a: Sample, b: Sample) -> float | None:
+def unpaired_p(a: SampleStats, b: SampleStats) -> float | None:
     """Welch's test; a single value is assumed to have the other sample's deviation. None if neither has one."""
     if a.std is None or b.std is None:
         known = a if b.std is None else b

@@ -78,7 +78,7 @@ class Measured(_Part):
     confusion: list[list[float]] = []  # true × predicted classes; of several models the mean
 
 
-class Measures(_Part):
+class MeasuresFile(_Part):
     """measures.json: on the test set, and by client."""
 
     test: Measured = Measured()

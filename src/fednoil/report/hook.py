@@ -28,7 +28,7 @@ class Beside:
 
 
 @dataclass(frozen=True)
-class Section:
+class ReportSection:
     """A section of the report, in each of its formats."""
 
     anchor: str
@@ -38,7 +38,7 @@ class Section:
     lines: tuple[str, ...]  # on a terminal
 
 
-class Table(Protocol):
+class ReportTable(Protocol):
     """The rows of one table, its title, the metrics it shows, and the order of rows and columns."""
 
     @property
@@ -95,10 +95,10 @@ class Study(Protocol):
         """
         ...
 
-    def tables(self, results: Results) -> Sequence[Table]:
+    def tables(self, results: Results) -> Sequence[ReportTable]:
         """The tables of its rows, which are all rows that have a family."""
         ...
 
-    def sections(self, results: Results) -> Sequence[Section]:
+    def sections(self, results: Results) -> Sequence[ReportSection]:
         """The study's sections about its rows; none without rows."""
         ...

@@ -14,7 +14,7 @@ from fednoil.history import ACCURACY
 from fednoil.report.chance import CHANCE
 from fednoil.report.leads import class_grids, leads, measure_grids, settings_grid
 from fednoil.report.results import Results, Row, paired
-from fednoil.report.runs import CURVES, Run
+from fednoil.report.runs import CURVES, RecordedRun
 from fednoil.report.sheets import Column, Entry, sheets
 
 _POINTS = 20_000  # of all curves of one figure together; a single curve has 40 to 200 of them
@@ -129,7 +129,7 @@ def page_data(results: Results) -> dict[str, Any]:
     return {"runs": runs, "curves": curves, **tables}
 
 
-def _summary(run: Run) -> dict[str, Any]:
+def _summary(run: RecordedRun) -> dict[str, Any]:
     keys = ("final_accuracy", "best_accuracy", "last10_accuracy", "converged", "train_batches", "wall_s")
     keys = (*keys, "bytes_down", "bytes_up", "config_hash", "data_hash", "noise_hash")
     found = {key: run.summary[key] for key in keys if key in run.summary}
@@ -138,7 +138,7 @@ def _summary(run: Run) -> dict[str, Any]:
     return {**found, "rounds": run.rounds, "planned": planned, "finished": run.finished, "conduct": conduct}
 
 
-def _command(run: Run, results: Results) -> str:
+def _command(run: RecordedRun, results: Results) -> str:
     """The command that repeats the run, with its precision; a federation takes its own keys from the file."""
     asked = run.environment.get("command") or []
     if asked[1:3] == ["federation", "run"]:  # no configuration says which nodes took part
@@ -151,7 +151,7 @@ def _command(run: Run, results: Results) -> str:
     return shlex.join(["fednoil", *args])
 
 
-def _thinned(run: Run, length: int) -> dict[str, list[float | None]]:
+def _thinned(run: RecordedRun, length: int) -> dict[str, list[float | None]]:
     """Curves at evenly spaced rounds, including the last one; `round` says which."""
     picked = np.unique(np.linspace(0, run.rounds - 1, min(length, run.rounds)).round().astype(int))
     curves: dict[str, list[float | None]] = {"round": (picked + 1).tolist()}
@@ -161,7 +161,7 @@ def _thinned(run: Run, length: int) -> dict[str, list[float | None]]:
     return curves
 
 
-def _clients(run: Run) -> dict[str, Any]:
+def _clients(run: RecordedRun) -> dict[str, Any]:
     def short(values: Sequence[float | None] | None) -> list[float | None] | None:
         return None if values is None else [None if v is None else round(v, 1) for v in values]
 
@@ -180,7 +180,7 @@ def _clients(run: Run) -> dict[str, Any]:
     }
 
 
-def _confusion(run: Run) -> dict[str, Any] | None:
+def _confusion(run: RecordedRun) -> dict[str, Any] | None:
     """The whole matrix, or with many classes its largest off-diagonal entries: [given, predicted, count]."""
     if run.confusion is None:
         return None
@@ -193,7 +193,7 @@ def _confusion(run: Run) -> dict[str, Any] | None:
     return {"classes": len(matrix), "largest": [[g, p, int(off[g, p])] for g, p in pairs if off[g, p]]}
 
 
-def _tested(run: Run) -> dict[str, Any] | None:
+def _tested(run: RecordedRun) -> dict[str, Any] | None:
     """True against predicted classes of the test samples, and measures of each class, unless there are many."""
     test = run.measures.get("test", {})
     matrix, each = test.get("confusion") or [], test.get("per_class", {})

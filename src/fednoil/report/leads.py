@@ -22,7 +22,7 @@ _MEASURES = {
 
 
 @dataclass(frozen=True)
-class Grid:
+class LeadTable:
     """A table with a title, headings and lines; None stands for unknown values."""
 
     title: str
@@ -58,7 +58,7 @@ def _lead(rows: Sequence[Row]) -> str:
     return f"{line}, {ahead:.2f} points above {others[0].title}{sure}{work}"
 
 
-def class_grids(results: Results) -> list[Grid]:
+def class_grids(results: Results) -> list[LeadTable]:
     """For each setting the accuracy on each class's test images, by method: the mean over seeds of the final models."""
     found = []
     for rows in results.settings():
@@ -71,11 +71,11 @@ def class_grids(results: Results) -> list[Grid]:
             [names[c] if c < len(names) else str(c), *(v[c] if c < len(v) else None for _, v in known)]
             for c in range(min(count, _CLASSES))
         ]
-        found.append(Grid(rows[0].place.title, ["class", *(row.title for row, _ in known)], lines))
+        found.append(LeadTable(rows[0].place.title, ["class", *(row.title for row, _ in known)], lines))
     return found
 
 
-def measure_grids(results: Results) -> list[Grid]:
+def measure_grids(results: Results) -> list[LeadTable]:
     """For each setting the final models' measures beside accuracy, by method: the mean over seeds."""
     found = []
     for rows in results.settings():
@@ -83,7 +83,7 @@ def measure_grids(results: Results) -> list[Grid]:
         lines = [[title, *(_mean(row, key, digits) for row in done)] for key, (title, digits) in _MEASURES.items()]
         lines = [line for line in lines if any(line[1:])]
         if lines:
-            found.append(Grid(rows[0].place.title, ["measure", *(row.title for row in done)], lines))
+            found.append(LeadTable(rows[0].place.title, ["measure", *(row.title for row in done)], lines))
     return found
 
 
@@ -102,7 +102,7 @@ def _by_class(row: Row) -> list[float | None]:
     return [None if None in column else sum(v or 0.0 for v in column) / len(column) for column in columns]
 
 
-def settings_grid(results: Results) -> Grid | None:
+def settings_grid(results: Results) -> LeadTable | None:
     """The keys in which rows differ, a line for each; None without any, or with a single row."""
     sections = (*SETTING_SECTIONS, *METHOD_SECTIONS)
     rows = [row for row in results.rows if not row.place.family]
@@ -114,7 +114,7 @@ def settings_grid(results: Results) -> Grid | None:
     head = [f"{row.title} on {row.place.title}" if several else row.title for row in rows]
     lines = [[key, *(_value(one, key) for one in values)] for key in keys]
     lines = [line for line in lines if any(line[1:])]  # a key that only some have and nobody has set
-    return Grid("What differs", ["key", *head], lines)
+    return LeadTable("What differs", ["key", *head], lines)
 
 
 def _value(values: dict[str, Any], key: str) -> str | None:

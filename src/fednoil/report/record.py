@@ -22,7 +22,7 @@ from fednoil.records.folder import Roster
 from fednoil.report.checks import Environment, Summary, check
 from fednoil.report.clients import Clients
 from fednoil.report.hook import Study
-from fednoil.report.runs import Run, completed, placed
+from fednoil.report.runs import RecordedRun, completed, placed
 
 _KEPT = (
     "test_accuracy",
@@ -44,7 +44,7 @@ _SCHEMA = pa.schema(
 )
 
 
-def write_record(runs: Sequence[Run], path: Path) -> None:
+def write_record(runs: Sequence[RecordedRun], path: Path) -> None:
     """Write the runs to a file; the same runs give the same bytes."""
     buffer = pa.BufferOutputStream()
     rows = sorted((_row(run) for run in runs), key=lambda row: (row["name"], row["config"]))
@@ -52,7 +52,7 @@ def write_record(runs: Sequence[Run], path: Path) -> None:
     write_bytes(path, buffer.getvalue().to_pybytes())
 
 
-def read_record(path: Path, study: Study | None = None) -> list[Run]:
+def read_record(path: Path, study: Study | None = None) -> list[RecordedRun]:
     """The runs of a file; what was left out of it is absent in reports."""
     try:
         there = pq.read_schema(path).names
@@ -64,7 +64,7 @@ def read_record(path: Path, study: Study | None = None) -> list[Run]:
         raise UserError(f"{path} is not a record of runs from `fednoil report --record`: {error}") from None
 
 
-def _row(run: Run) -> dict[str, Any]:
+def _row(run: RecordedRun) -> dict[str, Any]:
     config = {section: {k: v for k, v in keys.items() if v is not None} for section, keys in run.values.items()}
     environment = {k: v for k, v in run.environment.items() if k not in ("command", "started")}
     return {
@@ -80,7 +80,7 @@ def _row(run: Run) -> dict[str, Any]:
     }
 
 
-def _run(row: dict[str, Any], path: Path, study: Study | None) -> Run:
+def _run(row: dict[str, Any], path: Path, study: Study | None) -> RecordedRun:
     values = completed(json.loads(row["config"]))
     known: dict[str, Any] = {text: json.loads(row[text]) for text in _TEXTS[1:]}
     check(Summary, known["summary"], path / row["name"])
@@ -88,7 +88,7 @@ def _run(row: dict[str, Any], path: Path, study: Study | None) -> Run:
     curves = {key: np.array(row[key], dtype=float) for key in _KEPT if row[key] is not None}
     clients = Clients(**known["clients"])
     roster = None if clients.founders is None else Roster({}, {}, clients.founders)
-    return Run(
+    return RecordedRun(
         path / row["name"],
         placed(values, known["environment"], roster, study, len(clients.samples or ()) or None),
         values,

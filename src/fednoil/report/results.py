@@ -16,10 +16,10 @@ import numpy as np
 
 from fednoil.history import ACCURACY, AGREEMENT
 from fednoil.report.chance import paired_p, sample_of
-from fednoil.report.hook import Section, Study
+from fednoil.report.hook import ReportSection, Study
 from fednoil.report.places import METHOD_SECTIONS, Place, as_method, differing, picked
 from fednoil.report.record import read_record
-from fednoil.report.runs import Run, load_runs
+from fednoil.report.runs import RecordedRun, load_runs
 
 METRICS = {"accuracy": "accuracy", "selected_noise": "noise ratio", "precision": "precision", "recall": "recall"}
 _CURVE_OF = {"selected_noise": "selected_noise", "precision": "label_precision", "recall": "label_recall"}
@@ -48,7 +48,7 @@ class Row:
     """
 
     place: Place
-    runs: tuple[Run, ...]
+    runs: tuple[RecordedRun, ...]
     own_conduct: tuple[str, ...] = ()  # the part of `conduct` in which other rows of this method differ
     apart: tuple[str, ...] = ()  # keys that distinguish it from another row of its column with the same title
 
@@ -133,7 +133,7 @@ class Paired:
 class Results:
     """All rows, by setting; with a study, also its tables and sections."""
 
-    def __init__(self, runs: Iterable[Run], left_out: Sequence[str] = (), study: Study | None = None) -> None:
+    def __init__(self, runs: Iterable[RecordedRun], left_out: Sequence[str] = (), study: Study | None = None) -> None:
         self.study = study
         self.runs, repeated = _once(runs)
         ordered = sorted(self.runs, key=lambda run: (run.key, run.seed))
@@ -150,7 +150,7 @@ class Results:
         """What the accuracies are: agreement where all runs were tested on labels that they held out."""
         return AGREEMENT if self.runs and all(run.measure == AGREEMENT for run in self.runs) else ACCURACY
 
-    def title_of(self, run: Run) -> str:
+    def title_of(self, run: RecordedRun) -> str:
         """The title of the row that a run belongs to."""
         return self._titles[run.key]
 
@@ -158,7 +158,7 @@ class Results:
         """The rows of each setting."""
         return [list(rows) for _, rows in grouped(self.rows, lambda row: row.place.where)]
 
-    def sections(self) -> Sequence[Section]:
+    def sections(self) -> Sequence[ReportSection]:
         """The study's sections about its rows."""
         return self.study.sections(self) if self.study else ()
 
@@ -174,13 +174,13 @@ def load_results(paths: Sequence[Path], study: Study | None = None) -> Results:
     return Results([*found, *(run for path in packed for run in read_record(path, study))], left_out, study)
 
 
-def _same_line(run: Run) -> tuple[Any, ...]:
+def _same_line(run: RecordedRun) -> tuple[Any, ...]:
     """What the runs in one line of a table have in common, in any column."""
     place = run.place
     return place.family, place.dataset, place.setting_changes, place.method_title
 
 
-def _row(group: tuple[Run, ...], conducts: set[tuple[str, ...]]) -> Row:
+def _row(group: tuple[RecordedRun, ...], conducts: set[tuple[str, ...]]) -> Row:
     """A row of the finished runs, or of all if none is finished; its title names how it differs from its neighbours."""
     first = group[0]
     shared = set.intersection(*map(set, conducts))
@@ -236,9 +236,9 @@ def grouped(items: Sequence[Any], key: Callable[[Any], Any]) -> list[tuple[Any, 
     return [(k, tuple(group)) for k, group in groupby(ranked, key)]
 
 
-def _once(runs: Iterable[Run]) -> tuple[list[Run], list[str]]:
+def _once(runs: Iterable[RecordedRun]) -> tuple[list[RecordedRun], list[str]]:
     """One run for each configuration and seed, preferably finished and long; the others are reported."""
-    best: dict[Any, Run] = {}
+    best: dict[Any, RecordedRun] = {}
     repeated = []
     for run in runs:
         place = (run.key, run.seed)
@@ -252,7 +252,7 @@ def _once(runs: Iterable[Run]) -> tuple[list[Run], list[str]]:
     return list(best.values()), repeated
 
 
-def _warnings(rows: Sequence[Row], groups: Sequence[tuple[Run, ...]]) -> list[str]:
+def _warnings(rows: Sequence[Row], groups: Sequence[tuple[RecordedRun, ...]]) -> list[str]:
     found = []
     for row, group in zip(rows, groups, strict=True):
         name = f"{row.title} on {row.place.title}"

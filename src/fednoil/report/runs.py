@@ -23,7 +23,7 @@ from fednoil.history import ACCURACY, RoundRecord
 from fednoil.records.files import read_json
 from fednoil.records.folder import CONFUSION, MEASURES, Roster, RunFolder
 from fednoil.records.older import in_todays_keys, lost_settings
-from fednoil.report.checks import Confusion, Environment, Measures, Summary, check, check_rounds
+from fednoil.report.checks import Confusion, Environment, MeasuresFile, Summary, check, check_rounds
 from fednoil.report.clients import Clients, simulated_clients, site_clients, tested
 from fednoil.report.hook import Study
 from fednoil.report.places import Place, as_method, method_key, own_place
@@ -54,7 +54,7 @@ _DEPTH = 3  # how many folders deep runs are searched for
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class RecordedRun:
     """One run."""
 
     path: Path
@@ -147,9 +147,9 @@ def find(paths: Sequence[Path]) -> Iterator[Path]:
                 yield folder
 
 
-def load_runs(paths: Sequence[Path], study: Study | None = None) -> tuple[list[Run], list[str]]:
+def load_runs(paths: Sequence[Path], study: Study | None = None) -> tuple[list[RecordedRun], list[str]]:
     """All runs at and below `paths`, and a line for each folder that was left out."""
-    runs: list[Run] = []
+    runs: list[RecordedRun] = []
     left_out: list[str] = []
     for folder in find(paths):
         try:
@@ -161,7 +161,7 @@ def load_runs(paths: Sequence[Path], study: Study | None = None) -> tuple[list[R
     return runs, left_out
 
 
-def load_run(path: Path, study: Study | None = None) -> Run:
+def load_run(path: Path, study: Study | None = None) -> RecordedRun:
     """Read one run folder."""
     folder = RunFolder(path)
     values = read_config(path)
@@ -187,12 +187,14 @@ def load_run(path: Path, study: Study | None = None) -> Run:
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise UserError(f"{path} is damaged: {error!r}") from None
     environment = _read(path / "environment.json", Environment)
-    measures = _read(path / MEASURES, Measures) if finished else {}
+    measures = _read(path / MEASURES, MeasuresFile) if finished else {}
     clients = tested(clients, measures)
     matrix = confusion.get("given_predicted")
     federated = records[-1].nodes is not None
     place = placed(values, environment, roster, study, len(clients.samples or ()) or None)
-    return Run(path, place, values, finished, summary, curves, clients, matrix, environment, federated, measures)
+    return RecordedRun(
+        path, place, values, finished, summary, curves, clients, matrix, environment, federated, measures
+    )
 
 
 def placed(
@@ -225,7 +227,7 @@ def _curves(records: list[RoundRecord]) -> dict[str, np.ndarray]:
     return {key: np.array([getattr(record, key) for record in records], dtype=float) for key in present}
 
 
-def _read(file: Path, expected: type[Confusion | Environment | Measures]) -> dict[str, Any]:
+def _read(file: Path, expected: type[Confusion | Environment | MeasuresFile]) -> dict[str, Any]:
     """A file that may be missing."""
     if not file.is_file():
         return {}

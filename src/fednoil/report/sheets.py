@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from fednoil.report.chance import CHANCE, Sample, unpaired_p
-from fednoil.report.hook import Beside, Table
+from fednoil.report.chance import CHANCE, SampleStats, unpaired_p
+from fednoil.report.hook import Beside, ReportTable
 from fednoil.report.results import METRICS, Results, Row, Value
 
 
@@ -100,7 +100,7 @@ class OwnTable:
 
 def sheets(results: Results) -> list[Sheet]:
     """All tables, a study's first."""
-    tables: list[Table] = list(results.study.tables(results)) if results.study else []
+    tables: list[ReportTable] = list(results.study.tables(results)) if results.study else []
     own: dict[str, list[Row]] = {}
     for row in results.rows:
         if not row.place.family:
@@ -108,7 +108,7 @@ def sheets(results: Results) -> list[Sheet]:
     return [_sheet(table) for table in [*tables, *(OwnTable(own[dataset]) for dataset in sorted(own))]]
 
 
-def _sheet(table: Table) -> Sheet:
+def _sheet(table: ReportTable) -> Sheet:
     rows = table.rows
     spots = sorted({(row.place.setting, row.place.noise) for row in rows}, key=lambda spot: table.rank_spot(*spot))
     columns = [Column(setting, noise, metric) for setting, noise in spots for metric in table.metrics]
@@ -133,19 +133,19 @@ def _at(row: Row, column: Column) -> bool:
     return (row.place.setting, row.place.noise) == (column.setting, column.noise)
 
 
-def _entry(table: Table, row: Row, metric: str, ours: Value, best: bool) -> Entry:
+def _entry(table: ReportTable, row: Row, metric: str, ours: Value, best: bool) -> Entry:
     printed = table.printed(row, metric)
     difference = ours.mean - printed.mean if printed and printed.same and row.finished else None
     p = None
     if printed is not None and difference is not None and metric == "accuracy":  # other metrics spread over rounds
-        theirs = Sample(printed.mean, printed.std, printed.count)
-        p = unpaired_p(Sample(ours.mean, None if ours.starred else ours.std, len(row.runs)), theirs)
+        theirs = SampleStats(printed.mean, printed.std, printed.count)
+        p = unpaired_p(SampleStats(ours.mean, None if ours.starred else ours.std, len(row.runs)), theirs)
     last = row.last_round() if ours.starred else None
     fallen = metric == "accuracy" and not ours.starred and any(run.fallen for run in row.runs)
     return Entry(row, ours, printed, difference, best, p, last, row.best_round() if fallen else None)
 
 
-def _note(table: Table) -> str:
+def _note(table: ReportTable) -> str:
     measures = list(dict.fromkeys(run.measure for row in table.rows for run in row.runs))
     notes = [
         f"{', or '.join(measures).capitalize()}: mean ± standard deviation over seeds of the last round; * a seed did "

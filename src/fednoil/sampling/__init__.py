@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from fednoil.plugins import Axis
 from fednoil.sampling.base import Sampling, SamplingConfig, Scoring
-from fednoil.sampling.score import Score, ScoreMean
+from fednoil.sampling.score import ByScore, ScoreMean
 from fednoil.sampling.uniform import Uniform
 
-SAMPLINGS: dict[str, type[Sampling]] = {"uniform": Uniform, "score": Score, "score_mean": ScoreMean}
+SAMPLINGS: dict[str, type[Sampling]] = {"uniform": Uniform, "score": ByScore, "score_mean": ScoreMean}
 AXIS = Axis("sampling", Sampling, SAMPLINGS, default="uniform")
 
 __all__ = ["AXIS", "SAMPLINGS", "Sampling", "Scoring", "make"]

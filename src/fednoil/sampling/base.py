@@ -19,7 +19,7 @@ from fednoil.plugins import About
 from fednoil.section import Section
 from fednoil.seeds import Seed, gumbel
 
-FEW = 10  # clients that all train in every round, unless a share is set
+FEW_CLIENTS = 10  # clients that all train in every round, unless a share is set
 _SHARE = 0.3  # of more clients
 
 
@@ -33,8 +33,8 @@ class SamplingConfig(Section):
         default=None,
         gt=0,
         le=1,
-        description=f"share of clients trained in a round; none: all of up to {FEW}, of more {_SHARE:.0%} and at "
-        f"least {FEW}",
+        description=f"share of clients trained in a round; none: all of up to {FEW_CLIENTS}, of more {_SHARE:.0%} and "
+        f"at least {FEW_CLIENTS}",
     )
 
 
@@ -51,7 +51,7 @@ class Sampling:
         """How many of `clients` train in a round: round(fraction · K), at least one."""
         fraction = self.config.fraction
         if fraction is None:
-            return min(clients, max(FEW, math.floor(_SHARE * clients + 0.5)))
+            return min(clients, max(FEW_CLIENTS, math.floor(_SHARE * clients + 0.5)))
         return max(1, math.floor(fraction * clients + 0.5))
 
     def shares(self, scores: Sequence[float]) -> list[float]:

@@ -10,12 +10,12 @@ from fednoil.plugins import About
 from fednoil.sampling.base import Scoring, ScoringConfig
 
 
-class ScoreConfig(ScoringConfig):
+class ByScoreConfig(ScoringConfig):
     name: Literal["score"] = "score"
 
 
-class Score(Scoring):
-    Config = ScoreConfig
+class ByScore(Scoring):
+    Config = ByScoreConfig
     about = About(title="By the sum of a client's confidences, as FedNoiL draws them")
 
 

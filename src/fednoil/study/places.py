@@ -24,7 +24,7 @@ from fednoil.report.places import (
 )
 from fednoil.schedules.constant import adding_up_to
 from fednoil.study.paper import FIGURE_SCHEDULES, METHOD_NAMES
-from fednoil.study.presets import DATASETS, METHODS, NOISES, PAPER, RATIOS, SETTINGS, SMALL, TOTAL, composed
+from fednoil.study.presets import DATASETS, PAPER, PAPER_METHODS, PAPER_NOISES, RATIOS, SETTINGS, SMALL, TOTAL, composed
 from fednoil.study.small import BASE, shrink, shrink_schedule
 
 Values = dict[str, Any]
@@ -154,7 +154,7 @@ def _noise_name(noise: Values) -> str | None:
     name = next((n for n, r in RATIOS.items() if n.startswith(noise["kind"]) and r == noise.get("ratios")), None)
     if name is not None and noise["kind"] == "pair" and noise["map"] != "per_client":
         name += f"-{noise['map']}"
-    return name if name in NOISES else None
+    return name if name in PAPER_NOISES else None
 
 
 def _nearest(full: Values, family: str, dataset: str, setting: str, noise: str) -> Place:
@@ -173,7 +173,7 @@ def _nearest(full: Values, family: str, dataset: str, setting: str, noise: str) 
 
 @functools.cache
 def _candidates(family: str, dataset: str, setting: str, noise: str, rounds: int) -> dict[str, Values]:
-    methods = [*METHODS, *schedule_methods()]
+    methods = [*PAPER_METHODS, *schedule_methods()]
     found = {m: load_config(values_of(family, dataset, setting, noise, m, rounds)) for m in methods}
     return {method: config.model_dump(mode="json") for method, config in found.items()}
 

@@ -21,16 +21,16 @@ from fednoil.study.figures import FIGURES
 from fednoil.study.goals import TABLES, Goal
 from fednoil.study.paper import METHOD_NAMES
 from fednoil.study.places import paper_name, place_of, preset_name, schedule_methods, values_of
-from fednoil.study.presets import DATASETS, METHODS, NOISES, SETTINGS
+from fednoil.study.presets import DATASETS, PAPER_METHODS, PAPER_NOISES, SETTINGS
 
-SCALES = ("paper", "small")
+PAPER_SCALES = ("paper", "small")
 DEFAULT_SEEDS = {"paper": "0..4", "small": "0..2"}  # the paper's five; three keep a small table under ten minutes
 _TABLES = {name: goal for name, goal in TABLES.items() if name != "clean"}
 GOALS: dict[str, Goal] = {**_TABLES, **{f.name: f.goal for f in FIGURES.values()}, "clean": TABLES["clean"]}
 
 
 @dataclass(frozen=True)
-class Wanted:
+class PlanOptions:
     """The user's options; empty lists mean the goal's own."""
 
     scale: str = "paper"
@@ -65,14 +65,14 @@ def placed(config: Config, origin: dict[str, Any]) -> PlacedCell:
     )
 
 
-def make_plan(goal: str, wanted: Wanted) -> list[PlacedCell]:
+def make_plan(goal: str, wanted: PlanOptions) -> list[PlacedCell]:
     """The cells of a goal, or of all goals, each once: seed by seed, the most informative first."""
     if goal != "all" and goal not in GOALS:
         raise UserError(
             f"unknown table or figure '{goal}'; choose {', '.join([*GOALS, 'all'])}{nearest(goal, [*GOALS])}"
         )
-    if wanted.scale not in SCALES:
-        raise UserError(f"--scale {wanted.scale}: choose {' or '.join(SCALES)}")
+    if wanted.scale not in PAPER_SCALES:
+        raise UserError(f"--scale {wanted.scale}: choose {' or '.join(PAPER_SCALES)}")
     wanted = replace(wanted, methods=[METHOD_NAMES.get(m, m) for m in wanted.methods])
     for option, (given, known) in _filters(wanted).items():
         _check(option, given, known)
@@ -86,17 +86,17 @@ def make_plan(goal: str, wanted: Wanted) -> list[PlacedCell]:
     return sorted(cells, key=_urgency)
 
 
-def _filters(wanted: Wanted) -> dict[str, tuple[Sequence[str], list[str]]]:
+def _filters(wanted: PlanOptions) -> dict[str, tuple[Sequence[str], list[str]]]:
     """The options that choose cells: what was given, and what is known."""
     return {
         "--dataset": (wanted.datasets, list(DATASETS)),
         "--setting": (wanted.settings, list(SETTINGS)),
-        "--noise": (wanted.noises, list(NOISES)),
-        "--method": (wanted.methods, [*METHODS, *schedule_methods()]),
+        "--noise": (wanted.noises, list(PAPER_NOISES)),
+        "--method": (wanted.methods, [*PAPER_METHODS, *schedule_methods()]),
     }
 
 
-def _cells(goal: str, wanted: Wanted) -> list[PlacedCell]:
+def _cells(goal: str, wanted: PlanOptions) -> list[PlacedCell]:
     cells: dict[str, PlacedCell] = {}
     for name in GOALS if goal == "all" else [goal]:
         spec, some = GOALS[name], goal == "all"
@@ -112,7 +112,7 @@ def _cells(goal: str, wanted: Wanted) -> list[PlacedCell]:
     return list(cells.values())
 
 
-def _empty(goal: str, wanted: Wanted) -> str:
+def _empty(goal: str, wanted: PlanOptions) -> str:
     """Why a plan has no cell: the options that exclude all cells, each by itself or all together."""
     fields = {"--dataset": "datasets", "--setting": "settings", "--noise": "noises", "--method": "methods"}
     given = {option: values for option, (values, _) in _filters(wanted).items() if values}
@@ -130,7 +130,7 @@ def _urgency(cell: PlacedCell) -> tuple[int, int, int]:
 
 
 def _grid(
-    wanted: Wanted, datasets: Sequence[str], settings: Sequence[str], noises: Sequence[str], methods: Sequence[str]
+    wanted: PlanOptions, datasets: Sequence[str], settings: Sequence[str], noises: Sequence[str], methods: Sequence[str]
 ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """The sections of every cell that has a preset, method by method, and where they came from."""
     changes = wanted.changes or {}

@@ -54,7 +54,7 @@ RATIOS: dict[str, list[float]] = {
     "pair-low": [0.3, 0.4, 0.5, 0.6],
 }
 
-NOISES: dict[str, Values] = {
+PAPER_NOISES: dict[str, Values] = {
     **{name: {"noise": {"kind": name.split("-")[0], "ratios": ratios}} for name, ratios in RATIOS.items()},
     **{
         f"{name}-shared": {"noise": {"kind": "pair", "ratios": RATIOS[name], "map": "shared"}}
@@ -102,7 +102,7 @@ def _centralized(learner: str, rounds: int) -> Values:
 
 _UNIFORM_LOCAL, _RECIPE = "fednoil.study.ablation:UniformLocal", "fednoil.study.recipe:Recipe"
 RECIPE = "fednoil-recipe"  # what reaches the paper's number on CIFAR-10 (experiments/cifar)
-METHODS: dict[str, Values] = {
+PAPER_METHODS: dict[str, Values] = {
     "fedavg": _on_server("fedavg", _CONSTANT),
     "fedprox": _on_server("fedprox", _CONSTANT),
     **{
@@ -130,18 +130,23 @@ METHODS: dict[str, Values] = {
 
 # The other reading of the labelled subset's size: as many samples as a client has clean labels (experiments/readings).
 TOTAL = "-total"
-METHODS |= {
-    f"{name}{TOTAL}": METHODS[name]
+PAPER_METHODS |= {
+    f"{name}{TOTAL}": PAPER_METHODS[name]
     for name in (*FEDNOIL, "fednoil-uniform-clients", "fednoil-uniform-local", "fednoil-no-ssl")
 }
 
-PARTS: dict[str, dict[str, Values]] = {"dataset": DATASETS, "setting": SETTINGS, "noise": NOISES, "method": METHODS}
+PARTS: dict[str, dict[str, Values]] = {
+    "dataset": DATASETS,
+    "setting": SETTINGS,
+    "noise": PAPER_NOISES,
+    "method": PAPER_METHODS,
+}
 
 
 def composed(dataset: str, setting: str, noise: str, method: str) -> Values:
     """The sections of a cell at the paper's scale."""
     values: Values = {}
-    for layer in (DATASETS[dataset], SETTINGS[setting], NOISES[noise], METHODS[method]):
+    for layer in (DATASETS[dataset], SETTINGS[setting], PAPER_NOISES[noise], PAPER_METHODS[method]):
         for section, keys in layer.items():
             values[section] = {**values.get(section, {}), **keys}
     if method.endswith(TOTAL):
@@ -153,7 +158,7 @@ def composed(dataset: str, setting: str, noise: str, method: str) -> Values:
     return values
 
 
-class Grid:
+class PresetGrid:
     """The presets of one scale: the cells of some goals, in the order of the tables above."""
 
     def __init__(self, scale: str, goals: Iterable[Goal]) -> None:
@@ -200,5 +205,5 @@ class Grid:
         return [f"paper/{form}, {len(self._cells)} in all:", *lines]
 
 
-PAPER = Grid("paper", (*TABLES.values(), *BEYOND))
-SMALL = Grid("small", (*TABLES.values(), *SMALL_BEYOND))
+PAPER = PresetGrid("paper", (*TABLES.values(), *BEYOND))
+SMALL = PresetGrid("small", (*TABLES.values(), *SMALL_BEYOND))

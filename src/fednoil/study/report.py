@@ -7,7 +7,7 @@ from typing import Any
 
 from fednoil import pages
 from fednoil.records.folder import Roster
-from fednoil.report.hook import Section
+from fednoil.report.hook import ReportSection
 from fednoil.report.places import Place
 from fednoil.report.results import Results
 from fednoil.report.text import in_cell
@@ -33,12 +33,14 @@ class PaperStudy:
     def tables(self, results: Results) -> list[PaperTable]:
         return tables(results)
 
-    def sections(self, results: Results) -> list[Section]:
+    def sections(self, results: Results) -> list[ReportSection]:
         """The paper's claims, if there are runs that test one."""
         if not any(row.place.family for row in results.rows):
             return []
         verdicts = judge(results)
-        return [Section("claims", "The paper's claims", _html(verdicts), markdown_claims(results), _lines(verdicts))]
+        return [
+            ReportSection("claims", "The paper's claims", _html(verdicts), markdown_claims(results), _lines(verdicts))
+        ]
 
 
 def markdown_claims(results: Results) -> str:

@@ -10,7 +10,7 @@ from fednoil.report.places import Place
 from fednoil.report.results import Results, Row
 from fednoil.study.paper import DATASET_NAMES, METHOD_NAMES, Printed, noise_name, printed
 from fednoil.study.places import schedule_methods
-from fednoil.study.presets import NOISES, SETTINGS, TOTAL
+from fednoil.study.presets import PAPER_NOISES, SETTINGS, TOTAL
 from fednoil.study.small import BASE
 
 TITLES = {  # the table's number in the paper, and what it shows
@@ -70,7 +70,7 @@ class PaperTable:
         return Beside(text, value.mean, value.std, same, _TRIALS)
 
     def rank_spot(self, setting: str, noise: str) -> tuple[int, int]:
-        settings, noises = list(SETTINGS), list(NOISES)
+        settings, noises = list(SETTINGS), list(PAPER_NOISES)
         return settings.index(setting), noises.index(noise)
 
     def rank_method(self, method: str) -> int:
