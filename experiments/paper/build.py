@@ -1,4 +1,4 @@
-"""From run folders to the committed results: the record, the tables of this page and of the project's, the picture.
+"""From run folders to the committed results: the record, the table of this page and of the project's.
 
     python experiments/paper/build.py [RUNS ...]
 
@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import csv
 import io
-import math
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +20,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from PIL import Image
 from scipy.stats import ttest_ind_from_stats
 
 from fednoil.pages.marked import fill
@@ -29,9 +27,10 @@ from fednoil.report.places import Place
 from fednoil.report.record import read_record, write_record
 from fednoil.report.results import Results, Row
 from fednoil.report.runs import RecordedRun, load_runs
+from fednoil.study.claims import judge
 from fednoil.study.paper import METHOD_NAMES, Printed
 from fednoil.study.presets import PAPER_NOISES, SETTINGS
-from fednoil.study.report import STUDY, markdown_claims
+from fednoil.study.report import STUDY
 from fednoil.study.tables import paper_value
 
 HERE = Path(__file__).parent
@@ -237,32 +236,17 @@ def parts(results: Results) -> dict[str, str]:
         "about": about(results),
         "results": table(results, "fashion-mnist"),
         "headline": headline(results),
-        "claims": markdown_claims(papers),
+        "claims": claims(papers),
     }
 
 
-def draw(results: Results, path: Path) -> None:
-    """Accuracy over rounds of a few methods, mean over seeds, one panel a noise."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    cells = Cells(results, "fashion-mnist")
-    shown = {LOGARITHM: "FedNoiL(Logarithm)", "fedavg": "FedAvg", "fedavg+dividemix": "FedAvg+DivideMix"}
-    spots = [spot for spot in cells.columns() if all((*spot, method, ()) in cells.rows for method in shown)]
-    figure, axes = pyplot.subplots(1, len(spots), figsize=(4 * len(spots), 3), sharey=True, squeeze=False)
-    for axis, spot in zip(axes[0], spots, strict=True):
-        for (method, title), style in zip(shown.items(), ("-", "--", "-."), strict=True):
-            runs = cells.rows[*spot, method, ()].runs
-            axis.plot(np.mean([run.curves["test_accuracy"] for run in runs], axis=0), style, label=title, linewidth=1.2)
-        axis.set(title=" ".join(spot), xlabel="round")
-    axes[0][0].set(ylabel="test accuracy, %", ylim=(40, math.inf if not spots else 92))
-    axes[0][-1].legend(fontsize=8)
-    figure.tight_layout()
-    figure.savefig(path, dpi=90, metadata={"Software": ""})
-    pyplot.close(figure)
-    Image.open(path).convert("RGB").quantize(48).save(path, optimize=True)
+def claims(results: Results) -> str:
+    """The paper's claims by verdict, and how many comparisons hold."""
+    found: dict[str, list[str]] = {}
+    for verdict in judge(results):
+        count = f" ({verdict.held} of {len(verdict.support)})" if verdict.support else ""
+        found.setdefault(verdict.status, []).append(f"{verdict.claim.said}{count}")
+    return "\n".join(f"- **{status[:1].upper()}{status[1:]}**: {'; '.join(said)}." for status, said in found.items())
 
 
 def main() -> None:
@@ -271,7 +255,6 @@ def main() -> None:
     pq.write_table(collect(parser.parse_args().runs), RECORD, **SMALL)
     results = Results(read_record(RECORD, STUDY), study=STUDY)
     (HERE / "results.csv").write_text(csv_text(results.runs), encoding="utf-8")
-    draw(results, HERE / "rounds.png")
     for readme in (HERE / "README.md", ROOT / "README.md"):
         readme.write_text(fill(readme.read_text(encoding="utf-8"), parts(results), once=False), encoding="utf-8")
 

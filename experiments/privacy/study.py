@@ -1,7 +1,7 @@
 """What noise costs: `python experiments/privacy/study.py`, or `… scores`, `… updates` for one part.
 
 On the embedded data: FedNoiL for each ε of the scores and seed, and FedAvg for each noise on the updates and seed.
-Writes results.csv beside this file, and the page's tables. `--table` only writes the tables.
+Writes results.csv beside this file, and the page's table. `--table` only writes the table.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ HERE = Path(__file__).parent
 PAGE = HERE / "README.md"
 EPSILONS = ["none", "10", "3", "1", "0.3", "0.1", "uniform"]
 NOISES = ["no clip", "0", "0.1", "0.3", "1", "3"]
+WORDS = {"none": "no noise", "uniform": "clients drawn uniformly", "no clip": "no noise, no clip"}
 CLIP = 0.25  # near the median length of updates without a clip
 SEEDS = (0, 1, 2)
 MEASURES = ("accuracy", "rank_correlation", "selected_noise")
@@ -97,26 +98,18 @@ def rows(part: str) -> list[dict[str, str]]:
         return [row for row in csv.DictReader(file) if row["part"] == part]
 
 
-def score_table() -> str:
-    """A line for each ε: mean ± standard deviation over the seeds."""
-    found = rows("scores")
-    lines = ["| ε | final accuracy | rank correlation with cleanness | noise of the selected, % |", "|---|---|---|---|"]
-    for epsilon in dict.fromkeys(row["level"] for row in found):
-        mine = [row for row in found if row["level"] == epsilon]
-        digits = zip(MEASURES, (1, 2, 1), strict=True)
-        cells = [spread([float(row[name]) for row in mine if row[name]], d) for name, d in digits]
-        lines.append(f"| {epsilon} | {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
-def update_table() -> str:
-    """A line for each noise: mean ± standard deviation over the seeds, and ε, which no seed changes."""
-    found = rows("updates")
-    lines = ["| noise z | ε | final accuracy |", "|---|---|---|"]
-    for noise in dict.fromkeys(row["level"] for row in found):
-        mine = [row for row in found if row["level"] == noise]
-        accuracy = spread([float(row["accuracy"]) for row in mine], 1)
-        lines.append(f"| {noise} | {mine[0]['epsilon'] or '–'} | {accuracy} |")
+def table() -> str:
+    """A line for each level of noise: mean ± standard deviation over the seeds, and ε, which no seed changes."""
+    head = ["noise", "ε", "final accuracy", "rank correlation with cleanness", "noise of the selected, %"]
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    for part in PARTS:
+        for level in dict.fromkeys(row["level"] for row in rows(part)):
+            mine, a_number = [row for row in rows(part) if row["level"] == level], level[0].isdigit()
+            epsilon = mine[0]["epsilon"] or (level if part == "scores" and a_number else "–")
+            name = f"on {part}" if not a_number or part == "scores" else f"on {part}, z = {level}"
+            digits = zip(MEASURES, (1, 2, 1), strict=True)
+            cells = [spread([float(row[key]) for row in mine if row[key]], d) for key, d in digits]
+            lines.append(f"| {name if a_number else f'{part}: {WORDS[level]}'} | {epsilon} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -127,8 +120,8 @@ def spread(values: list[float], digits: int) -> str:
 
 
 def page() -> str:
-    """The page with the tables of the results."""
-    return fill(PAGE.read_text(encoding="utf-8"), {"results": score_table(), "updates": update_table()})
+    """The page with the table of the results."""
+    return fill(PAGE.read_text(encoding="utf-8"), {"results": table()})
 
 
 def record(parts: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""The record of this study, one line a run, and the tables of its page.
+"""The record of this study, one line a run, and the table of its page.
 
     python experiments/readings/table.py [--commit COMMIT] [RUNS ...]
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import functools
 import json
 import statistics
 import tomllib
@@ -17,7 +18,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 from scipy.stats import ttest_ind_from_stats
 
 from fednoil.pages.marked import fill
@@ -25,22 +25,28 @@ from fednoil.pages.marked import fill
 HERE = Path(__file__).parent
 PAGE = HERE / "README.md"
 PAPER = next((HERE.parents[1] / "src/fednoil").rglob("tables.csv"))
-EACH = HERE.parent / "paper/results.parquet"
+EACH = HERE.parent / "paper/results.csv"
 KEY = ("dataset", "setting", "noise", "method", "reading", "changes", "seed")
 MEANS = ("label_precision", "label_recall", "effective_precision", "effective_recall", "selected_noise")
 FIELDS = (*KEY, "rounds", "planned", "final", "best", "last10", *MEANS, "batches", "seconds", "device", "commit")
 NOISES = ("symmetric-high", "symmetric-low", "pair-high", "pair-low")
-PRINTED = {"fednoil-cosine": "FedNoiL(Cosine)", "fednoil-logarithm": "FedNoiL(Logarithm)"}
-TABLE_3 = {
-    "fednoil-logarithm": "FedNoiL(Original)",
-    "fednoil-uniform-clients": "FedNoiL(Uniform Client Sampling)",
-    "fednoil-uniform-local": "FedNoiL(Uniform Local-Data Sampling)",
+METHODS = {  # their names in the paper's Tables 1, 3 and 4
+    "fednoil-logarithm": ("FedNoiL(Logarithm)", "FedNoiL(Original)", "FedNoiL"),
+    "fednoil-cosine": ("FedNoiL(Cosine)", "", ""),
+    "fednoil-uniform-clients": ("FedNoiL(Uniform Client Sampling)", "FedNoiL(Uniform Client Sampling)", ""),
+    "fednoil-uniform-local": ("FedNoiL(Uniform Local-Data Sampling)", "FedNoiL(Uniform Local-Data Sampling)", ""),
+    "fednoil-no-ssl": ("FedNoiL†, without SSL", "", "FedNoiL†"),
 }
-TABLE_4 = {
-    "fednoil-logarithm": ("FedNoiL(Logarithm)", "FedNoiL"),
-    "fednoil-no-ssl": ("without SSL", "FedNoiL†"),
-}
+DATA = {"fashion-mnist": "Fashion-MNIST", "cifar10": "CIFAR-10"}
+CLIENTS = {"iid": "IID", "non-iid-1": "β = 1", "non-iid-0.5": "β = 0.5"}
+LINES = (
+    ("fashion-mnist", "iid", tuple(METHODS)[:4]),
+    ("fashion-mnist", "non-iid-1", tuple(METHODS)[:2]),
+    ("fashion-mnist", "non-iid-0.5", tuple(METHODS)[:2]),
+    ("cifar10", "iid", ("fednoil-logarithm", "fednoil-no-ssl")),
+)
 CHANGES = {"": "", "learner-x_augment-strong": ", strong views of D^x", "first-70": ", its first rounds"}
+METRICS = ("accuracy", "precision", "recall")
 PAPERS_SEEDS, CHANCE = 5, 0.05
 Row = dict[str, Any]
 
@@ -91,6 +97,7 @@ def write(rows: Iterable[Row]) -> None:
         writer.writerows(sorted(rows, key=lambda row: [str(row[name]) for name in KEY]))
 
 
+@functools.cache
 def printed() -> dict[tuple[str, ...], tuple[float, float]]:
     """The paper's means and deviations by table, dataset, setting, noise, method and metric."""
     rows = csv.DictReader(PAPER.read_text(encoding="utf-8").splitlines())
@@ -108,35 +115,62 @@ def markdown(lines: list[list[str]]) -> str:
     return "\n".join([marked[0], "|---" * len(lines[0]) + "|", *marked[1:]])
 
 
-def accuracies(rows: list[Row]) -> str:
-    """Fashion-MNIST's cells beside the paper's, *total* but for the last line."""
-    paper = printed()
-    lines = [["clients, method", *NOISES]]
-    for setting, name in (("iid", "IID"), ("non-iid-1", "β = 1"), ("non-iid-0.5", "β = 0.5")):
-        for method, title in PRINTED.items():
-            line, beside = [f"{name}, {title}"], [f"paper, {'IID' if setting == 'iid' else 'non-IID'}"]
-            for noise in NOISES:
-                values = _values(rows, "fashion-mnist", setting, noise, method, "total")
-                split = "iid" if setting == "iid" else "non-iid"
-                mean, std = paper["1", "fashion-mnist", split, noise, title, "accuracy"]
-                line.append(_spread(values) + (" ≈" if _alike(values, mean, std) else ""))
-                beside.append(f"{mean:.2f} ± {std:.2f}")
-            lines += [line, beside] if setting != "non-iid-0.5" else [line]
-    key = ("non-iid-1", "fednoil-logarithm", "each")
-    values = [_values(rows, "fashion-mnist", key[0], noise, *key[1:]) for noise in NOISES]
-    lines.append(["β = 1, FedNoiL(Logarithm), *each*", *map(_spread, values)])
+def results(rows: list[Row]) -> str:
+    """Every cell: final accuracy of whole runs, then precision and recall of D^x over all runs, ours and printed."""
+    lines = [["data, clients, method, reading", *NOISES]]
+    for data, setting, methods in LINES:
+        for method in methods:
+            printed_line = [_printed(data, setting, noise, method) for noise in NOISES]
+            where = f"{DATA[data]}, {CLIENTS[setting]}, {METHODS[method][0]}"
+            beside = f"{DATA[data]}, {'IID' if setting == 'iid' else 'non-IID'}, {METHODS[method][0]}, paper"
+            lines += [[beside, *printed_line]] if any(cell != "–" for cell in printed_line) else []
+            for reading, changes in dict.fromkeys(
+                (r["reading"], r["changes"]) for r in _some(rows, data, setting, method)
+            ):
+                runs = [
+                    r for r in _some(rows, data, setting, method) if (r["reading"], r["changes"]) == (reading, changes)
+                ]
+                cells = [_cell([r for r in runs if r["noise"] == noise], data, setting, method) for noise in NOISES]
+                lines.append([f"{where}, *{reading}*{CHANGES[changes]}", *cells])
     return markdown(lines)
 
 
-def _values(rows: list[Row], *key: str) -> list[float]:
-    """Final accuracies of whole runs."""
-    found = [r for r in rows if tuple(r[name] for name in KEY[:5]) == key and not r["changes"]]
-    return [float(r["final"]) for r in found if r["rounds"] == r["planned"]]
+def _some(rows: list[Row], *key: str) -> list[Row]:
+    return [r for r in rows if (r["dataset"], r["setting"], r["method"]) == key]
+
+
+def _printed(data: str, setting: str, noise: str, method: str) -> str:
+    """What the paper prints: an accuracy, a precision and a recall, as far as one of its tables has them."""
+    if setting == "non-iid-0.5":
+        return "–"
+    found = _paper(data, setting, noise, method)
+    accuracy = f"{found['accuracy'][0]:.2f} ± {found['accuracy'][1]:.2f}" if "accuracy" in found else "–"
+    accuracy = accuracy.replace(" ± nan", "*")
+    return f"{accuracy}; {found['precision'][0]:.1f} / {found['recall'][0]:.1f}" if "precision" in found else accuracy
+
+
+def _paper(data: str, setting: str, noise: str, method: str) -> dict[str, tuple[float, float]]:
+    """The paper's numbers by metric; Tables 3 and 4 print precision and recall, under names of their own."""
+    names = {"1": METHODS[method][0], "3": METHODS[method][1], "4": METHODS[method][2]}
+    where = {"cifar10": "cifar-10"}.get(data, data), "iid" if setting == "iid" else "non-iid", noise
+    keys = [(table, *where, name, metric) for table, name in names.items() for metric in METRICS]
+    return {key[-1]: printed()[key] for key in reversed(keys) if key in printed()}  # Table 1 before the others
+
+
+def _cell(runs: list[Row], data: str, setting: str, method: str) -> str:
+    """Accuracy of whole runs, or the last of one that was stopped, and precision and recall of D^x."""
+    if not runs:
+        return "–"
+    runs = [r for r in runs if r["rounds"] == r["planned"]] or runs
+    whole = [float(r["final"]) for r in runs if r["rounds"] == r["planned"]]
+    paper = _paper(data, setting, runs[0]["noise"], method) if setting != "non-iid-0.5" else {}
+    chance = " ≈" if "accuracy" in paper and _alike(whole, *paper["accuracy"]) else ""
+    accuracy = _spread(whole) + chance if whole else f"{runs[-1]['final']} (round {runs[-1]['rounds']})"
+    quality = " / ".join(f"{statistics.fmean(float(r[name]) for r in runs):.1f}" for name in MEANS[:2])
+    return f"{accuracy}; {quality}"
 
 
 def _spread(values: list[float]) -> str:
-    if not values:
-        return "–"
     deviation = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
     return f"{statistics.fmean(values):.2f}{deviation} ({len(values)})"
 
@@ -149,84 +183,41 @@ def _alike(values: list[float], mean: float, std: float) -> bool:
     return ttest_ind_from_stats(*own, mean, std, PAPERS_SEEDS, equal_var=False).pvalue >= CHANCE
 
 
-def each() -> dict[tuple[str, str], tuple[float, float, int]]:
-    """Precision and recall with *each*, by noise and method: means over rounds and seeds, and the number of seeds."""
-    found: dict[tuple[str, str], list[tuple[float, float]]] = {}
-    for row in pq.read_table(EACH).to_pylist():
-        config = json.loads(row["config"])
-        noise, learner = config["noise"], config["learner"]
-        if (config["data"]["name"], config["partition"]["kind"], learner["name"]) != (
-            "fashion-mnist",
-            "iid",
-            "fednoil",
-        ):
-            continue
-        if learner.get("frac") != 0.35 or noise.get("pair_map", "per_client") != "per_client" or not learner["ssl"]:
-            continue
-        if config["train"].get("pad") != 2 or config["schedule"]["name"] != "logarithm":
-            continue
-        if config["schedule"]["r_min"] != 80 or not row["label_precision"] or not row["finished"]:
-            continue
-        method = "fednoil-logarithm"
-        if learner["local_sampling"] == "uniform":
-            method = "fednoil-uniform-local"
-        elif config["server"]["sampling"] == "uniform":
-            method = "fednoil-uniform-clients"
-        both = tuple(statistics.fmean(v for v in row[n] if v is not None) for n in ("label_precision", "label_recall"))
-        found.setdefault((f"{noise['kind']}-high", method), []).append((both[0], both[1]))
-    return {k: (*(statistics.fmean(v[i] for v in values) for i in (0, 1)), len(values)) for k, values in found.items()}
+def each() -> list[Row]:
+    """The runs with *each* and IID clients, from the record of the paper's tables."""
+    titles = {title: method for method, (title, *_) in METHODS.items()}
+    found = []
+    with EACH.open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            dataset, _, rest = row["setting"].partition(" iid ")
+            if dataset == "fashion-mnist" and rest in NOISES and row["method"] in titles:
+                key = dict(zip(KEY, (dataset, "iid", rest, titles[row["method"]], "each", ""), strict=False))
+                found.append({**row, **key, "planned": row["rounds"]})
+    return found
 
 
-def labels(rows: list[Row]) -> tuple[str, dict[str, float]]:
-    """Table 3's precision and recall beside both readings, and the sum of each reading's differences."""
-    paper, before, sums = printed(), each(), {"each": 0.0, "total": 0.0}
-    lines = [["noise, method", "paper", "each", "total"]]
-    for noise in ("symmetric-high", "pair-high"):
-        for method, title in TABLE_3.items():
-            want = [paper["3", "fashion-mnist", "iid", noise, title, metric][0] for metric in ("precision", "recall")]
-            key = ("fashion-mnist", "iid", noise, method, "total")
-            runs = [r for r in rows if tuple(r[name] for name in KEY[:5]) == key]
-            total = [statistics.fmean(float(r[name]) for r in runs) for name in MEANS[:2]]
-            line = [f"{noise}, {title}", f"{want[0]:.1f} / {want[1]:.1f}"]
-            for name, (got, count) in {
-                "each": (before[noise, method][:2], before[noise, method][2]),
-                "total": (total, len(runs)),
-            }.items():
-                sums[name] += sum(abs(a - b) for a, b in zip(got, want, strict=True))
-                line.append(f"{got[0]:.1f} / {got[1]:.1f} ({count})")
-            lines.append(line)
-    lines.append(["sum of differences", "", *(f"{sums[name]:.1f}" for name in ("each", "total"))])
-    return markdown(lines), sums
-
-
-def cifar(rows: list[Row]) -> str:
-    """CIFAR-10 beside the paper's Table 4."""
-    paper = printed()
-    lines = [
-        ["CIFAR-10, IID, seed 0", "reading", "round", "accuracy", "precision / recall of D^x (sum of differences)"]
-    ]
-    for noise in ("symmetric-high", "pair-high"):
-        for method, (title, name) in TABLE_4.items():
-            runs = [r for r in rows if (r["dataset"], r["noise"], r["method"]) == ("cifar10", noise, method)]
-            want = {m: paper["4", "cifar-10", "iid", noise, name, m][0] for m in ("accuracy", "precision", "recall")}
-            for r in runs:
-                off = sum(abs(float(r[f"label_{m}"]) - want[m]) for m in ("precision", "recall"))
-                changes = CHANGES[r["changes"]]
-                both = f"{float(r['label_precision']):.1f} / {float(r['label_recall']):.1f} ({off:.1f})"
-                reached = f"{r['rounds']} of {r['planned']}"
-                lines.append([f"{noise}, {title}{changes}", r["reading"], reached, r["final"], both])
-            if runs:
-                want = {
-                    m: paper["4", "cifar-10", "iid", noise, name, m][0] for m in ("accuracy", "precision", "recall")
-                }
-                quality = f"{want['precision']:.1f} / {want['recall']:.1f}"
-                lines.append([f"{noise}, {title}, paper", "", "", f"{want['accuracy']:.2f}", quality])
-    return markdown(lines)
+def sums(rows: list[Row]) -> str:
+    """The differences from Table 3's precision and recall, summed over its cells of Fashion-MNIST, for each reading."""
+    found = {}
+    for reading in ("each", "total"):
+        found[reading] = 0.0
+        for method in ("fednoil-logarithm", "fednoil-uniform-clients", "fednoil-uniform-local"):
+            for noise in ("symmetric-high", "pair-high"):
+                runs = [r for r in _some(rows, "fashion-mnist", "iid", method) if r["noise"] == noise]
+                paper = _paper("fashion-mnist", "iid", noise, method)
+                for metric in ("precision", "recall"):
+                    values = [float(r[f"label_{metric}"]) for r in runs if r["reading"] == reading]
+                    found[reading] += abs(statistics.fmean(values) - paper[metric][0])
+    return (
+        f"Over Table 3's six cells of Fashion-MNIST the differences from its precision and recall sum to "
+        f"{found['each']:.1f} with *each* and {found['total']:.1f} with *total*."
+    )
 
 
 def page(rows: list[Row]) -> str:
-    """The page with the tables of these rows."""
-    parts = {"accuracy": accuracies(rows), "labels": labels(rows)[0], "cifar": cifar(rows)}
+    """The page with the table of these rows."""
+    known = [*each(), *rows]
+    parts = {"results": results(known), "sums": sums(known)}
     return fill(PAGE.read_text(encoding="utf-8"), parts)
 
 
