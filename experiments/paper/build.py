@@ -89,7 +89,7 @@ def _mean(run: RecordedRun, key: str) -> str:
 
 
 def version(run: RecordedRun) -> str:
-    """The package's version and commit that made a run, or of the commit that recorded it (`tools/provenance.py`)."""
+    """The package's version and commit that made a run, or of the commit that recorded it."""
     known = (run.environment.get("packages", {}).get("fednoil"), run.environment.get("commit"))
     return " ".join(filter(None, known)) or run.environment.get("recorded", "")
 

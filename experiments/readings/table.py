@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import argparse
 import csv
-import functools
 import json
+import math
 import statistics
 import tomllib
 from collections.abc import Iterable
@@ -21,10 +21,10 @@ from typing import Any
 from scipy.stats import ttest_ind_from_stats
 
 from fednoil.pages.marked import fill
+from fednoil.study.paper import printed
 
 HERE = Path(__file__).parent
 PAGE = HERE / "README.md"
-PAPER = next((HERE.parents[1] / "src/fednoil").rglob("tables.csv"))
 EACH = HERE.parent / "paper/results.csv"
 KEY = ("dataset", "setting", "noise", "method", "reading", "changes", "seed")
 MEANS = ("label_precision", "label_recall", "effective_precision", "effective_recall", "selected_noise")
@@ -46,6 +46,10 @@ LINES = (
     ("cifar10", "iid", ("fednoil-logarithm", "fednoil-no-ssl")),
 )
 CHANGES = {"": "", "learner-x_augment-strong": ", strong views of D^x", "first-70": ", its first rounds"}
+PRINTED = {  # the paper's means and deviations by table, dataset, setting, noise, method and metric
+    (c.table, c.dataset, c.setting, f"{c.noise}-{c.mode}", c.method, c.metric): (c.mean, c.std or math.nan)
+    for c in printed()
+}
 METRICS = ("accuracy", "precision", "recall")
 PAPERS_SEEDS, CHANCE = 5, 0.05
 Row = dict[str, Any]
@@ -97,19 +101,6 @@ def write(rows: Iterable[Row]) -> None:
         writer.writerows(sorted(rows, key=lambda row: [str(row[name]) for name in KEY]))
 
 
-@functools.cache
-def printed() -> dict[tuple[str, ...], tuple[float, float]]:
-    """The paper's means and deviations by table, dataset, setting, noise, method and metric."""
-    rows = csv.DictReader(PAPER.read_text(encoding="utf-8").splitlines())
-    return {
-        (r["table"], r["dataset"], r["setting"], f"{r['noise']}-{r['mode']}", r["method"], r["metric"]): (
-            float(r["mean"]),
-            float(r["std"] or "nan"),
-        )
-        for r in rows
-    }
-
-
 def markdown(lines: list[list[str]]) -> str:
     marked = [f"| {' | '.join(line)} |" for line in lines]
     return "\n".join([marked[0], "|---" * len(lines[0]) + "|", *marked[1:]])
@@ -154,7 +145,7 @@ def _paper(data: str, setting: str, noise: str, method: str) -> dict[str, tuple[
     names = {"1": METHODS[method][0], "3": METHODS[method][1], "4": METHODS[method][2]}
     where = {"cifar10": "cifar-10"}.get(data, data), "iid" if setting == "iid" else "non-iid", noise
     keys = [(table, *where, name, metric) for table, name in names.items() for metric in METRICS]
-    return {key[-1]: printed()[key] for key in reversed(keys) if key in printed()}  # Table 1 before the others
+    return {key[-1]: PRINTED[key] for key in reversed(keys) if key in PRINTED}  # Table 1 before the others
 
 
 def _cell(runs: list[Row], data: str, setting: str, method: str) -> str:

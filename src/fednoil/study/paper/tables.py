@@ -6,6 +6,7 @@ import csv
 import functools
 from dataclasses import dataclass
 from importlib import resources
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -35,14 +36,19 @@ class Printed:
 
 @functools.cache
 def printed() -> tuple[Printed, ...]:
-    """All numbers in the order of the file."""
+    """All numbers in the order of the file, which has a column for each noise."""
     text = resources.files("fednoil.study.paper").joinpath("tables.csv").read_text(encoding="utf-8")
+    keys = ("table", "dataset", "setting", "method", "metric")
     return tuple(
-        Printed(
-            **{key: row[key] for key in ("table", "dataset", "setting", "noise", "mode", "method", "metric")},
-            mean=float(row["mean"]),
-            std=float(row["std"]) if row["std"] else None,
-            converged={"True": True, "False": False}[row["converged"]],
-        )
+        Printed(**{key: row[key] for key in keys}, **_number(row[column]), noise=noise, mode=mode)
         for row in csv.DictReader(text.splitlines())
+        for column in list(row)[len(keys) :]
+        for noise, mode in [column.split("-") if "-" in column else (column, column)]
+        if row[column]
     )
+
+
+def _number(text: str) -> dict[str, Any]:
+    """`82.46±0.54`, `71.9`, or `58.3*` where training didn't converge."""
+    mean, _, std = text.rstrip("*").partition("±")
+    return {"mean": float(mean), "std": float(std) if std else None, "converged": not text.endswith("*")}
