@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import csv
 import io
+import json
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,7 +25,7 @@ from scipy.stats import ttest_ind_from_stats
 
 from fednoil.pages.marked import fill
 from fednoil.report.places import Place
-from fednoil.report.record import read_record, write_record
+from fednoil.report.record import MEANS, SCHEMA, read_record, write_record
 from fednoil.report.results import Results, Row
 from fednoil.report.runs import RecordedRun, load_runs
 from fednoil.study.claims import judge
@@ -36,11 +37,12 @@ from fednoil.study.tables import paper_value
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 RECORD = HERE / "results.parquet"
+LEFT_OUT = ("selected_noise", "label_precision", "label_recall")  # curves of which the record has the means
 PAPERS_SEEDS = 5  # of the paper's means and deviations
 CHANCE = 0.05
 SMALL: dict[str, Any] = {
-    "compression": "zstd",
-    "compression_level": 19,
+    "compression": "brotli",
+    "compression_level": 11,
     "use_dictionary": False,
     "write_statistics": False,
 }
@@ -60,8 +62,16 @@ def collect(given: Sequence[Path], record: Path = RECORD) -> pa.Table:
         runs += read_record(record, STUDY)
     chosen = {id(run) for run in Results(runs).runs}
     rows = [row for table in tables for row in table.to_pylist()]
-    kept = [row for row, run in zip(rows, runs, strict=True) if id(run) in chosen]
-    return pa.Table.from_pylist(sorted(kept, key=lambda row: (row["name"], row["config"])), tables[0].schema)
+    kept = [row | summed_up(run) for row, run in zip(rows, runs, strict=True) if id(run) in chosen]
+    schema = pa.schema([field for field in SCHEMA if field.name not in LEFT_OUT] + [(MEANS, pa.string())])
+    return pa.Table.from_pylist(sorted(kept, key=lambda row: (row["name"], row["config"])), schema)
+
+
+def summed_up(run: RecordedRun) -> dict[str, str]:
+    """Mean and deviation over rounds of the curves that are left out."""
+    known = {key: run.over_rounds(key) for key in LEFT_OUT}
+    found = {key: [value and round(value, 4) for value in both] for key, both in known.items() if both}
+    return {MEANS: json.dumps(found, separators=(",", ":"))}
 
 
 def csv_text(runs: Sequence[RecordedRun]) -> str:
@@ -84,8 +94,8 @@ def csv_text(runs: Sequence[RecordedRun]) -> str:
 
 def _mean(run: RecordedRun, key: str) -> str:
     """The mean over rounds, or nothing if no round has the number."""
-    curve = run.curves.get(key)
-    return "" if curve is None or not np.isfinite(curve).any() else f"{np.nanmean(curve):.2f}"
+    known = run.over_rounds(key)
+    return "" if known is None else f"{known[0]:.2f}"
 
 
 def version(run: RecordedRun) -> str:

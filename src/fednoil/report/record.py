@@ -32,8 +32,9 @@ _KEPT = (
     "label_recall",
 )  # of tables and figures
 _FORMERLY = {"selected_noise": "noise_ratio"}  # columns that used to have another name
+MEANS = "means"  # a column of records that leave curves out: JSON of `RecordedRun.means`
 _TEXTS = ("config", "summary", "environment", "clients", "confusion")
-_SCHEMA = pa.schema(
+SCHEMA = pa.schema(
     [
         ("name", pa.string()),
         ("finished", pa.bool_()),
@@ -48,7 +49,7 @@ def write_record(runs: Sequence[RecordedRun], path: Path) -> None:
     """Write the runs to a file; the same runs give the same bytes."""
     buffer = pa.BufferOutputStream()
     rows = sorted((_row(run) for run in runs), key=lambda row: (row["name"], row["config"]))
-    pq.write_table(pa.Table.from_pylist(rows, _SCHEMA), buffer, compression="zstd")
+    pq.write_table(pa.Table.from_pylist(rows, SCHEMA), buffer, compression="zstd")
     write_bytes(path, buffer.getvalue().to_pybytes())
 
 
@@ -56,10 +57,11 @@ def read_record(path: Path, study: Study | None = None) -> list[RecordedRun]:
     """The runs of a file; what was left out of it is absent in reports."""
     try:
         there = pq.read_schema(path).names
-        names = [name if name in there else _FORMERLY.get(name, name) for name in _SCHEMA.names]
-        schema = pa.schema([field.with_name(name) for field, name in zip(_SCHEMA, names, strict=True)])
-        rows = pq.read_table(path, schema=schema).rename_columns(_SCHEMA.names).to_pylist()
-        return [_run(row, path, study) for row in rows]
+        names = [name if name in there else _FORMERLY.get(name, name) for name in SCHEMA.names]
+        schema = pa.schema([field.with_name(name) for field, name in zip(SCHEMA, names, strict=True)])
+        rows = pq.read_table(path, schema=schema).rename_columns(SCHEMA.names).to_pylist()
+        means = pq.read_table(path, columns=[MEANS])[MEANS].to_pylist() if MEANS in there else [None] * len(rows)
+        return [_run({**row, MEANS: of_run}, path, study) for row, of_run in zip(rows, means, strict=True)]
     except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
         raise UserError(f"{path} is not a record of runs from `fednoil report --record`: {error}") from None
 
@@ -99,6 +101,7 @@ def _run(row: dict[str, Any], path: Path, study: Study | None) -> RecordedRun:
         known["confusion"],
         known["environment"],
         row["federated"],
+        means={key: (mean, std) for key, (mean, std) in json.loads(row[MEANS] or "{}").items()},
     )
 
 

@@ -111,10 +111,8 @@ class Row:
         if metric == "accuracy":
             key = "best_accuracy" if self.starred else "final_accuracy"
             return _value([float(run.summary[key]) for run in self.runs], self.starred)
-        curves = [run.curves[_CURVE_OF[metric]] for run in self.runs if _CURVE_OF[metric] in run.curves]
-        curves = [curve for curve in curves if np.isfinite(curve).any()]
-        means = [float(np.nanmean(curve)) for curve in curves]
-        spreads = [float(np.nanstd(curve, ddof=1)) for curve in curves if np.isfinite(curve).sum() > 1]
+        found = [known for run in self.runs if (known := run.over_rounds(_CURVE_OF[metric]))]
+        means, spreads = [mean for mean, _ in found], [std for _, std in found if std is not None]
         if not means:
             return None
         return Value(sum(means) / len(means), sum(spreads) / len(spreads) if spreads else None)

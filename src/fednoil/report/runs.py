@@ -68,6 +68,7 @@ class RecordedRun:
     environment: dict[str, Any] = field(default_factory=dict)
     federated: bool = False  # run on the nodes of a federation, not simulated
     measures: dict[str, Any] = field(default_factory=dict)  # of the final model, as measures.json has them
+    means: dict[str, tuple[float, float | None]] = field(default_factory=dict)  # of curves that a record leaves out
 
     @property
     def seed(self) -> int:
@@ -76,6 +77,15 @@ class RecordedRun:
     @property
     def rounds(self) -> int:
         return len(self.curves["test_accuracy"])
+
+    def over_rounds(self, key: str) -> tuple[float, float | None] | None:
+        """Mean and standard deviation of a curve over the rounds that have the number; None if none has."""
+        if key not in self.curves:
+            return self.means.get(key)
+        known = self.curves[key][np.isfinite(self.curves[key])]
+        if not len(known):
+            return None
+        return float(np.mean(known)), float(np.std(known, ddof=1)) if len(known) > 1 else None
 
     @functools.cached_property
     def key(self) -> tuple[tuple[str, ...], str, tuple[str, ...]]:
