@@ -70,7 +70,7 @@ def test_default_is_the_embedded_set() -> None:
 
 def test_embedded_file_is_small() -> None:
     path = Path(__file__).parents[1] / "src/fednoil/data/mini.npz"
-    assert path.stat().st_size < 2_500_000
+    assert path.stat().st_size < 1_450_000
 
 
 def _make_mini() -> ModuleType:

@@ -68,7 +68,7 @@ def test_the_tree_stays_small() -> None:
     if listed.returncode != 0:
         pytest.skip("not a Git checkout")
     files = [ROOT / name for name in listed.stdout.split("\0") if name]
-    assert sum(path.stat().st_size for path in files if path.is_file()) < 6 * 2**20
+    assert sum(path.stat().st_size for path in files if path.is_file()) < 6_150_000
 
 
 @pytest.mark.parametrize("study", ["cifar", "levels", "demo"])

