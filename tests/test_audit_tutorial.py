@@ -13,7 +13,7 @@ from conftest import fednoil, refused
 DOCS = Path(__file__).parents[1] / "docs"
 
 
-FEWER = ("--set=partition.samples_per_client=100", "--set=train.rounds=3")
+FEWER = ("partition.samples_per_client=100", "train.rounds=3", "schedule.t_min=12", "schedule.epochs=24")
 
 
 @pytest.mark.parametrize("fewer", [FEWER, pytest.param((), marks=pytest.mark.slow)], ids=["short", "whole"])
@@ -31,7 +31,10 @@ def test_the_tutorial(
         else:
             command, *words = shlex.split(body)
             assert command == "fednoil"
-            status, _, err = fednoil(*words, *(["--device", "cpu", "-q", *fewer] if words[0] == "run" else []))
+            status, _, err = fednoil(
+                *words,
+                *(["--device", "cpu", "-q", *(f"--set={change}" for change in fewer)] if words[0] == "run" else []),
+            )
             assert status == 0, err
     assert "hospital 3: look at" in capsys.readouterr().out
     summary = json.loads(Path("runs/hospitals/audit/summary.json").read_text())
