@@ -122,9 +122,9 @@ def fednoil_values(values: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture
 def federated(values: dict[str, Any]) -> dict[str, Any]:
-    """The tiny experiment with scored clients, ready for a federation that doesn't wait."""
+    """The tiny experiment with scored clients, ready for a federation that neither waits nor audits at the end."""
     values["sampling"]["name"] = "score"
-    values["federation"] = {"wait": 0.5, "timeout": 0.3}
+    values["federation"] = {"wait": 0.5, "timeout": 0.3, "audit": False}
     return values
 
 

@@ -108,6 +108,7 @@ def test_the_run_folder_says_how_it_was_made(federated: Values, tmp_path: Path) 
 
 def test_nothing_but_the_allowed_leaves_a_node(federated: Values, tmp_path: Path) -> None:
     """Every message of a run, against a list of what FedNoiL sends, written down here once more."""
+    federated["federation"] |= {"audit": True}
     federated["learner"] = {"name": "fednoil"}
     config, grid = load_config(federated), LoopGrid(partitions(tmp_path / "state"))
     federate(config, tmp_path / "run", grid)
@@ -375,7 +376,7 @@ def test_a_run_that_was_stopped_resumes_to_the_same_weights(server: str, federat
 
 @pytest.mark.parametrize("server", ["fedavg", "apfl"])
 def test_a_finished_federation_goes_on_for_more_rounds(server: str, federated: Values, tmp_path: Path) -> None:
-    federated["server"] = {"name": server}
+    federated |= {"server": {"name": server}, "federation": federated["federation"] | {"audit": True}}
     config, nodes = load_config(federated), partitions(tmp_path / "state")
     wanted = federate(config, tmp_path / "long", LoopGrid(partitions(tmp_path / "other")))
     short = config.changed(rounds=2, select="last")

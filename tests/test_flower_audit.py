@@ -27,6 +27,13 @@ from fednoil.records.checkpoint import Checkpoints
 from fednoil.runner import Silent, run
 
 
+@pytest.fixture
+def federated(federated: dict[str, Any]) -> dict[str, Any]:
+    """One that audits at the end."""
+    federated["federation"] |= {"audit": True}
+    return federated
+
+
 def folder_of(state: Path, client: int) -> Path:
     (found,) = [p for p in (state / f"client-{client}").iterdir() if p.is_dir()]
     return found

@@ -134,6 +134,7 @@ def test_the_best_round_is_chosen_by_what_sites_hold_out(own: Values, tmp_path: 
     """In round 2 most held-out labels are predicted, by what the sites report; the nodes audit with its model."""
     data = {n: site(tmp_path / f"{n}.npz", {"black": 0, "white": 3}) for n in ("a", "b")}
     own["train"] |= {"rounds": 3}
+    own["federation"] |= {"audit": True}
     right = iter([2, 2, 5, 5, 3, 3])
     audited = []
 
@@ -292,6 +293,7 @@ def test_an_audit_takes_no_agreement_for_accuracy(
     tested: bool, own: Values, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where a site has no test images, the labels of those that it holds out may be as wrong as the others."""
+    own["federation"] |= {"audit": True}
     data = {n: site(tmp_path / f"{n}.npz", {"black": 0, "white": 3}) for n in ("a", "b")}
     for name in data if not tested else ():
         arrays = dict(np.load(tmp_path / f"{name}.npz"))

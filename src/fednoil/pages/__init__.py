@@ -5,17 +5,27 @@ A page is one file: style, script and data stand inside it, nothing is fetched, 
 
 from __future__ import annotations
 
+import functools
 import json
 from importlib import resources
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import jinja2
 
 
 def render(template: str, **values: Any) -> str:
     """A page from a Jinja template; values are escaped, and one that is missing is an error."""
+    return _compiled(template).render(**values)
+
+
+@functools.cache
+def _compiled(template: str) -> jinja2.Template:
+    """Compiled once: it takes longer than a small page, and a federation on one machine writes one for each site."""
     import jinja2  # here: most runs write no page
 
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
-    return environment.from_string(template).render(**values)
+    return environment.from_string(template)
 
 
 def asset(package: str, *path: str) -> str:
