@@ -325,7 +325,7 @@ class TestFederation:
             10 + k: {"client-id": name, "data": source, "state": str(tmp_path / "state")}
             for k, (name, source) in enumerate(data.items())
         }
-        own["federation"]["min_nodes"] = 3
+        own["federation"] |= {"min_nodes": 3, "audit": True}
         federate(load_config(own), tmp_path / "real", LoopGrid(nodes))
         simulated = {**own, "data": {"name": "sites", "sites": data}, "partition": {"kind": "given", "clients": 3}}
         package.run(load_config(simulated), out=tmp_path / "made")
