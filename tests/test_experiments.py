@@ -44,7 +44,7 @@ def test_a_page_is_short_and_has_one_record(study: Path) -> None:
     text = (study / "README.md").read_text(encoding="utf-8")
     prose = re.sub(r"^\|.*\n|```.*?```", "", text, flags=re.M | re.S)
     assert len(prose.split()) <= 1000
-    assert len(re.findall(r"^\|---", text, flags=re.M)) <= (1 if study.name != "default" else 4)
+    assert len(re.findall(r"^\|---", text, flags=re.M)) <= 1
     assert {path.name for path in study.glob("*.csv")} <= {"results.csv"}
     assert f"]({study.name}/README.md)" in (EXPERIMENTS / "README.md").read_text(encoding="utf-8")
 

@@ -135,86 +135,75 @@ def _cells(count: int) -> str:
 
 
 def screen(rows: list[Row]) -> str:
-    """Seed 0 on Fashion-MNIST, whole runs: each variant's agreement relative to the best of its cell, best first."""
+    """Seed 0. Fashion-MNIST, whole runs: each variant's agreement relative to the best of its cell, best first; and
+    CIFAR-10 with symmetric-high labels, as far as each run came."""
+    own = [row for row in rows if row["seed"] == "0" and row["variant"] in VARIANTS]
     known = {
         (row["variant"], (row["split"], row["noise"])): row
-        for row in rows
-        if row["dataset"] == "fashion-mnist" and row["seed"] == "0" and row["rounds"] == row["planned"]
-        if row["variant"] in VARIANTS
+        for row in own
+        if row["dataset"] == "fashion-mnist" and row["rounds"] == row["planned"]
     }
+    cifar = {(row["variant"], (row["split"], row["noise"])): row for row in own if row["dataset"] == "cifar10"}
     best = {cell: max(float(row["val_accuracy"]) for (_, c), row in known.items() if c == cell) for cell in CELLS}
     found = []
     for variant, title in VARIANTS.items():
-        own = {cell: known[variant, cell] for cell in CELLS if (variant, cell) in known}
-        if not own:
-            continue
-        share = {cell: 100 * float(row["val_accuracy"]) / best[cell] for cell, row in own.items()}
+        there = {cell: known[variant, cell] for cell in CELLS if (variant, cell) in known}
+        share = {cell: 100 * float(row["val_accuracy"]) / best[cell] for cell, row in there.items()}
+        whole = len(there) == len(CELLS)
 
         def mean(of: Callable[[tuple[str, str]], bool], share: dict[tuple[str, str], float] = share) -> str:
             some = [value for cell, value in share.items() if of(cell)]
             return f"{statistics.fmean(some):.1f}" if some else "–"
 
-        line = [title, mean(lambda _: True) if len(own) == len(CELLS) else _cells(len(own))]
+        line = [title, mean(lambda _: True) if whole else _cells(len(there)) if there else "–"]
         line += [mean(lambda cell, split=split: cell[0] == split) for split in SPLITS]
         line += [mean(lambda cell, noise=noise: cell[1] == noise) for noise in NOISES]
-        line.append(f"{statistics.fmean(int(row['batches']) for row in own.values()) / 1000:.0f}")
-        line += [
-            f"{float(own[split, 'symmetric-high']['final']):.1f}" if (split, "symmetric-high") in own else "–"
-            for split in SPLITS
-        ]
-        found.append((len(own) == len(CELLS), statistics.fmean(share.values()), line))
-    head = [
-        "",
-        "all",
-        *SPLITS.values(),
-        *NOISES.values(),
-        "1,000 steps",
-        *(f"test, high, {s}" for s in SPLITS.values()),
-    ]
-    return markdown([head, *(line for *_, line in sorted(found, reverse=True))])
+        line.append(f"{statistics.fmean(int(r['batches']) for r in there.values()) / 1000:.0f}" if there else "–")
+        high = [there.get((split, "symmetric-high")) for split in SPLITS]
+        line.append(" / ".join("–" if row is None else f"{float(row['final']):.1f}" for row in high) if there else "–")
+        line += [_cifar(cifar.get((variant, cell))) for cell in CIFAR]
+        if there or any((variant, cell) in cifar for cell in CIFAR):
+            found.append((whole, bool(there), statistics.fmean(share.values()) if there else 0.0, line))
+    head = ["", "all", *SPLITS.values(), *NOISES.values(), "1,000 steps", "test accuracy, high"]
+    head += [f"CIFAR-10, {SPLITS[split]}" for split, _ in CIFAR]
+    return markdown([head, *(line for *_, line in sorted(found, key=lambda one: one[:3], reverse=True))])
 
 
-def cifar(rows: list[Row]) -> str:
-    """CIFAR-10 with symmetric-high labels, seed 0, as far as each run came."""
-    lines = [["", "clients", "round", "1,000 steps", "agreement", "test accuracy", "precision of D^x"]]
-    for variant, title in VARIANTS.items():
-        for split, noise in CIFAR:
-            for row in rows:
-                if tuple(row[name] for name in KEY) != ("cifar10", split, noise, variant, "0"):
-                    continue
-                steps = f"{int(row['batches']) / 1000:.0f}"
-                rounds = f"{row['rounds']} of {row['planned']}"
-                rates = (f"{float(row[name]):.1f}" for name in ("val_accuracy", "final", "label_precision"))
-                lines.append([title, SPLITS[split], rounds, steps, *rates])
-    return markdown(lines)
+def _cifar(row: Row | None) -> str:
+    """Agreement and test accuracy, and after which round and how many steps."""
+    if row is None:
+        return "–"
+    rates = " / ".join(f"{float(row[name]):.1f}" for name in ("val_accuracy", "final"))
+    return f"{rates} ({row['rounds']}, {int(row['batches']) / 1000:.0f})"
 
 
 def oracle(rows: list[Row]) -> str:
     """Test accuracy with symmetric-high labels beside that of as many samples as these have clean labels, all clean."""
     known = {tuple(row[name] for name in KEY): row for row in rows}
-    lines = [["", "rounds", "base 2", "its 35 % clean labels alone"]]
+    found = []
     for dataset, split, title in (
-        ("fashion-mnist", "iid", "Fashion-MNIST, IID"),
-        ("fashion-mnist", "b1", "Fashion-MNIST, β = 1"),
-        ("cifar10", "iid", "CIFAR-10, IID"),
+        ("fashion-mnist", "iid", "Fashion-MNIST IID"),
+        ("fashion-mnist", "b1", "Fashion-MNIST β = 1"),
+        ("cifar10", "iid", "CIFAR-10 IID"),
     ):
         ours, clean = known[dataset, split, "symmetric-high", "t20", "0"], known[dataset, split, "clean", "oracle", "0"]
-        lines.append([title, ours["rounds"], *(f"{float(row['last10']):.1f}" for row in (ours, clean))])
-    return markdown(lines)
+        found.append(f"{title} {float(clean['last10']):.1f} for {float(ours['last10']):.1f}")
+    return f"{', '.join(found)}."
 
 
 def mixing(rows: list[Row]) -> str:
     """The runs of `mixing.py`: agreement over the last ten rounds, and test accuracy of the last, for each seed."""
-    lines = [["", "agreement, seeds 0, 1, 2", "test accuracy"]]
-    for variant, title in (("mix", "mixup"), ("no-mix", "none")):
+    found = []
+    for variant, title in (("mix", "with mixup"), ("no-mix", "without")):
         own = [row for row in rows if (row["dataset"], row["variant"]) == ("digits", variant)]
-        lines.append([title, *(", ".join(f"{float(r[n]):.1f}" for r in own) for n in ("val_accuracy", "final"))])
-    return markdown(lines)
+        rates = [", ".join(f"{float(r[n]):.1f}" for r in own) for n in ("val_accuracy", "final")]
+        found.append(f"{title} {rates[0]} (test {rates[1]})")
+    return f"Seeds 0, 1, 2: {', '.join(found)}."
 
 
 def page(rows: list[Row]) -> str:
-    tables = {"screen": screen(rows), "cifar": cifar(rows), "oracle": oracle(rows), "mixing": mixing(rows)}
-    return fill(PAGE.read_text(encoding="utf-8"), tables)
+    parts = {"screen": screen(rows), "oracle": oracle(rows), "mixing": mixing(rows)}
+    return fill(PAGE.read_text(encoding="utf-8"), parts)
 
 
 def main() -> None:
