@@ -248,6 +248,23 @@ def test_the_readme_is_what_the_results_say(modules: dict[str, ModuleType]) -> N
     assert len(re.findall(r"[^\s|]+", text)) <= 1500
 
 
+def test_the_readme_quotes_the_peers() -> None:
+    rows = json.loads((BENCHMARKS / "results" / "peers-gpu.json").read_text(encoding="utf-8"))["rows"]
+    counts = {5: "five", 6: "six"}
+    others = {
+        task: [row["ours_is_times_as_fast"] for row in rows if row["task"] == task and "ours_is_times_as_fast" in row][
+            1:
+        ]
+        for task in ("cnn", "resnet18")
+    }
+    cnn, resnet = (f"{min(found):.1f} times as fast" for found in others.values())
+    many, fewer = (counts[len(found)] for found in others.values())
+    text = " ".join((BENCHMARKS.parent / "README.md").read_text(encoding="utf-8").split())
+    assert (
+        f"is {cnn} as with the best of {many} other engines for a CNN, and {resnet} as with the best of {fewer}" in text
+    )
+
+
 def test_a_readme_without_a_place_is_reported(modules: dict[str, ModuleType]) -> None:
     with pytest.raises(ValueError, match="0 places for 'peers'"):
         modules["charts"].fill("nothing", {"peers": "x"})
