@@ -76,8 +76,9 @@ def build(config: ModelConfig, image_shape: tuple[int, ...], num_classes: int, s
     """
     factory = AXIS.find(config.name)
     with torch.random.fork_rng(devices=[]):
-        # torch.manual_seed also prepares GPUs, each with a stack trace: half the time that a small network takes.
-        torch.default_generator.manual_seed(seed.value & (2**63 - 1))
+        # torch.manual_seed also prepares GPUs that aren't there: half the time that a small network takes.
+        there = torch.cuda.is_available() or torch.backends.mps.is_available()
+        (torch.manual_seed if there else torch.default_generator.manual_seed)(seed.value & (2**63 - 1))
         try:
             module = factory(image_shape=image_shape, num_classes=num_classes, **config.own_keys())
         except UserError:
