@@ -20,7 +20,7 @@ from stopped_runs import ROUNDS, Stop, lines, results
 
 import fednoil as package
 from fednoil.api.table import Table
-from fednoil.config import load_config, read_toml
+from fednoil.config import load_config, presets, read_toml
 from fednoil.history import RoundRecord
 from fednoil.reporters import Notebook, reporter_for
 from fednoil.runner import Silent
@@ -91,6 +91,17 @@ def test_seed_and_set_change_a_run(toml: Path) -> None:
     assert run.config.run.device == "cpu"
 
 
+def test_a_folder_says_what_the_run_was_made_from(toml: Path) -> None:
+    """Also a program's own sections, and what is set when it is resumed."""
+    sections = {section: dict(keys) for section, keys in package.run(toml).config.model_dump(mode="json").items()}
+    with pytest.raises(package.Interrupted):
+        package.run(package.Config(**sections), set={"train.lr": 0.1}, out="made", progress=Stop(3))
+    package.run(out="made", resume=True, set={"run.checkpoint_every": 3})
+    noted = json.loads(Path("made/environment.json").read_text())
+    assert noted["origin"] == {"set": ["train.lr=0.1"]}
+    assert noted["resumed"][0]["set"] == ["run.checkpoint_every=3"]
+
+
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
@@ -110,9 +121,11 @@ def test_what_is_wrong_is_one_line(given: Keys, expected: str) -> None:
     assert expected in refusal("demo", **given)
 
 
-def test_an_unknown_source_is_one_line() -> None:
+def test_an_unknown_source_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "unknown preset 'demmo'" in refusal("demmo")
     assert "cannot read none.toml" in refusal("none.toml")
+    monkeypatch.setattr(presets, "_FAMILIES", {})
+    assert "is known after `import fednoil.bench.presets`" in refusal("bench/iid-clean/fedavg")
     assert "unknown section 'trian'" in refusal({"trian": {"rounds": 1}})
 
 

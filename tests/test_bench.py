@@ -13,7 +13,7 @@ from conftest import fednoil
 
 from fednoil.bench import pages
 from fednoil.bench.plan import Grid, cells_of, finished, save, saved, with_added
-from fednoil.bench.ranking import RunFigures, figures_of, ranking, ranks_of, spread, was_told
+from fednoil.bench.ranking import RunFigures, figures_of, knows_noise, ranking, ranks_of, spread
 from fednoil.bench.settings import DEFAULT_METHODS, settings_of
 from fednoil.config import load_config, to_toml
 from fednoil.errors import UserError
@@ -73,7 +73,7 @@ def test_a_ranking_by_hand() -> None:
     assert a.accuracy["chosen"] == spread([59.0, 75.0])
     assert a.worst == ("y", 5.0)  # 55 against b's 60
     assert b.worst == ("x", 11.0)  # 70 against a's 81
-    assert (a.told, b.told, c.runs) == (False, True, 1)
+    assert (a.knows, b.knows, c.runs) == (False, True, 1)
 
 
 def test_what_is_shown() -> None:
@@ -114,9 +114,9 @@ def test_every_method_and_setting_has_a_cell() -> None:
     assert len(cells) == len(DEFAULT_METHODS) * 12
     assert len({cell.folder for cell in cells}) == len(cells)
     assert all(cell.config.data.validation == 0.1 for cell in cells)
-    assert not any(was_told(cell.config.model_dump(mode="json")) for cell in cells)
+    assert not any(knows_noise(cell.config.model_dump(mode="json")) for cell in cells)
     for learner in ("fednoil", "coteaching"):
-        assert was_told(load_config({"learner": {"name": learner, "frac": 0.35}}).model_dump(mode="json"))
+        assert knows_noise(load_config({"learner": {"name": learner, "frac": 0.35}}).model_dump(mode="json"))
     paper = settings_of("paper").values()
     assert {(protocol.rounds, protocol.epochs, protocol.sample_passes) for protocol in paper} == {(150, 5, 2_700_000)}
 
@@ -207,5 +207,5 @@ def test_the_page_of_the_ranking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (cell,) = cells_of(Grid(methods=["fedavg"], settings=["iid/clean"], seeds=[0], changes=SHORT))
     monkeypatch.setattr(table, "cells_of", lambda grid: [cell])
     (row,) = table.rows_of(tmp_path)
-    assert (row["setting"], row["method"], row["seed"], row["told"]) == ("iid/clean", "fedavg", "0", "0")
+    assert (row["setting"], row["method"], row["seed"], row["knows"]) == ("iid/clean", "fedavg", "0", "0")
     assert f"| fedavg | 1.00 | {float(row['last']):.2f} |" in table.parts([row])["ranking"]

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from fednoil.bench.pages import answer, note, tables, text_of
 from fednoil.bench.plan import Grid, cells_of, finished
-from fednoil.bench.ranking import RunFigures, figures_of, ranking, was_told
+from fednoil.bench.ranking import RunFigures, figures_of, knows_noise, ranking
 from fednoil.bench.settings import settings_of
 from fednoil.pages.marked import fill
 from fednoil.records.folder import RunFolder
@@ -42,7 +42,7 @@ def rows_of(folder: Path) -> list[Row]:
             n: round(v, 4) if isinstance(v, float) else v
             for n, v in asdict(figures_of(RunFolder(path).records())).items()
         }
-        row |= {"told": int(was_told(cell.config.model_dump(mode="json"))), "noise": summary["noise_hash"]}
+        row |= {"knows": int(knows_noise(cell.config.model_dump(mode="json"))), "noise": summary["noise_hash"]}
         found.append({name: str(value) for name, value in {**row, "version": environment.get("version", "")}.items()})
     return found
 
@@ -50,14 +50,14 @@ def rows_of(folder: Path) -> list[Row]:
 def parts(rows: Sequence[Row]) -> dict[str, str]:
     """The tables of the page."""
     numbers = ("last", "last_ten", "best", "chosen", "seconds")
-    runs, told = {}, {}
+    runs, knows = {}, {}
     for row in rows:
-        told[row["method"]] = row["told"] == "1"
+        knows[row["method"]] = row["knows"] == "1"
         values = {name: float(row[name]) for name in numbers}
         ended = RunFigures(**values, steps=int(row["steps"]), traffic=int(row["traffic"]))
         runs[row["method"], row["setting"], int(row["seed"])] = ended
     settings = [name for name in settings_of("paper") if any(s == name for _, s, _ in runs)]
-    ranked = ranking(runs, list(told), settings, told)
+    ranked = ranking(runs, list(knows), settings, knows)
     first, *by_part, each = tables(ranked, settings)
     return {
         "ranking": "\n\n".join(

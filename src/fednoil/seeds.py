@@ -95,7 +95,7 @@ class Seeds:
         return Seeds(tuple(seed.child(*names) for seed in self.members))
 
     def keys(self, names: Iterable[Name], device: torch.device | str = "cpu") -> Tensor:
-        """As `Seed.keys`, of all members: int64 [members · len(names)]."""
+        """Like `Seed.keys`, for all members: int64 [members · len(names)]."""
         return self.keys_of([(name,) for name in names], device)
 
     def keys_of(self, paths: Iterable[Path], device: torch.device | str = "cpu") -> Tensor:

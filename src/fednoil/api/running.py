@@ -150,16 +150,16 @@ def resolve(
     device: str | None = None,
 ) -> Resolved:
     """What a run is made from; `resumed` is the folder of a run to resume."""
-    origin = None
     changes = {section: dict(keys) for section, keys in changes.items()}
     for key, value in (("seed", seed), ("device", device)):
         if value is not None:
             changes.setdefault("run", {})[key] = value
     if source is None and resumed is not None and RunFolder(resumed).is_run():
         base, name = read_current(resumed / "config.toml"), resumed.resolve().name
+        origin = origin_of(None, changes)
     elif isinstance(source, Config | Mapping):
         base = values_of(source, "source")
-        name = method_name(base)
+        name, origin = method_name(base), origin_of(None, changes)
     else:
         base, name = read_source(source := "demo" if source is None else source)
         origin = origin_of(source, changes)

@@ -73,7 +73,7 @@ def _ranked(row: RankedMethod) -> list[RankingEntry]:
         _cell(row.rank),
         *(_cell(row.accuracy[reading]) for reading in READINGS),
         behind,
-        RankingEntry("yes" if row.told else "no"),
+        RankingEntry("yes" if row.knows else "no"),
         RankingEntry(f"{row.steps:,.0f}", row.steps),
         RankingEntry(f"{row.traffic / 1e6:,.1f}", row.traffic),
         RankingEntry(f"{row.seconds:,.0f}", row.seconds),

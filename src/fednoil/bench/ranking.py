@@ -102,7 +102,7 @@ class RankedMethod:
     worst: tuple[str, float] | None  # the setting in which it is farthest below the best method, and by how much
     by_setting: dict[str, Spread]  # the reading that ranks
     ranks: dict[str, float]  # in each setting, mean over seeds
-    told: bool  # whether it was given the clients' noise
+    knows: bool  # whether it was given the clients' noise
     runs: int
     steps: float  # of a run, on average, as the next two
     traffic: float
@@ -113,7 +113,7 @@ Runs = Mapping[tuple[str, str, int], RunFigures]  # by method, setting and seed
 
 
 def ranking(
-    runs: Runs, methods: Sequence[str], settings: Sequence[str], told: Mapping[str, bool]
+    runs: Runs, methods: Sequence[str], settings: Sequence[str], knows: Mapping[str, bool]
 ) -> list[RankedMethod]:
     """The methods, best mean rank first; those that lack a run of this grid come last."""
     seeds = sorted({seed for _, _, seed in runs})
@@ -124,7 +124,7 @@ def ranking(
         for method in complete:
             ranks[method].append({s: found[method] for s, found in each.items()})
     tops = {s: max(_mean(runs, m, s) for m in complete) for s in settings} if complete else {}
-    rows = [_row(runs, m, settings, ranks.get(m), tops, told.get(m, False)) for m in methods]
+    rows = [_row(runs, m, settings, ranks.get(m), tops, knows.get(m, False)) for m in methods]
     return sorted((row for row in rows if row.runs), key=lambda r: (r.rank is None, r.rank.mean if r.rank else 0.0))
 
 
@@ -146,7 +146,7 @@ def _row(
     settings: Sequence[str],
     ranks: Sequence[Mapping[str, float]] | None,
     tops: Mapping[str, float],
-    told: bool,
+    knows: bool,
 ) -> RankedMethod:
     own = {(s, seed): o for (m, s, seed), o in runs.items() if m == method}
     seeds = sorted({seed for _, seed in own})
@@ -171,13 +171,13 @@ def _row(
         None if farthest is None else (farthest, gaps[farthest]),
         by_setting,
         {s: float(np.mean([of_seed[s] for of_seed in ranks])) for s in settings} if ranks else {},
-        told,
+        knows,
         len(own),
         **cost,
     )
 
 
-def was_told(values: Mapping[str, Any]) -> bool:
+def knows_noise(values: Mapping[str, Any]) -> bool:
     """Whether a configuration gives the method the clients' noise: the share of labels to trust, unless it is the
     learner's own default, which knows nothing of them."""
     fields = AXIS.config(values["learner"]["name"]).model_fields

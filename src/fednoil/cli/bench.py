@@ -92,7 +92,7 @@ def _finish(cells: list[BenchCell], out: Path, quiet: bool) -> list[Path]:
     """The ranking of finished runs: on the terminal, as Markdown, LaTeX and a page, next to the report of all runs."""
     from fednoil.bench import pages
     from fednoil.bench.plan import finished
-    from fednoil.bench.ranking import figures_of, mean_curves, ranking, was_told
+    from fednoil.bench.ranking import figures_of, knows_noise, mean_curves, ranking
     from fednoil.cli.report import write_reports
     from fednoil.records.files import write_text
     from fednoil.records.folder import RunFolder
@@ -105,8 +105,8 @@ def _finish(cells: list[BenchCell], out: Path, quiet: bool) -> list[Path]:
     records = {(c.method, c.setting, c.config.run.seed): RunFolder(f).records() for c, f in done.items()}
     runs = {key: figures_of(found) for key, found in records.items()}
     methods, settings = (list(dict.fromkeys(getattr(c, name) for c in cells)) for name in ("method", "setting"))
-    told = {c.method: was_told(c.config.model_dump(mode="json")) for c in cells}
-    rows, seeds = ranking(runs, methods, settings, told), len({seed for _, _, seed in runs})
+    knows = {c.method: knows_noise(c.config.model_dump(mode="json")) for c in cells}
+    rows, seeds = ranking(runs, methods, settings, knows), len({seed for _, _, seed in runs})
     report = out / "runs.html"
     write_reports(load_results(list(done.values())), report, None, None, "All runs of the ranking")
     texts = {

@@ -75,8 +75,8 @@ def _show_below(
         console.print(line(cells), soft_wrap=True)
         for key in texts:
             if row.get(key):
-                told = wrap(f"{columns[key]}: {cell(row[key])}", max(console.width - 4, 20), break_on_hyphens=False)
-                print(*(f"    {part}" if place else f"  {part}" for place, part in enumerate(told)), sep="\n")
+                lines = wrap(f"{columns[key]}: {cell(row[key])}", max(console.width - 4, 20), break_on_hyphens=False)
+                print(*(f"    {part}" if place else f"  {part}" for place, part in enumerate(lines)), sep="\n")
 
 
 def _needed(widths: Collection[int]) -> int:

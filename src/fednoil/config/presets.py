@@ -67,6 +67,8 @@ _DEMOS: dict[str, Values] = {
 _FAMILIES: dict[str, Callable[[], Family]] = {
     name: partial(ProtocolFamily, name, settings) for name, settings in PROTOCOLS.items()
 }
+# Families that a program has to import; the command knows them.
+_ELSEWHERE = {"paper": "fednoil.study", "small": "fednoil.study", "bench": "fednoil.bench.presets"}
 
 
 def register(family: str, load: Callable[[], Family]) -> None:
@@ -96,6 +98,8 @@ def preset(name: str) -> Values:
     if data := _as_data(name):
         raise UserError(f"'{name}' is not a preset; to use it as data: fednoil run demo --set data.name={data}")
     known = preset_names()
+    if module := _ELSEWHERE.get(name.split("/")[0]):
+        raise UserError(f"preset '{name}' is known after `import {module}`")
     raise UserError(
         f"unknown preset '{name}'; `fednoil presets` lists them: {', '.join([*_DEMOS, *(f'{f}/…' for f in _FAMILIES)])}"
         f"{nearest(name, known)}"
@@ -103,7 +107,7 @@ def preset(name: str) -> Values:
 
 
 def _as_data(name: str) -> str:
-    """The data that somebody names in a preset's place; "" if it is none."""
+    """The data that was named in place of a preset, or ""."""
     path = Path(name)
     if ":" in name or not path.exists() or (path / "config.toml").exists():
         return name if ":" in name else ""

@@ -37,9 +37,10 @@ def read_source(source: str | Path) -> tuple[Values, str]:
     return preset(str(source)), str(source)
 
 
-def origin_of(source: str | Path, changes: Values) -> Values:
-    """What a run records about where its configuration came from: the preset or the file's name, and what was set."""
-    named = {"file": Path(source).name} if is_file(source) else {"preset": str(source)}
+def origin_of(source: str | Path | None, changes: Values) -> Values:
+    """What a run records about where its configuration came from: the preset or the file's name, neither for a
+    program's own sections, and what was set."""
+    named = {} if source is None else {"file": Path(source).name} if is_file(source) else {"preset": str(source)}
     left_out = ("run.seed", "run.device")  # which say nothing about the experiment
     return {**named, "set": [change for change in as_set(changes) if change.split("=")[0] not in left_out]}
 

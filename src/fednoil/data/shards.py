@@ -47,7 +47,7 @@ class Shard:
 
 
 def site_column(names: Sequence[str]) -> str | None:
-    """The column that says whose each image is: its site, or the person who has labelled it."""
+    """The column that names each image's site, or the person who has labelled it."""
     return next((name for name in SITE_COLUMNS if name in names), None)
 
 

@@ -1,11 +1,11 @@
 """All clients of a round at once on one GPU: who sits where, and which steps run together.
 
-A round's clients sit side by side (`StackedBench`), those with most samples first. If their batches have the same
-shapes, or the learner can make them so, they run as one (`Rows`), with fewer of them as clients finish; otherwise each
-runs on its own stream. Whole epochs are planned, and their images gathered, ahead of time in large pieces; a graph
-(`Graphs`) then does `STEPS` optimiser steps without the host. While it runs, the next epochs are planned. A learner
-that can't be stacked runs in a graph for each client, and one that can't be captured runs eagerly, with one warning
-that says why.
+A round's clients sit side by side (`StackedBench`), those with most steps first. Those whose batches have the same
+shapes, or whose learner can make them so, run as one (`Rows`), with fewer of them as clients finish; where there are
+several shapes, group after group, and clients that have few or nobody to run with each on its own stream. Whole epochs
+are planned, and their images gathered, ahead of time in large pieces; a graph (`Graphs`) then does `STEPS` optimiser
+steps without the host. While it runs, the next epochs are planned. A learner that can't be stacked runs in a graph for
+each client, and one that can't be captured runs eagerly, with one warning that says why.
 """
 
 from __future__ import annotations
@@ -28,10 +28,14 @@ from fednoil.executors.sequential import Sequential
 from fednoil.executors.stack import Rows, StackedBench
 from fednoil.executors.touch import Touched, attributes, touched_by
 from fednoil.learners.base import Client, Phase, Trainee
-from fednoil.learners.capabilities import EvensBatches, adapts, capability
+from fednoil.learners.capabilities import EvensBatches, IndexesState, adapts, capability
 from fednoil.learners.capabilities import plans as plans_of
 from fednoil.sampling import Scoring
 from fednoil.tensors import Tensors
+
+_GROUP = 4  # clients of one shape that run as one while the others wait; streams side by side are faster for fewer
+
+Ready = list[tuple["Seat", Phase]]
 
 
 @dataclass
@@ -73,6 +77,8 @@ class CudaGraphs:
         self.reason: str | None = None  # why steps are not captured
         self.alone: str | None = None  # why clients are not stacked
         self.slower: str | None = None  # what was reported about either
+        indexes = capability(self.bench.benches[0].learner, IndexesState)
+        self.indexed = indexes.indexed() if indexes else ()
         # Whether the samples of a batch affect each other.
         self.mixes = any(net.mixes for net in self.bench.benches[0].nets.values())
         if any(isinstance(m, _DropoutNd) and m.p > 0 for m in self.bench.benches[0].modules()):
@@ -152,30 +158,33 @@ class CudaGraphs:
             if adapts(learner, longest) or any(t.state for t in self.touched.values()):
                 self.graphs.join()  # otherwise the next epochs are planned while these run
             plans = _planned(seats, epochs)
-            if epochs.start == 0:
-                seats, plans = self._longest_first(seats, plans)
-            for number in range(max(map(len, plans))):
-                ready = [(seat, plan[number]) for seat, plan in zip(seats, plans, strict=True) if number < len(plan)]
+            if epochs.start == 0:  # those that are done first then take no part in what is left
+                self._move([seat for seat, _ in sorted(plans, key=lambda one: -sum(p.steps for p in one[1]))])
+            for number in range(max(len(plan) for _, plan in plans)):
+                ready = [(seat, plan[number]) for seat, plan in plans if number < len(plan)]
                 if attributes(learner) != before:
                     raise NotCapturable(
                         "its init or plan changes the learner itself; what it keeps belongs in the state"
                     )
-                for run in self._runs(self._evened(ready)):
-                    self._play(run)
+                for group in self._groups(self._evened(ready)):
+                    self._play_group(group, seats)
                 before = attributes(learner)  # a step may have filled a cache for the others
         self.graphs.join()
-        return seats
+        return sorted(seats, key=lambda seat: seat.place)
 
-    def _longest_first(self, seats: list[Seat], plans: list[list[Phase]]) -> tuple[list[Seat], list[list[Phase]]]:
-        """The seats by their number of steps, which may differ for clients of the same size: those that are done first
-        then take no part in what is left."""
-        steps = [sum(phase.steps for phase in plan) for plan in plans]
-        order = sorted(range(len(seats)), key=lambda place: -steps[place])
-        if order == list(range(len(seats))) or self.bench.holds(t for seat in seats for t in seat.state.values()):
-            return seats, plans
-        self.bench.reorder(order)
-        moved = [replace(seats[o], place=place, bench=self.bench.benches[place]) for place, o in enumerate(order)]
-        return moved, [plans[o] for o in order]
+    def _move(self, seats: Sequence[Seat]) -> bool:
+        """Seat all clients in this order; false if they must stay, because a state has a part of a network itself."""
+        places = [seat.place for seat in seats]
+        if places == sorted(places):
+            return True
+        if self.bench.holds(tensor for seat in seats for tensor in seat.state.values()):
+            return False
+        self.graphs.join()
+        self.bench.reorder(places)
+        self.losses[: len(places)] = self.losses[places]
+        for place, seat in enumerate(seats):
+            seat.place, seat.bench = place, self.bench.benches[place]
+        return True
 
     def _finish(self, seats: Sequence[Seat]) -> list[Result]:
         """The results, after one check that everything is finite."""
@@ -187,29 +196,54 @@ class CudaGraphs:
             for seat, loss, good in zip(seats, *numbers, strict=True)
         ]
 
-    def _evened(self, ready: Sequence[tuple[Seat, Phase]]) -> Sequence[tuple[Seat, Phase]]:
-        """The phases with batches of the same shapes, if the learner can even them out without changing a loss."""
-        phases = [phase for _, phase in ready]
-        alike = len({(phase.kind, phase.trains, tuple(phase.tensors)) for phase in phases}) == 1
-        if self.mixes or self.alone or not alike or len({_sizes(phase) for phase in phases}) == 1:
+    def _evened(self, ready: Ready) -> Ready:
+        """The phases with batches of fewer shapes, if the learner can even them out without changing a loss."""
+        evens = capability(self.bench.benches[0].learner, EvensBatches)
+        if evens is None or self.mixes or self.alone:
             return ready
-        evens = capability(ready[0][0].bench.learner, EvensBatches)
-        batches = evens.evened([phase.tensors for phase in phases]) if evens else None
-        if batches is None:
-            return ready
-        return [(seat, replace(phase, tensors=b)) for (seat, phase), b in zip(ready, batches, strict=True)]
+        forms: dict[Signature, Ready] = {}
+        for seat, phase in ready:
+            forms.setdefault((phase.kind, phase.trains, tuple(phase.tensors)), []).append((seat, phase))
+        found: Ready = []
+        for form in forms.values():
+            batches = [phase.tensors for _, phase in form]
+            if len({_sizes(phase) for _, phase in form}) > 1:
+                batches = evens.evened(batches) or batches
+            found += [(seat, replace(phase, tensors=b)) for (seat, phase), b in zip(form, batches, strict=True)]
+        return found
 
-    def _runs(self, ready: Sequence[tuple[Seat, Phase]]) -> list[list[tuple[Seat, Phase]]]:
-        """All together if their steps have the same shapes, otherwise each on its own.
+    def _groups(self, ready: Ready) -> list[Ready]:
+        """Those whose steps have the same shapes, the largest group first; few of a shape are by themselves, unless
+        they are all."""
+        groups: dict[Signature, Ready] = {}
+        for seat, phase in sorted(ready, key=lambda one: one[0].place):
+            groups.setdefault(self._shape(seat, phase), []).append((seat, phase))
+        found: list[Ready] = []
+        for group in sorted(groups.values(), key=lambda group: -len(group)):
+            together = self.alone is None and (len(groups) == 1 or len(group) >= _GROUP)
+            found += [group] if together else [[one] for one in group]
+        return found
 
-        Neighbours of the same shape could run together too, but each new set of neighbours would be one more graph to
-        capture, which takes longer than it saves.
-        """
-        shapes = {_shape(phase, seat.state, self._look(seat, phase)) for seat, phase in ready}
-        neighbours = all(seat.place == ready[0][0].place + n for n, (seat, _) in enumerate(ready))
-        if len(shapes) == 1 and neighbours and self.alone is None:
-            return [list(ready)]
-        return [[one] for one in ready]
+    def _play_group(self, group: Ready, everybody: Sequence[Seat]) -> None:
+        """A client by itself runs where it sits, and so do all. Other groups move to the first seats and take some of
+        the others along, frozen: so the same graphs serve groups of any clients and of several sizes."""
+        if len(group) == 1 or len(group) == len(everybody):
+            return self._play(group, len(group))
+        first = {seat.place for seat, _ in group}
+        if not self._move(sorted(everybody, key=lambda seat: (seat.place not in first, seat.place))):
+            for one in group:
+                self._play([one], 1)
+            return None
+        counts = [phase.steps for _, phase in group] + [0] * (len(everybody) - len(group))
+        return self._play(group, portions.taking_part(counts, 0))
+
+    def _shape(self, seat: Seat, phase: Phase) -> Signature:
+        """What must be equal for two clients' steps to run as one."""
+        touched = self._look(seat, phase)
+        batch = tuple((name, t.dtype, t.shape[1:]) for name, t in phase.tensors.items())
+        state = [(name, seat.state[name]) for name in touched.state]
+        rows = tuple((name, t.dtype, t.shape[1:] if name in self.indexed else t.shape) for name, t in state)
+        return (phase.kind, phase.trains, batch, rows)
 
     def _look(self, seat: Seat, phase: Phase) -> Touched:
         """Which tensors a step of this kind reads."""
@@ -219,11 +253,11 @@ class CudaGraphs:
             self.touched[key] = touched_by(phase, self.bench, seat.place, seat.client, seat.state)
         return self.touched[key]
 
-    def _play(self, run: Sequence[tuple[Seat, Phase]]) -> None:
-        """All steps of one phase of some neighbours."""
+    def _play(self, run: Ready, width: int) -> None:
+        """All steps of one phase of some neighbours, with others beside them, frozen, up to `width`."""
         seats, phases = [seat for seat, _ in run], [phase for _, phase in run]
-        touched = self._look(*run[0])
-        counts = [phase.steps for phase in phases]
+        touched, shape = self._look(*run[0]), self._shape(*run[0])
+        counts = [phase.steps for phase in phases] + [0] * (width - len(run))
         rows_of = portions.rows_of(counts, self.losses.device)
         plan = {name: portions.side_by_side([p.tensors[name] for p in phases], rows_of) for name in phases[0].tensors}
         for seat, phase in run:
@@ -232,15 +266,14 @@ class CudaGraphs:
         self.graphs.held += [plan, phases]
         one, place, pool = phases[0], seats[0].place, seats[0].client.pool
         # Shapes that occur only once are not worth a long graph: capturing it takes as long as eight eager steps.
-        shape = (place, len(seats), _shape(one, seats[0].state, touched))
-        size = portions.STEPS if shape in self.seen else 1
-        self.seen.add(shape)
-        with self.graphs.on_streams(place, len(seats)):
-            state = {name: torch.stack([seat.state[name] for seat in seats]) for name in touched.state}
+        size = portions.STEPS if (place, width, shape) in self.seen else 1
+        self.seen.add((place, width, shape))
+        with self.graphs.on_streams(place, width):
+            state = {name: portions.rows_alike([s.state[name] for s in seats], width) for name in touched.state}
             ends = torch.tensor(counts).to(self.losses.device, non_blocking=True)[:, None]
-            rows = {len(seats): Rows(self.bench, place, len(seats))}
-            rows[len(seats)].refresh(one.trains)
-            for start, stop in portions.pieces(max(counts), len(seats) * touched.pixels):
+            rows = {width: Rows(self.bench, place, width)}
+            rows[width].refresh(one.trains)
+            for start, stop in portions.pieces(max(counts), width * touched.pixels):
                 most = portions.taking_part(counts, start)
                 piece = {name: tensor[:most, start:stop] for name, tensor in plan.items()}
                 piece |= seats[0].bench.learner.views(pool, piece)
@@ -254,11 +287,13 @@ class CudaGraphs:
                     self.graphs.play(Portion(here, one.kind, one.trains, part, pool, own, total, active, last - first))
             for name, kept in state.items():
                 own = [seat.state[name] for seat in seats]
-                torch._foreach_copy_(own, kept.unbind(0))  # pyright: ignore[reportPrivateImportUsage]
+                new = [k[: len(o)] if o.dim() else k for k, o in zip(kept, own, strict=False)]
+                torch._foreach_copy_(own, new)  # pyright: ignore[reportPrivateImportUsage]
 
 
-def _planned(seats: Sequence[Seat], epochs: range) -> list[list[Phase]]:
-    """Each seat's phases, for those of the epochs that it has; seats with the same epochs are planned at once."""
+def _planned(seats: Sequence[Seat], epochs: range) -> list[tuple[Seat, list[Phase]]]:
+    """Each seat with its phases, for those of the epochs that it has; seats with the same epochs are planned at
+    once."""
     groups: dict[range, list[Seat]] = {}
     for seat in seats:
         groups.setdefault(range(epochs.start, min(epochs.stop, seat.job.turn.epochs)), []).append(seat)
@@ -268,18 +303,7 @@ def _planned(seats: Sequence[Seat], epochs: range) -> list[list[Phase]]:
         found = plans_of(group[0].bench.learner, trainees, own) if own else [[] for _ in group]
         for s, phases in zip(group, found, strict=True):
             plans[s.place] = s.bench.ready(phases, s.job.turn)
-    return [plans[seat.place] for seat in seats]
-
-
-def _shape(phase: Phase, state: Tensors, touched: Touched) -> Signature:
-    """What must be equal for two clients' steps to run as one."""
-    batch = tuple((name, t.dtype, t.shape[1:]) for name, t in phase.tensors.items())
-    return (
-        phase.kind,
-        phase.trains,
-        batch,
-        tuple((name, state[name].dtype, state[name].shape) for name in touched.state),
-    )
+    return [(seat, plans[seat.place]) for seat in seats]
 
 
 def _sizes(phase: Phase) -> Signature:

@@ -14,7 +14,7 @@ _PIXELS = 1 << 24  # pixels whose views are made at once: enough to fill a GPU, 
 def rows_of(counts: Sequence[int], device: torch.device) -> Tensor | None:
     """The places of each client's steps in the concatenated plans: [K, steps]; None if all have equally many.
 
-    A client with fewer steps repeats its last one, frozen.
+    A client with fewer steps repeats its last one, frozen; one without any has those of the client before it.
     """
     if len(set(counts)) == 1:
         return None
@@ -26,6 +26,17 @@ def rows_of(counts: Sequence[int], device: torch.device) -> Tensor | None:
 def side_by_side(tensors: Sequence[Tensor], rows: Tensor | None) -> Tensor:
     """The plans of several clients as one: [K, steps, ...]."""
     return torch.stack(list(tensors)) if rows is None else torch.cat(list(tensors))[rows]
+
+
+def rows_alike(tensors: Sequence[Tensor], width: int) -> Tensor:
+    """A state of several clients as one, [width, ...], of which the last is repeated; those with fewer rows than others
+    get rows of zeros, to a number that comes again."""
+    if len({tensor.shape for tensor in tensors}) > 1:
+        most = max(len(tensor) for tensor in tensors)
+        grain = 1 << max(0, most.bit_length() - 3)
+        most = -(-most // grain) * grain
+        tensors = [torch.cat([t, t.new_zeros(most - len(t), *t.shape[1:])]) for t in tensors]
+    return torch.stack([*tensors, *[tensors[-1]] * (width - len(tensors))])
 
 
 def pieces(steps: int, pixels: int) -> Iterator[tuple[int, int]]:

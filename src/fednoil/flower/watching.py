@@ -164,7 +164,7 @@ def check_node(folder: Path) -> str:
         os.kill(int(found["pid"]), 0)
     except ProcessLookupError:
         raise UserError(f"the node's process has ended; it was last heard from {age:.0f} s ago") from None
-    except PermissionError:  # it lives, as somebody else
+    except PermissionError:  # alive, and owned by another user
         pass
     if found["doing"] == WAITING and age > _OLD:
         raise UserError(f"the node has not been heard from for {age:.0f} s; it can't reach the server")

@@ -9,6 +9,7 @@ in which all methods are called in a turn:
     Adapts.adapts                whether the epochs are planned one by one
     Learner.plan, PlansTogether.plans
     EvensBatches.evened          on a GPU
+    IndexesState.indexed         on a GPU
     Learner.views, step          for each batch; then the gradients
     ChangesGradients.gradients   before the optimiser
     FollowsUp.after              after the optimiser
@@ -85,11 +86,21 @@ class EvensBatches(Protocol):
     """Lets clients of different sizes train as one on a GPU."""
 
     def evened(self, batches: Sequence[Tensors]) -> Sequence[Tensors] | None:
-        """The plans of several clients with batches of different sizes, with batches of one size and the same losses.
+        """The plans of several clients with batches of different sizes, with batches of one size, or a few, and the
+        same losses.
 
         None if that is impossible. It is called only for networks in which samples don't affect each other, so any
         sample that doesn't count may be added.
         """
+        ...
+
+
+@runtime_checkable
+class IndexesState(Protocol):
+    """Has state with a row for each sample; clients of different sizes can then train as one on a GPU, too."""
+
+    def indexed(self) -> tuple[str, ...]:
+        """The names of this state. A step may only read and write it by row, so that more rows change nothing."""
         ...
 
 
@@ -132,6 +143,7 @@ CAPABILITIES: tuple[type, ...] = (
     Adapts,
     PlansTogether,
     EvensBatches,
+    IndexesState,
     ChangesGradients,
     FollowsUp,
     Observes,
@@ -194,7 +206,7 @@ def adapts(learner: Learner, turn: Turn) -> bool:
 
 
 def observer(learner: Learner, kind: str) -> Observes:
-    """Who does the steps of a phase that trains nothing."""
+    """The learner that runs the steps of a phase that trains nothing."""
     found = capability(learner, Observes)
     if found is None:
         raise NotImplementedError(

@@ -65,6 +65,9 @@ class Elr(Erm):
     def batches(self, client: Client, chosen: Tensor, turn: Turn, epochs: range) -> Tensors:
         return super().batches(client, chosen, turn, epochs) | {"rows": chosen}
 
+    def indexed(self) -> tuple[str, ...]:
+        return ("targets",)
+
     def step(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> Tensor:
         rows, targets = batch["rows"], state["targets"]
         logits, before = nets["model"](batch["images"]), targets[rows]

@@ -86,6 +86,9 @@ class FedElc(Erm):
         last[:, -1] = 1
         return batch | {"rows": chosen, "last": last.flatten()}
 
+    def indexed(self) -> tuple[str, ...]:
+        return (_LABELS, "slope")
+
     def step(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> Tensor:
         logits, labels = nets["model"](batch["images"]), batch["labels"]
         if kind != "correct":

@@ -157,6 +157,9 @@ class FedGr(Erm):
     def views(self, pool: Tensor, batch: Tensors) -> Tensors:
         return {"images": strong(pool, batch["index"], batch["strong"])}
 
+    def indexed(self) -> tuple[str, ...]:
+        return ("soft", "features", "pseudo-labels", "chance")
+
     def step(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> Tensor:
         features, logits = nets["model"].embedded(batch["images"])
         rows, given = batch["rows"], F.cross_entropy(logits, batch["labels"], reduction="none")

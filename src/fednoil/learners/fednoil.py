@@ -108,8 +108,8 @@ class FedNoil(LabelledLearner):
         return images
 
     def evened(self, batches: Sequence[Tensors]) -> Sequence[Tensors] | None:
-        """By adding masked samples of D^u, at most half as many as there are."""
-        return None if any("u_index" not in batch for batch in batches) else pseudo_labels.alike(batches)
+        """By adding masked samples of D^u."""
+        return pseudo_labels.alike(batches) if "u_index" in batches[0] else None
 
     def step(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> Tensor:
         if "u" not in batch:

@@ -37,14 +37,20 @@ def unlabelled_loss(logits: Tensor, pseudo: Tensor, mask: Tensor) -> Tensor:
     return (F.cross_entropy(logits, pseudo, reduction="none") * mask).mean()
 
 
-def alike(batches: Sequence[Tensors]) -> Sequence[Tensors] | None:
-    """Plans whose unlabelled batches have one size; None where more than half as many samples would have to be added
-    as there are."""
+def alike(batches: Sequence[Tensors]) -> Sequence[Tensors]:
+    """Plans whose unlabelled batches have one size; where more than half as many samples would have to be added as
+    there are, one of a few sizes."""
     sizes = [batch["u_index"].shape[1] for batch in batches]
     widest = -(-max(sizes) // _GRAIN) * _GRAIN
     if widest * len(sizes) > 1.5 * sum(sizes):
-        return None
+        return [_widened(batch, _rung(size)) for batch, size in zip(batches, sizes, strict=True)]
     return [_widened(batch, widest) for batch in batches]
+
+
+def _rung(size: int) -> int:
+    """The next of the sizes 8, 16, 24, 32, 48, 64, 96, 128, … (for a grain of 8)."""
+    grain = max(_GRAIN, (1 << (size - 1).bit_length()) // 4)
+    return -(-size // grain) * grain
 
 
 def _widened(batch: Tensors, size: int) -> Tensors:

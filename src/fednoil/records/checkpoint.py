@@ -31,7 +31,9 @@ from fednoil.rounds import Best, RunState
 from fednoil.servers.base import ServerState
 from fednoil.tensors import Tensors, read_tensors
 
-FORMAT = 2
+# Raised when a checkpoint is written differently, and when a configuration comes to mean something else with the same
+# keys: a run that was begun before that must not go on after it.
+FORMAT = 3
 _EVIDENCE = "evidence/all"  # the part with what clients remember about their labels
 
 Entry = dict[str, str]  # a part's file and its checksum
@@ -190,7 +192,10 @@ class Checkpoints:
 
     def _check(self, index: Any, config: Config | None) -> None:
         if not isinstance(index, dict) or index.get("format") != FORMAT:
-            raise UserError(f"{self._index} is not a checkpoint of format {FORMAT}; start over with --force")
+            raise UserError(
+                f"{self._index} is not of this version (format {FORMAT}), in which the run would go on differently: "
+                "`fednoil report` and `fednoil compare` show it; start over with --force or another --out"
+            )
         differs = [name for name, value in self.hashes.items() if index.get(name) != value]
         if "config_hash" in differs and not _earlier(index, config):
             raise UserError(

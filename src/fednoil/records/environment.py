@@ -102,6 +102,8 @@ def note_resumption(folder: RunFolder, after: int, present: dict[str, Any]) -> N
     except (UserError, TypeError, AttributeError):
         known = {**present, "resumed": []}
     made_with = {"precision": present["precision"], "version": __version__, "commit": present.get("commit")}
+    if changed := present.get("origin", {}).get("set"):
+        made_with["set"] = changed
     known["resumed"].append({"at": now(), "after_round": after, **made_with})
     folder.write_environment(known)
 

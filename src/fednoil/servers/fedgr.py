@@ -39,7 +39,7 @@ class FedGrConfig(ServerConfig):
     )
     version: Literal["local", "pooled"] = Field(
         default="local",
-        description="whose losses tell clean labels: each client's own, or, as published, all of a round together",
+        description="which losses identify clean labels: each client's own, or, as published, all of a round together",
     )
 
 

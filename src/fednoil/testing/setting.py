@@ -156,7 +156,7 @@ def _same(a: Arrays, b: Arrays) -> bool:
 
 @contextlib.contextmanager
 def untouched_generators(number: int, where: str) -> Iterator[None]:
-    """Set the process's global random generators, and check that nobody uses them meanwhile."""
+    """Set the process's global random generators, and check that nothing uses them meanwhile."""
     own, numpy_own = random.getstate(), np.random.get_state()  # noqa: NPY002 (the very generator that must not be used)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(number)
