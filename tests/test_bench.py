@@ -208,4 +208,5 @@ def test_the_page_of_the_ranking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(table, "cells_of", lambda grid: [cell])
     (row,) = table.rows_of(tmp_path)
     assert (row["setting"], row["method"], row["seed"], row["knows"]) == ("iid/clean", "fedavg", "0", "0")
-    assert f"| fedavg | 1.00 | {float(row['last']):.2f} |" in table.parts([row])["ranking"]
+    text = f"| fedavg | 1.00 | {float(row['last_ten']):.2f} | {float(row['last_ten']):.1f} |"
+    assert text in table.parts([row])["ranking"]

@@ -1,4 +1,4 @@
-"""The record of the ranking, one line a run, and the tables of its page.
+"""The record of the ranking, one line a run, and the table of its page.
 
     python experiments/ranking/table.py [FOLDER]
 
@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from fednoil.bench.pages import answer, note, tables, text_of
+from fednoil.bench.pages import answer
 from fednoil.bench.plan import Grid, cells_of, finished
-from fednoil.bench.ranking import RunFigures, figures_of, knows_noise, ranking
+from fednoil.bench.ranking import RANKED_BY, RankedMethod, RunFigures, figures_of, knows_noise, ranking
 from fednoil.bench.settings import settings_of
 from fednoil.pages.marked import fill
 from fednoil.records.folder import RunFolder
@@ -48,7 +48,7 @@ def rows_of(folder: Path) -> list[Row]:
 
 
 def parts(rows: Sequence[Row]) -> dict[str, str]:
-    """The tables of the page."""
+    """The parts of the page that come from the record."""
     numbers = ("last", "last_ten", "best", "chosen", "seconds")
     runs, knows = {}, {}
     for row in rows:
@@ -57,18 +57,37 @@ def parts(rows: Sequence[Row]) -> dict[str, str]:
         ended = RunFigures(**values, steps=int(row["steps"]), traffic=int(row["traffic"]))
         runs[row["method"], row["setting"], int(row["seed"])] = ended
     settings = [name for name in settings_of("paper") if any(s == name for _, s, _ in runs)]
-    ranked = ranking(runs, list(knows), settings, knows)
-    first, *by_part, each = tables(ranked, settings)
-    return {
-        "ranking": "\n\n".join(
-            [
-                *filter(None, [answer(ranked, settings)]),
-                note(len({seed for *_, seed in runs}), len(settings)),
-                *map(text_of, [first, *by_part]),
-            ]
-        ),
-        "settings": text_of(each),
-    }
+    ranked, seeds = ranking(runs, list(knows), settings, knows), len({seed for *_, seed in runs})
+    return {"ranking": "\n\n".join([*filter(None, [answer(ranked, settings)]), note(seeds), table(ranked, settings)])}
+
+
+def note(seeds: int) -> str:
+    """What the numbers are."""
+    return (
+        f"Accuracy is the mean of the last ten rounds and of {seeds} seed{'s' * (seeds > 1)}, under each noise for IID / "
+        "non-IID clients. *Best*: the best round, which only true labels reveal. *Chosen*: the round that held-out given "
+        "labels choose. *Farthest behind*: points below the best method. ±: 95 % confidence over seeds. Thousands of "
+        "client-steps and megabytes are those of a run."
+    )
+
+
+def table(ranked: Sequence[RankedMethod], settings: Sequence[str]) -> str:
+    """One row a method: its rank, and its accuracy under each noise."""
+    noises = list(dict.fromkeys(name.split("/")[1] for name in settings))
+    head = ["method", "mean rank", "accuracy", *noises, "best", "chosen", "farthest behind", "1,000 steps", "MB"]
+    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+    for row in ranked:
+        pairs = [[row.by_setting.get(name) for name in settings if name.endswith(f"/{noise}")] for noise in noises]
+        cells = [
+            f"{row.method} (knows the noise)" if row.knows else row.method,
+            *(str(found or "–") for found in (row.rank, row.accuracy[RANKED_BY])),
+            *(" / ".join(f"{found.mean:.1f}" if found else "–" for found in pair) for pair in pairs),
+            *(f"{found.mean:.1f}" if (found := row.accuracy[name]) else "–" for name in ("best", "chosen")),
+            f"{row.worst[1]:.1f} in {row.worst[0]}" if row.worst else "–",
+            *(f"{row.steps / 1000:.0f}", f"{row.traffic / 1e6:.0f}"),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def read() -> list[Row]:
