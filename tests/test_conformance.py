@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,15 +12,16 @@ from typing import Any
 import pytest
 import torch
 from made_labels import true_labels
-from torch import Tensor
+from torch import Tensor, nn
 
 from fednoil import rounds
 from fednoil.config import load_config
-from fednoil.experiment import Experiment, make_executor, make_experiment
+from fednoil.experiment import Experiment, assemble, make_executor, make_experiment
 from fednoil.labels import Labels
 from fednoil.learners import LEARNERS
 from fednoil.learners.base import Client, Final, Nets, Phase, Turn, one_by_one
 from fednoil.learners.erm import Erm
+from fednoil.learners.feddiv import FILTER
 from fednoil.learners.fednoil import FedNoil
 from fednoil.learners.looks import confidences, logits_of
 from fednoil.servers import SERVERS
@@ -28,6 +30,8 @@ from fednoil.tensors import Tensors
 from fednoil.testing import NotConforming, cases, check_learner, check_method, check_server, checks, federation
 from fednoil.testing.checks import LEARNER_KEYS, SERVER_KEYS
 
+OWN = {"fednoro": "fednoro", "fedelc": "fednoro", "feddiv": "feddiv", "fedgr": "fedgr"}  # learners' own servers
+TINY = {"rounds": federation.ROUNDS, "batch_size": 8, "pad": 1}
 FEW = ("erm", "dividemix", "fedgr")  # with one network, with two, with numbers for the server
 
 
@@ -73,6 +77,46 @@ def test_the_tiny_federation_shows_what_it_should() -> None:
     first, second, third = ({job.client for job in jobs} for jobs in trace.jobs)
     (back,) = (first & third) - second
     assert [bool(job.keep) for job in trace.jobs[2] if job.client == back] == [True]
+
+
+def test_the_tiny_federation_shows_feddivs_filter() -> None:
+    """Nobody has one in the first round; everybody fits one before the second, and has one from then on."""
+    section = {"name": "feddiv", **SERVER_KEYS["feddiv"]}
+    trace = federation.play(federation.tiny_config(section, {"name": "feddiv"}), federation.Circumstances())
+    assert [[FILTER[0] in job.turn.signals for job in jobs] for jobs in trace.jobs] == [[False], [True] * 3, [True] * 3]
+    assert {k: len(answers) for k, answers in trace.answers.items()} == {2: 4}
+
+
+def steep_model(image_shape: tuple[int, int, int], num_classes: int) -> nn.Module:
+    """Logits that lie hundreds apart: nearly all probabilities but one a sample are exactly 0."""
+    model = federation.plain_model(image_shape, num_classes)
+    head = model.get_submodule("3")
+    assert isinstance(head, nn.Linear)
+    with torch.no_grad():
+        head.weight.mul_(1e4)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("server", "learner", "keys"),
+    [
+        *((OWN.get(name, "fedavg"), name, LEARNER_KEYS.get(name, {})) for name in LEARNERS),
+        *((OWN.get(name, "fedavg"), name, {"version": "paper"}) for name in ("fedlsr", "fedgr")),
+    ],
+)
+def test_probabilities_that_are_exactly_0_give_finite_gradients(
+    server: str, learner: str, keys: dict[str, Any]
+) -> None:
+    """A gradient that isn't finite would leave no finite weights at any rate, and end the run."""
+    section = {"name": server, **SERVER_KEYS.get(server, {})}
+    config = federation.tiny_config(section, {"name": learner, **keys})
+    steep = load_config({"model": {"name": f"{__name__}:steep_model"}, "train": {**TINY, "lr": 1e-20}})
+    config = config.model_copy(update={"model": steep.model, "train": steep.train})
+    trace = federation.play(config, federation.Circumstances())
+    bench = make_executor(assemble(config, federation.tiny_setting(config)), torch.device("cpu"))
+    logits = bench.test_logits(trace.jobs[0][0].received)
+    assert (torch.softmax(logits, 1) == 0).sum() > 2.5 * len(logits)
+    assert all(math.isfinite(result.loss) for results in trace.results for result in results)
 
 
 def scores_by_hand(experiment: Experiment, state: rounds.RunState, temperature: float) -> list[float]:

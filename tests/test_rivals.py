@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,11 +12,12 @@ import torch
 
 from fednoil.learners.base import Task
 from fednoil.learners.elr import bounded, moved, pulled
-from fednoil.learners.feddiv import FILTER, FedDiv, debiased, filter_of, followed, scaled_losses, uneven
+from fednoil.learners.feddiv import FILTER, FedDiv, debiased, filter_of, followed, scaled_losses
 from fednoil.learners.fedelc import FedElc, estimate_loss, label_slope, merged
 from fednoil.learners.fedgr import SIEVE, apart, both_losses, clean_chances, follow, revise, running_mean
 from fednoil.learners.fedlsr import FedLsr, FedLsrConfig, divergence
 from fednoil.learners.fednoro import distilled, ramped
+from fednoil.learners.mixmatch import uneven
 from fednoil.learners.mixture import fitted, lower_posterior, upper_values
 from fednoil.learners.mixup import mixed_loss
 from fednoil.learners.prior import adjusted, adjusted_loss, log_prior
@@ -28,6 +30,7 @@ from fednoil.servers.fednoro import class_losses, distance, noisy_rows, scaled, 
 from fednoil.servers.lid import dimensions
 from fednoil.testing import check_method, federation
 
+CPU = torch.device("cpu")
 COUNTS = torch.tensor([0] * 6 + [1] * 3 + [2])
 LOGITS = torch.tensor([[1.0, 0.0, 2.0]])
 
@@ -246,7 +249,7 @@ ONES, TWOS = [0.5, 0.5, 0.2, 2.0, 0.04, 0.25], [0.9, 0.1, 0.4, 1.2, 0.08, 0.17]
 def test_feddivs_filter() -> None:
     found = average([ONES, TWOS], [100, 300])
     assert found == pytest.approx([0.8, 0.2, 0.35, 1.40, 0.07, 0.19])
-    params = filter_of(dict(zip(FILTER, found, strict=True)))
+    params = filter_of(dict(zip(FILTER, found, strict=True)), CPU)
     assert params is not None
     posterior = lower_posterior(torch.tensor([0.5, 0.9, 1.0, 1.1, 1.4]), params).tolist()
     assert posterior == pytest.approx([0.979294, 0.594534, 0.329324, 0.130624, 0.002499], abs=1e-6)
@@ -277,11 +280,21 @@ def test_feddivs_logits_without_bias() -> None:
     assert float(uneven(predicted[None])) == pytest.approx(0.324287, abs=1e-6)
 
 
+@pytest.mark.parametrize("gap", [40.0, 50.0, 90.0, 1000.0])
+def test_a_class_that_is_never_predicted_gives_finite_gradients(gap: float) -> None:
+    """½ ln(½ / q) is about ½ gap, up to q = 1e-19; from there on there is no gradient."""
+    logits = torch.tensor([[gap, 0.0]] * 3, requires_grad=True)
+    loss = uneven(torch.softmax(logits, 1))
+    (slope,) = torch.autograd.grad(loss, logits)
+    assert float(loss.detach()) == pytest.approx(min(gap, 19 * math.log(10)) / 2 - math.log(2), rel=1e-5)
+    assert slope.flatten().tolist() == pytest.approx([1 / 6, -1 / 6] * 3 if gap < 43 else [0.0] * 6, rel=1e-4)
+
+
 def test_a_filter_is_fitted_to_losses() -> None:
     rng = np.random.default_rng(0)
     low, high = rng.normal(0.3, 0.1, 700), rng.normal(2.0, 0.4, 300)
     losses = torch.from_numpy(np.concatenate([low, high]))
-    for start in (None, filter_of(dict(zip(FILTER, ONES, strict=True)))):
+    for start in (None, filter_of(dict(zip(FILTER, ONES, strict=True)), CPU)):
         found = fitted(losses, start)
         expected = [0.7, 0.3, low.mean(), high.mean(), low.var(), high.var()]
         assert found.flatten().tolist() == pytest.approx(expected, abs=0.002)

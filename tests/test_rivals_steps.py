@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from fednoil.executors.base import Result
 from fednoil.learners import feddiv as feddiv_module
@@ -14,11 +15,12 @@ from fednoil.learners.base import Client, Task, Turn
 from fednoil.learners.feddiv import FedDiv, FedDivConfig
 from fednoil.learners.fedelc import FedElc, FedElcConfig
 from fednoil.learners.fedgr import apart, both_losses
-from fednoil.learners.fedlsr import FedLsr, FedLsrConfig, divergence
+from fednoil.learners.fedlsr import FedLsr, FedLsrConfig, divergence, entropy
 from fednoil.learners.mixup import blended
 from fednoil.rounds import RunState
 from fednoil.rounds.review import reviewed
 from fednoil.seeds import Seed
+from fednoil.servers import feddiv as feddiv_server
 from fednoil.servers.base import ServerState, Update
 from fednoil.servers.fedcorr import FedCorr, FedCorrConfig
 from fednoil.servers.fednoro import FedNoRo, FedNoRoConfig
@@ -57,6 +59,15 @@ def test_fedlsrs_divergence_in_the_loss(version: Any, share: float) -> None:
     assert float(with_it - without) == pytest.approx(share * float(apart), rel=1e-5)
 
 
+def test_fedlsrs_entropy_of_a_sure_prediction() -> None:
+    """−Σ (ln p + 1) of what isn't 0: its slope by the other would be infinite, and counts as 0."""
+    p = torch.tensor([[1.0, 0.0]], requires_grad=True)
+    found = entropy(p)
+    found.sum().backward()
+    assert p.grad is not None
+    assert (found.tolist(), p.grad.tolist()) == ([0.0], [[-1.0, 0.0]])
+
+
 def test_fedlsrs_weight_rises_over_a_fifth_of_the_rounds() -> None:
     learner = FedLsr(FedLsrConfig(weight=0.4), TASK)
     found = [float(learner.init({}, client(2), {}, Turn(r, 1, Seed(0)))["weight"]) for r in (1, 5, 10, 30)]
@@ -76,6 +87,21 @@ def test_feddiv_takes_what_both_models_agree_on(monkeypatch: pytest.MonkeyPatch)
     pairs = zip(phase.tensors["index"].flatten().tolist(), phase.tensors["labels"].flatten().tolist(), strict=True)
     assert set(pairs) == {(0, 0), (1, 1)}
     assert state["drawn"].tolist() == [1, 0, 0, 0]  # a label that was changed is no use of the given one
+
+
+def test_feddivs_clients_fit_where_their_losses_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also from a filter that they have received, as numbers."""
+    there, found = torch.device("meta"), []
+
+    def fit(losses: Tensor, start: Tensor, floor: float) -> Tensor:
+        found.append((losses.device, start.device))
+        return torch.zeros(3, 2)
+
+    monkeypatch.setattr(feddiv_server, "fitted", fit)
+    own = Client(0, *(torch.zeros(5, dtype=torch.int64, device=there) for _ in range(3)))
+    turn = Turn(9, 1, Seed(0), dict.fromkeys(feddiv_module.FILTER, 0.5))
+    feddiv_server.Filters(FedDiv(FedDivConfig(), TASK)).review(torch.zeros(5, 2, device=there), own, {}, turn)
+    assert found == [(there, there)]
 
 
 def test_fedcorrs_stages() -> None:

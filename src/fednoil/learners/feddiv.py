@@ -21,6 +21,7 @@ from torch.nn import functional as F
 from fednoil.learners.base import Client, Final, Nets, Phase, Turn
 from fednoil.learners.batches import full_batches
 from fednoil.learners.looks import logits_of
+from fednoil.learners.mixmatch import uneven
 from fednoil.learners.mixture import lower_posterior, normalise
 from fednoil.learners.mixup import Mixup, MixupConfig
 from fednoil.plugins import About
@@ -43,22 +44,16 @@ def scaled_losses(logits: Tensor, labels: Tensor) -> Tensor:
     return normalise(F.cross_entropy(logits, labels, reduction="none")[None])[0]
 
 
-def filter_of(signals: Mapping[str, float]) -> Tensor | None:
+def filter_of(signals: Mapping[str, float], device: torch.device) -> Tensor | None:
     """The filter that a client has received: shares, means and variances, float64 [3, 2]."""
     if FILTER[0] not in signals:
         return None
-    return torch.tensor([signals[name] for name in FILTER], dtype=torch.float64).view(3, 2)
+    return torch.tensor([signals[name] for name in FILTER], dtype=torch.float64, device=device).view(3, 2)
 
 
 def debiased(logits: Tensor, predicted: Tensor, strength: float) -> Tensor:
     """Logits [n, C] minus strength · ln of how often each class is predicted [C]."""
     return logits - strength * predicted.clamp_min(1e-12).log()
-
-
-def uneven(predictions: Tensor) -> Tensor:
-    """Σ_c (1/C) ln((1/C) / q_c) of the mean prediction q of probabilities [B, C]."""
-    even = 1 / predictions.shape[1]
-    return (even * (even / predictions.mean(0)).log()).sum()
 
 
 class FedDiv(Mixup):
@@ -85,13 +80,13 @@ class FedDiv(Mixup):
         return {_PRIOR: keep.get(_PRIOR, even), "drawn": torch.zeros_like(client.labels)}
 
     def adapts(self, turn: Turn) -> bool:
-        return filter_of(turn.signals) is not None
+        return FILTER[0] in turn.signals
 
     def plan(self, nets: Nets, client: Client, state: Tensors, turn: Turn, epochs: range) -> list[Phase]:
-        found = filter_of(turn.signals)
+        found = filter_of(turn.signals, client.labels.device)
         if found is None:
             return super().plan(nets, client, state, turn, epochs)
-        clean = lower_posterior(state["losses"], found.to(client.labels.device)) >= self.clean_from
+        clean = lower_posterior(state["losses"], found) >= self.clean_from
         if float((~clean).float().mean()) < self.little:
             state["drawn"] += len(epochs)
             return super().plan(nets, client, state, turn, epochs)
@@ -118,7 +113,7 @@ class FedDiv(Mixup):
 
     def final(self, nets: Nets, client: Client, state: Tensors, turn: Turn) -> Final:
         evidence = {name: state[name] for name in ("probabilities", "drawn")}
-        if filter_of(turn.signals) is None:
+        if not self.adapts(turn):
             return Final(keep={_PRIOR: state[_PRIOR]})
         predicted = torch.softmax(logits_of(self, nets, client), 1).mean(0)
         return Final(keep={_PRIOR: followed(state[_PRIOR], predicted, self.momentum)}, evidence=evidence)

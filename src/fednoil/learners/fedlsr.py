@@ -37,8 +37,8 @@ class FedLsrConfig(LearnerConfig):
 
 
 def entropy(p: Tensor) -> Tensor:
-    """−Σ p ln p of each row [B, C]: [B]."""
-    return -torch.special.xlogy(p, p).sum(1)
+    """−Σ p ln p of each row [B, C]: [B]; a probability that has become 0 adds nothing, nor to the gradient."""
+    return -torch.special.xlogy(p, torch.where(p > 0, p, 1.0)).sum(1)  # xlogy(p, p) has the gradient 0/0 there
 
 
 def divergence(p: Tensor, q: Tensor) -> Tensor:

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+_LEAST = 1e-19  # below, the gradient of a quotient by it, which has its square, isn't finite in float32
+
 
 def sharpen(probs: Tensor, temperature: float) -> Tensor:
     """p^(1/T), normalised."""
@@ -29,11 +31,16 @@ def negative_entropy(logits: Tensor) -> Tensor:
     return (torch.softmax(logits, 1) * torch.log_softmax(logits, 1)).sum(1).mean()
 
 
+def uneven(probs: Tensor) -> Tensor:
+    """Σ_c (1/C) ln((1/C) / q_c) of the mean prediction q of probabilities [B, C]; below 1e-19 q counts as that."""
+    even = 1 / probs.shape[1]
+    return (even * (even / probs.mean(0).clamp_min(_LEAST)).log()).sum()
+
+
 def mixmatch_loss(logits: Tensor, targets: Tensor, labelled: int, weight: Tensor | float) -> Tensor:
     """L_x + λ L_u + L_reg: the first `labelled` rows by cross-entropy, the rest by squared error, and a flat prior."""
     log_probs, probs = torch.log_softmax(logits, 1), torch.softmax(logits, 1)
     loss = -(targets[:labelled] * log_probs[:labelled]).sum(1).mean()
     if labelled < len(logits):
         loss = loss + weight * (probs[labelled:] - targets[labelled:]).square().mean()
-    prior = 1 / logits.shape[1]
-    return loss + (prior * (prior / probs.mean(0)).log()).sum()
+    return loss + uneven(probs)

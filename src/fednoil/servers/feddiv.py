@@ -54,7 +54,7 @@ class Filters(Wrapped):
         return replace(final, numbers={**final.numbers, **self._fit(logits_of(self, nets, client), client, turn)})
 
     def _fit(self, logits: Tensor, client: Client, turn: Turn) -> Numbers:
-        found = fitted(scaled_losses(logits, client.labels), filter_of(turn.signals), _FLOOR)
+        found = fitted(scaled_losses(logits, client.labels), filter_of(turn.signals, logits.device), _FLOOR)
         return dict(zip(FILTER, found.flatten().tolist(), strict=True))
 
 

@@ -17,10 +17,12 @@ from fednoil.testing.contract import check_aggregation, check_steps
 from fednoil.testing.executors import check_side_by_side
 from fednoil.testing.federation import Circumstances, NotConforming, Trace, play, tiny_config, tiny_setting
 
-# Keys with which three rounds show everything a method does: clusters that split, the time after a warm-up.
+# Keys with which three rounds show what a method does: clusters that split, the time after a warm-up or visits. Of
+# FedCorr they show the first stage.
 SERVER_KEYS: dict[str, dict[str, Any]] = {
     "cfl": {"name": "fednoil.testing.splitting:Splitting"},
     "fednoro": {"warmup": 1},
+    "feddiv": {"name": "fednoil.testing.filtering:Filtering"},
     "fedgr": {"passes": 1},
 }
 LEARNER_KEYS: dict[str, dict[str, Any]] = {
