@@ -144,6 +144,18 @@ def test_executors_agree(values: dict[str, Any], case: str) -> None:
             assert [getattr(r, key) for r in records] == [getattr(r, key) for r in log]
 
 
+@pytest.mark.parametrize("split", ["iid", "dirichlet"])
+def test_groups_of_one_shape_agree(values: dict[str, Any], split: str) -> None:
+    """Clients of three kinds; in the second round with graphs of eight steps."""
+    from test_stack_groups import in_groups  # which has this module's cases, too
+
+    values["sampling"] |= {"fraction": 1.0}
+    reference, _ = played(in_groups(values, split), "cpu", "auto", 3)
+    got, _ = played(in_groups(values, split), "cuda", "auto", 3)
+    for name, tensor in reference.items():
+        assert (got[name] - tensor).norm() < 1e-4 * tensor.norm(), name
+
+
 @pytest.mark.parametrize("late", ["clients", "plans"])
 @pytest.mark.parametrize("case", ["fednoil", "fednoil-auto", "josrc", "dividemix", "batch-norm-non-iid"])
 def test_streams_that_come_late_change_nothing(
