@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,12 @@ from fednoil.bench.ranking import RunFigures, figures_of, knows_noise, ranking, 
 from fednoil.bench.settings import DEFAULT_METHODS, settings_of
 from fednoil.config import load_config, to_toml
 from fednoil.errors import UserError
+from fednoil.executors.base import Job
+from fednoil.executors.local import Workbench
 from fednoil.history import RoundRecord
+from fednoil.learners.base import Client
 from fednoil.pages.marked import fill
+from fednoil.tensors import Tensors
 
 SHORT: dict[str, Any] = {"train": {"rounds": 1}, "schedule": {"epochs": 1}, "run": {"device": "cpu"}}
 
@@ -38,6 +44,13 @@ def test_four_readings_of_a_run() -> None:
     assert found.last_ten == pytest.approx((90 + sum(range(4, 13))) / 10)
     assert (found.steps, found.traffic, found.seconds) == (120, 12 * 150, 6.0)
     assert figures_of([record(1, 5.0)]).chosen is None
+
+
+def test_a_run_that_diverged_ends_with_guesses() -> None:
+    """Of four classes; its best round, and the one that held-out labels choose, were before."""
+    rounds = [replace(record(r, 80.0, 50.0), class_accuracy=[80.0] * 4) for r in range(1, 13)]
+    found = figures_of(rounds, diverged=True)
+    assert (found.last, found.last_ten, found.best, found.chosen) == (25.0, 25.0, 80.0, 80.0)
 
 
 def test_equal_values_share_their_ranks() -> None:
@@ -187,6 +200,27 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "--method nobody: choose" in err
 
 
+def test_a_run_that_diverged_is_ranked_and_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["--setting", "iid/clean", "--seeds", "0", "--jobs", "1", "--device", "cpu", "--set", "train.rounds=3"]
+    words += ["--set", "schedule.epochs=1", "--method", "fedavg", "--method", "gce"]
+    real, calls = Workbench.finish, []
+
+    def finish(bench: Workbench, client: Client, job: Job, state: Tensors, loss: float, *more: Any) -> Any:
+        calls.append(job.turn.round_idx)
+        wrong = job.turn.round_idx == 2 and bench.learner.config.name == "gce"
+        return real(bench, client, job, state, math.nan if wrong else loss, *more)
+
+    monkeypatch.setattr(Workbench, "finish", finish)
+    assert fednoil("bench", *words)[0] == 1
+    text = (tmp_path / "runs/bench/ranking.md").read_text(encoding="utf-8")
+    assert "| gce | 2.00 | 10.00 |" in text
+    calls.clear()
+    status, out, _ = fednoil("bench")
+    assert (status, calls) == (0, [])
+    assert "2 runs, 2 done, 0 to run" in out
+
+
 def test_the_page_of_the_ranking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs of another folder are found by what they are; the tables are what the record says."""
     folder = Path(__file__).resolve().parents[1] / "experiments/ranking"
@@ -200,7 +234,7 @@ def test_the_page_of_the_ranking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert fill(page, table.parts(rows)) == page
         listed = dict(line.split()[::-1] for line in (folder / "checksums.txt").read_text().splitlines())
         for row in rows:
-            assert listed[f"{row['setting'].replace('/', '-')}-seed{row['seed']}.parquet"] == row["noise"]
+            assert listed[f"{row['setting'].replace('/', '-')}-seed{row['seed']}.parquet"].startswith(row["noise"])
     few = ["--setting", "iid/clean", "--seeds", "0", "--method", "fedavg", "--jobs", "1", "--device", "cpu"]
     few += ["--set", "train.rounds=1", "--set", "schedule.epochs=1", "--out", tmp_path]
     assert fednoil("bench", *few)[0] == 0

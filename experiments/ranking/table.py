@@ -1,16 +1,16 @@
 """The record of the ranking, one line a run, and the table of its page.
 
-    python experiments/ranking/table.py [FOLDER]
+    python experiments/ranking/table.py [--commit COMMIT] [FOLDER ...]
 
 FOLDER is one of `fednoil bench --scale paper`; its finished runs are added to `results.csv`, in place of earlier ones
-of the same setting, method and seed.
+of the same setting, method and seed. COMMIT is that of runs which don't know it.
 """
 
 from __future__ import annotations
 
+import argparse
 import csv
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -28,22 +28,21 @@ KEY = ("setting", "method", "seed")
 Row = dict[str, str]
 
 
-def rows_of(folder: Path) -> list[Row]:
+def rows_of(folder: Path, commit: str = "") -> list[Row]:
     """What the record says of the finished runs of a ranking."""
     made, found = finished(folder), []
     for cell in cells_of(Grid(scale="paper")):
         if (path := made.get(cell.config.hash())) is None:
             continue
-        summary, environment = (
-            json.loads((path / name).read_text(encoding="utf-8")) for name in ("summary.json", "environment.json")
-        )
+        run = RunFolder(path)
+        environment = json.loads((path / "environment.json").read_text(encoding="utf-8"))
+        figures = asdict(figures_of(run.records(), diverged=run.diverged()))
         row = {"setting": cell.setting, "method": cell.method, "seed": cell.config.run.seed}
-        row |= {
-            n: round(v, 4) if isinstance(v, float) else v
-            for n, v in asdict(figures_of(RunFolder(path).records())).items()
-        }
-        row |= {"knows": int(knows_noise(cell.config.model_dump(mode="json"))), "noise": summary["noise_hash"]}
-        found.append({name: str(value) for name, value in {**row, "version": environment.get("version", "")}.items()})
+        row |= {name: round(value, 2) if isinstance(value, float) else value for name, value in figures.items()}
+        row |= {"diverged": int(run.diverged()), "knows": int(knows_noise(cell.config.model_dump(mode="json")))}
+        row |= {"noise": environment["noise_hash"][:12], "device": environment["device"]}
+        row["commit"] = (environment.get("commit") or commit)[:7]
+        found.append({name: str(value) for name, value in row.items()})
     return found
 
 
@@ -64,10 +63,10 @@ def parts(rows: Sequence[Row]) -> dict[str, str]:
 def note(seeds: int) -> str:
     """What the numbers are."""
     return (
-        f"Accuracy is the mean of the last ten rounds and of {seeds} seed{'s' * (seeds > 1)}, under each noise for IID / "
-        "non-IID clients. *Best*: the best round, which only true labels reveal. *Chosen*: the round that held-out given "
-        "labels choose. *Farthest behind*: points below the best method. ±: 95 % confidence over seeds. Thousands of "
-        "client-steps and megabytes are those of a run."
+        f"Accuracy is the mean of the last ten rounds and of {seeds} seed{'s' * (seeds > 1)}, under each noise for "
+        "IID / non-IID clients. *Best*: the best round, which only true labels reveal. *Chosen*: the round that "
+        "held-out given labels choose. *Farthest behind*: points below the best method. ±: 95 % confidence over seeds. "
+        "Steps are those of all clients in a run, and megabytes go both ways."
     )
 
 
@@ -97,10 +96,14 @@ def read() -> list[Row]:
         return list(csv.DictReader(file))
 
 
-def main(folders: Sequence[str]) -> None:
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--commit", default="")
+    parser.add_argument("folders", type=Path, nargs="*")
+    given = parser.parse_args()
     rows = {tuple(row[k] for k in KEY): row for row in read()}
-    for folder in folders:
-        rows |= {tuple(row[k] for k in KEY): row for row in rows_of(Path(folder))}
+    for folder in given.folders:
+        rows |= {tuple(row[k] for k in KEY): row for row in rows_of(folder, given.commit)}
     if not rows:
         return print("there are no runs yet")
     ordered = [rows[key] for key in sorted(rows)]
@@ -112,4 +115,4 @@ def main(folders: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

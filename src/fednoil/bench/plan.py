@@ -19,6 +19,7 @@ from fednoil.config import load_config, merge, read_toml
 from fednoil.config.protocols import PROTOCOL_METHODS
 from fednoil.errors import UserError, nearest
 from fednoil.records.files import read_json, write_json
+from fednoil.records.folder import RunFolder
 from fednoil.records.older import in_todays_keys, lost_settings
 
 FILE = "bench.json"
@@ -91,14 +92,17 @@ def cells_of(grid: Grid) -> list[BenchCell]:
 
 
 def finished(out: Path) -> dict[str, Path]:
-    """The finished runs in `out` by the hash of their configuration in today's keys, whatever their folders are called:
-    runs may come from elsewhere, and from a version that had other names for some of its keys."""
+    """The runs in `out` that have ended, with their last round or because they diverged, by the hash of their
+    configuration in today's keys, whatever their folders are called: runs may come from elsewhere, and from a version
+    that had other names for some of its keys."""
     found = {}
-    for summary in sorted(out.glob("*/summary.json")):
+    for config in sorted(out.glob("*/config.toml")):
         with suppress(UserError):
-            recorded = read_toml(summary.with_name("config.toml"))
+            if not (config.with_name("summary.json").is_file() or RunFolder(config.parent).diverged()):
+                continue
+            recorded = read_toml(config)
             if not lost_settings(recorded):
-                found[load_config(in_todays_keys(recorded)).hash()] = summary.parent
+                found[load_config(in_todays_keys(recorded)).hash()] = config.parent
     return found
 
 

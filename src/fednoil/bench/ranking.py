@@ -40,11 +40,14 @@ class RunFigures:
     seconds: float
 
 
-def figures_of(records: Sequence[RoundRecord]) -> RunFigures:
-    """The outcome of a run's rounds, all of which were tested."""
+def figures_of(records: Sequence[RoundRecord], *, diverged: bool = False) -> RunFigures:
+    """The outcome of a run's rounds, all of which were tested. One that diverged has no model: it ends with the
+    accuracy of guesses, whatever it was before."""
     accuracy = [float(r.test_accuracy) for r in records if r.test_accuracy is not None]
     held = [(r.val_accuracy, -place) for place, r in enumerate(records) if r.val_accuracy is not None]
     chosen = None if not held else records[-max(held)[1]].test_accuracy
+    if diverged:
+        accuracy += [100 / len(records[0].class_accuracy or [1])] * 10
     return RunFigures(
         accuracy[-1],
         float(np.mean(accuracy[-10:])),

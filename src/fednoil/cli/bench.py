@@ -103,7 +103,8 @@ def _finish(cells: list[BenchCell], out: Path, quiet: bool) -> list[Path]:
     if not done:
         return []
     records = {(c.method, c.setting, c.config.run.seed): RunFolder(f).records() for c, f in done.items()}
-    runs = {key: figures_of(found) for key, found in records.items()}
+    failed = {(c.method, c.setting, c.config.run.seed) for c, f in done.items() if RunFolder(f).diverged()}
+    runs = {key: figures_of(found, diverged=key in failed) for key, found in records.items()}
     methods, settings = (list(dict.fromkeys(getattr(c, name) for c in cells)) for name in ("method", "setting"))
     knows = {c.method: knows_noise(c.config.model_dump(mode="json")) for c in cells}
     rows, seeds = ranking(runs, methods, settings, knows), len({seed for _, _, seed in runs})

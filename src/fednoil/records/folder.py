@@ -82,6 +82,12 @@ class RunFolder:
         wanted = [name for name in FILES if with_noise or name != "noise.parquet"]
         return all((self.path / name).is_file() for name in wanted) and (self.path / CHECKPOINT / INDEX).is_file()
 
+    def diverged(self) -> bool:
+        """Whether the run ended because its losses were no longer finite."""
+        if (self.path / "summary.json").is_file() or not (self.path / "environment.json").is_file():
+            return False
+        return "diverged" in read_json(self.path / "environment.json")
+
     def check(self, *, resume: bool, force: bool) -> None:
         """Refuse a folder that this run must not write to; changes nothing."""
         if self.path.exists() and not self.path.is_dir():
