@@ -1,8 +1,9 @@
 """The method to use when nobody knows the noise: FedNoiL's labelled set, with nothing that needs to be known or tuned.
 
 What a client believes: the model it receives judges its labels. A tenth of them, never trained on (`aside`), says how
-many of the labels are clean, and D^x has as many samples: so it doesn't grow with wrong labels that were memorised. A
-client with few labels needs them all, and uses all of them for the estimate.
+many of the labels are clean, and so do the others; D^x has as many samples as the smaller estimate says. The first
+doesn't grow with wrong labels that were memorised, but is of few labels; of two that err, the larger one puts more
+wrong labels into D^x. A client with few labels needs them all, and uses all of them for one estimate.
 
 How it trains: D^x is drawn anew each epoch by the model's confidence in the given labels. Half of its views are weak,
 half strong, and pairs of them are mixed (`mix`, mixup, Zhang et al., ICLR 2018), which makes wrong labels harder to
@@ -88,16 +89,21 @@ class FedNoilPlus(LabelledLearner):
         return ((numbers + 0.5) / share).long() if len(numbers) >= _FEW else numbers[:0]
 
     def clean_shares(self, clients: Sequence[Client], states: Sequence[Tensors]) -> list[float]:
-        """By the labels that are set aside, where some are: what was memorised doesn't count."""
+        """Where some labels are set aside, the smaller of two estimates: by these and by the others."""
         aside = [self.set_aside(len(client), client.labels.device) for client in clients]
         some = [place for place, rows in enumerate(aside) if len(rows)]
         rest = [place for place, rows in enumerate(aside) if not len(rows)]
         found: dict[int, float] = {}
         if some:
-            probabilities = [states[place]["probabilities"][aside[place]] for place in some]
-            found |= zip(
-                some, calibrated_shares(probabilities, [clients[p].labels[aside[p]] for p in some]), strict=True
-            )
+            others = [_others(aside[place], len(clients[place])) for place in some]
+            estimates = [
+                calibrated_shares(
+                    [states[place]["probabilities"][rows] for place, rows in zip(some, chosen, strict=True)],
+                    [clients[place].labels[rows] for place, rows in zip(some, chosen, strict=True)],
+                )
+                for chosen in ([aside[place] for place in some], others)
+            ]
+            found |= zip(some, map(min, *estimates), strict=True)
         if rest:
             found |= zip(rest, super().clean_shares([clients[p] for p in rest], [states[p] for p in rest]), strict=True)
         return [found[place] for place in range(len(clients))]
@@ -133,6 +139,12 @@ class FedNoilPlus(LabelledLearner):
         share = batch["x_share"]
         other = F.cross_entropy(logits, labels[batch["x_partner"]])
         return share * F.cross_entropy(logits, labels) + (1 - share) * other
+
+
+def _others(rows: Tensor, count: int) -> Tensor:
+    """The rows of `count` that are not among `rows`, which are in order."""
+    numbers = torch.arange(count - len(rows), device=rows.device)
+    return numbers + torch.searchsorted(rows - torch.arange(len(rows), device=rows.device), numbers, right=True)
 
 
 def adjustment(labels: Tensor, num_classes: int, drawn: Tensor | None = None) -> Tensor:
