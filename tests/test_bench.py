@@ -230,8 +230,9 @@ def test_the_page_of_the_ranking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     table = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(table)
     if rows := table.read():
-        page = (folder / "README.md").read_text(encoding="utf-8")
-        assert fill(page, table.parts(rows)) == page
+        for path, name in ((table.PAGE, "ranking"), (table.FRONT, "in short")):
+            page = path.read_text(encoding="utf-8")
+            assert fill(page, {name: table.parts(rows)[name]}) == page
         listed = dict(line.split()[::-1] for line in (folder / "checksums.txt").read_text().splitlines())
         for row in rows:
             assert listed[f"{row['setting'].replace('/', '-')}-seed{row['seed']}.parquet"].startswith(row["noise"])

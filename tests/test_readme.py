@@ -57,8 +57,8 @@ def test_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         photos(tmp_path / name)
     Image.new("L", (28, 28), 90).save(tmp_path / "shoe.png")
     small = [part for change in SMALL for part in ("--set", change)]
-    for demo in ("fedavg", "fednoil"):  # what `make run` has made
-        assert fednoil("run", f"demo/{demo}", *small, "--out", f"runs/demo-{demo}", "-q")[0] == 0
+    for demo in ("demo/fedavg", "demo"):  # what `make run` has made
+        assert fednoil("run", demo, *small, "--out", f"runs/{demo.replace('/', '-')}", "-q")[0] == 0
     have = {status.name for status in catalogue() if status.found}
     for args in commands():
         if args[0] == "run" and "--resume" not in args:
