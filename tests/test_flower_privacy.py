@@ -22,7 +22,7 @@ from fednoil.config import load_config, to_toml
 from fednoil.errors import UserError
 from fednoil.flower import messages
 from fednoil.flower import node as node_module
-from fednoil.flower.agreement import CommonTerms
+from fednoil.flower.terms import CommonTerms
 from fednoil.flower.ledger import ScoreLedger, Terms
 from fednoil.flower.messages import BadMessage, Refusal
 from fednoil.flower.node import Node

@@ -355,7 +355,7 @@ class TestFederation:
 
     def test_few_values_are_not_reported(self, tmp_path: Path) -> None:
         pytest.importorskip("flwr")
-        from fednoil.flower.agreement import Site, agree
+        from fednoil.flower.terms import Site, agree
 
         rows = [[k, 7 if k < 4 else "", "xy"[k % 2]] for k in range(12)]
         path = write(tmp_path / "t.csv", ["a", "rare", "label"], rows)

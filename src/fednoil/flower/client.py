@@ -16,7 +16,7 @@ from flwr.common.constant import ErrorCode
 
 from fednoil import __version__
 from fednoil.errors import UserError
-from fednoil.flower.agreement import CommonTerms
+from fednoil.flower.terms import CommonTerms
 from fednoil.flower.messages import (
     AUDIT_REPLY,
     EVALUATE_REPLY,

@@ -18,7 +18,7 @@ from fednoil import __version__
 from fednoil.config import Config, to_toml
 from fednoil.data import SITES
 from fednoil.errors import UserError
-from fednoil.flower.agreement import CommonTerms, Site, agree, misfit
+from fednoil.flower.terms import CommonTerms, Site, agree, misfit
 from fednoil.flower.messages import (
     HELLO,
     HELLO_ORDER,
