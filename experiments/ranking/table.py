@@ -39,7 +39,7 @@ def rows_of(folder: Path, commit: str = "") -> list[Row]:
         environment = json.loads((path / "environment.json").read_text(encoding="utf-8"))
         figures = asdict(figures_of(run.records(), diverged=run.diverged()))
         row = {"setting": cell.setting, "method": cell.method, "seed": cell.config.run.seed}
-        row |= {name: round(value, 2) if isinstance(value, float) else value for name, value in figures.items()}
+        row |= {name: round(value, 4) if isinstance(value, float) else value for name, value in figures.items()}
         row |= {"diverged": int(run.diverged()), "knows": int(knows_noise(cell.config.model_dump(mode="json")))}
         row |= {"noise": environment["noise_hash"][:12], "device": environment["device"]}
         row["commit"] = (environment.get("commit") or commit)[:7]
