@@ -17,7 +17,7 @@ class AgreementConfig(BoundedConfig):
     by_share = frozenset({"t_min", "epochs"})
 
     name: Literal["agreement"] = "agreement"
-    t_min: int = Field(default=20, ge=1, description="fewest local epochs")
+    t_min: int = Field(default=30, ge=1, description="fewest local epochs")
     epochs: int = Field(default=100, ge=1, description="local epochs where all clients change the model alike")
 
 
