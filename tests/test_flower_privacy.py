@@ -22,11 +22,11 @@ from fednoil.config import load_config, to_toml
 from fednoil.errors import UserError
 from fednoil.flower import messages
 from fednoil.flower import node as node_module
-from fednoil.flower.terms import CommonTerms
 from fednoil.flower.ledger import ScoreLedger, Terms
 from fednoil.flower.messages import BadMessage, Refusal
 from fednoil.flower.node import Node
 from fednoil.flower.settings import NodeSettings
+from fednoil.flower.terms import CommonTerms
 from fednoil.flower.work import Order, partition_work, whole
 from fednoil.learners.base import Nets, Role
 from fednoil.learners.erm import Erm

@@ -23,8 +23,8 @@ from fednoil.api import compare
 from fednoil.audit.cases import Cases
 from fednoil.config import load_config, to_toml
 from fednoil.errors import UserError
-from fednoil.flower.terms import CommonTerms, Site, agree
 from fednoil.flower.settings import NodeSettings
+from fednoil.flower.terms import CommonTerms, Site, agree
 from fednoil.flower.work import site_work
 from fednoil.tensors import read_tensors
 

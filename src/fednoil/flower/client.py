@@ -16,7 +16,6 @@ from flwr.common.constant import ErrorCode
 
 from fednoil import __version__
 from fednoil.errors import UserError
-from fednoil.flower.terms import CommonTerms
 from fednoil.flower.messages import (
     AUDIT_REPLY,
     EVALUATE_REPLY,
@@ -51,6 +50,7 @@ from fednoil.flower.node import Node
 from fednoil.flower.secure_node import Session
 from fednoil.flower.settings import NodeSettings
 from fednoil.flower.state import NodeState
+from fednoil.flower.terms import CommonTerms
 from fednoil.flower.work import Order, configured, introduce
 from fednoil.tensors import Tensors
 

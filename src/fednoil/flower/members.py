@@ -18,7 +18,6 @@ from fednoil import __version__
 from fednoil.config import Config, to_toml
 from fednoil.data import SITES
 from fednoil.errors import UserError
-from fednoil.flower.terms import CommonTerms, Site, agree, misfit
 from fednoil.flower.messages import (
     HELLO,
     HELLO_ORDER,
@@ -33,6 +32,7 @@ from fednoil.flower.messages import (
     unpack,
 )
 from fednoil.flower.names import is_name
+from fednoil.flower.terms import CommonTerms, Site, agree, misfit
 from fednoil.flower.wire import Lost, Wire
 from fednoil.records.files import read_json, write_json
 from fednoil.records.folder import ROSTER

@@ -19,9 +19,9 @@ from fednoil.data import SITES, Dataset, Split, as_asked, load
 from fednoil.devices import pick_device
 from fednoil.executors.local import Workbench
 from fednoil.experiment import Experiment, assemble, make_bench, make_experiment, resident
-from fednoil.flower.terms import CommonTerms, Site, misfit
 from fednoil.flower.messages import Refusal
 from fednoil.flower.settings import NodeSettings
+from fednoil.flower.terms import CommonTerms, Site, misfit
 from fednoil.learners.base import Client
 from fednoil.seeds import Seed
 from fednoil.setting import Sites, deal
