@@ -46,7 +46,7 @@ class SitesSource(PictureSource):
         return tuple(self.config.sites)
 
     def listing(self) -> Listing:
-        return merged({name: _named(name, source.listing) for name, source in self._open().items()})
+        return merged({name: _read(name, source.listing) for name, source in self._open().items()})
 
     def decode(self, room: Room = in_memory, progress: Progress | None = None) -> Decoded:
         listing = self.listing()
@@ -59,7 +59,7 @@ class SitesSource(PictureSource):
     def files(self) -> Files | None:
         if any(isinstance(source, VectorSource) for source in self._open().values()):
             return None  # what is read of a table is not kept
-        found = {name: _named(name, source.files) for name, source in self._open().items()}
+        found = {name: _read(name, source.files) for name, source in self._open().items()}
         paths: list[Path] = []
         for files in found.values():
             if files is None:
@@ -73,14 +73,14 @@ class SitesSource(PictureSource):
         if not self.config.sites:
             self._nowhere()
         for name, data in self.config.sites.items():
-            _named(name, lambda data=data: open_own(data))
+            _read(name, lambda data=data: open_own(data))
         return {name: open_source(as_asked(data, self.config)) for name, data in self.config.sites.items()}
 
     def _nowhere(self) -> NoReturn:
         raise UserError(f"data.name = '{SITES}' means {self.elsewhere}")
 
 
-def _named(site: str, read: Callable[[], T]) -> T:
+def _read(site: str, read: Callable[[], T]) -> T:
     """What a site's source gives; an error names the site."""
     try:
         return read()
