@@ -115,7 +115,7 @@ def test_the_demos_sentences_quote_its_record(record: ModuleType) -> None:
     quoted(
         "demo",
         f"The default by {ahead(high, 'default')} points, FedNoiL as published by {ahead(high)}.",
-        f"with 4 pixels it is {ahead(few, 'default')} and {ahead(few)} points.",
+        f"with 4 pixels the leads are {ahead(few, 'default')} and {ahead(few)} points.",
         f"the published share of 0.55 loses {-ahead('clean')} points to FedAvg",
         f'`frac = "auto"` loses {-ahead("clean", "auto")}, and the default is within chance of it.',
     )
@@ -154,10 +154,10 @@ def test_the_sentences_about_cifar_quote_their_record(record: ModuleType) -> Non
     base = "x-strong+wd-2e-3"
     quoted(
         "cifar",
-        f"without pseudo-labels {early('no-ssl+x-strong'):.0f} instead of {early('no-ssl'):.0f}.",
+        f"{early('no-ssl+x-strong'):.0f} instead of {early('no-ssl'):.0f} after 30 rounds without pseudo-labels.",
         f"{early(base, 'pseudo_accuracy'):.0f} % of those accepted over 30 rounds are correct",
         f"the run ends at {early(base):.0f} instead of {early(f'no-ssl+{base}'):.0f}.",
-        f"From round 161 on {late(f'{base}+ssl-160+by-class', 'pseudo_accuracy'):.0f} % are",
+        f"From round 161 on, {late(f'{base}+ssl-160+by-class', 'pseudo_accuracy'):.0f} % are correct",
         f"they add {late(f'{base}+ssl-160') - late(f'no-ssl+{base}'):.0f} points.",
     )
 
@@ -180,7 +180,7 @@ def test_the_sentences_about_cleaning_quote_their_record(record: ModuleType) -> 
     assert [round(found(percent)) for percent in budgets[:2]] == [2, 2]
     quoted(
         "cleaning",
-        "twice as many wrong labels as random order if 10 or 20 % of them are looked at",
+        "twice as many wrong labels as random order if 10 or 20 % of the labels are checked",
         f"and {found('60.0'):.1f} times as many at 60 %",
         f"FedAvg gains most, up to {max(gains('FedAvg'))} points",
         f"gains {min(gains('FedNoiL'))} to {max(gains('FedNoiL'))}.",

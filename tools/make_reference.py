@@ -31,8 +31,8 @@ Fields = Mapping[str, FieldInfo]
 CONFIGURATION = """# Configuration
 
 An experiment is one configuration of these sections. Give it as a preset's name with changes, as a TOML file, or from
-Python as a dict; what is not given has its default. `fednoil run demo --set train.rounds=5 --set data.validation=0.1`
-changes keys from the command line.
+Python as a dict; keys that are not given have their defaults.
+`fednoil run demo --set train.rounds=5 --set data.validation=0.1` changes keys from the command line.
 
 Where a section names a plugin (`learner.name`, `noise.kind`, …), its keys are those of that plugin, and a class of your
 own is named as `package.module:Class` ([how](own.md)). A key that doesn't belong there, or a value out of bounds, is
@@ -40,7 +40,7 @@ refused in one line before anything runs.
 """
 METHODS = """# Methods
 
-Any server goes with any learner: `fednoil run demo --set server.name=krum --set learner.name=dividemix`. `fednoil
+Any server works with any learner: `fednoil run demo --set server.name=krum --set learner.name=dividemix`. `fednoil
 methods` prints the short form of this page; the keys are in [Configuration](configuration.md).
 
 `tests/test_conformance.py` runs every server with every learner. A client is scored with what it receives: two networks
@@ -94,7 +94,7 @@ ABOUT = {
     "schedule": "How many local epochs a round has.",
     "train": "Rounds, the clients' optimiser and weak augmentation, for all methods alike.",
     "run": "How a run is carried out. The seed changes its results; precision and executor change them by rounding.",
-    "privacy": "What the server may learn of one client, and what a model may reveal of it ([privacy](privacy.md)).",
+    "privacy": "What the server may learn about a client, and what a model may reveal ([privacy](privacy.md)).",
     "federation": "How a real federation is carried out; a simulation ignores it.",
 }
 

@@ -37,7 +37,7 @@ COMPARED = {
 
 
 class Comparison:
-    """Several runs side by side; those of several seeds are one row. Accuracies are in percent."""
+    """Several runs side by side, with several seeds in one row. Accuracies are in percent."""
 
     def __init__(self, groups: Sequence[Sequence[Run]], names: Sequence[str]) -> None:
         self._groups = [tuple(group) for group in groups]
@@ -60,7 +60,7 @@ class Comparison:
 
     @property
     def columns(self) -> dict[str, str]:
-        """The columns of the table, by key, without what is the same for all runs."""
+        """The columns of the table, by key, leaving out what is the same for all runs."""
         left_out = {*self.common, *([] if any(row["keys"] for row in self.rows) else ["keys"])}
         return {key: heading for key, heading in COMPARED.items() if key not in left_out}
 

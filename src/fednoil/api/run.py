@@ -90,8 +90,8 @@ class Run:
 
     @property
     def accuracy(self) -> float | None:
-        """Test accuracy after the last round, in percent; None without test images. Where these were held out of the
-        training images it is agreement with their given labels, and `summary["measure"]` says so."""
+        """Test accuracy after the last round, in percent; None without test images. If these were held out of the
+        training images, it is agreement with their given labels, and `summary["measure"]` says so."""
         return self.summary.get("final_accuracy")
 
     @cached_property
@@ -107,9 +107,9 @@ class Run:
 
     @cached_property
     def measures(self) -> dict[str, Any]:
-        """Measures of the final model beside accuracy: balanced accuracy, macro F1, AUROC, calibration error, and by
-        class recall, precision, F1, AUROC and the confusion matrix; of the test set (`test`), and of each client
-        (`clients`) on its own test samples, or else on the given labels that it holds out (`data.validation`)."""
+        """Measures of the final model besides accuracy: balanced accuracy, macro F1, AUROC, calibration error, and by
+        class recall, precision, F1, AUROC and the confusion matrix; on the test set (`test`), and for each client
+        (`clients`) on its own test samples or, without any, on the given labels it holds out (`data.validation`)."""
         return final.measured(*self._played(), torch.device("cpu"))
 
     @cached_property
@@ -182,10 +182,10 @@ class Run:
         select: str | None = None,
         folds: int | None = None,
     ) -> Audit:
-        """Which labels are wrong: of all clients, or of one by its name or number. `select` is `last` or `best`, the
-        round whose model is asked, in place of `run.select`. With `folds` the run is made that many times, each time
-        without one fold of every client's samples, which that run then judges: slower, and better for few images. By
-        default five if the model has memorised some of at most 2,000 labels, otherwise 0."""
+        """Which labels are wrong, for all clients or for one, given by name or number. `select` (`last` or `best`) is
+        the round whose model is used, in place of `run.select`. With `folds` the run is repeated that many times, each
+        time without one fold of every client's samples, which that run then judges: slower, but better for few images.
+        The default is five if the model has memorised some of at most 2,000 labels, otherwise 0."""
         experiment, state = self._played()
         if select is not None:
             experiment = replace(experiment, config=selecting(experiment.config, select))

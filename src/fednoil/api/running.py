@@ -52,15 +52,15 @@ def run(
 
     Args:
         source: A preset's name (`fednoil.presets()` lists them), a TOML file, a `fednoil.Config`, or a dict of sections
-            or dotted keys. Without one the preset `demo`, or with `resume` what the run in `out` was made from.
+            or dotted keys. By default the preset `demo` or, with `resume`, what the run in `out` was made from.
         seed: Same as `run.seed`: it decides the split, the noise, the initial model and every draw.
         set: Keys to change, such as `{"train.rounds": 5}`.
         data: Your own data: a list of clients, or a dict by their names, each a pair (images, labels), a torch Dataset
             of such samples, or the name of data on disk, as in `{"nord": "folder:PATH"}`. A single pair, Dataset or
             name is dealt to clients by `partition`. Images are uint8, or fractions in 0..1, of shape [N, H, W],
-            [N, H, W, C] or [N, C, H, W]; vectors [N, D] are numbers, NaN where they are missing, for a model such as
-            `mlp`; labels are class numbers from 0, or strings. They are used as they are: a
-            preset's noise is left out unless `set` has some.
+            [N, H, W, C] or [N, C, H, W]; vectors [N, D] are numbers, with NaN for missing values, for a model such
+            as `mlp`; labels are class numbers from 0, or strings. Labels are used as they are: a preset's noise is left
+            out unless `set` adds some.
         test: A pair or Dataset to measure accuracy with. Without it accuracy is None; `set={"data.validation": 0.2}`
             then keeps a share of each client's samples out of training, and `Run.history` has the agreement with their
             given labels as `val_accuracy`.
@@ -74,7 +74,7 @@ def run(
         progress: Whether to show progress; by default on a terminal and in a notebook.
 
     Raises:
-        UserError: An argument is wrong; one line says what would be right.
+        UserError: An argument is wrong; the message says what would be right.
         Interrupted: Ctrl-C; its `run` is the run so far.
     """
     if resume and force:

@@ -40,7 +40,9 @@ Data = Annotated[
 Model = Annotated[Path | None, typer.Option("--model", metavar="MODEL.safetensors", help="The model to use on --data.")]
 Select = Annotated[
     str | None,
-    typer.Option("--select", metavar="last|best", help="Which round's model of a RUN; default: its run.select."),
+    typer.Option(
+        "--select", metavar="last|best", help="For a RUN: which round's model to use; default: its run.select."
+    ),
 ]
 SkipUnknown = Annotated[
     bool, typer.Option("--skip-unknown", help="Leave out samples of classes that the model doesn't know.")
@@ -59,8 +61,8 @@ Folds = Annotated[
     typer.Option(
         "--folds",
         metavar="K",
-        help="For a RUN: make it K times, each time without one of K folds of all clients, which it then judges; 0: "
-        "don't; default: 5 if the model has memorised labels and they are few, otherwise 0.",
+        help="For a RUN: repeat it K times, each time without one of K folds, which that run then judges; 0: don't; "
+        "default: 5 if the model has memorised labels and there are few, otherwise 0.",
     ),
 ]
 

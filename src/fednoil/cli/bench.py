@@ -36,12 +36,12 @@ def bench(
     data_dir: Annotated[Path | None, typer.Option("--data-dir", help="Folder with datasets.")] = None,
     noise_files: Annotated[
         bool,
-        typer.Option("--noise-files", help="Write split and labels of each setting with checksums, run nothing."),
+        typer.Option("--noise-files", help="Write each setting's split and labels with checksums; run nothing."),
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would run, run nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would run; run nothing.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but failures.")] = False,
 ) -> None:
-    """Rank methods over settings; the same command continues, and --add puts your own learner into a ranking."""
+    """Rank methods over settings; the same command resumes, and --add puts your own learner into a ranking."""
     from fednoil.bench.plan import cells_of, finished, save
 
     grid = _grid(out, method, setting, add or [], seeds, scale, changed_sections(changes or [], device))

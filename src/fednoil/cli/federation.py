@@ -49,7 +49,8 @@ def certs(
         list[str] | None, typer.Option("--host", help="Name or address nodes use for the server; may be repeated.")
     ] = None,
     renew: Annotated[
-        bool, typer.Option("--renew", help="A new server certificate of the same authority; sites need nothing new.")
+        bool,
+        typer.Option("--renew", help="Make a new server certificate from the same authority; sites need nothing new."),
     ] = False,
     force: Force = False,
 ) -> None:

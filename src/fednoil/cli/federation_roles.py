@@ -12,7 +12,9 @@ import typer
 from fednoil.cli.federation import HERE, Folder, app
 from fednoil.errors import UserError
 
-State = Annotated[Path | None, typer.Option("--state", help="Folder for what the client keeps; ~/.fednoil/nodes.")]
+State = Annotated[
+    Path | None, typer.Option("--state", help="Folder for what the client keeps; default: ~/.fednoil/nodes.")
+]
 
 
 LogJson = Annotated[bool, typer.Option("--log-json", help="Log as JSON lines.")]
@@ -21,11 +23,12 @@ LogJson = Annotated[bool, typer.Option("--log-json", help="Log as JSON lines.")]
 @app.command()
 def server(
     folder: Folder = HERE,
-    host: Annotated[str, typer.Option("--host", help="Address to listen at.")] = "0.0.0.0",
-    port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Port to listen at.")] = 8000,
+    host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "0.0.0.0",
+    port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Port to listen on.")] = 8000,
     state: Annotated[Path | None, typer.Option("--state", help="Folder for its database; default: FOLDER.")] = None,
     keys: Annotated[
-        Path | None, typer.Option("--keys", help="Register the sites' public keys in this folder, later ones too.")
+        Path | None,
+        typer.Option("--keys", help="Register the sites' public keys in this folder, including later ones."),
     ] = None,
     log_json: LogJson = False,
 ) -> None:
@@ -80,12 +83,12 @@ def node(
         float | None, typer.Option("--score-budget", help="The most ε that all runs' scores may cost.")
     ] = None,
     server_sees: Annotated[
-        str | None, typer.Option("--server-sees", help="All that the server may see of updates: sum or noise.")
+        str | None, typer.Option("--server-sees", help="The most the server may see of updates: sum or noise.")
     ] = None,
     log_json: LogJson = False,
     nodes: Annotated[Path | None, typer.Option("--nodes", hidden=True, help="Several nodes, as `up` starts.")] = None,
 ) -> None:
-    """Take part in a federation with this site's data, until stopped; what the server sends as code is not run."""
+    """Take part in a federation with this site's data, until stopped; code that the server sends is not run."""
     if nodes is None and (superlink is None or root_certificates is None or key is None):
         raise UserError("federation node needs --superlink HOST:PORT, --root-certificates ca.crt and --key FILE")
     from fednoil.flower.keeper import Keeper

@@ -17,7 +17,7 @@ Run = Annotated[Path | None, typer.Option("--run", metavar="OUT", help="A run's 
 
 @app.command()
 def status(folder: Folder = HERE, superlink: SuperLink = None, run: Run = None, as_json: Json = False) -> None:
-    """Show a federation's processes on this machine, its nodes, and its run: the last round, and whether it goes on."""
+    """Show a federation's processes on this machine, its nodes, and its run: last round, and whether it is running."""
     from fednoil.cli.tables import show
     from fednoil.flower.control import connected
     from fednoil.flower.loopback import Loopback
@@ -60,7 +60,7 @@ def health(
     name: Annotated[str | None, typer.Option("--name", help="node: the site's name.")] = None,
     state: Annotated[Path | None, typer.Option("--state", help="node: its --state.")] = None,
 ) -> None:
-    """Check that the server or a node on this machine is well: exit status 0, or 2 and one line that says why not."""
+    """Check that the server or a node on this machine is healthy: exit status 0, or 2 and a line that says why not."""
     from fednoil.flower.credentials import CA
     from fednoil.flower.watching import check_node, check_reachable
 
@@ -74,9 +74,9 @@ def health(
 
 @app.command()
 def metrics(
-    run: Annotated[Path, typer.Argument(metavar="OUT", help="The run's folder, which may come later.")],
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port to listen at.")] = 9464,
-    host: Annotated[str, typer.Option("--host", help="Address to listen at.")] = "127.0.0.1",
+    run: Annotated[Path, typer.Argument(metavar="OUT", help="The run's folder, which need not exist yet.")],
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port to listen on.")] = 9464,
+    host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
 ) -> None:
     """Serve a run's numbers to Prometheus, at /metrics, until stopped."""
     from fednoil.flower.watching import metrics_server

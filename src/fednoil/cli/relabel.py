@@ -36,7 +36,7 @@ def relabel(
     site: Annotated[
         str | None, typer.Option("--site", metavar="NAME", help="Apply only this client's decisions; DATA are its own.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and count, write nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and count; write nothing.")] = False,
     as_json: Json = False,
 ) -> None:
     """Apply decisions about labels to a copy of the data; the data themselves don't change."""

@@ -32,7 +32,9 @@ Out = Annotated[Path, typer.Option("--out", help="Folder for all runs; finished 
 Jobs = Annotated[
     int | None,
     typer.Option(
-        "--jobs", min=1, help="Runs side by side, each in a process; default: one per core, on a GPU stacked or four."
+        "--jobs",
+        min=1,
+        help="Runs side by side, each in its own process; default: one per core; on a GPU stacked, or four.",
     ),
 ]
 Ray = Annotated[str | None, typer.Option("--ray", metavar="auto|ADDRESS", help="Spread the runs over a Ray cluster.")]
@@ -52,7 +54,7 @@ def reproduce(
     ray: Ray = None,
     device: Annotated[str | None, typer.Option("--device", help="auto, cpu, cuda or mps.")] = None,
     data_dir: Annotated[Path | None, typer.Option("--data-dir", help="Folder with datasets.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and its estimate, run nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and its estimate; run nothing.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but failures.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan, or how it ended, as JSON.")] = False,
 ) -> None:

@@ -39,7 +39,7 @@ def run(
     seed: Seed = None,
     seeds: Seeds = None,
     jobs: Annotated[
-        int | None, typer.Option("--jobs", min=1, help="With --seeds: runs side by side, each in a process.")
+        int | None, typer.Option("--jobs", min=1, help="With --seeds: runs side by side, each in its own process.")
     ] = None,
     device: Annotated[str | None, typer.Option("--device", help="auto, cpu, cuda or mps.")] = None,
     resume: Resume = False,

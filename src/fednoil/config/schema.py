@@ -36,14 +36,15 @@ from fednoil.servers.fedavg import FedAvgConfig
 class TrainConfig(Optimiser):
     """Rounds, the clients' optimiser (the paper's values) and weak augmentation, for all methods alike."""
 
-    batch_size: int = Field(default=32, ge=2, le=65536, description="samples of a step")
+    batch_size: int = Field(default=32, ge=2, le=65536, description="samples per step")
     pad: int = Field(
         default=4,
         ge=0,
-        description="largest shift of a weakly augmented image, in pixels; with 0 vectors get no noise",
+        description="largest shift of a weakly augmented image, in pixels; with 0, vectors get no noise",
     )
     flip: bool = Field(
-        default=True, description="mirror half of the augmented images; not for letters, or left and right of a body"
+        default=True,
+        description="mirror half of the augmented images; not for letters, or the left and right of a body",
     )
     balance: bool = Field(
         default=False,
@@ -55,7 +56,7 @@ class TrainConfig(Optimiser):
 class RunConfig(Section):
     """How this run is carried out. The seed changes its results; precision and parallel change them by rounding."""
 
-    seed: int = Field(default=0, ge=0, description="of the split, the noise, the first weights and every draw")
+    seed: int = Field(default=0, ge=0, description="seed of the split, the noise, the initial weights and every draw")
     device: Literal["auto", "cpu", "cuda", "mps"] = Field(
         default="auto",
         description="auto: a CUDA GPU where there is one, otherwise the CPU; mps: networks on Apple's GPU, client "
@@ -64,7 +65,7 @@ class RunConfig(Section):
     precision: Literal["auto", "float32", "tf32", "bfloat16"] = Field(
         default="auto",
         description="of convolutions and matrix products; auto: bfloat16 on a CUDA GPU that has it (NVIDIA's "
-        "since 2020), otherwise float32; tf32: float32 whose factors lose 13 bits, as these GPUs multiply them faster",
+        "since 2020), otherwise float32; tf32: float32 with 13 bits fewer per factor, which these GPUs multiply faster",
     )
     parallel: int = Field(
         default=32,
@@ -79,7 +80,7 @@ class RunConfig(Section):
     deterministic: bool = Field(default=False, description="same bits on every run on the same GPU, at some cost")
     checkpoint_every: int = Field(default=10, ge=1, description="rounds between two checkpoints")
     log: tuple[Literal["tensorboard", "mlflow", "wandb"], ...] = Field(
-        default=(), description="where each round's numbers are also written, one or several of them"
+        default=(), description="where each round's numbers are also written, one or several"
     )
 
     @field_validator("log", mode="before")
@@ -105,7 +106,7 @@ class FederationConfig(Section):
     )
     wait: float = Field(default=300, gt=0, description="seconds to wait for them")
     min_replies: int = Field(default=1, ge=1, description="with fewer usable updates the model is kept")
-    timeout: float = Field(default=3600, gt=0, description="seconds in which a node must reply")
+    timeout: float = Field(default=3600, gt=0, description="seconds within which a node must reply")
     evaluate_every: int = Field(default=1, ge=1, description="rounds between two evaluations; the last round has one")
     audit: bool = Field(
         default=True, description="after the last round nodes audit their labels and report the share of wrong ones"

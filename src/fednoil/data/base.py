@@ -92,8 +92,8 @@ class PictureConfig(DataConfig):
     size: int | None = Field(
         default=None,
         ge=1,
-        description="side of the square that pictures are scaled and cropped to; none: the size that all have, or one "
-        "that suits most, at most 64",
+        description="side of the square that pictures are scaled and cropped to; none: the size that all share, or "
+        "else one that suits most, at most 64",
     )
     bad: Literal["refuse", "skip"] = Field(
         default="refuse", description="what happens to files that can't be read; skip: they are left out and listed"

@@ -46,12 +46,12 @@ class Optimiser(Section):
         default="sgd", description="the clients' optimiser; starts afresh in every turn"
     )
     lr: float = Field(default=0.05, gt=0, description="learning rate; 0.001 with adamw unless set")
-    momentum: float = Field(default=0.5, ge=0, lt=1, description="sgd's")
+    momentum: float = Field(default=0.5, ge=0, lt=1, description="of sgd")
     weight_decay: float = Field(default=1e-4, ge=0, description="0.01 with adamw unless set")
     lr_rounds: Literal["constant", "linear", "cosine", "exponential", "step", "warmup"] = Field(
         default="constant",
         description="how the rate falls from round to round, to 1 % in the last; step: at 1/2 and 3/4 of the rounds; "
-        "warmup: as cosine, and in the first tenth of the rounds it rises",
+        "warmup: like cosine, but rising in the first tenth of the rounds",
     )
 
     @model_validator(mode="before")

@@ -48,9 +48,9 @@ _LOOK = 512  # samples of one pass of a look, at most: clients of different size
 class DivideMixConfig(LearnerConfig):
     name: Literal["dividemix"] = "dividemix"
     warmup: int = Field(default=10, ge=0, description="rounds of plain cross-entropy")
-    weight: float = Field(default=25.0, ge=0, description="λ_u: weight of the unlabelled loss in the end")
+    weight: float = Field(default=25.0, ge=0, description="λ_u: final weight of the unlabelled loss")
     ramp: int = Field(default=16, ge=1, description="rounds after the warm-up until `weight` is reached")
-    mix: float = Field(default=4.0, gt=0, description="α of the Beta that mixes images")
+    mix: float = Field(default=4.0, gt=0, description="α of the Beta distribution that mixes images")
 
 
 class DivideMix(Learner):

@@ -1,11 +1,11 @@
 """FedDiv's local training (Li et al., AAAI 2024): labels pass a common filter, and predictions must agree.
 
 The server `feddiv` sends two Gaussians of losses. Labels that more probably belong to the lower one are clean; the
-others get a new label if the received model is confident of it (`xi`). A client with under a tenth of noise trains on
-all. Each epoch takes the samples on which the received model and the local one agree, after the local logits are
+others get a new label if the received model is confident of it (`xi`). A client with less than a tenth of noise trains
+on all. Each epoch takes the samples on which the received model and the local one agree, after the local logits are
 corrected by how often the client predicts each class. Training is mixup with a term for even predictions (`weight`; its
-authors have 1 for clients with different classes, 0 otherwise). Without a filter, so under other servers, all samples
-are used. An epoch without samples is skipped.
+authors use 1 for clients with different classes, 0 otherwise). Without a filter, that is under other servers, all
+samples are used. An epoch without samples is skipped.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _PRIOR = "predicted classes"
 
 class FedDivConfig(MixupConfig):
     name: Literal["feddiv"] = "feddiv"  # pyright: ignore[reportIncompatibleVariableOverride]
-    xi: float = Field(default=0.75, gt=0, le=1, description="least certainty of a pseudo-label that is used")
-    weight: float = Field(default=1.0, ge=0, description="weight of the term for even predictions")
+    xi: float = Field(default=0.75, gt=0, le=1, description="lowest certainty at which a pseudo-label is used")
+    weight: float = Field(default=1.0, ge=0, description="weight of the term that makes predictions even")
 
 
 def scaled_losses(logits: Tensor, labels: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """FedELC's local training (Jiang et al., CIKM 2024): noisy clients learn their labels by gradient.
 
-It goes with the server `fednoro`, whose detection and averaging it has; clean clients train with adjusted logits. A
+It is meant for the server `fednoro`, whose detection and averaging it uses; clean clients train with adjusted logits. A
 noisy client keeps logits u of its labels, at first 10 at the given one. They move with the network, once an epoch by
 the sum of the epoch's gradients, and after a turn they become the mean of the estimate and the network's prediction.
 Different from the authors' code: the last batch of an epoch is filled up and not dropped, and that prediction is of

@@ -1,11 +1,11 @@
 """FedGR's local training (Tian et al., ICML 2026): the received model reviews labels, teaches, and holds features.
 
 A client keeps the running mean of each label's loss under the received models, and fits two Gaussians to these after a
-turn: c is the probability that a label is clean. After the server's first visits (`server.name = "fedgr"`) labels count
-by c, and a confident prediction of the received model (`xi`) replaces a wrong one; a client with over four fifths of
-wrong labels uses predictions alone. A moving average of the client's network, kept between turns, teaches by its
-logits, and features stay near the received model's. `version = "code"` is as its authors' code has it, which by a
-broadcast mixes both losses by the mean of c and not sample by sample. Different from it: unless the server pools them
+turn: c is the probability that a label is clean. After the server's first visits (`server.name = "fedgr"`) labels are
+weighted by c, and a confident prediction of the received model (`xi`) replaces a wrong one; a client with over four
+fifths wrong labels uses only predictions. A moving average of the client's network, kept between turns, teaches by its
+logits, and features stay near the received model's. `version = "code"` follows its authors' code, where a broadcast
+mixes both losses by the mean of c and not sample by sample. Different from it: unless the server pools them
 (`server.version`), the Gaussians are fitted by each client to its own losses (an ablation of theirs), so that no loss
 leaves it; distillation begins when the visits end; strong views are ours. Under other servers the visits are over from
 the start.
@@ -35,12 +35,12 @@ _KEPT = ("mean loss", "visits", "chance", "pseudo-labels", "moves")
 
 class FedGrConfig(LearnerConfig):
     name: Literal["fedgr"] = "fedgr"
-    xi: float = Field(default=0.9, ge=0, lt=1, description="least certainty of a pseudo-label that is used")
+    xi: float = Field(default=0.9, ge=0, lt=1, description="lowest certainty at which a pseudo-label is used")
     weight: float = Field(
         default=0.1, ge=0, description="weight of the term that keeps features near the received model's"
     )
     version: Literal["code", "paper"] = Field(
-        default="code", description="where its authors' code and paper differ, which of them"
+        default="code", description="which to follow where its authors' code and paper differ"
     )
 
 

@@ -32,7 +32,7 @@ class FedLsrConfig(LearnerConfig):
         default=0.4, ge=0, description="γ: weight of the views' agreement, after a fifth of the rounds"
     )
     version: Literal["code", "paper"] = Field(
-        default="code", description="where its authors' code and paper differ, which of them"
+        default="code", description="which to follow where its authors' code and paper differ"
     )
 
 

@@ -5,7 +5,7 @@ set D^x is drawn by these confidences without replacement; the rest is the unlab
 come from the same global model and are trained on strong views where they are confident enough (FixMatch, Sohn
 et al., NeurIPS 2020). `fednoil.learners.labelled` has what D^x needs.
 
-What the paper leaves open, in our reading: an epoch goes through D^x once and through D^u beside it, ξ = 0.95, λ_u = 1,
+What the paper leaves open, in our reading: an epoch goes through D^x once and through D^u alongside, ξ = 0.95, λ_u = 1,
 hard pseudo-labels from the mean of two weak views, weak views of D^x. `frac = "auto"` is our addition: each client
 estimates its own share of clean labels.
 """
@@ -30,7 +30,7 @@ from fednoil.tensors import Tensors, joined
 
 class FedNoilConfig(LabelledConfig):
     name: Literal["fednoil"] = "fednoil"
-    xi: float = Field(default=0.95, gt=0, le=1, description="least certainty of a pseudo-label that is used")
+    xi: float = Field(default=0.95, gt=0, le=1, description="lowest certainty at which a pseudo-label is used")
     weight: float = Field(default=1.0, ge=0, description="λ_u: weight of the unlabelled loss; 0: no pseudo-labels")
 
     def lost_class_advice(self) -> str:

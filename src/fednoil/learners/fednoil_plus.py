@@ -1,8 +1,8 @@
 """The method to use when nobody knows the noise: FedNoiL's labelled set, with nothing that needs to be known or tuned.
 
-What a client believes: the model it receives judges its labels. A tenth of them, never trained on (`aside`), says how
-many of the labels are clean, and so do the others; D^x has as many samples as the smaller estimate says. The first
-doesn't grow with wrong labels that were memorised, but is of few labels; of two that err, the larger one puts more
+What a client believes: the model it receives judges its labels. The number of clean ones is estimated twice, on a
+tenth of the labels that is never trained on (`aside`) and on the others; D^x has the size of the smaller estimate. The
+first doesn't grow with wrong labels that were memorised, but rests on few labels; if both err, the larger one puts more
 wrong labels into D^x. A client with few labels needs them all, and uses all of them for one estimate.
 
 How it trains: D^x is drawn anew each epoch by the model's confidence in the given labels. Half of its views are weak,
@@ -10,8 +10,8 @@ half strong, and pairs of them are mixed (`mix`, mixup, Zhang et al., ICLR 2018)
 memorise; a client with few labels mixes none, because it would learn too slowly. The loss is CE(z + s log π, y), with π
 the frequencies of classes in the D^x that is drawn (`adjust`, logit adjustment, Menon et al., ICLR 2021; in a
 federation FedLC, Zhang et al., ICML 2022): so a client teaches how classes look, not how many of each it has, and no
-class is lost. The strength s = |D^x| / (|D^x| + 100) is low while D^x is
-small: a site with one class has other labels by mistake alone, and with s = 1 they would weigh as much as all the rest.
+class is lost. The strength s = |D^x| / (|D^x| + 100) is low while D^x is small: a site with one class has other labels
+only by mistake, and with s = 1 they would weigh as much as all the rest.
 Tests and confidences use z alone. Labels that are not drawn are not used.
 
 What goes with it in the presets: clients drawn uniformly, local epochs by agreement, an average of the models over
@@ -51,13 +51,14 @@ class FedNoilPlusConfig(LabelledConfig):
         default=0.1,
         ge=0,
         lt=1,
-        description="with auto: share of the labels kept out of D^x, by which alone the clean ones are counted; fewer "
-        f"than {_FEW} aren't kept out",
+        description="with auto: share of the labels kept out of D^x to estimate how many are clean; "
+        f"fewer than {_FEW} aren't kept out",
     )
     mix: float = Field(
         default=1.0,
         ge=0,
-        description=f"α of the Beta that mixes pairs of D^x, of clients with at least {_MIXING} labels; 0: none",
+        description="α of the Beta distribution that mixes pairs of D^x at clients with at least "
+        f"{_MIXING} labels; 0: none",
     )
     adjust: bool = Field(
         default=True,

@@ -25,7 +25,7 @@ from fednoil.tensors import Tensors
 class FedNoRoConfig(LearnerConfig):
     name: Literal["fednoro"] = "fednoro"
     weight: float = Field(
-        default=0.8, ge=0, le=1, description="weight of what the received model teaches noisy clients, in the end"
+        default=0.8, ge=0, le=1, description="final weight of what the received model teaches noisy clients"
     )
     ramp: int = Field(default=39, ge=1, description="rounds after the server's warm-up until `weight` is reached")
 

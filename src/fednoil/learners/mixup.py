@@ -1,6 +1,7 @@
 """Mixup (Zhang et al., ICLR 2018): cross-entropy on mixtures of images and of their labels.
 
-FedCorr and FedDiv train with it in all stages: one share λ ~ Beta(α, α) for a batch, each image with one of the batch.
+FedCorr and FedDiv train with it in all stages: one share λ ~ Beta(α, α) per batch, each image mixed with one of the
+batch.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from fednoil.tensors import Tensors
 
 class MixupConfig(LearnerConfig):
     name: str = "mixup"
-    mix: float = Field(default=1.0, gt=0, description="α of the Beta that mixes images")
+    mix: float = Field(default=1.0, gt=0, description="α of the Beta distribution that mixes images")
 
 
 def mixing(seed: Seed, epochs: range, steps: int, size: int, alpha: float, device: torch.device) -> Tensors:

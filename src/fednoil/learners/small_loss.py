@@ -22,8 +22,8 @@ from fednoil.tensors import Tensors
 
 
 class _SmallLossConfig(LearnerConfig):
-    frac: float = Field(default=0.5, gt=0, le=1, description="share of a batch that is trained on in the end")
-    ramp: int = Field(default=10, ge=1, description="the round from which on no more than `frac` is trained on")
+    frac: float = Field(default=0.5, gt=0, le=1, description="final share of a batch that is trained on")
+    ramp: int = Field(default=10, ge=1, description="the round from which only `frac` is trained on")
 
 
 class CoteachingConfig(_SmallLossConfig):

@@ -37,7 +37,7 @@ class BackboneConfig(ModelConfig):
     name: Annotated[str, StringConstraints(pattern=rf"^{WORD}:\S+$")] = f"{WORD}:NAME"
     train: Annotated[str, AfterValidator(_known_part)] = Field(
         default="all",
-        description="what of it is trained: all, head, last:N (the head and N blocks before it) or lora (the head and "
+        description="which part is trained: all, head, last:N (the head and N blocks before it) or lora (the head and "
         "additions of rank 8 to linear layers)",
     )
 

@@ -24,7 +24,7 @@ class ModelConfig(Section):
 
     name: str = Field(default="cnn", description="which network")
     start: str | None = Field(
-        default=None, description="safetensors file of the weights before round 1; none: random weights from the seed"
+        default=None, description="safetensors file with the weights before round 1; none: random weights from the seed"
     )
 
     def own_keys(self) -> dict[str, Any]:

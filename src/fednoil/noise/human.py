@@ -35,7 +35,7 @@ class HumanConfig(UnlevelledConfig):
     kind: Literal["cifar-n"] = "cifar-n"
     file: str = Field(default="", description="path of the file that the noise comes from")
     people: Literal["worst", "aggregate", "random1", "random2", "random3"] = Field(
-        default="worst", description="of three people's labels, which are given; CIFAR-100N has one person's"
+        default="worst", description="which of three people's labels are given; CIFAR-100N has one person's"
     )
 
 

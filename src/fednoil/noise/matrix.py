@@ -15,7 +15,7 @@ class MatrixConfig(MapConfig):
     kind: Literal["matrix"] = "matrix"
     # Outside this range nothing changes visibly.
     kappa: float = Field(
-        default=1.0, ge=1e-3, le=1e6, description="κ: large is symmetric noise, small one wrong class for each class"
+        default=1.0, ge=1e-3, le=1e6, description="κ: large: symmetric noise; small: one wrong class for each class"
     )
 
 

@@ -32,7 +32,9 @@ class PartitionConfig(Section):
         default=None, ge=1, description="samples of a client, on average; none: all training samples are dealt"
     )
     imbalance: float = Field(
-        default=1.0, ge=1, description="how many times as many samples class 0 keeps as the last class; 1: all are kept"
+        default=1.0,
+        ge=1,
+        description="class 0 keeps this many times as many samples as the last class; 1: all are kept",
     )
 
 

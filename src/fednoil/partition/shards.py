@@ -14,7 +14,7 @@ from fednoil.seeds import Seed
 
 class ShardsConfig(PartitionConfig):
     kind: Literal["shards"] = "shards"
-    classes: int = Field(default=2, ge=1, description="shards of a client, and so about the most classes it can have")
+    classes: int = Field(default=2, ge=1, description="shards per client, which is about the most classes it can have")
 
 
 class Shards(Partition):

@@ -10,7 +10,7 @@ from fednoil.section import Section
 
 
 class PrivacyConfig(Section):
-    """What the server may learn of one client, and what a model may reveal of it."""
+    """What the server may learn about a client, and what a model may reveal."""
 
     sees: Literal["updates", "sum", "noise"] = Field(
         default="updates",
@@ -27,7 +27,7 @@ class PrivacyConfig(Section):
         "multiple of the clip; each round records ε",
     )
     scores: float | None = Field(
-        default=None, gt=0, description="ε of all scores that one client gives in a run; none: as they are"
+        default=None, gt=0, description="ε of all scores that one client gives in a run; none: no noise"
     )
 
     @model_validator(mode="after")

@@ -33,8 +33,8 @@ class SamplingConfig(Section):
         default=None,
         gt=0,
         le=1,
-        description=f"share of clients trained in a round; none: all of up to {FEW_CLIENTS}, of more {_SHARE:.0%} and "
-        f"at least {FEW_CLIENTS}",
+        description=f"share of clients trained in a round; none: all if at most {FEW_CLIENTS}, otherwise "
+        f"{_SHARE:.0%} and at least {FEW_CLIENTS}",
     )
 
 

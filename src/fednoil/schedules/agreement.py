@@ -18,7 +18,7 @@ class AgreementConfig(BoundedConfig):
 
     name: Literal["agreement"] = "agreement"
     t_min: int = Field(default=30, ge=1, description="fewest local epochs")
-    epochs: int = Field(default=100, ge=1, description="local epochs where all clients change the model alike")
+    epochs: int = Field(default=100, ge=1, description="local epochs if all clients change the model alike")
 
 
 class Agreement(Following):

@@ -18,7 +18,7 @@ class ConstantConfig(ScheduleConfig):
     name: Literal["constant"] = "constant"
     epochs: int = Field(default=30, ge=1, description="local epochs in every round")
     r_min: int | None = Field(
-        default=None, ge=1, description="the round from which on there is one epoch fewer; none: never"
+        default=None, ge=1, description="the round from which there is one epoch fewer; none: never"
     )
 
 

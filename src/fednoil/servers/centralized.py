@@ -2,10 +2,9 @@
 
 Partition and noise are drawn as in the federation, and then everything is pooled into one client, which continues where
 it stopped: its networks, including a mean teacher, and the optimiser's momentum last from round to round. A round is
-only the time between two evaluations. Learners count in rounds (warm-up, ramps, thresholds), so give rounds of one
-epoch (`schedule.epochs=1`) and as many of them as the method's authors give epochs: 300 for DivideMix, 200 for Jo-SRC.
-One difference remains: DivideMix's weight of the unlabelled loss rises once an epoch, in its authors' code at every
-batch.
+only the time between two evaluations. Learners count in rounds (warm-up, ramps, thresholds), so use rounds of one epoch
+(`schedule.epochs=1`), one for each epoch of the method's authors: 300 for DivideMix, 200 for Jo-SRC. One difference
+remains: DivideMix's weight of the unlabelled loss rises once an epoch, in its authors' code at every batch.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ class MedianConfig(ServerConfig):
 class TrimmedMeanConfig(ServerConfig):
     name: Literal["trimmed_mean"] = "trimmed_mean"
     bad: float = Field(
-        default=0.2, ge=0, lt=0.5, description="share of the updates that may be bad: as many are cut off at each end"
+        default=0.2, ge=0, lt=0.5, description="share of the updates that may be bad; that share is cut off at each end"
     )
 
 

@@ -1,12 +1,12 @@
 """FedCorr (Xu et al., CVPR 2022): find noisy clients, correct their labels, then train on all.
 
-It works with any learner; as published it is `mixup`. Stage 1: `passes` over all clients, one a round. Each reports how
+It works with any learner; its authors use `mixup`. Stage 1: `passes` over all clients, one a round. Each reports how
 many dimensions its predictions have; after a pass two Gaussians over the sums of these split the clients, and the noisy
 ones estimate their noise from their losses and relabel the worst samples where the model is confident. A proximal term
 holds noisy clients near the received model. Stage 2: `warmup` rounds of clients with little noise; then noisy clients
-relabel all samples that the model is confident about. Stage 3: the remaining rounds, FedAvg over all. `version =
-"code"` has the authors' code: losses of a softmax taken for logits, a proximal distance that isn't squared. Ours:
-predictions and losses are of plain views; where no client has little noise, stage 2 takes those with least.
+relabel all samples that the model is confident about. Stage 3: the remaining rounds, FedAvg over all.
+`version = "code"` follows the authors' code: losses treat a softmax as logits, and the proximal distance isn't squared.
+Our choices: predictions and losses use plain views; if no client has little noise, stage 2 takes those with the least.
 """
 
 from __future__ import annotations
@@ -36,13 +36,15 @@ _LOSSES, _NOISE = "fedcorr/losses", "fedcorr/noise"  # what a client keeps
 
 class FedCorrConfig(ServerConfig):
     name: Literal["fedcorr"] = "fedcorr"
-    passes: int = Field(default=5, ge=1, description="passes over all clients, one client a round, before all else")
+    passes: int = Field(
+        default=5, ge=1, description="passes over all clients, one client a round, before anything else"
+    )
     warmup: int = Field(
         default=500, ge=0, description="rounds after the passes in which clients with little noise train alone"
     )
     mu: float = Field(default=5.0, ge=0, description="weight of the proximal term")
     version: Literal["code", "paper"] = Field(
-        default="code", description="where its authors' code and paper differ, which of them"
+        default="code", description="which to follow where its authors' code and paper differ"
     )
 
 

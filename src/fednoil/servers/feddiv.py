@@ -1,14 +1,14 @@
 """FedDiv's server (Li et al., AAAI 2024): one filter of clean labels for all, averaged from the clients' own.
 
-Each client fits two Gaussians to its losses after a turn and sends their six numbers; the server keeps everybody's last
-and sends back their mean by samples, each number by itself. It begins with `passes` over all clients, one a round, in
-which nobody is filtered. The filter is used by the learner `feddiv`; with others it is only computed. Where the paper
-leaves it open: after the passes every client fits one to the losses of the model that they ended with, from a common
-start, the mean of what was fitted during the passes (there from the best split of a client's losses in two); later fits
-start from the filter that the client has received. A client's losses are scaled to 0..1 and 5e-4 is added to variances,
-as DivideMix does: otherwise the Gaussian of clean labels shrinks to those that a client has memorised, and a filter of
-trained models' losses fits no received model's. Fits end when the likelihood changes by less than 1e-3, after 100 steps
-at most.
+Each client fits two Gaussians to its losses after a turn and sends their six numbers; the server keeps each client's
+latest and sends back their mean weighted by samples, number by number. It begins with `passes` over all clients, one a
+round, in which nobody is filtered. The filter is used by the learner `feddiv`; with others it is only computed. What
+the paper leaves open: after the passes every client fits a filter to the losses of the model they ended with. All start
+from the mean of the fits made during the passes (which start from the best split of a client's losses in two); later
+fits start from the filter that the client has received. A client's losses are scaled to 0..1 and 5e-4 is added to
+variances, as DivideMix does: otherwise the Gaussian of clean labels shrinks to those that a client has memorised, and a
+filter fitted to trained models' losses suits no received model. Fits end when the likelihood changes by less than 1e-3,
+after 100 steps at most.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ _FLOOR = 5e-4  # added to variances
 
 class FedDivConfig(ServerConfig):
     name: Literal["feddiv"] = "feddiv"
-    passes: int = Field(default=5, ge=1, description="passes over all clients, one client a round, before all else")
+    passes: int = Field(
+        default=5, ge=1, description="passes over all clients, one client a round, before anything else"
+    )
 
 
 class Filters(Wrapped):

@@ -2,10 +2,10 @@
 
 In the first rounds clients train in turn until all have been visited `passes` times; the learner `fedgr` only listens
 then. For `warmup` rounds after that clients are drawn by their share of clean labels, as they report it; later the
-sampling decides. With `version = "pooled"`, as published, the Gaussians that tell clean labels are fitted to the losses
-of all clients of a round together; by default each client fits its own. Ours: for that, clients send how many labels
-have a loss in each of 256 steps of 1/32 and receive the Gaussians, where the authors send every loss; and the visits
-end after `passes` times as many rounds as there are clients, whoever is missing.
+sampling decides. With `version = "pooled"`, as published, the Gaussians that identify clean labels are fitted to the
+losses of all clients of a round together; by default each client fits its own. Our choices: for that, clients send how
+many labels have a loss in each of 256 steps of 1/32 and receive the Gaussians, where the authors send every loss; and
+the visits end after `passes` rounds for each client, even if some were missed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ COUNTS = tuple(f"losses {step}" for step in range(_STEPS))
 
 class FedGrConfig(ServerConfig):
     name: Literal["fedgr"] = "fedgr"
-    passes: int = Field(default=10, ge=0, description="passes over all clients before all else")
+    passes: int = Field(default=10, ge=0, description="passes over all clients before anything else")
     warmup: int = Field(
         default=0, ge=0, description="rounds after the passes in which clients are drawn by their clean labels"
     )

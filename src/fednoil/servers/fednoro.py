@@ -1,10 +1,10 @@
 """FedNoRo's server (Wu et al., IJCAI 2023): find noisy clients once, then trust their models less.
 
 After `warmup` rounds of FedAvg every client reports the mean loss of its labels of each class; two Gaussians split the
-clients, nine times, and the split found most often stays. From then on clients are notified whether they are noisy,
+clients, nine times, and the split found most often stays. From then on clients are told whether they are noisy,
 which the learners `fednoro` and `fedelc` use and others ignore, and a noisy client's model counts less the farther it
 is from the nearest clean one (distance: the sum of each tensor's). If those who trained are all of one kind it is
-FedAvg. Ours: a client that did not answer counts as clean, losses are of plain views, and a class with equal losses
+FedAvg. Our choices: a client that did not answer counts as clean, losses use plain views, and a class with equal losses
 says nothing.
 """
 
