@@ -66,7 +66,7 @@ def test_the_intervals_in_the_documentation_are_those_of_the_results(table: Modu
     blind = [row for row in table.read(table.RESULTS) if row["method"] == "ours, no test set"]
     blind = [row for row in blind if row["setting"].startswith("fashion-mnist ")]
     held, clients = (sum(row[name] for row in blind) for name in ("in_interval", "clients"))
-    assert f"without one it is narrower and held for {held} of {clients} on Fashion-MNIST" in text
+    assert f"without one it is narrower and contained it for {held} of {clients} on Fashion-MNIST" in text
 
 
 def test_what_two_versions_differ_by_is_what_their_records_say(table: ModuleType) -> None:

@@ -348,6 +348,6 @@ def test_an_audit_out_of_folds_is_a_run_for_each_that_is_not_there(
     assert (status, err) == (0, "")
     assert asked == [("1/3", "fold-1", True), ("2/3", "fold-2", True), ("3/3", "fold-3", True)]
     assert "30.0 %" in out
-    assert f"for fold 2 with those who missed it: remove {run}/folds-3/fold-2 and repeat the command" in out
+    assert f"to repeat fold 2 with those who missed it, remove {run}/folds-3/fold-2 and run the command again" in out
     assert fednoil("federation", "audit", run, "--folds", 3)[0] == 0
     assert len(asked) == 3

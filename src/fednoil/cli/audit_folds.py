@@ -39,7 +39,7 @@ def of_run(
         if not as_json:
             left = sum(not _made(run, USUAL, fold) for fold in range(USUAL))
             runs = (
-                f"{left} run{'s' if left > 1 else ''} of about {seconds:.0f} s; --folds 0: none"
+                f"{left} run{'s' if left > 1 else ''} of about {seconds:.0f} s; --folds 0 skips them"
                 if left
                 else "its runs are kept"
             )

@@ -178,7 +178,7 @@ def audit(
         raise UserError(f"{path} is not a federation's run; audit it with: fednoil audit {path} --folds {folds}")
     if not config.federation.audit:
         raise UserError(
-            f"{path}: federation.audit = false, so its nodes make no audit; make a run with federation.audit = true"
+            f"{path}: federation.audit = false, so its nodes do not audit; make a run with federation.audit = true"
         )
     runs = [path / f"folds-{folds}" / f"fold-{fold + 1}" for fold in range(folds)]
     for fold, one in enumerate(runs):
@@ -195,7 +195,7 @@ def audit(
     title = f"Labels of {path}; each node has its audit in its own folder"
     show(rows, {"client": "client", "noise": "labels wrong", "missed": "folds missed"}, title, False)
     for fold in sorted(missing):
-        print(f"for fold {fold + 1} with those who missed it: remove {runs[fold]} and repeat the command")
+        print(f"to repeat fold {fold + 1} with those who missed it, remove {runs[fold]} and run the command again")
 
 
 def _submit(

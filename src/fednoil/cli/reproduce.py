@@ -139,7 +139,7 @@ def _check_data(names: Iterable[str], data_dir: Path | None) -> None:
         except UserError as error:
             missing = missing or error
     if missing is not None:
-        choice = f"; or run what is there: {' '.join(f'--dataset {name}' for name in there)}" if there else ""
+        choice = f"; or run what is available: {' '.join(f'--dataset {name}' for name in there)}" if there else ""
         raise UserError(f"{missing}{choice}")
 
 
