@@ -140,9 +140,11 @@ def test_memorised_labels_look_clean_unless_some_were_set_aside() -> None:
     assert memorised(0.3) == pytest.approx(0.2, abs=0.04)
 
 
-def test_of_two_estimates_the_smaller_counts() -> None:
-    """Also where the labels set aside are those that look clean."""
+def test_of_two_estimates_the_smaller_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the labels set aside are those that look clean; a client without many labels has these alone."""
     assert memorised(0.1, others=False) == pytest.approx(0.2, abs=0.02)
+    monkeypatch.setattr(fednoil_plus, "_MANY", 1001)
+    assert memorised(0.1, others=False) > 0.9
 
 
 @pytest.fixture

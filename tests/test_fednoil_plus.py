@@ -103,7 +103,7 @@ def test_both_views_are_half_of_a_batch_each(values: dict[str, Any]) -> None:
 
 
 def test_what_is_mixed_is_planned_epoch_by_epoch(values: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fednoil_plus, "_MIXING", 1)
+    monkeypatch.setattr(fednoil_plus, "_MANY", 1)
     experiment = made(values, mix=0.8, frac=0.5)
     executor = make_executor(experiment, CPU)
     client, turn = executor.clients[0], Turn(1, 3, Seed(2))
@@ -128,7 +128,7 @@ def test_clients_with_few_labels_mix_none(values: dict[str, Any], monkeypatch: p
     clients = [executor.clients[k] for k in (0, 1)]
 
     def shares(least: int) -> torch.Tensor:
-        monkeypatch.setattr(fednoil_plus, "_MIXING", least)
+        monkeypatch.setattr(fednoil_plus, "_MANY", least)
         trainees = [Trainee({}, client, executor.bench.open(client, {}, turn), turn) for client in clients]
         return torch.cat([phases[0].tensors["x_share"] for phases in experiment.learner.plans(trainees, range(3))])
 
@@ -166,7 +166,7 @@ INGREDIENTS = [
 def test_each_ingredient_changes_the_training(
     values: dict[str, Any], keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("_FEW", "_MIXING"):
+    for name in ("_FEW", "_MANY"):
         monkeypatch.setattr(fednoil_plus, name, 1)
     one, again, none = (end(made(values, **{**OFF, **use})) for use in (keys, keys, {}))
     assert_same(one, again)

@@ -1,9 +1,9 @@
 """The method to use when nobody knows the noise: FedNoiL's labelled set, with nothing that needs to be known or tuned.
 
-What a client believes: the model it receives judges its labels. The number of clean ones is estimated twice, on a
-tenth of the labels that is never trained on (`aside`) and on the others; D^x has the size of the smaller estimate. The
-first doesn't grow with wrong labels that were memorised, but rests on few labels; if both err, the larger one puts more
-wrong labels into D^x. A client with few labels needs them all, and uses all of them for one estimate.
+What a client believes: the model it receives judges its labels. The number of clean ones is estimated on a tenth of
+the labels that is never trained on (`aside`), so that it doesn't grow with wrong labels that were memorised, and by a
+client with many labels also on the others; D^x has the size of the smaller estimate, because the larger one puts more
+wrong labels into it. A client with few labels needs them all, and uses all of them for one estimate.
 
 How it trains: D^x is drawn anew each epoch by the model's confidence in the given labels. Half of its views are weak,
 half strong, and pairs of them are mixed (`mix`, mixup, Zhang et al., ICLR 2018), which makes wrong labels harder to
@@ -38,7 +38,7 @@ from fednoil.seeds import permutations
 from fednoil.tensors import Tensors
 
 _FEW = 30  # labels tell a share within 9 points, one standard deviation, at best
-_MIXING = 500  # labels from which on a client mixes (experiments/default)
+_MANY = 500  # labels from which on a client mixes, and has two estimates (experiments/default)
 _HALF = 100  # samples of D^x with which logits are adjusted by half
 
 
@@ -58,7 +58,7 @@ class FedNoilPlusConfig(LabelledConfig):
         default=1.0,
         ge=0,
         description="α of the Beta distribution that mixes pairs of D^x at clients with at least "
-        f"{_MIXING} labels; 0: none",
+        f"{_MANY} labels; 0: none",
     )
     adjust: bool = Field(
         default=True,
@@ -81,7 +81,7 @@ class FedNoilPlus(LabelledLearner):
     @property
     def mixes_from(self) -> int:
         """The number of labels from which on a client mixes pairs."""
-        return _MIXING
+        return _MANY
 
     def set_aside(self, count: int, device: torch.device) -> Tensor:
         """Spread evenly over the samples."""
@@ -90,23 +90,23 @@ class FedNoilPlus(LabelledLearner):
         return ((numbers + 0.5) / share).long() if len(numbers) >= _FEW else numbers[:0]
 
     def clean_shares(self, clients: Sequence[Client], states: Sequence[Tensors]) -> list[float]:
-        """Where some labels are set aside, the smaller of two estimates: by these and by the others."""
+        """By the labels set aside, where there are some: what was memorised doesn't count. A client with many labels
+        takes the smaller one of this estimate and that by the other labels."""
+
+        def shares(rows: dict[int, Tensor]) -> dict[int, float]:
+            """The estimates of some clients, by their places, on these rows."""
+            probabilities = [states[place]["probabilities"][own] for place, own in rows.items()]
+            labels = [clients[place].labels[own] for place, own in rows.items()]
+            return dict(zip(rows, calibrated_shares(probabilities, labels) if rows else [], strict=True))
+
         aside = [self.set_aside(len(client), client.labels.device) for client in clients]
-        some = [place for place, rows in enumerate(aside) if len(rows)]
-        rest = [place for place, rows in enumerate(aside) if not len(rows)]
-        found: dict[int, float] = {}
-        if some:
-            others = [_others(aside[place], len(clients[place])) for place in some]
-            estimates = [
-                calibrated_shares(
-                    [states[place]["probabilities"][rows] for place, rows in zip(some, chosen, strict=True)],
-                    [clients[place].labels[rows] for place, rows in zip(some, chosen, strict=True)],
-                )
-                for chosen in ([aside[place] for place in some], others)
-            ]
-            found |= zip(some, map(min, *estimates), strict=True)
-        if rest:
-            found |= zip(rest, super().clean_shares([clients[p] for p in rest], [states[p] for p in rest]), strict=True)
+        first = shares({place: rows for place, rows in enumerate(aside) if len(rows)})
+        many = [place for place in first if len(clients[place]) >= _MANY]
+        second = shares({place: _others(aside[place], len(clients[place])) for place in many})
+        few = [place for place in range(len(clients)) if place not in first]
+        one = super().clean_shares([clients[p] for p in few], [states[p] for p in few]) if few else []
+        found = first | {place: min(first[place], share) for place, share in second.items()}
+        found |= zip(few, one, strict=True)
         return [found[place] for place in range(len(clients))]
 
     def labelled_plan(self, lot: Lot, order: Tensor) -> Batches:
