@@ -181,10 +181,11 @@ def test_a_run_outlives_its_nodes_and_its_server(federation: Loopback, tmp_path:
     assert "b" in three["scores"]
     assert three["failed"]["b"] == "train: failed at the node with RuntimeError; see its own log"
     assert "b" not in three["trained"]
+    # If the server has outlived the SuperLink, what it had asked of these two may have gone with that, from one or both.
+    assert {"b", "d"} <= {*four["trained"], *four["failed"]}
     if {"b", "d"} <= set(four["trained"]):
         assert four["test_accuracy"] is not None
-    else:  # the server has outlived the SuperLink, and with that went what it had asked these two for
-        assert {"b", "d"} <= set(four["failed"])
+    else:
         assert bool(four.get("kept")) == (not four["trained"])
     assert not any(r["refused"] for r in played)  # the stranger didn't get as far as to be asked
     assert json.loads((out / "summary.json").read_text())["rounds"] == 4
