@@ -181,7 +181,7 @@ def test_a_run_outlives_its_nodes_and_its_server(federation: Loopback, tmp_path:
     assert "b" in three["scores"]
     assert three["failed"]["b"] == "train: failed at the node with RuntimeError; see its own log"
     assert "b" not in three["trained"]
-    # If the server has outlived the SuperLink, what it had asked of these two may have gone with that, from one or both.
+    # If the server has outlived the SuperLink, what it had asked of one or both may have gone with that.
     assert {"b", "d"} <= {*four["trained"], *four["failed"]}
     if {"b", "d"} <= set(four["trained"]):
         assert four["test_accuracy"] is not None
