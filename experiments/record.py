@@ -107,6 +107,20 @@ TABLES = {
         {f"{level} %": f"{level} % wrong" for level in (0, 20, 40, 60, 80)},
         ("final", "chosen"),
     ),
+    "protocols": Table(
+        {
+            "fednoil-plus": "`fednoil-plus`",
+            "fedlsr": "FedLSR",
+            "gce": "GCE",
+            "fednoil": 'FedNoiL, `frac = "auto"`',
+            "elr": "ELR",
+            "fedcorr": "FedCorr",
+            "fedelc": "FedELC",
+            "fedavg": "FedAvg",
+        },
+        {"fnbench/cifar10": "FNBench", "fedcorr/cifar10": "FedCorr's"},
+        ("last10", "best"),
+    ),
     "demo": Table(
         {
             "fedavg": "FedAvg",
@@ -125,6 +139,8 @@ TABLES = {
 
 
 def read(path: Path) -> list[Row]:
+    if not path.is_file():
+        return []
     with path.open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
 
@@ -136,8 +152,8 @@ def write(path: Path, rows: list[Row]) -> None:
         writer.writerows(sorted(rows, key=lambda row: (row["setting"], row["method"], int(row["seed"]))))
 
 
-def row_of(folder: Path, setting: str, method: str) -> Row:
-    """What the record says of a run."""
+def row_of(folder: Path, setting: str, method: str, commit: str = "") -> Row:
+    """What the record says of a run; `commit` is that of one which doesn't know it."""
     records, values = RunFolder(folder).records(), tomllib.loads((folder / "config.toml").read_text(encoding="utf-8"))
     environment = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
     accuracy = [record.test_accuracy for record in records]
@@ -156,7 +172,9 @@ def row_of(folder: Path, setting: str, method: str) -> Row:
         "seconds": sum(record.wall_s for record in records),
         "device": environment["device"],
         "computed_in": environment["precision"],
-        "version": " ".join(filter(None, (environment["packages"].get("fednoil"), environment.get("commit")))),
+        "version": " ".join(
+            filter(None, (environment["packages"].get("fednoil"), environment.get("commit") or commit))
+        ),
         "config_hash": environment["config_hash"][:12],
     }
     for field, key in (("validation", "val_accuracy"), *((k, k) for k in FIELDS[11:14])):
@@ -175,11 +193,11 @@ def _text(value: Any) -> str:
     return "" if value is None else f"{value:.2f}" if isinstance(value, float) else str(value)
 
 
-def add(study: Path, setting: str, method: str, folders: list[Path]) -> None:
+def add(study: Path, setting: str, method: str, folders: list[Path], commit: str = "") -> None:
     table = TABLES[study.name]
     if setting not in table.settings or method not in table.methods:
         raise SystemExit(f"settings: {', '.join(table.settings)}; methods: {', '.join(table.methods)}")
-    new = {row["seed"]: row for row in (row_of(folder, setting, method) for folder in folders)}
+    new = {row["seed"]: row for row in (row_of(folder, setting, method, commit) for folder in folders)}
     path = study / "results.csv"
     same = [r for r in read(path) if (r["setting"], r["method"]) == (setting, method) and r["seed"] in new]
     write(path, [*(row for row in read(path) if row not in same), *new.values()])
@@ -200,10 +218,11 @@ def main() -> None:
     adding.add_argument("setting")
     adding.add_argument("method")
     adding.add_argument("runs", nargs="+", type=Path)
+    adding.add_argument("--commit", default="", help="of the package that made the runs, where they don't say it")
     commands.add_parser("pages")
     options = parser.parse_args()
     if options.what == "add":
-        add(HERE / options.study, options.setting, options.method, options.runs)
+        add(HERE / options.study, options.setting, options.method, options.runs, options.commit)
     for study in TABLES:
         path, text = page(study)
         path.write_text(text, encoding="utf-8")

@@ -72,7 +72,7 @@ def test_the_tree_stays_small() -> None:
     assert sum(path.stat().st_size for path in files if path.is_file()) < 6 * 2**20
 
 
-@pytest.mark.parametrize("study", ["cifar", "levels", "demo"])
+@pytest.mark.parametrize("study", ["cifar", "levels", "protocols", "demo"])
 def test_a_table_is_what_its_record_says(record: ModuleType, study: str) -> None:
     """`python experiments/record.py pages` writes them."""
     path, text = record.page(study)
@@ -126,6 +126,28 @@ def test_the_demos_sentences_quote_its_record(record: ModuleType) -> None:
     chance = unpaired_p(sample_of(ours), sample_of(fedavg))
     assert chance is not None
     assert chance > CHANCE
+
+
+def test_the_sentences_about_protocols_quote_their_record(record: ModuleType) -> None:
+    rows = record.read(EXPERIMENTS / "protocols/results.csv")
+    late = {row["method"]: float(row["last10"]) for row in rows if row["setting"] == "fnbench/cifar10"}
+    order = sorted(late, key=late.__getitem__, reverse=True)
+    assert (order[0], order.index("fednoil-plus"), len(order)) == ("fedcorr", 3, 8)
+    behind = {method: late[method] - late["fednoil-plus"] for method in ("fedcorr", "fednoil", "gce")}
+    (own,) = (row for row in rows if row["setting"] == "fedcorr/cifar10")
+    pseudo = float(next(row["pseudo_accuracy"] for row in rows if row["method"] == "fednoil"))
+    quoted(
+        "protocols",
+        f"{behind['fedcorr']:.1f} points behind FedCorr, {behind['fednoil']:.1f} behind FedNoiL and {behind['gce']:.1f}",
+        f"FedAvg is {late['fednoil-plus'] - late['fedavg']:.0f} points behind it",
+        f"of FedNoiL's pseudo-labels {pseudo:.0f} % are correct",
+        f"its best round is {92.50 - float(own['best']):.1f} points below 92.50",
+        f"after round {own['rounds']} of {int(own['planned']):,}",
+    )
+    ranked = re.findall(
+        r"^\| ([a-z-]+) \|", (EXPERIMENTS / "ranking/README.md").read_text(encoding="utf-8"), flags=re.M
+    )
+    assert (ranked.index("fedlsr"), ranked.index("fedcorr")) == (2, 6)  # the first is the heading
 
 
 def test_the_sentences_about_levels_quote_their_record(record: ModuleType) -> None:
