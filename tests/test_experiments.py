@@ -133,12 +133,12 @@ def test_the_sentences_about_protocols_quote_their_record(record: ModuleType) ->
     late = {row["method"]: float(row["last10"]) for row in rows if row["setting"] == "fnbench/cifar10"}
     order = sorted(late, key=late.__getitem__, reverse=True)
     assert (order[0], order.index("fednoil-plus"), len(order)) == ("fedcorr", 3, 8)
-    behind = {method: late[method] - late["fednoil-plus"] for method in ("fedcorr", "fednoil", "gce")}
+    corr, own_fednoil, gce = (late[method] - late["fednoil-plus"] for method in ("fedcorr", "fednoil", "gce"))
     (own,) = (row for row in rows if row["setting"] == "fedcorr/cifar10")
     pseudo = float(next(row["pseudo_accuracy"] for row in rows if row["method"] == "fednoil"))
     quoted(
         "protocols",
-        f"{behind['fedcorr']:.1f} points behind FedCorr, {behind['fednoil']:.1f} behind FedNoiL and {behind['gce']:.1f}",
+        f"{corr:.1f} points behind FedCorr, {own_fednoil:.1f} behind FedNoiL and {gce:.1f} behind GCE",
         f"FedAvg is {late['fednoil-plus'] - late['fedavg']:.0f} points behind it",
         f"of FedNoiL's pseudo-labels {pseudo:.0f} % are correct",
         f"its best round is {92.50 - float(own['best']):.1f} points below 92.50",
