@@ -378,6 +378,12 @@ def test_a_matrix_from_a_file(tmp_path: Path) -> None:
     np.save(tmp_path / "bad.npy", np.array([[0.5, 0.2, 0.3], [1, 0, 0], [0.2, 0.2, 0.2]]))
     with pytest.raises(UserError, match=r"noise.file = '.*bad.npy': each row must be .* row 2 sums to 0.6"):
         kind_of(client, kind="transition", file=str(tmp_path / "bad.npy"))
+    np.save(tmp_path / "below.npy", np.array([[[1, 0, 0], [0, 1, 0], [-0.2, 0, 1.2]]]))
+    with pytest.raises(UserError, match=r"row 2 of matrix 0 has -0\.2"):
+        kind_of(client, kind="transition", file=str(tmp_path / "below.npy"))
+    (tmp_path / "empty.csv").write_text("\n")
+    with pytest.raises(UserError, match=r"it cannot be read \(it is empty\)"):
+        kind_of(client, kind="transition", file=str(tmp_path / "empty.csv"))
     np.save(tmp_path / "small.npy", np.eye(2))
     with pytest.raises(UserError, match=r"holds float64 \[2, 2\]; it must hold one matrix \[3, 3\] or one for each"):
         kind_of(client, kind="transition", file=str(tmp_path / "small.npy"))
