@@ -49,24 +49,28 @@ def bench(
     done = finished(out)
     open_cells = [cell for cell in cells if cell.config.hash() not in done]
     console = output(quiet=quiet)
+    if noise_files and not dry_run:
+        from fednoil.bench.noise_files import write_noise
+
+        return end(console, write_noise(cells, _made(out), data_dir), [], 0)
     total, to_run, side_by_side = len(cells), len(open_cells), jobs or usual_jobs_of(open_cells)
     console.print(f"{total} runs, {total - to_run} done, {to_run} to run, {side_by_side} at a time", highlight=False)
     if dry_run:
         for cell in open_cells:
             console.print(f"  {cell.title}", markup=False, highlight=False, soft_wrap=True)
         return
+    save(grid, _made(out))
+    outcomes = run_plan(open_cells, out, data_dir, console, jobs, ray, total) if open_cells else []
+    files = _finish(cells, out, quiet)
+    end(console, files, [outcome for outcome in outcomes if outcome.reason], to_run)
+
+
+def _made(out: Path) -> Path:
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"--out {out}: {error.strerror}; choose another folder") from None
-    if noise_files:
-        from fednoil.bench.noise_files import write_noise
-
-        return end(console, write_noise(cells, out, data_dir), [], 0)
-    save(grid, out)
-    outcomes = run_plan(open_cells, out, data_dir, console, jobs, ray, total) if open_cells else []
-    files = _finish(cells, out, quiet)
-    end(console, files, [outcome for outcome in outcomes if outcome.reason], to_run)
+    return out
 
 
 def _grid(
@@ -80,12 +84,13 @@ def _grid(
 ) -> Grid:
     """The grid that is asked for; what isn't named is as in the folder, or the default."""
     from fednoil.batch.cell import parse_seeds
-    from fednoil.bench.plan import Grid, saved, with_added
+    from fednoil.bench.plan import Grid, saved, with_added, with_changes
 
     grid = saved(out) or Grid()
-    given: dict[str, Any] = {"methods": methods, "settings": settings, "scale": scale, "changes": changes or None}
+    given: dict[str, Any] = {"methods": methods, "settings": settings, "scale": scale}
     given["seeds"] = parse_seeds(seeds) if seeds else None
-    return with_added(replace(grid, **{name: value for name, value in given.items() if value}), added)
+    named = replace(grid, **{name: value for name, value in given.items() if value})
+    return with_added(with_changes(named, changes), added)
 
 
 def _finish(cells: list[BenchCell], out: Path, quiet: bool) -> list[Path]:
