@@ -15,7 +15,7 @@ from conftest import fednoil
 
 from fednoil.bench import pages
 from fednoil.bench.plan import Grid, cells_of, finished, save, saved, with_added, with_changes
-from fednoil.bench.ranking import RunFigures, figures_of, knows_noise, ranking, ranks_of, spread
+from fednoil.bench.ranking import RunFigures, figures_of, knows_noise, ranking, ranks_of, spread, uneven
 from fednoil.bench.settings import DEFAULT_METHODS, settings_of
 from fednoil.config import load_config, to_toml
 from fednoil.errors import UserError
@@ -101,6 +101,18 @@ def test_what_is_shown() -> None:
     tables = pages.latex(rows, ["x", "y"], 2)
     assert tables.count(r"\begin{table*}") == 3
     assert r"1.25 $\pm$ 3.18" in tables
+
+
+def test_budgets_that_differ_are_named() -> None:
+    """Two rounds of three clients against two of one: 6 epochs of clients and 2; 6 and 4 are still alike."""
+    three, one, two = ([replace(record(r, 50.0), selected=[0] * n) for r in (1, 2)] for n in (3, 1, 2))
+    assert uneven({("a", "x", 0): three, ("b", "x", 0): two}) == ""
+    said = uneven({("a", "x", 0): three, ("b", "x", 0): one})
+    assert said.startswith("Not one budget: a run of a trains 6 epochs of clients, one of b 2.")
+    rows = ranking(RUNS, ["a", "b"], ["x", "y"], {})
+    for text in (pages.markdown(rows, ["x"], 2, said), pages.html(rows, ["x"], 2, "", {}, said)):
+        assert text.count("Not one budget") == 1
+    assert pages.latex(rows, ["x", "y"], 2, said).count("Not one budget") == 3
 
 
 def test_a_name_is_text_only() -> None:

@@ -97,7 +97,7 @@ def _finish(cells: list[BenchCell], out: Path, quiet: bool) -> list[Path]:
     """The ranking of finished runs: on the terminal, as Markdown, LaTeX and a page, next to the report of all runs."""
     from fednoil.bench import pages
     from fednoil.bench.plan import finished
-    from fednoil.bench.ranking import figures_of, knows_noise, mean_curves, ranking
+    from fednoil.bench.ranking import figures_of, knows_noise, mean_curves, ranking, uneven
     from fednoil.cli.report import write_reports
     from fednoil.records.files import write_text
     from fednoil.records.folder import RunFolder
@@ -113,12 +113,13 @@ def _finish(cells: list[BenchCell], out: Path, quiet: bool) -> list[Path]:
     methods, settings = (list(dict.fromkeys(getattr(c, name) for c in cells)) for name in ("method", "setting"))
     knows = {c.method: knows_noise(c.config.model_dump(mode="json")) for c in cells}
     rows, seeds = ranking(runs, methods, settings, knows), len({seed for _, _, seed in runs})
-    report = out / "runs.html"
+    whole = {key: found for key, found in records.items() if key not in failed}
+    report, remark = out / "runs.html", uneven(whole) if whole else ""
     write_reports(load_results(list(done.values())), report, None, None, "All runs of the ranking")
     texts = {
-        "ranking.md": pages.markdown(rows, settings, seeds),
-        "ranking.tex": pages.latex(rows, settings, seeds),
-        "ranking.html": pages.html(rows, settings, seeds, report.name, mean_curves(records)),
+        "ranking.md": pages.markdown(rows, settings, seeds, remark),
+        "ranking.tex": pages.latex(rows, settings, seeds, remark),
+        "ranking.html": pages.html(rows, settings, seeds, report.name, mean_curves(records), remark),
     }
     for name, text in texts.items():
         write_text(out / name, text)
