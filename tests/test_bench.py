@@ -14,8 +14,8 @@ import pytest
 from conftest import fednoil
 
 from fednoil.bench import pages
-from fednoil.bench.plan import Grid, cells_of, finished, save, saved, with_added
-from fednoil.bench.ranking import RunFigures, figures_of, knows_noise, ranking, ranks_of, spread
+from fednoil.bench.plan import Grid, cells_of, finished, save, saved, with_added, with_changes
+from fednoil.bench.ranking import RunFigures, figures_of, knows_noise, ranking, ranks_of, spread, uneven
 from fednoil.bench.settings import DEFAULT_METHODS, settings_of
 from fednoil.config import load_config, to_toml
 from fednoil.errors import UserError
@@ -103,6 +103,18 @@ def test_what_is_shown() -> None:
     assert r"1.25 $\pm$ 3.18" in tables
 
 
+def test_budgets_that_differ_are_named() -> None:
+    """Two rounds of three clients against two of one: 6 epochs of clients and 2; 6 and 4 are still alike."""
+    three, one, two = ([replace(record(r, 50.0), selected=[0] * n) for r in (1, 2)] for n in (3, 1, 2))
+    assert uneven({("a", "x", 0): three, ("b", "x", 0): two}) == ""
+    said = uneven({("a", "x", 0): three, ("b", "x", 0): one})
+    assert said.startswith("Not one budget: a run of a trains 6 epochs of clients, one of b 2.")
+    rows = ranking(RUNS, ["a", "b"], ["x", "y"], {})
+    for text in (pages.markdown(rows, ["x"], 2, said), pages.html(rows, ["x"], 2, "", {}, said)):
+        assert text.count("Not one budget") == 1
+    assert pages.latex(rows, ["x", "y"], 2, said).count("Not one budget") == 3
+
+
 def test_a_name_is_text_only() -> None:
     rows = ranking({("<script>x", "x", 0): ended(1)}, ["<script>x"], ["x"], {})
     assert "<script>x" not in pages.html(rows, ["x"], 1, "runs.html", {("<script>x", "x"): [1.0]})
@@ -144,6 +156,9 @@ def test_a_newcomer_joins_what_is_there(tmp_path: Path) -> None:
         ["iid/clean"],
         [3],
     )
+    more = with_changes(replace(grid, changes={"train": {"rounds": 2, "lr": 0.1}}), {"train": {"lr": 0.2}, "run": {}})
+    assert more.changes == {"train": {"rounds": 2, "lr": 0.2}, "run": {}}
+    assert with_changes(grid, {}) == grid
     with pytest.raises(UserError, match="--add gce: name your own learner as module:Class"):
         with_added(grid, ["gce"])
     (tmp_path / "bench.json").write_text(json.dumps({"methods": [], "colour": 1}))
@@ -167,7 +182,9 @@ def test_names_that_are_unknown(keys: dict[str, Any], words: str) -> None:
 def test_noise_files_are_what_runs_train_on(tmp_path: Path) -> None:
     few = ["--setting", "non-iid/symmetric-low", "--seeds", "1", "--method", "fedavg", "--jobs", "1", "--device", "cpu"]
     few += ["--set", "train.rounds=1", "--set", "schedule.epochs=1"]
-    assert fednoil("bench", "--noise-files", *few, "--out", tmp_path / "noise")[0] == 0
+    status, out, _ = fednoil("bench", "--noise-files", *few, "--out", tmp_path / "noise")
+    assert status == 0
+    assert "to run" not in out
     (line,) = (tmp_path / "noise/checksums.txt").read_text().splitlines()
     assert sorted(path.name for path in (tmp_path / "noise").iterdir()) == ["checksums.txt", line.split()[1]]
     assert fednoil("bench", *few, "--out", tmp_path / "runs")[0] == 0
@@ -195,6 +212,10 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made.rename(made.with_name("from elsewhere"))
     status, out, _ = fednoil("bench", "--dry-run")
     assert "2 runs, 2 done, 0 to run" in out
+    status, out, _ = fednoil("bench", "--dry-run", "--device", "cpu")  # --set of before still holds
+    assert "2 runs, 2 done, 0 to run" in out
+    status, out, _ = fednoil("bench", "--dry-run", "--set", "train.rounds=2")
+    assert "2 runs, 0 done, 2 to run" in out
     status, _, err = fednoil("bench", "--method", "nobody")
     assert status == 2
     assert "--method nobody: choose" in err

@@ -71,6 +71,9 @@ def test_another_order_and_other_data_are_refused(tmp_path: Path) -> None:
         read_labels(file, "worst", 4)
     with pytest.raises(UserError, match="has no labels 'random_label1'; it has aggre_label, clean_label"):
         read_labels(file, "random1", 10)
+    for labels, said in ((CLEAN / 1.0, r"float64 \[10\]"), (CLEAN[:, None], r"int64 \[10, 1\]")):
+        with pytest.raises(UserError, match=rf"'worse_label' is {said}; labels are whole numbers in a row"):
+            read_labels(ten(tmp_path / "shape.pt", worse_label=labels), "worst", 10)
 
 
 class Evil:
@@ -134,6 +137,8 @@ def test_an_annotator_for_each_image(tmp_path: Path) -> None:
         ("Image-batch,Worker-id\n0--4,\n", "row 2 names no annotator"),
         ("Image-batch,Worker-id\n0--4,1\n3--6,2\n", "at most once"),
         ("Image-batch,Worker-id\n20--30,1\n", "lists 11 images, up to 30; it must list each of 0 to 24 at most once"),
+        ("Image-batch,Worker-id\n0--4,1\n5--999999999,2\n", "row 3 lists 999999995 images; there are 25"),
+        ("Image-batch,Worker-id\n0--99999999999999999999,1\n", "row 2 has the Image-batch '0--9"),
         ("annotator\n", "lists 0 images, none"),
     ],
 )

@@ -108,6 +108,13 @@ def test_linear_levels() -> None:
     assert levels(4, levels="linear", ratios=[0.2, 0.6]) == pytest.approx([0.2, 0.3, 0.4, 0.5])
 
 
+def test_clients_ratios_differ_by_chance() -> None:
+    """0.4 of all labels, 500 a client: a standard deviation of 2.2 points, as in FedNoisy's globalized noise."""
+    ratios = noise_ratios(*spoilt(np.arange(500 * 400) % 10, 10, 400, kind="symmetric", ratios=[0.4]))
+    assert ratios is not None
+    assert 100 * ratios.std() == pytest.approx(2.2, abs=0.25)
+
+
 def test_uniform_levels() -> None:
     drawn = levels(5000, levels="uniform", ratios=[0.3, 0.5])
     assert drawn.min() >= 0.3
@@ -195,6 +202,14 @@ def test_the_wrong_class_follows_from_the_image() -> None:
     other = apply(twice, parts, config, Seed(1))[0].given[0]
     both = (first != data.train.labels) & (other != data.train.labels)
     assert (first == other)[both].mean() < 0.4
+
+
+def test_on_cifar_the_wrong_class_is_nearly_certain() -> None:
+    """Images of 3,072 normalised pixels: the likeliest wrong class has over 0.99 of the wrong ones for 89 % of them."""
+    rng = np.random.default_rng(0)
+    images, weights = rng.standard_normal((2000, 3072)), rng.standard_normal((1, 3072, 10))
+    found = label_chances(images, np.zeros(2000, np.int64), np.ones(2000), weights)
+    assert (found.max(1) > 0.99).mean() == pytest.approx(0.89, abs=0.03)
 
 
 def test_images_are_normalised_as_networks_see_them() -> None:
@@ -332,6 +347,21 @@ def test_symmetric_noise_with_the_true_class() -> None:
     assert (given != client.labels).mean() == pytest.approx(0.4)
 
 
+def test_fedcorrs_code_names_the_first_ten_of_a_hundred_classes() -> None:
+    """Level 0.5: of a class up to 9 0.45 are wrong, of another one 0.5."""
+    client = client_of([3, 50] * 5000, 0.5, 100)
+    kind = kind_of(client, kind="symmetric-ten")
+    assert kind.matrix(client).sum(1) == pytest.approx(np.ones(100))
+    assert 1 - np.diag(kind.matrix(client))[[3, 50]] == pytest.approx([0.45, 0.5])
+    given = kind.labels(client, Seed(0).numpy())
+    wrong = given != client.labels
+    assert wrong[::2].mean() == pytest.approx(0.45, abs=0.03)
+    assert set(given[wrong].tolist()) == set(range(10))
+    ten, usual = client_of([3, 5, 9] * 20, 0.8, 10), kind_of(client_of([3, 5, 9], 0.8, 10), kind="symmetric-all")
+    same = kind_of(ten, kind="symmetric-ten").labels(ten, Seed(1).numpy())
+    assert same.tolist() == usual.labels(ten, Seed(1).numpy()).tolist()
+
+
 def test_pairs_downwards() -> None:
     client = client_of([0, 1, 9], 1.0, 10)
     assert kind_of(client, kind="pair-down").labels(client, Seed(0).numpy()).tolist() == [9, 0, 8]
@@ -378,6 +408,12 @@ def test_a_matrix_from_a_file(tmp_path: Path) -> None:
     np.save(tmp_path / "bad.npy", np.array([[0.5, 0.2, 0.3], [1, 0, 0], [0.2, 0.2, 0.2]]))
     with pytest.raises(UserError, match=r"noise.file = '.*bad.npy': each row must be .* row 2 sums to 0.6"):
         kind_of(client, kind="transition", file=str(tmp_path / "bad.npy"))
+    np.save(tmp_path / "below.npy", np.array([[[1, 0, 0], [0, 1, 0], [-0.2, 0, 1.2]]]))
+    with pytest.raises(UserError, match=r"row 2 of matrix 0 has -0\.2"):
+        kind_of(client, kind="transition", file=str(tmp_path / "below.npy"))
+    (tmp_path / "empty.csv").write_text("\n")
+    with pytest.raises(UserError, match=r"it cannot be read \(it is empty\)"):
+        kind_of(client, kind="transition", file=str(tmp_path / "empty.csv"))
     np.save(tmp_path / "small.npy", np.eye(2))
     with pytest.raises(UserError, match=r"holds float64 \[2, 2\]; it must hold one matrix \[3, 3\] or one for each"):
         kind_of(client, kind="transition", file=str(tmp_path / "small.npy"))

@@ -40,11 +40,19 @@ def test_every_method_has_the_same_budget(name: str, protocol: Protocol) -> None
     assert preset(name) == preset(f"{name}/{protocol.own}")
 
 
-def test_fedcorrs_own_stages() -> None:
-    config = load_config(preset("fedcorr/cifar10"))
-    assert config.train.rounds == 500 + 950
-    server = preset("fedcorr/cifar10")["server"]
-    assert (server["passes"], server["warmup"]) == (5, 500)
+@pytest.mark.parametrize(
+    ("name", "passes", "visits", "alone", "all_clients"),
+    [("cifar10", 5, 5 * 100, 500, 450), ("cifar100", 10, 10 * 50, 450, 450)],
+)
+def test_fedcorrs_own_stages(name: str, passes: int, visits: int, alone: int, all_clients: int) -> None:
+    values = preset(f"fedcorr/{name}")
+    assert (values["server"]["passes"], values["server"]["warmup"]) == (passes, alone)
+    assert values["train"]["rounds"] == visits + alone + all_clients
+    feddiv = preset(f"fedcorr/{name}/feddiv")
+    assert (feddiv["server"]["passes"], feddiv["train"]["rounds"]) == (passes, visits + alone + all_clients)
+
+
+def test_others_stages() -> None:
     assert preset("fnbench/cifar10")["server"] == {"name": "fednoro", "warmup": 20}
     assert preset("fnbench/cifar10/fednoro")["learner"]["ramp"] == 100
     assert preset("fedgr/cifar10")["server"]["passes"] == 10

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from fednoil.learners.base import Task
+from fednoil.learners.base import Client, Task, Turn
 from fednoil.learners.elr import bounded, moved, pulled
 from fednoil.learners.feddiv import FILTER, FedDiv, debiased, filter_of, followed, scaled_losses
-from fednoil.learners.fedelc import FedElc, estimate_loss, label_slope, merged
+from fednoil.learners.fedelc import FedElc, FedElcConfig, estimate_loss, label_slope, merged
 from fednoil.learners.fedgr import SIEVE, apart, both_losses, clean_chances, follow, revise, running_mean
 from fednoil.learners.fedlsr import FedLsr, FedLsrConfig, divergence
 from fednoil.learners.fednoro import distilled, ramped
@@ -22,6 +22,7 @@ from fednoil.learners.mixture import fitted, lower_posterior, upper_values
 from fednoil.learners.mixup import mixed_loss
 from fednoil.learners.prior import adjusted, adjusted_loss, log_prior
 from fednoil.learners.robust import generalised, symmetric
+from fednoil.seeds import Seed
 from fednoil.servers.base import ServerState, Update
 from fednoil.servers.fedcorr import Corrects, modelled_losses, noisy_clients, pull, relabelled, worst
 from fednoil.servers.feddiv import average
@@ -117,6 +118,12 @@ def test_fedelcs_loss_and_gradients() -> None:
     assert logits.grad[0].tolist() == pytest.approx([0.368806, -0.361915, -0.006891], abs=1e-6)
     closed = label_slope(logits.detach(), u.detach(), label, 0.5)
     assert closed[0].tolist() == pytest.approx(u.grad[0].tolist(), abs=1e-7)
+    parts = {"L_c / 3": (0.0, 0.0, 8.269448 / 3), "L_o": (1.0, 0.0, 0.0000908), "L_e / 3": (0.0, 1.0, 0.665573 / 3)}
+    with torch.no_grad():
+        alone = float(estimate_loss(logits, u, label, 0.0, 0.0))
+        for alpha, beta, value in parts.values():
+            found = float(estimate_loss(logits, u, label, alpha, beta)) - (alone if alpha or beta else 0.0)
+            assert found == pytest.approx(value, abs=2e-6)
 
 
 def test_fedelcs_label_logits_after_an_epoch() -> None:
@@ -126,6 +133,14 @@ def test_fedelcs_label_logits_after_an_epoch() -> None:
     after = (u - FedElc.rate * label_slope(logits, u, labels, 0.5))[0]
     assert after.tolist() == pytest.approx([4.098295, 5.347573, 0.554133], abs=1e-5)
     assert torch.softmax(after, 0).tolist() == pytest.approx([0.221400, 0.772203, 0.006397], abs=1e-6)
+
+
+def test_fedelcs_first_estimate_is_the_given_label() -> None:
+    """e^10 / (e^10 + 9) of ten classes."""
+    own = Client(0, torch.zeros(1, 1, 4, 4), torch.zeros(1, dtype=torch.int64), torch.tensor([7]))
+    learner = FedElc(FedElcConfig(), Task(10, (1, 4, 4), 2, 0.1, 10))
+    state = learner.init({}, own, {}, Turn(1, 1, Seed(0), {"noisy": 1.0}))
+    assert float(torch.softmax(state["label logits"], 1)[0, 7]) == pytest.approx(0.99959, abs=5e-6)
 
 
 def test_fedelcs_merge() -> None:
@@ -209,6 +224,9 @@ def test_fedcorrs_losses() -> None:
     labels = torch.arange(3)
     assert modelled_losses(p, labels, "code").tolist() == pytest.approx([0.767950, 1.267950, 1.367950], abs=1e-6)
     assert modelled_losses(p, labels, "paper").tolist() == pytest.approx([0.356675, 1.609438, 2.302585], abs=1e-6)
+    ten = torch.stack([torch.eye(10)[0], torch.eye(10)[1], torch.full((10,), 0.1)])  # right, wrong, flat
+    found = modelled_losses(ten, torch.zeros(3, dtype=torch.int64), "code")
+    assert found.tolist() == pytest.approx([1.461, 2.461, 2.303], abs=5e-4)
 
 
 def test_fedcorrs_relabelling() -> None:

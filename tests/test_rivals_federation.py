@@ -10,9 +10,10 @@ import pytest
 pytest.importorskip("flwr")
 
 from conftest import assert_same
+from flwr.app import Message
 from loop_grid import LoopGrid, federate, partitions
 
-from fednoil.config import load_config
+from fednoil.config import Config, load_config
 from fednoil.runner import Silent, run
 from fednoil.servers.fedcorr import Corrects
 from fednoil.tensors import read_tensors
@@ -26,7 +27,17 @@ RIVALS: list[tuple[dict[str, Any], dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("server", "learner"), RIVALS, ids=lambda section: section["name"])
+rivals = pytest.mark.parametrize(("server", "learner"), RIVALS, ids=lambda section: section["name"])
+
+
+def config_of(server: dict[str, Any], learner: dict[str, Any], values: dict[str, Any]) -> Config:
+    values |= {"server": server, "learner": learner}
+    values["sampling"]["name"] = "uniform"
+    values["train"]["rounds"] = 7  # four clients: after one pass over them three more
+    return load_config(values)
+
+
+@rivals
 def test_a_rival_ends_with_the_simulators_weights(
     server: dict[str, Any],
     learner: dict[str, Any],
@@ -35,11 +46,41 @@ def test_a_rival_ends_with_the_simulators_weights(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Corrects, "confidence", 0.0)  # a network of a few steps is sure of nothing
-    federated |= {"server": server, "learner": learner}
-    federated["sampling"]["name"] = "uniform"
-    federated["train"]["rounds"] = 7  # four clients: after one pass over them three more
-    config = load_config(federated)
+    config = config_of(server, learner, federated)
     run(config, tmp_path / "simulated", Silent())
     records = federate(config, tmp_path / "federated", LoopGrid(partitions(tmp_path / "state")))
     assert_same(*(read_tensors(tmp_path / name / "model.safetensors") for name in ("federated", "simulated")))
     assert all(record["failed"] == {} for record in records)
+
+
+@rivals
+def test_a_rival_that_is_stopped_goes_on(
+    server: dict[str, Any],
+    learner: dict[str, Any],
+    federated: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Stopped while clients review their labels, if they do, and again while the sixth round trains."""
+    monkeypatch.setattr(Corrects, "confidence", 0.0)
+    config = config_of(server, learner, federated)
+    whole = LoopGrid(partitions(tmp_path / "a"))
+    federate(config, tmp_path / "whole", whole)
+    kinds = {order.metadata.message_type for order in whole.sent}
+    stops = [kind for kind in ("query.review",) if kind in kinds] + ["train"]
+    assert len(stops) == (1 if server["name"] == "fedgr" else 2)
+    for place, kind in enumerate(stops):
+        seen: list[int] = []
+
+        def stop(node: int, order: Message, reply: Message, kind: str = kind, seen: list[int] = seen) -> Message:
+            if order.metadata.message_type == kind and (kind != "train" or order.metadata.group_id == "6"):
+                seen.append(node)
+                if len(seen) == (2 if kind != "train" else 1):
+                    raise KeyboardInterrupt
+            return reply
+
+        with pytest.raises(KeyboardInterrupt):
+            federate(config, tmp_path / "stopped", LoopGrid(partitions(tmp_path / "b"), stop), resume=place > 0)
+    records = federate(config, tmp_path / "stopped", LoopGrid(partitions(tmp_path / "b")), resume=True)
+    assert [record["round"] for record in records] == list(range(1, 8))
+    assert_same(*(read_tensors(tmp_path / name / "model.safetensors") for name in ("whole", "stopped")))

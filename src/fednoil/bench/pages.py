@@ -94,8 +94,9 @@ def note(seeds: int, settings: int) -> str:
     )
 
 
-def markdown(rows: Sequence[RankedMethod], settings: Sequence[str], seeds: int) -> str:
-    parts = ["# Ranking of methods", *filter(None, [answer(rows, settings)]), note(seeds, len(settings))]
+def markdown(rows: Sequence[RankedMethod], settings: Sequence[str], seeds: int, remark: str = "") -> str:
+    """`remark` is what a reader must know besides."""
+    parts = ["# Ranking of methods", *filter(None, [answer(rows, settings), remark]), note(seeds, len(settings))]
     for table in tables(rows, settings):
         parts += [f"## {table.title}", text_of(table)]
     return "\n\n".join(parts) + "\n"
@@ -107,14 +108,15 @@ def text_of(table: RankingTable) -> str:
     return "\n".join(lines + [f"| {' | '.join(cell.text for cell in row)} |" for row in table.rows])
 
 
-def latex(rows: Sequence[RankedMethod], settings: Sequence[str], seeds: int) -> str:
+def latex(rows: Sequence[RankedMethod], settings: Sequence[str], seeds: int, remark: str = "") -> str:
     parts = ["% needs \\usepackage{booktabs} and \\usepackage{graphicx}"]
+    said = " ".join(filter(None, [note(seeds, len(settings)), remark]))
     for table in tables(rows, settings):
         body = [f"{' & '.join(_escape(cell.text) for cell in row)} \\\\" for row in table.rows]
         lines = [
             "\\begin{table*}",
             "\\centering",
-            f"\\caption{{{_escape(table.title)}. {_escape(note(seeds, len(settings)))}}}\\par\\smallskip",
+            f"\\caption{{{_escape(table.title)}. {_escape(said)}}}\\par\\smallskip",
             "\\resizebox{\\linewidth}{!}{%",
             f"\\begin{{tabular}}{{l{'c' * (len(table.head) - 1)}}}",
             "\\toprule",
@@ -138,7 +140,9 @@ def _escape(text: str) -> str:
 Curves = Mapping[tuple[str, str], Sequence[float]]  # accuracy over a run, mean over seeds, by method and setting
 
 
-def html(rows: Sequence[RankedMethod], settings: Sequence[str], seeds: int, report: str, curves: Curves) -> str:
+def html(
+    rows: Sequence[RankedMethod], settings: Sequence[str], seeds: int, report: str, curves: Curves, remark: str = ""
+) -> str:
     """The page, which draws the curves; `report` is the name of the report of all runs beside it."""
     lines: dict[str, dict[str, list[float]]] = {}
     for (method, setting), values in curves.items():
@@ -152,7 +156,7 @@ def html(rows: Sequence[RankedMethod], settings: Sequence[str], seeds: int, repo
             pages.script(),
             pages.asset("fednoil.bench", "ranking.js"),
         ],
-        answer=answer(rows, settings),
+        answer=" ".join(filter(None, [answer(rows, settings), remark])),
         note=note(seeds, len(settings)),
         tables=tables(rows, settings),
         parts=list(dict.fromkeys(part for s in settings for part in s.split("/"))) if len(settings) > 1 else [],

@@ -68,6 +68,13 @@ def with_added(grid: Grid, learners: Sequence[str]) -> Grid:
     return replace(grid, methods=list(dict.fromkeys([*grid.methods, *learners])))
 
 
+def with_changes(grid: Grid, changes: dict[str, dict[str, Any]]) -> Grid:
+    """The grid with more keys changed; those that it has changed before stay so unless they are named again."""
+    before = grid.changes or {}
+    after = {section: {**before.get(section, {}), **changes.get(section, {})} for section in {**before, **changes}}
+    return replace(grid, changes=after or None)
+
+
 def cells_of(grid: Grid) -> list[BenchCell]:
     """The cells of a grid, seed by seed, so that a first ranking is available early."""
     if grid.scale not in BENCH_SCALES:

@@ -75,6 +75,22 @@ def mean_curves(records: Mapping[tuple[str, str, int], Sequence[RoundRecord]]) -
     return {key: np.mean(curves, axis=0).tolist() for key, curves in found.items()}
 
 
+def uneven(records: Mapping[tuple[str, str, int], Sequence[RoundRecord]]) -> str:
+    """A sentence if some method has trained less than two thirds as much as another, in epochs of clients, over the
+    rounds of runs by method, setting and seed; otherwise "". Fewer clients may train where few are clean."""
+    found: dict[str, list[int]] = {}
+    for (method, _, _), rounds in records.items():
+        found.setdefault(method, []).append(sum(len(r.selected) * r.local_epochs for r in rounds))
+    means = {method: float(np.mean(epochs)) for method, epochs in found.items()}
+    least, most = min(means, key=means.__getitem__), max(means, key=means.__getitem__)
+    if 3 * means[least] >= 2 * means[most]:
+        return ""
+    return (
+        f"Not one budget: a run of {most} trains {means[most]:,.0f} epochs of clients, one of {least} "
+        f"{means[least]:,.0f}. With --set train.rounds, methods that visit clients one by one train less."
+    )
+
+
 @dataclass(frozen=True)
 class Spread:
     """A mean and half the width of its 95 % confidence interval over seeds; None with one seed."""

@@ -49,24 +49,28 @@ def bench(
     done = finished(out)
     open_cells = [cell for cell in cells if cell.config.hash() not in done]
     console = output(quiet=quiet)
+    if noise_files and not dry_run:
+        from fednoil.bench.noise_files import write_noise
+
+        return end(console, write_noise(cells, _made(out), data_dir), [], 0)
     total, to_run, side_by_side = len(cells), len(open_cells), jobs or usual_jobs_of(open_cells)
     console.print(f"{total} runs, {total - to_run} done, {to_run} to run, {side_by_side} at a time", highlight=False)
     if dry_run:
         for cell in open_cells:
             console.print(f"  {cell.title}", markup=False, highlight=False, soft_wrap=True)
         return
+    save(grid, _made(out))
+    outcomes = run_plan(open_cells, out, data_dir, console, jobs, ray, total) if open_cells else []
+    files = _finish(cells, out, quiet)
+    end(console, files, [outcome for outcome in outcomes if outcome.reason], to_run)
+
+
+def _made(out: Path) -> Path:
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"--out {out}: {error.strerror}; choose another folder") from None
-    if noise_files:
-        from fednoil.bench.noise_files import write_noise
-
-        return end(console, write_noise(cells, out, data_dir), [], 0)
-    save(grid, out)
-    outcomes = run_plan(open_cells, out, data_dir, console, jobs, ray, total) if open_cells else []
-    files = _finish(cells, out, quiet)
-    end(console, files, [outcome for outcome in outcomes if outcome.reason], to_run)
+    return out
 
 
 def _grid(
@@ -80,19 +84,20 @@ def _grid(
 ) -> Grid:
     """The grid that is asked for; what isn't named is as in the folder, or the default."""
     from fednoil.batch.cell import parse_seeds
-    from fednoil.bench.plan import Grid, saved, with_added
+    from fednoil.bench.plan import Grid, saved, with_added, with_changes
 
     grid = saved(out) or Grid()
-    given: dict[str, Any] = {"methods": methods, "settings": settings, "scale": scale, "changes": changes or None}
+    given: dict[str, Any] = {"methods": methods, "settings": settings, "scale": scale}
     given["seeds"] = parse_seeds(seeds) if seeds else None
-    return with_added(replace(grid, **{name: value for name, value in given.items() if value}), added)
+    named = replace(grid, **{name: value for name, value in given.items() if value})
+    return with_added(with_changes(named, changes), added)
 
 
 def _finish(cells: list[BenchCell], out: Path, quiet: bool) -> list[Path]:
     """The ranking of finished runs: on the terminal, as Markdown, LaTeX and a page, next to the report of all runs."""
     from fednoil.bench import pages
     from fednoil.bench.plan import finished
-    from fednoil.bench.ranking import figures_of, knows_noise, mean_curves, ranking
+    from fednoil.bench.ranking import figures_of, knows_noise, mean_curves, ranking, uneven
     from fednoil.cli.report import write_reports
     from fednoil.records.files import write_text
     from fednoil.records.folder import RunFolder
@@ -108,12 +113,13 @@ def _finish(cells: list[BenchCell], out: Path, quiet: bool) -> list[Path]:
     methods, settings = (list(dict.fromkeys(getattr(c, name) for c in cells)) for name in ("method", "setting"))
     knows = {c.method: knows_noise(c.config.model_dump(mode="json")) for c in cells}
     rows, seeds = ranking(runs, methods, settings, knows), len({seed for _, _, seed in runs})
-    report = out / "runs.html"
+    whole = {key: found for key, found in records.items() if key not in failed}
+    report, remark = out / "runs.html", uneven(whole) if whole else ""
     write_reports(load_results(list(done.values())), report, None, None, "All runs of the ranking")
     texts = {
-        "ranking.md": pages.markdown(rows, settings, seeds),
-        "ranking.tex": pages.latex(rows, settings, seeds),
-        "ranking.html": pages.html(rows, settings, seeds, report.name, mean_curves(records)),
+        "ranking.md": pages.markdown(rows, settings, seeds, remark),
+        "ranking.tex": pages.latex(rows, settings, seeds, remark),
+        "ranking.html": pages.html(rows, settings, seeds, report.name, mean_curves(records), remark),
     }
     for name, text in texts.items():
         write_text(out / name, text)

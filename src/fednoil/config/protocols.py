@@ -15,9 +15,6 @@ from typing import Any
 from fednoil.errors import UserError, nearest
 
 Values = dict[str, Any]
-_PASSES = (
-    5  # FedCorr's and FedDiv's visits to every client, one by one, where the budget has room for ten times as many
-)
 
 
 @dataclass(frozen=True)
@@ -31,6 +28,8 @@ class Protocol:
     samples: int  # of the training set
     own: str  # its authors' method
     reports: str  # what its authors report
+    passes: int = 5  # FedCorr's and FedDiv's over all clients, where the budget has room for ten times as many
+    alone: float = 500 / 950  # share of FedCorr's later rounds in which clients with little noise train alone
 
     @property
     def clients(self) -> int:
@@ -64,13 +63,13 @@ class Protocol:
 
 def _visiting(protocol: Protocol) -> tuple[int, int]:
     """Passes over all clients, one a round, and the resulting total number of rounds."""
-    passes = max(1, min(_PASSES, protocol.turns // (10 * protocol.clients)))
+    passes = max(1, min(protocol.passes, protocol.turns // (10 * protocol.clients)))
     return passes, passes * protocol.clients + (protocol.turns - passes * protocol.clients) // protocol.each
 
 
 def _fedcorr(protocol: Protocol) -> Values:
     passes, rounds = _visiting(protocol)
-    warmup = (rounds - passes * protocol.clients) * 10 // 19  # 500 of 950
+    warmup = int((rounds - passes * protocol.clients) * protocol.alone + 1e-9)
     server = {"name": "fedcorr", "passes": passes, "warmup": warmup}
     return {"server": server, "learner": {"name": "mixup"}, "rounds": rounds}
 
@@ -145,7 +144,7 @@ def _sgd(lr: float, momentum: float, decay: float, batch_size: int) -> Values:
     return {"lr": lr, "momentum": momentum, "weight_decay": decay, "batch_size": batch_size}
 
 
-def _fedcorr_setting(dataset: str, model: str, clients: int, turns: int, lr: float) -> Protocol:
+def _fedcorr_setting(dataset: str, model: str, clients: int, turns: int, lr: float, **stages: Any) -> Protocol:
     noise = {"kind": "symmetric-all", "levels": "two-level", "rho": 0.6, "ratios": [0.5, 1.0]}
     sections = {
         "data": {"name": dataset},
@@ -154,7 +153,7 @@ def _fedcorr_setting(dataset: str, model: str, clients: int, turns: int, lr: flo
         "model": {"name": model},
         "train": _sgd(lr, 0.5, 0.0, 10),
     }
-    return Protocol(sections, 0.1, turns, 5, 50_000, "fedcorr", "the best round on test data")
+    return Protocol(sections, 0.1, turns, 5, 50_000, "fedcorr", "the best round on test data", **stages)
 
 
 def _fednoisy() -> dict[str, Protocol]:
@@ -220,7 +219,7 @@ _FEDGR = Protocol(
 PROTOCOLS: dict[str, dict[str, Protocol]] = {
     "fedcorr": {
         "cifar10": _fedcorr_setting("cifar10", "resnet18", 100, 10_000, 0.03),
-        "cifar100": _fedcorr_setting("cifar100", "resnet34", 50, 5_000, 0.01),
+        "cifar100": _fedcorr_setting("cifar100", "resnet34", 50, 5_000, 0.01, passes=10, alone=450 / 900),
     },
     "fnbench": {"cifar10": _FNBENCH},
     "fedgr": {"cifar10": _FEDGR},

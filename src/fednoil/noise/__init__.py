@@ -24,7 +24,7 @@ from fednoil.noise.pair import Pair, PairDown
 from fednoil.noise.ranges import LinearLevels, UniformLevels
 from fednoil.noise.similar import Semantic, Superclass
 from fednoil.noise.some import Beta, Fixed
-from fednoil.noise.symmetric import Symmetric, SymmetricAll
+from fednoil.noise.symmetric import Symmetric, SymmetricAll, SymmetricTen
 from fednoil.noise.two_level import TwoLevel
 from fednoil.noise.unchanged import Auto, Clean, Unknown
 from fednoil.plugins import Axis
@@ -36,6 +36,7 @@ KINDS: dict[str, type[NoiseKind]] = {
     "unknown": Unknown,
     "symmetric": Symmetric,
     "symmetric-all": SymmetricAll,
+    "symmetric-ten": SymmetricTen,
     "pair": Pair,
     "pair-down": PairDown,
     "semantic": Semantic,

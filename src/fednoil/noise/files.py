@@ -31,8 +31,7 @@ def probabilities(kind: str, file: str, shapes: dict[str, tuple[int, ...]]) -> n
     try:
         if not file:
             raise ValueError
-        path = Path(file)
-        found = np.loadtxt(path, delimiter=",", ndmin=2) if path.suffix == ".csv" else np.load(path, allow_pickle=False)
+        found = _read(Path(file))
     except (OSError, ValueError, EOFError) as error:
         raise UserError(f"{said}{f': it cannot be read ({error})' if file else ''}") from None
     found = np.asarray(found)
@@ -41,10 +40,22 @@ def probabilities(kind: str, file: str, shapes: dict[str, tuple[int, ...]]) -> n
         raise UserError(f"{said} holds {found.dtype} {list(found.shape)}; it must hold {wanted}")
     found = found.astype(np.float64)
     sums = found.sum(-1)
-    if not np.isfinite(found).all() or found.min() < 0 or np.abs(sums - 1).max() > 1e-3:
-        row = int(np.nan_to_num(np.abs(sums - 1), nan=np.inf).argmax())
-        raise UserError(f"{said}: each row must be probabilities that sum to 1; row {row} sums to {sums.flat[row]:g}")
+    wrong = np.argwhere(~((np.abs(sums - 1) <= 1e-3) & (found >= 0).all(-1)))
+    if len(wrong):
+        at = tuple(wrong[0])
+        row = f"row {at[-1]}{f' of matrix {at[0]}' if len(at) > 1 else ''}"
+        what = f"has {found[at].min():g}" if found[at].min() < 0 else f"sums to {sums[at]:g}"
+        raise UserError(f"{said}: each row must be probabilities that sum to 1; {row} {what}")
     return found / sums[..., None]
+
+
+def _read(path: Path) -> np.ndarray:
+    if path.suffix != ".csv":
+        return np.load(path, allow_pickle=False)
+    lines = path.read_text(encoding="utf-8-sig").splitlines()
+    if not any(map(str.strip, lines)):
+        raise ValueError("it is empty")  # numpy would print a warning
+    return np.loadtxt(lines, delimiter=",", ndmin=2)
 
 
 class Transition(NoiseKind):
@@ -74,10 +85,13 @@ class Confusable(NoiseKind):
     probability of the true class, and each gets another class by its soft label."""
 
     Config = ConfusableConfig
+    _soft: np.ndarray | None = None  # of all training samples: read once, for the first client
 
     def labels(self, client: NoisyClient, rng: np.random.Generator) -> np.ndarray:
-        shapes = {"a soft label for each training sample": (len(client.pool), client.num_classes)}
-        soft = probabilities(self.config.kind, self.config.file, shapes)[client.index]
+        if self._soft is None:
+            shapes = {"a soft label for each training sample": (len(client.pool), client.num_classes)}
+            self._soft = probabilities(self.config.kind, self.config.file, shapes)
+        soft = self._soft[client.index]
         chances, count = pick_chances(soft, client.labels), int(client.level * len(client.labels) + 1e-9)
         count = min(count, int((chances > 0).sum()))
         given = client.labels.copy()

@@ -75,8 +75,10 @@ def read_labels(file: str, people: str, num_classes: int) -> tuple[np.ndarray, n
     found = []
     for key in ("clean_label", name):
         array = values.get(key)
-        if not isinstance(array, np.ndarray) or array.ndim != 1 or array.dtype.kind not in "iu":
+        if not isinstance(array, np.ndarray):
             raise UserError(f"{said} has no labels '{key}'; it has {', '.join(sorted(values)[:8])}")
+        if array.ndim != 1 or array.dtype.kind not in "iu":
+            raise UserError(f"{said}: '{key}' is {array.dtype} {list(array.shape)}; labels are whole numbers in a row")
         if len(array) and not 0 <= array.min() <= array.max() < num_classes:
             raise UserError(
                 f"{said}: '{key}' has labels {array.min()} to {array.max()}; the data have {num_classes} classes"

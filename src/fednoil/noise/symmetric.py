@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -46,12 +46,31 @@ class SymmetricAll(NoiseKind):
     """With level ρ a label is replaced with chance ρ by any of the C classes, the true one too, as FedCorr's code does:
     ρ(C − 1)/C of them are wrong."""
 
-    Config = SymmetricAllConfig
+    Config: ClassVar[type[KindConfig]] = SymmetricAllConfig
 
     def labels(self, client: NoisyClient, rng: np.random.Generator) -> np.ndarray:
         replaced = picked(len(client.labels), client.level, rng)
-        return np.where(replaced, rng.integers(0, client.num_classes, size=len(client.labels)), client.labels)
+        return np.where(replaced, rng.integers(0, self.drawn_from(client), size=len(client.labels)), client.labels)
 
     def matrix(self, client: NoisyClient) -> np.ndarray:
-        classes = client.num_classes
-        return (1 - client.level) * np.eye(classes) + client.level / classes
+        found = (1 - client.level) * np.eye(client.num_classes)
+        found[:, : self.drawn_from(client)] += client.level / self.drawn_from(client)
+        return found
+
+    def drawn_from(self, client: NoisyClient) -> int:
+        """How many classes, from the first one on, a new label can name."""
+        return client.num_classes
+
+
+class SymmetricTenConfig(KindConfig):
+    kind: Literal["symmetric-ten"] = "symmetric-ten"
+
+
+class SymmetricTen(SymmetricAll):
+    """As `symmetric-all`, but new labels name the first ten classes, however many there are: FedCorr's code as it runs
+    on CIFAR-100, where its paper has all classes."""
+
+    Config = SymmetricTenConfig
+
+    def drawn_from(self, client: NoisyClient) -> int:
+        return min(10, client.num_classes)

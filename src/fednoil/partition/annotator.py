@@ -19,7 +19,7 @@ from fednoil.partition.base import Partition, PartitionConfig
 from fednoil.seeds import Seed
 
 WORD = "annotator"
-_SPAN = re.compile(r"\s*(\d+)\s*-+\s*(\d+)\s*")
+_SPAN = re.compile(r"\s*(\d{1,9})\s*-+\s*(\d{1,9})\s*")
 
 
 class AnnotatorConfig(PartitionConfig):
@@ -68,6 +68,8 @@ def read_annotators(path: Path, said: str, count: int) -> dict[str, list[int]]:
             for number, row in enumerate(reader):
                 who = (row["Worker-id" if batches else "annotator"] or "").strip()
                 places = _places(row["Image-batch"], said, number) if batches else range(number, number + 1)
+                if len(places) > count:
+                    raise UserError(f"{said}: row {number + 2} lists {len(places)} images; there are {count}")
                 if not who or not len(places):
                     what = "names no annotator" if not who else f"has the annotator {who} with no images"
                     raise UserError(f"{said}: row {number + 2} {what}")

@@ -6,7 +6,8 @@ ones estimate their noise from their losses and relabel the worst samples where 
 holds noisy clients near the received model. Stage 2: `warmup` rounds of clients with little noise; then noisy clients
 relabel all samples that the model is confident about. Stage 3: the remaining rounds, FedAvg over all.
 `version = "code"` follows the authors' code: losses treat a softmax as logits, and the proximal distance isn't squared.
-Our choices: predictions and losses use plain views; if no client has little noise, stage 2 takes those with the least.
+Our choices: predictions and losses use plain views; the proximal term holds in all batches, where the code leaves out
+each epoch's first; if no client has little noise, stage 2 takes those with the least.
 """
 
 from __future__ import annotations
