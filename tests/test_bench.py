@@ -14,8 +14,10 @@ import pytest
 from conftest import fednoil
 
 from fednoil.bench import pages
+from fednoil.bench import settings as bench_settings
 from fednoil.bench.plan import Grid, cells_of, finished, save, saved, with_added, with_changes
 from fednoil.bench.ranking import RunFigures, figures_of, knows_noise, ranking, ranks_of, spread, uneven
+from fednoil.bench.record import read_record
 from fednoil.bench.settings import DEFAULT_METHODS, settings_of
 from fednoil.config import load_config, to_toml
 from fednoil.errors import UserError
@@ -219,6 +221,42 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     status, _, err = fednoil("bench", "--method", "nobody")
     assert status == 2
     assert "--method nobody: choose" in err
+
+
+def test_a_newcomer_in_a_ranking_that_others_have_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "newcomer_record.py").write_text("from fednoil.learners.erm import Erm\nclass Mine(Erm): pass\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(bench_settings._SCALES, "small", (*bench_settings._SCALES["small"][:1], 3, 1, 1800))
+    there, words = tmp_path / "theirs", ["--setting", "iid/clean", "--seeds", "0", "--jobs", "1", "--device", "cpu"]
+    assert fednoil("bench", "--method", "fedavg", "--method", "gce", *words, "--out", there)[0] == 0
+    record = there / "results.csv"
+    own = ["--method", "fedavg", "--method", "gce", "--add", "newcomer_record:Mine", *words]
+    status, out, _ = fednoil("bench", "--record", record, "--dry-run", *own)
+    assert "3 runs, 2 done, 1 to run" in out
+    assert not Path("runs/bench").exists()
+    status, out, _ = fednoil("bench", "--record", record, *own)
+    assert status == 0
+    ranked = {row["method"]: row for row in read_record(Path("runs/bench/results.csv"))}
+    assert set(ranked) == {"fedavg", "gce", "newcomer_record:Mine"}
+    assert ranked["newcomer_record:Mine"]["last"] == ranked["fedavg"]["last"]  # it learns as FedAvg does
+    theirs = {row["method"]: row for row in read_record(record)}
+    assert {name: ranked[name] for name in theirs} == theirs
+    assert "3 runs, 3 done, 0 to run" in fednoil("bench", "--dry-run")[1]  # the folder keeps them
+    text = record.read_text(encoding="utf-8")
+    for wrong, said in (
+        ("", "it is no record of a ranking; give the results.csv"),
+        (text.replace(theirs["gce"]["noise"], "0123456789ab"), "have other labels (0123456789ab) than"),
+        (text.replace(f",{theirs['gce']['last']},", ",many,"), "is damaged"),
+        (text.replace("iid/clean", "iid/instance"), "none of its runs belongs to this ranking (--scale small)"),
+    ):
+        Path("wrong.csv").write_text(wrong, encoding="utf-8")
+        status, _, err = fednoil("bench", "--record", "wrong.csv", *own, "--out", "elsewhere")
+        assert (status, said in err, err.count("\n")) == (2, True, 1), err
+    status, _, err = fednoil("bench", "--record", record, *own, "--set", "train.lr=0.1", "--out", "elsewhere")
+    assert (status, "were made without --set" in err) == (2, True)
+    status, _, err = fednoil("bench", "--record", "none.csv", *own, "--out", "elsewhere")
+    assert (status, "--record none.csv: No such file" in err) == (2, True)
+    assert not Path("elsewhere").exists()
 
 
 def test_a_run_that_diverged_is_ranked_and_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

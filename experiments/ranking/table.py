@@ -9,53 +9,31 @@ of the same setting, method and seed. COMMIT is that of runs which don't know it
 from __future__ import annotations
 
 import argparse
-import csv
-import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 from fednoil.bench.pages import answer
 from fednoil.bench.plan import Grid, cells_of, finished
-from fednoil.bench.ranking import RANKED_BY, RankedMethod, RunFigures, figures_of, knows_noise, ranking
+from fednoil.bench.ranking import RANKED_BY, RankedMethod, ranking
+from fednoil.bench.record import Row, figures_in, key_of, read_record, row_of, write_record
 from fednoil.bench.settings import settings_of
 from fednoil.pages.marked import fill
-from fednoil.records.folder import RunFolder
 
 HERE = Path(__file__).parent
 PAGE, RECORD = HERE / "README.md", HERE / "results.csv"
 FRONT = HERE.parents[1] / "README.md"  # which has the answer
-KEY = ("setting", "method", "seed")
-Row = dict[str, str]
 
 
 def rows_of(folder: Path, commit: str = "") -> list[Row]:
     """What the record says of the finished runs of a ranking."""
-    made, found = finished(folder), []
-    for cell in cells_of(Grid(scale="paper")):
-        if (path := made.get(cell.config.hash())) is None:
-            continue
-        run = RunFolder(path)
-        environment = json.loads((path / "environment.json").read_text(encoding="utf-8"))
-        figures = asdict(figures_of(run.records(), diverged=run.diverged()))
-        row = {"setting": cell.setting, "method": cell.method, "seed": cell.config.run.seed}
-        row |= {name: round(value, 4) if isinstance(value, float) else value for name, value in figures.items()}
-        row |= {"diverged": int(run.diverged()), "knows": int(knows_noise(cell.config.model_dump(mode="json")))}
-        row |= {"noise": environment["noise_hash"][:12], "device": environment["device"]}
-        row["commit"] = (environment.get("commit") or commit)[:7]
-        found.append({name: str(value) for name, value in row.items()})
-    return found
+    made, cells = finished(folder), cells_of(Grid(scale="paper"))
+    return [row_of(cell, made[cell.config.hash()], commit) for cell in cells if cell.config.hash() in made]
 
 
 def parts(rows: Sequence[Row]) -> dict[str, str]:
     """The parts of the page that come from the record."""
-    numbers = ("last", "last_ten", "best", "chosen", "seconds")
-    runs, knows = {}, {}
-    for row in rows:
-        knows[row["method"]] = row["knows"] == "1"
-        values = {name: float(row[name]) for name in numbers}
-        ended = RunFigures(**values, steps=int(row["steps"]), traffic=int(row["traffic"]))
-        runs[row["method"], row["setting"], int(row["seed"])] = ended
+    runs = {key_of(row): figures_in(row) for row in rows}
+    knows = {row["method"]: row["knows"] == "1" for row in rows}
     settings = [name for name in settings_of("paper") if any(s == name for _, s, _ in runs)]
     ranked, seeds = ranking(runs, list(knows), settings, knows), len({seed for *_, seed in runs})
     short = in_short(ranked, settings, seeds) if len(ranked) > 1 else ""
@@ -106,10 +84,7 @@ def in_short(ranked: Sequence[RankedMethod], settings: Sequence[str], seeds: int
 
 
 def read() -> list[Row]:
-    if not RECORD.is_file():
-        return []
-    with RECORD.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
+    return read_record(RECORD) if RECORD.is_file() else []
 
 
 def main() -> None:
@@ -117,18 +92,14 @@ def main() -> None:
     parser.add_argument("--commit", default="")
     parser.add_argument("folders", type=Path, nargs="*")
     given = parser.parse_args()
-    rows = {tuple(row[k] for k in KEY): row for row in read()}
+    rows = {key_of(row): row for row in read()}
     for folder in given.folders:
-        rows |= {tuple(row[k] for k in KEY): row for row in rows_of(folder, given.commit)}
+        rows |= {key_of(row): row for row in rows_of(folder, given.commit)}
     if not rows:
         return print("there are no runs yet")
-    ordered = [rows[key] for key in sorted(rows)]
-    with RECORD.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, ordered[0], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(ordered)
+    write_record(RECORD, list(rows.values()))
     for page in (PAGE, FRONT):
-        page.write_text(fill(page.read_text(encoding="utf-8"), parts(ordered), once=False), encoding="utf-8")
+        page.write_text(fill(page.read_text(encoding="utf-8"), parts(read()), once=False), encoding="utf-8")
 
 
 if __name__ == "__main__":

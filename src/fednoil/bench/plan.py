@@ -43,6 +43,11 @@ class BenchCell(Cell):
     method: str
     setting: str
 
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """Method, setting and seed."""
+        return self.method, self.setting, self.config.run.seed
+
 
 def saved(out: Path) -> Grid | None:
     """The grid of a ranking that was begun in `out`."""

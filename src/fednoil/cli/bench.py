@@ -14,16 +14,23 @@ from fednoil.terminal import output
 
 if TYPE_CHECKING:
     from fednoil.bench.plan import BenchCell, Grid
+    from fednoil.bench.record import Key, Row
 
+Added = Annotated[
+    list[str] | None, typer.Option("--add", metavar="MODULE:CLASS", help="Your own learner; may be repeated.")
+]
+Record = Annotated[
+    Path | None,
+    typer.Option("--record", metavar="RESULTS.csv", help="Rank the runs of another ranking, too; none of them is run."),
+]
 Many = Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this; may be repeated.")]
 
 
 def bench(
     method: Many = None,
     setting: Many = None,
-    add: Annotated[
-        list[str] | None, typer.Option("--add", metavar="MODULE:CLASS", help="Your own learner; may be repeated.")
-    ] = None,
+    add: Added = None,
+    record: Record = None,
     seeds: Annotated[str | None, typer.Option("--seeds", metavar="0..2", help="Default: 0..2.")] = None,
     scale: Annotated[str | None, typer.Option("--scale", help="small (default), or paper.")] = None,
     changes: Changes = None,
@@ -43,11 +50,12 @@ def bench(
 ) -> None:
     """Rank methods over settings; the same command resumes, and --add puts your own learner into a ranking."""
     from fednoil.bench.plan import cells_of, finished, save
+    from fednoil.bench.record import OTHERS, taken_over, write_record
 
     grid = _grid(out, method, setting, add or [], seeds, scale, changed_sections(changes or [], device))
     cells = cells_of(grid)
-    done = finished(out)
-    open_cells = [cell for cell in cells if cell.config.hash() not in done]
+    done, others = finished(out), taken_over(grid, cells, out, record, data_dir)
+    open_cells = [cell for cell in cells if cell.config.hash() not in done and cell.key not in others]
     console = output(quiet=quiet)
     if noise_files and not dry_run:
         from fednoil.bench.noise_files import write_noise
@@ -60,8 +68,10 @@ def bench(
             console.print(f"  {cell.title}", markup=False, highlight=False, soft_wrap=True)
         return
     save(grid, _made(out))
+    if others:
+        write_record(out / OTHERS, list(others.values()))
     outcomes = run_plan(open_cells, out, data_dir, console, jobs, ray, total) if open_cells else []
-    files = _finish(cells, out, quiet)
+    files = _finish(cells, others, out, quiet)
     end(console, files, [outcome for outcome in outcomes if outcome.reason], to_run)
 
 
@@ -93,11 +103,12 @@ def _grid(
     return with_added(with_changes(named, changes), added)
 
 
-def _finish(cells: list[BenchCell], out: Path, quiet: bool) -> list[Path]:
+def _finish(cells: list[BenchCell], others: dict[Key, Row], out: Path, quiet: bool) -> list[Path]:
     """The ranking of finished runs: on the terminal, as Markdown, LaTeX and a page, next to the report of all runs."""
     from fednoil.bench import pages
     from fednoil.bench.plan import finished
-    from fednoil.bench.ranking import figures_of, knows_noise, mean_curves, ranking, uneven
+    from fednoil.bench.ranking import knows_noise, mean_curves, ranking, uneven
+    from fednoil.bench.record import FILE, check_noise, figures_in, key_of, row_of, write_record
     from fednoil.cli.report import write_reports
     from fednoil.records.files import write_text
     from fednoil.records.folder import RunFolder
@@ -105,17 +116,22 @@ def _finish(cells: list[BenchCell], out: Path, quiet: bool) -> list[Path]:
 
     folders = finished(out)
     done = {cell: folders[cell.config.hash()] for cell in cells if cell.config.hash() in folders}
-    if not done:
+    if not (done or others):
         return []
-    records = {(c.method, c.setting, c.config.run.seed): RunFolder(f).records() for c, f in done.items()}
-    failed = {(c.method, c.setting, c.config.run.seed) for c, f in done.items() if RunFolder(f).diverged()}
-    runs = {key: figures_of(found, diverged=key in failed) for key, found in records.items()}
+    records = {cell.key: RunFolder(folder).records() for cell, folder in done.items()}
+    failed = {cell.key for cell, folder in done.items() if RunFolder(folder).diverged()}
+    own = [row_of(cell, folder) for cell, folder in done.items()]
+    check_noise(list(others.values()), {(row["setting"], int(row["seed"])): row["noise"] for row in own})
+    rows_of_all = others | {key_of(row): row for row in own}
+    runs = {key: figures_in(row) for key, row in rows_of_all.items()}
     methods, settings = (list(dict.fromkeys(getattr(c, name) for c in cells)) for name in ("method", "setting"))
     knows = {c.method: knows_noise(c.config.model_dump(mode="json")) for c in cells}
     rows, seeds = ranking(runs, methods, settings, knows), len({seed for _, _, seed in runs})
     whole = {key: found for key, found in records.items() if key not in failed}
     report, remark = out / "runs.html", uneven(whole) if whole else ""
-    write_reports(load_results(list(done.values())), report, None, None, "All runs of the ranking")
+    if done:
+        write_reports(load_results(list(done.values())), report, None, None, "All runs of the ranking")
+    write_record(out / FILE, list(rows_of_all.values()))
     texts = {
         "ranking.md": pages.markdown(rows, settings, seeds, remark),
         "ranking.tex": pages.latex(rows, settings, seeds, remark),
@@ -125,4 +141,4 @@ def _finish(cells: list[BenchCell], out: Path, quiet: bool) -> list[Path]:
         write_text(out / name, text)
     if not quiet:
         print(texts["ranking.md"])
-    return [*(out / name for name in texts), report]
+    return [*(out / name for name in (*texts, FILE)), *([report] if done else [])]
