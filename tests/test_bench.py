@@ -168,12 +168,25 @@ def test_a_newcomer_joins_what_is_there(tmp_path: Path) -> None:
         saved(tmp_path)
 
 
+def test_any_server_with_any_learner_can_be_ranked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "newcomer_server.py").write_text("from fednoil.servers.krum import Krum\nclass Mine(Krum): pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    methods = ["krum+dividemix", "newcomer_server:Mine+gce", "gce"]
+    cells = cells_of(Grid(methods=methods, settings=["iid/clean"], seeds=[0]))
+    named = [(cell.config.server.name, cell.config.learner.name) for cell in cells]
+    assert named == [("krum", "dividemix"), ("newcomer_server:Mine", "gce"), ("fedavg", "gce")]
+    assert len({cell.config.train.rounds for cell in cells}) == 1
+    assert len({cell.folder for cell in cells}) == 3
+
+
 @pytest.mark.parametrize(
     ("keys", "words"),
     [
         ({"scale": "large"}, "--scale large: choose small or paper"),
         ({"settings": ["iid/cleen"]}, "--setting iid/cleen: choose .*iid/clean"),
         ({"methods": ["fedcor"]}, "--method fedcor: choose .*fedcorr"),
+        ({"methods": ["krumm+gce"]}, "server.name = 'krumm' is unknown; choose .*krum"),
+        ({"methods": ["krum+"]}, "learner.name = '' is unknown"),
     ],
 )
 def test_names_that_are_unknown(keys: dict[str, Any], words: str) -> None:

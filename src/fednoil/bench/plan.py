@@ -16,7 +16,7 @@ from typing import Any
 from fednoil.batch.cell import Cell
 from fednoil.bench.settings import BENCH_SCALES, DEFAULT_METHODS, settings_of
 from fednoil.config import load_config, merge, read_toml
-from fednoil.config.protocols import PROTOCOL_METHODS
+from fednoil.config.protocols import PROTOCOL_METHODS, Protocol
 from fednoil.errors import UserError, nearest
 from fednoil.records.files import read_json, write_json
 from fednoil.records.folder import RunFolder
@@ -27,7 +27,7 @@ FILE = "bench.json"
 
 @dataclass(frozen=True)
 class Grid:
-    """What is ranked: methods by name, or the user's own learners as `module:Class`."""
+    """What is ranked: methods by name, the user's own learners as `module:Class`, or `server+learner`."""
 
     scale: str = "small"
     methods: Sequence[str] = DEFAULT_METHODS
@@ -63,14 +63,28 @@ def save(grid: Grid, out: Path) -> None:
     write_json(out / FILE, asdict(grid))
 
 
-def with_added(grid: Grid, learners: Sequence[str]) -> Grid:
-    """The grid with the user's own learners."""
-    for name in learners:
-        if ":" not in name:
+def with_added(grid: Grid, methods: Sequence[str]) -> Grid:
+    """The grid with methods that are no protocol's: a learner of the user's, or a server and a learner."""
+    for name in methods:
+        if not is_added(name):
             raise UserError(
-                f"--add {name}: name your own learner as module:Class; for methods of the package use --method"
+                f"--add {name}: name your own learner as module:Class, or a server and a learner as SERVER+LEARNER; "
+                "for methods of the package use --method"
             )
-    return replace(grid, methods=list(dict.fromkeys([*grid.methods, *learners])))
+    return replace(grid, methods=list(dict.fromkeys([*grid.methods, *methods])))
+
+
+def is_added(method: str) -> bool:
+    return ":" in method or "+" in method
+
+
+def _values(protocol: Protocol, method: str) -> dict[str, Any]:
+    """The sections of a method; one that is added has FedAvg's for what it doesn't name."""
+    if not is_added(method):
+        return protocol.values(method)
+    server, _, learner = method.rpartition("+")
+    own = {"learner": {"name": learner}} | ({"server": {"name": server}} if server else {})
+    return protocol.values("fedavg") | own
 
 
 def with_changes(grid: Grid, changes: dict[str, dict[str, Any]]) -> Grid:
@@ -87,16 +101,13 @@ def cells_of(grid: Grid) -> list[BenchCell]:
     protocols = settings_of(grid.scale)
     settings = list(grid.settings) or list(protocols)
     _check("--setting", settings, list(protocols))
-    _check("--method", [name for name in grid.methods if ":" not in name], list(PROTOCOL_METHODS))
+    _check("--method", [name for name in grid.methods if not is_added(name)], list(PROTOCOL_METHODS))
     found = []
     for seed in grid.seeds:
         for setting in settings:
             for method in grid.methods:
-                protocol = protocols[setting]
-                values = protocol.values("fedavg" if ":" in method else method)
-                if ":" in method:
-                    values["learner"] = {"name": method}
-                config = load_config(merge(merge(values, grid.changes or {}), {"run": {"seed": seed}}))
+                values = merge(_values(protocols[setting], method), grid.changes or {})
+                config = load_config(merge(values, {"run": {"seed": seed}}))
                 name = re.sub(r"[^\w+-]+", "-", f"{grid.scale}-{setting}-{method}").strip("-")
                 title = f"{setting}, {method}, seed {seed}"
                 found.append(BenchCell(config, title, f"{name}-seed{seed}-{config.hash()[:8]}", title, method, setting))

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from fednoil.bench.record import Key, Row
 
 Added = Annotated[
-    list[str] | None, typer.Option("--add", metavar="MODULE:CLASS", help="Your own learner; may be repeated.")
+    list[str] | None,
+    typer.Option(
+        "--add", metavar="METHOD", help="Your own learner, MODULE:CLASS, or any SERVER+LEARNER; may be repeated."
+    ),
 ]
 Record = Annotated[
     Path | None,
@@ -48,7 +51,7 @@ def bench(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would run; run nothing.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but failures.")] = False,
 ) -> None:
-    """Rank methods over settings; the same command resumes, and --add puts your own learner into a ranking."""
+    """Rank methods over settings; the same command resumes, and --add puts your own method into a ranking."""
     from fednoil.bench.plan import cells_of, finished, save
     from fednoil.bench.record import OTHERS, taken_over, write_record
 
