@@ -1,6 +1,8 @@
-"""The convolution's kernels that fetch boxes, against those that gather and against PyTorch, in Triton's interpreter."""
+"""The convolution's kernels that fetch boxes, against those that gather and against PyTorch's."""
 
 import os
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -58,13 +60,18 @@ def gathered(config: Config) -> Config:
 def used(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The launches of boxes, by name."""
     names: list[str] = []
-    for name in ("forward", "input_gradient", "weight_gradient"):
 
-        def launch(*args, name=name, original=getattr(conv_boxes, name)):
+    def noted(name: str) -> Callable[..., None]:
+        original = getattr(conv_boxes, name)
+
+        def launch(*args: Any) -> None:
             names.append(name)
             original(*args)
 
-        monkeypatch.setattr(conv_boxes, name, launch)
+        return launch
+
+    for name in ("forward", "input_gradient", "weight_gradient"):
+        monkeypatch.setattr(conv_boxes, name, noted(name))
     return names
 
 

@@ -18,8 +18,8 @@ _PART = 400  # rows of a sum that take as long as writing and reading one part o
 
 class Config(NamedTuple):
     """Tile of a kernel: rows × cols of its result and the depth of a step of the sum; splits are the weight gradient's
-    (0: as many as fill the GPU), pixels the input gradient's (neighbours in one row of the GEMM). With `boxes` it is one
-    of `fednoil.kernels.conv_boxes`, where taps are those that share a tile of the weight gradient's kernel."""
+    (0: as many as fill the GPU), pixels the input gradient's (neighbours in one row of the GEMM). With `boxes` the
+    kernel is one of `fednoil.kernels.conv_boxes`; taps are those that share a tile in its weight gradient."""
 
     rows: int
     cols: int
