@@ -31,6 +31,7 @@ from written import write
 
 HALF = torch.bfloat16
 PATIENCE = 15.0  # seconds that one measurement may take
+HARMLESS = ("OutOfResources", "CompilationError", "AssertionError", "ValueError")  # nothing was launched
 SPAWN = multiprocessing.get_context("spawn")
 
 
@@ -187,25 +188,24 @@ def serve(pipe: Any) -> None:
 
 
 class Worker:
-    """The process that launches; after a failure a new one takes its place, because its CUDA context may be lost."""
+    """The process that launches; after a failed launch a new one takes its place: its CUDA context may be lost."""
 
     def __init__(self) -> None:
         self.process: Any = None
 
     def measure(self, task: Task) -> tuple[float | None, float | None, str]:
-        patience = PATIENCE
+        patience = PATIENCE if self.process is not None else 3 * PATIENCE  # a new one has to start
         if self.process is None:
             self.pipe, other = SPAWN.Pipe()
             self.process = SPAWN.Process(target=serve, args=(other,), daemon=True)
             self.process.start()
             other.close()
-            patience += 30
         try:
             self.pipe.send(task)
             found = self.pipe.recv() if self.pipe.poll(patience) else (None, None, f"no answer in {patience:.0f} s")
         except (EOFError, OSError) as problem:
             found = (None, None, f"its process ended: {type(problem).__name__}")
-        if found[0] is None:
+        if found[0] is None and not found[2].startswith(HARMLESS):
             self.close()
         return found
 
