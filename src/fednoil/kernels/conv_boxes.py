@@ -154,11 +154,10 @@ def forward(
     """Write y [K, B, H, W, O] and, for statistics, parts [K, 2, row tiles, O]."""
     rows = s.B * s.H * s.W
     vector = w if bias is None else bias  # any pointer will do: it is never read
-    result = _images(y, s, config.rows, config.cols)
     args = (
         _images(x, s, config.rows, config.depth),
         _table(w, s.KH * s.KW * s.C, s.outputs, (config.depth, config.cols)),
-        *(vector, result, result, parts, vector.stride(0), rows),
+        *(vector, w, _images(y, s, config.rows, config.cols), parts, vector.stride(0), rows),
     )
     uses = {"GRADIENT": False, "BIAS": bias is not None, "MORE": False, "STATISTICS": statistics}
     grid = (triton.cdiv(rows, config.rows) * (s.outputs // config.cols), s.K)
@@ -168,11 +167,11 @@ def forward(
 def input_gradient(dy: Tensor, w: Tensor, passed: Tensor | None, dx: Tensor, s: Shape, config: Config) -> None:
     """Write dx [K, B, H, W, C], plus what is `passed` if anything."""
     rows = s.B * s.H * s.W
-    result = _images(dx, s, config.rows, config.cols)
+    more = w if passed is None else _images(passed, s, config.rows, config.cols)
     args = (
         _images(dy, s, config.rows, config.depth),
         _table(w, s.KH * s.KW * s.C, s.outputs, (config.cols, config.depth)),
-        *(w, result if passed is None else _images(passed, s, config.rows, config.cols), result, w, 0, rows),
+        *(w, more, _images(dx, s, config.rows, config.cols), w, 0, rows),
     )
     uses = {"GRADIENT": True, "BIAS": False, "MORE": passed is not None, "STATISTICS": False}
     grid = (triton.cdiv(rows, config.rows) * (s.C // config.cols), s.K)
