@@ -53,8 +53,10 @@ def processors() -> int:
 
 @cache
 def fetches_boxes() -> bool:
-    """Whether the GPU has an engine that copies boxes of tensors into shared memory (from compute capability 9.0 on)
-    and Triton can describe them to it."""
+    """Whether the GPU has an engine that copies boxes of tensors into shared memory, and Triton can describe them to it.
+
+    Compute capability 9 only: later GPUs multiply in another way, for which the kernels are untested.
+    """
     described = find_spec("triton") is not None and find_spec("triton.tools.tensor_descriptor") is not None
     return _available() and torch.cuda.get_device_capability()[0] == 9 and described
 

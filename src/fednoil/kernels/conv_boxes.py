@@ -1,4 +1,4 @@
-"""Triton kernels of the stacked convolution for GPUs whose copy engine fetches whole boxes (TMA, from Hopper on).
+"""Triton kernels of the stacked convolution for GPUs whose copy engine fetches whole boxes (Hopper's TMA).
 
 They serve convolutions that keep the images' size (stride 1). The pixels that a tile of the result needs at one tap are
 then a box of the image tensor, [images, rows, whole width, channels], shifted by the tap. The engine fills what lies
