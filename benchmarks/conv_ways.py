@@ -257,13 +257,10 @@ def printed(row: dict[str, Any]) -> None:
 def total(rows: list[dict[str, Any]], setting: tuple[int, int]) -> None:
     """What these convolutions take of one step, in ms a client."""
     mine = [row for row in rows if tuple(row["setting"]) == setting and row["old"] and row["times"]]
-    if mine:
-        sums = [
-            sum(row["layer"]["count"] * time_of(row) for row in mine) * 1e3 / setting[0]
-            for time_of in (lambda r: r["old"], lambda r: r["own"][1] or r["old"], lambda r: r["times"][0][1])
-        ]
-        numbers = f"gathered {sums[0]:.3f}, default boxes {sums[1]:.3f}, fastest boxes {sums[2]:.3f}"
-        print(f"{setting[0]}×{setting[1]}: ms a client-step in {len(mine)} of 12 GEMMs: {numbers}", flush=True)
+    ways = (lambda r: r["old"], lambda r: r["own"][1] or r["old"], lambda r: r["times"][0][1])
+    sums = [sum(row["layer"]["count"] * way(row) for row in mine) * 1e3 / setting[0] for way in ways]
+    numbers = f"gathered {sums[0]:.3f}, default boxes {sums[1]:.3f}, fastest boxes {sums[2]:.3f}"
+    print(f"{setting[0]}×{setting[1]}: ms a client-step in {len(mine)} of 12 GEMMs: {numbers}", flush=True)
 
 
 def main() -> None:
