@@ -51,6 +51,16 @@ def processors() -> int:
     return torch.cuda.get_device_properties(0).multi_processor_count if torch.cuda.is_available() else 100
 
 
+@cache
+def fetches_boxes() -> bool:
+    """Whether the GPU has an engine that copies boxes of tensors into shared memory, and Triton can describe them to it.
+
+    Compute capability 9 only: later GPUs multiply in another way, for which the kernels are untested.
+    """
+    described = find_spec("triton") is not None and find_spec("triton.tools.tensor_descriptor") is not None
+    return _available() and torch.cuda.get_device_capability()[0] == 9 and described
+
+
 def computed(x: Tensor) -> Tensor:
     """The tensor in autocast's dtype: custom kernels aren't cast automatically."""
     return x.to(torch.get_autocast_dtype("cuda")) if torch.is_autocast_enabled("cuda") else x

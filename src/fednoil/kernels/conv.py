@@ -17,6 +17,7 @@ import triton
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from fednoil.kernels import conv_boxes as boxes
 from fednoil.kernels import conv_gradients as gradients
 from fednoil.kernels import conv_kernels as kernels
 from fednoil.kernels.conv_tiles import (
@@ -216,6 +217,8 @@ def _forward(
     if s.pool:
         args = (x, w, vector, y, winner, *strides, rows)
         kernels.forward_pool_kernel[grid](*args, HP=high, WP=wide, **options)
+    elif boxes.serves(s, config, config.rows, config.depth, config.cols, x, w):
+        boxes.forward(x, w, None if bias is None else vector, y, parts, s, config, statistics)
     else:
         args = (x, w, vector, y, parts, *strides, rows)
         options |= {"STRIDE": s.stride, "STATISTICS": statistics}
@@ -243,11 +246,16 @@ def _input_gradient(dy: Tensor, w: Tensor, s: Shape, config: Config, passed: Ten
     pixels = config.pixels if s.stride == 1 and s.W % config.pixels == 0 else 1
     rows = s.B * triton.cdiv(s.H, s.stride) * triton.cdiv(s.W, s.stride) // pixels
     dx = dy.new_empty((s.K, s.B, s.H, s.W, s.C))
+    passed = None if passed is None else passed.contiguous()
+    more = [] if passed is None else [passed]
+    if boxes.serves(s, config, config.rows, config.cols, config.depth, dy, w, *more):
+        boxes.input_gradient(dy, w, passed, dx, s, config)
+        return dx
     grid = (triton.cdiv(rows, config.rows) * triton.cdiv(pixels * s.C, config.cols), s.K, s.stride * s.stride)
     options = {**s.constants(), **_launch(config, dy.dtype), "HO": high, "WO": wide, "STRIDE": s.stride}
-    more = dx if passed is None else passed.contiguous()  # any pointer will do: it is never read
     options |= {"PIXELS": pixels, "MORE": passed is not None}
-    gradients.input_gradient_kernel[grid](dy, w, more, dx, w.stride(0), rows, s.B, **options)
+    other = dx if passed is None else passed  # any pointer will do: it is never read
+    gradients.input_gradient_kernel[grid](dy, w, other, dx, w.stride(0), rows, s.B, **options)
     return dx
 
 
@@ -255,11 +263,16 @@ def _weight_gradient(x: Tensor, dy: Tensor, dtype: torch.dtype, s: Shape, config
     """The gradient of the weights in parts [splits, K, kh, kw, C, O]: float32, or in dtype if it is one."""
     high, wide = s.result
     rows, depth = s.B * high * wide, s.KH * s.KW * s.C
-    tiles = triton.cdiv(depth, config.rows) * triton.cdiv(s.outputs, config.cols)
+    boxed = boxes.serves(s, config, config.depth, config.rows, config.cols, x, dy)
+    config = config if boxed else config._replace(taps=1)
+    tiles = triton.cdiv(depth, config.taps * config.rows) * triton.cdiv(s.outputs, config.cols)
     wanted = config.splits or split_count(tiles * s.K, rows, config, s.C, dy.dtype.itemsize)
     share, splits = shares(rows, config.depth, wanted)
     sizes = (splits, s.K, s.KH, s.KW, s.C, s.outputs)
     part = dy.new_empty(sizes, dtype=torch.float32 if splits > 1 else dtype)
+    if boxed:
+        boxes.weight_gradient(x, dy, part, share, s, config)
+        return part
     options = {**s.constants(), **_launch(config, dy.dtype), "HO": high, "WO": wide, "STRIDE": s.stride}
     gradients.weight_gradient_kernel[(tiles, s.K, splits)](x, dy, part, x.stride(0), rows, share, **options)
     return part

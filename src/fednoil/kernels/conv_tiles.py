@@ -11,14 +11,15 @@ from typing import Any, NamedTuple
 import torch
 import triton
 
-from fednoil.kernels import processors
+from fednoil.kernels import fetches_boxes, processors
 
 _PART = 400  # rows of a sum that take as long as writing and reading one part of it: 8 bytes against 2 · rows products
 
 
 class Config(NamedTuple):
     """Tile of a kernel: rows × cols of its result and the depth of a step of the sum; splits are the weight gradient's
-    (0: as many as fill the GPU), pixels the input gradient's (neighbours in one row of the GEMM)."""
+    (0: as many as fill the GPU), pixels the input gradient's (neighbours in one row of the GEMM). With `boxes` the
+    kernel is one of `fednoil.kernels.conv_boxes`; taps are those that share a tile in its weight gradient."""
 
     rows: int
     cols: int
@@ -27,6 +28,19 @@ class Config(NamedTuple):
     stages: int = 3
     splits: int = 0
     pixels: int = 1
+    boxes: bool = False
+    taps: int = 1
+
+
+# How fast a processor computes with a tile of boxes, relative to the first.
+BOX_TILES = {
+    Config(128, 128, 64, 4, 3, boxes=True): 1.0,
+    Config(256, 128, 64, 8, 3, boxes=True): 1.1,
+    Config(128, 256, 64, 8, 3, boxes=True): 1.1,
+    Config(256, 64, 64, 4, 3, boxes=True): 0.9,
+    Config(128, 64, 64, 4, 3, boxes=True): 0.8,
+    Config(64, 128, 64, 4, 4, boxes=True): 0.8,
+}
 
 
 class Configs(NamedTuple):
@@ -77,6 +91,19 @@ class Shape(NamedTuple):
         }
 
 
+def keeps_size(s: Shape) -> bool:
+    """Whether the result has a pixel for each of the image's."""
+    return s.stride == 1 and s.KH == s.KW == 2 * s.padding + 1 and not s.pool
+
+
+def image_box(s: Shape, pixels: int) -> list[int] | None:
+    """So many pixels as a box [images, rows, width] of whole rows or whole images; None if they are no such box."""
+    high = min(s.H, max(1, pixels // s.W))
+    count = max(1, pixels // (s.W * high))
+    powers = all(n & (n - 1) == 0 for n in (count, high, s.W))  # Triton's tiles are
+    return [count, high, s.W] if powers and count * high * s.W == pixels and s.H % high == 0 else None
+
+
 def shares(rows: int, block: int, wanted: int) -> tuple[int, int]:
     """Rows of a split, a multiple of block, and the number of splits, at most `wanted`."""
     share = ceil(ceil(rows / wanted) / block) * block
@@ -93,7 +120,7 @@ def split_count(tiles: int, rows: int, config: Config, channels: int, bytes_of_o
     """
     if channels < 16:
         return max(1, min(ceil(8 * processors() / tiles), rows // (4 * config.depth)))
-    memory = (config.rows + config.cols) * config.depth * bytes_of_one * config.stages
+    memory = (config.taps * config.rows + config.cols) * config.depth * bytes_of_one * config.stages
     held = processors() * max(1, _room() // memory)
 
     def cost(splits: int) -> float:
@@ -115,8 +142,33 @@ def _depth(channels: int, taps: int, most: int) -> int:
     return most if channels % most == 0 else block_size(taps * channels, 32)
 
 
+def _boxed(s: Shape, dtype: torch.dtype) -> bool:
+    """Whether the kernels of boxes are the default: only 64 channels or more fill the lines that the engine writes."""
+    wide = s.C % 64 == 0 and s.outputs % 64 == 0 and s.KW == 3 and 1 < s.W <= 128
+    return wide and keeps_size(s) and dtype.itemsize == 2 and image_box(s, 128) is not None and fetches_boxes()
+
+
+def _box(s: Shape, cols: int) -> Config:
+    """The tile of boxes that should take the least time: rounds of the processors × size of a tile / its rate."""
+    rows = s.B * s.H * s.W
+
+    def cost(tile: Config) -> float:
+        programs = s.K * ceil(rows / tile.rows) * ceil(cols / tile.cols)
+        return ceil(programs / processors()) * tile.rows * tile.cols / BOX_TILES[tile]
+
+    return min((tile for tile in BOX_TILES if cols % tile.cols == 0 and image_box(s, tile.rows)), key=cost)
+
+
+def _box_weight_gradient(s: Shape) -> Config:
+    if s.C % 128 or s.outputs % 128:
+        return Config(64, 64, 64, 4, 3, boxes=True, taps=3)
+    return Config(128, 128, 64, 4, 3, boxes=True)
+
+
 def forward_config(s: Shape, dtype: torch.dtype) -> Config:
     """Default tile of the forward kernel."""
+    if _boxed(s, dtype):
+        return _fitting(_box(s, s.outputs), dtype)
     return _fitting(_forward(s, dtype), dtype, 4 if s.pool else 1)
 
 
@@ -134,6 +186,8 @@ def _forward(s: Shape, dtype: torch.dtype) -> Config:
 
 def input_gradient_config(s: Shape, dtype: torch.dtype) -> Config:
     """Default tile of the input gradient's kernel."""
+    if _boxed(s, dtype):
+        return _fitting(_box(s, s.C), dtype)
     return _fitting(_input_gradient(s, dtype), dtype)
 
 
@@ -157,7 +211,7 @@ def _wide(cols: int, depth: int) -> Config:
 
 def _fitting(config: Config, dtype: torch.dtype, windows: int = 1) -> Config:
     """The tile with as many stages as fit into a processor's shared memory; `windows`: loads of its rows in a step."""
-    stage = (windows * config.rows + config.cols) * config.depth * dtype.itemsize
+    stage = (windows * config.taps * config.rows + config.cols) * config.depth * dtype.itemsize
     return config._replace(stages=max(1, min(config.stages, _room() // stage)))
 
 
@@ -169,6 +223,8 @@ def _room() -> int:
 
 def weight_gradient_config(s: Shape, dtype: torch.dtype) -> Config:
     """Default tile of the weight gradient's kernel: taps * channels × outputs, its depth in pixels."""
+    if _boxed(s, dtype):
+        return _fitting(_box_weight_gradient(s), dtype)
     return _fitting(_weight_gradient(s, dtype), dtype)
 
 
