@@ -19,7 +19,7 @@ _PART = 400  # rows of a sum that take as long as writing and reading one part o
 class Config(NamedTuple):
     """Tile of a kernel: rows × cols of its result and the depth of a step of the sum; splits are the weight gradient's
     (0: as many as fill the GPU), pixels the input gradient's (neighbours in one row of the GEMM). With `boxes` the
-    kernel is one of `fednoil.kernels.conv_boxes`; taps are those that share a tile in its weight gradient."""
+    kernel is one of `fednoil.kernels.boxes`."""
 
     rows: int
     cols: int
@@ -29,18 +29,6 @@ class Config(NamedTuple):
     splits: int = 0
     pixels: int = 1
     boxes: bool = False
-    taps: int = 1
-
-
-# How fast a processor computes with a tile of boxes, relative to the first.
-BOX_TILES = {
-    Config(128, 128, 64, 4, 3, boxes=True): 1.0,
-    Config(256, 128, 64, 8, 3, boxes=True): 1.1,
-    Config(128, 256, 64, 8, 3, boxes=True): 1.1,
-    Config(256, 64, 64, 4, 3, boxes=True): 0.9,
-    Config(128, 64, 64, 4, 3, boxes=True): 0.8,
-    Config(64, 128, 64, 4, 4, boxes=True): 0.8,
-}
 
 
 class Configs(NamedTuple):
@@ -120,7 +108,7 @@ def split_count(tiles: int, rows: int, config: Config, channels: int, bytes_of_o
     """
     if channels < 16:
         return max(1, min(ceil(8 * processors() / tiles), rows // (4 * config.depth)))
-    memory = (config.taps * config.rows + config.cols) * config.depth * bytes_of_one * config.stages
+    memory = (config.rows + config.cols) * config.depth * bytes_of_one * config.stages
     held = processors() * max(1, _room() // memory)
 
     def cost(splits: int) -> float:
@@ -144,31 +132,25 @@ def _depth(channels: int, taps: int, most: int) -> int:
 
 def _boxed(s: Shape, dtype: torch.dtype) -> bool:
     """Whether the kernels of boxes are the default: only 64 channels or more fill the lines that the engine writes."""
-    wide = s.C % 64 == 0 and s.outputs % 64 == 0 and s.KW == 3 and 1 < s.W <= 128
+    wide = s.C % 64 == 0 and s.outputs % 64 == 0 and s.KW == 3 and 1 < s.W <= 64
     return wide and keeps_size(s) and dtype.itemsize == 2 and image_box(s, 128) is not None and fetches_boxes()
 
 
 def _box(s: Shape, cols: int) -> Config:
-    """The tile of boxes that should take the least time: rounds of the processors × size of a tile / its rate."""
-    rows = s.B * s.H * s.W
+    """The fastest tile of boxes in a ResNet18's layers on an H200 (`benchmarks/tiles.py`), 128 pixels high.
 
-    def cost(tile: Config) -> float:
-        programs = s.K * ceil(rows / tile.rows) * ceil(cols / tile.cols)
-        return ceil(programs / processors()) * tile.rows * tile.cols / BOX_TILES[tile]
-
-    return min((tile for tile in BOX_TILES if cols % tile.cols == 0 and image_box(s, tile.rows)), key=cost)
-
-
-def _box_weight_gradient(s: Shape) -> Config:
-    if s.C % 128 or s.outputs % 128:
-        return Config(64, 64, 64, 4, 3, boxes=True, taps=3)
-    return Config(128, 128, 64, 4, 3, boxes=True)
+    It is half as high where all programs then run at once: a short launch keeps more processors busy.
+    """
+    if cols % 128:
+        return Config(128, 64, 64, 4, 3, boxes=True)
+    at_once = s.K * ceil(s.B * s.H * s.W / 64) * (cols // 128) <= processors()
+    return Config(64, 128, 64, 4, 4, boxes=True) if at_once else Config(128, 128, 64, 4, 3, boxes=True)
 
 
-def forward_config(s: Shape, dtype: torch.dtype) -> Config:
-    """Default tile of the forward kernel."""
-    if _boxed(s, dtype):
-        return _fitting(_box(s, s.outputs), dtype)
+def forward_config(s: Shape, dtype: torch.dtype, boxes: bool = True) -> Config:
+    """Default tile of the forward kernel; without boxes, that of the kernel that gathers."""
+    if boxes and _boxed(s, dtype):
+        return _box(s, s.outputs)
     return _fitting(_forward(s, dtype), dtype, 4 if s.pool else 1)
 
 
@@ -184,10 +166,10 @@ def _forward(s: Shape, dtype: torch.dtype) -> Config:
     return _wide(s.outputs, depth)
 
 
-def input_gradient_config(s: Shape, dtype: torch.dtype) -> Config:
+def input_gradient_config(s: Shape, dtype: torch.dtype, boxes: bool = True) -> Config:
     """Default tile of the input gradient's kernel."""
-    if _boxed(s, dtype):
-        return _fitting(_box(s, s.C), dtype)
+    if boxes and _boxed(s, dtype):
+        return _box(s, s.C)
     return _fitting(_input_gradient(s, dtype), dtype)
 
 
@@ -211,7 +193,7 @@ def _wide(cols: int, depth: int) -> Config:
 
 def _fitting(config: Config, dtype: torch.dtype, windows: int = 1) -> Config:
     """The tile with as many stages as fit into a processor's shared memory; `windows`: loads of its rows in a step."""
-    stage = (windows * config.taps * config.rows + config.cols) * config.depth * dtype.itemsize
+    stage = (windows * config.rows + config.cols) * config.depth * dtype.itemsize
     return config._replace(stages=max(1, min(config.stages, _room() // stage)))
 
 
@@ -221,10 +203,11 @@ def _room() -> int:
     return torch.cuda.get_device_properties(0).shared_memory_per_block_optin if torch.cuda.is_available() else 99 << 10
 
 
-def weight_gradient_config(s: Shape, dtype: torch.dtype) -> Config:
+def weight_gradient_config(s: Shape, dtype: torch.dtype, boxes: bool = True) -> Config:
     """Default tile of the weight gradient's kernel: taps * channels × outputs, its depth in pixels."""
-    if _boxed(s, dtype):
-        return _fitting(_box_weight_gradient(s), dtype)
+    if boxes and _boxed(s, dtype):
+        narrow = s.C % 128 or s.outputs % 128
+        return Config(64, 64, 64, 4, 4, boxes=True) if narrow else Config(128, 128, 64, 4, 3, boxes=True)
     return _fitting(_weight_gradient(s, dtype), dtype)
 
 

@@ -82,47 +82,37 @@ def box_kernel(
 def box_weight_gradient_kernel(
     x, dy, part, rows, share,
     H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, OUT: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
-    PAD: tl.constexpr, TAPS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    PAD: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """part [splits * clients, taps, C, OUT] = patches of x, transposed, @ dy [rows, OUT] over the split's share.
 
     Grid (tiles, clients, splits); a tile is [BM, BN] and BK pixels are summed at a time, of which share is a multiple.
-    With few channels a tile of the gradient serves TAPS = 3 neighbouring taps (KW is 3), each with its own sum.
     """
     BLOCKS: tl.constexpr = C // BM
     TILES: tl.constexpr = OUT // BN
     client = tl.program_id(1)
     n = tl.program_id(0) % TILES * BN
     c = tl.program_id(0) // TILES % BLOCKS * BM
-    tap = tl.program_id(0) // TILES // BLOCKS * TAPS
-    dh = tap // KW - PAD
-    dv = tap % KW - PAD
-    acc0 = tl.zeros((BN, BM), tl.float32)
-    acc1 = tl.zeros((BN, BM), tl.float32)
-    acc2 = tl.zeros((BN, BM), tl.float32)
+    tap = tl.program_id(0) // TILES // BLOCKS
+    acc = tl.zeros((BN, BM), tl.float32)
     begin = tl.program_id(2) * share
     for m in range(begin, tl.minimum(begin + share, rows), BK):
         image, top = _corner(m, H, W)
         gradient = dy.load([client, m, n]).reshape(BK, BN).T
-        acc0 = tl.dot(gradient, x.load([client, image, top + dh, dv, c]).reshape(BK, BM), acc0)
-        if TAPS == 3:
-            acc1 = tl.dot(gradient, x.load([client, image, top + dh, dv + 1, c]).reshape(BK, BM), acc1)
-            acc2 = tl.dot(gradient, x.load([client, image, top + dh, dv + 2, c]).reshape(BK, BM), acc2)
+        box = x.load([client, image, top + tap // KW - PAD, tap % KW - PAD, c])
+        acc = tl.dot(gradient, box.reshape(BK, BM), acc)
     row = tl.program_id(2) * tl.num_programs(1) + client
-    part.store([row, tap, c, n], acc0.to(part.dtype).T.reshape(1, 1, BM, BN))
-    if TAPS == 3:
-        part.store([row, tap + 1, c, n], acc1.to(part.dtype).T.reshape(1, 1, BM, BN))
-        part.store([row, tap + 2, c, n], acc2.to(part.dtype).T.reshape(1, 1, BM, BN))
+    part.store([row, tap, c, n], acc.to(part.dtype).T.reshape(1, 1, BM, BN))
 
 
-def serves(s: Shape, config: Config, pixels: int, channels: int, outputs: int, *tensors: Tensor) -> bool:
-    """Whether a tile of boxes, with this many pixels, channels and outputs, suits the convolution and these tensors.
+def serves(s: Shape, pixels: int, channels: int, outputs: int, *tensors: Tensor) -> bool:
+    """Whether a tile of this many pixels, channels and outputs suits the convolution and these tensors.
 
     Weights are often a part of a longer vector: the engine needs 16-byte alignment, of every client.
     """
-    if not config.boxes or TensorDescriptor is None or not keeps_size(s) or image_box(s, pixels) is None:
+    if TensorDescriptor is None or not keeps_size(s) or image_box(s, pixels) is None:
         return False
-    fits = s.C % channels == 0 and s.outputs % outputs == 0 and config.taps in (1, s.KW)
+    fits = s.C % channels == 0 and s.outputs % outputs == 0
     return fits and all(t.itemsize == 2 and _aligned(t) for t in tensors)
 
 
@@ -187,5 +177,5 @@ def weight_gradient(x: Tensor, dy: Tensor, part: Tensor, share: int, s: Shape, c
         _table(dy, rows, s.outputs, (config.depth, config.cols)),
         *(TensorDescriptor(sums, [*sums.shape], [*sums.stride()], [1, 1, config.rows, config.cols]), rows, share),
     )
-    grid = (taps // config.taps * (s.C // config.rows) * (s.outputs // config.cols), s.K, len(part))
-    box_weight_gradient_kernel[grid](*args, C=s.C, OUT=s.outputs, TAPS=config.taps, **_options(s, config))
+    grid = (taps * (s.C // config.rows) * (s.outputs // config.cols), s.K, len(part))
+    box_weight_gradient_kernel[grid](*args, C=s.C, OUT=s.outputs, **_options(s, config))
