@@ -8,6 +8,10 @@ single launch for all of them. Sums are taken in fp32 and in a fixed order: the 
 
 Gain end to end, a turn of FedNoiL with six clients on an H200 (`python benchmarks/kernels.py --kernel conv`): 2.27 ×
 for the CNN, 3.18 × for the ResNet18.
+
+On a Hopper GPU convolutions that keep the images' size fetch them in boxes (`fednoil.kernels.boxes`): a ResNet18's 13
+such ones take 0.202 ms of each client's step instead of 0.240 with 6 clients of 32 images, 0.462 instead of 0.506 with
+6 of 87, and 0.079 instead of 0.108 with 10 of 10, on an H200 (`python benchmarks/tiles.py`).
 """
 
 from typing import Any
