@@ -66,8 +66,11 @@ def plain_resnet18() -> nn.Module:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10))
 
 
-def noise_experiment(model: dict[str, Any], samples: int, clients: int, epochs: int, run: dict[str, Any]) -> Experiment:
-    """FedNoiL with all clients in every round, on noise images: time doesn't depend on what they show."""
+def noise_experiment(
+    model: dict[str, Any], samples: int, clients: int, epochs: int, run: dict[str, Any], pseudo: bool = True
+) -> Experiment:
+    """FedNoiL with all clients in every round, with or without pseudo-labels, on noise images: time doesn't depend on
+    what they show."""
     rng, count = np.random.default_rng(0), samples * clients
     images = rng.integers(0, 256, (count, *SHAPES[model["name"]]), dtype=np.uint8)
     labels = np.arange(count) % 10
@@ -80,7 +83,7 @@ def noise_experiment(model: dict[str, Any], samples: int, clients: int, epochs: 
             "model": model,
             "server": {"name": "fedavg"},
             "sampling": {"fraction": 1.0},
-            "learner": {"name": "fednoil", "frac": FRAC},
+            "learner": {"name": "fednoil", "frac": FRAC, "weight": float(pseudo)},
             "schedule": {"epochs": epochs},
             "run": run,
         }
