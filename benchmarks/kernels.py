@@ -1,5 +1,4 @@
-"""What each kernel file gains end to end: a turn with all of them against the same turn with one left to PyTorch, or
-for boxes to the kernels that gather.
+"""What each kernel file gains end to end: a turn with all of them against the same turn with one left to PyTorch.
 
     python benchmarks/kernels.py [--case fashion-mnist cifar10] [--epochs 4] [--kernel conv …] [--json FILE]
 
@@ -26,7 +25,7 @@ CLIENTS = 6
 # name -> model, samples of a client, and the kernels that its turn can have
 CASES: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "fashion-mnist": ("cnn", 600, ("conv", "sgd")),
-    "cifar10": ("resnet18", 500, ("conv", "boxes", "norm", "sgd")),
+    "cifar10": ("resnet18", 500, ("conv", "norm", "sgd")),
 }
 
 

@@ -1,213 +1,179 @@
-"""Which tiles suit the convolutions of a ResNet18 on this GPU, in kernels that gather pixels and kernels of boxes.
+"""Which tiles suit the convolutions of a ResNet18 on this GPU: every GEMM of a step, over many tiles.
 
-    python benchmarks/tiles.py [--settings 6x32 6x87 10x10] [--json FILE]
+    python benchmarks/tiles.py [--clients 6] [--images 87] [--all] [--json FILE]
 
-A setting is clients x images. Those 13 of the 20 convolutions that keep size and channels are nearly all of a step's
-arithmetic. A weight gradient's time includes the sum of its parts. Launches are timed inside a CUDA
-graph, as in training, and what boxes find is compared with what the gathering kernel finds.
+Without `--all` only the convolutions that a step has more than once, which are nearly all of its arithmetic.
 
-Tiles are compiled in parallel processes first. A process that fails or hangs is replaced. Beside the
-fastest stand what the gathering kernels and what `fednoil.kernels.conv_tiles` take by themselves.
+Tiles are compiled in parallel processes first, then timed one after another. What `fednoil.kernels.conv_tiles` would
+take by itself stands beside the fastest; the sums are of all convolutions of one step.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import multiprocessing
 from collections.abc import Callable, Iterator
-from itertools import product
-from math import nan
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
-from fednoil.kernels import boxes, conv, conv_tiles, fetches_boxes
+from fednoil.kernels import conv, conv_tiles
 from fednoil.kernels.conv_tiles import Config, Shape
-from fednoil.kernels.stacked import summed
-from floor import check_device
 from written import write
 
-HALF = torch.bfloat16
 SHARED_MEMORY = 227 * 1024  # bytes that a program can have on an H100/H200
 ACCUMULATORS = 128  # 32-bit registers of a thread for its part of the result
-TOLERANCE = 0.02  # of the largest value; bfloat16 has 0.004
-PATIENCE, LONGEST = 60.0, 300.0  # seconds to time one tile, and to compile all: the rest is compiled when timed
-KINDS = ("gathered", "default", "fastest")
-SPAWN = multiprocessing.get_context("spawn")
-DEFAULTS = {
-    "forward": conv_tiles.forward_config,
-    "input gradient": conv_tiles.input_gradient_config,
-    "weight gradient": conv_tiles.weight_gradient_config,
-}
 
 
 class Layer(NamedTuple):
-    """A 3×3 convolution of ResNet18 with as many outputs as channels, and how often a step has it."""
+    """A convolution of ResNet18 on 32×32 images, and how often a step has it."""
 
     size: int
     channels: int
+    outputs: int
+    taps: int
+    stride: int
     count: int
 
 
-LAYERS = [Layer(32, 64, 4), Layer(16, 128, 3), Layer(8, 256, 3), Layer(4, 512, 3)]
+LAYERS = [Layer(32, 3, 64, 3, 1, 1), Layer(32, 64, 64, 3, 1, 4)]
+for before, after, high in ((64, 128, 32), (128, 256, 16), (256, 512, 8)):
+    LAYERS += [Layer(high, before, after, 3, 2, 1), Layer(high, before, after, 1, 2, 1)]
+    LAYERS += [Layer(high // 2, after, after, 3, 1, 3)]
+GEMMS = ("forward", "input gradient", "weight gradient")
 
 
-class Task(NamedTuple):
-    """One GEMM of a layer, in a setting."""
-
-    gemm: str
-    layer: Layer
-    clients: int
-    images: int
-
-    @property
-    def shape(self) -> Shape:
-        size, channels, _ = self.layer
-        return Shape(self.clients, self.images, size, size, channels, channels, 3, 3, 1, 1, False)
-
-    def default(self, with_boxes: bool = True) -> Config:
-        return DEFAULTS[self.gemm](self.shape, HALF, with_boxes)
+def shape_of(layer: Layer, clients: int, images: int) -> Shape:
+    size, taps = layer.size, layer.taps
+    return Shape(clients, images, size, size, layer.channels, layer.outputs, taps, taps, layer.stride, taps // 2, False)
 
 
-def candidates(task: Task) -> Iterator[Config]:
-    """Tiles of both kinds that fit the GPU and the shape: the defaults, and many of depth 64."""
-    s = task.shape
-    yield task.default(False)
-    yield task.default()
-    for rows, cols, warps, stages in product((64, 128, 256), (64, 128, 256), (4, 8), (3, 4)):
-        registers = rows * cols / (32 * warps)
-        if cols > s.C or not 32 <= registers <= ACCUMULATORS or (rows + cols) * 64 * 2 * stages > SHARED_MEMORY:
-            continue
-        yield Config(rows, cols, 64, warps, stages)
-        sides = {"forward": (rows, 64, cols), "input gradient": (rows, cols, 64), "weight gradient": (64, rows, cols)}
-        if fetches_boxes() and boxes.serves(s, *sides[task.gemm]):
-            yield Config(rows, cols, 64, warps, stages, boxes=True)
+def default(gemm: str, shape: Shape) -> Config:
+    """The package's default."""
+    chosen = {
+        "forward": conv_tiles.forward_config,
+        "input gradient": conv_tiles.input_gradient_config,
+        "weight gradient": conv_tiles.weight_gradient_config,
+    }
+    return chosen[gemm](shape, torch.bfloat16)
 
 
-def work(task: Task, config: Config) -> Callable[[], Tensor]:
-    """One launch of it, on the same arbitrary numbers each time; its result."""
-    s = task.shape
-    torch.manual_seed(0)
-    sizes = ((s.K, s.B, s.H, s.W, s.C), (s.K, s.B, *s.result, s.outputs), (s.K, s.KH, s.KW, s.C, s.outputs))
-    x, dy, w = (torch.randn(size, device="cuda", dtype=HALF) for size in sizes)
-    if task.gemm == "forward":
-        return lambda: conv._forward(x, w, None, s, config, True)[0]
-    if task.gemm == "input gradient":
-        return lambda: conv._input_gradient(dy, w, s, config)
-    return lambda: next(t for t in summed((conv._weight_gradient(x, dy, HALF, s, config), HALF)) if t is not None)
+def candidates(gemm: str, shape: Shape) -> Iterator[Config]:
+    """Tiles that fit the GPU and the shape."""
+    wide = shape.C if gemm == "input gradient" else shape.outputs
+    summed = {"forward": shape.C, "input gradient": shape.outputs, "weight gradient": 1 << 20}[gemm]
+    deepest = default(gemm, shape).depth if summed < 64 else 128
+    for rows in (64, 128, 256):
+        for cols in (64, 128, 256):
+            for depth in (32, 64, 128):
+                for warps in (4, 8):
+                    for stages in (3, 4):
+                        memory = (rows + cols) * depth * 2 * stages
+                        if cols > max(64, wide) or depth > min(deepest, max(summed, 32)) or memory > SHARED_MEMORY:
+                            continue
+                        if rows * cols > ACCUMULATORS * 32 * warps or rows * cols < 32 * 32 * warps:
+                            continue
+                        if gemm == "weight gradient" and rows > shape.C * shape.KH * shape.KW:
+                            continue
+                        yield Config(rows, cols, depth, warps, stages)
 
 
-def compiled(tasks: list[Task], config: Config) -> None:
+def work(gemm: str, shape: Shape, config: Config) -> Callable[[], object]:
+    """One launch of it, on arbitrary numbers."""
+    high, wide = shape.result
+    image = (shape.K, shape.B, shape.H, shape.W, shape.C)
+    x, dy, w = (
+        torch.randn(size, device="cuda", dtype=torch.bfloat16)
+        for size in (
+            image,
+            (shape.K, shape.B, high, wide, shape.outputs),
+            (shape.K, shape.KH, shape.KW, shape.C, shape.outputs),
+        )
+    )
+    if gemm == "forward":
+        return lambda: conv._forward(x, w, None, shape, config, True)
+    if gemm == "input gradient":
+        return lambda: conv._input_gradient(dy, w, shape, config)
+    return lambda: conv._weight_gradient(x, dy, torch.bfloat16, shape, config)
+
+
+def compiled(task: tuple[str, Layer, Config]) -> None:
     """Compile it into Triton's cache; what fails here fails again, with its reason, when it is timed."""
-    with contextlib.suppress(Exception):
-        for task in tasks:
-            work(task, config)()
-            torch.cuda.synchronize()
-
-
-def seconds(run: Callable[[], object], launches: int = 8, replays: int = 5) -> float:
-    """Seconds of one launch in a captured graph, the least of some replays."""
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(launches):
-            run()
-    graph.replay()
-    times = []
-    for _ in range(replays):
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        graph.replay()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(start.elapsed_time(end) / 1000 / launches)
-    return min(times)
-
-
-def timed(task: Task, config: Config) -> float | str:
-    """Seconds of a launch, or what is wrong with it."""
+    gemm, layer, config = task
     try:
-        run = work(task, config)
-        found = run().float()
-        wanted = work(task, task.default(False))().float() if config.boxes else found
-        error = float((found - wanted).abs().max() / wanted.abs().max())
-        return seconds(run) if error < TOLERANCE else f"WRONG by {error:.2g} of the largest value"  # NaN too
-    except Exception as problem:
-        return f"{type(problem).__name__}: {(str(problem).strip().splitlines() or [''])[0][:200]}"
+        work(gemm, shape_of(layer, 2, 2), config)()
+        torch.cuda.synchronize()
+    except Exception:
+        return
 
 
-class Worker:
-    """The process that times; after a failure a new one takes its place: its CUDA context may be lost."""
-
-    def __init__(self) -> None:
-        self.pool = SPAWN.Pool(1)
-
-    def timed(self, task: Task, config: Config) -> float | str:
-        try:
-            found = self.pool.apply_async(timed, (task, config)).get(PATIENCE)
-        except multiprocessing.TimeoutError:
-            found = f"no answer in {PATIENCE:.0f} s"
-        if isinstance(found, str):
-            self.pool.terminate()
-            self.pool = SPAWN.Pool(1)
-        return found
+def seconds(run: Callable[[], object], repeats: int = 10) -> float:
+    """Seconds of one launch, the mean over some."""
+    for _ in range(2):
+        run()
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    for _ in range(repeats):
+        run()
+    end.record()
+    torch.cuda.synchronize()
+    return start.elapsed_time(end) / 1000 / repeats
 
 
-def name_of(config: Config) -> str:
-    kind = "boxes" if config.boxes else "gathered"
-    return f"{config.rows}×{config.cols}×{config.depth}, {config.warps} warps, {config.stages} stages, {kind}"
-
-
-def measured(worker: Worker, task: Task) -> dict[str, Any]:
-    """The times of all tiles, and a row of the table."""
+def measured(gemm: str, layer: Layer, shape: Shape) -> dict[str, object]:
+    """Times of the default and of the fastest tiles."""
+    own = default(gemm, shape)
     times: dict[Config, float] = {}
-    for config in dict.fromkeys(candidates(task)):
-        found = worker.timed(task, config)
-        if isinstance(found, str):
-            print(f"failed: {task}, {name_of(config)}: {found}", flush=True)
-        else:
-            times[config] = found
-    own, layer = task.default(), task.layer
-    best = min(times, key=times.__getitem__, default=own)
-    shown = {kind: times.get(c, nan) for kind, c in zip(KINDS, (task.default(False), own, best), strict=True)}
-    what = (f"{task.clients}×{task.images}", task.gemm, f"{layer.channels}, {layer.size}²")
-    cells = [*what, *(f"{1e6 * t:.1f}" for t in shown.values())]
-    print(f"| {' | '.join([*cells, name_of(own), name_of(best)])} |", flush=True)
-    return {**task._asdict(), "layer": layer._asdict(), **shown, "times": [[*item] for item in times.items()]}
+    for config in dict.fromkeys([own, *candidates(gemm, shape)]):
+        try:
+            times[config] = seconds(work(gemm, shape, config))
+        except Exception as error:
+            print(f"{gemm} {layer} {tuple(config)}: {type(error).__name__}", flush=True)
+    high, wide = shape.result
+    flops = 2 * shape.K * shape.B * high * wide * shape.outputs * shape.KH * shape.KW * shape.C
+    best = sorted(times, key=times.__getitem__)[:3]
+    return {
+        "gemm": gemm,
+        "layer": layer._asdict(),
+        "default": [*own, times.get(own)],
+        "best": [[*config, times[config]] for config in best],
+        "tflops": [flops / times[own] / 1e12 if own in times else None, flops / times[best[0]] / 1e12],
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--settings", nargs="+", default=["6x32", "6x87", "10x10"])
+    parser.add_argument("--clients", type=int, default=6)
+    parser.add_argument("--images", type=int, default=87)
+    parser.add_argument("--all", action="store_true")
     parser.add_argument("--jobs", type=int, default=14)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    check_device("cuda")
-    settings = [tuple(map(int, setting.split("x"))) for setting in args.settings]
-    tasks = [Task(gemm, layer, *setting) for setting, layer, gemm in product(settings, LAYERS, DEFAULTS)]
-    wanted: dict[tuple[str, Layer, Config], list[Task]] = {}
-    for task in tasks:
-        for config in dict.fromkeys(candidates(task)):
-            wanted.setdefault((task.gemm, task.layer, config), []).append(task)
-    print(f"{len(wanted)} tiles to compile", flush=True)
-    with SPAWN.Pool(args.jobs, maxtasksperchild=20) as pool, contextlib.suppress(multiprocessing.TimeoutError):
-        jobs = [(mine, config) for (*_, config), mine in wanted.items()]
-        pool.starmap_async(compiled, jobs, chunksize=1).get(LONGEST)
-    print(
-        "| setting | GEMM | layer | gathered, µs | default, µs | fastest, µs | default | fastest |\n" + "|---" * 8 + "|"
-    )
-    worker, rows = Worker(), []
-    for task in tasks:
-        rows.append(measured(worker, task))
-        if args.json:
-            write(args.json, {"device": torch.cuda.get_device_name(), "rows": rows})
-    for clients, images in settings:
-        mine = [row for row in rows if (row["clients"], row["images"]) == (clients, images)]
-        sums = [sum(row["layer"]["count"] * row[kind] for row in mine) * 1e3 / clients for kind in KINDS]
-        shown = ", ".join(f"{kind} {total:.3f}" for kind, total in zip(KINDS, sums, strict=True))
-        print(f"{clients}×{images}, ms of a step for each client: {shown}")
+    layers = [layer for layer in LAYERS if args.all or layer.count > 1]
+    shapes = {layer: shape_of(layer, args.clients, args.images) for layer in layers}
+    wanted = [(gemm, layer) for layer in layers for gemm in GEMMS if layer.channels > 3 or gemm != "input gradient"]
+    tasks = [(gemm, layer, config) for gemm, layer in wanted for config in candidates(gemm, shapes[layer])]
+    print(f"{len(tasks)} tiles to compile", flush=True)
+    with multiprocessing.get_context("spawn").Pool(args.jobs) as pool:
+        pool.map(compiled, tasks, chunksize=8)
+    rows = []
+    print("| GEMM | layer | default, µs | TFLOP/s | fastest, µs | TFLOP/s | its tile |\n|---|---|---|---|---|---|---|")
+    for gemm, layer in wanted:
+        row = measured(gemm, layer, shapes[layer])
+        rows.append(row)
+        own, best = row["default"][-1], row["best"][0]
+        name = f"{layer.channels} → {layer.outputs}, {layer.size}², {layer.taps}×{layer.taps}, /{layer.stride}"
+        tile = "×".join(map(str, best[:3])) + f", {best[3]} warps, {best[4]} stages"
+        cells = [f"{1e6 * own:.0f}", f"{row['tflops'][0]:.0f}", f"{1e6 * best[-1]:.0f}", f"{row['tflops'][1]:.0f}"]
+        print(f"| {gemm} | {name} | {' | '.join(cells)} | {tile} |", flush=True)
+    sums = [
+        sum(row["layer"]["count"] * time(row) for row in rows)
+        for time in (lambda row: row["default"][-1], lambda row: row["best"][0][-1])
+    ]
+    print(f"these convolutions of a step: {1e3 * sums[0]:.2f} ms by default, {1e3 * sums[1]:.2f} ms with the fastest")
+    if args.json:
+        write(args.json, {"device": torch.cuda.get_device_name(), "rows": rows})
 
 
 if __name__ == "__main__":

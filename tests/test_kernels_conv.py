@@ -268,8 +268,8 @@ def test_a_tile_fits_the_shared_memory(monkeypatch: pytest.MonkeyPatch, room: in
     monkeypatch.setattr(conv_tiles, "_room", lambda: room)
     shape = Shape(6, 87, 4, 4, 512, 512, 3, 3, 1, 1, False)
     for tile in (
-        conv_tiles.forward_config(shape, torch.bfloat16, boxes=False),
-        conv_tiles.input_gradient_config(shape, torch.bfloat16, boxes=False),
+        conv_tiles.forward_config(shape, torch.bfloat16),
+        conv_tiles.input_gradient_config(shape, torch.bfloat16),
     ):
         assert tile.cols == widest
         assert (tile.rows + tile.cols) * tile.depth * 2 * tile.stages <= room
@@ -291,6 +291,6 @@ def test_all_tiles_fit_every_gpu_that_the_kernels_serve(monkeypatch: pytest.Monk
                 (1, conv_tiles.input_gradient_config),
                 (1, conv_tiles.weight_gradient_config),
             ):
-                tile = config(shape.plain if windows == 1 else shape, dtype, boxes=False)
+                tile = config(shape.plain if windows == 1 else shape, dtype)
                 assert tile.stages >= 2  # the next loads run while a product does
                 assert (windows * tile.rows + tile.cols) * tile.depth * dtype.itemsize * tile.stages <= room

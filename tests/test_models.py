@@ -293,10 +293,6 @@ def test_kernels_are_left_out_by_name() -> None:
         with kernels.without("conv"):
             assert [kernels.usable(on_a_gpu, name) for name in ("conv", "norm")] == [False, True]
         assert all(kernels.usable(on_a_gpu, name) for name in kernels.KERNELS)
-        patch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
-        with kernels.without("boxes"):
-            assert not kernels.fetches_boxes()
-        assert kernels.fetches_boxes()
         with (
             pytest.raises(ValueError, match=r"unknown kernels \['pooling'\]; choose from conv"),
             kernels.without("pooling"),

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-KERNELS = ("conv", "boxes", "norm", "sgd")
+KERNELS = ("conv", "norm", "sgd")
 _off: set[str] = set()
 
 
@@ -32,7 +32,7 @@ def usable(x: Tensor, kernel: str) -> bool:
 
 @contextlib.contextmanager
 def without(*kernels: str) -> Iterator[None]:
-    """Use PyTorch instead of some kernels, and gathering kernels instead of boxes; graphs captured before keep them."""
+    """Use PyTorch instead of some kernels; graphs captured and plans made before keep them."""
     unknown = set(kernels) - set(KERNELS)
     if unknown:
         raise ValueError(f"unknown kernels {sorted(unknown)}; choose from {', '.join(KERNELS)}")
@@ -49,14 +49,6 @@ def without(*kernels: str) -> Iterator[None]:
 def processors() -> int:
     """The GPU's streaming multiprocessors, which a launch has to fill; 100 in Triton's interpreter without a GPU."""
     return torch.cuda.get_device_properties(0).multi_processor_count if torch.cuda.is_available() else 100
-
-
-def fetches_boxes() -> bool:
-    """Whether the GPU has an engine that copies boxes of tensors into shared memory.
-
-    Compute capability 9 only: later GPUs multiply in another way, for which the kernels are untested.
-    """
-    return "boxes" not in _off and _available() and torch.cuda.get_device_capability()[0] == 9
 
 
 def computed(x: Tensor) -> Tensor:

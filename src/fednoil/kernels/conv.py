@@ -8,10 +8,6 @@ single launch for all of them. Sums are taken in fp32 and in a fixed order: the 
 
 Gain end to end, a turn of FedNoiL with six clients on an H200 (`python benchmarks/kernels.py --kernel conv`): 2.27 ×
 for the CNN, 3.18 × for the ResNet18.
-
-On a Hopper GPU convolutions that keep the images' size fetch them in boxes (`fednoil.kernels.boxes`): a ResNet18's 13
-such ones take 0.202 ms of each client's step instead of 0.240 with 6 clients of 32 images, 0.462 instead of 0.506 with
-6 of 87, and 0.079 instead of 0.108 with 10 of 10, on an H200 (`python benchmarks/tiles.py`).
 """
 
 from typing import Any
@@ -21,7 +17,6 @@ import triton
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from fednoil.kernels import boxes
 from fednoil.kernels import conv_gradients as gradients
 from fednoil.kernels import conv_kernels as kernels
 from fednoil.kernels.conv_tiles import (
@@ -56,9 +51,9 @@ def conv2d_and_statistics(
 
     If the caller goes on with that x, its gradient is added inside the kernel that computes the convolution's own.
     """
-    y, _, _, parts, same = Conv.apply(x, w, bias, stride, padding, False, True, passes, Configs())
-    rows = triton.cdiv(y.shape[1] * y.shape[2] * y.shape[3], parts.shape[2])  # nearly: a tile's are a power of two
-    return y, Parts(parts, triton.next_power_of_2(rows)), same
+    config = forward_config(_shape(x, w, bias, stride, padding, False), x.dtype)
+    y, _, _, parts, same = Conv.apply(x, w, bias, stride, padding, False, True, passes, Configs(config))
+    return y, Parts(parts, config.rows), same
 
 
 def conv_pool_relu(
@@ -208,8 +203,6 @@ def _packed(w: Tensor, dtype: torch.dtype) -> Tensor:
 def _forward(
     x: Tensor, w: Tensor, bias: Tensor | None, s: Shape, config: Config, statistics: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    if config.boxes and not boxes.serves(s, config.rows, config.depth, config.cols, x, w):
-        config = forward_config(s, x.dtype, boxes=False)
     high, wide = s.result
     rows = s.B * high * wide
     tiles = triton.cdiv(rows, config.rows)
@@ -223,8 +216,6 @@ def _forward(
     if s.pool:
         args = (x, w, vector, y, winner, *strides, rows)
         kernels.forward_pool_kernel[grid](*args, HP=high, WP=wide, **options)
-    elif config.boxes:
-        boxes.forward(x, w, None if bias is None else vector, y, parts, s, config, statistics)
     else:
         args = (x, w, vector, y, parts, *strides, rows)
         options |= {"STRIDE": s.stride, "STATISTICS": statistics}
@@ -248,28 +239,20 @@ def _unpool(dy: Tensor, winner: Tensor, s: Shape) -> tuple[Tensor, Tensor]:
 
 def _input_gradient(dy: Tensor, w: Tensor, s: Shape, config: Config, passed: Tensor | None = None) -> Tensor:
     """The gradient of the images, plus the part of it that is already known (`passed`)."""
-    passed = None if passed is None else passed.contiguous()
-    tensors = (dy, w) if passed is None else (dy, w, passed)
-    dx = dy.new_empty((s.K, s.B, s.H, s.W, s.C))
-    if config.boxes and boxes.serves(s, config.rows, config.cols, config.depth, *tensors):
-        boxes.input_gradient(dy, w, passed, dx, s, config)
-        return dx
-    config = input_gradient_config(s, dy.dtype, boxes=False) if config.boxes else config
     high, wide = s.result
     pixels = config.pixels if s.stride == 1 and s.W % config.pixels == 0 else 1
     rows = s.B * triton.cdiv(s.H, s.stride) * triton.cdiv(s.W, s.stride) // pixels
+    dx = dy.new_empty((s.K, s.B, s.H, s.W, s.C))
     grid = (triton.cdiv(rows, config.rows) * triton.cdiv(pixels * s.C, config.cols), s.K, s.stride * s.stride)
     options = {**s.constants(), **_launch(config, dy.dtype), "HO": high, "WO": wide, "STRIDE": s.stride}
+    more = dx if passed is None else passed.contiguous()  # any pointer will do: it is never read
     options |= {"PIXELS": pixels, "MORE": passed is not None}
-    other = dx if passed is None else passed  # any pointer will do: it is never read
-    gradients.input_gradient_kernel[grid](dy, w, other, dx, w.stride(0), rows, s.B, **options)
+    gradients.input_gradient_kernel[grid](dy, w, more, dx, w.stride(0), rows, s.B, **options)
     return dx
 
 
 def _weight_gradient(x: Tensor, dy: Tensor, dtype: torch.dtype, s: Shape, config: Config) -> Tensor:
     """The gradient of the weights in parts [splits, K, kh, kw, C, O]: float32, or in dtype if it is one."""
-    if config.boxes and not boxes.serves(s, config.depth, config.rows, config.cols, x, dy):
-        config = weight_gradient_config(s, dy.dtype, boxes=False)
     high, wide = s.result
     rows, depth = s.B * high * wide, s.KH * s.KW * s.C
     tiles = triton.cdiv(depth, config.rows) * triton.cdiv(s.outputs, config.cols)
@@ -277,9 +260,6 @@ def _weight_gradient(x: Tensor, dy: Tensor, dtype: torch.dtype, s: Shape, config
     share, splits = shares(rows, config.depth, wanted)
     sizes = (splits, s.K, s.KH, s.KW, s.C, s.outputs)
     part = dy.new_empty(sizes, dtype=torch.float32 if splits > 1 else dtype)
-    if config.boxes:
-        boxes.weight_gradient(x, dy, part, share, s, config)
-        return part
     options = {**s.constants(), **_launch(config, dy.dtype), "HO": high, "WO": wide, "STRIDE": s.stride}
     gradients.weight_gradient_kernel[(tiles, s.K, splits)](x, dy, part, x.stride(0), rows, share, **options)
     return part

@@ -11,15 +11,14 @@ from typing import Any, NamedTuple
 import torch
 import triton
 
-from fednoil.kernels import fetches_boxes, processors
+from fednoil.kernels import processors
 
 _PART = 400  # rows of a sum that take as long as writing and reading one part of it: 8 bytes against 2 · rows products
 
 
 class Config(NamedTuple):
     """Tile of a kernel: rows × cols of its result and the depth of a step of the sum; splits are the weight gradient's
-    (0: as many as fill the GPU), pixels the input gradient's (neighbours in one row of the GEMM). With `boxes` the
-    kernel is one of `fednoil.kernels.boxes`."""
+    (0: as many as fill the GPU), pixels the input gradient's (neighbours in one row of the GEMM)."""
 
     rows: int
     cols: int
@@ -28,7 +27,6 @@ class Config(NamedTuple):
     stages: int = 3
     splits: int = 0
     pixels: int = 1
-    boxes: bool = False
 
 
 class Configs(NamedTuple):
@@ -79,19 +77,6 @@ class Shape(NamedTuple):
         }
 
 
-def keeps_size(s: Shape) -> bool:
-    """Whether the result has a pixel for each of the image's."""
-    return s.stride == 1 and s.KH == s.KW == 2 * s.padding + 1 and not s.pool
-
-
-def image_box(s: Shape, pixels: int) -> list[int] | None:
-    """So many pixels as a box [images, rows, width] of whole rows or whole images; None if they are no such box."""
-    high = min(s.H, max(1, pixels // s.W))
-    count = max(1, pixels // (s.W * high))
-    powers = all(n & (n - 1) == 0 for n in (count, high, s.W))  # Triton's tiles are
-    return [count, high, s.W] if powers and count * high * s.W == pixels and s.H % high == 0 else None
-
-
 def shares(rows: int, block: int, wanted: int) -> tuple[int, int]:
     """Rows of a split, a multiple of block, and the number of splits, at most `wanted`."""
     share = ceil(ceil(rows / wanted) / block) * block
@@ -130,27 +115,8 @@ def _depth(channels: int, taps: int, most: int) -> int:
     return most if channels % most == 0 else block_size(taps * channels, 32)
 
 
-def _boxed(s: Shape, dtype: torch.dtype) -> bool:
-    """Whether the kernels of boxes are the default: only 64 channels or more fill the lines that the engine writes."""
-    wide = s.C % 64 == 0 and s.outputs % 64 == 0 and s.KW == 3 and 1 < s.W <= 64
-    return wide and keeps_size(s) and dtype.itemsize == 2 and image_box(s, 128) is not None and fetches_boxes()
-
-
-def _box(s: Shape, cols: int) -> Config:
-    """The fastest tile of boxes in a ResNet18's layers on an H200 (`benchmarks/tiles.py`), 128 pixels high.
-
-    It is half as high where all programs then run at once: a short launch keeps more processors busy.
-    """
-    if cols % 128:
-        return Config(128, 64, 64, 4, 3, boxes=True)
-    at_once = s.K * ceil(s.B * s.H * s.W / 64) * (cols // 128) <= processors()
-    return Config(64, 128, 64, 4, 4, boxes=True) if at_once else Config(128, 128, 64, 4, 3, boxes=True)
-
-
-def forward_config(s: Shape, dtype: torch.dtype, boxes: bool = True) -> Config:
-    """Default tile of the forward kernel; without boxes, that of the kernel that gathers."""
-    if boxes and _boxed(s, dtype):
-        return _box(s, s.outputs)
+def forward_config(s: Shape, dtype: torch.dtype) -> Config:
+    """Default tile of the forward kernel."""
     return _fitting(_forward(s, dtype), dtype, 4 if s.pool else 1)
 
 
@@ -166,10 +132,8 @@ def _forward(s: Shape, dtype: torch.dtype) -> Config:
     return _wide(s.outputs, depth)
 
 
-def input_gradient_config(s: Shape, dtype: torch.dtype, boxes: bool = True) -> Config:
+def input_gradient_config(s: Shape, dtype: torch.dtype) -> Config:
     """Default tile of the input gradient's kernel."""
-    if boxes and _boxed(s, dtype):
-        return _box(s, s.C)
     return _fitting(_input_gradient(s, dtype), dtype)
 
 
@@ -203,11 +167,8 @@ def _room() -> int:
     return torch.cuda.get_device_properties(0).shared_memory_per_block_optin if torch.cuda.is_available() else 99 << 10
 
 
-def weight_gradient_config(s: Shape, dtype: torch.dtype, boxes: bool = True) -> Config:
+def weight_gradient_config(s: Shape, dtype: torch.dtype) -> Config:
     """Default tile of the weight gradient's kernel: taps * channels × outputs, its depth in pixels."""
-    if boxes and _boxed(s, dtype):
-        narrow = s.C % 128 or s.outputs % 128
-        return Config(64, 64, 64, 4, 4, boxes=True) if narrow else Config(128, 128, 64, 4, 3, boxes=True)
     return _fitting(_weight_gradient(s, dtype), dtype)
 
 
