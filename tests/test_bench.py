@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from fednoil.bench import pages
 from fednoil.bench import settings as bench_settings
 from fednoil.bench.plan import Grid, cells_of, finished, save, saved, with_added, with_changes
 from fednoil.bench.ranking import RunFigures, figures_of, knows_noise, ranking, ranks_of, spread, uneven
-from fednoil.bench.record import read_record
+from fednoil.bench.record import read_record, write_record
 from fednoil.bench.settings import DEFAULT_METHODS, settings_of
 from fednoil.config import load_config, to_toml
 from fednoil.errors import UserError
@@ -161,8 +162,9 @@ def test_a_newcomer_joins_what_is_there(tmp_path: Path) -> None:
     more = with_changes(replace(grid, changes={"train": {"rounds": 2, "lr": 0.1}}), {"train": {"lr": 0.2}, "run": {}})
     assert more.changes == {"train": {"rounds": 2, "lr": 0.2}, "run": {}}
     assert with_changes(grid, {}) == grid
-    with pytest.raises(UserError, match="--add gce: name your own learner as module:Class"):
-        with_added(grid, ["gce"])
+    for name in ("gce", "+gce", "krum+"):
+        with pytest.raises(UserError, match=rf"--add {re.escape(name)}: name your own learner as module:Class"):
+            with_added(grid, [name])
     (tmp_path / "bench.json").write_text(json.dumps({"methods": [], "colour": 1}))
     with pytest.raises(UserError, match=r"bench\.json is damaged"):
         saved(tmp_path)
@@ -177,6 +179,9 @@ def test_any_server_with_any_learner_can_be_ranked(tmp_path: Path, monkeypatch: 
     assert named == [("krum", "dividemix"), ("newcomer_server:Mine", "gce"), ("fedavg", "gce")]
     assert len({cell.config.train.rounds for cell in cells}) == 1
     assert len({cell.folder for cell in cells}) == 3
+    staged = cells_of(Grid(methods=["fedcorr", "fedcorr+gce"], settings=["iid/clean"], seeds=[0]))
+    assert [cell.config.server for cell in staged] == [staged[0].config.server] * 2  # with its stages
+    assert staged[0].config.train.rounds == staged[1].config.train.rounds
 
 
 @pytest.mark.parametrize(
@@ -186,7 +191,6 @@ def test_any_server_with_any_learner_can_be_ranked(tmp_path: Path, monkeypatch: 
         ({"settings": ["iid/cleen"]}, "--setting iid/cleen: choose .*iid/clean"),
         ({"methods": ["fedcor"]}, "--method fedcor: choose .*fedcorr"),
         ({"methods": ["krumm+gce"]}, "server.name = 'krumm' is unknown; choose .*krum"),
-        ({"methods": ["krum+"]}, "learner.name = '' is unknown"),
     ],
 )
 def test_names_that_are_unknown(keys: dict[str, Any], words: str) -> None:
@@ -236,40 +240,82 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "--method nobody: choose" in err
 
 
-def test_a_newcomer_in_a_ranking_that_others_have_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "newcomer_record.py").write_text("from fednoil.learners.erm import Erm\nclass Mine(Erm): pass\n")
+@pytest.fixture
+def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The record of a tiny ranking that others have made: two methods and one of their own, two settings."""
+    (tmp_path / "their_bench.py").write_text("from fednoil.learners.erm import Erm\nclass Net(Erm): pass\n")
+    (tmp_path / "my_bench.py").write_text("from fednoil.learners.erm import Erm\nclass Mine(Erm): pass\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(bench_settings._SCALES, "small", (*bench_settings._SCALES["small"][:1], 3, 1, 1800))
-    there, words = tmp_path / "theirs", ["--setting", "iid/clean", "--seeds", "0", "--jobs", "1", "--device", "cpu"]
-    assert fednoil("bench", "--method", "fedavg", "--method", "gce", *words, "--out", there)[0] == 0
-    record = there / "results.csv"
-    own = ["--method", "fedavg", "--method", "gce", "--add", "newcomer_record:Mine", *words]
-    status, out, _ = fednoil("bench", "--record", record, "--dry-run", *own)
-    assert "3 runs, 2 done, 1 to run" in out
+    grid = ["--method", "fedavg", "--method", "gce", "--setting", "iid/clean", "--setting", "iid/pair-high"]
+    words = [*grid, "--add", "their_bench:Net", "--seeds", "0", "--jobs", "1", "--device", "cpu", "--out", "theirs"]
+    assert fednoil("bench", *words)[0] == 0
+    return Path("theirs/results.csv")
+
+
+TINY = ("--method", "fedavg", "--method", "gce", "--seeds", "0", "--jobs", "1", "--device", "cpu")
+BOTH = ("--setting", "iid/clean", "--setting", "iid/pair-high")
+
+
+def test_a_newcomer_in_a_ranking_that_others_have_made(theirs: Path) -> None:
+    own = ["--record", theirs, "--add", "my_bench:Mine", *TINY, "--setting", "iid/clean"]
+    assert "3 runs, 2 done, 1 to run" in fednoil("bench", *own, "--dry-run")[1]
     assert not Path("runs/bench").exists()
-    status, out, _ = fednoil("bench", "--record", record, *own)
+    status, out, _ = fednoil("bench", *own)
     assert status == 0
     ranked = {row["method"]: row for row in read_record(Path("runs/bench/results.csv"))}
-    assert set(ranked) == {"fedavg", "gce", "newcomer_record:Mine"}
-    assert ranked["newcomer_record:Mine"]["last"] == ranked["fedavg"]["last"]  # it learns as FedAvg does
-    theirs = {row["method"]: row for row in read_record(record)}
-    assert {name: ranked[name] for name in theirs} == theirs
+    assert set(ranked) == {"fedavg", "gce", "my_bench:Mine", "their_bench:Net"}
+    assert ranked["my_bench:Mine"]["last"] == ranked["fedavg"]["last"]  # it learns as FedAvg does
+    assert "| their_bench:Net | 2.00 |" in out  # nobody has to import it
+    there = {row["method"]: row for row in read_record(theirs) if row["setting"] == "iid/clean"}
+    assert {name: ranked[name] for name in there} == there
     assert "3 runs, 3 done, 0 to run" in fednoil("bench", "--dry-run")[1]  # the folder keeps them
-    text = record.read_text(encoding="utf-8")
+    assert "6 runs, 5 done, 1 to run" in fednoil("bench", "--dry-run", *BOTH)[1]  # also what it didn't need
+    other = fednoil("bench", "--dry-run", "--set", "train.lr=0.1")[1]
+    assert "2 runs of the record have other settings or labels and don't count" in other
+    assert "3 runs, 0 done, 3 to run" in other
+
+
+def test_several_records_add_up(theirs: Path) -> None:
+    rows = read_record(theirs)
+    for method in ("fedavg", "gce"):
+        write_record(Path(f"{method}.csv"), [row for row in rows if row["method"] == method])
+    words = [*TINY, *BOTH]
+    status, _, _ = fednoil("bench", "--record", "fedavg.csv", "--record", "gce.csv", *words)
+    assert (status, Path("runs/bench/runs.html").exists()) == (0, False)  # nothing was run here
+    assert 'href=""' not in Path("runs/bench/ranking.html").read_text(encoding="utf-8")
+    assert fednoil("bench", "--record", "fedavg.csv", "--out", "b", "--method", "fedavg", *words[4:])[0] == 0
+    assert "4 runs, 4 done, 0 to run" in fednoil("bench", "--record", "gce.csv", *words, "--out", "b", "--dry-run")[1]
+
+
+def test_a_record_that_does_not_fit_is_refused(theirs: Path) -> None:
+    text, rows = theirs.read_text(encoding="utf-8"), read_record(theirs)
+    gce = next(row for row in rows if (row["method"], row["setting"]) == ("gce", "iid/pair-high"))
+    line = next(line for line in text.splitlines() if line.startswith("iid/pair-high,gce"))
     for wrong, said in (
-        ("", "it is no record of a ranking; give the results.csv"),
-        (text.replace(theirs["gce"]["noise"], "0123456789ab"), "have other labels (0123456789ab) than"),
-        (text.replace(f",{theirs['gce']['last']},", ",many,"), "is damaged"),
-        (text.replace("iid/clean", "iid/instance"), "none of its runs belongs to this ranking (--scale small)"),
+        ("", "not the record of a ranking; give the results.csv"),
+        (text.replace(rows[0]["noise"], "0123456789ab").replace(gce["noise"], "0123456789ab"), "none of the 6 runs"),
+        (text.replace("iid/", "non-iid/"), "none of the 6 runs"),
+        *(
+            (text.replace(line, line.replace(f",{gce['last']},", f",{value},")), "line 6 is damaged")
+            for value in ("many", "", "nan", "850")
+        ),
+        (text.replace(line, f"{line},more"), "line 6 is damaged"),
+        (text.replace(line, line.rpartition(",")[0]), "line 6 is damaged"),
     ):
         Path("wrong.csv").write_text(wrong, encoding="utf-8")
-        status, _, err = fednoil("bench", "--record", "wrong.csv", *own, "--out", "elsewhere")
-        assert (status, said in err, err.count("\n")) == (2, True, 1), err
-    status, _, err = fednoil("bench", "--record", record, *own, "--set", "train.lr=0.1", "--out", "elsewhere")
-    assert (status, "were made without --set" in err) == (2, True)
-    status, _, err = fednoil("bench", "--record", "none.csv", *own, "--out", "elsewhere")
+        words = ["--record", "wrong.csv", *TINY, *BOTH, "--out", "elsewhere"]
+        status, _, err = fednoil("bench", *words)
+        assert (status, said in err, err.count("\n")) == (2, True, 1), (said, err)
+    status, _, err = fednoil("bench", "--record", "none.csv", "--out", "elsewhere")
     assert (status, "--record none.csv: No such file" in err) == (2, True)
     assert not Path("elsewhere").exists()
+    Path("wrong.csv").write_text(text.replace(gce["noise"], "0123456789ab"), encoding="utf-8")  # one setting's labels
+    said = fednoil("bench", "--record", "wrong.csv", *TINY, *BOTH, "--dry-run")[1]
+    assert "3 runs of the record have other settings or labels and don't count" in said
+    assert "4 runs, 2 done, 2 to run" in said
+    Path("wrong.csv").write_text(f"\ufeff{text}", encoding="utf-8")  # as a spreadsheet writes it
+    assert fednoil("bench", "--record", "wrong.csv", *TINY, *BOTH, "--out", "again", "--dry-run")[0] == 0
 
 
 def test_a_run_that_diverged_is_ranked_and_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,7 +352,9 @@ def test_the_page_of_the_ranking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             page = path.read_text(encoding="utf-8")
             assert fill(page, {name: table.parts(rows)[name]}) == page
         listed = dict(line.split()[::-1] for line in (folder / "checksums.txt").read_text().splitlines())
-        for row in rows:
+        today = {cell.key: cell.config.hash() for cell in cells_of(Grid(scale="paper"))}
+        for row in rows:  # or a newcomer could not be ranked among them
+            assert today[row["method"], row["setting"], int(row["seed"])].startswith(row["config"])
             assert listed[f"{row['setting'].replace('/', '-')}-seed{row['seed']}.parquet"].startswith(row["noise"])
     few = ["--setting", "iid/clean", "--seeds", "0", "--method", "fedavg", "--jobs", "1", "--device", "cpu"]
     few += ["--set", "train.rounds=1", "--set", "schedule.epochs=1", "--out", tmp_path]

@@ -139,7 +139,7 @@ def test_the_sentences_about_protocols_quote_their_record(record: ModuleType) ->
     quoted(
         "protocols",
         f"{corr:.1f} points behind FedCorr, {own_fednoil:.1f} behind FedNoiL and {gce:.1f} behind GCE",
-        f"FedAvg is {late['fednoil-plus'] - late['fedavg']:.0f} points behind it",
+        f"FedAvg is {late['fednoil-plus'] - late['fedavg']:.0f} points behind the default",
         f"of FedNoiL's pseudo-labels {pseudo:.0f} % are correct",
         f"its best round is {92.50 - float(own['best']):.1f} points below 92.50",
         f"after round {own['rounds']} of {int(own['planned']):,}",

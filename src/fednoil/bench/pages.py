@@ -143,7 +143,7 @@ Curves = Mapping[tuple[str, str], Sequence[float]]  # accuracy over a run, mean 
 def html(
     rows: Sequence[RankedMethod], settings: Sequence[str], seeds: int, report: str, curves: Curves, remark: str = ""
 ) -> str:
-    """The page, which draws the curves; `report` is the name of the report of all runs beside it."""
+    """The page, which draws the curves; `report` is the name of the report of all runs beside it, or ""."""
     lines: dict[str, dict[str, list[float]]] = {}
     for (method, setting), values in curves.items():
         lines.setdefault(method, {})[setting] = [round(value, 2) for value in values]

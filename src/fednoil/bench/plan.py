@@ -66,7 +66,7 @@ def save(grid: Grid, out: Path) -> None:
 def with_added(grid: Grid, methods: Sequence[str]) -> Grid:
     """The grid with methods that are no protocol's: a learner of the user's, or a server and a learner."""
     for name in methods:
-        if not is_added(name):
+        if not is_added(name) or name.startswith("+") or name.endswith("+"):
             raise UserError(
                 f"--add {name}: name your own learner as module:Class, or a server and a learner as SERVER+LEARNER; "
                 "for methods of the package use --method"
@@ -79,12 +79,13 @@ def is_added(method: str) -> bool:
 
 
 def _values(protocol: Protocol, method: str) -> dict[str, Any]:
-    """The sections of a method; one that is added has FedAvg's for what it doesn't name."""
+    """The sections of a method; one that is added has its server's for what it doesn't name, or FedAvg's."""
     if not is_added(method):
         return protocol.values(method)
     server, _, learner = method.rpartition("+")
-    own = {"learner": {"name": learner}} | ({"server": {"name": server}} if server else {})
-    return protocol.values("fedavg") | own
+    staged = protocol.values(server) if server in PROTOCOL_METHODS else {"server": {}}
+    usual = staged if staged["server"].get("name") == server else protocol.values("fedavg")  # its stages and rounds
+    return usual | {"learner": {"name": learner}} | ({"server": {**usual["server"], "name": server}} if server else {})
 
 
 def with_changes(grid: Grid, changes: dict[str, dict[str, Any]]) -> Grid:
@@ -99,13 +100,13 @@ def cells_of(grid: Grid) -> list[BenchCell]:
     if grid.scale not in BENCH_SCALES:
         raise UserError(f"--scale {grid.scale}: choose {' or '.join(BENCH_SCALES)}")
     protocols = settings_of(grid.scale)
-    settings = list(grid.settings) or list(protocols)
+    settings = list(dict.fromkeys(grid.settings)) or list(protocols)
     _check("--setting", settings, list(protocols))
     _check("--method", [name for name in grid.methods if not is_added(name)], list(PROTOCOL_METHODS))
     found = []
     for seed in grid.seeds:
         for setting in settings:
-            for method in grid.methods:
+            for method in dict.fromkeys(grid.methods):
                 values = merge(_values(protocols[setting], method), grid.changes or {})
                 config = load_config(merge(values, {"run": {"seed": seed}}))
                 name = re.sub(r"[^\w+-]+", "-", f"{grid.scale}-{setting}-{method}").strip("-")

@@ -87,7 +87,7 @@ def uneven(records: Mapping[tuple[str, str, int], Sequence[RoundRecord]]) -> str
         return ""
     return (
         f"Not one budget: a run of {most} trains {means[most]:,.0f} epochs of clients, one of {least} "
-        f"{means[least]:,.0f}. With --set train.rounds, methods that visit clients one by one train less."
+        f"{means[least]:,.0f}. Methods that visit clients one by one need more rounds for the same budget."
     )
 
 

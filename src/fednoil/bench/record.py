@@ -1,18 +1,20 @@
 """The record of a ranking, one line a run: what is kept of its runs, and how another ranking takes them over.
 
-A newcomer can so be ranked among methods that others have run, on the same splits and labels (`noise` is their hash).
+A newcomer can so be ranked among methods that others have run, with the same configuration (`config`) and on the same
+splits and labels (`noise`), of which the record has the hashes.
 """
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from fednoil.bench.plan import BenchCell, Grid, cells_of
+from fednoil.bench.plan import BenchCell, Grid, is_added
 from fednoil.bench.ranking import RunFigures, figures_of, knows_noise
 from fednoil.errors import UserError
 from fednoil.records.files import read_json, write_text
@@ -22,9 +24,12 @@ from fednoil.setting import make_setting
 
 FILE = "results.csv"
 OTHERS = "others.csv"  # what a folder has taken over
-_FIGURES = ("last", "last_ten", "best", "chosen", "steps", "traffic", "seconds")
-FIELDS: tuple[str, ...] = ("setting", "method", "seed", *_FIGURES, "diverged", "knows", "noise", "device", "commit")
-_HASH = 12  # characters of the labels' hash
+_RATES, _COSTS = ("last", "last_ten", "best", "chosen"), ("steps", "traffic", "seconds")
+FIELDS: tuple[str, ...] = (
+    *("setting", "method", "seed", *_RATES, *_COSTS, "diverged", "knows"),
+    *("config", "noise", "device", "commit"),
+)
+_HASH = 12  # characters of a hash
 Row = dict[str, str]
 Key = tuple[str, str, int]  # method, setting and seed
 
@@ -40,71 +45,74 @@ def row_of(cell: BenchCell, path: Path, commit: str = "") -> Row:
     found: dict[str, Any] = {"setting": cell.setting, "method": cell.method, "seed": cell.config.run.seed}
     found |= {name: round(value, 4) if isinstance(value, float) else value for name, value in figures.items()}
     found |= {"diverged": int(run.diverged()), "knows": int(knows_noise(cell.config.model_dump(mode="json")))}
-    found |= {"noise": environment["noise_hash"][:_HASH], "device": environment["device"]}
-    found["commit"] = (environment.get("commit") or commit)[:7]
+    found |= {"config": cell.config.hash()[:_HASH], "noise": environment["noise_hash"][:_HASH]}
+    found |= {"device": environment["device"], "commit": (environment.get("commit") or commit)[:7]}
     return {name: "" if found[name] is None else str(found[name]) for name in FIELDS}
 
 
 def figures_in(row: Row) -> RunFigures:
-    """A line's figures."""
-    numbers = {name: float(row[name]) if row[name] else None for name in _FIGURES}
-    return RunFigures(**numbers | {name: int(row[name]) for name in ("steps", "traffic")})  # pyright: ignore[reportArgumentType]
+    """A line's figures. A value that can't be one is a ValueError."""
+    rates = {name: float(row[name]) if row[name] or name != "chosen" else None for name in _RATES}
+    seconds, whole = float(row["seconds"]), {name: int(row[name]) for name in ("steps", "traffic")}
+    if not all(0 <= rate <= 100 for rate in rates.values() if rate is not None) or not isfinite(seconds):
+        raise ValueError("no such accuracy or time")
+    return RunFigures(**rates, **whole, seconds=seconds)  # pyright: ignore[reportArgumentType]
 
 
-def read_record(path: Path) -> list[Row]:
-    """The lines of a record; one that is none is refused in one line."""
+def read_record(path: Path, said: str = "") -> list[Row]:
+    """The lines of a record; a file that is none is refused in one line."""
+    said = said or str(path)
     try:
-        with path.open(encoding="utf-8", newline="") as file:
+        with path.open(encoding="utf-8-sig", newline="") as file:
             rows = list(csv.DictReader(file))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise UserError(f"--record {path}: {why}") from None
+        why = error.strerror if isinstance(error, OSError) else "not a text file"
+        raise UserError(f"{said}: {why}") from None
     if not rows or not set(FIELDS) <= set(rows[0]):
-        raise UserError(
-            f"--record {path}: it is no record of a ranking; give the {FILE} that fednoil bench has written"
-        )
+        raise UserError(f"{said}: not the record of a ranking; give the {FILE} that fednoil bench has written")
     for place, row in enumerate(rows, 2):
         try:
+            if None in row or None in row.values():
+                raise ValueError("too many or too few fields")
             _ = key_of(row), figures_in(row)
         except (TypeError, ValueError):
-            raise UserError(f"--record {path}: line {place} is damaged") from None
+            raise UserError(f"{said}: line {place} is damaged") from None
     return rows
 
 
-def write_record(path: Path, rows: Sequence[Row]) -> None:
+def write_record(path: Path, rows: Iterable[Row]) -> None:
     text = io.StringIO()
-    writer = csv.DictWriter(text, FIELDS, lineterminator="\n")
+    writer = csv.DictWriter(text, FIELDS, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     writer.writerows(sorted(rows, key=lambda row: (row["setting"], row["method"], int(row["seed"]))))
     write_text(path, text.getvalue())
 
 
-def taken_over(
-    grid: Grid, cells: Sequence[BenchCell], out: Path, given: Path | None, data_dir: Path | None
-) -> dict[Key, Row]:
-    """The runs of another ranking that count in this one: of a `given` record, or of the one that the folder has. They
-    must have been made as this ranking makes its own."""
-    path, wanted = given or out / OTHERS, {cell.key: cell for cell in cells}
-    if not (given or path.is_file()):
-        return {}
-    rows = {key_of(row): row for row in read_record(path) if key_of(row) in wanted}
-    if given and not rows:
-        raise UserError(f"--record {given}: none of its runs belongs to this ranking (--scale {grid.scale})")
-    if rows and [c.config.hash() for c in cells] != [c.config.hash() for c in cells_of(replace(grid, changes=None))]:
-        raise UserError("--record: its runs were made without --set; leave that out, or the record")
-    if given:
-        first = wanted[next(iter(rows))]
-        made = make_setting(first.config, data_dir, Seed(first.config.run.seed)).manifest_hash()
-        check_noise(list(rows.values()), {(first.setting, first.config.run.seed): made})
-    return rows
+def collected(out: Path, given: Sequence[Path]) -> dict[Key, Row]:
+    """All runs of other rankings that a folder knows of: what it has taken over before, and the `given` records."""
+    files = [out / OTHERS] if (out / OTHERS).is_file() else []
+    read = [*(read_record(path) for path in files), *(read_record(path, f"--record {path}") for path in given)]
+    return {key_of(row): row for rows in read for row in rows}
 
 
-def check_noise(rows: Sequence[Row], made: Mapping[tuple[str, int], str]) -> None:
-    """Refuse a record whose labels are not those of this ranking: their hashes by setting and seed."""
-    for row in rows:
-        own = made.get((row["setting"], int(row["seed"])))
-        if own is not None and own[:_HASH] != row["noise"]:
-            raise UserError(
-                f"--record: its runs of {row['setting']}, seed {row['seed']}, have other labels ({row['noise']}) than "
-                f"those of this ranking ({own[:_HASH]}); use the scale and the version that it was made with"
-            )
+def counting(
+    rows: dict[Key, Row], grid: Grid, cells: Sequence[BenchCell], data_dir: Path | None
+) -> tuple[dict[Key, Row], str]:
+    """Those of the runs that count in a ranking, and a sentence about the rest, or "".
+
+    A run of one of its cells must have the cell's configuration; a method that others have added has none here. All
+    must have the labels of this ranking, which are made for this.
+    """
+    cell_of = {cell.key: cell for cell in cells}
+    places = {(cell.setting, cell.config.run.seed): cell.config for cell in cells}
+    here = {key: row for key, row in rows.items() if key in cell_of or (is_added(key[0]) and key[1:] in places)}
+    same = {k: row for k, row in here.items() if k not in cell_of or row["config"] == cell_of[k].config.hash()[:_HASH]}
+    made = {
+        place: make_setting(places[place], data_dir, Seed(place[1])).manifest_hash()[:_HASH]
+        for place in dict.fromkeys(key[1:] for key in same)
+    }
+    counted = {key: row for key, row in same.items() if row["noise"] == made[key[1:]]}
+    if rows and not counted:
+        return {}, f"none of the {len(rows)} runs of the record belongs to this ranking (--scale {grid.scale})"
+    left = len(here) - len(counted)
+    return counted, f"{left} runs of the record have other settings or labels and don't count" if left else ""

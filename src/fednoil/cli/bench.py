@@ -23,8 +23,12 @@ Added = Annotated[
     ),
 ]
 Record = Annotated[
-    Path | None,
-    typer.Option("--record", metavar="RESULTS.csv", help="Rank the runs of another ranking, too; none of them is run."),
+    list[Path] | None,
+    typer.Option(
+        "--record",
+        metavar="RESULTS.csv",
+        help="Rank the runs of another ranking, too, without repeating them; may be repeated.",
+    ),
 ]
 Many = Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this; may be repeated.")]
 
@@ -53,11 +57,13 @@ def bench(
 ) -> None:
     """Rank methods over settings; the same command resumes, and --add puts your own method into a ranking."""
     from fednoil.bench.plan import cells_of, finished, save
-    from fednoil.bench.record import OTHERS, taken_over, write_record
+    from fednoil.bench.record import OTHERS, collected, counting, write_record
 
     grid = _grid(out, method, setting, add or [], seeds, scale, changed_sections(changes or [], device))
-    cells = cells_of(grid)
-    done, others = finished(out), taken_over(grid, cells, out, record, data_dir)
+    cells, done, known = cells_of(grid), finished(out), collected(out, record or [])
+    others, remark = counting(known, grid, cells, data_dir)
+    if record and not others:
+        raise UserError(f"--record {' '.join(map(str, record))}: {remark}")
     open_cells = [cell for cell in cells if cell.config.hash() not in done and cell.key not in others]
     console = output(quiet=quiet)
     if noise_files and not dry_run:
@@ -65,14 +71,16 @@ def bench(
 
         return end(console, write_noise(cells, _made(out), data_dir), [], 0)
     total, to_run, side_by_side = len(cells), len(open_cells), jobs or usual_jobs_of(open_cells)
-    console.print(f"{total} runs, {total - to_run} done, {to_run} to run, {side_by_side} at a time", highlight=False)
+    for line in (remark, f"{total} runs, {total - to_run} done, {to_run} to run, {side_by_side} at a time"):
+        if line:
+            console.print(line, highlight=False)
     if dry_run:
         for cell in open_cells:
             console.print(f"  {cell.title}", markup=False, highlight=False, soft_wrap=True)
         return
     save(grid, _made(out))
-    if others:
-        write_record(out / OTHERS, list(others.values()))
+    if record:
+        write_record(out / OTHERS, known.values())
     outcomes = run_plan(open_cells, out, data_dir, console, jobs, ray, total) if open_cells else []
     files = _finish(cells, others, out, quiet)
     end(console, files, [outcome for outcome in outcomes if outcome.reason], to_run)
@@ -110,8 +118,8 @@ def _finish(cells: list[BenchCell], others: dict[Key, Row], out: Path, quiet: bo
     """The ranking of finished runs: on the terminal, as Markdown, LaTeX and a page, next to the report of all runs."""
     from fednoil.bench import pages
     from fednoil.bench.plan import finished
-    from fednoil.bench.ranking import knows_noise, mean_curves, ranking, uneven
-    from fednoil.bench.record import FILE, check_noise, figures_in, key_of, row_of, write_record
+    from fednoil.bench.ranking import mean_curves, ranking, uneven
+    from fednoil.bench.record import FILE, figures_in, key_of, row_of, write_record
     from fednoil.cli.report import write_reports
     from fednoil.records.files import write_text
     from fednoil.records.folder import RunFolder
@@ -124,21 +132,21 @@ def _finish(cells: list[BenchCell], others: dict[Key, Row], out: Path, quiet: bo
     records = {cell.key: RunFolder(folder).records() for cell, folder in done.items()}
     failed = {cell.key for cell, folder in done.items() if RunFolder(folder).diverged()}
     own = [row_of(cell, folder) for cell, folder in done.items()]
-    check_noise(list(others.values()), {(row["setting"], int(row["seed"])): row["noise"] for row in own})
-    rows_of_all = others | {key_of(row): row for row in own}
-    runs = {key: figures_in(row) for key, row in rows_of_all.items()}
+    lines = others | {key_of(row): row for row in own}
+    runs = {key: figures_in(row) for key, row in lines.items()}
+    knows = {method: row["knows"] == "1" for (method, *_), row in lines.items()}
     methods, settings = (list(dict.fromkeys(getattr(c, name) for c in cells)) for name in ("method", "setting"))
-    knows = {c.method: knows_noise(c.config.model_dump(mode="json")) for c in cells}
+    methods += [name for name in dict.fromkeys(method for method, *_ in others) if name not in methods]
     rows, seeds = ranking(runs, methods, settings, knows), len({seed for _, _, seed in runs})
     whole = {key: found for key, found in records.items() if key not in failed}
     report, remark = out / "runs.html", uneven(whole) if whole else ""
     if done:
         write_reports(load_results(list(done.values())), report, None, None, "All runs of the ranking")
-    write_record(out / FILE, list(rows_of_all.values()))
+    write_record(out / FILE, lines.values())
     texts = {
         "ranking.md": pages.markdown(rows, settings, seeds, remark),
         "ranking.tex": pages.latex(rows, settings, seeds, remark),
-        "ranking.html": pages.html(rows, settings, seeds, report.name, mean_curves(records), remark),
+        "ranking.html": pages.html(rows, settings, seeds, report.name if done else "", mean_curves(records), remark),
     }
     for name, text in texts.items():
         write_text(out / name, text)
