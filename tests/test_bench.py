@@ -307,7 +307,7 @@ def test_a_record_that_does_not_fit_is_refused(theirs: Path) -> None:
         words = ["--record", "wrong.csv", *TINY, *BOTH, "--out", "elsewhere"]
         status, _, err = fednoil("bench", *words)
         assert (status, said in err, err.count("\n")) == (2, True, 1), (said, err)
-    status, _, err = fednoil("bench", "--record", "none.csv", "--out", "elsewhere")
+    status, _, err = fednoil("bench", "--record", "none.csv", *TINY, *BOTH, "--out", "elsewhere")
     assert (status, "--record none.csv: No such file" in err) == (2, True)
     assert not Path("elsewhere").exists()
     Path("wrong.csv").write_text(text.replace(gce["noise"], "0123456789ab"), encoding="utf-8")  # one setting's labels
