@@ -7,7 +7,7 @@ the most certain predictions, which D^x then leaves out. A number instead of a t
 unsure and memorised labels make them too sure. Their loss has the weight |D^x| / (n − |D^x|), is taken on strong views
 and adjusted by how often each class is among them, as that of D^x is.
 
-The run of 17 November (d2b1c94) took the predictions from two weak views and passed all other samples through the
+The recorded run (d2b1c94) took the predictions from two weak views and passed all other samples through the
 network, too, without using them.
 """
 
