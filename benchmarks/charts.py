@@ -147,6 +147,7 @@ STYLES = {
     "bare bfloat16 NHWC": "bare PyTorch, bfloat16, channels_last",
     "sequential float32": "client after client (`run.parallel=0`), float32",
     "sequential bfloat16": "client after client, bfloat16",
+    "labelled": "all at once, 6 clients, steps of 32 images (no pseudo-labels)",
 }
 
 

@@ -295,6 +295,17 @@ def test_kernels_of_a_profile_are_added_up_and_gaps_are_idle(modules: dict[str, 
     assert [row["share"] for row in rows] == pytest.approx([0.4, 0.2])
 
 
+def test_steps_without_pseudo_labels_have_a_row_of_their_own(modules: dict[str, ModuleType]) -> None:
+    rows = [
+        {"model": model, "style": style, "clients": 6, "ms": ms, "gib": 1.0, "epochs": 8}
+        for model in ("cnn", "resnet18")
+        for style, ms in (("stacked", 2.0), ("labelled", 0.5))
+    ]
+    text = modules["charts"].steps_table({"device": "a GPU", "torch": "2", "rows": rows})
+    assert "| all at once, 6 clients | 2 | 2 |" in text
+    assert "| all at once, 6 clients, steps of 32 images (no pseudo-labels) | 0.5 | 0.5 |" in text
+
+
 def test_a_profile_of_a_turn_lists_steps_stages_and_operations(
     modules: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
