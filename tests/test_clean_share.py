@@ -88,8 +88,10 @@ def test_auto_leaves_room_and_balances_only_auto() -> None:
         {"confidence": torch.cat([torch.full((60,), 0.999), torch.full((40,), 0.001)])},
         client_of(torch.zeros(100).long()),
     )
-    assert plus(aside=0.0).labelled_sizes([client], [sure])[0] == pytest.approx(60, abs=2)
-    assert learner().labelled_sizes([client], [sure])[0] == pytest.approx(68, abs=2)  # and a fifth of the other 40
+    assert plus(aside=0.0).labelled_sizes([Trainee({}, client, sure, FIRST)])[0] == pytest.approx(60, abs=2)
+    assert learner().labelled_sizes([Trainee({}, client, sure, FIRST)])[0] == pytest.approx(
+        68, abs=2
+    )  # and a fifth of the other 40
     assert learner(frac=0.35).labelled_sizes([client], [sure])[0] == 35
     assert learner().unlabelled_weight(80, 20) == 0.25
     assert learner().unlabelled_weight(20, 80) == 1.0

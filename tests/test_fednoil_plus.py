@@ -84,7 +84,7 @@ def test_logits_are_adjusted_by_the_labels_drawn_in_each_epoch(values: dict[str,
     for phases in learner.plans(trainees, range(3)):
         batch = phases[0].tensors
         epochs = batch["x_labels"].unflatten(0, (3, -1))  # each epoch's batches go through its D^x once, and wrap
-        (size,) = learner.labelled_sizes([executor.clients[0]], [states[0]])
+        (size,) = learner.labelled_sizes([Trainee({}, executor.clients[0], states[0], turn)])
         drawn = epochs.flatten(1)[:, :size]
         wanted = adjustment(drawn, experiment.task.num_classes).repeat_interleave(epochs.shape[1], 0)
         assert torch.allclose(batch["x_prior"], wanted)

@@ -30,7 +30,7 @@ from fednoil.learners import learner_class
 from fednoil.learners.base import Client, Learner, Task, chunks
 from fednoil.models.backbone import Backbone
 from fednoil.models.balance import balanced
-from fednoil.models.base import fitting
+from fednoil.models.base import fitting, is_large
 from fednoil.models.network import Network, fixed_names
 from fednoil.sampling import Sampling
 from fednoil.schedules import Schedule
@@ -159,11 +159,12 @@ def assemble(config: Config, setting: Setting) -> Experiment:
         flip=config.train.flip and not vectors,
         sizes=tuple(len(part) for part in setting.parts),
         parameters=frozenset(name for name, p in template.named_parameters() if p.requires_grad),
+        large=is_large(template),
     )
     server = cls(config.server, task)
     learner = server.wrap(learner_class(config.learner.name)(config.learner, task))
     sampling = samplings.make(config.sampling)
-    schedule = schedules.make(config.schedule)
+    schedule = schedules.make(config.schedule).fitted(task.rounds, large=task.large)
     experiment = Experiment(config, setting, task, server, learner, schedule, sampling, template, seed)
     _check_privacy(experiment)
     return experiment
@@ -194,7 +195,12 @@ def make_bench(experiment: Experiment, device: torch.device) -> Workbench:
     networks = networks_on(config, device)
     half = pick_precision(config.run.precision, networks) == "bfloat16"
     dtype = torch.bfloat16 if half else torch.float32
-    made_of = (experiment.learner, experiment.template, experiment.normalisation, config.train)
+    made_of = (
+        experiment.learner,
+        experiment.template,
+        experiment.normalisation,
+        config.train.fitted(large=experiment.task.large),
+    )
     return Workbench(*made_of, device, dtype, experiment.fixed, networks)
 
 

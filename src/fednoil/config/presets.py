@@ -42,8 +42,8 @@ DEFAULT: Values = {
     "sampling": {"name": "uniform", "fraction": 0.3},
     "server": {"name": "fedavg", "average": 0.95},
     "learner": {"name": "fednoil-plus"},
-    "schedule": {"name": "agreement"},
-    "train": {"weight_decay": 2e-3},
+    "schedule": {"name": "network"},
+    "train": {"weight_decay": "auto"},
 }
 _DEMO_FEDNOIL: Values = {
     "sampling": {"name": "score", "fraction": 0.3},

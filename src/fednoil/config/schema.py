@@ -196,6 +196,7 @@ class Config(Section):
     def by_total(self) -> list[str]:
         """The keys that make a round depend on the total number of rounds."""
         found = [f"train.lr_rounds = '{self.train.lr_rounds}'"] if self.train.varies else []
+        found += [f"schedule.name = '{self.schedule.name}'"] if self.schedule.follows_rounds else []
         found += [f"learner.name = '{self.learner.name}'"] if self.learner.follows_rounds else []
         return found
 

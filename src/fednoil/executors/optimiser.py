@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from fednoil.errors import UserError
 from fednoil.learners.base import Phase, Turn
+from fednoil.models.base import LARGE
 from fednoil.models.network import Network
 from fednoil.section import Section
 from fednoil.tensors import Tensors
@@ -27,6 +28,7 @@ RATE = "optimiser/rate"  # the name of the rates [steps] among a phase's tensors
 _BETAS, _EPS = (0.9, 0.999), 1e-8  # AdamW's: of the gradient and its square, and the term against division by zero
 _END = 0.01  # share of the rate in the last round, if it falls
 _RISE = 0.1  # share of the rounds in which it rises, if it does
+_DECAY, _DECAY_OF_LARGE = 1e-4, 2e-3  # with weight_decay = "auto" (experiments/default)
 _ADAMW = {"lr": 1e-3, "weight_decay": 1e-2}  # PyTorch's, if a configuration doesn't set them
 
 
@@ -47,7 +49,11 @@ class Optimiser(Section):
     )
     lr: float = Field(default=0.05, gt=0, description="learning rate; 0.001 with adamw unless set")
     momentum: float = Field(default=0.5, ge=0, lt=1, description="of sgd")
-    weight_decay: float = Field(default=1e-4, ge=0, description="0.01 with adamw unless set")
+    weight_decay: Annotated[float, Field(ge=0)] | Literal["auto"] = Field(
+        default=1e-4,
+        description=f"0.01 with adamw unless set; auto: {_DECAY:g}, or {_DECAY_OF_LARGE:g} for a large network "
+        f"({LARGE:,} trained parameters or more), and 0.01 with adamw",
+    )
     lr_rounds: Literal["constant", "linear", "cosine", "exponential", "step", "warmup"] = Field(
         default="constant",
         description="how the rate falls from round to round, to 1 % in the last; step: at 1/2 and 3/4 of the rounds; "
@@ -60,6 +66,20 @@ class Optimiser(Section):
         if isinstance(values, Mapping) and values.get("optimizer") == "adamw":
             return {**_ADAMW, **values}
         return values
+
+    def fitted(self, *, large: bool) -> Self:
+        """The same with a number for `weight_decay`, for a large network or another."""
+        if self.weight_decay != "auto":
+            return self
+        own = _ADAMW["weight_decay"] if self.optimizer == "adamw" else _DECAY_OF_LARGE if large else _DECAY
+        return self.model_copy(update={"weight_decay": own})
+
+    @property
+    def decay(self) -> float:
+        """The weight decay."""
+        if self.weight_decay == "auto":
+            raise ValueError("weight_decay is not known before the network is (`fitted`)")
+        return self.weight_decay
 
     @property
     def varies(self) -> bool:
@@ -121,9 +141,9 @@ class Optimiser(Section):
         lr = self.lr if rate is None else rate
         lr = lr if shares.rate is None else lr * shares.rate
         if self.optimizer == "sgd":
-            _sgd(params, grads, memory["momentum"], lr, self.momentum, self.weight_decay, shares.decay)
+            _sgd(params, grads, memory["momentum"], lr, self.momentum, self.decay, shares.decay)
         else:
-            _adamw(params, grads, memory, lr, self.weight_decay, shares.decay)
+            _adamw(params, grads, memory, lr, self.decay, shares.decay)
 
 
 def _sgd(

@@ -178,7 +178,7 @@ class Rows:
                 self.half.get(name),
                 optimiser.lr,
                 optimiser.momentum,
-                optimiser.weight_decay,
+                optimiser.decay,
                 rates,
                 shares.rate,
                 shares.decay,

@@ -3,25 +3,33 @@
 What a client believes: the model it receives judges its labels. The number of clean ones is estimated on a tenth of
 the labels that is never trained on (`aside`), so that it doesn't grow with wrong labels that were memorised, and by a
 client with many labels also on the others; D^x has the size of the smaller estimate, because the larger one puts more
-wrong labels into it. A client with few labels needs them all, and uses all of them for one estimate.
+wrong labels into it. A client with few labels needs them all, and uses all of them for one estimate. D^x is drawn anew
+each epoch, in the first half of the rounds by the model's confidence in the given labels. In the second half it is
+drawn by the squared odds o² that a label is correct (`fednoil.learners.odds`) and has the size that o²/(1 + o²) adds
+up to: labels that the model finds correct, and few others to fill up a number. From the first round on this would end
+with one class, because a model that knows nothing prefers some classes.
 
-How it trains: D^x is drawn anew each epoch by the model's confidence in the given labels. Half of its views are weak,
-half strong, and pairs of them are mixed (`mix`, mixup, Zhang et al., ICLR 2018), which makes wrong labels harder to
+How it trains: pairs of D^x are mixed (`mix`, mixup, Zhang et al., ICLR 2018), which makes wrong labels harder to
 memorise; a client with few labels mixes none, because it would learn too slowly. The loss is CE(z + s log π, y), with π
 the frequencies of classes in the D^x that is drawn (`adjust`, logit adjustment, Menon et al., ICLR 2021; in a
 federation FedLC, Zhang et al., ICML 2022): so a client teaches how classes look, not how many of each it has, and no
 class is lost. The strength s = |D^x| / (|D^x| + 100) is low while D^x is small: a site with one class has other labels
 only by mistake, and with s = 1 they would weigh as much as all the rest.
-Tests and confidences use z alone. Labels that are not drawn are not used.
+Tests and confidences use z alone.
 
-What goes with it in the presets: clients drawn uniformly, local epochs by agreement, an average of the models over
-rounds (`server.average`), a weight decay of 2e-3.
+A large network (`fednoil.models.base.is_large`) memorises a small labelled set. Half of its views are therefore strong,
+where others see weak views alone, and in the second half of the rounds it also trains on pseudo-labels: as many as D^x
+has labels, on the samples whose given label the client is surest to be wrong, with the class that it believes instead.
+A network that can't memorise would learn its own mistakes from them.
+
+What goes with it in the presets: clients drawn uniformly, local epochs and weight decay by the size of the network, an
+average of the models over rounds (`server.average`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -29,23 +37,30 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from fednoil.learners.base import Client
+from fednoil.augment import strong
+from fednoil.learners import pseudo_labels
+from fednoil.learners.base import Client, Final, Nets, Trainee, Turn
 from fednoil.learners.clean_share import calibrated_shares
 from fednoil.learners.labelled import Batches, LabelledConfig, LabelledLearner
 from fednoil.learners.lot import Lot
+from fednoil.learners.odds import believed, odds, sharpened
 from fednoil.plugins import About
 from fednoil.seeds import permutations
-from fednoil.tensors import Tensors
+from fednoil.tensors import Tensors, joined
 
 _FEW = 30  # labels tell a share within 9 points, one standard deviation, at best
 _MANY = 500  # labels from which on a client mixes, and has two estimates (experiments/default)
 _HALF = 100  # samples of D^x with which logits are adjusted by half
+_EARLY = 0.5  # share of the rounds after which the model is believed
 
 
 class FedNoilPlusConfig(LabelledConfig):
+    follows_rounds: ClassVar[bool] = True
+
     name: Literal["fednoil-plus"] = "fednoil-plus"
-    x_augment: Literal["none", "weak", "strong", "both"] = Field(
-        default="both", description="views of D^x; both: half of a batch each"
+    x_augment: Literal["auto", "none", "weak", "strong", "both"] = Field(
+        default="auto",
+        description="views of D^x; both: half of a batch each; auto: both for a large network, else weak",
     )
     aside: float = Field(
         default=0.1,
@@ -65,18 +80,46 @@ class FedNoilPlusConfig(LabelledConfig):
         description="logits of D^x are adjusted by how often its labels have each class: a client teaches how classes "
         "look, not how many of each it has",
     )
+    weight: Annotated[float, Field(ge=0)] | Literal["auto"] = Field(
+        default="auto",
+        description="weight of the loss on pseudo-labels in the second half of the rounds, with frac = auto; auto: 1 "
+        "for a large network, else 0",
+    )
 
 
 class FedNoilPlus(LabelledLearner):
     Config = FedNoilPlusConfig
     config: FedNoilPlusConfig  # pyright: ignore[reportIncompatibleVariableOverride]
     about = About(
-        title="The default: D^x of an estimated size, mixup, logit adjustment",
+        title="The default: D^x by the odds that a label is correct, mixup, logit adjustment",
         paper="this package",
         keeps="nothing",
         sends="model",
-        cost="less than 1 an epoch (D^x alone), and 1 pass over the data a round",
+        cost="less than 1 an epoch (D^x alone; twice that with pseudo-labels), and 1 pass over the data a round",
     )
+
+    @property
+    def augment(self) -> str:
+        own = self.config.x_augment
+        return ("both" if self.task.large else "weak") if own == "auto" else own
+
+    @property
+    def pseudo_weight(self) -> float:
+        """Weight of the loss on pseudo-labels; 0: there are none."""
+        if self.config.frac != "auto":
+            return 0.0
+        return float(self.task.large) if self.config.weight == "auto" else self.config.weight
+
+    def believes(self, round_idx: int) -> bool:
+        """Whether the model is believed in this round."""
+        return self.config.frac == "auto" and round_idx > _EARLY * self.task.rounds
+
+    def init(self, nets: Nets, client: Client, keep: Tensors, turn: Turn) -> Tensors:
+        state = super().init(nets, client, keep, turn)
+        if self.pseudo_weight:
+            shape = (len(client), self.task.num_classes)
+            state["votes"] = torch.zeros(shape, dtype=torch.int64, device=client.labels.device)
+        return state
 
     @property
     def mixes_from(self) -> int:
@@ -108,6 +151,87 @@ class FedNoilPlus(LabelledLearner):
         found = first | {place: min(first[place], share) for place, share in second.items()}
         found |= zip(few, one, strict=True)
         return [found[place] for place in range(len(clients))]
+
+    def labelled_sizes(self, trainees: Sequence[Trainee]) -> list[int]:
+        if not self.believes(trainees[0].turn.round_idx):
+            return super().labelled_sizes(trainees)
+        shares = self.shares([one.client for one in trainees], [one.state for one in trainees])
+        return [self._judged(one.client, one.state, share) for one, share in zip(trainees, shares, strict=True)]
+
+    def _judged(self, client: Client, state: Tensors, share: float) -> int:
+        """|D^x| by the odds of its labels; the state gets the weights of the draw and the pseudo-labels."""
+        probabilities = sharpened(state["probabilities"], self.temperature)
+        weight = odds(probabilities, client.labels, share).square()
+        aside = self.set_aside(len(client), client.labels.device)
+        chance = (weight / (1 + weight)).index_fill(0, aside, 0.0)
+        size = min(len(client) - len(aside), max(1, int(chance.sum() + 0.5)))
+        if self.pseudo_weight:
+            guess, certainty = believed(probabilities, client.labels, share)
+            against = certainty.where(guess != client.labels, 0.0).index_fill(0, aside, 0.0)
+            used = torch.zeros_like(client.labels, dtype=torch.bool)
+            used[against.topk(size).indices] = True
+            state["guess"], state["used"] = guess, used & (against > 0)
+            weight = weight.where(~state["used"], 0.0)
+        state["weight"] = weight
+        return size
+
+    def weights(self, state: Tensors) -> Tensor:
+        return state.get("weight", state["confidence"])
+
+    def known(self, state: Tensors, round_idx: int) -> Tensors:
+        """With the pseudo-labels, and which of them are used, where they are trained on."""
+        more = {name: state[name] for name in ("guess", "used") if name in state}
+        return super().known(state, round_idx) | more
+
+    def rest_plan(self, lot: Lot, order: Tensor, known: Tensors) -> tuple[Batches, Tensors]:
+        """Batches of pseudo-labels as large as those of D^x, the same samples in each epoch, and the votes these give
+        each sample."""
+        if "used" not in known:
+            return {}, {}
+        used, guess, own = known["used"], known["guess"], lot.among(lot.none, lot.counts)[:, 0]
+        rows = (lot.spread(used) & own).long()
+        counts: list[int] = rows.sum(1).tolist()
+        places = rows.argsort(dim=1, descending=True, stable=True)[:, None].expand(-1, len(lot.epochs), -1)
+        widths = [lot.batch_size] * len(counts)
+        u = lot.batches(lot.numbered(places), lot.none, [max(1, count) for count in counts], widths, "order u")
+        plan = {"u_index": lot.client.index[u], "u_labels": guess[u], "u_strong": self.strong_views(lot, u, "strong u")}
+        batch = {name: lot.cut(tensor, widths) for name, tensor in plan.items()}
+        lengths = [len(index) for index in batch["u_index"]]
+        sizes = zip(counts, lot.counts, lot.sizes, lengths, strict=True)
+        batch["u_weight"] = [
+            torch.full((length,), self.pseudo_weight * count / max(size, n - size), device=u.device)
+            for count, n, size, length in sizes
+        ]
+        if self.config.adjust:
+            parts = zip(guess.split(lot.counts), used.split(lot.counts), lengths, strict=True)
+            batch["u_prior"] = [
+                adjustment(labels, self.task.num_classes, among).expand(length, -1) for labels, among, length in parts
+            ]
+        votes = torch.zeros(len(lot.client), self.task.num_classes, dtype=torch.int64, device=u.device)
+        pseudo_labels.count_votes(votes, torch.arange(len(votes), device=u.device), guess, used)
+        return batch, {"votes": votes * len(lot.epochs)}
+
+    def views(self, pool: Tensor, batch: Tensors) -> Tensors:
+        images = super().views(pool, batch)
+        if "u_index" in batch:
+            images["u"] = strong(pool, batch["u_index"], batch["u_strong"])
+        return images
+
+    def step(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> Tensor:
+        if "u" not in batch:
+            return super().step(nets, pool, batch, state, kind)
+        x = self.labelled_inputs(batch)
+        logits = nets["model"](joined([x, batch["u"].to(x.dtype)]))
+        labelled, pseudo = logits.split([len(x), len(batch["u"])])
+        if "u_prior" in batch:
+            pseudo = pseudo + batch["u_prior"]
+        return self.labelled_loss(labelled, batch) + batch["u_weight"] * F.cross_entropy(pseudo, batch["u_labels"])
+
+    def final(self, nets: Nets, client: Client, state: Tensors, turn: Turn) -> Final:
+        found = super().final(nets, client, state, turn)
+        if "votes" in state:
+            found.evidence["votes"] = state["votes"]
+        return found
 
     def labelled_plan(self, lot: Lot, order: Tensor) -> Batches:
         batch, most = super().labelled_plan(lot, order), max(lot.steps)

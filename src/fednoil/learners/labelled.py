@@ -65,6 +65,11 @@ class LabelledLearner(Learner):
         """Operations of a strong view, and the chance of each."""
         return 2, 0.5
 
+    @property
+    def augment(self) -> str:
+        """Which views of D^x the network sees."""
+        return self.config.x_augment
+
     def look(self, logits: Tensor, client: Client) -> Tensors:
         confidence = confidences(logits, client.labels, self.temperature)
         return {"confidence": confidence, "probabilities": torch.softmax(logits, dim=1)}
@@ -84,26 +89,30 @@ class LabelledLearner(Learner):
         """Each client's estimate of its share of clean labels."""
         return clean_shares([state["confidence"] for state in states], self.task.num_classes)
 
-    def labelled_sizes(self, clients: Sequence[Client], states: Sequence[Tensors]) -> list[int]:
-        """|D^x| = round(frac · n) of each client, at least one; n is without what is set aside.
+    def shares(self, clients: Sequence[Client], states: Sequence[Tensors]) -> list[float]:
+        """The share of each client's samples that D^x has.
 
         `auto` leaves `room` for labels thought wrong: a hard sample whose label is correct after all gets a chance to
         show it. This helps in short runs; in long ones it lets too many wrong labels in.
         """
         frac, groups = self.config.frac, len(self.task.sizes)
         if frac == "auto":
-            shares = [share + self.room * (1 - share) for share in self.clean_shares(clients, states)]
-        elif isinstance(frac, tuple):
-            shares = [frac[client.id * len(frac) // groups] for client in clients]
-        else:
-            shares = [frac] * len(clients)
+            return [share + self.room * (1 - share) for share in self.clean_shares(clients, states)]
+        if isinstance(frac, tuple):
+            return [frac[client.id * len(frac) // groups] for client in clients]
+        return [frac] * len(clients)
+
+    def labelled_sizes(self, trainees: Sequence[Trainee]) -> list[int]:
+        """|D^x| = round(share · n) of each client, at least one; n is without what is set aside."""
+        clients, states = [one.client for one in trainees], [one.state for one in trainees]
         counts = [len(client) - len(self.set_aside(len(client), torch.device("cpu"))) for client in clients]
+        shares = self.shares(clients, states)
         return [min(n, max(1, int(share * n + 0.5))) for n, share in zip(counts, shares, strict=True)]
 
     def _sizes(self, trainees: Sequence[Trainee]) -> list[int]:
         """The same, once a turn: the state keeps it."""
         new = [one for one in trainees if "size" not in one.state]
-        sizes = self.labelled_sizes([one.client for one in new], [one.state for one in new]) if new else []
+        sizes = self.labelled_sizes(new) if new else []
         for one, size in zip(new, sizes, strict=True):
             one.state["size"] = torch.tensor(size)  # on the host, which alone uses it
         return [int(one.state["size"]) for one in trainees]
@@ -166,11 +175,11 @@ class LabelledLearner(Learner):
         widths, task = [self.task.batch_size] * len(lot.counts), self.task
         x = lot.batches(order, lot.none, lot.sizes, widths, "order x")
         batch = {"x_index": lot.client.index[x], "x_labels": lot.client.labels[x]}
-        if self.config.x_augment == "weak":
+        if self.augment == "weak":
             batch["x_weak"] = weak_plan(lot.keys("weak x"), x.shape[2], task.pad, flip=task.flip)
-        elif self.config.x_augment != "none":
+        elif self.augment != "none":
             views = self.strong_views(lot, x, "strong x")
-            if self.config.x_augment == "both":  # samples are in random order, so every other one is a random half
+            if self.augment == "both":  # samples are in random order, so every other one is a random half
                 even = (torch.arange(x.shape[2], device=x.device) % task.batch_size % 2 == 0)[:, None]
                 views = torch.where(even, weakened(views), views)
             batch["x_strong"] = views

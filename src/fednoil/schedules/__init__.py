@@ -9,6 +9,7 @@ from fednoil.schedules.agreement import Agreement
 from fednoil.schedules.base import Following, Schedule, ScheduleConfig
 from fednoil.schedules.constant import Constant
 from fednoil.schedules.decay import Cosine, Logarithm
+from fednoil.schedules.network import ByNetwork
 
 __all__ = ["AXIS", "SCHEDULES", "Agreement", "Constant", "Cosine", "Following", "Logarithm", "Schedule", "make"]
 
@@ -17,6 +18,7 @@ SCHEDULES: dict[str, type[Schedule]] = {
     "cosine": Cosine,
     "logarithm": Logarithm,
     "agreement": Agreement,
+    "network": ByNetwork,
 }
 AXIS = Axis("schedule", Schedule, SCHEDULES, default="constant")
 

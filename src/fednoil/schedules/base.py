@@ -14,6 +14,8 @@ from fednoil.section import Section
 class ScheduleConfig(Section):
     """The keys every schedule has."""
 
+    follows_rounds: ClassVar[bool] = False  # whether a round's epochs depend on the total number of rounds
+
     name: str = Field(default="constant", description="how the number of local epochs changes from round to round")
 
 
@@ -45,6 +47,10 @@ class Schedule(ABC):
     @abstractmethod
     def epochs(self, round_idx: int) -> int:
         """Local epochs T_r of round `round_idx`, at least one."""
+
+    def fitted(self, rounds: int, *, large: bool) -> Schedule:
+        """The schedule of a run with so many rounds, of a large network or another; here the same for all."""
+        return self
 
     def total(self, rounds: int) -> int:
         """Σ T_r over rounds 1..rounds."""
