@@ -14,7 +14,20 @@ from fednoil.labels import Truth
 
 ROOT = Path(fednoil.__file__).parent
 STAGES = [
-    ["errors", "files", "columns", "history", "section", "kernels", "seeds", "plugins", "tensors", "pages", "terminal"],
+    [
+        "errors",
+        "files",
+        "columns",
+        "history",
+        "section",
+        "kernels",
+        "seeds",
+        "plugins",
+        "tensors",
+        "pages",
+        "terminal",
+        "scale",
+    ],
     ["data", "labels"],
     ["partition"],
     ["manifest"],
@@ -130,7 +143,7 @@ def test_the_core_does_not_know_the_study() -> None:
 
 def test_a_run_of_ones_own_does_not_load_the_study(tmp_path: Path) -> None:
     run = ["run", "demo", "--set=train.rounds=1", "--set=partition.samples_per_client=20", "--set=schedule.epochs=1"]
-    run += ["--set=schedule.t_min=1", "--set=model.width=2", "--set=run.device=cpu", "--quiet", f"--out={tmp_path}/run"]
+    run += ["--set=model.width=2", "--set=run.device=cpu", "--quiet", f"--out={tmp_path}/run"]
     program = f"""import sys, fednoil
 from fednoil.cli.main import app
 app({run}, standalone_mode=False)

@@ -13,7 +13,7 @@ from conftest import fednoil, refused
 DOCS = Path(__file__).parents[1] / "docs"
 
 
-FEWER = ("partition.samples_per_client=100", "train.rounds=3", "schedule.t_min=12", "schedule.epochs=24")
+FEWER = ("partition.samples_per_client=100", "train.rounds=3", "schedule.epochs=12")
 
 
 @pytest.mark.parametrize("fewer", [FEWER, pytest.param((), marks=pytest.mark.slow)], ids=["short", "whole"])

@@ -96,10 +96,9 @@ def test_clients_train_as_without_it_and_the_average_is_scored(fednoil_values: d
     assert not torch.equal(*looks)
 
 
-def test_the_average_and_the_agreement_are_kept_and_resume(values: dict[str, Any], tmp_path: Path) -> None:
+def test_the_average_is_kept_and_resumes(values: dict[str, Any], tmp_path: Path) -> None:
     values["server"]["average"] = 0.8
     values["train"]["rounds"] = 4
-    values["schedule"] = {"name": "agreement", "epochs": 20, "t_min": 1}
     config = load_config(values)
 
     class Stop(Silent):

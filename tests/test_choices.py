@@ -21,7 +21,7 @@ from fednoil.data.elsewhere import Elsewhere
 from fednoil.models import AXIS, MODELS
 from fednoil.sampling import SAMPLINGS
 from fednoil.sampling.score import ByScore
-from fednoil.schedules import SCHEDULES, Following, Schedule
+from fednoil.schedules import SCHEDULES, Schedule
 from fednoil.seeds import Seed
 from fednoil.testing import NotConforming, check_model, check_sampling, check_schedule, check_source
 
@@ -130,12 +130,17 @@ class Miscounted(Schedule):
         return rounds
 
 
-class Fractional(Following):
+class Fractional(Schedule):
+    def epochs(self, round_idx: int) -> int:
+        return round_idx / 2
+
+
+class Unfitting(Schedule):
     def epochs(self, round_idx: int) -> int:
         return 2
 
-    def next_epochs(self, round_idx: int, common: float) -> int:
-        return 4 * common
+    def fitted(self, rounds: int, *, large: bool, sizes: Sequence[int]) -> Schedule:
+        return Empty(self.config) if large else self
 
 
 @pytest.mark.parametrize(
@@ -144,7 +149,8 @@ class Fractional(Following):
         (Counting, "depend on earlier calls"),
         (Empty, "round 5 has 0 epochs"),
         (Miscounted, "`total` is not the sum"),
-        (Fractional, "round 2 has 0.0 epochs, not a whole number"),
+        (Fractional, "round 1 has 0.5 epochs, not a whole number"),
+        (Unfitting, "round 5 has 0 epochs"),
     ],
 )
 def test_breaches_of_a_schedule(own: type, message: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from made_fednoil import learner, make, plus, split
+from made_fednoil import learner, make, plus, size_of, split
 
 from fednoil import rounds
 from fednoil.experiment import make_executor
@@ -88,11 +88,9 @@ def test_auto_leaves_room_and_balances_only_auto() -> None:
         {"confidence": torch.cat([torch.full((60,), 0.999), torch.full((40,), 0.001)])},
         client_of(torch.zeros(100).long()),
     )
-    assert plus(aside=0.0).labelled_sizes([Trainee({}, client, sure, FIRST)])[0] == pytest.approx(60, abs=2)
-    assert learner().labelled_sizes([Trainee({}, client, sure, FIRST)])[0] == pytest.approx(
-        68, abs=2
-    )  # and a fifth of the other 40
-    assert learner(frac=0.35).labelled_sizes([client], [sure])[0] == 35
+    assert size_of(plus(aside=0.0), client, sure) == pytest.approx(60, abs=2)
+    assert size_of(learner(), client, sure) == pytest.approx(68, abs=2)  # and a fifth of the other 40
+    assert size_of(learner(frac=0.35), client, sure) == 35
     assert learner().unlabelled_weight(80, 20) == 0.25
     assert learner().unlabelled_weight(20, 80) == 1.0
     assert learner(frac=0.8).unlabelled_weight(80, 20) == 1.0
@@ -145,7 +143,7 @@ def test_memorised_labels_look_clean_unless_some_were_set_aside() -> None:
 def test_of_two_estimates_the_smaller_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the labels set aside are those that look clean; a client without many labels has these alone."""
     assert memorised(0.1, others=False) == pytest.approx(0.2, abs=0.02)
-    monkeypatch.setattr(fednoil_plus, "_MANY", 1001)
+    monkeypatch.setattr(fednoil_plus, "MANY", 1001)
     assert memorised(0.1, others=False) > 0.9
 
 
@@ -172,8 +170,8 @@ def test_sizes_are_of_what_is_not_set_aside() -> None:
     labels = torch.arange(100) % 10
     right = torch.full((100, 10), 0.001).scatter_(1, labels[:, None], 0.991)
     state = {"confidence": right[torch.arange(100), labels], "probabilities": right}
-    assert plus(aside=0.4).labelled_sizes([client_of(labels)], [state])[0] == pytest.approx(58, abs=1)  # of 60
-    assert plus(aside=0.4, frac=0.35).labelled_sizes([client_of(labels)], [state])[0] == 35
+    assert size_of(plus(aside=0.4), client_of(labels), state) == pytest.approx(58, abs=1)  # of 60
+    assert size_of(plus(aside=0.4, frac=0.35), client_of(labels), state) == 35
     assert plus(aside=0.4).set_aside(74, CPU).tolist() == []  # too few: the estimate is of all labels
 
 

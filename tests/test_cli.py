@@ -196,13 +196,13 @@ def test_short_names_leave_long_texts_room(monkeypatch: pytest.MonkeyPatch, caps
     """The text below a short name was folded to the name's width, and the last column was cut."""
     monkeypatch.setenv("COLUMNS", "80")
     numbers = {f"number{n}": 10.25 + n for n in range(7)}
-    row = {"run": "a", "method": "fedavg+fednoil-plus (agreement)", **numbers}
+    row = {"run": "a", "method": "fedavg+fednoil-plus (network)", **numbers}
     show([row], {key: key for key in row}, "A title that is longer than the table below it", False)
     title, head, _, cells, text = capsys.readouterr().out.splitlines()
     assert title == "A title that is longer than the table below it"
     assert head.split() == ["run", *numbers]
     assert cells.split() == ["a", *(f"{number:.2f}" for number in numbers.values())]
-    assert text.strip() == "method: fedavg+fednoil-plus (agreement)"
+    assert text.strip() == "method: fedavg+fednoil-plus (network)"
 
 
 @pytest.mark.parametrize("columns", [40, 60, 80, 100, 120, 200])

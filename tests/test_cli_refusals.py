@@ -108,7 +108,7 @@ def test_wrong_usage(args: str, parts: list[str]) -> None:
         ("learner.name=fednoli", ["learner.name = 'fednoli'", "did you mean 'fednoil'"]),
         ("learner.name=DivideMx", ["learner.name = 'DivideMx'", "did you mean 'dividemix'"]),
         ("server.name=Krum", ["server.name = 'Krum'", "did you mean 'krum'"]),
-        ("schedule.name=linear", ["schedule.name = 'linear'", "constant, cosine, logarithm"]),
+        ("schedule.name=linear", ["schedule.name = 'linear'", "constant, cosine, logarithm, network"]),
         ("schedule.epochs=0", ["schedule.epochs = 0"]),
         ("schedule.t_min=5", ["unknown key 'schedule.t_min'", "; it is a key of cosine, logarithm"]),
         ("partition.clients=0", ["partition.clients = 0"]),
@@ -168,7 +168,7 @@ def test_wrong_values(setting: str, parts: list[str]) -> None:
         ("learner.name=fednoil learner.ssl=false", ["'learner.ssl' is now called learner.weight, and 0 is without"]),
         (
             "learner.lambda_u=1",
-            ["is now called learner.weight; erm doesn't have it: it is a key of fednoil, dividemix"],
+            ["is now called learner.weight; erm doesn't have it: it is a key of fednoil, "],
         ),
         ("partition.presence=0.5", ["is now called partition.classes; iid doesn't have it: it is a key of bernoulli"]),
         ("learner.name=feddiv learner.xi=2", ["learner.xi = 2", "less than or equal to 1"]),

@@ -121,11 +121,11 @@ def test_a_client_trains_no_more_than_in_the_preset_where_more_of_them_do(
     assert merged["r_min"] == 10
 
 
-def test_bounds_that_a_preset_leaves_out_fit_the_share_too() -> None:
-    merged = merge({"sampling": {"fraction": 0.3}, "schedule": {"name": "agreement"}}, {"data": {"name": "sites"}})
-    assert merged["schedule"] == {"name": "agreement", "t_min": 9, "epochs": 30}
-    known = merge({"sampling": {"fraction": 0.3}, "schedule": {"name": "agreement"}}, {"data": {"name": "cifar10"}})
-    assert known["schedule"] == {"name": "agreement"}
+def test_epochs_that_a_preset_leaves_out_fit_the_share_too() -> None:
+    merged = merge({"sampling": {"fraction": 0.3}, "schedule": {"name": "network"}}, {"data": {"name": "sites"}})
+    assert merged["schedule"] == {"name": "network", "epochs": 3}
+    known = merge({"sampling": {"fraction": 0.3}, "schedule": {"name": "network"}}, {"data": {"name": "cifar10"}})
+    assert known["schedule"] == {"name": "network"}
 
 
 def test_own_data_named_again_keeps_its_noise() -> None:

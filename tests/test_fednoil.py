@@ -9,7 +9,7 @@ import torch
 from conftest import assert_same
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_fednoil import learner, make
+from made_fednoil import learner, make, size_of
 from torch.nn import functional as F
 
 from fednoil import rounds, schedules
@@ -35,7 +35,9 @@ def test_a_list_of_shares_goes_by_groups_of_clients() -> None:
     fednoil = FedNoil(FedNoilConfig(frac=(0.5, 0.3, 0.1)), Task(10, (1, 28, 28), 32, 0.05, 150, sizes=(100,) * 6))
     pool, labels = torch.zeros(1, 1, 28, 28, dtype=torch.uint8), torch.arange(100) % 10
     clients = [Client(k, pool, torch.zeros(100).long(), labels) for k in range(6)]
-    assert fednoil.labelled_sizes(clients, [{"confidence": torch.rand(100)}] * 6) == [50, 50, 30, 30, 10, 10]
+    states = [{"confidence": torch.rand(100)} for _ in clients]
+    sizes = [size_of(fednoil, client, state) for client, state in zip(clients, states, strict=True)]
+    assert sizes == [50, 50, 30, 30, 10, 10]
     with pytest.raises(UserError, match=r"learner.frac = \[0.5, 0.3, 0.1\]: 3 shares for 2 clients"):
         FedNoil(FedNoilConfig(frac=(0.5, 0.3, 0.1)), Task(10, (1, 28, 28), 32, 0.05, 150, sizes=(100,) * 2))
 
@@ -55,7 +57,7 @@ def test_a_list_of_shares_goes_by_groups_of_clients() -> None:
 )
 def test_epoch_shapes(n: int, frac: float, labelled: int, shape: Any) -> None:
     client = Client(0, torch.zeros(1, 1, 28, 28, dtype=torch.uint8), torch.zeros(n).long(), torch.arange(n) % 10)
-    assert learner(frac=frac).labelled_sizes([client], [{"confidence": torch.rand(n)}]) == [labelled]
+    assert size_of(learner(frac=frac), client, {"confidence": torch.rand(n)}) == labelled
 
     def shapes(**keys: Any) -> list[tuple[int, ...]]:
         state = {"confidence": torch.rand(n), "taught": torch.rand(n, 10), "drawn": torch.zeros(n).long()}
@@ -82,7 +84,7 @@ def test_plan_covers_both_sets(n: int, frac: float) -> None:
         "taught": F.one_hot(torch.arange(n) % 7, 10) * (1 - 0.5 * (torch.arange(n) % 2))[:, None],
     }
     (phase,) = method.plan({}, client, state, Turn(1, 3, Seed(n)), range(3))
-    (size,) = method.labelled_sizes([client], [state])
+    size = size_of(method, client, state)
     assert int(state["drawn"].sum()) == 3 * size
     labels = phase.tensors["x_labels"]
     assert torch.equal(labels, (phase.tensors["x_index"] - 300) % 10)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import assert_same
+from made_fednoil import size_of
 
 import fednoil
 from fednoil import rounds
@@ -84,7 +85,7 @@ def test_logits_are_adjusted_by_the_labels_drawn_in_each_epoch(values: dict[str,
     for phases in learner.plans(trainees, range(3)):
         batch = phases[0].tensors
         epochs = batch["x_labels"].unflatten(0, (3, -1))  # each epoch's batches go through its D^x once, and wrap
-        (size,) = learner.labelled_sizes([Trainee({}, executor.clients[0], states[0], turn)])
+        size = size_of(learner, executor.clients[0], states[0])
         drawn = epochs.flatten(1)[:, :size]
         wanted = adjustment(drawn, experiment.task.num_classes).repeat_interleave(epochs.shape[1], 0)
         assert torch.allclose(batch["x_prior"], wanted)
@@ -103,7 +104,7 @@ def test_both_views_are_half_of_a_batch_each(values: dict[str, Any]) -> None:
 
 
 def test_what_is_mixed_is_planned_epoch_by_epoch(values: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fednoil_plus, "_MANY", 1)
+    monkeypatch.setattr(fednoil_plus, "MANY", 1)
     experiment = made(values, mix=0.8, frac=0.5)
     executor = make_executor(experiment, CPU)
     client, turn = executor.clients[0], Turn(1, 3, Seed(2))
@@ -128,7 +129,7 @@ def test_clients_with_few_labels_mix_none(values: dict[str, Any], monkeypatch: p
     clients = [executor.clients[k] for k in (0, 1)]
 
     def shares(least: int) -> torch.Tensor:
-        monkeypatch.setattr(fednoil_plus, "_MANY", least)
+        monkeypatch.setattr(fednoil_plus, "MANY", least)
         trainees = [Trainee({}, client, executor.bench.open(client, {}, turn), turn) for client in clients]
         return torch.cat([phases[0].tensors["x_share"] for phases in experiment.learner.plans(trainees, range(3))])
 
@@ -159,6 +160,7 @@ INGREDIENTS = [
     {"x_augment": "strong"},
     {"x_augment": "both"},
     {"adjust": True},
+    {"frac": "auto", "aside": 0.0, "weight": 1.0},
 ]
 
 
@@ -166,7 +168,7 @@ INGREDIENTS = [
 def test_each_ingredient_changes_the_training(
     values: dict[str, Any], keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("_FEW", "_MANY"):
+    for name in ("_FEW", "MANY"):
         monkeypatch.setattr(fednoil_plus, name, 1)
     one, again, none = (end(made(values, **{**OFF, **use})) for use in (keys, keys, {}))
     assert_same(one, again)
@@ -178,6 +180,8 @@ def test_each_ingredient_changes_the_training(
     [
         ({"mix": -1}, "learner.mix = -1: must be greater than or equal to 0"),
         ({"aside": 1.0}, "learner.aside = 1.0: must be less than 1"),
+        ({"weight": -0.5}, "learner.weight = -0.5: must be greater than or equal to 0 or must be 'auto'"),
+        ({"x_augment": "some"}, "learner.x_augment = 'some': must be 'auto', 'none', 'weak', 'strong' or 'both'"),
         ({"draw": "class"}, "unknown key 'learner.draw'"),
     ],
 )

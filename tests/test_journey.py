@@ -72,7 +72,7 @@ def carried_out(data: Path, out: Path, *more: str, rounds: int = 12) -> float:
 def test_all_of_a_few_sites_train_in_every_round_and_the_first_line_says_so(tmp_path: Path) -> None:
     pictures(tmp_path / "data", 15)
     args = ["--set", f"data.name=csv:{tmp_path}/data/list.csv", "--set", "data.size=8", "--set", "model.width=2"]
-    args += ["--set", "train.rounds=2", "--set", "schedule.epochs=1", "--set", "schedule.t_min=1", "--device", "cpu"]
+    args += ["--set", "train.rounds=2", "--set", "schedule.epochs=1", "--device", "cpu"]
     status, out, err = fednoil("run", "demo", *args, "--out", tmp_path / "run")
     assert (status, err) == (0, "")
     assert "3 clients" in out.splitlines()[0]

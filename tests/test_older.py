@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import fednoil
+from made_runs import made_run, results_of
 
 from fednoil.config import load_config
 from fednoil.errors import UserError
+from fednoil.history import RoundRecord
 from fednoil.records.older import in_todays_keys, lost_settings, read_current
 from fednoil.study import preset, preset_names
 
@@ -105,7 +110,6 @@ def test_keys_with_another_name(old: dict[str, Any], now: dict[str, Any]) -> Non
         ("learner", "josrc", {"alpha": 0.5}, {"alpha": 0.1}),
         ("learner", "sce", {"alpha": 0.1}, {"beta": 0.1}),
         ("server", "fedcorr", {"relabel": 0.5}, {"confidence": 0.9}),
-        ("schedule", "agreement", {"scale": 100.0}, {"scale": 50.0}),
         ("learner", "jocor", {"agreement": 0.1}, {"agreement": 0.9}),
         ("learner", "fednoil", {"ra_prob": 0.5, "ra_ops": 2}, {"ra_ops": 3}),
         ("noise", "symmetric", {"exact": False, "true_class": False}, {"true_class": True}),
@@ -151,6 +155,34 @@ def test_before_there_was_a_key_for_it_dirichlet_splits_had_a_cap() -> None:
     assert lost_settings({**old, "server": {"name": "fedavg"}}) == {}
 
 
+@pytest.mark.parametrize("keys", [{"epochs": 60, "t_min": 2}, {"t_max": 60, "t_min": 2, "scale": 50.0}])
+def test_a_schedule_that_is_gone_is_shown_as_the_constant_one(keys: dict[str, Any]) -> None:
+    old = {"schedule": {"name": "agreement", **keys}}
+    assert in_todays_keys(old) == {"schedule": {"name": "constant", "epochs": 2}}
+    assert lost_settings(old) == old
+    assert lost_settings({"schedule": {**old["schedule"], "scale": 100.0}})["schedule"].get("scale") is None
+
+
+def test_reports_show_a_run_with_a_schedule_that_is_gone(tmp_path: Path) -> None:
+    """Its records have what the clients' updates had in common."""
+    changes = {"schedule": {"name": "cosine", "epochs": 60, "t_min": 2}}
+    run = made_run(tmp_path / "runs" / "a", "fedavg", changes=changes, common=0.25)
+    config, (line, *_) = run / "config.toml", (run / "rounds.jsonl").read_text().splitlines()
+    text = re.sub(r"\nr_min = .*", "", config.read_text().replace('name = "cosine"', 'name = "agreement"'))
+    assert "r_min" not in text
+    config.write_text(text)
+    assert RoundRecord.from_json(json.loads(line)).extra == {"common": 0.25}
+    (found,) = results_of(tmp_path / "runs").runs
+    assert found.values["schedule"] == {"name": "agreement", "epochs": 60, "t_min": 2, "r_min": None}
+    assert found.summary["final_accuracy"] == 73
+    status, out, err = fednoil("compare", run, "--json")
+    assert (status, err) == (0, "")
+    assert json.loads(out)[0]["method"] == "fedavg"
+    status, _, err = fednoil("report", tmp_path / "runs", "--html", tmp_path / "page.html")
+    assert (status, err) == (0, "")
+    assert "agreement" in (tmp_path / "page.html").read_text()
+
+
 @pytest.mark.parametrize("name", preset_names()[::25])
 def test_todays_configurations_stay_as_they_are(name: str) -> None:
     values = load_config(preset(name)).model_dump(mode="json")
@@ -169,6 +201,7 @@ def test_todays_configurations_stay_as_they_are(name: str) -> None:
         '[server]\nname = "fedavg"\nclient_fraction = 0.3',
         '[noise]\nkind = "symmetric"\nlevels = "fixed"\nlow = 0.2',
         '[schedule]\nname = "constant"\nextra_rounds = 0',
+        '[schedule]\nname = "agreement"\nepochs = 100\nt_min = 30',
         '[data]\nfold = "2/5"',
     ],
 )

@@ -153,7 +153,7 @@ def test_schedules_of_the_figures_are_methods() -> None:
 
 def test_own_data_and_own_methods_have_a_place_in_words() -> None:
     demo = place("demo")
-    assert (demo.family, demo.dataset, demo.method) == ("", "fashion-mnist-mini", "fedavg+fednoil-plus (agreement)")
+    assert (demo.family, demo.dataset, demo.method) == ("", "fashion-mnist-mini", "fedavg+fednoil-plus (network)")
     own = place("demo", {"data": {"name": "npz:mine of 2024.npz"}})
     assert own.dataset == "npz:mine of 2024.npz"
     assert place("paper/cifar10/iid/clean/fedavg", {"server": {"name": "median"}}).method == "median"

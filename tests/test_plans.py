@@ -12,6 +12,7 @@ from conftest import assert_same
 from fednoil.config import load_config
 from fednoil.executors.local import Workbench
 from fednoil.experiment import make_bench, make_executor, make_experiment
+from fednoil.learners import fednoil_plus
 from fednoil.learners.base import Client, Phase, Trainee, Turn, one_by_one
 from fednoil.learners.capabilities import Wrapped, plans
 from fednoil.learners.fednoil import FedNoil
@@ -92,6 +93,24 @@ def test_clients_of_different_sizes_are_planned_at_once(values: dict[str, Any], 
         clients[place] = Client(one.id, one.pool, one.index[:-fewer], one.labels[:-fewer])
     together, alone = both_ways(bench, clients)
     assert_equal(together, alone)
+
+
+@pytest.mark.parametrize("many", [1, 17])
+def test_what_is_believed_is_planned_at_once(
+    values: dict[str, Any], many: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the second half of the rounds, with pseudo-labels; if those with fewer than 17 samples have few labels, they
+    have no pseudo-labels, other views, and plans of their own."""
+    monkeypatch.setattr(fednoil_plus, "MANY", many)
+    values["train"] |= {"rounds": 4}
+    bench, clients = opened(values, {"name": "fednoil-plus", "aside": 0.0, "weight": 1.0})
+    for place, fewer in ((1, 3), (2, 4), (3, 8)):
+        one = clients[place]
+        clients[place] = Client(one.id, one.pool, one.index[:-fewer], one.labels[:-fewer])
+    together, alone = both_ways(bench, clients)
+    assert_equal(together, alone)
+    assert [len(client) >= many for client in clients] == ["u_index" in phase.tensors for (phase,) in together]
+    assert [len(client) >= many for client in clients] == ["x_weak" in phase.tensors for (phase,) in together]
 
 
 @pytest.mark.parametrize("sizes", [(5, 16, 9, 12), (19, 6, 6, 18), (4, 16, 20, 1)])

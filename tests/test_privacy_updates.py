@@ -208,8 +208,6 @@ def test_a_run_without_noise_has_no_cost(values: Values, tmp_path: Path) -> None
         ({"sees": "sum"}, {"server": {"name": "krum"}}, r"server\.name = 'krum' needs each of them; use 'fedavg'"),
         ({"clip": 1, "noise": 1}, {"server": {"name": "median"}}, r"privacy\.noise = 1 leaves .* 'median' needs each"),
         ({"sees": "sum"}, {"server": {"limits": True}}, r"server\.limits = true compares them"),
-        ({"sees": "sum"}, {"schedule": {"name": "agreement"}}, r"schedule\.name = 'agreement' compares them"),
-        ({"clip": 1, "noise": 1}, {"schedule": {"name": "agreement"}}, r"schedule\.name = 'agreement' compares them"),
         ({"clip": 1, "noise": 1}, {"sampling": {"name": "score"}}, r"sampling\.name = 'score' draws .* use 'uniform'"),
         ({"scores": 1}, {}, r"privacy\.scores = 1: sampling\.name = 'uniform' asks for no scores"),
         ({"clip": 1}, {"server": {"name": "centralized"}}, r"'centralized' pools all clients' data"),

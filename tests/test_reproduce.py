@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import json
 import os
 import signal
@@ -193,6 +194,23 @@ def test_work_is_samples_times_epochs() -> None:
     assert kind_of(config) == ("cnn", "{'width': 32}", "fedavg", "erm")
     pooled = load_config(preset("paper/fashion-mnist/iid/symmetric-high/centralized+dividemix"))
     assert work_of(pooled) == 300 * 20 * 600
+
+
+@pytest.mark.parametrize(("large", "samples", "epochs"), [(False, 500, 9), (False, 300, 27), (True, 500, 42)])
+def test_the_epochs_of_a_network_and_its_clients_are_part_of_an_estimate(
+    monkeypatch: pytest.MonkeyPatch, large: bool, samples: int, epochs: int
+) -> None:
+    """Whatever is timed takes a second: three epochs of one client with 300 samples, and the test after each of three
+    rounds. A round has three epochs; of clients with few samples nine; of a large network 30, 6 and 6."""
+    keys = ["partition.clients=4", f"partition.samples_per_client={samples}", "model.width=2", "sampling.fraction=0.5"]
+    keys += ["schedule.name=network", "schedule.epochs=3", "train.rounds=3", "run.device=cpu"]
+    config = load_config(merge(preset("demo/fedavg"), parse_set(keys)))
+    ticks = itertools.count()
+    monkeypatch.setattr("fednoil.batch.duration.time", SimpleNamespace(perf_counter=lambda: next(ticks)))
+    monkeypatch.setattr("fednoil.experiment.is_large", lambda _: large)
+    found = expected([Cell(config, "a", "a", "a")], [], 1, 1, None)
+    assert work_of(config) == 9 * 2 * samples
+    assert found.seconds == pytest.approx(epochs * 2 * samples / (3 * 300) + 3)
 
 
 def test_a_dry_run_measures_and_writes_nothing(tmp_path: Path) -> None:

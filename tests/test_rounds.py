@@ -23,7 +23,7 @@ from fednoil.learners.batches import full_batches
 from fednoil.models.network import Network
 from fednoil.sampling import Scoring
 from fednoil.seeds import Seed
-from fednoil.servers.base import Server, Update
+from fednoil.servers.base import Update
 from fednoil.servers.fedprox import Proximal
 from fednoil.tensors import Tensors, message_bytes, weighted_mean
 
@@ -285,26 +285,6 @@ def test_record_of_a_round(experiment: Experiment) -> None:
     assert true is not None
     ratios = [100 * np.mean(given[k] != true[k]) for k in first.selected]
     assert first.selected_noise == pytest.approx(np.mean(ratios))
-
-
-def test_epochs_follow_what_clients_have_in_common(values) -> None:
-    values["schedule"] = {"name": "agreement", "epochs": 20, "t_min": 1}
-    state, records = play(make_experiment(load_config(values)), 4)
-    shares = [record.common for record in records]
-    assert None not in shares
-    recent = [shares[0]]
-    for share in shares[1:]:
-        recent.append((recent[-1] + share) / 2)
-    assert [record.local_epochs for record in records] == [10, *(max(1, int(20 * s + 0.5)) for s in recent[:-1])]
-    assert len({record.local_epochs for record in records}) > 2
-    assert state.common == recent[-1]
-
-
-def test_what_clients_have_in_common_is_computed_for_schedules_that_ask(values, monkeypatch) -> None:
-    monkeypatch.setattr(Server, "common", lambda *_: pytest.fail("nobody has asked"))
-    state, (record,) = play(make_experiment(load_config(values)), 1)
-    assert state.common is None
-    assert record.common is None
 
 
 def test_unknown_truth_is_absent_not_zero(values) -> None:

@@ -129,6 +129,7 @@ SERVER = "checkpoint/server-000003-0000.safetensors"
         pytest.param(overwrite("checkpoint/checkpoint.json", "[]"), "checkpoint.json", id="other JSON"),
         pytest.param(overwrite("checkpoint/checkpoint.json", "[" * 99999), "checkpoint.json", id="deep JSON"),
         pytest.param(edit_index(format=1), "checkpoint.json", id="another version"),
+        pytest.param(edit_index(format=3), "checkpoint.json", id="before the default was another"),
         pytest.param(edit_index(round="3"), "checkpoint.json", id="round is text"),
         pytest.param(edit_index(round=-1), "checkpoint.json", id="round is negative"),
         pytest.param(edit_index(round=99), "rounds.jsonl", id="round never played"),

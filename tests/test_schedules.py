@@ -2,13 +2,15 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fednoil import runner
 from fednoil.config import load_config
 from fednoil.errors import UserError
-from fednoil.schedules import Constant, Following, Schedule, make
+from fednoil.records.folder import RunFolder
+from fednoil.schedules import Constant, Schedule, make
 from fednoil.schedules.base import ScheduleConfig
 
 
@@ -152,8 +154,11 @@ def test_a_schedule_must_return_whole_epochs(value: object, tmp_path: Path) -> N
     ("keys", "message"),
     [
         ({"name": "cosin"}, r"schedule.name = 'cosin' is unknown.*did you mean 'cosine'"),
+        ({"name": "agreement"}, "'agreement' is unknown; choose constant, cosine, logarithm, network or your own"),
         ({"name": f"{__name__}:TwiceConfig"}, "is not a class derived from fednoil.schedules.base.Schedule"),
         ({"t_min": 3}, "unknown key 'schedule.t_min'.*a key of cosine, logarithm"),
+        ({"name": "network", "t_min": 3}, "unknown key 'schedule.t_min'; known in schedule: name, epochs; "),
+        ({"name": "network", "epochs": 0}, "schedule.epochs = 0: must be greater"),
         ({"name": "cosine", "t_max": 9}, "'schedule.t_max' is now called schedule.epochs"),
         ({"name": "cosine", "t_min": 9, "epochs": 8}, "schedule.epochs = 8; schedule.name = 'constant' has no t_min"),
     ],
@@ -163,19 +168,45 @@ def test_bad_keys_get_one_line(keys: dict[str, object], message: str) -> None:
         load_config({"schedule": keys})
 
 
-@pytest.mark.parametrize(("common", "epochs"), [(0.0, 2), (0.024, 2), (0.025, 3), (0.25, 25), (0.5, 50), (1.0, 100)])
-def test_agreement_makes_long_rounds_of_clients_that_learn_the_same(common: float, epochs: int) -> None:
-    schedule = make({"name": "agreement", "t_min": 2, "epochs": 100})
-    assert schedule.epochs(7) == 10  # nothing is known
-    assert isinstance(schedule, Following)
-    assert schedule.next_epochs(7, common) == epochs
+@pytest.mark.parametrize(("sizes", "epochs"), [([500], 10), ([499], 30), ([900, 100], 10), ([900, 99], 30), ([], 10)])
+def test_a_small_network_has_the_same_epochs_in_every_round(sizes: list[int], epochs: int) -> None:
+    """Ten, and three times as many at clients with fewer than 500 samples on average."""
+    schedule = make({"name": "network"})
+    fitted = schedule.fitted(200, large=False, sizes=sizes)
+    assert {fitted.epochs(r) for r in range(1, 201)} == {epochs}
+    assert {schedule.epochs(r) for r in range(1, 201)} == {10}  # as it was
+    assert make({"name": "network", "epochs": 2}).fitted(9, large=False, sizes=sizes).total(9) == 9 * epochs / 5
+    with pytest.raises(ValueError, match="from 1"):
+        schedule.epochs(0)
 
 
-def test_the_first_round_of_agreement_keeps_to_its_bounds() -> None:
-    assert make({"name": "agreement", "t_min": 20, "epochs": 60}).epochs(1) == 20
-    assert make({"name": "agreement", "t_min": 1, "epochs": 4}).epochs(1) == 4
+@pytest.mark.parametrize("sizes", [[100, 200], [1000]])
+def test_a_large_network_has_the_papers_falling_epochs(sizes: list[int]) -> None:
+    """Ten times ten epochs that fall to twice ten within two fifths of 200 rounds."""
+    fitted, paper = make({"name": "network"}).fitted(200, large=True, sizes=sizes), falling_logarithm()
+    assert [fitted.epochs(r) for r in range(1, 201)] == [paper.epochs(r) for r in range(1, 201)]
 
 
-def test_agreement_has_its_bounds_in_order() -> None:
-    with pytest.raises(UserError, match=r"schedule\.t_min = 5 must not exceed schedule\.epochs = 4"):
-        load_config({"schedule": {"name": "agreement", "t_min": 5, "epochs": 4}})
+@pytest.mark.parametrize(
+    ("rounds", "epochs"),
+    [(1, [10]), (2, [10, 2]), (3, [10, 2, 2]), (5, [10, 2, 2, 2, 2]), (8, [10, 5, 2, 2, 2, 2, 2, 2])],
+)
+def test_a_large_network_in_few_rounds(rounds: int, epochs: list[int]) -> None:
+    """They fall by round 2 at the earliest; by round 3 of 8, with 2 + 8 (1 − log 2 / log 3) = 4.95 in round 2."""
+    fitted = make({"name": "network", "epochs": 1}).fitted(rounds, large=True, sizes=[600])
+    assert [fitted.epochs(r) for r in range(1, rounds + 1)] == epochs
+
+
+@pytest.mark.parametrize(("large", "epochs"), [(False, [3, 3]), (True, [10, 2])])
+def test_a_run_has_the_epochs_of_its_network(
+    values: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, large: bool, epochs: list[int]
+) -> None:
+    monkeypatch.setattr("fednoil.experiment.is_large", lambda _: large)
+    values |= {"schedule": {"name": "network", "epochs": 1}, "train": {"rounds": 2}}
+    runner.run(load_config(values), tmp_path / "run", runner.Silent())
+    assert [record.local_epochs for record in RunFolder(tmp_path / "run").records()] == epochs
+
+
+def test_epochs_that_depend_on_the_number_of_rounds_are_named() -> None:
+    assert load_config({"schedule": {"name": "network"}}).by_total() == ["schedule.name = 'network'"]
+    assert load_config({"schedule": {"name": "logarithm"}}).by_total() == []

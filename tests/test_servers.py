@@ -407,24 +407,3 @@ def test_apfls_mixed_model_without_a_personal_share_is_fedavgs(
     assert records["apfl"].test_accuracy == pytest.approx(records["fedavg"].test_accuracy)
     assert records["apfl"].extra["mean_alpha"] == 0
     assert records["apfl"].test_loss == pytest.approx(records["fedavg"].test_loss, rel=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("moves", "share"),
-    [
-        ([[3.0, 4], [3, 4]], 1.0),
-        ([[1.0, 0], [0, 1]], 0.0),
-        ([[1.0, 1], [1, -1]], 0.0),  # what they have in common is half of it by the mean alone, and chance for two
-        ([[1.0, 0], [-1, 0]], 0.0),
-        ([[2.0, 1], [2, -1], [2, 0]], 36 / 42 * 3 / 2 - 1 / 2),  # ‖Σ‖² = 36, 3 Σ‖·‖² = 42
-        ([[0.0, 0], [0, 0]], None),
-        ([[1.0, 2]], None),
-    ],
-)
-def test_what_changes_have_in_common(moves: list[list[float]], share: float | None) -> None:
-    start = {"model/w": torch.tensor([5.0, -7]), "model/mean": torch.zeros(1), "model/n": torch.tensor(1)}
-    sent = [update.tensors for update in updates(start["model/w"] + torch.tensor(moves))]
-    found = server("fedavg").common([(start, tensors) for tensors in sent])
-    assert found == (share if share is None else pytest.approx(share, abs=1e-6))
-    more = [{**tensors, "other/w": torch.ones(3)} for tensors in sent]  # sent and never received: nobody moved it
-    assert server("fedavg").common([(start, tensors) for tensors in more]) == found

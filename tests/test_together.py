@@ -107,7 +107,7 @@ CASES: dict[str, dict[str, Any]] = {
     "non-iid": {"partition": {"kind": "dirichlet", "clients": 4, "min_size": 8}, "learner": {"name": "fednoil"}},
     "fednoil-plus": {
         "learner": {"name": "fednoil-plus"},
-        "schedule": {"name": "agreement"},
+        "schedule": {"name": "network"},
         "server": {"name": "fedavg", "average": 0.5},
         "data": {"validation": 0.2},
         "run": {"select": "best"},

@@ -46,7 +46,6 @@ CONSTANT = ("schedule.epochs=3",)
 PSEUDO_LABELS = ("learner.xi=0.2",)  # else a model of two rounds is never certain enough for one
 SMALL = ("partition.samples_per_client=60",)
 CHANGED = {"non-iid": "b36f676: Dirichlet splits have no cap"}  # settings whose results a commit has changed on purpose
-AGREEMENT = "other keys: epochs are 20, as schedule.scale was before it was removed"
 DEFAULT = "f343d7a: fednoil-plus is another method"
 
 
@@ -79,7 +78,7 @@ class Case:
 def cases() -> list[Case]:
     """All cases, the demos first."""
     demos = [
-        Case("demo", ("train.rounds=2", *DECAYING), "demo", DEFAULT),
+        Case("demo", ("train.rounds=2", *CONSTANT), "demo", DEFAULT),
         Case("demo/fednoil", ("train.rounds=2", *DECAYING, *PSEUDO_LABELS), "demo/fednoil xi=0.2"),
         Case("demo/fednoil", ("train.rounds=2", *DECAYING, "run.seed=1"), "demo/fednoil"),
         Case("demo/fedavg", ("train.rounds=2", "schedule.epochs=4", "schedule.r_min=2"), "demo/fedavg"),
@@ -88,11 +87,9 @@ def cases() -> list[Case]:
     servers = [Case("demo/fedavg", (*plain, f"server.name={name}"), f"demo/fedavg server={name}") for name in SERVERS]
     learners = [Case("demo/fedavg", (*plain, f"learner.name={n}"), f"demo/fedavg learner={n}") for n in LEARNERS]
     split = ("server.name=same_results:Splitting",)
-    agreement = ("schedule.name=agreement", "schedule.t_min=1", "schedule.epochs=20")
     others = [
         Case("demo/fedavg", (*plain, *split), "demo/fedavg server=cfl, split"),
         Case("demo/fedavg", (*plain, "data.validation=0.2"), "demo/fedavg validation=0.2"),
-        Case("demo/fedavg", ("train.rounds=3", *agreement, *SMALL), "demo/fedavg schedule=agreement", AGREEMENT),
         Case(
             "demo/fednoil",
             ("train.rounds=2", "learner.frac=[0.5, 0.2]", *DECAYING, *SMALL),
@@ -112,7 +109,7 @@ def _small(setting: str, noise: str, method: str) -> Case:
     if "dividemix" in method or "josrc" in method:
         sets[0] = "train.rounds=4"  # two of them are their warm-up
     if not method.startswith("centralized"):
-        sets += DECAYING if method.startswith("fednoil") else CONSTANT
+        sets += DECAYING if method.startswith("fednoil") and method != "fednoil-plus" else CONSTANT
     if method.startswith("fednoil") and method not in ("fednoil-no-ssl", "fednoil-plus"):
         sets += PSEUDO_LABELS
     if setting == "imbalanced":

@@ -30,9 +30,10 @@ from fednoil.learners import learner_class
 from fednoil.learners.base import Client, Learner, Task, chunks
 from fednoil.models.backbone import Backbone
 from fednoil.models.balance import balanced
-from fednoil.models.base import fitting, is_large
+from fednoil.models.base import fitting
 from fednoil.models.network import Network, fixed_names
 from fednoil.sampling import Sampling
+from fednoil.scale import is_large
 from fednoil.schedules import Schedule
 from fednoil.seeds import Seed
 from fednoil.servers import server_class
@@ -164,7 +165,7 @@ def assemble(config: Config, setting: Setting) -> Experiment:
     server = cls(config.server, task)
     learner = server.wrap(learner_class(config.learner.name)(config.learner, task))
     sampling = samplings.make(config.sampling)
-    schedule = schedules.make(config.schedule).fitted(task.rounds, large=task.large)
+    schedule = schedules.make(config.schedule).fitted(task.rounds, large=task.large, sizes=task.sizes)
     experiment = Experiment(config, setting, task, server, learner, schedule, sampling, template, seed)
     _check_privacy(experiment)
     return experiment

@@ -37,7 +37,6 @@ class RoundRecord:
     shifted_accuracy: float | None = None  # against (y + 1) mod C, where pair noise may have been learnt
     val_accuracy: float | None = None  # agreement with given labels that clients hold out (`data.validation`)
     val_loss: float | None = None
-    common: float | None = None  # share of the clients' changes of the model that they have in common, 0 to 1
     held_out: dict[str, dict[str, float]] | None = None  # `accuracy`, `samples` and `loss` by node
     extra: dict[str, Any] = field(default_factory=dict)  # a server's own: other models' accuracies, and its notes
     selected_noise: float | None = None  # mean noise ratio of the selected clients

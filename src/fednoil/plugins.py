@@ -153,9 +153,10 @@ def _check_signature(found: type, base: type, name: str, said: str) -> None:
     own, theirs = inspect.getattr_static(found, name), vars(base)[name]
     if name.startswith("_") or own is theirs or not (inspect.isfunction(theirs) and inspect.isfunction(own)):
         return
-    wanted = list(inspect.signature(theirs).parameters)
+    wanted = inspect.signature(theirs).parameters
+    by_name = {word: None for word, parameter in wanted.items() if parameter.kind is parameter.KEYWORD_ONLY}
     try:
-        inspect.signature(own).bind(*wanted)
+        inspect.signature(own).bind(*(word for word in wanted if word not in by_name), **by_name)
     except TypeError:
         given = ", ".join(inspect.signature(own).parameters)
         raise UserError(f"{said}: its {name}({given}) must take ({', '.join(wanted)})") from None

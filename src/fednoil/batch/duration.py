@@ -68,12 +68,16 @@ def kind_of(config: Config) -> Kind:
 
 
 def work_of(config: Config) -> float:
-    """Samples that all local epochs of a run go through."""
+    """Samples that all local epochs of a run go through, before its schedule is fitted to network and clients."""
     partition = config.partition
     selected = sampling.make(config.sampling).count(partition.clients)
     selected = partition.clients if server_class(config.server.name).pools else selected
-    samples = partition.samples_per_client or 1000
-    return float(schedules.make(config.schedule).total(config.train.rounds) * selected * samples)
+    return float(schedules.make(config.schedule).total(config.train.rounds) * selected * _samples(config))
+
+
+def _samples(config: Config) -> int:
+    """About how many a client has."""
+    return config.partition.samples_per_client or 1000
 
 
 def _known(past: Iterable[Past]) -> dict[Kind, float]:
@@ -121,7 +125,9 @@ def _speed(config: Config, data_dir: Path | None) -> float:
     began = time.perf_counter()
     executor.train(jobs)
     # A turn has costs of its own, so time as many epochs as it usually has, unless one takes long already.
-    usual = round(schedules.make(config.schedule).total(config.train.rounds) / config.train.rounds)
+    schedule, rounds = schedules.make(config.schedule), config.train.rounds
+    total = schedule.fitted(rounds, large=experiment.task.large, sizes=[_samples(config)]).total(rounds)
+    usual = round(total / rounds)
     epochs = max(1, min(usual, int(3 / (time.perf_counter() - began))))
     jobs = _jobs(experiment, middle, epochs)[:at_once]
     passed = epochs * sum(experiment.task.sizes[job.client] for job in jobs)
@@ -130,8 +136,8 @@ def _speed(config: Config, data_dir: Path | None) -> float:
     per_image = tested / len(experiment.setting.dataset.test.labels)
     # What a round does besides: it tests the model, and scores all clients' samples if they are asked.
     asked = config.partition.clients * samples if isinstance(experiment.sampling, Scoring) else 0
-    beside = per_image * (len(experiment.setting.dataset.test.labels) + asked) * config.train.rounds
-    return epoch + beside / work_of(config)
+    beside = per_image * (len(experiment.setting.dataset.test.labels) + asked) * rounds
+    return epoch * total / schedule.total(rounds) + beside / work_of(config)
 
 
 def _time(work: Callable[[], object]) -> float:

@@ -40,7 +40,6 @@ _MOVED = {  # keys of earlier versions
     "noise.tau": "noise.ratios, the lowest and the highest",
     "noise.low": "noise.ratios, the lowest and the highest",
     "noise.high": "noise.ratios, the lowest and the highest",
-    "schedule.scale": "schedule.epochs",
     "schedule.t_max": "schedule.epochs",
     "schedule.extra_rounds": "schedule.r_min, from which on there is one epoch fewer",
     "learner.prior": "learner.weight",

@@ -23,8 +23,6 @@ from fednoil.partition.iid import IidConfig
 from fednoil.privacy import PrivacyConfig
 from fednoil.sampling.base import SamplingConfig, ScoringConfig
 from fednoil.sampling.uniform import UniformConfig
-from fednoil.schedules import AXIS as SCHEDULES
-from fednoil.schedules import Following
 from fednoil.schedules.base import ScheduleConfig
 from fednoil.schedules.constant import ConstantConfig
 from fednoil.section import Section
@@ -237,11 +235,6 @@ def _against_privacy(config: Config) -> str | None:
         return (
             f"{asked} leaves the server only the mean of the updates, and server.limits = true compares them with each "
             "other; leave it out, and bound them with privacy.clip"
-        )
-    if issubclass(SCHEDULES.find(config.schedule.name), Following):
-        return (
-            f"{asked} leaves the server only the mean of the updates, and schedule.name = '{config.schedule.name}' "
-            "compares them with each other; use another, such as 'constant'"
         )
     if keys.noise is not None and isinstance(config.sampling, ScoringConfig):
         return (

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from fednoil.errors import UserError
 from fednoil.learners.base import Phase, Turn
-from fednoil.models.base import LARGE
 from fednoil.models.network import Network
+from fednoil.scale import LARGE
 from fednoil.section import Section
 from fednoil.tensors import Tensors
 

@@ -85,7 +85,7 @@ class Task:
     flip: bool = True  # whether half of the weak views are mirrored
     parameters: frozenset[str] = frozenset()  # names of the model's trainable parameters
     sizes: tuple[int, ...] = ()  # samples of each client
-    large: bool = False  # whether the model is a large one (`fednoil.models.base.is_large`)
+    large: bool = False  # whether the model is a large one (`fednoil.scale.is_large`)
 
 
 @dataclass(frozen=True)

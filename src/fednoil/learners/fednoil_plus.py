@@ -4,10 +4,10 @@ What a client believes: the model it receives judges its labels. The number of c
 the labels that is never trained on (`aside`), so that it doesn't grow with wrong labels that were memorised, and by a
 client with many labels also on the others; D^x has the size of the smaller estimate, because the larger one puts more
 wrong labels into it. A client with few labels needs them all, and uses all of them for one estimate. D^x is drawn anew
-each epoch, in the first half of the rounds by the model's confidence in the given labels. In the second half it is
-drawn by the squared odds o² that a label is correct (`fednoil.learners.odds`) and has the size that o²/(1 + o²) adds
-up to: labels that the model finds correct, and few others to fill up a number. From the first round on this would end
-with one class, because a model that knows nothing prefers some classes.
+each epoch by the model's confidence in the given labels. In the second half of the rounds a client with many labels
+draws it by the squared odds o² that a label is correct (`fednoil.learners.odds`), and it has the size that o²/(1 + o²)
+adds up to: labels that the model finds correct, and few others to fill up a number. From the first round on this would
+end with one class, because a model that knows nothing prefers some classes.
 
 How it trains: pairs of D^x are mixed (`mix`, mixup, Zhang et al., ICLR 2018), which makes wrong labels harder to
 memorise; a client with few labels mixes none, because it would learn too slowly. The loss is CE(z + s log π, y), with π
@@ -17,10 +17,10 @@ class is lost. The strength s = |D^x| / (|D^x| + 100) is low while D^x is small:
 only by mistake, and with s = 1 they would weigh as much as all the rest.
 Tests and confidences use z alone.
 
-A large network (`fednoil.models.base.is_large`) memorises a small labelled set. Half of its views are therefore strong,
-where others see weak views alone, and in the second half of the rounds it also trains on pseudo-labels: as many as D^x
-has labels, on the samples whose given label the client is surest to be wrong, with the class that it believes instead.
-A network that can't memorise would learn its own mistakes from them.
+A large network (`fednoil.scale.is_large`) memorises a small labelled set. Half of its views are therefore strong,
+as they are where labels are few; others are weak. In the second half of the rounds it also trains on pseudo-labels: as
+many as D^x has labels, on the samples whose given label the client is surest to be wrong, with the class that it
+believes instead. A network that can't memorise would learn its own mistakes from them.
 
 What goes with it in the presets: clients drawn uniformly, local epochs and weight decay by the size of the network, an
 average of the models over rounds (`server.average`).
@@ -45,11 +45,11 @@ from fednoil.learners.labelled import Batches, LabelledConfig, LabelledLearner
 from fednoil.learners.lot import Lot
 from fednoil.learners.odds import believed, odds, sharpened
 from fednoil.plugins import About
+from fednoil.scale import MANY
 from fednoil.seeds import permutations
 from fednoil.tensors import Tensors, joined
 
 _FEW = 30  # labels tell a share within 9 points, one standard deviation, at best
-_MANY = 500  # labels from which on a client mixes, and has two estimates (experiments/default)
 _HALF = 100  # samples of D^x with which logits are adjusted by half
 _EARLY = 0.5  # share of the rounds after which the model is believed
 
@@ -60,7 +60,8 @@ class FedNoilPlusConfig(LabelledConfig):
     name: Literal["fednoil-plus"] = "fednoil-plus"
     x_augment: Literal["auto", "none", "weak", "strong", "both"] = Field(
         default="auto",
-        description="views of D^x; both: half of a batch each; auto: both for a large network, else weak",
+        description="views of D^x; both: half of a batch each; auto: weak, but both for a large network and at clients "
+        f"with fewer than {MANY} labels",
     )
     aside: float = Field(
         default=0.1,
@@ -73,7 +74,7 @@ class FedNoilPlusConfig(LabelledConfig):
         default=1.0,
         ge=0,
         description="α of the Beta distribution that mixes pairs of D^x at clients with at least "
-        f"{_MANY} labels; 0: none",
+        f"{MANY} labels; 0: none",
     )
     adjust: bool = Field(
         default=True,
@@ -98,10 +99,10 @@ class FedNoilPlus(LabelledLearner):
         cost="less than 1 an epoch (D^x alone; twice that with pseudo-labels), and 1 pass over the data a round",
     )
 
-    @property
-    def augment(self) -> str:
-        own = self.config.x_augment
-        return ("both" if self.task.large else "weak") if own == "auto" else own
+    def views_for(self, count: int) -> str:
+        if self.config.x_augment != "auto":
+            return self.config.x_augment
+        return "both" if self.task.large or count < MANY else "weak"
 
     @property
     def pseudo_weight(self) -> float:
@@ -110,9 +111,9 @@ class FedNoilPlus(LabelledLearner):
             return 0.0
         return float(self.task.large) if self.config.weight == "auto" else self.config.weight
 
-    def believes(self, round_idx: int) -> bool:
-        """Whether the model is believed in this round."""
-        return self.config.frac == "auto" and round_idx > _EARLY * self.task.rounds
+    def believes(self, round_idx: int, count: int) -> bool:
+        """Whether a client with `count` labels believes the model in this round."""
+        return self.config.frac == "auto" and count >= MANY and round_idx > _EARLY * self.task.rounds
 
     def init(self, nets: Nets, client: Client, keep: Tensors, turn: Turn) -> Tensors:
         state = super().init(nets, client, keep, turn)
@@ -124,7 +125,7 @@ class FedNoilPlus(LabelledLearner):
     @property
     def mixes_from(self) -> int:
         """The number of labels from which on a client mixes pairs."""
-        return _MANY
+        return MANY
 
     def set_aside(self, count: int, device: torch.device) -> Tensor:
         """Spread evenly over the samples."""
@@ -144,7 +145,7 @@ class FedNoilPlus(LabelledLearner):
 
         aside = [self.set_aside(len(client), client.labels.device) for client in clients]
         first = shares({place: rows for place, rows in enumerate(aside) if len(rows)})
-        many = [place for place in first if len(clients[place]) >= _MANY]
+        many = [place for place in first if len(clients[place]) >= MANY]
         second = shares({place: _others(aside[place], len(clients[place])) for place in many})
         few = [place for place in range(len(clients)) if place not in first]
         one = super().clean_shares([clients[p] for p in few], [states[p] for p in few]) if few else []
@@ -152,11 +153,12 @@ class FedNoilPlus(LabelledLearner):
         found |= zip(few, one, strict=True)
         return [found[place] for place in range(len(clients))]
 
-    def labelled_sizes(self, trainees: Sequence[Trainee]) -> list[int]:
-        if not self.believes(trainees[0].turn.round_idx):
-            return super().labelled_sizes(trainees)
-        shares = self.shares([one.client for one in trainees], [one.state for one in trainees])
-        return [self._judged(one.client, one.state, share) for one, share in zip(trainees, shares, strict=True)]
+    def labelled_sizes(self, trainees: Sequence[Trainee], shares: Sequence[float]) -> list[int]:
+        sizes = super().labelled_sizes(trainees, shares)
+        for place, (_, client, state, turn) in enumerate(trainees):
+            if self.believes(turn.round_idx, len(client)):
+                sizes[place] = self._judged(client, state, shares[place])
+        return sizes
 
     def _judged(self, client: Client, state: Tensors, share: float) -> int:
         """|D^x| by the odds of its labels; the state gets the weights of the draw and the pseudo-labels."""

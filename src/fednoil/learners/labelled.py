@@ -65,9 +65,8 @@ class LabelledLearner(Learner):
         """Operations of a strong view, and the chance of each."""
         return 2, 0.5
 
-    @property
-    def augment(self) -> str:
-        """Which views of D^x the network sees."""
+    def views_for(self, count: int) -> str:
+        """Which views of D^x the network of a client with `count` samples sees."""
         return self.config.x_augment
 
     def look(self, logits: Tensor, client: Client) -> Tensors:
@@ -102,17 +101,17 @@ class LabelledLearner(Learner):
             return [frac[client.id * len(frac) // groups] for client in clients]
         return [frac] * len(clients)
 
-    def labelled_sizes(self, trainees: Sequence[Trainee]) -> list[int]:
+    def labelled_sizes(self, trainees: Sequence[Trainee], shares: Sequence[float]) -> list[int]:
         """|D^x| = round(share · n) of each client, at least one; n is without what is set aside."""
-        clients, states = [one.client for one in trainees], [one.state for one in trainees]
-        counts = [len(client) - len(self.set_aside(len(client), torch.device("cpu"))) for client in clients]
-        shares = self.shares(clients, states)
+        sizes = [len(one.client) for one in trainees]
+        counts = [n - len(self.set_aside(n, torch.device("cpu"))) for n in sizes]
         return [min(n, max(1, int(share * n + 0.5))) for n, share in zip(counts, shares, strict=True)]
 
     def _sizes(self, trainees: Sequence[Trainee]) -> list[int]:
         """The same, once a turn: the state keeps it."""
         new = [one for one in trainees if "size" not in one.state]
-        sizes = self.labelled_sizes(new) if new else []
+        shares = self.shares([one.client for one in new], [one.state for one in new]) if new else []
+        sizes = self.labelled_sizes(new, shares) if new else []
         for one, size in zip(new, sizes, strict=True):
             one.state["size"] = torch.tensor(size)  # on the host, which alone uses it
         return [int(one.state["size"]) for one in trainees]
@@ -134,11 +133,11 @@ class LabelledLearner(Learner):
         return LabelledLearner.plans(self, [Trainee(nets, client, state, turn)], epochs)[0]
 
     def plans(self, trainees: Sequence[Trainee], epochs: range) -> list[list[Phase]]:
-        """Clients of about the same size at once."""
+        """Clients of about the same size, with the same kind of views, at once."""
         sizes = self._sizes(trainees)
         counts = [len(one.client) for one in trainees]
         found: dict[int, Phase] = {}
-        for places in lots(counts, sizes):
+        for places in lots(counts, sizes, [self.views_for(count) for count in counts]):
             ones, own = [trainees[place] for place in places], tuple(sizes[place] for place in places)
             found |= dict(zip(places, self._planned(ones, own, epochs), strict=True))
         return [[found[place]] for place in range(len(trainees))]
@@ -175,11 +174,12 @@ class LabelledLearner(Learner):
         widths, task = [self.task.batch_size] * len(lot.counts), self.task
         x = lot.batches(order, lot.none, lot.sizes, widths, "order x")
         batch = {"x_index": lot.client.index[x], "x_labels": lot.client.labels[x]}
-        if self.augment == "weak":
+        augment = self.views_for(lot.counts[0])  # the same for all of them (`plans`)
+        if augment == "weak":
             batch["x_weak"] = weak_plan(lot.keys("weak x"), x.shape[2], task.pad, flip=task.flip)
-        elif self.augment != "none":
+        elif augment != "none":
             views = self.strong_views(lot, x, "strong x")
-            if self.augment == "both":  # samples are in random order, so every other one is a random half
+            if augment == "both":  # samples are in random order, so every other one is a random half
                 even = (torch.arange(x.shape[2], device=x.device) % task.batch_size % 2 == 0)[:, None]
                 views = torch.where(even, weakened(views), views)
             batch["x_strong"] = views

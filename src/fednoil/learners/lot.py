@@ -124,15 +124,15 @@ class Lot:
         return [own[:, :s].flatten(0, 1) for own, s in zip(plan, self.steps, strict=True)]
 
 
-def lots(counts: Sequence[int], sizes: Sequence[int]) -> list[list[int]]:
+def lots(counts: Sequence[int], sizes: Sequence[int], kinds: Sequence[str]) -> list[list[int]]:
     """The places of clients that are planned at once, the largest first: in a lot nobody has more than `_LARGER` times
-    the samples of another, or of its D^x, and all have a rest or none has."""
+    the samples of another, or of its D^x, all have a rest or none has, and all are of one kind."""
     found: list[list[int]] = []
     for place in sorted(range(len(counts)), key=lambda place: (counts[place] == sizes[place], -counts[place])):
         lot = [*(found[-1] if found else []), place]
         numbers = [[values[p] for p in lot] for values in (counts, sizes)]
-        whole = {counts[p] == sizes[p] for p in lot}
-        if found and len(whole) == 1 and all(max(of) <= _LARGER * min(of) for of in numbers):
+        alike = {(counts[p] == sizes[p], kinds[p]) for p in lot}
+        if found and len(alike) == 1 and all(max(of) <= _LARGER * min(of) for of in numbers):
             found[-1] = lot
         else:
             found.append([place])

@@ -8,7 +8,6 @@ from functools import cache
 from typing import Any
 
 from pydantic import Field, create_model
-from torch import nn
 
 from fednoil.errors import UserError
 from fednoil.section import Section
@@ -17,9 +16,6 @@ from fednoil.tensors import Tensors
 GIVEN = ("image_shape", "num_classes")  # arguments of every factory, besides its keys
 _SAME_MODEL = "it must be of a model as `model` says, for as many classes"
 _NAMED = 3  # tensors in one line
-LARGE = 500_000
-"""Trained parameters from which on a network is large: it can memorise a client's labels, and gains from what a smaller
-one loses by (experiments/default)."""
 _PLAIN = (bool, int, float, str, type(None))
 
 
@@ -34,11 +30,6 @@ class ModelConfig(Section):
     def own_keys(self) -> dict[str, Any]:
         """The keys that are passed to the factory: those that not every model has."""
         return {key: getattr(self, key) for key in type(self).model_fields if key not in ModelConfig.model_fields}
-
-
-def is_large(model: nn.Module) -> bool:
-    """Whether a network has many trained parameters; frozen ones don't count."""
-    return sum(p.numel() for p in model.parameters() if p.requires_grad) >= LARGE
 
 
 def check_pictures(name: str, image_shape: tuple[int, ...]) -> None:

@@ -33,7 +33,7 @@ from fednoil.tensors import Tensors, read_tensors
 
 # Raised when a checkpoint is written differently, and when a configuration comes to mean something else with the same
 # keys: a run that was begun before that must not go on after it.
-FORMAT = 3
+FORMAT = 4
 _EVIDENCE = "evidence/all"  # the part with what clients remember about their labels
 
 Entry = dict[str, str]  # a part's file and its checksum
@@ -106,7 +106,6 @@ class Checkpoints:
             "round": state.round_idx,
             "train_batches": state.train_batches,
             "per_class": list(state.per_class),
-            "common": state.common,
             "spent": state.spent,
             "server": {"values": copy.deepcopy(state.server.values)},
         }
@@ -183,7 +182,6 @@ class Checkpoints:
                 average=average,
                 train_batches=_count(index["train_batches"]),
                 per_class=tuple(index["per_class"]),
-                common=_share(index.get("common")),
                 spent={str(name): _count(rounds) for name, rounds in index.get("spent", {}).items()},
                 best=_best(index.get("best"), best),
             )
@@ -256,12 +254,6 @@ def _groups(tensors: Tensors) -> dict[str, Tensors]:
     for name, tensor in tensors.items():
         groups.setdefault(name.split("/", 1)[0], {})[name] = tensor
     return groups
-
-
-def _share(value: Any) -> float | None:
-    if value is not None and not (isinstance(value, int | float) and 0 <= value <= 1):
-        raise ValueError(f"{value!r} is not a share")
-    return value
 
 
 def _count(value: Any) -> int:

@@ -41,7 +41,8 @@ _GONE: dict[tuple[str, str], Values] = {
     ("server", "multikrum"): {"f": None, "keep": None},
     ("server", "rfa"): {"iterations": 4, "nu": 1e-5, "tolerance": 1e-6},
     ("schedule", ""): {"warmup_rounds": 0, "warmup_epochs": 1},
-    ("schedule", "agreement"): {"scale": 100.0},
+    # A schedule that is gone with all its keys; `_known_today` has what is shown instead.
+    ("schedule", "agreement"): {"name": "constant", "t_min": None, "epochs": None, "t_max": None, "scale": 100.0},
     ("train", ""): {
         "lr_turn": "constant",
         "lr_turn_end": 0.0,
@@ -109,7 +110,6 @@ _RENAMED: dict[tuple[str, str], dict[str, str]] = {
     ("server", "fedgr"): {"sieve": "version"},
     ("schedule", "cosine"): {"t_max": "epochs"},
     ("schedule", "logarithm"): {"t_max": "epochs"},
-    ("schedule", "agreement"): {"t_max": "epochs"},
 }
 _RANGES = ("two-level", "linear", "uniform", "fixed")  # levels between two ratios
 # Keys whose meaning another key has today (`_one_key_for_two`, `_RATIOS`).
@@ -149,7 +149,7 @@ _SAMPLING = {  # once the server's
 
 def in_todays_keys(recorded: Values) -> Values:
     """The same configuration without keys that are gone; one with all of today's keys comes back as it is."""
-    values = _apart(recorded)
+    values = _known_today(_apart(recorded))
     for section, keys in _gone(values).items():
         for key in keys:
             values[section].pop(key, None)
@@ -165,6 +165,14 @@ def in_todays_keys(recorded: Values) -> Values:
     for section in AXES.keys() & values.keys():
         _drop_keys_of_others(section, values[section])
     return values
+
+
+def _known_today(values: Values) -> Values:
+    """The same with the nearest choice in place of one that is gone."""
+    schedule = values.get("schedule", {})
+    if schedule.get("name") != "agreement":
+        return values
+    return {**values, "schedule": {"name": "constant", "epochs": schedule.get("t_min", 30)}}
 
 
 def _one_key_for_two(values: Values) -> None:

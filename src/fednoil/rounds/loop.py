@@ -24,7 +24,6 @@ from fednoil.rounds.quality import selection_quality
 from fednoil.rounds.review import reviewed
 from fednoil.rounds.selection import select
 from fednoil.rounds.state import Best, RunState, averaged, evaluation_job, make_job
-from fednoil.schedules import Following
 from fednoil.servers.base import ServerState
 from fednoil.tensors import Tensors
 
@@ -35,7 +34,7 @@ def play(
     """Play one round; returns the next state and the round's record."""
     began = time.perf_counter()
     policy, round_idx = policy_of(experiment, executor), state.round_idx + 1
-    epochs = _epochs(experiment, round_idx, state.common)
+    epochs = _epochs(experiment, round_idx)
     state, review = reviewed(experiment, policy, state)
     everyone = Asked(policy.members(round_idx), partial(make_job, experiment, state, epochs=epochs))
     chosen = select(experiment, policy, state, everyone)
@@ -43,9 +42,6 @@ def play(
     results = policy.usable(jobs, executor.train(jobs, progress))
     server = policy.aggregate(state, results)
     played = Played(epochs, everyone, chosen, results, kept=server is None, review=review)
-    if isinstance(experiment.schedule, Following):
-        changes = [(everyone[r.client].received, r.tensors) for r in results]
-        played = replace(played, common=experiment.server.common(changes))
     after = replace(_after(experiment, state, server, played), spent=policy.private.spent(state.spent, played))
     evaluation = policy.evaluate(after)
     after = replace(after, per_class=evaluation.per_class if evaluation else state.per_class)
@@ -56,12 +52,9 @@ def play(
     return after, replace(record, wall_s=round(time.perf_counter() - began, 4))
 
 
-def _epochs(experiment: Experiment, round_idx: int, common: float | None) -> int:
+def _epochs(experiment: Experiment, round_idx: int) -> int:
     """The round's local epochs; a user's own schedule may return anything."""
-    schedule = experiment.schedule
-    epochs: object = schedule.epochs(round_idx)
-    if isinstance(schedule, Following) and common is not None:
-        epochs = schedule.next_epochs(round_idx, common)
+    epochs: object = experiment.schedule.epochs(round_idx)
     if isinstance(epochs, bool) or not isinstance(epochs, Integral) or epochs < 1:
         raise UserError(
             f"schedule.name = '{experiment.config.schedule.name}' gives round {round_idx} {epochs!r} local epochs; it "
@@ -82,15 +75,8 @@ def _after(experiment: Experiment, state: RunState, server: ServerState | None, 
         train_batches=state.train_batches + sum(int(r.numbers["steps"]) for r in played.results),
         evidence=_remembered(experiment, state.evidence, played),
         average=average,
-        common=_smoothed(state.common, None if played.kept else played.common),
         best=state.best,
     )
-
-
-def _smoothed(before: float | None, now: float | None) -> float | None:
-    """The mean of what was known before and what a round adds to it; either may be missing."""
-    known = [value for value in (before, now) if value is not None]
-    return sum(known) / len(known) if known else None
 
 
 def _with_best(after: RunState, val_accuracy: float | None) -> RunState:
@@ -118,7 +104,6 @@ def _record(
         selected=played.chosen.clients,
         val_accuracy=validation[0],
         val_loss=validation[1],
-        common=played.common,
         extra={**(evaluation.beside if evaluation else {}), **notes},
         bytes_down=0,
         bytes_up=0,

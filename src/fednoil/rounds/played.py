@@ -58,7 +58,6 @@ class Played:
     chosen: Selection
     results: Sequence[Result]
     kept: bool
-    common: float | None = None  # share of their changes that the clients have in common, where the schedule asks
     review: Review | None = None
 
     @property

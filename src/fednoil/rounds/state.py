@@ -41,7 +41,6 @@ class RunState:
     per_class: tuple[float | None, ...] = ()
     evidence: Tensors = field(default_factory=dict)  # all clients', as `fednoil.evidence` has it; never sent
     average: Tensors = field(default_factory=dict)  # of the server's models over rounds, with `server.average`
-    common: float | None = None  # share of their changes that clients had in common, mostly of the last rounds
     best: Best | None = None  # where clients hold labels out
     spent: Spent = field(default_factory=dict)  # the privacy account, where updates have noise
 

@@ -5,19 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from fednoil.plugins import Axis
-from fednoil.schedules.agreement import Agreement
-from fednoil.schedules.base import Following, Schedule, ScheduleConfig
+from fednoil.schedules.base import Schedule, ScheduleConfig
 from fednoil.schedules.constant import Constant
 from fednoil.schedules.decay import Cosine, Logarithm
 from fednoil.schedules.network import ByNetwork
 
-__all__ = ["AXIS", "SCHEDULES", "Agreement", "Constant", "Cosine", "Following", "Logarithm", "Schedule", "make"]
+__all__ = ["AXIS", "SCHEDULES", "Constant", "Cosine", "Logarithm", "Schedule", "make"]
 
 SCHEDULES: dict[str, type[Schedule]] = {
     "constant": Constant,
     "cosine": Cosine,
     "logarithm": Logarithm,
-    "agreement": Agreement,
     "network": ByNetwork,
 }
 AXIS = Axis("schedule", Schedule, SCHEDULES, default="constant")

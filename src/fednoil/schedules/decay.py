@@ -8,20 +8,29 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from fednoil.plugins import About
-from fednoil.schedules.base import BoundedConfig, Schedule, check_round
+from fednoil.schedules.base import Schedule, ScheduleConfig, check_round
 
 
-class DecayConfig(BoundedConfig):
+class DecayConfig(ScheduleConfig):
     by_share = frozenset({"epochs", "t_min"})
 
     epochs: int = Field(default=100, ge=1, description="T_max: local epochs in round 1")
     t_min: int = Field(default=20, ge=1, description="local epochs from round `r_min` on")
     r_min: int = Field(default=80, ge=2, description="the round in which `t_min` is reached")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.t_min > self.epochs:
+            raise ValueError(
+                f"schedule.t_min = {self.t_min} must not exceed schedule.epochs = {self.epochs}; "
+                "schedule.name = 'constant' has no t_min"
+            )
+        return self
 
 
 class Decay(Schedule):

@@ -6,7 +6,6 @@ sampled is a separate choice (`fednoil.sampling`), so any server works with any 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -131,25 +130,6 @@ class Server:
         """All trainable parameters of a message as one vector, network after network, without BatchNorm statistics."""
         names = sorted(name for name in tensors if name.split("/", 1)[1] in self.task.parameters)
         return torch.cat([tensors[name].flatten() for name in names]).to(torch.float32)  # whatever the dict's order
-
-    def common(self, changes: Sequence[tuple[Tensors, Tensors]]) -> float | None:
-        """The share of the clients' changes that they have in common, from the models that each received and sent back:
-        1 if all moved alike, 0 if each moved by itself; None with fewer than two clients.
-
-        If the changes Δ_k of K clients are a common one and independent deviations, ‖mean Δ‖² / mean ‖Δ‖² is
-        s + (1 − s)/K with s this share.
-        """
-        if len(changes) < 2:
-            return None
-        moved = []
-        for before, after in changes:
-            both = {name: (before[name].to(t.device), t) for name, t in after.items() if name in before}
-            start, end = ({name: pair[side] for name, pair in both.items()} for side in (0, 1))
-            moved.append(self.flat(end) - self.flat(start))
-        count, total = len(moved), sum(moved[1:], moved[0])
-        lengths = torch.stack([change.square().sum(dtype=torch.float64) for change in moved]).sum()
-        ratio = float(total.square().sum(dtype=torch.float64) / (count * lengths))
-        return min(1.0, max(0.0, (count * ratio - 1) / (count - 1))) if math.isfinite(ratio) else None
 
     def scored(self, state: ServerState, keep: Mapping[int, Tensors]) -> list[Scored]:
         """The models whose accuracy is this experiment's accuracy; `keep` is the clients' own state."""

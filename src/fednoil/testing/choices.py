@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,7 @@ from torch import nn
 from fednoil import data, models, sampling, schedules
 from fednoil.config.loading import load_config
 from fednoil.sampling import Sampling, Scoring
+from fednoil.schedules import Schedule
 from fednoil.seeds import Seed
 from fednoil.testing.checks import check_method
 from fednoil.testing.federation import NotConforming
@@ -21,7 +23,6 @@ from fednoil.testing.setting import path_of, refused, untouched_generators
 
 _SHAPES = ((1, 28, 28), (3, 32, 32))
 _ROUNDS = 300
-_SHARES = (0.0, 0.5, 1.0)  # of what clients have in common
 
 
 def check_sampling(own: str | type, **keys: Any) -> None:
@@ -78,15 +79,21 @@ def check_schedule(own: str | type, **keys: Any) -> None:
     """Check a schedule, `my_module:MySchedule` or the class itself; `keys` are its own."""
     name = path_of(own)
     config = refused(lambda: load_config({"schedule": {"name": name, **keys}}), name).schedule
-    made = schedules.make(config)
-    forwards = [schedules.make(config).epochs(r) for r in range(1, _ROUNDS + 1)]
-    followed = [made.next_epochs(2, share) for share in _SHARES] if isinstance(made, schedules.Following) else []
-    for round_idx, epochs in [*enumerate(forwards, start=1), *((2, epochs) for epochs in followed)]:
+    for rounds, large, size in itertools.product((_ROUNDS, 1), (False, True), (20, 5000)):
+        twice = [schedules.make(config).fitted(rounds, large=large, sizes=[size] * 4) for _ in range(2)]
+        _check_epochs(twice, rounds, name)
+
+
+def _check_epochs(twice: Sequence[Schedule], rounds: int, name: str) -> None:
+    """Two objects of the same schedule, asked forwards and backwards."""
+    first, second = twice
+    forwards = [first.epochs(r) for r in range(1, rounds + 1)]
+    for round_idx, epochs in enumerate(forwards, start=1):
         if not isinstance(epochs, int) or isinstance(epochs, bool) or epochs < 1:
             raise NotConforming(f"{name}: round {round_idx} has {epochs!r} epochs, not a whole number of at least 1")
-    if [made.epochs(r) for r in range(_ROUNDS, 0, -1)] != forwards[::-1]:
+    if [second.epochs(r) for r in range(rounds, 0, -1)] != forwards[::-1]:
         raise NotConforming(f"{name}: epochs depend on earlier calls; keep nothing on the object")
-    if made.total(_ROUNDS) != sum(forwards):
+    if second.total(rounds) != sum(forwards):
         raise NotConforming(f"{name}: `total` is not the sum of all rounds' epochs")
 
 
