@@ -24,7 +24,9 @@ import torch
 
 from fednoil import rounds
 from fednoil.experiment import make_executor
+from fednoil.learners.base import Trainee, Turn
 from fednoil.learners.fednoil import FedNoil
+from fednoil.seeds import Seed
 from floor import PEAK, PlainCNN, bare_step, check_device, device_name, noise_experiment, step_flops
 from written import write
 
@@ -95,7 +97,8 @@ class Case:
         learner, client = self.experiment.learner, self.executor.clients[0]
         assert isinstance(learner, FedNoil)
         samples = len(client)
-        (labelled,) = learner.labelled_sizes([client], [{"confidence": torch.zeros(samples)}])
+        trainee = Trainee({}, client, {"confidence": torch.zeros(samples)}, Turn(1, 1, Seed(0)))
+        (labelled,) = learner.labelled_sizes([trainee], learner.shares([client], [trainee.state]))
         steps = -(-labelled // learner.task.batch_size)
         batch = learner.task.batch_size + -(-(samples - labelled) // steps)
         return steps * self.experiment.schedule.epochs(1) * len(self.experiment.setting.parts), batch

@@ -123,7 +123,7 @@ def test_a_client_trains_no_more_than_in_the_preset_where_more_of_them_do(
 
 def test_epochs_that_a_preset_leaves_out_fit_the_share_too() -> None:
     merged = merge({"sampling": {"fraction": 0.3}, "schedule": {"name": "network"}}, {"data": {"name": "sites"}})
-    assert merged["schedule"] == {"name": "network", "epochs": 3}
+    assert merged["schedule"] == {"name": "network", "epochs": "30 %"}
     known = merge({"sampling": {"fraction": 0.3}, "schedule": {"name": "network"}}, {"data": {"name": "cifar10"}})
     assert known["schedule"] == {"name": "network"}
 

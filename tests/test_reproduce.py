@@ -203,7 +203,7 @@ def test_the_epochs_of_a_network_and_its_clients_are_part_of_an_estimate(
     """Whatever is timed takes a second: three epochs of one client with 300 samples, and the test after each of three
     rounds. A round has three epochs; of clients with few samples nine; of a large network 30, 6 and 6."""
     keys = ["partition.clients=4", f"partition.samples_per_client={samples}", "model.width=2", "sampling.fraction=0.5"]
-    keys += ["schedule.name=network", "schedule.epochs=3", "train.rounds=3", "run.device=cpu"]
+    keys += ["schedule.name=network", "schedule.epochs=30 %", "train.rounds=3", "run.device=cpu"]
     config = load_config(merge(preset("demo/fedavg"), parse_set(keys)))
     ticks = itertools.count()
     monkeypatch.setattr("fednoil.batch.duration.time", SimpleNamespace(perf_counter=lambda: next(ticks)))

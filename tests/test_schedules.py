@@ -159,6 +159,8 @@ def test_a_schedule_must_return_whole_epochs(value: object, tmp_path: Path) -> N
         ({"t_min": 3}, "unknown key 'schedule.t_min'.*a key of cosine, logarithm"),
         ({"name": "network", "t_min": 3}, "unknown key 'schedule.t_min'; known in schedule: name, epochs; "),
         ({"name": "network", "epochs": 0}, "schedule.epochs = 0: must be greater"),
+        ({"name": "network", "epochs": "0 %"}, "schedule.epochs = '0 %': .*a whole number, 'auto', or a share of that"),
+        ({"name": "network", "epochs": "ten"}, "schedule.epochs = 'ten': .*a whole number, 'auto', or a share of that"),
         ({"name": "cosine", "t_max": 9}, "'schedule.t_max' is now called schedule.epochs"),
         ({"name": "cosine", "t_min": 9, "epochs": 8}, "schedule.epochs = 8; schedule.name = 'constant' has no t_min"),
     ],
@@ -170,19 +172,21 @@ def test_bad_keys_get_one_line(keys: dict[str, object], message: str) -> None:
 
 @pytest.mark.parametrize(("sizes", "epochs"), [([500], 10), ([499], 30), ([900, 100], 10), ([900, 99], 30), ([], 10)])
 def test_a_small_network_has_the_same_epochs_in_every_round(sizes: list[int], epochs: int) -> None:
-    """Ten, and three times as many at clients with fewer than 500 samples on average."""
+    """Ten, and 30 at clients with fewer than 500 samples on average; a number that is set is what there is."""
     schedule = make({"name": "network"})
     fitted = schedule.fitted(200, large=False, sizes=sizes)
     assert {fitted.epochs(r) for r in range(1, 201)} == {epochs}
     assert {schedule.epochs(r) for r in range(1, 201)} == {10}  # as it was
-    assert make({"name": "network", "epochs": 2}).fitted(9, large=False, sizes=sizes).total(9) == 9 * epochs / 5
+    assert make({"name": "network", "epochs": "20 %"}).fitted(9, large=False, sizes=sizes).total(9) == 9 * epochs / 5
+    for large in (False, True):
+        assert make({"name": "network", "epochs": 2}).fitted(9, large=large, sizes=sizes).total(9) == 18
     with pytest.raises(ValueError, match="from 1"):
         schedule.epochs(0)
 
 
 @pytest.mark.parametrize("sizes", [[100, 200], [1000]])
 def test_a_large_network_has_the_papers_falling_epochs(sizes: list[int]) -> None:
-    """Ten times ten epochs that fall to twice ten within two fifths of 200 rounds."""
+    """100 epochs that fall to 20 within two fifths of 200 rounds."""
     fitted, paper = make({"name": "network"}).fitted(200, large=True, sizes=sizes), falling_logarithm()
     assert [fitted.epochs(r) for r in range(1, 201)] == [paper.epochs(r) for r in range(1, 201)]
 
@@ -193,7 +197,7 @@ def test_a_large_network_has_the_papers_falling_epochs(sizes: list[int]) -> None
 )
 def test_a_large_network_in_few_rounds(rounds: int, epochs: list[int]) -> None:
     """They fall by round 2 at the earliest; by round 3 of 8, with 2 + 8 (1 − log 2 / log 3) = 4.95 in round 2."""
-    fitted = make({"name": "network", "epochs": 1}).fitted(rounds, large=True, sizes=[600])
+    fitted = make({"name": "network", "epochs": "10 %"}).fitted(rounds, large=True, sizes=[600])
     assert [fitted.epochs(r) for r in range(1, rounds + 1)] == epochs
 
 
@@ -202,9 +206,18 @@ def test_a_run_has_the_epochs_of_its_network(
     values: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, large: bool, epochs: list[int]
 ) -> None:
     monkeypatch.setattr("fednoil.experiment.is_large", lambda _: large)
-    values |= {"schedule": {"name": "network", "epochs": 1}, "train": {"rounds": 2}}
+    values |= {"schedule": {"name": "network", "epochs": "10 %"}, "train": {"rounds": 2}}
     runner.run(load_config(values), tmp_path / "run", runner.Silent())
     assert [record.local_epochs for record in RunFolder(tmp_path / "run").records()] == epochs
+
+
+@pytest.mark.parametrize(
+    ("epochs", "share", "spread"), [("auto", 0.3, "30 %"), ("50 %", 0.3, "15 %"), ("auto", 0.001, "1 %"), (10, 0.3, 3)]
+)
+def test_fewer_epochs_where_more_clients_train(epochs: str | int, share: float, spread: str | int) -> None:
+    config = load_config({"schedule": {"name": "network", "epochs": epochs}}).schedule
+    assert config.spread(share) == {"epochs": spread}
+    load_config({"schedule": {"name": "network", "epochs": spread}})
 
 
 def test_epochs_that_depend_on_the_number_of_rounds_are_named() -> None:

@@ -19,7 +19,7 @@ import fednoil
 from fednoil.learners.fednoil_plus import FedNoilPlus
 
 SHARES = {"north": 0.05, "east": 0.15, "south": 0.3, "west": 0.45}
-KEYS = {"train.rounds": 15, "train.pad": 1, "schedule.epochs": 15, "schedule.t_min": 15, "data.validation": 0.1}
+KEYS = {"train.rounds": 15, "train.pad": 1, "schedule.epochs": 15, "data.validation": 0.1}
 LEARNERS = {"mix": "mixing:Always", "no-mix": "fednoil-plus"}
 
 

@@ -158,7 +158,7 @@ def write(samples: Samples, site: Site, path: Path) -> str:
 
 
 def trained(method: str, data: dict[str, str], keys: dict[str, Any], seed: int) -> fednoil.Run:
-    epochs = {"schedule.epochs": 5} if method == "demo/fedavg" else {"schedule.epochs": 10, "schedule.t_min": 10}
+    epochs = {"schedule.epochs": 5 if method == "demo/fedavg" else 10}
     changes = {**epochs, "train.rounds": 10, "run.device": "cpu", **keys}
     return fednoil.run(method, data=data, seed=seed, set=changes, progress=False)
 

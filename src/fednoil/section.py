@@ -16,7 +16,6 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     fitted: ClassVar[frozenset[str]] = frozenset()  # keys that a preset sets to fit its data, clients and noise
-    by_share: ClassVar[frozenset[str]] = frozenset()  # keys whose numbers fit the share of clients in a round
     completes: ClassVar[Mapping[str, str]] = {}  # a key -> the key whose value it completes
 
     @classmethod

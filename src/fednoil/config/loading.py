@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 import tomllib
 from collections.abc import Iterable
@@ -163,14 +162,7 @@ def _spread_out(merged: Values, before: float | None, clients: int) -> Values:
     share = (before or now) / now
     if share >= 1:
         return merged["schedule"]
-    numbers = {key: getattr(schedule, key) for key in schedule.by_share}
-    scaled = {key: _times(number, share) for key, number in numbers.items() if number is not None}
-    return merged["schedule"] | scaled
-
-
-def _times(value: float, share: float) -> float:
-    """A share of a number; for a whole number it is rounded, to at least 1 unless the number is 0."""
-    return max(min(value, 1), math.floor(share * value + 0.5)) if isinstance(value, int) else share * value
+    return merged["schedule"] | schedule.spread(share)
 
 
 def load_config(values: Values) -> Config:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -16,8 +17,19 @@ class ScheduleConfig(Section):
     """The keys every schedule has."""
 
     follows_rounds: ClassVar[bool] = False  # whether a round's epochs depend on the total number of rounds
+    by_share: ClassVar[frozenset[str]] = frozenset()  # keys whose numbers fit the share of clients in a round
 
     name: str = Field(default="constant", description="how the number of local epochs changes from round to round")
+
+    def spread(self, share: float) -> dict[str, Any]:
+        """The keys of a schedule with this share of the epochs, for more clients in a round: a whole number is rounded,
+        to at least 1 unless it is 0."""
+
+        def times(value: float) -> float:
+            return max(min(value, 1), math.floor(share * value + 0.5)) if isinstance(value, int) else share * value
+
+        numbers = {key: getattr(self, key) for key in self.by_share}
+        return {key: times(number) for key, number in numbers.items() if number is not None}
 
 
 class Schedule(ABC):

@@ -2,15 +2,17 @@
 more at first.
 
 A small network is trained in a few epochs and drifts away from the other clients' in more; a large one still learns
-(experiments/default). With few labels an epoch has few steps.
+(experiments/default). With few samples an epoch has few steps.
 """
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from fednoil.plugins import About
 from fednoil.scale import MANY
@@ -18,9 +20,10 @@ from fednoil.schedules.base import Schedule, ScheduleConfig, check_round
 from fednoil.schedules.constant import Constant, ConstantConfig
 from fednoil.schedules.decay import Logarithm, LogarithmConfig
 
-_FIRST, _LAST = 10, 2  # times `epochs`: those of a large network in round 1, and at least
-_FALLS = 0.4  # share of the rounds in which they fall, as in the paper: 80 of 200
-_FEW = 3  # times `epochs`: those of clients with few labels
+_USUAL, _FEW = 10, 30  # epochs of a small network, and of clients with few samples
+_FIRST, _LAST = 100, 20  # of a large network: in round 1, and after it has fallen
+_FALLS = 0.4  # share of the rounds in which it falls, as in the paper: 80 of 200
+_SHARE = re.compile(r"([1-9]\d{0,2}) %")
 
 
 class ByNetworkConfig(ScheduleConfig):
@@ -28,12 +31,29 @@ class ByNetworkConfig(ScheduleConfig):
     follows_rounds: ClassVar[bool] = True
 
     name: Literal["network"] = "network"
-    epochs: int = Field(
-        default=10,
-        ge=1,
-        description=f"local epochs in every round; {_FEW} times as many if clients have fewer than {MANY} samples on "
-        f"average; a large network has {_FIRST} times as many in round 1, falling to {_LAST} times as many",
+    epochs: Annotated[int, Field(ge=1)] | str = Field(
+        default="auto",
+        description=f"local epochs in every round; auto: {_USUAL}, or {_FEW} if clients have fewer than {MANY} samples "
+        f'on average, and for a large network {_FIRST} in round 1, falling to {_LAST}; "30 %": so much of that',
     )
+
+    @field_validator("epochs")
+    @classmethod
+    def _share_or_number(cls, value: int | str) -> int | str:
+        if isinstance(value, str) and value != "auto" and not _SHARE.fullmatch(value):
+            raise ValueError("must be a whole number, 'auto', or a share of that such as '30 %'")
+        return value
+
+    @property
+    def share(self) -> float:
+        """Of the usual number of epochs, where none is set."""
+        found = _SHARE.fullmatch(str(self.epochs))
+        return int(found[1]) / 100 if found else 1.0
+
+    def spread(self, share: float) -> dict[str, Any]:
+        if isinstance(self.epochs, int):
+            return super().spread(share)
+        return {"epochs": f"{max(1, round(100 * share * self.share))} %"}
 
 
 class ByNetwork(Schedule):
@@ -44,13 +64,18 @@ class ByNetwork(Schedule):
     config: ByNetworkConfig
 
     def fitted(self, rounds: int, *, large: bool, sizes: Sequence[int]) -> Schedule:
-        epochs, r_min = self.config.epochs, max(2, round(_FALLS * rounds))
-        if large:
-            return Logarithm(LogarithmConfig(epochs=_FIRST * epochs, t_min=_LAST * epochs, r_min=r_min))
+        if large and not isinstance(self.config.epochs, int):
+            bounds = {"epochs": self._part(_FIRST), "t_min": self._part(_LAST), "r_min": max(2, round(_FALLS * rounds))}
+            return Logarithm(LogarithmConfig.model_validate(bounds))
         few = sum(sizes) < MANY * len(sizes)
-        return Constant(ConstantConfig(epochs=_FEW * epochs if few else epochs))
+        return Constant(ConstantConfig(epochs=self._part(_FEW if few else _USUAL)))
 
     def epochs(self, round_idx: int) -> int:
         """Those of a small network at clients with many samples."""
         check_round(round_idx)
-        return self.config.epochs
+        return self._part(_USUAL)
+
+    def _part(self, usual: int) -> int:
+        """The number that is set, or else its share of the usual one."""
+        own = self.config.epochs
+        return own if isinstance(own, int) else max(1, math.floor(self.config.share * usual + 0.5))
