@@ -133,20 +133,24 @@ class LabelledLearner(Learner):
         return LabelledLearner.plans(self, [Trainee(nets, client, state, turn)], epochs)[0]
 
     def plans(self, trainees: Sequence[Trainee], epochs: range) -> list[list[Phase]]:
-        """Clients of about the same size, with the same kind of views, at once."""
+        """Clients of about the same size, with the same kind of views and knowledge, at once."""
         sizes = self._sizes(trainees)
         counts = [len(one.client) for one in trainees]
+        known = [self.known(one.state, one.turn.round_idx) for one in trainees]
+        kinds = [(self.views_for(count), *own) for count, own in zip(counts, known, strict=True)]
         found: dict[int, Phase] = {}
-        for places in lots(counts, sizes, [self.views_for(count) for count in counts]):
+        for places in lots(counts, sizes, kinds):
             ones, own = [trainees[place] for place in places], tuple(sizes[place] for place in places)
-            found |= dict(zip(places, self._planned(ones, own, epochs), strict=True))
+            planned = self._planned(ones, own, side_by_side([known[place] for place in places]), epochs)
+            found |= dict(zip(places, planned, strict=True))
         return [[found[place]] for place in range(len(trainees))]
 
-    def _planned(self, trainees: Sequence[Trainee], sizes: tuple[int, ...], epochs: range) -> list[Phase]:
+    def _planned(
+        self, trainees: Sequence[Trainee], sizes: tuple[int, ...], known: Tensors, epochs: range
+    ) -> list[Phase]:
         _, clients, states, turns = zip(*trainees, strict=True)
         seeds, counts = Seeds(tuple(turn.seed for turn in turns)), tuple(map(len, clients))
         lot = Lot(together(clients), counts, sizes, seeds, epochs, self.task.batch_size)
-        known = side_by_side([self.known(state, turns[0].round_idx) for state in states])
         order = lot.numbered(self.order(lot, lot.spread(known["weight"])))
         drawn, labelled = torch.zeros_like(lot.client.index), order[..., : max(sizes)]
         chosen = lot.among(lot.none, sizes).long().expand(labelled.shape)

@@ -7,7 +7,7 @@ the longest of them needs, and each client is given what is its own. It doesn't 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -124,7 +124,7 @@ class Lot:
         return [own[:, :s].flatten(0, 1) for own, s in zip(plan, self.steps, strict=True)]
 
 
-def lots(counts: Sequence[int], sizes: Sequence[int], kinds: Sequence[str]) -> list[list[int]]:
+def lots(counts: Sequence[int], sizes: Sequence[int], kinds: Sequence[Hashable]) -> list[list[int]]:
     """The places of clients that are planned at once, the largest first: in a lot nobody has more than `_LARGER` times
     the samples of another, or of its D^x, all have a rest or none has, and all are of one kind."""
     found: list[list[int]] = []
