@@ -10,6 +10,7 @@ import torch
 from made_fednoil import size_of
 from torch import nn
 
+from fednoil import rounds
 from fednoil.config import load_config
 from fednoil.executors.optimiser import Optimiser
 from fednoil.experiment import make_bench, make_executor, make_experiment
@@ -160,9 +161,32 @@ def test_pseudo_labels_are_planned_beside_the_labels(values: dict[str, Any]) -> 
     assert torch.equal(tensors["u_labels"].flatten(), one.state["guess"][rows])
     share = 0.5 * int(used.sum()) / max(size, count - size)
     assert tensors["u_weight"].tolist() == pytest.approx([share] * len(tensors["u_index"]))
+    assert bool(tensors["u_mask"].all())
     votes = one.state["votes"]
     assert votes.sum(1).tolist() == [2 * int(k) for k in used]
     assert torch.equal(votes[used].argmax(1), one.state["guess"][used])
+
+
+def test_where_nothing_is_contradicted_batches_are_filled_and_masked(values: dict[str, Any]) -> None:
+    """All labels are believed: other samples stand in for pseudo-labels, more than one of them, and count nothing."""
+    learner, one = second_half(values, weight=1.0)
+    sure = torch.full_like(one.state["probabilities"], 0.001).scatter(1, one.client.labels[:, None], 1.0)
+    one.state["probabilities"] = sure / sure.sum(1, keepdim=True)
+    tensors = learner.plan(*one, range(1))[0].tensors
+    assert not bool(tensors["u_mask"].any())
+    assert len(tensors["u_index"][0].unique()) == learner.task.batch_size
+    assert not bool(one.state["votes"].any())
+
+
+def test_no_sample_has_both_a_label_and_a_pseudo_label(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four labels are surely correct; four have confidence .3, hence odds 2 · .3/.7 = .86 and .86²/(1 + .86²) = .42
+    each, where another class with .65 is likelier: odds say 4 + 1.7 labels, and all four others are pseudo-labels."""
+    monkeypatch.setattr(FedNoilPlus, "clean_shares", lambda *_: [0.5])
+    labels, doubtful = [0] * 8, [0.3**0.5, 0.65**0.5, 0.05**0.5]
+    state = looked([[1.0, 0.0, 0.0]] * 4 + [[p / sum(doubtful) for p in doubtful]] * 4, labels)
+    assert size_of(plus(aside=0.0), client_of(labels), dict(state), ROUNDS) == 6
+    assert size_of(plus(aside=0.0, weight=1.0), client_of(labels), state, ROUNDS) == 4
+    assert state["used"].tolist() == [False] * 4 + [True] * 4
 
 
 def test_the_loss_of_pseudo_labels_by_hand() -> None:
@@ -180,6 +204,7 @@ def test_the_loss_of_pseudo_labels_by_hand() -> None:
         "u": torch.tensor([3.0]).view(1, 1, 1, 1),
         "u_labels": torch.tensor([1]),
         "u_weight": torch.tensor(0.3),
+        "u_mask": torch.tensor([True]),
     }
     learner = plus(large=True, mix=0.0)
     loss = learner.step({"model": Net()}, torch.empty(0), batch, {}, "train")  # type: ignore[dict-item]
@@ -187,6 +212,22 @@ def test_the_loss_of_pseudo_labels_by_hand() -> None:
     batch["u_prior"] = torch.tensor([0.0, math.log(2), 0.0])  # as if the client had twice as many of class 1
     loss = learner.step({"model": Net()}, torch.empty(0), batch, {}, "train")  # type: ignore[dict-item]
     assert float(loss) == pytest.approx(math.log(2) + 0.3 * math.log(2.5))
+
+
+def test_a_large_network_through_the_second_half_of_a_run(
+    values: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two rounds of four without pseudo-labels, then two with them."""
+    monkeypatch.setattr("fednoil.experiment.is_large", lambda _: True)
+    values["train"] |= {"rounds": 4, "weight_decay": "auto"}
+    values["learner"], values["schedule"] = {"name": "fednoil-plus"}, {"name": "network", "epochs": 2}
+    experiment = make_experiment(load_config(values))
+    executor, state, accepted = make_executor(experiment, CPU), rounds.start(experiment), []
+    for _ in range(4):
+        state, record = rounds.play(experiment, executor, state)
+        accepted.append(record.pseudo_accept)
+    assert accepted[:2] == [0.0, 0.0]
+    assert all(value and value > 0 for value in accepted[2:])
 
 
 def test_the_contract_holds_with_pseudo_labels() -> None:

@@ -150,6 +150,10 @@ def test_a_schedule_must_return_whole_epochs(value: object, tmp_path: Path) -> N
         runner.run(load_config(keys), tmp_path / "run", runner.Silent())
 
 
+WRONG_EPOCHS = (0, 2.5, "0 %", "ten")
+EPOCHS = "must be a whole number of at least 1, 'auto', or a share of that such as '30 %'"
+
+
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
@@ -158,11 +162,7 @@ def test_a_schedule_must_return_whole_epochs(value: object, tmp_path: Path) -> N
         ({"name": f"{__name__}:TwiceConfig"}, "is not a class derived from fednoil.schedules.base.Schedule"),
         ({"t_min": 3}, "unknown key 'schedule.t_min'.*a key of cosine, logarithm"),
         ({"name": "network", "t_min": 3}, "unknown key 'schedule.t_min'; known in schedule: name, epochs; "),
-        ({"name": "network", "epochs": 0}, "schedule.epochs = 0: must be greater"),
-        ({"name": "network", "epochs": "0 %"}, "schedule.epochs = '0 %': .*a whole number, 'auto', or a share of that"),
-        ({"name": "network", "epochs": "ten"}, "schedule.epochs = 'ten': .*a whole number, 'auto', or a share of that"),
-        ({"name": "cosine", "t_max": 9}, "'schedule.t_max' is now called schedule.epochs"),
-        ({"name": "cosine", "t_min": 9, "epochs": 8}, "schedule.epochs = 8; schedule.name = 'constant' has no t_min"),
+        *(({"name": "network", "epochs": wrong}, f"^schedule.epochs = {wrong!r}: {EPOCHS}$") for wrong in WRONG_EPOCHS),
     ],
 )
 def test_bad_keys_get_one_line(keys: dict[str, object], message: str) -> None:
@@ -172,12 +172,16 @@ def test_bad_keys_get_one_line(keys: dict[str, object], message: str) -> None:
 
 @pytest.mark.parametrize(("sizes", "epochs"), [([500], 10), ([499], 30), ([900, 100], 10), ([900, 99], 30), ([], 10)])
 def test_a_small_network_has_the_same_epochs_in_every_round(sizes: list[int], epochs: int) -> None:
-    """Ten, and 30 at clients with fewer than 500 samples on average; a number that is set is what there is."""
+    """Ten, and 30 at clients with fewer than 500 samples on average, or in fewer than 100 rounds; a number that is set
+    is what there is."""
     schedule = make({"name": "network"})
     fitted = schedule.fitted(200, large=False, sizes=sizes)
     assert {fitted.epochs(r) for r in range(1, 201)} == {epochs}
     assert {schedule.epochs(r) for r in range(1, 201)} == {10}  # as it was
-    assert make({"name": "network", "epochs": "20 %"}).fitted(9, large=False, sizes=sizes).total(9) == 9 * epochs / 5
+    assert schedule.fitted(100, large=False, sizes=sizes).epochs(1) == epochs
+    assert schedule.fitted(99, large=False, sizes=sizes).epochs(1) == 30
+    part = make({"name": "network", "epochs": "20 %"}).fitted(100, large=False, sizes=sizes)
+    assert part.total(9) == 9 * epochs / 5
     for large in (False, True):
         assert make({"name": "network", "epochs": 2}).fitted(9, large=large, sizes=sizes).total(9) == 18
     with pytest.raises(ValueError, match="from 1"):

@@ -241,7 +241,8 @@ def seeds(rows: list[Row]) -> str:
             own = [
                 float(row["final"])
                 for row in rows
-                if row["variant"] == "w4-weak-odds" and row["noise"] == noise and row["split"] == split
+                if (row["dataset"], row["variant"]) == ("fashion-mnist", "w4-weak-odds")
+                and (row["noise"], row["split"]) == (noise, split)
             ]
             cells.append(f"{statistics.fmean(own):.1f} ± {statistics.stdev(own):.1f}")
         found.append(f"{title} {', '.join(cells)}")

@@ -17,10 +17,10 @@ class is lost. The strength s = |D^x| / (|D^x| + 100) is low while D^x is small:
 only by mistake, and with s = 1 they would weigh as much as all the rest.
 Tests and confidences use z alone.
 
-A large network (`fednoil.scale.is_large`) memorises a small labelled set. Half of its views are therefore strong,
-as they are where labels are few; others are weak. In the second half of the rounds it also trains on pseudo-labels: as
-many as D^x has labels, on the samples whose given label the client is surest to be wrong, with the class that it
-believes instead. A network that can't memorise would learn its own mistakes from them.
+A large network (`fednoil.scale.is_large`) memorises a small labelled set. Half of its views are therefore strong, as
+they are where labels are few; others are weak. In the second half of the rounds it also trains on pseudo-labels: at
+most as many as D^x has labels, where the client is surest that a sample has another class than its label. A network
+that can't memorise would learn its own mistakes from them.
 
 What goes with it in the presets: clients drawn uniformly, local epochs and weight decay by the size of the network, an
 average of the models over rounds (`server.average`).
@@ -83,8 +83,8 @@ class FedNoilPlusConfig(LabelledConfig):
     )
     weight: Annotated[float, Field(ge=0)] | Literal["auto"] = Field(
         default="auto",
-        description="weight of the loss on pseudo-labels in the second half of the rounds, with frac = auto; auto: 1 "
-        "for a large network, else 0",
+        description="with frac = auto: weight of the loss on pseudo-labels in the second half of the rounds, times "
+        "their number over that of D^x or, if larger, of all others; auto: 1 for a large network, else 0",
     )
 
 
@@ -172,8 +172,9 @@ class FedNoilPlus(LabelledLearner):
             against = certainty.where(guess != client.labels, 0.0).index_fill(0, aside, 0.0)
             used = torch.zeros_like(client.labels, dtype=torch.bool)
             used[against.topk(size).indices] = True
-            state["guess"], state["used"] = guess, used & (against > 0)
-            weight = weight.where(~state["used"], 0.0)
+            used &= against > 0
+            state["guess"], state["used"], weight = guess, used, weight.where(~used, 0.0)
+            size = max(1, min(size, len(client) - len(aside) - int(used.sum())))
         state["weight"] = weight
         return size
 
@@ -187,7 +188,7 @@ class FedNoilPlus(LabelledLearner):
 
     def rest_plan(self, lot: Lot, order: Tensor, known: Tensors) -> tuple[Batches, Tensors]:
         """Batches of pseudo-labels as large as those of D^x, the same samples in each epoch, and the votes these give
-        each sample."""
+        each sample. If there are fewer than one batch has, others fill it, which the mask leaves out of the loss."""
         if "used" not in known:
             return {}, {}
         used, guess, own = known["used"], known["guess"], lot.among(lot.none, lot.counts)[:, 0]
@@ -195,11 +196,13 @@ class FedNoilPlus(LabelledLearner):
         counts: list[int] = rows.sum(1).tolist()
         places = rows.argsort(dim=1, descending=True, stable=True)[:, None].expand(-1, len(lot.epochs), -1)
         widths = [lot.batch_size] * len(counts)
-        u = lot.batches(lot.numbered(places), lot.none, [max(1, count) for count in counts], widths, "order u")
-        plan = {"u_index": lot.client.index[u], "u_labels": guess[u], "u_strong": self.strong_views(lot, u, "strong u")}
+        chosen = [max(count, min(lot.batch_size, n)) for count, n in zip(counts, lot.counts, strict=True)]
+        u = lot.batches(lot.numbered(places), lot.none, chosen, widths, "order u")
+        plan = {"u_index": lot.client.index[u], "u_labels": guess[u], "u_mask": used[u]}
+        plan["u_strong"] = self.strong_views(lot, u, "strong u")
         batch = {name: lot.cut(tensor, widths) for name, tensor in plan.items()}
         lengths = [len(index) for index in batch["u_index"]]
-        sizes = zip(counts, lot.counts, lot.sizes, lengths, strict=True)
+        sizes = zip(chosen, lot.counts, lot.sizes, lengths, strict=True)
         batch["u_weight"] = [
             torch.full((length,), self.pseudo_weight * count / max(size, n - size), device=u.device)
             for count, n, size, length in sizes
@@ -227,7 +230,8 @@ class FedNoilPlus(LabelledLearner):
         labelled, pseudo = logits.split([len(x), len(batch["u"])])
         if "u_prior" in batch:
             pseudo = pseudo + batch["u_prior"]
-        return self.labelled_loss(labelled, batch) + batch["u_weight"] * F.cross_entropy(pseudo, batch["u_labels"])
+        loss = pseudo_labels.unlabelled_loss(pseudo, batch["u_labels"], batch["u_mask"])
+        return self.labelled_loss(labelled, batch) + batch["u_weight"] * loss
 
     def final(self, nets: Nets, client: Client, state: Tensors, turn: Turn) -> Final:
         found = super().final(nets, client, state, turn)

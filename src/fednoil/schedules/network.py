@@ -1,8 +1,8 @@
 """As many local epochs as suit the network and the clients: the same number in every round, and for a large network
 more at first.
 
-A small network is trained in a few epochs and drifts away from the other clients' in more; a large one still learns
-(experiments/default). With few samples an epoch has few steps.
+In many rounds a small network needs a few epochs in each, and drifts away from the other clients' in more; a large one
+still learns (experiments/default). With few samples, or in few rounds, few epochs are too few steps.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
@@ -20,7 +20,8 @@ from fednoil.schedules.base import Schedule, ScheduleConfig, check_round
 from fednoil.schedules.constant import Constant, ConstantConfig
 from fednoil.schedules.decay import Logarithm, LogarithmConfig
 
-_USUAL, _FEW = 10, 30  # epochs of a small network, and of clients with few samples
+_USUAL, _MORE = 10, 30  # epochs of a small network, and if there are few samples or rounds
+_ROUNDS = 100  # that are many
 _FIRST, _LAST = 100, 20  # of a large network: in round 1, and after it has fallen
 _FALLS = 0.4  # share of the rounds in which it falls, as in the paper: 80 of 200
 _SHARE = re.compile(r"([1-9]\d{0,2}) %")
@@ -31,17 +32,19 @@ class ByNetworkConfig(ScheduleConfig):
     follows_rounds: ClassVar[bool] = True
 
     name: Literal["network"] = "network"
-    epochs: Annotated[int, Field(ge=1)] | str = Field(
+    epochs: int | str = Field(
         default="auto",
-        description=f"local epochs in every round; auto: {_USUAL}, or {_FEW} if clients have fewer than {MANY} samples "
-        f'on average, and for a large network {_FIRST} in round 1, falling to {_LAST}; "30 %": so much of that',
+        description=f"local epochs in every round; auto: {_USUAL}, but {_MORE} in fewer than {_ROUNDS} rounds or if "
+        f"clients have fewer than {MANY} samples on average, and for a large network {_FIRST} in round 1, falling to "
+        f'{_LAST}; "30 %": 30 % of these numbers',
     )
 
-    @field_validator("epochs")
+    @field_validator("epochs", mode="before")
     @classmethod
-    def _share_or_number(cls, value: int | str) -> int | str:
-        if isinstance(value, str) and value != "auto" and not _SHARE.fullmatch(value):
-            raise ValueError("must be a whole number, 'auto', or a share of that such as '30 %'")
+    def _share_or_number(cls, value: object) -> object:
+        number = isinstance(value, int) and not isinstance(value, bool) and value >= 1
+        if not number and value != "auto" and not (isinstance(value, str) and _SHARE.fullmatch(value)):
+            raise ValueError("must be a whole number of at least 1, 'auto', or a share of that such as '30 %'")
         return value
 
     @property
@@ -67,11 +70,11 @@ class ByNetwork(Schedule):
         if large and not isinstance(self.config.epochs, int):
             bounds = {"epochs": self._part(_FIRST), "t_min": self._part(_LAST), "r_min": max(2, round(_FALLS * rounds))}
             return Logarithm(LogarithmConfig.model_validate(bounds))
-        few = sum(sizes) < MANY * len(sizes)
-        return Constant(ConstantConfig(epochs=self._part(_FEW if few else _USUAL)))
+        few = rounds < _ROUNDS or sum(sizes) < MANY * len(sizes)
+        return Constant(ConstantConfig(epochs=self._part(_MORE if few else _USUAL)))
 
     def epochs(self, round_idx: int) -> int:
-        """Those of a small network at clients with many samples."""
+        """Those of a small network in many rounds at clients with many samples."""
         check_round(round_idx)
         return self._part(_USUAL)
 
