@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -243,16 +244,19 @@ def test_only_trained_parameters_make_a_network_large() -> None:
 
 
 @pytest.mark.parametrize(
-    ("keys", "large", "decay"),
+    ("keys", "large", "sizes", "decay"),
     [
-        ({"weight_decay": "auto"}, False, 1e-4),
-        ({"weight_decay": "auto"}, True, 2e-3),
-        ({"weight_decay": "auto", "optimizer": "adamw"}, True, 1e-2),
-        ({"weight_decay": 0.5}, True, 0.5),
+        ({"weight_decay": "auto"}, False, [400, 600], 1e-4),
+        ({"weight_decay": "auto"}, False, [400, 599], 2e-3),
+        ({"weight_decay": "auto"}, True, [600], 2e-3),
+        ({"weight_decay": "auto", "optimizer": "adamw"}, True, [600], 1e-2),
+        ({"weight_decay": 0.5}, True, [600], 0.5),
     ],
 )
-def test_weight_decay_by_the_size_of_the_network(keys: dict[str, Any], large: bool, decay: float) -> None:
-    assert Optimiser(**keys).fitted(large=large).decay == decay
+def test_weight_decay_by_the_size_of_the_network_and_its_clients(
+    keys: dict[str, Any], large: bool, sizes: list[int], decay: float
+) -> None:
+    assert Optimiser(**keys).fitted(large=large, sizes=sizes).decay == decay
 
 
 def test_weight_decay_of_an_unknown_network_is_a_mistake() -> None:
@@ -264,7 +268,9 @@ def test_an_experiment_knows_whether_its_network_is_large(values: dict[str, Any]
     values["train"] |= {"weight_decay": "auto"}
     small = make_experiment(load_config(values))
     assert not small.task.large
-    assert make_bench(small, CPU).optimiser.decay == 1e-4
+    assert make_bench(small, CPU).optimiser.decay == 2e-3  # its clients have few samples
+    many = replace(small, task=replace(small.task, sizes=(500,)))
+    assert make_bench(many, CPU).optimiser.decay == 1e-4
     values["model"] = {"name": "resnet18", "width": 16}
     large = make_experiment(load_config(values))
     assert large.task.large

@@ -196,12 +196,12 @@ def test_work_is_samples_times_epochs() -> None:
     assert work_of(pooled) == 300 * 20 * 600
 
 
-@pytest.mark.parametrize(("large", "samples", "epochs"), [(False, 500, 27), (False, 300, 27), (True, 500, 42)])
+@pytest.mark.parametrize(("large", "samples", "epochs"), [(False, 500, 45), (False, 300, 45), (True, 500, 42)])
 def test_the_epochs_of_a_network_and_its_clients_are_part_of_an_estimate(
     monkeypatch: pytest.MonkeyPatch, large: bool, samples: int, epochs: int
 ) -> None:
     """Whatever is timed takes a second: three epochs of one client with 300 samples, and the test after each of three
-    rounds. A round has nine epochs, since there are few; of a large network 30, 6 and 6."""
+    rounds. A round has 15 epochs, since there are few; of a large network 30, 6 and 6."""
     keys = ["partition.clients=4", f"partition.samples_per_client={samples}", "model.width=2", "sampling.fraction=0.5"]
     keys += ["schedule.name=network", "schedule.epochs=30 %", "train.rounds=3", "run.device=cpu"]
     config = load_config(merge(preset("demo/fedavg"), parse_set(keys)))

@@ -170,16 +170,16 @@ def test_bad_keys_get_one_line(keys: dict[str, object], message: str) -> None:
         load_config({"schedule": keys})
 
 
-@pytest.mark.parametrize(("sizes", "epochs"), [([500], 10), ([499], 30), ([900, 100], 10), ([900, 99], 30), ([], 10)])
+@pytest.mark.parametrize(("sizes", "epochs"), [([500], 10), ([499], 50), ([900, 100], 10), ([900, 99], 50), ([], 10)])
 def test_a_small_network_has_the_same_epochs_in_every_round(sizes: list[int], epochs: int) -> None:
-    """Ten, and 30 at clients with fewer than 500 samples on average, or in fewer than 100 rounds; a number that is set
+    """Ten, and 50 at clients with fewer than 500 samples on average, or in fewer than 100 rounds; a number that is set
     is what there is."""
     schedule = make({"name": "network"})
     fitted = schedule.fitted(200, large=False, sizes=sizes)
     assert {fitted.epochs(r) for r in range(1, 201)} == {epochs}
     assert {schedule.epochs(r) for r in range(1, 201)} == {10}  # as it was
     assert schedule.fitted(100, large=False, sizes=sizes).epochs(1) == epochs
-    assert schedule.fitted(99, large=False, sizes=sizes).epochs(1) == 30
+    assert schedule.fitted(99, large=False, sizes=sizes).epochs(1) == 50
     part = make({"name": "network", "epochs": "20 %"}).fitted(100, large=False, sizes=sizes)
     assert part.total(9) == 9 * epochs / 5
     for large in (False, True):
@@ -205,7 +205,7 @@ def test_a_large_network_in_few_rounds(rounds: int, epochs: list[int]) -> None:
     assert [fitted.epochs(r) for r in range(1, rounds + 1)] == epochs
 
 
-@pytest.mark.parametrize(("large", "epochs"), [(False, [3, 3]), (True, [10, 2])])
+@pytest.mark.parametrize(("large", "epochs"), [(False, [5, 5]), (True, [10, 2])])
 def test_a_run_has_the_epochs_of_its_network(
     values: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, large: bool, epochs: list[int]
 ) -> None:

@@ -46,7 +46,7 @@ CONSTANT = ("schedule.epochs=3",)
 PSEUDO_LABELS = ("learner.xi=0.2",)  # else a model of two rounds is never certain enough for one
 SMALL = ("partition.samples_per_client=60",)
 CHANGED = {"non-iid": "b36f676: Dirichlet splits have no cap"}  # settings whose results a commit has changed on purpose
-DEFAULT = "f343d7a: fednoil-plus is another method"
+DEFAULT = "2db8808: fednoil-plus by the size of the network"
 
 
 class Splitting(Cfl):

@@ -200,7 +200,7 @@ def make_bench(experiment: Experiment, device: torch.device) -> Workbench:
         experiment.learner,
         experiment.template,
         experiment.normalisation,
-        config.train.fitted(large=experiment.task.large),
+        config.train.fitted(large=experiment.task.large, sizes=experiment.task.sizes),
     )
     return Workbench(*made_of, device, dtype, experiment.fixed, networks)
 

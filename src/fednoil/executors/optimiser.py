@@ -20,7 +20,7 @@ from torch import Tensor
 from fednoil.errors import UserError
 from fednoil.learners.base import Phase, Turn
 from fednoil.models.network import Network
-from fednoil.scale import LARGE
+from fednoil.scale import LARGE, MANY
 from fednoil.section import Section
 from fednoil.tensors import Tensors
 
@@ -28,7 +28,7 @@ RATE = "optimiser/rate"  # the name of the rates [steps] among a phase's tensors
 _BETAS, _EPS = (0.9, 0.999), 1e-8  # AdamW's: of the gradient and its square, and the term against division by zero
 _END = 0.01  # share of the rate in the last round, if it falls
 _RISE = 0.1  # share of the rounds in which it rises, if it does
-_DECAY, _DECAY_OF_LARGE = 1e-4, 2e-3  # with weight_decay = "auto" (experiments/default)
+_DECAY, _STRONG_DECAY = 1e-4, 2e-3  # with weight_decay = "auto" (experiments/default)
 _ADAMW = {"lr": 1e-3, "weight_decay": 1e-2}  # PyTorch's, if a configuration doesn't set them
 
 
@@ -51,8 +51,9 @@ class Optimiser(Section):
     momentum: float = Field(default=0.5, ge=0, lt=1, description="of sgd")
     weight_decay: Annotated[float, Field(ge=0)] | Literal["auto"] = Field(
         default=1e-4,
-        description=f"0.01 with adamw unless set; auto: {_DECAY:g}, or {_DECAY_OF_LARGE:g} for a large network "
-        f"({LARGE:,} trained parameters or more), and 0.01 with adamw",
+        description=f"0.01 with adamw unless set; auto: {_DECAY:g}, or {_STRONG_DECAY:g} for a large network "
+        f"({LARGE:,} trained parameters or more) or if clients have fewer than {MANY} samples on average, and 0.01 "
+        "with adamw",
     )
     lr_rounds: Literal["constant", "linear", "cosine", "exponential", "step", "warmup"] = Field(
         default="constant",
@@ -67,11 +68,12 @@ class Optimiser(Section):
             return {**_ADAMW, **values}
         return values
 
-    def fitted(self, *, large: bool) -> Self:
-        """The same with a number for `weight_decay`, for a large network or another."""
+    def fitted(self, *, large: bool, sizes: Sequence[int]) -> Self:
+        """The same with a number for `weight_decay`, for a large network or another at clients with so many samples."""
         if self.weight_decay != "auto":
             return self
-        own = _ADAMW["weight_decay"] if self.optimizer == "adamw" else _DECAY_OF_LARGE if large else _DECAY
+        strong = large or sum(sizes) < MANY * len(sizes)
+        own = _ADAMW["weight_decay"] if self.optimizer == "adamw" else _STRONG_DECAY if strong else _DECAY
         return self.model_copy(update={"weight_decay": own})
 
     @property

@@ -2,7 +2,8 @@
 more at first.
 
 In many rounds a small network needs a few epochs in each, and drifts away from the other clients' in more; a large one
-still learns (experiments/default). With few samples, or in few rounds, few epochs are too few steps.
+still learns (experiments/default). With few samples, or in few rounds, few epochs are too few steps: the audits of a
+few small sites want 50 (tests/test_journey_folders.py).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from fednoil.schedules.base import Schedule, ScheduleConfig, check_round
 from fednoil.schedules.constant import Constant, ConstantConfig
 from fednoil.schedules.decay import Logarithm, LogarithmConfig
 
-_USUAL, _MORE = 10, 30  # epochs of a small network, and if there are few samples or rounds
+_USUAL, _MORE = 10, 50  # epochs of a small network, and if there are few samples or rounds
 _ROUNDS = 100  # that are many
 _FIRST, _LAST = 100, 20  # of a large network: in round 1, and after it has fallen
 _FALLS = 0.4  # share of the rounds in which it falls, as in the paper: 80 of 200
