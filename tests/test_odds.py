@@ -99,6 +99,7 @@ def test_labels_set_aside_are_neither_counted_nor_relabelled(monkeypatch: pytest
     learner, client = plus(aside=0.25, large=True), client_of(labels)
     aside = learner.set_aside(8, CPU)
     assert aside.tolist() == [2, 6]
+    assert size_of(plus(aside=0.25), client, dict(state), ROUNDS) == 3
     assert size_of(learner, client, state, ROUNDS) == 3
     assert state["used"].tolist() == [False] * 4 + [True, True, False, True]
     assert state["guess"][4:].tolist() == [1] * 4
@@ -176,6 +177,10 @@ def test_where_nothing_is_contradicted_batches_are_filled_and_masked(values: dic
     tensors = learner.plan(*one, range(1))[0].tensors
     assert not bool(tensors["u_mask"].any())
     assert len(tensors["u_index"][0].unique()) == learner.task.batch_size
+    assert int(one.state["size"]) == len(one.client)
+    assert tensors["u_weight"].tolist() == pytest.approx(
+        [learner.task.batch_size / len(one.client)] * len(tensors["x_index"])
+    )
     assert not bool(one.state["votes"].any())
 
 
