@@ -100,9 +100,11 @@ TABLES = {
     "levels": Table(
         {
             "fedavg": "FedAvg",
-            "auto": '`fednoil`, `frac = "auto"`',
+            "published": "FedNoiL, share of correct labels known",
+            "default": "**the default**",
+            "auto": 'FedNoiL, `frac = "auto"`',
             "plus": "the same with mixup",
-            "plus+aside-0.1+explore-0": "`fednoil-plus` of version 0.1",
+            "plus+aside-0.1": "the same, labels set aside",
         },
         {f"{level} %": f"{level} % wrong" for level in (0, 20, 40, 60, 80)},
         ("final", "chosen"),

@@ -1,4 +1,4 @@
-"""The record of this study, one line a run, and the tables of its page.
+"""The record of this study, one line a run, and the tables of its two pages.
 
     python experiments/default/table.py [--commit COMMIT] [RUNS ...]
 
@@ -20,7 +20,9 @@ from typing import Any
 from fednoil.pages.marked import fill
 
 HERE = Path(__file__).parent
-PAGE, RESULTS = HERE / "README.md", HERE / "results.csv"
+PAGE, TRIED, RESULTS = HERE / "README.md", HERE / "tried.md", HERE / "results.csv"
+PUBLISHED = HERE.parent / "paper/results.csv"  # FedAvg and FedNoiL with IID clients
+READINGS = HERE.parent / "readings/results.csv"  # FedNoiL with β = 1
 KEY = ("dataset", "split", "noise", "variant", "seed")
 LATE = ("val_accuracy", "label_precision", "labelled_share", "pseudo_accuracy")  # means of the last ten rounds
 FIELDS = (*KEY, "rounds", "planned", "final", "last10", *LATE, "batches", "bytes", "seconds", "device", "commit")
@@ -62,6 +64,12 @@ VARIANTS = {
     "log20-odds-belief": "heavy, 100 epochs falling to 20",
     "const20": "light, 20 epochs in every round",
     "network": "**the default**",
+    "local": "the default, classes that a client holds",
+    "local-many": "the same, clients with many labels",
+    "local-10": "the same from a tenth of the rounds on",
+    "memory": "the default, memory",
+    "power3": "the default, cubed odds",
+    "weak-u": "the default, pseudo-labels with weak views",
     "t20-less": "base 2, four fifths of D^x",
     "t20-forward": "base 2, forward correction, all samples",
     "t20-dx-forward": "base 2, forward correction, D^x",
@@ -129,9 +137,11 @@ def _text(value: Any) -> str:
 
 
 def read() -> list[Row]:
-    if not RESULTS.is_file():
-        return []
-    with RESULTS.open(newline="", encoding="utf-8") as file:
+    return table(RESULTS)
+
+
+def table(path: Path) -> list[Row]:
+    with path.open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
 
 
@@ -208,45 +218,102 @@ def networks(rows: list[Row]) -> str:
     return f"Agreement (test accuracy): {'; '.join(found)}."
 
 
-GOALS = {"high": "86.7 / 85.1 / 78", "pair-high": "87 / – / –", "clean": "within 0.5 of FedAvg"}  # of Fashion-MNIST
-CIFAR_GOALS = {("iid", "symmetric-high"): "80", ("b1", "symmetric-high"): "71.1"}
+GOALS = {  # of the last round's test accuracy
+    ("fashion-mnist", "iid", "symmetric-high"): "86.7",
+    ("fashion-mnist", "b1", "symmetric-high"): "85.1",
+    ("fashion-mnist", "b.1", "symmetric-high"): "78",
+    ("fashion-mnist", "iid", "pair-high"): "87",
+    ("cifar10", "iid", "symmetric-high"): "80",
+    ("cifar10", "b1", "symmetric-high"): "71.1",
+    ("cifar100", "iid", "symmetric-high"): "44.9",
+}
+METHODS = {"whole-fedavg": "Vanilla FedAvg", "whole-fednoil": "FedNoiL(Logarithm)", "whole": ""}
+OTHERS = {"clients100": "100 clients of 120", "uneven": "uneven sizes"}
+DATASETS = {"fashion-mnist": "Fashion-MNIST", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
 
 
-def goals(rows: list[Row]) -> str:
-    """Test accuracy of the default's last rounds beside the goals: Fashion-MNIST by split, and CIFAR-10."""
+def elsewhere(dataset: str, split: str, noise: str, method: str) -> list[Row]:
+    """Runs of a method that other studies have recorded in the same cell, all rounds of them."""
+    if split == "iid":
+        name = f"{dataset} iid {noise}"
+        return [row for row in table(PUBLISHED) if (row["setting"], row["method"]) == (name, method)]
+    if split != "b1" or method != METHODS["whole-fednoil"]:
+        return []
+    where = (dataset, "non-iid-1", noise, "fednoil-logarithm", "each")
+    return [
+        row
+        for row in table(READINGS)
+        if tuple(row[name] for name in ("dataset", "setting", "noise", "method", "reading")) == where
+        and not row["changes"]
+        and row["rounds"] == row["planned"]
+    ]
+
+
+def accuracy(rows: list[Row]) -> str:
+    """Mean and deviation of the last round's test accuracy over seeds, and the steps."""
+    if not rows:
+        return "–"
+    values = [float(row["final"]) for row in rows]
+    spread = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
+    stopped = {row["rounds"] for row in rows if row.get("planned", row["rounds"]) != row["rounds"]}
+    steps = f"{statistics.fmean(int(row['batches']) for row in rows) / 1000:.0f}"
+    note = f"{len(values)}; {steps}" if not stopped else f"stopped at round {stopped.pop()}; {steps}"
+    return f"{statistics.fmean(values):.1f}{spread} ({note})"
+
+
+def results(rows: list[Row]) -> str:
+    """The default beside FedAvg, FedNoiL and the goals, cell by cell."""
+    cells = [("fashion-mnist", split, noise) for noise in NOISES for split in SPLITS]
+    cells += [("fashion-mnist", split, "symmetric-high") for split in OTHERS]
+    found = {tuple(row[name] for name in KEY[:3]) for row in rows if row["variant"] == "whole"}
+    cells += sorted(cell for cell in found if cell not in cells)
+    lines = [["", "FedAvg", "FedNoiL", "the default", "goal"]]
+    for cell in cells:
+        dataset, split, noise = cell
+        title = f"{DATASETS[dataset]}, {NOISES[noise]}, {SPLITS.get(split) or OTHERS[split]}"
+        line = [title]
+        for variant, method in METHODS.items():
+            own = [row for row in rows if tuple(row[name] for name in KEY[:4]) == (*cell, variant)]
+            line.append(accuracy(own or elsewhere(*cell, method)))
+        if noise == "clean":
+            fedavg = line[1].split(" ")[0]
+            goal = f"{float(fedavg) - 0.5:.1f}" if fedavg != "–" else "FedAvg − 0.5"
+        else:
+            goal = GOALS.get(cell, "")
+        lines.append([*line, goal])
+    return markdown(lines)
+
+
+LEFT = {
+    "left-mix": "mixup",
+    "left-adjust": "logit adjustment",
+    "left-views": "weak views (both instead)",
+    "left-decay": "weight decay 1e-4 (2e-3 instead)",
+    "left-estimate": "the smaller of two estimates (that of labels set aside instead)",
+    "left-average": "the average over rounds",
+    "left-odds": "odds (confidence in all rounds instead)",
+    "left-aside": "labels set aside",
+}
+LEFT_CELLS = [*((split, "symmetric-high") for split in SPLITS), ("iid", "pair-high"), ("iid", "clean")]
+
+
+def left_out(rows: list[Row]) -> str:
+    """What each ingredient is worth: agreement lost without it, in percent, and points of test accuracy."""
     known = {
-        (row["split"], row["noise"]): row
+        (row["variant"], (row["split"], row["noise"])): row
         for row in rows
-        if row["variant"] == "network" and row["dataset"] == "fashion-mnist"
+        if row["dataset"] == "fashion-mnist" and row["seed"] == "0"
     }
-    fashion = []
-    for noise, title in NOISES.items():
-        rates = " / ".join(f"{float(known[split, noise]['final']):.1f}" for split in SPLITS)
-        fashion.append(f"{title} {rates}" + (f" (goal {GOALS[title]})" if title in GOALS else ""))
-    cifar = []
-    for row in (row for row in rows if row["variant"] == "whole"):
-        goal = CIFAR_GOALS.get((row["split"], row["noise"]))
-        stopped = f", stopped at round {row['rounds']}" if row["rounds"] != row["planned"] else ""
-        note = f" (goal {goal}{stopped})" if goal else f" ({stopped.removeprefix(', ')})" if stopped else ""
-        cifar.append(f"{row['noise']} {SPLITS[row['split']]} {float(row['final']):.1f}{note}")
-    return f"Fashion-MNIST, {', '.join(fashion)}. CIFAR-10, 200 rounds: {', '.join(cifar)}."
-
-
-def seeds(rows: list[Row]) -> str:
-    """Light with odds in all cells: mean and deviation of the last round's test accuracy over seeds."""
-    found = []
-    for noise, title in NOISES.items():
-        cells = []
-        for split in SPLITS:
-            own = [
-                float(row["final"])
-                for row in rows
-                if (row["dataset"], row["variant"]) == ("fashion-mnist", "w4-weak-odds")
-                and (row["noise"], row["split"]) == (noise, split)
-            ]
-            cells.append(f"{statistics.fmean(own):.1f} ± {statistics.stdev(own):.1f}")
-        found.append(f"{title} {', '.join(cells)}")
-    return f"{'; '.join(found)}."
+    lines = [["without", *(f"{NOISES[noise]}, {SPLITS[split]}" for split, noise in LEFT_CELLS)]]
+    for variant, title in LEFT.items():
+        line = [title]
+        for cell in LEFT_CELLS:
+            whole, less = known["network", cell], known[variant, cell]
+            agreement = 100 * (float(less["val_accuracy"]) / float(whole["val_accuracy"]) - 1)
+            points = float(less["last10"]) - float(whole["last10"])
+            line.append(f"{agreement:+.1f} % ({points:+.1f})".replace("-", "−"))
+        lines.append(line)
+    return markdown(lines)
 
 
 def oracle(rows: list[Row]) -> str:
@@ -274,15 +341,12 @@ def mixing(rows: list[Row]) -> str:
 
 
 def page(rows: list[Row]) -> str:
-    parts = {
-        "screen": screen(rows),
-        "oracle": oracle(rows),
-        "mixing": mixing(rows),
-        "networks": networks(rows),
-        "goals": goals(rows),
-        "seeds": seeds(rows),
-    }
-    return fill(PAGE.read_text(encoding="utf-8"), parts)
+    parts = {"results": results(rows), "networks": networks(rows)}
+    return fill(PAGE.read_text(encoding="utf-8"), parts | {"oracle": oracle(rows), "mixing": mixing(rows)})
+
+
+def tried(rows: list[Row]) -> str:
+    return fill(TRIED.read_text(encoding="utf-8"), {"screen": screen(rows), "left out": left_out(rows)})
 
 
 def main() -> None:
@@ -296,6 +360,7 @@ def main() -> None:
     if new:
         write(rows)
     PAGE.write_text(page(rows), encoding="utf-8")
+    TRIED.write_text(tried(rows), encoding="utf-8")
 
 
 if __name__ == "__main__":
