@@ -6,6 +6,8 @@ labels and gains from what a small one loses by, and a client with few labels ca
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import nn
 
 LARGE = 500_000  # trained parameters of a network
@@ -15,3 +17,8 @@ MANY = 500  # labels of a client
 def is_large(model: nn.Module) -> bool:
     """Whether a network has many trained parameters; frozen ones don't count."""
     return sum(p.numel() for p in model.parameters() if p.requires_grad) >= LARGE
+
+
+def few_labels(sizes: Sequence[int]) -> bool:
+    """Whether clients with so many samples have few on average."""
+    return sum(sizes) < MANY * len(sizes)

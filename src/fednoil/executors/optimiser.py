@@ -20,7 +20,7 @@ from torch import Tensor
 from fednoil.errors import UserError
 from fednoil.learners.base import Phase, Turn
 from fednoil.models.network import Network
-from fednoil.scale import LARGE, MANY
+from fednoil.scale import LARGE, MANY, few_labels
 from fednoil.section import Section
 from fednoil.tensors import Tensors
 
@@ -72,7 +72,7 @@ class Optimiser(Section):
         """The same with a number for `weight_decay`, for a large network or another at clients with so many samples."""
         if self.weight_decay != "auto":
             return self
-        strong = large or sum(sizes) < MANY * len(sizes)
+        strong = large or few_labels(sizes)
         own = _ADAMW["weight_decay"] if self.optimizer == "adamw" else _STRONG_DECAY if strong else _DECAY
         return self.model_copy(update={"weight_decay": own})
 

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, field_validator
 
 from fednoil.plugins import About
-from fednoil.scale import MANY
+from fednoil.scale import MANY, few_labels
 from fednoil.schedules.base import Schedule, ScheduleConfig, check_round
 from fednoil.schedules.constant import Constant, ConstantConfig
 from fednoil.schedules.decay import Logarithm, LogarithmConfig
@@ -71,7 +71,7 @@ class ByNetwork(Schedule):
         if large and not isinstance(self.config.epochs, int):
             bounds = {"epochs": self._part(_FIRST), "t_min": self._part(_LAST), "r_min": max(2, round(_FALLS * rounds))}
             return Logarithm(LogarithmConfig.model_validate(bounds))
-        few = rounds < _ROUNDS or sum(sizes) < MANY * len(sizes)
+        few = rounds < _ROUNDS or few_labels(sizes)
         return Constant(ConstantConfig(epochs=self._part(_MORE if few else _USUAL)))
 
     def epochs(self, round_idx: int) -> int:

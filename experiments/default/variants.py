@@ -1,0 +1,100 @@
+"""Variants of the default that need code: `--set learner.name=variants:Held`, with this folder on PYTHONPATH."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fednoil.learners.base import Client, Trainee
+from fednoil.learners.clean_share import calibrated_shares
+from fednoil.learners.fednoil_plus import FedNoilPlus, FedNoilPlusConfig
+from fednoil.learners.odds import sharpened
+from fednoil.tensors import Tensors
+
+_LEAST = 0.05  # of the difference between a correct and a wrong label's chance
+_TINY = 1e-12
+
+
+class NoOddsConfig(FedNoilPlusConfig):
+    name: Literal["variants:NoOdds"] = "variants:NoOdds"  # pyright: ignore[reportIncompatibleVariableOverride]
+
+
+class NoOdds(FedNoilPlus):
+    """D^x by confidence in all rounds."""
+
+    Config = NoOddsConfig
+
+    def believes(self, round_idx: int, count: int) -> bool:
+        return False
+
+
+class OneEstimateConfig(FedNoilPlusConfig):
+    name: Literal["variants:OneEstimate"] = "variants:OneEstimate"  # pyright: ignore[reportIncompatibleVariableOverride]
+
+
+class OneEstimate(FedNoilPlus):
+    """The share of correct labels by those set aside alone, where there are some."""
+
+    Config = OneEstimateConfig
+
+    def clean_shares(self, clients: Sequence[Client], states: Sequence[Tensors]) -> list[float]:
+        found = super().clean_shares(clients, states)
+        for place, (client, state) in enumerate(zip(clients, states, strict=True)):
+            rows = self.set_aside(len(client), client.labels.device)
+            if len(rows):
+                found[place] = calibrated_shares([state["probabilities"][rows]], [client.labels[rows]])[0]
+        return found
+
+
+def held_classes(labels: Tensor, num_classes: int, share: float, strict: float) -> Tensor:
+    """How often a client has each class [C], by its labels [n] and the share of correct ones alone.
+
+    If wrong labels are any class, class y has a share q_y = c·π_y + (1 − c)(1 − π_y)/(C − 1) of the labels, which gives
+    π. Two things draw it towards equal shares: frequencies that differ no more than by chance (James and Stein), and
+    classes that have fewer labels than wrong ones alone would give them, because then wrong labels are not any class.
+    """
+    count, even = len(labels), 1 / num_classes
+    apart = torch.bincount(labels, minlength=num_classes).double() / count - even
+    chance = ((apart + even) * (1 - even - apart)).sum() / count
+    known = (1 - chance / apart.square().sum().clamp_min(_TINY)).clamp_min(0)
+    apart = apart / max(share - (1 - share) / (num_classes - 1), _LEAST)
+    fits = (1 - strict * (-even - apart).clamp_min(0).sum()).clamp_min(0)
+    found = (even + known * fits * apart).clamp_min(1 / count)
+    return found / found.sum()
+
+
+def _times(probabilities: Tensor, weights: Tensor) -> Tensor:
+    joint = probabilities * weights
+    return joint / joint.sum(1, keepdim=True)
+
+
+class HeldConfig(FedNoilPlusConfig):
+    name: Literal["variants:Held"] = "variants:Held"  # pyright: ignore[reportIncompatibleVariableOverride]
+    strict: float = Field(default=2.0, ge=0, description="weight of classes that have too few labels")
+    align: float = Field(default=0.0, ge=0, description="how far the model's mean probabilities are drawn to these")
+    odds: bool = Field(default=True, description="D^x by odds in the second half of the rounds")
+
+
+class Held(FedNoilPlus):
+    """The model's probabilities times how often the client has each class, once the share is estimated; with `align`
+    classes that the model finds less often than that gain."""
+
+    Config = HeldConfig
+    config: HeldConfig  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def believes(self, round_idx: int, count: int) -> bool:
+        return self.config.odds and super().believes(round_idx, count)
+
+    def labelled_sizes(self, trainees: Sequence[Trainee], shares: Sequence[float]) -> list[int]:
+        for (_, client, state, _), share in zip(trainees, shares, strict=True):
+            held = held_classes(client.labels, self.task.num_classes, share, self.config.strict)
+            local = _times(state["probabilities"].double(), held)
+            if self.config.align:
+                local = _times(local, (held / (local.mean(0) + 1 / len(client))) ** self.config.align)
+            given = sharpened(local, self.temperature).gather(1, client.labels[:, None])[:, 0]
+            state["probabilities"], state["confidence"] = local.float(), given.float()
+        return super().labelled_sizes(trainees, shares)
