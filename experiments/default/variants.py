@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
+from torch.nn import functional as F
 
 from fednoil.learners.base import Client, Trainee
 from fednoil.learners.clean_share import calibrated_shares
@@ -16,6 +18,7 @@ from fednoil.learners.odds import sharpened
 from fednoil.tensors import Tensors
 
 _LEAST = 0.05  # of the difference between a correct and a wrong label's chance
+_STRICT = 3.0  # wrong labels that are a third as far from any class as can be are none
 _TINY = 1e-12
 
 
@@ -50,19 +53,35 @@ class OneEstimate(FedNoilPlus):
         return found
 
 
-def held_classes(labels: Tensor, num_classes: int, share: float, strict: float) -> Tensor:
+def any_class(probabilities: Tensor, labels: Tensor) -> Tensor:
+    """How well labels [n] agree with the assumption that a wrong one is any class, by the model's probabilities [n, C]:
+    from 0, if each class has one wrong label, to 1.
+
+    It is 1 − 3 D/log(C − 1). D is the divergence from the uniform distribution of labels that the model contradicts,
+    class by class of what it finds instead, less what chance adds (Miller and Madow).
+    """
+    num_classes = probabilities.shape[1]
+    found = probabilities.double().T @ F.one_hot(labels, num_classes).double()
+    found = found.fill_diagonal_(0.0)
+    rows = found.sum(1).clamp_min(_TINY)
+    shares = found / rows[:, None]
+    apart = (shares * (shares * (num_classes - 1)).clamp_min(_TINY).log()).sum(1) - (num_classes - 2) / (2 * rows)
+    mean = (rows * apart.clamp_min(0)).sum() / rows.sum() / math.log(num_classes - 1)
+    return (1 - _STRICT * mean).clamp_min(0)
+
+
+def held_classes(labels: Tensor, num_classes: int, share: float, fits: Tensor) -> Tensor:
     """How often a client has each class [C], by its labels [n] and the share of correct ones alone.
 
     If wrong labels are any class, class y has a share q_y = c·π_y + (1 − c)(1 − π_y)/(C − 1) of the labels, which gives
-    π. Two things draw it towards equal shares: frequencies that differ no more than by chance (James and Stein), and
-    classes that have fewer labels than wrong ones alone would give them, because then wrong labels are not any class.
+    π. It is drawn towards equal shares where frequencies differ no more than by chance (James and Stein), and where
+    that assumption doesn't fit.
     """
     count, even = len(labels), 1 / num_classes
     apart = torch.bincount(labels, minlength=num_classes).double() / count - even
     chance = ((apart + even) * (1 - even - apart)).sum() / count
     known = (1 - chance / apart.square().sum().clamp_min(_TINY)).clamp_min(0)
     apart = apart / max(share - (1 - share) / (num_classes - 1), _LEAST)
-    fits = (1 - strict * (-even - apart).clamp_min(0).sum()).clamp_min(0)
     found = (even + known * fits * apart).clamp_min(1 / count)
     return found / found.sum()
 
@@ -74,7 +93,6 @@ def _times(probabilities: Tensor, weights: Tensor) -> Tensor:
 
 class HeldConfig(FedNoilPlusConfig):
     name: Literal["variants:Held"] = "variants:Held"  # pyright: ignore[reportIncompatibleVariableOverride]
-    strict: float = Field(default=2.0, ge=0, description="weight of classes that have too few labels")
     align: float = Field(default=0.0, ge=0, description="how far the model's mean probabilities are drawn to these")
     odds: bool = Field(default=True, description="D^x by odds in the second half of the rounds")
 
@@ -91,10 +109,11 @@ class Held(FedNoilPlus):
 
     def labelled_sizes(self, trainees: Sequence[Trainee], shares: Sequence[float]) -> list[int]:
         for (_, client, state, _), share in zip(trainees, shares, strict=True):
-            held = held_classes(client.labels, self.task.num_classes, share, self.config.strict)
+            fits = any_class(state["probabilities"], client.labels)
+            held = held_classes(client.labels, self.task.num_classes, share, fits)
             local = _times(state["probabilities"].double(), held)
             if self.config.align:
-                local = _times(local, (held / (local.mean(0) + 1 / len(client))) ** self.config.align)
+                local = _times(local, (held / (local.mean(0) + 1 / len(client))) ** (fits * self.config.align))
             given = sharpened(local, self.temperature).gather(1, client.labels[:, None])[:, 0]
             state["probabilities"], state["confidence"] = local.float(), given.float()
         return super().labelled_sizes(trainees, shares)
