@@ -18,13 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from fednoil.pages.marked import fill
+from fednoil.study.paper import DATASET_NAMES, noise_name, printed
 
 HERE = Path(__file__).parent
 PAGE, TRIED, RESULTS = HERE / "README.md", HERE / "tried.md", HERE / "results.csv"
 PUBLISHED = HERE.parent / "paper/results.csv"  # FedAvg and FedNoiL with IID clients
 READINGS = HERE.parent / "readings/results.csv"  # FedNoiL with β = 1
 KEY = ("dataset", "split", "noise", "variant", "seed")
-LATE = ("val_accuracy", "label_precision", "labelled_share", "pseudo_accuracy")  # means of the last ten rounds
+LATE = ("val_accuracy", "label_precision", "label_recall", "pseudo_accuracy")  # means of the last ten rounds
 FIELDS = (*KEY, "rounds", "planned", "final", "last10", *LATE, "batches", "bytes", "seconds", "device", "commit")
 SPLITS = {"iid": "IID", "b1": "β = 1", "b.1": "β = 0.1"}
 NOISES = {"clean": "clean", "symmetric-low": "low", "symmetric-high": "high", "pair-high": "pair-high"}
@@ -53,54 +54,39 @@ VARIANTS = {
     "odds": "base 2, smaller of two estimates, late odds",
     "belief": "base 2, smaller of two estimates, late beliefs",
     "odds-belief": "base 2, smaller of two estimates, late odds and beliefs",
-    "odds-belief-25": "the same from a quarter of the rounds on",
-    "w4": "base 2, smaller of two estimates, weight decay by layer",
-    "w4-weak": "the same, weak views",
-    "w4-odds": "base 2, smaller of two estimates, weight decay by layer, late odds",
-    "w4-belief": "base 2, smaller of two estimates, weight decay by layer, late beliefs",
-    "w4-odds-belief": "base 2, smaller of two estimates, weight decay by layer, late odds and beliefs",
+    "odds-belief-25": "base 2, smaller of two estimates, odds and beliefs from a quarter of the rounds on",
+    "w4": "base 2, smaller of two estimates, weight decay 1e-4",
+    "w4-weak": "base 2, smaller of two estimates, weight decay 1e-4, weak views",
+    "w4-odds": "base 2, smaller of two estimates, weight decay 1e-4, late odds",
+    "w4-belief": "base 2, smaller of two estimates, weight decay 1e-4, late beliefs",
+    "w4-odds-belief": "base 2, smaller of two estimates, weight decay 1e-4, late odds and beliefs",
     "w4-weak-odds": "*light*: weak views, weight decay 1e-4, late odds",
-    "heavy": "*heavy*: both views, weight decay 2e-3, late odds and beliefs",
     "log20-odds-belief": "heavy, 100 epochs falling to 20",
     "const20": "light, 20 epochs in every round",
     "network": "**the default**",
     "local": "the default, classes that a client holds",
-    "local-many": "the same, clients with many labels",
-    "local-10": "the same from a tenth of the rounds on",
+    "local-many": "the default, classes that a client holds, clients with many labels",
+    "local-10": "the default, classes that a client holds, from a tenth of the rounds on",
     "memory": "the default, memory",
     "power3": "the default, cubed odds",
     "weak-u": "the default, pseudo-labels with weak views",
-    "t20-less": "base 2, four fifths of D^x",
-    "t20-forward": "base 2, forward correction, all samples",
-    "t20-dx-forward": "base 2, forward correction, D^x",
     "t20-likely": "base 2, labels likelier right than wrong",
-    "t20-likely-sharp": "base 2, the same, drawn sharply",
+    "t20-likely-sharp": "base 2, labels likelier right than wrong, drawn sharply",
     "t20-fedexp-judge": "base 2, FedExP, the averaged model judges",
     "both-t10-wd1e-4": "both views, at least 10 epochs, weight decay 1e-4",
     "both-t10-cosine": "both views, at least 10 epochs, falling rate",
     "both-t10-no-mix": "both views, at least 10 epochs, no mixup",
     "both-t10-uniform": "both views, at least 10 epochs, clients drawn uniformly",
-    "believed-all": "both views, at least 10 epochs, beliefs of all samples",
-    "believed": "both views, at least 10 epochs, beliefs of D^x",
     "weak-t10-cosine": "weak views, at least 10 epochs, falling rate",
     "weak-t10": "weak views, at least 10 epochs",
-    "weak-t10-no-mix": "weak views, at least 10 epochs, no mixup",
-    "weak-log100": "weak views, 100 epochs falling to 20",
     "both-t10": "both views, at least 10 epochs",
     "weak": "weak views",
     "log100": "100 epochs falling to 20",
-    "const30": "30 epochs",
     "no-mix": "no mixup",
-    "scale300": "`agreement` × 300",
-    "const10": "10 epochs",
     "wd1e-4": "weight decay 1e-4",
     "base": "the candidate",
-    "tau.25": "temperature 0.25",
     "uniform": "clients drawn uniformly",
-    "sum": "clients drawn by the sum of scores",
     "no-aside": "no labels set aside",
-    "floor": "D^x with a floor for each class",
-    "class": "D^x drawn by class",
     "no-average": "no average over rounds",
     "no-adjust": "no logit adjustment",
     "ssl": "pseudo-labels",
@@ -111,6 +97,11 @@ Row = dict[str, str]
 def row_of(folder: Path, commit: str) -> Row:
     """What the record says of a run."""
     config = tomllib.loads((folder / "config.toml").read_text(encoding="utf-8"))
+    variant, seed = folder.name.split("--")[3:]
+    if seed != f"seed{config['run']['seed']}" or variant.startswith("whole") == bool(config["data"]["validation"]):
+        raise SystemExit(
+            f"{folder.name}: its configuration has another seed, or labels held out that it shouldn't have"
+        )
     environment = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
     rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text(encoding="utf-8").splitlines()]
     found: dict[str, Any] = {
@@ -123,8 +114,8 @@ def row_of(folder: Path, commit: str) -> Row:
         "batches": rounds[-1]["train_batches"],
         "bytes": sum(r["bytes_down"] + r["bytes_up"] for r in rounds),
         "seconds": sum(r["wall_s"] for r in rounds),
-        "device": environment["device"],
-        "commit": environment.get("commit") or commit,
+        "device": environment["device"].removeprefix("NVIDIA "),
+        "commit": short(environment.get("commit") or commit),
     }
     for name in LATE:
         known = [r[name] for r in rounds[-10:] if r.get(name) is not None]
@@ -132,8 +123,13 @@ def row_of(folder: Path, commit: str) -> Row:
     return {name: _text(found[name]) for name in FIELDS}
 
 
+def short(commit: str) -> str:
+    """Seven digits, and + where the files had been changed."""
+    return commit[:7] + "+" * ("+" in commit)
+
+
 def _text(value: Any) -> str:
-    return "" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
+    return "" if value is None else f"{value:.2f}" if isinstance(value, float) else str(value)
 
 
 def read() -> list[Row]:
@@ -228,15 +224,17 @@ GOALS = {  # of the last round's test accuracy
     ("cifar100", "iid", "symmetric-high"): "44.9",
 }
 METHODS = {"whole-fedavg": "Vanilla FedAvg", "whole-fednoil": "FedNoiL(Logarithm)", "whole": ""}
+SETTINGS = {"iid": "iid", "non-iid": "b1"}  # of the paper, whose non-IID clients we take to have β = 1
 OTHERS = {"clients100": "100 clients of 120", "uneven": "uneven sizes"}
 DATASETS = {"fashion-mnist": "Fashion-MNIST", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
 
 
 def elsewhere(dataset: str, split: str, noise: str, method: str) -> list[Row]:
-    """Runs of a method that other studies have recorded in the same cell, all rounds of them."""
+    """Whole runs of a method that other studies have recorded in the same cell."""
     if split == "iid":
-        name = f"{dataset} iid {noise}"
-        return [row for row in table(PUBLISHED) if (row["setting"], row["method"]) == (name, method)]
+        wanted = (f"{dataset} iid {noise}", method, "True")
+        names = ("setting", "method", "finished")
+        return [row for row in table(PUBLISHED) if tuple(row[name] for name in names) == wanted]
     if split != "b1" or method != METHODS["whole-fednoil"]:
         return []
     where = (dataset, "non-iid-1", noise, "fednoil-logarithm", "each")
@@ -253,21 +251,33 @@ def accuracy(rows: list[Row]) -> str:
     """Mean and deviation of the last round's test accuracy over seeds, and the steps."""
     if not rows:
         return "–"
-    values = [float(row["final"]) for row in rows]
+    whole = [row for row in rows if row.get("planned", row["rounds"]) == row["rounds"]]
+    own = whole or rows[:1]
+    values = [float(row["final"]) for row in own]
     spread = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
-    stopped = {row["rounds"] for row in rows if row.get("planned", row["rounds"]) != row["rounds"]}
-    steps = f"{statistics.fmean(int(row['batches']) for row in rows) / 1000:.0f}"
-    note = f"{len(values)}; {steps}" if not stopped else f"stopped at round {stopped.pop()}; {steps}"
-    return f"{statistics.fmean(values):.1f}{spread} ({note})"
+    steps = f"{statistics.fmean(int(row['batches']) for row in own) / 1000:.0f}"
+    count = f"{len(values)}" if whole else f"stopped at round {own[0]['rounds']}"
+    return f"{statistics.fmean(values):.1f}{spread} ({count}; {steps})"
+
+
+def in_one_place(dataset: str, split: str, noise: str) -> str:
+    """What the paper prints for DivideMix with all data in one place, or ""."""
+    for cell in printed():
+        where = (DATASET_NAMES[cell.dataset], SETTINGS.get(cell.setting), noise_name(cell.noise, cell.mode))
+        if (*where, cell.method, cell.metric) == (dataset, split, noise, "DMix (centralized)", "accuracy"):
+            return str(cell).split(" ")[0]
+    return ""
 
 
 def results(rows: list[Row]) -> str:
     """The default beside FedAvg, FedNoiL and the goals, cell by cell."""
     cells = [("fashion-mnist", split, noise) for noise in NOISES for split in SPLITS]
     cells += [("fashion-mnist", split, "symmetric-high") for split in OTHERS]
-    found = {tuple(row[name] for name in KEY[:3]) for row in rows if row["variant"] == "whole"}
-    cells += sorted(cell for cell in found if cell not in cells)
-    lines = [["", "FedAvg", "FedNoiL", "the default", "goal"]]
+    found = {(row["dataset"], row["split"], row["noise"]) for row in rows if row["variant"] == "whole"}
+    order = [*DATASETS], [*NOISES], [*SPLITS]
+    more = [cell for cell in found if cell not in cells]
+    cells += sorted(more, key=lambda c: (order[0].index(c[0]), order[1].index(c[2]), order[2].index(c[1])))
+    lines = [["", "FedAvg", "FedNoiL", "the default", "DivideMix, data in one place", "goal"]]
     for cell in cells:
         dataset, split, noise = cell
         title = f"{DATASETS[dataset]}, {NOISES[noise]}, {SPLITS.get(split) or OTHERS[split]}"
@@ -280,7 +290,7 @@ def results(rows: list[Row]) -> str:
             goal = f"{float(fedavg) - 0.5:.1f}" if fedavg != "–" else "FedAvg − 0.5"
         else:
             goal = GOALS.get(cell, "")
-        lines.append([*line, goal])
+        lines.append([*line, in_one_place(*cell), goal])
     return markdown(lines)
 
 
@@ -302,7 +312,7 @@ def left_out(rows: list[Row]) -> str:
     known = {
         (row["variant"], (row["split"], row["noise"])): row
         for row in rows
-        if row["dataset"] == "fashion-mnist" and row["seed"] == "0"
+        if row["dataset"] == "fashion-mnist" and row["seed"] == "0" and row["rounds"] == row["planned"]
     }
     lines = [["without", *(f"{NOISES[noise]}, {SPLITS[split]}" for split, noise in LEFT_CELLS)]]
     for variant, title in LEFT.items():
@@ -317,7 +327,8 @@ def left_out(rows: list[Row]) -> str:
 
 
 def oracle(rows: list[Row]) -> str:
-    """Test accuracy with symmetric-high labels beside that of as many samples as these have clean labels, all clean."""
+    """Test accuracy of as many samples as there are clean labels with symmetric-high noise, all clean, and the
+    default's."""
     known = {tuple(row[name] for name in KEY): row for row in rows}
     found = []
     for dataset, split, title in (
@@ -325,8 +336,9 @@ def oracle(rows: list[Row]) -> str:
         ("fashion-mnist", "b1", "Fashion-MNIST β = 1"),
         ("cifar10", "iid", "CIFAR-10 IID"),
     ):
-        ours, clean = known[dataset, split, "symmetric-high", "t20", "0"], known[dataset, split, "clean", "oracle", "0"]
-        found.append(f"{title} {float(clean['last10']):.1f} for {float(ours['last10']):.1f}")
+        ours = known[dataset, split, "symmetric-high", "network", "0"]
+        clean = known[dataset, split, "clean", "oracle", "0"]
+        found.append(f"{title} {float(clean['last10']):.1f} where the default has {float(ours['last10']):.1f}")
     return f"{', '.join(found)}."
 
 
@@ -349,13 +361,27 @@ def tried(rows: list[Row]) -> str:
     return fill(TRIED.read_text(encoding="utf-8"), {"screen": screen(rows), "left out": left_out(rows)})
 
 
+def _longer(row: Row, new: list[Row]) -> bool:
+    """Whether a row of the record has more rounds than the new one of the same name."""
+    same = next(one for one in new if all(one[name] == row[name] for name in KEY))
+    return int(row["rounds"]) > int(same["rounds"])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="*", type=Path)
     parser.add_argument("--commit", default="", help="of the package that made the runs, where they don't say it")
+    parser.add_argument("--replace", action="store_true", help="also runs with more rounds")
     given = parser.parse_args()
     new = [row_of(folder, given.commit) for folder in given.runs]
     names = {tuple(row[name] for name in KEY) for row in new}
+    if len(names) < len(new):
+        raise SystemExit("two of these runs have the same name")
+    longer = [row for row in read() if tuple(row[name] for name in KEY) in names and _longer(row, new)]
+    if longer and not given.replace:
+        raise SystemExit(
+            f"the record has a longer run than {'--'.join(longer[0][n] for n in KEY)}; --replace if you mean it"
+        )
     rows = [*(row for row in read() if tuple(row[name] for name in KEY) not in names), *new]
     if new:
         write(rows)

@@ -1,7 +1,7 @@
 """What counts as a large network and as many labels, wherever the default does something else for them.
 
 Both borders were found with few networks and datasets (experiments/default): a large network memorises a client's
-labels and gains from what a small one loses by, and a client with few labels can't spare any.
+labels and benefits from what hurts a small one, and a client with few labels can't spare any.
 """
 
 from __future__ import annotations

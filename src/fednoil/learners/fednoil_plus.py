@@ -1,13 +1,13 @@
 """The method to use when nobody knows the noise: FedNoiL's labelled set, with nothing that needs to be known or tuned.
 
-What a client believes: the model it receives judges its labels. The number of clean ones is estimated on a tenth of
-the labels that is never trained on (`aside`), so that it doesn't grow with wrong labels that were memorised, and by a
+What a client believes: the model it receives judges its labels. The number of clean ones is estimated on a tenth of the
+labels that is never trained on (`aside`), so that it doesn't grow with wrong labels that were memorised, and by a
 client with many labels also on the others; D^x has the size of the smaller estimate, because the larger one puts more
-wrong labels into it. A client with few labels needs them all, and uses all of them for one estimate. D^x is drawn anew
-each epoch by the model's confidence in the given labels. In the second half of the rounds a client with many labels
-draws it by the squared odds o² that a label is correct (`fednoil.learners.odds`), and it has the size that o²/(1 + o²)
-adds up to: labels that the model finds correct, and few others to fill up a number. From the first round on this would
-end with one class, because a model that knows nothing prefers some classes.
+wrong labels into it. A client with fewer than 300 labels needs them all, and uses all of them for one estimate. D^x is
+drawn anew each epoch by the model's confidence in the given labels. In the second half of the rounds a client with many
+labels draws it by the squared odds o² that a label is correct (`fednoil.learners.odds`), and it has the size that o²/(1
++ o²) adds up to: labels that the model finds correct, and few others to fill up a number. From the first round on this
+can end with one class, because a model that knows nothing prefers some classes.
 
 How it trains: pairs of D^x are mixed (`mix`, mixup, Zhang et al., ICLR 2018), which makes wrong labels harder to
 memorise; a client with few labels mixes none, because it would learn too slowly. The loss is CE(z + s log π, y), with π

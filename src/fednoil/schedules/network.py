@@ -1,8 +1,8 @@
 """As many local epochs as suit the network and the clients: the same number in every round, and for a large network
 more at first.
 
-In many rounds a small network needs a few epochs in each, and drifts away from the other clients' in more; a large one
-still learns (experiments/default). With few samples, or in few rounds, few epochs are too few steps: the audits of a
+In many rounds a small network needs a few epochs in each and gains nothing from more; a large one does
+(experiments/default). With few samples, or in few rounds, few epochs are too few steps: the audits of a
 few small sites want 50 (tests/test_journey_folders.py).
 """
 
