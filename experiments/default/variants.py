@@ -18,6 +18,7 @@ from fednoil.learners.odds import sharpened
 from fednoil.tensors import Tensors
 
 _LEAST = 0.05  # of the difference between a correct and a wrong label's chance
+_SURE = 2.0  # frequencies differ this many times as much as by chance before they count
 _STRICT = 3.0  # wrong labels that are a third as far from any class as can be are none
 _TINY = 1e-12
 
@@ -62,6 +63,8 @@ def any_class(probabilities: Tensor, labels: Tensor) -> Tensor:
     """
     num_classes = probabilities.shape[1]
     found = probabilities.double().T @ F.one_hot(labels, num_classes).double()
+    if num_classes == 2:  # there is one wrong label
+        return found.new_ones(())
     found = found.fill_diagonal_(0.0)
     rows = found.sum(1).clamp_min(_TINY)
     shares = found / rows[:, None]
@@ -74,13 +77,13 @@ def held_classes(labels: Tensor, num_classes: int, share: float, fits: Tensor) -
     """How often a client has each class [C], by its labels [n] and the share of correct ones alone.
 
     If wrong labels are any class, class y has a share q_y = c·π_y + (1 − c)(1 − π_y)/(C − 1) of the labels, which gives
-    π. It is drawn towards equal shares where frequencies differ no more than by chance (James and Stein), and where
-    that assumption doesn't fit.
+    π. It is drawn towards equal shares where frequencies may differ by chance (as James and Stein do), and where that
+    assumption doesn't fit.
     """
     count, even = len(labels), 1 / num_classes
     apart = torch.bincount(labels, minlength=num_classes).double() / count - even
     chance = ((apart + even) * (1 - even - apart)).sum() / count
-    known = (1 - chance / apart.square().sum().clamp_min(_TINY)).clamp_min(0)
+    known = (1 - _SURE * chance / apart.square().sum().clamp_min(_TINY)).clamp_min(0)
     apart = apart / max(share - (1 - share) / (num_classes - 1), _LEAST)
     found = (even + known * fits * apart).clamp_min(1 / count)
     return found / found.sum()
