@@ -94,6 +94,15 @@ def _times(probabilities: Tensor, weights: Tensor) -> Tensor:
     return joint / joint.sum(1, keepdim=True)
 
 
+def lacking(local: Tensor, held: Tensor) -> Tensor:
+    """How much less often probabilities [n, C] find each class than a client has it [C], as a logarithm, less what
+    chance may explain: [C]."""
+    count = len(local)
+    less = (held / (local.mean(0) + 1 / count)).log()
+    chance = (1 - held) / (count * held)
+    return less * (1 - chance / less.square().clamp_min(_TINY)).clamp_min(0)
+
+
 class HeldConfig(FedNoilPlusConfig):
     name: Literal["variants:Held"] = "variants:Held"  # pyright: ignore[reportIncompatibleVariableOverride]
     align: float = Field(default=0.0, ge=0, description="how far the model's mean probabilities are drawn to these")
@@ -116,7 +125,7 @@ class Held(FedNoilPlus):
             held = held_classes(client.labels, self.task.num_classes, share, fits)
             local = _times(state["probabilities"].double(), held)
             if self.config.align:
-                local = _times(local, (held / (local.mean(0) + 1 / len(client))) ** (fits * self.config.align))
+                local = _times(local, (fits * self.config.align * lacking(local, held)).exp())
             given = sharpened(local, self.temperature).gather(1, client.labels[:, None])[:, 0]
             state["probabilities"], state["confidence"] = local.float(), given.float()
         return super().labelled_sizes(trainees, shares)
