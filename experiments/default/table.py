@@ -98,10 +98,8 @@ def row_of(folder: Path, commit: str) -> Row:
     """What the record says of a run."""
     config = tomllib.loads((folder / "config.toml").read_text(encoding="utf-8"))
     variant, seed = folder.name.split("--")[3:]
-    if seed != f"seed{config['run']['seed']}" or variant.startswith("whole") == bool(config["data"]["validation"]):
-        raise SystemExit(
-            f"{folder.name}: its configuration has another seed, or labels held out that it shouldn't have"
-        )
+    if seed != f"seed{config['run']['seed']}" or (variant.startswith("whole") and config["data"]["validation"]):
+        raise SystemExit(f"{folder.name}: its configuration has another seed, or holds labels out")
     environment = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
     rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text(encoding="utf-8").splitlines()]
     found: dict[str, Any] = {
@@ -113,7 +111,7 @@ def row_of(folder: Path, commit: str) -> Row:
         "last10": statistics.fmean(r["test_accuracy"] for r in rounds[-10:]),
         "batches": rounds[-1]["train_batches"],
         "bytes": sum(r["bytes_down"] + r["bytes_up"] for r in rounds),
-        "seconds": sum(r["wall_s"] for r in rounds),
+        "seconds": round(sum(r["wall_s"] for r in rounds)),
         "device": environment["device"].removeprefix("NVIDIA "),
         "commit": short(environment.get("commit") or commit),
     }
