@@ -18,6 +18,7 @@ from fednoil.experiment import make_bench, make_executor, make_experiment
 from fednoil.learners import fednoil_plus
 from fednoil.learners.base import Client, Task, Trainee, Turn
 from fednoil.learners.fednoil_plus import FedNoilPlus, FedNoilPlusConfig
+from fednoil.learners.held import local_probabilities
 from fednoil.learners.odds import believed, odds, sharpened
 from fednoil.scale import LARGE, is_large
 from fednoil.seeds import Seed
@@ -79,31 +80,30 @@ def test_what_is_believed_by_hand() -> None:
 
 def test_labels_are_drawn_by_odds_in_the_second_half_of_the_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shares o²/(1 + o²) of four labels add up to |D^x|, where before it was the estimated share of all."""
-    monkeypatch.setattr(FedNoilPlus, "clean_shares", lambda *_: [0.5])
+    monkeypatch.setattr(FedNoilPlus, "shares", lambda *_: [0.5])
     labels = [0, 1, 2, 0]
     state = looked([[0.98, 0.01, 0.01], [0.01, 0.98, 0.01], [0.01, 0.01, 0.98], [0.01, 0.98, 0.01]], labels)
-    learner, client = plus(aside=0.0), client_of(labels)
+    learner, client = plus(), client_of(labels)
+    local = sharpened(local_probabilities(state["probabilities"], client.labels, 0.5), 0.5)
     assert size_of(learner, client, state, ROUNDS // 2) == 2
-    assert torch.equal(learner.weights(state), state["confidence"])
+    assert torch.equal(learner.weights(state), local.gather(1, client.labels[:, None])[:, 0])
     assert size_of(learner, client, state, ROUNDS // 2 + 1) == 3
-    expected = odds(sharpened(state["probabilities"], 0.5), client.labels, 0.5) ** 2
-    assert torch.equal(learner.weights(state), expected)
+    assert torch.equal(learner.weights(state), odds(local, client.labels, 0.5) ** 2)
     assert "guess" not in state
 
 
-def test_labels_set_aside_are_neither_counted_nor_relabelled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(FedNoilPlus, "clean_shares", lambda *_: [0.5])
-    monkeypatch.setattr(fednoil_plus, "_FEW", 1)
-    labels = [0] * 8
-    state = looked([[0.99, 0.005, 0.005]] * 4 + [[0.005, 0.99, 0.005]] * 4, labels)
-    learner, client = plus(aside=0.25, large=True), client_of(labels)
-    aside = learner.set_aside(8, CPU)
-    assert aside.tolist() == [2, 6]
-    assert size_of(plus(aside=0.25), client, dict(state), ROUNDS) == 3
+def test_labels_that_the_model_contradicts_get_its_class_instead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FedNoilPlus, "shares", lambda *_: [0.5])
+    labels = [0, 1, 2] * 2
+    said = [0, 1, 2, 1, 2, 0]
+    state = looked([[0.99 if y == k else 0.005 for k in range(3)] for y in said], labels)
+    learner, client = plus(large=True), client_of(labels)
+    assert size_of(plus(), client, dict(state), ROUNDS) == 3
     assert size_of(learner, client, state, ROUNDS) == 3
-    assert state["used"].tolist() == [False] * 4 + [True, True, False, True]
-    assert state["guess"][4:].tolist() == [1] * 4
-    assert learner.weights(state)[4:].tolist() == [0.0, 0.0, pytest.approx(float(learner.weights(state)[6])), 0.0]
+    assert state["used"].tolist() == [False] * 3 + [True] * 3
+    assert state["guess"].tolist() == said
+    assert learner.weights(state)[3:].tolist() == [0.0] * 3
+    assert bool((learner.weights(state)[:3] > 1).all())
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_a_client_with_few_labels_believes_nothing_and_sees_strong_views() -> No
 
 def second_half(values: dict[str, Any], **keys: Any) -> tuple[FedNoilPlus, Trainee]:
     """A client of the tiny experiment in its last round, whose model contradicts every other label."""
-    values["learner"] = {"name": "fednoil-plus", "aside": 0.0, **keys}
+    values["learner"] = {"name": "fednoil-plus", **keys}
     experiment = make_experiment(load_config(values))
     executor, turn = make_executor(experiment, CPU), Turn(experiment.task.rounds, 2, Seed(3))
     executor.bench.load(experiment.initial_model(), {})
@@ -187,11 +187,11 @@ def test_where_nothing_is_contradicted_batches_are_filled_and_masked(values: dic
 def test_no_sample_has_both_a_label_and_a_pseudo_label(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four labels are surely correct; four have confidence .3, hence odds 2 · .3/.7 = .86 and .86²/(1 + .86²) = .42
     each, where another class with .65 is likelier: odds say 4 + 1.7 labels, and all four others are pseudo-labels."""
-    monkeypatch.setattr(FedNoilPlus, "clean_shares", lambda *_: [0.5])
+    monkeypatch.setattr(FedNoilPlus, "shares", lambda *_: [0.5])
     labels, doubtful = [0] * 8, [0.3**0.5, 0.65**0.5, 0.05**0.5]
     state = looked([[1.0, 0.0, 0.0]] * 4 + [[p / sum(doubtful) for p in doubtful]] * 4, labels)
-    assert size_of(plus(aside=0.0), client_of(labels), dict(state), ROUNDS) == 6
-    assert size_of(plus(aside=0.0, weight=1.0), client_of(labels), state, ROUNDS) == 4
+    assert size_of(plus(), client_of(labels), dict(state), ROUNDS) == 6
+    assert size_of(plus(weight=1.0), client_of(labels), state, ROUNDS) == 4
     assert state["used"].tolist() == [False] * 4 + [True] * 4
 
 
@@ -237,7 +237,7 @@ def test_a_large_network_through_the_second_half_of_a_run(
 
 
 def test_the_contract_holds_with_pseudo_labels() -> None:
-    check_learner(FedNoilPlus, weight=1.0, aside=0.0)
+    check_learner(FedNoilPlus, weight=1.0)
 
 
 def test_only_trained_parameters_make_a_network_large() -> None:

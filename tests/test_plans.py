@@ -104,7 +104,7 @@ def test_what_is_believed_is_planned_at_once(
     have no pseudo-labels, other views unless these are set, and plans of their own."""
     monkeypatch.setattr(fednoil_plus, "MANY", many)
     values["train"] |= {"rounds": 4}
-    bench, clients = opened(values, {"name": "fednoil-plus", "aside": 0.0, "weight": 1.0, "x_augment": views})
+    bench, clients = opened(values, {"name": "fednoil-plus", "weight": 1.0, "x_augment": views})
     for place, fewer in ((1, 3), (2, 4), (3, 8)):
         one = clients[place]
         clients[place] = Client(one.id, one.pool, one.index[:-fewer], one.labels[:-fewer])

@@ -1,13 +1,12 @@
 """The method to use when nobody knows the noise: FedNoiL's labelled set, with nothing that needs to be known or tuned.
 
-What a client believes: the model it receives judges its labels. The number of clean ones is estimated on a tenth of the
-labels that is never trained on (`aside`), so that it doesn't grow with wrong labels that were memorised, and by a
-client with many labels also on the others; D^x has the size of the smaller estimate, because the larger one puts more
-wrong labels into it. A client with fewer than 300 labels needs them all, and uses all of them for one estimate. D^x is
-drawn anew each epoch by the model's confidence in the given labels. In the second half of the rounds a client with many
-labels draws it by the squared odds o² that a label is correct (`fednoil.learners.odds`), and it has the size that o²/(1
-+ o²) adds up to: labels that the model finds correct, and few others to fill up a number. From the first round on this
-can end with one class, because a model that knows nothing prefers some classes.
+What a client believes: the model it receives judges its labels, and its confidence in them gives the most probable
+share c of clean ones (`fednoil.learners.clean_share`). What the model says is corrected for the classes that the client
+holds, which follow from its labels and c (`fednoil.learners.held`). D^x has a share c of the samples and is drawn anew
+each epoch by the confidence in the given labels. In the second half of the rounds a client with many labels draws it by
+the squared odds o² that a label is correct (`fednoil.learners.odds`), and it has the size that o²/(1 + o²) adds up to:
+labels that the model finds correct, and few others to fill up a number. From the first round on this can end with one
+class, because a model that knows nothing prefers some classes.
 
 How it trains: pairs of D^x are mixed (`mix`, mixup, Zhang et al., ICLR 2018), which makes wrong labels harder to
 memorise; a client with few labels mixes none, because it would learn too slowly. The loss is CE(z + s log π, y), with π
@@ -40,7 +39,7 @@ from torch.nn import functional as F
 from fednoil.augment import strong
 from fednoil.learners import pseudo_labels
 from fednoil.learners.base import Client, Final, Nets, Trainee, Turn
-from fednoil.learners.clean_share import calibrated_shares
+from fednoil.learners.held import local_probabilities
 from fednoil.learners.labelled import Batches, LabelledConfig, LabelledLearner
 from fednoil.learners.lot import Lot
 from fednoil.learners.odds import believed, odds, sharpened
@@ -49,7 +48,6 @@ from fednoil.scale import MANY
 from fednoil.seeds import permutations
 from fednoil.tensors import Tensors, joined
 
-_FEW = 30  # labels tell a share within 9 points, one standard deviation, at best
 _HALF = 100  # samples of D^x with which logits are adjusted by half
 _EARLY = 0.5  # share of the rounds after which the model is believed
 
@@ -62,13 +60,6 @@ class FedNoilPlusConfig(LabelledConfig):
         default="auto",
         description="views of D^x; both: half of a batch each; auto: weak, but both for a large network and at clients "
         f"with fewer than {MANY} labels",
-    )
-    aside: float = Field(
-        default=0.1,
-        ge=0,
-        lt=1,
-        description="with auto: share of the labels kept out of D^x to estimate how many are clean; "
-        f"fewer than {_FEW} aren't kept out",
     )
     mix: float = Field(
         default=1.0,
@@ -127,54 +118,34 @@ class FedNoilPlus(LabelledLearner):
         """The number of labels from which on a client mixes pairs."""
         return MANY
 
-    def set_aside(self, count: int, device: torch.device) -> Tensor:
-        """Spread evenly over the samples."""
-        share = self.config.aside if self.config.frac == "auto" else 0.0
-        numbers = torch.arange(int(share * count), device=device)
-        return ((numbers + 0.5) / share).long() if len(numbers) >= _FEW else numbers[:0]
-
-    def clean_shares(self, clients: Sequence[Client], states: Sequence[Tensors]) -> list[float]:
-        """By the labels set aside, where there are some: what was memorised doesn't count. A client with many labels
-        takes the smaller one of this estimate and that by the other labels."""
-
-        def shares(rows: dict[int, Tensor]) -> dict[int, float]:
-            """The estimates of some clients, by their places, on these rows."""
-            probabilities = [states[place]["probabilities"][own] for place, own in rows.items()]
-            labels = [clients[place].labels[own] for place, own in rows.items()]
-            return dict(zip(rows, calibrated_shares(probabilities, labels) if rows else [], strict=True))
-
-        aside = [self.set_aside(len(client), client.labels.device) for client in clients]
-        first = shares({place: rows for place, rows in enumerate(aside) if len(rows)})
-        many = [place for place in first if len(clients[place]) >= MANY]
-        second = shares({place: _others(aside[place], len(clients[place])) for place in many})
-        few = [place for place in range(len(clients)) if place not in first]
-        one = super().clean_shares([clients[p] for p in few], [states[p] for p in few]) if few else []
-        found = first | {place: min(first[place], share) for place, share in second.items()}
-        found |= zip(few, one, strict=True)
-        return [found[place] for place in range(len(clients))]
-
     def labelled_sizes(self, trainees: Sequence[Trainee], shares: Sequence[float]) -> list[int]:
         sizes = super().labelled_sizes(trainees, shares)
+        if self.config.frac != "auto":
+            return sizes
         for place, (_, client, state, turn) in enumerate(trainees):
+            local = sharpened(self.local(state["probabilities"], client.labels, shares[place]), self.temperature)
+            state["weight"] = local.gather(1, client.labels[:, None])[:, 0]
             if self.believes(turn.round_idx, len(client)):
-                sizes[place] = self._judged(client, state, shares[place])
+                sizes[place] = self._judged(client, state, local, shares[place])
         return sizes
 
-    def _judged(self, client: Client, state: Tensors, share: float) -> int:
-        """|D^x| by the odds of its labels; the state gets the weights of the draw and the pseudo-labels."""
-        probabilities = sharpened(state["probabilities"], self.temperature)
+    def local(self, probabilities: Tensor, labels: Tensor, share: float) -> Tensor:
+        """What the model says [n, C] at a client with these labels [n], of which a share is correct."""
+        return local_probabilities(probabilities, labels, share)
+
+    def _judged(self, client: Client, state: Tensors, probabilities: Tensor, share: float) -> int:
+        """|D^x| by the odds of its labels, given probabilities [n, C] at this client; the state gets the weights of the
+        draw and the pseudo-labels."""
         weight = odds(probabilities, client.labels, share).square()
-        aside = self.set_aside(len(client), client.labels.device)
-        chance = (weight / (1 + weight)).index_fill(0, aside, 0.0)
-        size = min(len(client) - len(aside), max(1, int(chance.sum() + 0.5)))
+        size = max(1, int((weight / (1 + weight)).sum() + 0.5))
         if self.pseudo_weight:
             guess, certainty = believed(probabilities, client.labels, share)
-            against = certainty.where(guess != client.labels, 0.0).index_fill(0, aside, 0.0)
+            against = certainty.where(guess != client.labels, 0.0)
             used = torch.zeros_like(client.labels, dtype=torch.bool)
             used[against.topk(size).indices] = True
             used &= against > 0
             state["guess"], state["used"], weight = guess, used, weight.where(~used, 0.0)
-            size = max(1, min(size, len(client) - len(aside) - int(used.sum())))
+            size = max(1, min(size, len(client) - int(used.sum())))
         state["weight"] = weight
         return size
 
@@ -270,12 +241,6 @@ class FedNoilPlus(LabelledLearner):
         share = batch["x_share"]
         other = F.cross_entropy(logits, labels[batch["x_partner"]])
         return share * F.cross_entropy(logits, labels) + (1 - share) * other
-
-
-def _others(rows: Tensor, count: int) -> Tensor:
-    """The rows of `count` that are not among `rows`, which are in order."""
-    numbers = torch.arange(count - len(rows), device=rows.device)
-    return numbers + torch.searchsorted(rows - torch.arange(len(rows), device=rows.device), numbers, right=True)
 
 
 def adjustment(labels: Tensor, num_classes: int, drawn: Tensor | None = None) -> Tensor:

@@ -79,6 +79,7 @@ _GONE: dict[tuple[str, str], Values] = {
     ("learner", "fednoil-plus"): {
         **_TWO_SETS,
         "explore": 0.0,
+        "aside": 0.0,
         "draw": "client",
         "ssl_start": 1,
         "xi": 0.95,
