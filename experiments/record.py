@@ -103,8 +103,6 @@ TABLES = {
             "published": "FedNoiL, share of correct labels known",
             "default": "**the default**",
             "auto": 'FedNoiL, `frac = "auto"`',
-            "plus": "the same with mixup",
-            "plus+aside-0.1": "the same, labels set aside",
         },
         {f"{level} %": f"{level} % wrong" for level in (0, 20, 40, 60, 80)},
         ("final", "chosen"),

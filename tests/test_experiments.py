@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from fednoil.bench.ranking import ranking
+from fednoil.bench.record import figures_in, key_of, read_record
 from fednoil.pages.marked import fill
 from fednoil.report.chance import CHANCE, sample_of, unpaired_p
 
@@ -91,8 +93,12 @@ def test_the_tables_of_scripts_are_what_their_results_say() -> None:
     for study in ("cleaning/study.py", "readings/table.py", "default/table.py", "sites/study.py", "journey/study.py"):
         module = script(EXPERIMENTS / study, study.replace("/", "_"))
         assert module.page(module.read()) == module.PAGE.read_text(encoding="utf-8")
-        if hasattr(module, "tried"):
-            assert module.tried(module.read()) == module.TRIED.read_text(encoding="utf-8")
+
+
+def test_the_tables_of_what_was_tried_are_what_the_record_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "table", script(EXPERIMENTS / "default/table.py", "default_table"))
+    tried = script(EXPERIMENTS / "default/tried.py", "default_tried")
+    assert tried.page(tried.read()) == tried.PAGE.read_text(encoding="utf-8")
 
 
 def quoted(study: str, *sentences: str) -> None:
@@ -165,6 +171,58 @@ def test_the_sentences_about_levels_quote_their_record(record: ModuleType) -> No
     quoted("levels", f"{gains('final', 0)} above FedAvg at 20, 40, 60 and 80 % wrong ones")
     quoted("levels", f"and {gains('final', 1, 'published')} above FedNoiL")
     quoted("levels", f"gains are {gains('chosen', 1)}")
+
+
+def test_the_sentences_about_the_default_quote_its_record() -> None:
+    module = script(EXPERIMENTS / "default/table.py", "default_table")
+    rows, counted, slower = module.read(), {"whole-fedavg": 0, "whole-fednoil": 0}, set()
+    cells = [("fashion-mnist", s, n) for s in module.SPLITS for n in module.NOISES]
+    cells += [("fashion-mnist", split, "symmetric-high") for split in module.OTHERS]
+    for cell in cells:
+        ours = [row for row in rows if tuple(row[name] for name in module.KEY[:4]) == (*cell, "whole")]
+        for variant in counted:
+            own = [row for row in rows if tuple(row[name] for name in module.KEY[:4]) == (*cell, variant)]
+            if theirs := own or module.elsewhere(*cell, module.METHODS[variant]):
+                counted[variant] += 1
+                assert mean(ours, "final") > mean(theirs, "final")
+                slower |= {cell[1]} if mean(ours, "batches") > mean(theirs, "batches") else set()
+    assert slower == {"clients100"}
+
+    def final(split: str, noise: str, dataset: str = "fashion-mnist") -> list[float]:
+        where = {"dataset": dataset, "split": split, "noise": noise, "variant": "whole"}
+        return [float(row["final"]) for row in rows if where.items() <= row.items()]
+
+    missed = {cell: float(goal) - statistics.mean(final(*cell[1:], cell[0])) for cell, goal in module.GOALS.items()}
+    behind = {cell: by for cell, by in missed.items() if by > 0}
+    assert list(behind) == [("fashion-mnist", split, "symmetric-high") for split in ("iid", "b1")]
+    iid, beta = behind.values()
+    seeds = final("b.1", "pair-high")
+    quoted(
+        "default",
+        f"(FedAvg in {counted['whole-fedavg']} of {len(cells)}, FedNoiL in {counted['whole-fednoil']}, many with",
+        f"it is {iid:.1f} points (IID) and {beta:.1f} points (β = 1) below DivideMix",
+        f"seeds end between {min(seeds):.0f} and {max(seeds):.0f}",
+    )
+
+
+def test_the_sentences_about_the_ranking_quote_its_record() -> None:
+    rows = read_record(EXPERIMENTS / "ranking/results.csv")
+    methods, settings = ([*dict.fromkeys(row[name] for row in rows)] for name in ("method", "setting"))
+    ranked = ranking({key_of(row): figures_in(row) for row in rows}, methods, settings, dict.fromkeys(methods, False))
+    first = next(row for row in ranked if row.method == "fednoil-plus")
+    assert all(first.steps < row.steps for row in ranked if row is not first)
+    assert first.worst is not None
+    setting, by = first.worst
+    best = {row.method: found.mean for row in ranked if (found := row.by_setting.get(setting))}
+    assert (setting, max(best, key=best.__getitem__)) == ("iid/two-level", "fedcorr")
+    late = [found.mean for row in ranked if (found := row.accuracy["best"])]
+    quoted(
+        "ranking",
+        f"(two-level), where FedCorr is {by:.1f} points ahead",
+        f"all methods lie within {max(late) - min(late):.1f} points",
+    )
+    for row in ranked[1:]:
+        assert all(row.by_setting[name].mean < first.by_setting[name].mean for name in settings if name != setting)
 
 
 def test_the_sentences_about_cifar_quote_their_record(record: ModuleType) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from fednoil.learners.held import any_class, held_classes, local_probabilities
+from fednoil.learners.held import any_class, held_classes, lacking, local_probabilities
 
 CLASSES = 10
 
@@ -92,6 +94,16 @@ def test_a_class_that_the_model_does_not_know_is_found() -> None:
         assert after > max(least, float(before) + 0.05)
     true, labels = paired(mostly, 0.5, 2000)
     assert local_probabilities(sure_of(true, 0.99), labels, 0.5).numpy() == pytest.approx(sure_of(true, 0.99).numpy())
+
+
+def test_a_class_found_less_often_by_chance_gains_nothing() -> None:
+    """Of 100 samples a tenth is each class's, give or take 3. One that is found 2 times is lacking: 2 + 1 for 10, whose
+    logarithm 1.2 is less by its chance, 0.09 over 1.2."""
+    even = torch.full((10,), 0.1, dtype=torch.float64)
+    found = torch.tensor([0.02, 0.12, 0.09, 0.11, 0.11, 0.11, 0.11, 0.11, 0.11, 0.11], dtype=torch.float64)
+    gains = lacking(found.expand(100, -1), even)
+    more = math.log(10 / 3)
+    assert gains.tolist() == pytest.approx([more - 0.09 / more, *[0.0] * 9])
 
 
 @given(st.integers(2, 6), st.integers(1, 40), st.floats(0.01, 0.99), st.integers(0, 10_000))

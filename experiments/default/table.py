@@ -1,4 +1,4 @@
-"""The record of this study, one line a run, and the tables of its two pages.
+"""The record of this study, one line a run, and the tables of its page; `tried.py` has those of the other page.
 
     python experiments/default/table.py [--commit COMMIT] [RUNS ...]
 
@@ -13,7 +13,6 @@ import csv
 import json
 import statistics
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from fednoil.pages.marked import fill
 from fednoil.study.paper import DATASET_NAMES, noise_name, printed
 
 HERE = Path(__file__).parent
-PAGE, TRIED, RESULTS = HERE / "README.md", HERE / "tried.md", HERE / "results.csv"
+PAGE, RESULTS = HERE / "README.md", HERE / "results.csv"
 PUBLISHED = HERE.parent / "paper/results.csv"  # FedAvg and FedNoiL with IID clients
 READINGS = HERE.parent / "readings/results.csv"  # FedNoiL with β = 1
 KEY = ("dataset", "split", "noise", "variant", "seed")
@@ -29,68 +28,6 @@ LATE = ("val_accuracy", "label_precision", "label_recall", "pseudo_accuracy")  #
 FIELDS = (*KEY, "rounds", "planned", "final", "last10", *LATE, "batches", "bytes", "seconds", "device", "commit")
 SPLITS = {"iid": "IID", "b1": "β = 1", "b.1": "β = 0.1"}
 NOISES = {"clean": "clean", "symmetric-low": "low", "symmetric-high": "high", "pair-high": "pair-high"}
-CELLS = [(split, noise) for split in SPLITS for noise in NOISES]
-CIFAR = [("iid", "symmetric-high"), ("b1", "symmetric-high")]
-VARIANTS = {
-    "both-t30": "both views, at least 30 epochs",
-    "both-t30-100": "both views, at least 30 epochs, first 100 rounds",
-    "both-t30-no-mix": "both views, at least 30 epochs, no mixup",
-    "both-t30-wd1e-4": "both views, at least 30 epochs, weight decay 1e-4",
-    "both-t30-uniform": "both views, at least 30 epochs, clients drawn uniformly",
-    "both-t20": "both views, at least 20 epochs",
-    "t20": "*base 2*: both views, at least 20 epochs, clients drawn uniformly",
-    "t20-memory": "base 2, memory",
-    "t20-judge": "base 2, the averaged model judges",
-    "t20-sharp": "base 2, memory, sharper draw",
-    "t20-correct": "base 2, memory, corrected labels",
-    "t20-lr.1": "base 2, learning rate 0.1",
-    "t20-lr.2": "base 2, learning rate 0.2",
-    "t20-m.9": "base 2, momentum 0.9",
-    "t20-fedexp": "base 2, FedExP",
-    "t20-min": "**base 2, smaller of two estimates**",
-    "t30-min": "at least 30 epochs, smaller of two estimates",
-    "log20-min": "100 epochs falling to 20, smaller of two estimates",
-    "t20-late": "base 2, smaller of two estimates, late pseudo-labels",
-    "odds": "base 2, smaller of two estimates, late odds",
-    "belief": "base 2, smaller of two estimates, late beliefs",
-    "odds-belief": "base 2, smaller of two estimates, late odds and beliefs",
-    "odds-belief-25": "base 2, smaller of two estimates, odds and beliefs from a quarter of the rounds on",
-    "w4": "base 2, smaller of two estimates, weight decay 1e-4",
-    "w4-weak": "base 2, smaller of two estimates, weight decay 1e-4, weak views",
-    "w4-odds": "base 2, smaller of two estimates, weight decay 1e-4, late odds",
-    "w4-belief": "base 2, smaller of two estimates, weight decay 1e-4, late beliefs",
-    "w4-odds-belief": "base 2, smaller of two estimates, weight decay 1e-4, late odds and beliefs",
-    "w4-weak-odds": "*light*: weak views, weight decay 1e-4, late odds",
-    "log20-odds-belief": "heavy, 100 epochs falling to 20",
-    "const20": "light, 20 epochs in every round",
-    "network": "**the default**",
-    "local": "the default, classes that a client holds",
-    "local-many": "the default, classes that a client holds, clients with many labels",
-    "local-10": "the default, classes that a client holds, from a tenth of the rounds on",
-    "memory": "the default, memory",
-    "power3": "the default, cubed odds",
-    "weak-u": "the default, pseudo-labels with weak views",
-    "t20-likely": "base 2, labels likelier right than wrong",
-    "t20-likely-sharp": "base 2, labels likelier right than wrong, drawn sharply",
-    "t20-fedexp-judge": "base 2, FedExP, the averaged model judges",
-    "both-t10-wd1e-4": "both views, at least 10 epochs, weight decay 1e-4",
-    "both-t10-cosine": "both views, at least 10 epochs, falling rate",
-    "both-t10-no-mix": "both views, at least 10 epochs, no mixup",
-    "both-t10-uniform": "both views, at least 10 epochs, clients drawn uniformly",
-    "weak-t10-cosine": "weak views, at least 10 epochs, falling rate",
-    "weak-t10": "weak views, at least 10 epochs",
-    "both-t10": "both views, at least 10 epochs",
-    "weak": "weak views",
-    "log100": "100 epochs falling to 20",
-    "no-mix": "no mixup",
-    "wd1e-4": "weight decay 1e-4",
-    "base": "the candidate",
-    "uniform": "clients drawn uniformly",
-    "no-aside": "no labels set aside",
-    "no-average": "no average over rounds",
-    "no-adjust": "no logit adjustment",
-    "ssl": "pseudo-labels",
-}
 Row = dict[str, str]
 
 
@@ -149,53 +86,6 @@ def write(rows: list[Row]) -> None:
 def markdown(lines: list[list[str]]) -> str:
     marked = [f"| {' | '.join(line)} |" for line in lines]
     return "\n".join([marked[0], "|---" * len(lines[0]) + "|", *marked[1:]])
-
-
-def _cells(count: int) -> str:
-    return "1 cell" if count == 1 else f"{count} cells"
-
-
-def screen(rows: list[Row]) -> str:
-    """Seed 0. Fashion-MNIST, whole runs: each variant's agreement relative to the best of its cell, best first; and
-    CIFAR-10 with symmetric-high labels, as far as each run came."""
-    own = [row for row in rows if row["seed"] == "0" and row["variant"] in VARIANTS]
-    known = {
-        (row["variant"], (row["split"], row["noise"])): row
-        for row in own
-        if row["dataset"] == "fashion-mnist" and row["rounds"] == row["planned"]
-    }
-    cifar = {(row["variant"], (row["split"], row["noise"])): row for row in own if row["dataset"] == "cifar10"}
-    best = {cell: max(float(row["val_accuracy"]) for (_, c), row in known.items() if c == cell) for cell in CELLS}
-    found = []
-    for variant, title in VARIANTS.items():
-        there = {cell: known[variant, cell] for cell in CELLS if (variant, cell) in known}
-        share = {cell: 100 * float(row["val_accuracy"]) / best[cell] for cell, row in there.items()}
-        whole = len(there) == len(CELLS)
-
-        def mean(of: Callable[[tuple[str, str]], bool], share: dict[tuple[str, str], float] = share) -> str:
-            some = [value for cell, value in share.items() if of(cell)]
-            return f"{statistics.fmean(some):.1f}" if some else "–"
-
-        line = [title, mean(lambda _: True) if whole else _cells(len(there)) if there else "–"]
-        line += [mean(lambda cell, split=split: cell[0] == split) for split in SPLITS]
-        line += [mean(lambda cell, noise=noise: cell[1] == noise) for noise in NOISES]
-        line.append(f"{statistics.fmean(int(r['batches']) for r in there.values()) / 1000:.0f}" if there else "–")
-        high = [there.get((split, "symmetric-high")) for split in SPLITS]
-        line.append(" / ".join("–" if row is None else f"{float(row['final']):.1f}" for row in high) if there else "–")
-        line += [_cifar(cifar.get((variant, cell))) for cell in CIFAR]
-        if there or any((variant, cell) in cifar for cell in CIFAR):
-            found.append((whole, bool(there), statistics.fmean(share.values()) if there else 0.0, line))
-    head = ["", "all", *SPLITS.values(), *NOISES.values(), "1,000 steps", "test accuracy, high"]
-    head += [f"CIFAR-10, {SPLITS[split]}" for split, _ in CIFAR]
-    return markdown([head, *(line for *_, line in sorted(found, key=lambda one: one[:3], reverse=True))])
-
-
-def _cifar(row: Row | None) -> str:
-    """Agreement and test accuracy, and after which round and how many steps."""
-    if row is None:
-        return "–"
-    rates = " / ".join(f"{float(row[name]):.1f}" for name in ("val_accuracy", "final"))
-    return f"{rates} ({row['rounds']}, {int(row['batches']) / 1000:.0f})"
 
 
 def networks(rows: list[Row]) -> str:
@@ -292,38 +182,6 @@ def results(rows: list[Row]) -> str:
     return markdown(lines)
 
 
-LEFT = {
-    "left-mix": "mixup",
-    "left-adjust": "logit adjustment",
-    "left-views": "weak views (both instead)",
-    "left-decay": "weight decay 1e-4 (2e-3 instead)",
-    "left-estimate": "the smaller of two estimates (that of labels set aside instead)",
-    "left-average": "the average over rounds",
-    "left-odds": "odds (confidence in all rounds instead)",
-    "left-aside": "labels set aside",
-}
-LEFT_CELLS = [*((split, "symmetric-high") for split in SPLITS), ("iid", "pair-high"), ("iid", "clean")]
-
-
-def left_out(rows: list[Row]) -> str:
-    """What each ingredient is worth: agreement lost without it, in percent, and points of test accuracy."""
-    known = {
-        (row["variant"], (row["split"], row["noise"])): row
-        for row in rows
-        if row["dataset"] == "fashion-mnist" and row["seed"] == "0" and row["rounds"] == row["planned"]
-    }
-    lines = [["without", *(f"{NOISES[noise]}, {SPLITS[split]}" for split, noise in LEFT_CELLS)]]
-    for variant, title in LEFT.items():
-        line = [title]
-        for cell in LEFT_CELLS:
-            whole, less = known["network", cell], known[variant, cell]
-            agreement = 100 * (float(less["val_accuracy"]) / float(whole["val_accuracy"]) - 1)
-            points = float(less["last10"]) - float(whole["last10"])
-            line.append(f"{agreement:+.1f} % ({points:+.1f})".replace("-", "−"))
-        lines.append(line)
-    return markdown(lines)
-
-
 def oracle(rows: list[Row]) -> str:
     """Test accuracy of as many samples as there are clean labels with symmetric-high noise, all clean, and the
     default's."""
@@ -334,7 +192,7 @@ def oracle(rows: list[Row]) -> str:
         ("fashion-mnist", "b1", "Fashion-MNIST β = 1"),
         ("cifar10", "iid", "CIFAR-10 IID"),
     ):
-        ours = known[dataset, split, "symmetric-high", "network", "0"]
+        ours = known[dataset, split, "symmetric-high", "default", "0"]
         clean = known[dataset, split, "clean", "oracle", "0"]
         found.append(f"{title} {float(clean['last10']):.1f} where the default has {float(ours['last10']):.1f}")
     return f"{', '.join(found)}."
@@ -353,10 +211,6 @@ def mixing(rows: list[Row]) -> str:
 def page(rows: list[Row]) -> str:
     parts = {"results": results(rows), "networks": networks(rows)}
     return fill(PAGE.read_text(encoding="utf-8"), parts | {"oracle": oracle(rows), "mixing": mixing(rows)})
-
-
-def tried(rows: list[Row]) -> str:
-    return fill(TRIED.read_text(encoding="utf-8"), {"screen": screen(rows), "left out": left_out(rows)})
 
 
 def _longer(row: Row, new: list[Row]) -> bool:
@@ -384,7 +238,6 @@ def main() -> None:
     if new:
         write(rows)
     PAGE.write_text(page(rows), encoding="utf-8")
-    TRIED.write_text(tried(rows), encoding="utf-8")
 
 
 if __name__ == "__main__":

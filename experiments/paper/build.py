@@ -14,7 +14,7 @@ import csv
 import io
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,7 @@ SMALL: dict[str, Any] = {
 }
 PAD_4 = ("train.pad=4",)
 LOGARITHM = "fednoil-logarithm"
+Finals = dict[tuple[str, str], list[float]]  # accuracies by setting and noise
 
 
 def collect(given: Sequence[Path], record: Path = RECORD) -> pa.Table:
@@ -195,31 +196,29 @@ def headline(results: Results) -> str:
     return "\n".join(lines)
 
 
-def levels_known() -> dict[tuple[str, str], list[float]]:
-    """Final accuracies of runs whose D^x is as large as each client's noise allows, by setting and noise."""
-    found: dict[tuple[str, str], list[float]] = {}
-    with (HERE.parent / "readings/results.csv").open(newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            wanted = tuple(row[k] for k in _WHAT) == ("fashion-mnist", LOGARITHM, "total", "")
-            setting = {"iid": "iid", "non-iid-1": "non-iid"}.get(row["setting"])
-            if wanted and setting and row["rounds"] == row["planned"]:
-                found.setdefault((setting, row["noise"]), []).append(float(row["final"]))
+def levels_known() -> Finals:
+    """Runs whose D^x is as large as each client's noise allows."""
+    wanted = {"dataset": "fashion-mnist", "method": LOGARITHM, "reading": "total", "changes": ""}
+    found = finals("readings", "setting", {"iid": "iid", "non-iid-1": "non-iid"}, wanted)
     order = [(s, n) for s in SETTINGS for n in PAPER_NOISES]
     return dict(sorted(found.items(), key=lambda item: order.index(item[0])))
 
 
-def of_default() -> dict[tuple[str, str], list[float]]:
-    """Final accuracies of the default, by setting and noise."""
-    found: dict[tuple[str, str], list[float]] = {}
-    with (HERE.parent / "default/results.csv").open(newline="", encoding="utf-8") as file:
+def of_default() -> Finals:
+    """The default's runs."""
+    wanted = {"dataset": "fashion-mnist", "variant": "whole"}
+    return finals("default", "split", {"iid": "iid", "b1": "non-iid"}, wanted)
+
+
+def finals(study: str, column: str, settings: Mapping[str, str], wanted: Mapping[str, str]) -> Finals:
+    """Final accuracies of the whole runs in a study's record with these values, by setting and noise."""
+    found: Finals = {}
+    with (HERE.parent / study / "results.csv").open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
-            setting = {"iid": "iid", "b1": "non-iid"}.get(row["split"])
-            if (row["dataset"], row["variant"]) == ("fashion-mnist", "whole") and setting:
-                found.setdefault((setting, row["noise"]), []).append(float(row["final"]))
+            known = row[column] in settings and row["rounds"] == row["planned"]
+            if known and wanted.items() <= row.items():
+                found.setdefault((settings[row[column]], row["noise"]), []).append(float(row["final"]))
     return found
-
-
-_WHAT = ("dataset", "method", "reading", "changes")
 
 
 def _spread(values: list[float], paper: Printed | None) -> str:

@@ -1,0 +1,166 @@
+"""The tables of what was tried on the way to the default, from `results.csv`: `python experiments/default/tried.py`."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from table import NOISES, SPLITS, Row, markdown, read  # beside this file
+
+from fednoil.pages.marked import fill
+
+PAGE = Path(__file__).parent / "tried.md"
+Cell = tuple[str, str]  # split, noise
+CELLS = [(split, noise) for split in SPLITS for noise in NOISES]
+CIFAR = [("iid", "symmetric-high"), ("b1", "symmetric-high"), ("b.1", "symmetric-high")]
+MOST = ("iid", "80")  # four of five labels wrong at every client
+STEP20 = "network"
+CLASSES = {  # step 21
+    "held": "held",
+    "half": "half aligned",
+    "aligned": "aligned",
+    "aligned-odds": "aligned, no odds",
+    "default": "**aligned, no labels set aside: the default**",
+    "left-aside": "no labels set aside",
+    "left-average": "no average over rounds",
+}
+LEFT = {  # what is left out: the run without it, and with it
+    "mixup": ("left-mix", STEP20),
+    "logit adjustment": ("left-adjust", STEP20),
+    "weak views (both instead)": ("left-views", STEP20),
+    "weight decay 1e-4 (2e-3 instead)": ("left-decay", STEP20),
+    "the average over rounds": ("left-average", STEP20),
+    "odds (confidence in all rounds instead)": ("aligned-odds", "aligned"),
+    "classes that a client holds": ("left-aside", "default"),
+}
+LEFT_CELLS = [*((split, "symmetric-high") for split in SPLITS), ("iid", "pair-high"), ("iid", "clean")]
+VARIANTS = {
+    "default": "**the default**",
+    STEP20: "**step 20**",
+    "local": "step 20, classes by the model and the labels",
+    "local-10": "the same, from a tenth of the rounds on",
+    "memory": "step 20, memory",
+    "power3": "step 20, cubed odds",
+    "weak-u": "step 20, pseudo-labels with weak views",
+    "const20": "light, 20 epochs in every round",
+    "w4-weak-odds": "*light*: weak views, weight decay 1e-4, late odds",
+    "w4-odds": "base 2, weight decay 1e-4, late odds",
+    "w4-weak": "base 2, weight decay 1e-4, weak views",
+    "w4": "base 2, weight decay 1e-4",
+    "w4-odds-belief": "base 2, weight decay 1e-4, late odds and beliefs",
+    "w4-belief": "base 2, weight decay 1e-4, late beliefs",
+    "log20-odds-belief": "*heavy*, 100 epochs falling to 20",
+    "odds-belief": "*heavy*: base 2, late odds and beliefs",
+    "t20-late": "base 2, late pseudo-labels",
+    "t20-min": "*base 2*: both views, at least 20 epochs, clients drawn uniformly",
+    "t20-likely": "base 2, labels likelier right than wrong",
+    "both-t30": "both views, at least 30 epochs",
+    "both-t10-uniform": "both views, at least 10 epochs, clients drawn uniformly",
+    "both-t10": "both views, at least 10 epochs",
+    "log100": "the candidate, 100 epochs falling to 20",
+    "base": "*the candidate*",
+    "no-mix": "the candidate, no mixup",
+    "no-adjust": "the candidate, no logit adjustment",
+    "ssl": "the candidate, pseudo-labels",
+}
+
+
+def known(rows: Sequence[Row], dataset: str = "fashion-mnist") -> dict[tuple[str, Cell], Row]:
+    """Runs with seed 0, by variant and cell; those on Fashion-MNIST that came to their end."""
+    return {
+        (row["variant"], (row["split"], row["noise"])): row
+        for row in rows
+        if (row["dataset"], row["seed"]) == (dataset, "0")
+        and (dataset != "fashion-mnist" or row["rounds"] == row["planned"])
+    }
+
+
+def measure(row: Row) -> float | None:
+    """What step 21 goes by: the agreement, with pair noise the mean of D^x's precision and recall, if it is known."""
+    if row["noise"] != "pair-high":
+        return float(row["val_accuracy"])
+    return (float(row["label_precision"]) + float(row["label_recall"])) / 2 if row["label_recall"] else None
+
+
+def mean(share: dict[Cell, float], of: Callable[[Cell], bool], form: str = ".1f") -> str:
+    some = [value for cell, value in share.items() if of(cell)]
+    return f"{statistics.fmean(some):{form}}".replace("-", "−") if some else "–"
+
+
+def groups(share: dict[Cell, float], form: str = ".1f") -> list[str]:
+    """Means over all cells, those of each split and of each noise."""
+    found = [mean(share, lambda _: True, form)]
+    found += [mean(share, lambda cell, split=split: cell[0] == split, form) for split in SPLITS]
+    return [*found, *(mean(share, lambda cell, noise=noise: cell[1] == noise, form) for noise in NOISES)]
+
+
+def classes(rows: Sequence[Row]) -> str:
+    """Step 21: by how many percent the measure changes against step 20."""
+    runs = known(rows)
+    lines = [["", "all", *SPLITS.values(), *NOISES.values(), "test accuracy, high", "with 80 % wrong"]]
+    for variant, title in CLASSES.items():
+        change = {}
+        for cell in CELLS:
+            values = [measure(runs[one, cell]) if (one, cell) in runs else None for one in (variant, STEP20)]
+            if values[0] is not None and values[1] is not None:
+                change[cell] = 100 * (values[0] / values[1] - 1)
+        high = [f"{float(runs[variant, (split, 'symmetric-high')]['final']):.1f}" for split in SPLITS]
+        most = f"{float(runs[variant, MOST]['final']):.1f}" if (variant, MOST) in runs else "–"
+        lines.append([title, *groups(change, "+.2f"), " / ".join(high), most])
+    return markdown(lines)
+
+
+def left_out(rows: Sequence[Row]) -> str:
+    """What each ingredient is worth: agreement lost without it, in percent, and points of test accuracy."""
+    runs = known(rows)
+    lines = [["without", *(f"{NOISES[noise]}, {SPLITS[split]}" for split, noise in LEFT_CELLS)]]
+    for title, (without, whole) in LEFT.items():
+        line = [title]
+        for cell in LEFT_CELLS:
+            less, all_of_it = runs[without, cell], runs[whole, cell]
+            agreement = 100 * (float(less["val_accuracy"]) / float(all_of_it["val_accuracy"]) - 1)
+            points = float(less["last10"]) - float(all_of_it["last10"])
+            line.append(f"{agreement:+.1f} % ({points:+.1f})".replace("-", "−"))
+        lines.append(line)
+    return markdown(lines)
+
+
+def screen(rows: Sequence[Row]) -> str:
+    """Each variant's agreement relative to the best of its cell, best first; and CIFAR-10 with symmetric-high labels,
+    as far as each run came."""
+    runs, cifar = known(rows), known(rows, "cifar10")
+    shown = {key: row for key, row in runs.items() if key[0] in VARIANTS}
+    best = {cell: max(float(row["val_accuracy"]) for (_, c), row in shown.items() if c == cell) for cell in CELLS}
+    found = []
+    for variant, title in VARIANTS.items():
+        there = {cell: runs[variant, cell] for cell in CELLS if (variant, cell) in runs}
+        share = {cell: 100 * float(row["val_accuracy"]) / best[cell] for cell, row in there.items()}
+        whole, count = len(there) == len(CELLS), f"{len(there)} cell" + "s" * (len(there) > 1)
+        every, *parts = groups(share)
+        line = [title, every if whole else count if there else "–", *parts]
+        line.append(f"{statistics.fmean(int(r['batches']) for r in there.values()) / 1000:.0f}" if there else "–")
+        high = [there.get((split, "symmetric-high")) for split in SPLITS]
+        line.append(" / ".join("–" if row is None else f"{float(row['final']):.1f}" for row in high) if there else "–")
+        line += [_cifar(cifar.get((variant, cell))) for cell in CIFAR]
+        found.append((whole, bool(there), statistics.fmean(share.values()) if there else 0.0, line))
+    head = ["", "all", *SPLITS.values(), *NOISES.values(), "1,000 steps", "test accuracy, high"]
+    head += [f"CIFAR-10, {SPLITS[split]}" for split, _ in CIFAR]
+    return markdown([head, *(line for *_, line in sorted(found, key=lambda one: one[:3], reverse=True))])
+
+
+def _cifar(row: Row | None) -> str:
+    """Agreement and test accuracy, and after which round and how many steps."""
+    if row is None:
+        return "–"
+    rates = " / ".join(f"{float(row[name]):.1f}" for name in ("val_accuracy", "final"))
+    return f"{rates} ({row['rounds']}, {int(row['batches']) / 1000:.0f})"
+
+
+def page(rows: Sequence[Row]) -> str:
+    parts = {"classes": classes(rows), "left out": left_out(rows), "screen": screen(rows)}
+    return fill(PAGE.read_text(encoding="utf-8"), parts)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(read()), encoding="utf-8")
