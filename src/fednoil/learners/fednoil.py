@@ -19,13 +19,13 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fednoil.augment import strong, weak_plan
+from fednoil.augment import weak_plan
 from fednoil.learners import pseudo_labels
-from fednoil.learners.base import Client, Final, Nets, Turn
+from fednoil.learners.base import Client, Nets, Turn
 from fednoil.learners.labelled import Batches, LabelledConfig, LabelledLearner
 from fednoil.learners.lot import Lot
 from fednoil.plugins import About
-from fednoil.tensors import Tensors, joined
+from fednoil.tensors import Tensors
 
 
 class FedNoilConfig(LabelledConfig):
@@ -50,8 +50,12 @@ class FedNoil(LabelledLearner):
         cost="about 1 an epoch, and 3 passes over the data a round",
     )
 
-    def trains_on_unlabelled(self, round_idx: int) -> bool:
+    @property
+    def has_pseudo_labels(self) -> bool:
         return self.config.weight > 0
+
+    def trains_on_unlabelled(self, round_idx: int) -> bool:
+        return self.has_pseudo_labels
 
     def asks(self, client: Client, turn: Turn) -> Tensors:
         if not self.trains_on_unlabelled(turn.round_idx):
@@ -61,13 +65,6 @@ class FedNoil(LabelledLearner):
 
     def survey(self, nets: Nets, client: Client, asked: Tensors) -> Tensors:
         return {"taught": pseudo_labels.taught(nets["model"], client, asked["weak"])} if asked else {}
-
-    def init(self, nets: Nets, client: Client, keep: Tensors, turn: Turn) -> Tensors:
-        state = super().init(nets, client, keep, turn)
-        if self.config.weight > 0:
-            shape = (len(client), self.task.num_classes)
-            state["votes"] = torch.zeros(shape, dtype=torch.int64, device=client.labels.device)
-        return state
 
     def known(self, state: Tensors, round_idx: int) -> Tensors:
         """With the probabilities of pseudo-labels where they are trained on."""
@@ -101,27 +98,6 @@ class FedNoil(LabelledLearner):
         all others."""
         return self.config.weight * (min(1.0, unlabelled / labelled) if self.config.frac == "auto" else 1.0)
 
-    def views(self, pool: Tensor, batch: Tensors) -> Tensors:
-        images = super().views(pool, batch)
-        if "u_index" in batch:
-            images["u"] = strong(pool, batch["u_index"], batch["u_strong"])
-        return images
-
     def evened(self, batches: Sequence[Tensors]) -> Sequence[Tensors] | None:
         """By adding masked samples of D^u."""
         return pseudo_labels.alike(batches) if "u_index" in batches[0] else None
-
-    def step(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> Tensor:
-        if "u" not in batch:
-            return super().step(nets, pool, batch, state, kind)
-        x = self.labelled_inputs(batch)
-        logits = nets["model"](joined([x, batch["u"].to(x.dtype)]))
-        labelled, unlabelled = logits.split([len(x), len(batch["u"])])
-        loss_u = pseudo_labels.unlabelled_loss(unlabelled, batch["u_labels"], batch["u_mask"])
-        return self.labelled_loss(labelled, batch) + batch["u_weight"] * loss_u
-
-    def final(self, nets: Nets, client: Client, state: Tensors, turn: Turn) -> Final:
-        found = super().final(nets, client, state, turn)
-        if "votes" in state:
-            found.evidence["votes"] = state["votes"]
-        return found

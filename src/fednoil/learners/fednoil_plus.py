@@ -36,9 +36,8 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from fednoil.augment import strong
 from fednoil.learners import pseudo_labels
-from fednoil.learners.base import Client, Final, Nets, Trainee, Turn
+from fednoil.learners.base import Client, Trainee
 from fednoil.learners.held import local_probabilities
 from fednoil.learners.labelled import Batches, LabelledConfig, LabelledLearner
 from fednoil.learners.lot import Lot
@@ -46,7 +45,7 @@ from fednoil.learners.odds import believed, odds, sharpened
 from fednoil.plugins import About
 from fednoil.scale import MANY
 from fednoil.seeds import permutations
-from fednoil.tensors import Tensors, joined
+from fednoil.tensors import Tensors
 
 _HALF = 100  # samples of D^x with which logits are adjusted by half
 _EARLY = 0.5  # share of the rounds after which the model is believed
@@ -106,12 +105,9 @@ class FedNoilPlus(LabelledLearner):
         """Whether a client with `count` labels believes the model in this round."""
         return self.config.frac == "auto" and count >= MANY and round_idx > _EARLY * self.task.rounds
 
-    def init(self, nets: Nets, client: Client, keep: Tensors, turn: Turn) -> Tensors:
-        state = super().init(nets, client, keep, turn)
-        if self.pseudo_weight:
-            shape = (len(client), self.task.num_classes)
-            state["votes"] = torch.zeros(shape, dtype=torch.int64, device=client.labels.device)
-        return state
+    @property
+    def has_pseudo_labels(self) -> bool:
+        return self.pseudo_weight > 0
 
     @property
     def mixes_from(self) -> int:
@@ -138,7 +134,7 @@ class FedNoilPlus(LabelledLearner):
         draw and the pseudo-labels."""
         weight = odds(probabilities, client.labels, share).square()
         size = max(1, int((weight / (1 + weight)).sum() + 0.5))
-        if self.pseudo_weight:
+        if self.has_pseudo_labels:
             guess, certainty = believed(probabilities, client.labels, share)
             against = certainty.where(guess != client.labels, 0.0)
             used = torch.zeros_like(client.labels, dtype=torch.bool)
@@ -186,29 +182,6 @@ class FedNoilPlus(LabelledLearner):
         votes = torch.zeros(len(lot.client), self.task.num_classes, dtype=torch.int64, device=u.device)
         pseudo_labels.count_votes(votes, torch.arange(len(votes), device=u.device), guess, used)
         return batch, {"votes": votes * len(lot.epochs)}
-
-    def views(self, pool: Tensor, batch: Tensors) -> Tensors:
-        images = super().views(pool, batch)
-        if "u_index" in batch:
-            images["u"] = strong(pool, batch["u_index"], batch["u_strong"])
-        return images
-
-    def step(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> Tensor:
-        if "u" not in batch:
-            return super().step(nets, pool, batch, state, kind)
-        x = self.labelled_inputs(batch)
-        logits = nets["model"](joined([x, batch["u"].to(x.dtype)]))
-        labelled, pseudo = logits.split([len(x), len(batch["u"])])
-        if "u_prior" in batch:
-            pseudo = pseudo + batch["u_prior"]
-        loss = pseudo_labels.unlabelled_loss(pseudo, batch["u_labels"], batch["u_mask"])
-        return self.labelled_loss(labelled, batch) + batch["u_weight"] * loss
-
-    def final(self, nets: Nets, client: Client, state: Tensors, turn: Turn) -> Final:
-        found = super().final(nets, client, state, turn)
-        if "votes" in state:
-            found.evidence["votes"] = state["votes"]
-        return found
 
     def labelled_plan(self, lot: Lot, order: Tensor) -> Batches:
         batch, most = super().labelled_plan(lot, order), max(lot.steps)

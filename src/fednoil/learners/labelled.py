@@ -2,7 +2,8 @@
 labels.
 
 An epoch goes through D^x once. What differs between the learners are methods that a subclass overrides: the weights of
-the draw, the labelled loss, what is done with the rest.
+the draw, the labelled loss, what is done with the rest. If that is trained on with pseudo-labels, the names in its
+batches begin with `u`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from torch.nn import functional as F
 
 from fednoil.augment import plain, strong, strong_plan, weak, weak_plan, weakened
 from fednoil.errors import UserError
+from fednoil.learners import pseudo_labels
 from fednoil.learners.base import Client, Final, Learner, LearnerConfig, Nets, Phase, Task, Trainee, Turn, together
 from fednoil.learners.batches import side_by_side
 from fednoil.learners.clean_share import clean_shares
@@ -24,7 +26,7 @@ from fednoil.learners.labelled_set import drawn_order
 from fednoil.learners.looks import TEMPERATURE, confidences
 from fednoil.learners.lot import Lot, lots
 from fednoil.seeds import Seeds
-from fednoil.tensors import Tensors
+from fednoil.tensors import Tensors, joined
 
 Share = Annotated[float, Field(gt=0, le=1)]
 Batches = dict[str, list[Tensor]]  # of each client of a lot, [E · steps, …]
@@ -73,8 +75,16 @@ class LabelledLearner(Learner):
         confidence = confidences(logits, client.labels, self.temperature)
         return {"confidence": confidence, "probabilities": torch.softmax(logits, dim=1)}
 
+    @property
+    def has_pseudo_labels(self) -> bool:
+        """Whether some rounds train on them."""
+        return False
+
     def init(self, nets: Nets, client: Client, keep: Tensors, turn: Turn) -> Tensors:
-        return {"drawn": torch.zeros_like(client.labels)}
+        state = {"drawn": torch.zeros_like(client.labels)}
+        if self.has_pseudo_labels:
+            state["votes"] = state["drawn"].new_zeros(len(client), self.task.num_classes)
+        return state
 
     def weights(self, state: Tensors) -> Tensor:
         """The weight of each sample in the draw of D^x [n]."""
@@ -181,13 +191,25 @@ class LabelledLearner(Learner):
 
     def views(self, pool: Tensor, batch: Tensors) -> Tensors:
         if "x_weak" in batch:
-            return {"x": weak(pool, batch["x_index"], batch["x_weak"])}
-        if "x_strong" in batch:
-            return {"x": strong(pool, batch["x_index"], batch["x_strong"])}
-        return {"x": plain(pool, batch["x_index"])}
+            images = {"x": weak(pool, batch["x_index"], batch["x_weak"])}
+        elif "x_strong" in batch:
+            images = {"x": strong(pool, batch["x_index"], batch["x_strong"])}
+        else:
+            images = {"x": plain(pool, batch["x_index"])}
+        if "u_index" in batch:
+            images["u"] = strong(pool, batch["u_index"], batch["u_strong"])
+        return images
 
     def step(self, nets: Nets, pool: Tensor, batch: Tensors, state: Tensors, kind: str) -> Tensor:
-        return self.labelled_loss(nets["model"](self.labelled_inputs(batch)), batch)
+        x = self.labelled_inputs(batch)
+        if "u" not in batch:
+            return self.labelled_loss(nets["model"](x), batch)
+        logits = nets["model"](joined([x, batch["u"].to(x.dtype)]))
+        labelled, unlabelled = logits.split([len(x), len(batch["u"])])
+        if "u_prior" in batch:
+            unlabelled = unlabelled + batch["u_prior"]
+        loss_u = pseudo_labels.unlabelled_loss(unlabelled, batch["u_labels"], batch["u_mask"])
+        return self.labelled_loss(labelled, batch) + batch["u_weight"] * loss_u
 
     def labelled_inputs(self, batch: Tensors) -> Tensor:
         """The images of D^x as the network sees them."""
@@ -198,4 +220,5 @@ class LabelledLearner(Learner):
         return F.cross_entropy(logits, batch["x_labels"])
 
     def final(self, nets: Nets, client: Client, state: Tensors, turn: Turn) -> Final:
-        return Final(evidence={name: state[name] for name in ("probabilities", "drawn")})
+        """The votes are those that pseudo-labels gave each sample [n, C]."""
+        return Final(evidence={name: state[name] for name in ("probabilities", "drawn", "votes") if name in state})
