@@ -95,6 +95,7 @@ def test_the_card_says_what_the_run_knows(made: Path) -> None:  # noqa: F811
     for words in (
         "- network: linear, 10 trained parameters",
         "- takes rows of 4 columns; classes: ill, well",
+        "- sgd: learning rate 0.05, weight decay 0.0001, batches of 32",
         "120 training samples of 4 clients (s0, s1, s2, s3), 30 each",
         "| macro F1 |",
         "| class | recall, % | precision, % | F1, % | AUROC |",

@@ -15,7 +15,7 @@ from torch import nn
 from fednoil import models, schedules
 from fednoil import sampling as samplings
 from fednoil.augment.vectors import NOISE_DRAWS
-from fednoil.config.schema import Config
+from fednoil.config.schema import Config, TrainConfig
 from fednoil.data.base import Normalisation
 from fednoil.data.given import Given
 from fednoil.data.images import Progress
@@ -125,6 +125,11 @@ class Experiment:
             return mean, std
         return dataset.mean, dataset.std
 
+    @property
+    def training(self) -> TrainConfig:
+        """The configuration's `train`, with a number for a weight decay that depends on network and clients."""
+        return self.config.train.fitted(large=self.task.large, sizes=self.task.sizes)
+
     def build_model(self, network: str) -> nn.Module:
         """A model with the initial weights that belong to `network`."""
         dataset = self.setting.dataset
@@ -196,12 +201,7 @@ def make_bench(experiment: Experiment, device: torch.device) -> Workbench:
     networks = networks_on(config, device)
     half = pick_precision(config.run.precision, networks) == "bfloat16"
     dtype = torch.bfloat16 if half else torch.float32
-    made_of = (
-        experiment.learner,
-        experiment.template,
-        experiment.normalisation,
-        config.train.fitted(large=experiment.task.large, sizes=experiment.task.sizes),
-    )
+    made_of = experiment.learner, experiment.template, experiment.normalisation, experiment.training
     return Workbench(*made_of, device, dtype, experiment.fixed, networks)
 
 

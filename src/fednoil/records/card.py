@@ -44,7 +44,7 @@ def card(experiment: Experiment, summary: Mapping[str, Any], measures: Mapping[s
 
 
 def _model(experiment: Experiment, summary: Mapping[str, Any]) -> list[str]:
-    config, dataset = experiment.config, experiment.setting.dataset
+    config, dataset, train = experiment.config, experiment.setting.dataset, experiment.training
     trained = sum(p.numel() for p in experiment.template.parameters() if p.requires_grad)
     frozen = sum(p.numel() for p in experiment.template.parameters() if not p.requires_grad)
     takes = f"rows of {dataset.image_shape[0]} columns"
@@ -57,6 +57,7 @@ def _model(experiment: Experiment, summary: Mapping[str, Any]) -> list[str]:
         f"- network: {config.model.name}, {trained:,} trained parameters" + (f", {frozen:,} frozen" if frozen else ""),
         f"- takes {takes}; classes: {_listed(dataset.class_names)}",
         f"- method: {method}, {summary['rounds']} rounds{kept}, seed {config.run.seed}",
+        f"- {train.optimizer}: learning rate {train.lr:g}, weight decay {train.decay:g}, batches of {train.batch_size}",
         f"- FedNoiL {__version__}; configuration {summary['config_hash'][:12]}, data {summary['data_hash'][:12]}",
     ]
 
