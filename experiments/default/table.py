@@ -182,6 +182,20 @@ def results(rows: list[Row]) -> str:
     return markdown(lines)
 
 
+def cost(rows: list[Row]) -> str:
+    """Steps and bytes of the three methods in the cells of this record that have them all, as means a run."""
+    found: dict[tuple[str, ...], dict[str, Row]] = {}
+    for row in rows:
+        if row["variant"] in METHODS and row["seed"] == "0" and row["rounds"] == row["planned"]:
+            found.setdefault(tuple(row[name] for name in KEY[:3]), {})[row["variant"]] = row
+    cells = [cell for cell in found.values() if cell.keys() == METHODS.keys()]
+    said = []
+    for variant, title in zip(METHODS, ("FedAvg", "FedNoiL", "the default"), strict=True):
+        steps, size = (statistics.fmean(int(cell[variant][n]) for cell in cells) for n in ("batches", "bytes"))
+        said.append(f"{title} {steps / 1000:.0f},000 steps and {size / 1e9:.1f} GB")
+    return f"Means of a run in the {len(cells)} cells in which this record has all three: {', '.join(said)}."
+
+
 def oracle(rows: list[Row]) -> str:
     """Test accuracy of as many samples as there are clean labels with symmetric-high noise, all clean, and the
     default's."""
@@ -209,7 +223,7 @@ def mixing(rows: list[Row]) -> str:
 
 
 def page(rows: list[Row]) -> str:
-    parts = {"results": results(rows), "networks": networks(rows)}
+    parts = {"results": results(rows), "cost": cost(rows), "networks": networks(rows)}
     return fill(PAGE.read_text(encoding="utf-8"), parts | {"oracle": oracle(rows), "mixing": mixing(rows)})
 
 

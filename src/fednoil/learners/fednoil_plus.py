@@ -38,6 +38,7 @@ from torch.nn import functional as F
 
 from fednoil.learners import pseudo_labels
 from fednoil.learners.base import Client, Trainee
+from fednoil.learners.clean_share import calibrated_shares
 from fednoil.learners.held import local_probabilities
 from fednoil.learners.labelled import Batches, LabelledConfig, LabelledLearner
 from fednoil.learners.lot import Lot
@@ -47,6 +48,9 @@ from fednoil.scale import MANY
 from fednoil.seeds import permutations
 from fednoil.tensors import Tensors
 
+_ASIDE = 0.1  # share of the labels that is set aside
+_FEW = 30  # labels tell a share within 9 points, one standard deviation, at best
+_OWN = 0.1  # share of all clients' labels from which on the model has memorised a client's own
 _HALF = 100  # samples of D^x with which logits are adjusted by half
 _EARLY = 0.5  # share of the rounds after which the model is believed
 
@@ -114,6 +118,32 @@ class FedNoilPlus(LabelledLearner):
         """The number of labels from which on a client mixes pairs."""
         return MANY
 
+    def set_aside(self, count: int, device: torch.device) -> Tensor:
+        """Spread evenly over the samples."""
+        own = self.config.frac == "auto" and count >= _OWN * sum(self.task.sizes)
+        numbers = torch.arange(int(_ASIDE * count) if own else 0, device=device)
+        return ((numbers + 0.5) / _ASIDE).long() if len(numbers) >= _FEW else numbers[:0]
+
+    def clean_shares(self, clients: Sequence[Client], states: Sequence[Tensors]) -> list[float]:
+        """By the labels set aside, where there are some: what was memorised doesn't count. A client with many labels
+        takes the smaller one of this estimate and that by the other labels."""
+
+        def shares(rows: dict[int, Tensor]) -> dict[int, float]:
+            """The estimates of some clients, by their places, on these rows."""
+            probabilities = [states[place]["probabilities"][own] for place, own in rows.items()]
+            labels = [clients[place].labels[own] for place, own in rows.items()]
+            return dict(zip(rows, calibrated_shares(probabilities, labels) if rows else [], strict=True))
+
+        aside = [self.set_aside(len(client), client.labels.device) for client in clients]
+        first = shares({place: rows for place, rows in enumerate(aside) if len(rows)})
+        many = [place for place in first if len(clients[place]) >= MANY]
+        second = shares({place: _others(aside[place], len(clients[place])) for place in many})
+        few = [place for place in range(len(clients)) if place not in first]
+        one = super().clean_shares([clients[p] for p in few], [states[p] for p in few]) if few else []
+        found = first | {place: min(first[place], share) for place, share in second.items()}
+        found |= zip(few, one, strict=True)
+        return [found[place] for place in range(len(clients))]
+
     def labelled_sizes(self, trainees: Sequence[Trainee], shares: Sequence[float]) -> list[int]:
         sizes = super().labelled_sizes(trainees, shares)
         if self.config.frac != "auto":
@@ -133,15 +163,17 @@ class FedNoilPlus(LabelledLearner):
         """|D^x| by the odds of its labels, given probabilities [n, C] at this client; the state gets the weights of the
         draw and the pseudo-labels."""
         weight = odds(probabilities, client.labels, share).square()
-        size = max(1, int((weight / (1 + weight)).sum() + 0.5))
+        aside = self.set_aside(len(client), client.labels.device)
+        chance = (weight / (1 + weight)).index_fill(0, aside, 0.0)
+        size = min(len(client) - len(aside), max(1, int(chance.sum() + 0.5)))
         if self.has_pseudo_labels:
             guess, certainty = believed(probabilities, client.labels, share)
-            against = certainty.where(guess != client.labels, 0.0)
+            against = certainty.where(guess != client.labels, 0.0).index_fill(0, aside, 0.0)
             used = torch.zeros_like(client.labels, dtype=torch.bool)
             used[against.topk(size).indices] = True
             used &= against > 0
             state["guess"], state["used"], weight = guess, used, weight.where(~used, 0.0)
-            size = max(1, min(size, len(client) - int(used.sum())))
+            size = max(1, min(size, len(client) - len(aside) - int(used.sum())))
         state["weight"] = weight
         return size
 
@@ -214,6 +246,12 @@ class FedNoilPlus(LabelledLearner):
         share = batch["x_share"]
         other = F.cross_entropy(logits, labels[batch["x_partner"]])
         return share * F.cross_entropy(logits, labels) + (1 - share) * other
+
+
+def _others(rows: Tensor, count: int) -> Tensor:
+    """The rows of `count` that are not among `rows`, which are in order."""
+    numbers = torch.arange(count - len(rows), device=rows.device)
+    return numbers + torch.searchsorted(rows - torch.arange(len(rows), device=rows.device), numbers, right=True)
 
 
 def adjustment(labels: Tensor, num_classes: int, drawn: Tensor | None = None) -> Tensor:

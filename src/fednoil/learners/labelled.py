@@ -2,8 +2,8 @@
 labels.
 
 An epoch goes through D^x once. What differs between the learners are methods that a subclass overrides: the weights of
-the draw, the labelled loss, what is done with the rest. If that is trained on with pseudo-labels, the names in its
-batches begin with `u`.
+the draw, what is set aside, the labelled loss, what is done with the rest. If that is trained on with pseudo-labels,
+the names in its batches begin with `u`.
 """
 
 from __future__ import annotations
@@ -90,6 +90,14 @@ class LabelledLearner(Learner):
         """The weight of each sample in the draw of D^x [n]."""
         return state["confidence"]
 
+    def set_aside(self, count: int, device: torch.device) -> Tensor:
+        """Places among a client's samples of the labels that never get into D^x."""
+        return torch.arange(0, device=device)
+
+    def clean_shares(self, clients: Sequence[Client], states: Sequence[Tensors]) -> list[float]:
+        """Each client's estimate of its share of clean labels."""
+        return clean_shares([state["confidence"] for state in states], self.task.num_classes)
+
     def shares(self, clients: Sequence[Client], states: Sequence[Tensors]) -> list[float]:
         """The share of each client's samples that D^x has.
 
@@ -98,15 +106,15 @@ class LabelledLearner(Learner):
         """
         frac, groups = self.config.frac, len(self.task.sizes)
         if frac == "auto":
-            found = clean_shares([state["confidence"] for state in states], self.task.num_classes)
-            return [share + self.room * (1 - share) for share in found]
+            return [share + self.room * (1 - share) for share in self.clean_shares(clients, states)]
         if isinstance(frac, tuple):
             return [frac[client.id * len(frac) // groups] for client in clients]
         return [frac] * len(clients)
 
     def labelled_sizes(self, trainees: Sequence[Trainee], shares: Sequence[float]) -> list[int]:
-        """|D^x| = round(share · n) of each client, at least one."""
-        counts = [len(one.client) for one in trainees]
+        """|D^x| = round(share · n) of each client, at least one; n is without what is set aside."""
+        sizes = [len(one.client) for one in trainees]
+        counts = [n - len(self.set_aside(n, torch.device("cpu"))) for n in sizes]
         return [min(n, max(1, int(share * n + 0.5))) for n, share in zip(counts, shares, strict=True)]
 
     def _sizes(self, trainees: Sequence[Trainee]) -> list[int]:
@@ -121,8 +129,15 @@ class LabelledLearner(Learner):
     def order(self, lot: Lot, weight: Tensor) -> Tensor:
         """Orders [K, E, n] of each client's samples, in which D^x comes first: drawn by weights [K, n] without
         replacement, again in each epoch (Eq. 6)."""
-        own = lot.among(lot.none, lot.counts) if len(set(lot.counts)) > 1 else None
-        return drawn_order(weight, lot.keys("draw"), own)
+        return drawn_order(weight, lot.keys("draw"), self._late(lot))
+
+    def _late(self, lot: Lot) -> Tensor | None:
+        """What never gets into D^x [K, n]: labels that are set aside, and at the very end what is no sample."""
+        late = torch.zeros(len(lot.counts), max(lot.counts), dtype=torch.uint8)
+        for row, count in zip(late, lot.counts, strict=True):
+            row[self.set_aside(count, late.device)] = 1
+            row[count:] = 2
+        return late.to(lot.device, non_blocking=True) if bool(late.any()) else None
 
     def plan(self, nets: Nets, client: Client, state: Tensors, turn: Turn, epochs: range) -> list[Phase]:
         return LabelledLearner.plans(self, [Trainee(nets, client, state, turn)], epochs)[0]

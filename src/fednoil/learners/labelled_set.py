@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from torch import Tensor
 
 from fednoil.seeds import gumbel
@@ -11,10 +9,11 @@ from fednoil.seeds import gumbel
 _TINY = 1e-12
 
 
-def drawn_order(weight: Tensor, keys: Tensor, own: Tensor | None = None) -> Tensor:
+def drawn_order(weight: Tensor, keys: Tensor, late: Tensor | None = None) -> Tensor:
     """Orders [K, E, n] of the samples of K clients, drawn by weights [K, n] without replacement (Eq. 6), one for each
-    of the keys [K, E]. What is not a client's `own` [K, 1, n] comes last."""
+    of the keys [K, E]. What is late [K, n] comes last, the latest at the very end."""
     race = (weight.double() + _TINY).log()[:, None] + gumbel(keys, weight.shape[1])
-    if own is not None:
-        race = race.masked_fill(~own, -math.inf)
-    return race.argsort(dim=2, descending=True, stable=True)
+    order = race.argsort(dim=2, descending=True, stable=True)
+    if late is None:
+        return order
+    return order.gather(2, late[:, None].expand(order.shape).gather(2, order).argsort(dim=2, stable=True))
