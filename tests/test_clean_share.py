@@ -7,12 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from made_fednoil import learner, make, plus, size_of
+from made_fednoil import learner, make, plus, size_of, split
 
+from fednoil import rounds
 from fednoil.experiment import make_executor
-from fednoil.learners.base import Client, Turn
+from fednoil.learners import fednoil_plus
+from fednoil.learners.base import Client, Task, Turn
 from fednoil.learners.clean_share import clean_shares
+from fednoil.learners.fednoil_plus import FedNoilPlus, FedNoilPlusConfig
 from fednoil.seeds import Seed
+from fednoil.testing import check_learner
 
 CPU = torch.device("cpu")
 
@@ -92,3 +96,82 @@ def test_the_weight_reaches_the_loss(fednoil_values: dict[str, Any]) -> None:
     low, high, balanced = losses
     assert high > low
     assert balanced == pytest.approx(low + (high - low) * (20 - size) / size, abs=1e-5)
+
+
+def memorised(aside: float, monkeypatch: pytest.MonkeyPatch) -> float:
+    """The share of clean labels that a client finds with 1,000 labels, four of five wrong. The model is right about
+    every image but those whose labels it was trained on: there it says what was given."""
+    monkeypatch.setattr(fednoil_plus, "_ASIDE", aside)
+    method, labels = plus(), torch.arange(1000) % 10
+    true = torch.where(torch.arange(1000) // 10 % 5 == 0, labels, (labels + 1 + torch.arange(1000) // 50 % 9) % 10)
+    said = labels.clone()
+    if aside:
+        said[method.set_aside(1000, CPU)] = true[method.set_aside(1000, CPU)]
+    probs = torch.full((1000, 10), 0.01).scatter_(1, said[:, None], 0.91)
+    state = {"confidence": probs[torch.arange(1000), labels], "probabilities": probs}
+    return method.clean_shares([client_of(labels)], [state])[0]
+
+
+def test_memorised_labels_look_clean_unless_some_were_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert memorised(0.0, monkeypatch) > 0.97
+    assert memorised(0.1, monkeypatch) == pytest.approx(0.2, abs=0.06)
+    assert memorised(0.3, monkeypatch) == pytest.approx(0.2, abs=0.04)
+
+
+def test_labels_are_set_aside_where_there_are_few_clients_with_enough_of_them() -> None:
+    def aside(clients: int, count: int, **keys: Any) -> int:
+        task = Task(10, (1, 28, 28), 32, 0.05, 150, sizes=(count,) * clients)
+        return len(FedNoilPlus(FedNoilPlusConfig(**keys), task).set_aside(count, CPU))
+
+    assert [aside(4, count) for count in (20, 299, 300, 600)] == [0, 0, 30, 60]
+    assert [aside(clients, 600) for clients in (1, 10, 11, 20)] == [60, 60, 0, 0]
+    assert aside(4, 600, frac=0.5) == 0
+
+
+@pytest.fixture
+def many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many labels are set aside however few there are."""
+    monkeypatch.setattr(fednoil_plus, "_FEW", 1)
+    monkeypatch.setattr(fednoil_plus, "_ASIDE", 0.25)
+
+
+@pytest.mark.usefixtures("many")
+def test_what_is_set_aside_is_never_drawn() -> None:
+    """Not even where its labels are the likeliest, and its classes are others than the rest's; all of it is in D^u."""
+    method = plus()
+    aside = method.set_aside(40, CPU)
+    assert aside.tolist() == list(range(2, 40, 4))
+    weight, labels = torch.full((2, 40), 1e-9), torch.zeros(2, 40).long()
+    weight[:, aside], labels[:, aside] = 1.0, 1
+    drawn, rest = split(method, weight, labels, 30, range(20))
+    assert not bool(torch.isin(drawn % 40, aside).any())
+    assert bool((rest.view(2, 20, 10).sort(2).values == torch.stack([aside, aside + 40])[:, None]).all())
+
+
+@pytest.mark.usefixtures("many")
+def test_sizes_are_of_what_is_not_set_aside() -> None:
+    labels = torch.arange(100) % 10
+    right = torch.full((100, 10), 0.001).scatter_(1, labels[:, None], 0.991)
+    state = {"confidence": right[torch.arange(100), labels], "probabilities": right}
+    assert size_of(plus(), client_of(labels), state) == pytest.approx(73, abs=1)  # of 75
+    assert size_of(plus(frac=0.35), client_of(labels), state) == 35
+
+
+@pytest.mark.usefixtures("many")
+def test_whole_rounds_spare_the_same_labels(fednoil_values: dict[str, Any]) -> None:
+    """Round after round and in every epoch, so that no turn memorises them."""
+    experiment = make(fednoil_values, name="fednoil-plus", frac="auto")
+    executor, state = make_executor(experiment, CPU), rounds.start(experiment)
+    for _ in range(3):
+        state, _ = rounds.play(experiment, executor, state)
+    drawn = state.evidence["drawn"].view(4, 20)
+    aside = experiment.learner.set_aside(20, CPU)  # type: ignore[attr-defined]
+    assert len(aside) == 5
+    assert int(drawn[:, aside].sum()) == 0
+    assert int(drawn.sum()) > 0
+
+
+@pytest.mark.usefixtures("many")
+def test_labels_set_aside_keep_the_contract() -> None:
+    """Through checkpoints and in any order of clients: nothing has to be remembered for them."""
+    check_learner("fednoil-plus", servers=["fedavg", "apfl"])

@@ -218,7 +218,7 @@ def test_the_sentences_about_the_ranking_quote_its_record() -> None:
     late = [found.mean for row in ranked if (found := row.accuracy["best"])]
     quoted(
         "ranking",
-        f"(two-level), where FedCorr is {by:.1f} points ahead",
+        f"iid/two-level (some clients are clean), where FedCorr is {by:.1f} points ahead",
         f"all methods lie within {max(late) - min(late):.1f} points",
     )
     for row in ranked[1:]:

@@ -29,7 +29,7 @@ from fednoil.experiment import make_experiment
 from fednoil.flower.messages import BadMessage, Body, Form, model_arrays, objects_of, pack, unpack
 from fednoil.flower.server import Assignment, play
 from fednoil.flower.state import NodeState
-from fednoil.learners import LEARNERS
+from fednoil.learners import LEARNERS, fednoil_plus
 from fednoil.records.folder import RunFolder
 from fednoil.runner import Silent, run
 from fednoil.servers import SERVERS
@@ -52,6 +52,18 @@ PAIRS = list(itertools.islice(zip(itertools.cycle(SERVERS), itertools.cycle(LEAR
 
 def test_the_average_over_rounds_is_the_simulators(federated: Values, tmp_path: Path) -> None:
     federated["server"]["average"] = 0.5
+    config = load_config(federated)
+    run(config, tmp_path / "simulated", Silent())
+    federate(config, tmp_path / "federated", LoopGrid(partitions(tmp_path / "state")))
+    assert_same_model(tmp_path / "simulated", tmp_path / "federated")
+
+
+def test_labels_are_set_aside_as_by_the_simulator(
+    federated: Values, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fednoil_plus, "_FEW", 1)
+    monkeypatch.setattr(fednoil_plus, "_ASIDE", 0.25)
+    federated["learner"] = {"name": "fednoil-plus"}
     config = load_config(federated)
     run(config, tmp_path / "simulated", Silent())
     federate(config, tmp_path / "federated", LoopGrid(partitions(tmp_path / "state")))

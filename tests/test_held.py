@@ -49,21 +49,21 @@ FEW = torch.tensor([0.6, 0.3, 0.1, 0, 0, 0, 0, 0, 0, 0], dtype=torch.float64)
 @pytest.mark.parametrize("clean", [0.3, 0.5, 0.9, 1.0])
 def test_classes_are_found_from_labels_alone(clean: float) -> None:
     _, labels = noisy(FEW, clean, 20_000)
-    assert held_classes(labels, CLASSES, clean).tolist() == pytest.approx(FEW.tolist(), abs=0.01)
+    assert held_classes(labels, CLASSES, clean, 1.0).tolist() == pytest.approx(FEW.tolist(), abs=0.01)
 
 
 def test_what_may_be_chance_is_none() -> None:
     even = torch.arange(600) % CLASSES
-    assert held_classes(even, CLASSES, 0.35).tolist() == pytest.approx([0.1] * 10)
+    assert held_classes(even, CLASSES, 0.35, 1.0).tolist() == pytest.approx([0.1] * 10)
     generator = torch.Generator().manual_seed(0)
     drawn = torch.randint(CLASSES, (200, 600), generator=generator)
-    apart = torch.stack([(held_classes(labels, CLASSES, 0.35) - 0.1).abs().mean() for labels in drawn])
+    apart = torch.stack([(held_classes(labels, CLASSES, 0.35, 1.0) - 0.1).abs().mean() for labels in drawn])
     raw = torch.stack([(torch.bincount(labels, minlength=10) / 600 - 0.1).abs().mean() for labels in drawn])
     assert apart.median() < raw.median() / (0.35 - 0.65 / 9) / 2  # less than half of what the labels alone would say
 
 
 def test_no_class_is_excluded() -> None:
-    assert held_classes(torch.zeros(50).long(), CLASSES, 1.0).min() >= 1 / (50 + CLASSES)
+    assert held_classes(torch.zeros(50).long(), CLASSES, 1.0, 1.0).min() >= 1 / (50 + CLASSES)
 
 
 @pytest.mark.parametrize("clean", [0.3, 0.5, 0.7])
@@ -75,10 +75,24 @@ def test_wrong_labels_are_any_class_or_one(clean: float) -> None:
         assert any_class(sure_of(true, 0.99), labels) == 0
 
 
+def test_own_confusions_of_a_model_are_no_mistakes_of_the_labels() -> None:
+    """Where labels are correct, what a model contradicts goes to few classes, and nothing is corrected."""
+    true, labels = noisy(FEW, 1.0, 600)
+    for chance in (0.2, 0.6, 0.9):
+        assert any_class(sure_of(true, chance), labels) < 0.05
+
+
 def test_two_classes_have_one_wrong_label() -> None:
     labels = torch.tensor([0, 1, 1, 1])
     assert any_class(torch.full((4, 2), 0.5), labels) == 1
     assert local_probabilities(torch.full((4, 2), 0.5), labels, 0.9).isfinite().all()
+
+
+def test_mistakes_that_go_one_way_are_taken_for_a_class() -> None:
+    """Two classes of 300, two of five of the second called the first: with a share of 0.8 it takes two thirds of the
+    labels for the first class, and its shares from that. This is why there is `learner.classes`."""
+    labels = torch.tensor([0] * 300 + [1] * 180 + [0] * 120)
+    assert held_classes(labels, 2, 0.8, 1.0)[0] > 0.8
 
 
 def test_a_class_that_the_model_does_not_know_is_found() -> None:

@@ -106,6 +106,20 @@ def test_labels_that_the_model_contradicts_get_its_class_instead(monkeypatch: py
     assert bool((learner.weights(state)[:3] > 1).all())
 
 
+def test_labels_set_aside_are_neither_counted_nor_relabelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FedNoilPlus, "shares", lambda *_: [0.5])
+    monkeypatch.setattr(fednoil_plus, "_FEW", 1)
+    monkeypatch.setattr(fednoil_plus, "_ASIDE", 0.25)
+    labels = [0] * 8
+    state = looked([[0.99, 0.005, 0.005]] * 4 + [[0.005, 0.99, 0.005]] * 4, labels)
+    learner, client = plus(large=True, classes=False), client_of(labels)
+    assert learner.set_aside(8, CPU).tolist() == [2, 6]
+    assert size_of(plus(classes=False), client, dict(state), ROUNDS) == 3
+    assert size_of(learner, client, state, ROUNDS) == 3
+    assert state["used"].tolist() == [False] * 4 + [True, True, False, True]
+    assert learner.weights(state)[4:].tolist() == [0.0, 0.0, pytest.approx(float(learner.weights(state)[6])), 0.0]
+
+
 @pytest.mark.parametrize(
     ("large", "keys", "views", "weight"),
     [

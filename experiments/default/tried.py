@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from table import NOISES, SPLITS, Row, markdown, read  # beside this file
+from table import KEY, NOISES, SPLITS, Row, markdown, read  # beside this file
 
 from fednoil.pages.marked import fill
 
@@ -25,6 +25,13 @@ CLASSES = {  # step 21
     "left-aside": "no labels set aside",
     "left-average": "no average over rounds",
 }
+SITES = {  # step 22
+    "aside-none": "none set aside",
+    "aside": "set aside, with a temperature",
+    "aside-both": "the same, the smaller of two estimates",
+    "aside-plain": "**set aside**",
+    "aside-plain-both": "set aside, the smaller of two estimates",
+}
 LEFT = {  # what is left out: the run without it, and with it
     "mixup": ("left-mix", STEP20),
     "logit adjustment": ("left-adjust", STEP20),
@@ -37,6 +44,7 @@ LEFT = {  # what is left out: the run without it, and with it
 LEFT_CELLS = [*((split, "symmetric-high") for split in SPLITS), ("iid", "pair-high"), ("iid", "clean")]
 VARIANTS = {
     "default": "**the default**",
+    "aligned": "the default, labels set aside",
     STEP20: "**step 20**",
     "local": "step 20, classes by the model and the labels",
     "local-10": "the same, from a tenth of the rounds on",
@@ -98,16 +106,36 @@ def groups(share: dict[Cell, float], form: str = ".1f") -> list[str]:
 def classes(rows: Sequence[Row]) -> str:
     """Step 21: by how many percent the measure changes against step 20."""
     runs = known(rows)
-    lines = [["", "all", *SPLITS.values(), *NOISES.values(), "test accuracy, high", "with 80 % wrong"]]
+    head = ["", "all", *SPLITS.values(), *NOISES.values(), "agreement alone, all"]
+    lines = [[*head, "test accuracy, high", "with 80 % wrong"]]
     for variant, title in CLASSES.items():
-        change = {}
+        change, agreement = {}, {}
         for cell in CELLS:
+            given = [float(runs[one, cell]["val_accuracy"]) for one in (variant, STEP20) if (one, cell) in runs]
+            if len(given) == 2:
+                agreement[cell] = 100 * (given[0] / given[1] - 1)
             values = [measure(runs[one, cell]) if (one, cell) in runs else None for one in (variant, STEP20)]
             if values[0] is not None and values[1] is not None:
                 change[cell] = 100 * (values[0] / values[1] - 1)
         high = [f"{float(runs[variant, (split, 'symmetric-high')]['final']):.1f}" for split in SPLITS]
         most = f"{float(runs[variant, MOST]['final']):.1f}" if (variant, MOST) in runs else "–"
-        lines.append([title, *groups(change, "+.2f"), " / ".join(high), most])
+        alone = mean(agreement, lambda _: True, "+.2f")
+        lines.append([title, *groups(change, "+.2f"), alone, " / ".join(high), most])
+    return markdown(lines)
+
+
+def sites(rows: Sequence[Row]) -> str:
+    """Step 22: mean agreement over the seeds with which all variants were run, by data and number of sites."""
+    found = {tuple(row[name] for name in KEY): float(row["val_accuracy"]) for row in rows if row["variant"] in SITES}
+    cells = list(dict.fromkeys((data, split) for data, split, *_ in found))
+    lines = [["", *(f"{data}, {split.removeprefix('sites')} sites" for data, split in cells)]]
+    for variant, title in SITES.items():
+        line = [title]
+        for cell in cells:
+            seeds = [s for s in "012" if all((*cell, "mixed", one, s) in found for one in SITES)]
+            mean = statistics.fmean(found[*cell, "mixed", variant, s] for s in seeds)
+            line.append(f"{mean:.1f} ({len(seeds)})")
+        lines.append(line)
     return markdown(lines)
 
 
@@ -158,7 +186,7 @@ def _cifar(row: Row | None) -> str:
 
 
 def page(rows: Sequence[Row]) -> str:
-    parts = {"classes": classes(rows), "left out": left_out(rows), "screen": screen(rows)}
+    parts = {"classes": classes(rows), "sites": sites(rows), "left out": left_out(rows), "screen": screen(rows)}
     return fill(PAGE.read_text(encoding="utf-8"), parts)
 
 

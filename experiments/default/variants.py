@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-from torch import Tensor
-
 from fednoil.learners.fednoil_plus import FedNoilPlus, FedNoilPlusConfig
 
 
@@ -21,16 +19,3 @@ class NoOdds(FedNoilPlus):
 
     def believes(self, round_idx: int, count: int) -> bool:
         return False
-
-
-class NoClassesConfig(FedNoilPlusConfig):
-    name: Literal["variants:NoClasses"] = "variants:NoClasses"  # pyright: ignore[reportIncompatibleVariableOverride]
-
-
-class NoClasses(FedNoilPlus):
-    """Labels are judged by what the model says, whichever classes a client holds."""
-
-    Config = NoClassesConfig
-
-    def local(self, probabilities: Tensor, labels: Tensor, share: float) -> Tensor:
-        return probabilities

@@ -1,12 +1,14 @@
 """The method to use when nobody knows the noise: FedNoiL's labelled set, with nothing that needs to be known or tuned.
 
 What a client believes: the model it receives judges its labels, and its confidence in them gives the most probable
-share c of clean ones (`fednoil.learners.clean_share`). What the model says is corrected for the classes that the client
-holds, which follow from its labels and c (`fednoil.learners.held`). D^x has a share c of the samples and is drawn anew
-each epoch by the confidence in the given labels. In the second half of the rounds a client with many labels draws it by
-the squared odds o² that a label is correct (`fednoil.learners.odds`), and it has the size that o²/(1 + o²) adds up to:
-labels that the model finds correct, and few others to fill up a number. From the first round on this can end with one
-class, because a model that knows nothing prefers some classes.
+share c of clean ones (`fednoil.learners.clean_share`). Where a few clients make the model it memorises their labels,
+which then look clean: they estimate c on a tenth that is never trained on, unless that is fewer than 30 labels. What
+the model says is corrected for the classes that the client holds, which follow from its labels and c
+(`fednoil.learners.held`). D^x has a share c of the samples and is drawn anew each epoch by the confidence in the given
+labels. In the second half of the rounds a client with many labels draws it by the squared odds o² that a label is
+correct (`fednoil.learners.odds`), and it has the size that o²/(1 + o²) adds up to: labels that the model finds correct,
+and few others to fill up a number. From the first round on this can end with one class, because a model that knows
+nothing prefers some classes.
 
 How it trains: pairs of D^x are mixed (`mix`, mixup, Zhang et al., ICLR 2018), which makes wrong labels harder to
 memorise; a client with few labels mixes none, because it would learn too slowly. The loss is CE(z + s log π, y), with π
@@ -38,7 +40,6 @@ from torch.nn import functional as F
 
 from fednoil.learners import pseudo_labels
 from fednoil.learners.base import Client, Trainee
-from fednoil.learners.clean_share import calibrated_shares
 from fednoil.learners.held import local_probabilities
 from fednoil.learners.labelled import Batches, LabelledConfig, LabelledLearner
 from fednoil.learners.lot import Lot
@@ -50,7 +51,7 @@ from fednoil.tensors import Tensors
 
 _ASIDE = 0.1  # share of the labels that is set aside
 _FEW = 30  # labels tell a share within 9 points, one standard deviation, at best
-_OWN = 0.1  # share of all clients' labels from which on the model has memorised a client's own
+_CLIENTS = 10  # at most: so few have each made much of the model, which may have memorised their labels
 _HALF = 100  # samples of D^x with which logits are adjusted by half
 _EARLY = 0.5  # share of the rounds after which the model is believed
 
@@ -63,6 +64,11 @@ class FedNoilPlusConfig(LabelledConfig):
         default="auto",
         description="views of D^x; both: half of a batch each; auto: weak, but both for a large network and at clients "
         f"with fewer than {MANY} labels",
+    )
+    classes: bool = Field(
+        default=True,
+        description="with auto: labels are judged by how often the client holds each class, which its labels tell if "
+        "any wrong class is equally likely; false where mistakes go one way, as from ill to well",
     )
     mix: float = Field(
         default=1.0,
@@ -119,45 +125,24 @@ class FedNoilPlus(LabelledLearner):
         return MANY
 
     def set_aside(self, count: int, device: torch.device) -> Tensor:
-        """Spread evenly over the samples."""
-        own = self.config.frac == "auto" and count >= _OWN * sum(self.task.sizes)
-        numbers = torch.arange(int(_ASIDE * count) if own else 0, device=device)
+        """Where there are few clients a tenth, spread evenly over the samples."""
+        few = self.config.frac == "auto" and len(self.task.sizes) <= _CLIENTS
+        numbers = torch.arange(int(_ASIDE * count) if few else 0, device=device)
         return ((numbers + 0.5) / _ASIDE).long() if len(numbers) >= _FEW else numbers[:0]
-
-    def clean_shares(self, clients: Sequence[Client], states: Sequence[Tensors]) -> list[float]:
-        """By the labels set aside, where there are some: what was memorised doesn't count. A client with many labels
-        takes the smaller one of this estimate and that by the other labels."""
-
-        def shares(rows: dict[int, Tensor]) -> dict[int, float]:
-            """The estimates of some clients, by their places, on these rows."""
-            probabilities = [states[place]["probabilities"][own] for place, own in rows.items()]
-            labels = [clients[place].labels[own] for place, own in rows.items()]
-            return dict(zip(rows, calibrated_shares(probabilities, labels) if rows else [], strict=True))
-
-        aside = [self.set_aside(len(client), client.labels.device) for client in clients]
-        first = shares({place: rows for place, rows in enumerate(aside) if len(rows)})
-        many = [place for place in first if len(clients[place]) >= MANY]
-        second = shares({place: _others(aside[place], len(clients[place])) for place in many})
-        few = [place for place in range(len(clients)) if place not in first]
-        one = super().clean_shares([clients[p] for p in few], [states[p] for p in few]) if few else []
-        found = first | {place: min(first[place], share) for place, share in second.items()}
-        found |= zip(few, one, strict=True)
-        return [found[place] for place in range(len(clients))]
 
     def labelled_sizes(self, trainees: Sequence[Trainee], shares: Sequence[float]) -> list[int]:
         sizes = super().labelled_sizes(trainees, shares)
         if self.config.frac != "auto":
             return sizes
         for place, (_, client, state, turn) in enumerate(trainees):
-            local = sharpened(self.local(state["probabilities"], client.labels, shares[place]), self.temperature)
+            local = state["probabilities"]
+            if self.config.classes:
+                local = local_probabilities(local, client.labels, shares[place])
+            local = sharpened(local, self.temperature)
             state["weight"] = local.gather(1, client.labels[:, None])[:, 0]
             if self.believes(turn.round_idx, len(client)):
                 sizes[place] = self._judged(client, state, local, shares[place])
         return sizes
-
-    def local(self, probabilities: Tensor, labels: Tensor, share: float) -> Tensor:
-        """What the model says [n, C] at a client with these labels [n], of which a share is correct."""
-        return local_probabilities(probabilities, labels, share)
 
     def _judged(self, client: Client, state: Tensors, probabilities: Tensor, share: float) -> int:
         """|D^x| by the odds of its labels, given probabilities [n, C] at this client; the state gets the weights of the
@@ -246,12 +231,6 @@ class FedNoilPlus(LabelledLearner):
         share = batch["x_share"]
         other = F.cross_entropy(logits, labels[batch["x_partner"]])
         return share * F.cross_entropy(logits, labels) + (1 - share) * other
-
-
-def _others(rows: Tensor, count: int) -> Tensor:
-    """The rows of `count` that are not among `rows`, which are in order."""
-    numbers = torch.arange(count - len(rows), device=rows.device)
-    return numbers + torch.searchsorted(rows - torch.arange(len(rows), device=rows.device), numbers, right=True)
 
 
 def adjustment(labels: Tensor, num_classes: int, drawn: Tensor | None = None) -> Tensor:

@@ -15,14 +15,14 @@ from torch.nn import functional as F
 
 _LEAST = 0.05  # of the difference between the chances of a correct label and of a certain wrong one
 _SURE = 2.0  # frequencies differ this many times as much as by chance before they count
-_STRICT = 3.0  # labels that are a third as far from any class as can be are none
+_STRICT = 3.0  # a third of the largest divergence from "any class" is enough to refute it
 _TINY = 1e-12
 
 
 def local_probabilities(probabilities: Tensor, labels: Tensor, share: float) -> Tensor:
     """The model's probabilities [n, C] at a client with these labels [n], a `share` of which is correct: float64.
 
-    Classes that the model then still finds less often than the client holds them gain.
+    Classes that the model then still finds less often than the client holds them gain, others lose.
     """
     fits = any_class(probabilities, labels)
     held = held_classes(labels, probabilities.shape[1], share, fits)
@@ -32,10 +32,13 @@ def local_probabilities(probabilities: Tensor, labels: Tensor, share: float) -> 
 
 def any_class(probabilities: Tensor, labels: Tensor) -> Tensor:
     """How well labels [n] agree with the assumption that a wrong one is any class, by the model's probabilities [n, C]:
-    from 0, if each class has one wrong label, to 1.
+    from 0 (refuted) to 1.
 
-    It is 1 − 3 D/log(C − 1). D is the divergence from the uniform distribution of labels that the model contradicts,
-    class by class of what it finds instead, less what chance adds (Miller, 1955).
+    Where the model contradicts a label, it finds another class. For each class that it finds, D is the divergence of
+    the labels that it contradicts from the uniform distribution, less what chance adds (Miller, 1955); the result is
+    1 − 3 D/log(C − 1), with the mean of D. It is 0 if mistakes have one wrong label for each class, and also if there
+    are hardly any mistakes: what the model then contradicts are its own confusions, which go to few classes. Of two
+    classes one is left, and nothing can be refuted.
     """
     others = probabilities.shape[1] - 1
     found = probabilities.double().T @ F.one_hot(labels, others + 1).double()
@@ -49,7 +52,7 @@ def any_class(probabilities: Tensor, labels: Tensor) -> Tensor:
     return (1 - _STRICT * mean).clamp_min(0)
 
 
-def held_classes(labels: Tensor, num_classes: int, share: float, fits: Tensor | float = 1.0) -> Tensor:
+def held_classes(labels: Tensor, num_classes: int, share: float, fits: Tensor | float) -> Tensor:
     """How often a client has each class [C], by its labels [n] and the share of correct ones.
 
     If wrong labels are any class, class y has a share q_y = c·π_y + (1 − c)(1 − π_y)/(C − 1) of the labels, which gives
@@ -66,8 +69,8 @@ def held_classes(labels: Tensor, num_classes: int, share: float, fits: Tensor | 
 
 
 def lacking(local: Tensor, held: Tensor) -> Tensor:
-    """How much less often probabilities [n, C] find each class than a client has it [C], as a logarithm, less what
-    chance may explain: [C]."""
+    """How much less often probabilities [n, C] find each class than a client has it [C], or (below 0) more often, as a
+    logarithm, less what chance may explain: [C]."""
     count = len(local)
     less = (held / (local.mean(0) + 1 / count)).log()
     chance = (1 - held) / (count * held)

@@ -95,8 +95,13 @@ class LabelledLearner(Learner):
         return torch.arange(0, device=device)
 
     def clean_shares(self, clients: Sequence[Client], states: Sequence[Tensors]) -> list[float]:
-        """Each client's estimate of its share of clean labels."""
-        return clean_shares([state["confidence"] for state in states], self.task.num_classes)
+        """Each client's estimate of its share of clean labels: by those set aside, if there are some, because what was
+        memorised looks clean."""
+        confidences = []
+        for client, state in zip(clients, states, strict=True):
+            aside = self.set_aside(len(client), client.labels.device)
+            confidences.append(state["confidence"][aside] if len(aside) else state["confidence"])
+        return clean_shares(confidences, self.task.num_classes)
 
     def shares(self, clients: Sequence[Client], states: Sequence[Tensors]) -> list[float]:
         """The share of each client's samples that D^x has.
