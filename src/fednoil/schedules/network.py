@@ -68,7 +68,7 @@ class ByNetwork(Schedule):
     config: ByNetworkConfig
 
     def fitted(self, rounds: int, *, large: bool, sizes: Sequence[int]) -> Schedule:
-        if large and not isinstance(self.config.epochs, int):
+        if large:
             bounds = {"epochs": self._part(_FIRST), "t_min": self._part(_LAST), "r_min": max(2, round(_FALLS * rounds))}
             return Logarithm(LogarithmConfig.model_validate(bounds))
         few = rounds < _ROUNDS or few_labels(sizes)
