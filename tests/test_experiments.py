@@ -205,6 +205,30 @@ def test_the_sentences_about_the_default_quote_its_record() -> None:
     )
 
 
+def test_the_sentences_about_sites_quote_their_record(record: ModuleType) -> None:
+    rows = record.read(EXPERIMENTS / "sites/results.csv")
+    digits, table, icons, pages = dict.fromkeys(row["data"] for row in rows)
+
+    def of(figure: str, data: str) -> float:
+        return mean(rows, figure, data=data)
+
+    precision = [of("precision", data) for data in (digits, table, icons, pages)]
+    gains = [of("fedavg_after", data) - of("fedavg", data) for data in (table, pages, icons)]
+    leads = [of("fednoil", data) - of("fedavg", data) for data in (icons, table, pages)]
+    own = [of("fednoil_after", data) - of("fednoil", data) for data in (table, icons, pages)]
+    assert (round(min(own), 1), round(of("fednoil_after", digits) - of("fednoil", digits), 1)) == (0.5, -0.5)
+    assert all(of("precision", data) > of("cleanlab_precision", data) for data in (digits, table, icons, pages))
+    assert min(of("recall", data) for data in (digits, table, icons)) > 89.5 > of("recall", pages) > 50
+    first, second, third = (f"{gain:.0f}" for gain in gains)
+    quoted(
+        "sites",
+        f"{min(precision):.0f} to {max(precision):.0f} % of the flags are correct",
+        f"by {first} points on the table, by {second} on the manual pages and by {third} on the icons",
+        f"gains half a point to {max(own):.1f}, and loses half a point on the digits",
+        "{:.0f}, {:.0f} and {:.0f} points ahead on the icons, the table and the manual pages".format(*leads),
+    )
+
+
 def test_the_sentences_about_the_ranking_quote_its_record() -> None:
     rows = read_record(EXPERIMENTS / "ranking/results.csv")
     methods, settings = ([*dict.fromkeys(row[name] for row in rows)] for name in ("method", "setting"))
