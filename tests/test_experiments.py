@@ -98,7 +98,24 @@ def test_the_tables_of_scripts_are_what_their_results_say() -> None:
 def test_the_tables_of_what_was_tried_are_what_the_record_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "table", script(EXPERIMENTS / "default/table.py", "default_table"))
     tried = script(EXPERIMENTS / "default/tried.py", "default_tried")
-    assert tried.page(tried.read()) == tried.PAGE.read_text(encoding="utf-8")
+    rows, text = tried.read(), tried.PAGE.read_text(encoding="utf-8")
+    assert tried.page(rows) == text
+    text = " ".join(text.split())
+
+    def late(variant: str, noise: str) -> dict[str, str]:
+        where = {"dataset": "fashion-mnist", "split": "b.1", "noise": noise, "variant": variant, "seed": "1"}
+        (found,) = (row for row in rows if where.items() <= row.items())
+        return found
+
+    new, old = ((late(v, "symmetric-high"), late(v, "pair-high")) for v in ("aligned", "network"))
+    high, pair = ([float(one[k]["last10"]) for one in (new, old)] for k in (0, 1))
+    assert f"{high[0]:.1f} (mean of ten rounds) where step 20 has {high[1]:.1f}" in text
+    assert f"it is {pair[0]:.1f} where step 20 has {pair[1]:.1f}" in text
+    assert f"says the same ({tried.measure(new[1]):.1f}, {tried.measure(old[1]):.1f})" in text
+    lines = {line.split(" | ")[0]: line.split(" | ")[1:] for line in tried.sites(rows).splitlines()[2:]}
+    none, aside = ([float(cell.split()[0]) for cell in lines[name]] for name in ("| none set aside", "| **set aside**"))
+    gain = 100 * statistics.mean(a / n - 1 for a, n in zip(aside, none, strict=True))
+    assert f"{gain:.1f} % above none" in text
 
 
 def quoted(study: str, *sentences: str) -> None:
@@ -203,6 +220,8 @@ def test_the_sentences_about_the_default_quote_its_record() -> None:
         f"it is {iid:.1f} points (IID) and {beta:.1f} points (β = 1) below DivideMix",
         f"seeds end between {min(seeds):.0f} and {max(seeds):.0f}",
     )
+    concept = " ".join((ROOT / "docs/fednoil.md").read_text(encoding="utf-8").split())
+    assert f"seeds end up to {max(seeds) - min(seeds):.0f} points apart on Fashion-MNIST" in concept
 
 
 def test_the_sentences_about_sites_quote_their_record(record: ModuleType) -> None:
