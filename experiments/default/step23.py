@@ -21,6 +21,9 @@ from fednoil.servers.base import Server, ServerConfig, Update
 from fednoil.tensors import Tensors, weighted_mean
 
 
+_HERE: dict[str, Tensor | None] = {}  # a learner that changes itself isn't run as CUDA graphs
+
+
 class LateConfig(FedNoilPlusConfig):
     name: Literal["step23:Late"] = "step23:Late"  # pyright: ignore[reportIncompatibleVariableOverride]
     weak_u: bool = Field(default=False, description="pseudo-labels in the second half, with weak views")
@@ -47,15 +50,15 @@ class Late(FedNoilPlus):
             inverse = (d * d + self.config.ridge) / d if d > 0 else 1e9
             told.append((inverse + 1 / others) / (1 + 1 / others))
         held._LEAST = 0.0
-        before, self._told = shares, dict(zip(shares, told, strict=True))
+        inverses = dict(zip(shares, told, strict=True))
         original = held.held_classes
 
         def ridged(labels: Tensor, num_classes: int, share: float, fits: Tensor | float) -> Tensor:
-            return original(labels, num_classes, self._told[share], fits)
+            return original(labels, num_classes, inverses[share], fits)
 
         held.held_classes = ridged
         try:
-            return super().labelled_sizes(trainees, before)
+            return super().labelled_sizes(trainees, shares)
         finally:
             held.held_classes, held._LEAST = original, least
 
@@ -80,12 +83,12 @@ class Late(FedNoilPlus):
         return super().known(state, round_idx) | more
 
     def _planned(self, trainees, sizes, known, epochs):
-        self._label = known.get("label")
+        _HERE["label"] = known.get("label")
         return super()._planned(trainees, sizes, known, epochs)
 
     def labelled_plan(self, lot: Lot, order: Tensor) -> Batches:
-        if self._label is not None:
-            lot = replace(lot, client=replace(lot.client, labels=self._label))
+        if _HERE["label"] is not None:
+            lot = replace(lot, client=replace(lot.client, labels=_HERE["label"]))
         return super().labelled_plan(lot, order)
 
     def final(self, nets: Nets, client: Client, state: Tensors, turn: Turn) -> Final:
