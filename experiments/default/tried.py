@@ -25,6 +25,15 @@ CLASSES = {  # step 21
     "left-aside": "no labels set aside",
     "left-average": "no average over rounds",
 }
+SMALL = {  # step 23
+    "cosine": "rate falling by a cosine",
+    "ridge": "milder inverse",
+    "average98": "average of 0.98",
+    "steps": "clients count by their steps",
+    "mix4": "mixup with α = 4",
+    "weak": "weak: pseudo-labels with weak views",
+    "corrected": "corrected: the same as labels of D^x",
+}
 SITES = {  # step 22
     "aside-none": "none set aside",
     "aside": "set aside, with a temperature",
@@ -47,30 +56,14 @@ VARIANTS = {
     "aligned": "the default, labels set aside",
     STEP20: "**step 20**",
     "local": "step 20, classes by model and labels",
-    "local-10": "step 20, classes by both from a tenth of the rounds on",
-    "memory": "step 20, memory",
-    "power3": "step 20, cubed odds",
     "weak-u": "step 20, pseudo-labels with weak views",
     "const20": "light, 20 epochs in every round",
     "w4-weak-odds": "*light*: weak views, weight decay 1e-4, late odds",
-    "w4-odds": "base 2, weight decay 1e-4, late odds",
-    "w4-weak": "base 2, weight decay 1e-4, weak views",
-    "w4": "base 2, weight decay 1e-4",
-    "w4-odds-belief": "base 2, weight decay 1e-4, late odds and beliefs",
-    "w4-belief": "base 2, weight decay 1e-4, late beliefs",
     "log20-odds-belief": "*heavy*, 100 epochs falling to 20",
     "odds-belief": "*heavy*: base 2, late odds and beliefs",
     "t20-late": "base 2, late pseudo-labels",
     "t20-min": "*base 2*: both views, at least 20 epochs, clients drawn uniformly",
     "t20-likely": "base 2, labels likelier right than wrong",
-    "both-t30": "both views, at least 30 epochs",
-    "both-t10-uniform": "both views, at least 10 epochs, clients drawn uniformly",
-    "both-t10": "both views, at least 10 epochs",
-    "log100": "the candidate, 100 epochs falling to 20",
-    "base": "*the candidate*",
-    "no-mix": "the candidate, no mixup",
-    "no-adjust": "the candidate, no logit adjustment",
-    "ssl": "the candidate, pseudo-labels",
 }
 
 
@@ -103,25 +96,35 @@ def groups(share: dict[Cell, float], form: str = ".1f") -> list[str]:
     return [*found, *(mean(share, lambda cell, noise=noise: cell[1] == noise, form) for noise in NOISES)]
 
 
-def classes(rows: Sequence[Row]) -> str:
-    """Step 21: by how many percent the measure changes against step 20."""
+def changes(rows: Sequence[Row], variants: dict[str, str], base: str) -> list[list[str]]:
+    """By how many percent the measure of each variant differs from that of another."""
     runs = known(rows)
-    head = ["", "all", *SPLITS.values(), *NOISES.values(), "agreement alone, all"]
-    lines = [[*head, "test accuracy, high", "with 80 % wrong"]]
-    for variant, title in CLASSES.items():
+    lines = [["", "all", *SPLITS.values(), *NOISES.values(), "agreement alone, all", "test accuracy, high"]]
+    for variant, title in variants.items():
         change, agreement = {}, {}
         for cell in CELLS:
-            given = [float(runs[one, cell]["val_accuracy"]) for one in (variant, STEP20) if (one, cell) in runs]
+            given = [float(runs[one, cell]["val_accuracy"]) for one in (variant, base) if (one, cell) in runs]
             if len(given) == 2:
                 agreement[cell] = 100 * (given[0] / given[1] - 1)
-            values = [measure(runs[one, cell]) if (one, cell) in runs else None for one in (variant, STEP20)]
+            values = [measure(runs[one, cell]) if (one, cell) in runs else None for one in (variant, base)]
             if values[0] is not None and values[1] is not None:
                 change[cell] = 100 * (values[0] / values[1] - 1)
         high = [f"{float(runs[variant, (split, 'symmetric-high')]['final']):.1f}" for split in SPLITS]
-        most = f"{float(runs[variant, MOST]['final']):.1f}" if (variant, MOST) in runs else "–"
-        alone = mean(agreement, lambda _: True, "+.2f")
-        lines.append([title, *groups(change, "+.2f"), alone, " / ".join(high), most])
-    return markdown(lines)
+        lines.append([title, *groups(change, "+.2f"), mean(agreement, lambda _: True, "+.2f"), " / ".join(high)])
+    return lines
+
+
+def classes(rows: Sequence[Row]) -> str:
+    """Step 21, against step 20; and how good each is with 80 % wrong labels."""
+    head, *lines = changes(rows, CLASSES, STEP20)
+    most = {row["variant"]: f"{float(row['final']):.1f}" for (_, cell), row in known(rows).items() if cell == MOST}
+    more = [[*line, most.get(variant, "–")] for variant, line in zip(CLASSES, lines, strict=True)]
+    return markdown([[*head, "with 80 % wrong"], *more])
+
+
+def small(rows: Sequence[Row]) -> str:
+    """Step 23, against the default."""
+    return markdown(changes(rows, SMALL, "default"))
 
 
 def sites(rows: Sequence[Row]) -> str:
@@ -186,7 +189,8 @@ def _cifar(row: Row | None) -> str:
 
 
 def page(rows: Sequence[Row]) -> str:
-    parts = {"classes": classes(rows), "sites": sites(rows), "left out": left_out(rows), "screen": screen(rows)}
+    parts = {"classes": classes(rows), "sites": sites(rows), "small": small(rows)}
+    parts |= {"left out": left_out(rows), "screen": screen(rows)}
     return fill(PAGE.read_text(encoding="utf-8"), parts)
 
 
