@@ -38,6 +38,8 @@ def test_a_list_of_shares_goes_by_groups_of_clients() -> None:
     states = [{"confidence": torch.rand(100)} for _ in clients]
     sizes = [size_of(fednoil, client, state) for client, state in zip(clients, states, strict=True)]
     assert sizes == [50, 50, 30, 30, 10, 10]
+    late = Client(7, pool, torch.zeros(100).long(), labels)  # a site that wasn't there at the start
+    assert size_of(fednoil, late, {"confidence": torch.rand(100)}) == 10
     with pytest.raises(UserError, match=r"learner.frac = \[0.5, 0.3, 0.1\]: 3 shares for 2 clients"):
         FedNoil(FedNoilConfig(frac=(0.5, 0.3, 0.1)), Task(10, (1, 28, 28), 32, 0.05, 150, sizes=(100,) * 2))
 

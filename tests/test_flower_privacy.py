@@ -26,7 +26,7 @@ from fednoil.flower.ledger import ScoreLedger, Terms
 from fednoil.flower.messages import BadMessage, Refusal
 from fednoil.flower.node import Node
 from fednoil.flower.settings import NodeSettings
-from fednoil.flower.terms import CommonTerms
+from fednoil.flower.terms import CommonTerms, Founders
 from fednoil.flower.work import Order, partition_work, whole
 from fednoil.learners.base import Nets, Role
 from fednoil.learners.erm import Erm
@@ -143,7 +143,7 @@ def asked(federated: Values, state: Path, **settings: Any) -> tuple[Node, Tensor
     dataset = whole(text, trusted).setting.dataset
     agreement = CommonTerms(dataset.class_names, dataset.image_shape, dataset.mean, dataset.std)
     own = NodeSettings.read({"partition-id": 0, "state": str(state), **settings})
-    return Node(own, Order(text, "0" * 32, 0, 1, 1, agreement)), whole(text, trusted).initial_model()
+    return Node(own, Order(text, "0" * 32, 0, 1, 1, agreement, Founders(1, 1))), whole(text, trusted).initial_model()
 
 
 def test_a_node_does_no_other_clients_work(federated: Values, tmp_path: Path) -> None:
@@ -288,5 +288,5 @@ def test_the_operator_may_ask_for_more_noise(federated: Values, tmp_path: Path) 
 def test_protocols_must_agree(federated: Values, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fednoil.flower.members.PROTOCOL", messages.PROTOCOL + 1)
     federated["federation"]["wait"] = 3  # a refusal takes three tries
-    with pytest.raises(UserError, match=r"0 of 4 nodes .*; node 897 is refused: it uses protocol 6"):
+    with pytest.raises(UserError, match=r"0 of 4 nodes .*; node 897 is refused: it uses protocol 7"):
         federate(load_config(federated), tmp_path / "run", LoopGrid(partitions(tmp_path / "state")))

@@ -19,13 +19,19 @@ from conftest import assert_same
 from flwr.app import Message
 from loop_grid import LoopGrid, federate
 
+from fednoil import scale
 from fednoil.api import compare
 from fednoil.audit.cases import Cases
 from fednoil.config import load_config, to_toml
 from fednoil.errors import UserError
+from fednoil.executors.base import Job
+from fednoil.flower.executor import FlowerExecutor
+from fednoil.flower.messages import Body
 from fednoil.flower.settings import NodeSettings
-from fednoil.flower.terms import CommonTerms, Site, agree
+from fednoil.flower.terms import CommonTerms, Founders, Site, agree
 from fednoil.flower.work import site_work
+from fednoil.learners import fednoil_plus
+from fednoil.runner import Silent, run
 from fednoil.tensors import read_tensors
 
 Values = dict[str, Any]
@@ -167,9 +173,47 @@ def test_a_sites_labels_become_the_federations_numbers(own: Values, tmp_path: Pa
     source = site(tmp_path / "a.npz", {"white": 3, "black": 0})
     settings = NodeSettings.read({"client-id": "a", "data": source, "state": str(tmp_path)})
     agreement = CommonTerms(("black", "grey", "white"), (1, 8, 8), (0.5,), (0.2,))
-    work = site_work(settings, to_toml(load_config(own)), 0, agreement)
+    work = site_work(settings, to_toml(load_config(own)), 0, agreement, Founders(1, 24))
     assert work.client.labels.tolist() == 12 * [2, 0]
     assert work.test.labels.tolist() == 6 * [2, 0]
+
+
+def test_sites_go_by_the_number_and_the_labels_of_all(
+    own: Values, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three sites are too many here to set labels aside, and have many labels on average; site a has few."""
+    for module, name, value in ((fednoil_plus, "_CLIENTS", 2), (fednoil_plus, "_FEW", 1), (scale, "MANY", 24)):
+        monkeypatch.setattr(module, name, value)
+    own |= {"learner": {"name": "fednoil-plus"}}
+    own["train"]["weight_decay"] = "auto"
+    sizes = {"a": 16, "b": 24, "c": 34}
+    data = {name: site(tmp_path / f"{name}.npz", {"black": 0, "white": 3}, n) for name, n in sizes.items()}
+    del own["partition"]  # the sites are the clients
+    own["data"]["normalisation"] = [[0.4], [0.2]]
+    run(load_config(own | {"data": own["data"] | {"sites": data}, "federation": {}}), tmp_path / "simulated", Silent())
+    federate(load_config(own), tmp_path / "federated", LoopGrid(site_nodes(tmp_path, data)))
+    found = [read_tensors(tmp_path / name / "model.safetensors") for name in ("simulated", "federated")]
+    assert_same(*found)
+    assert Founders(3, 74).sizes == [25, 25, 24]
+
+
+@pytest.mark.parametrize("founders", [(0, 10), (11, 10), (10**7, 10**8)])
+def test_a_site_refuses_impossible_founders(
+    founders: tuple[int, int], own: Values, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order = FlowerExecutor._order
+
+    def other(executor: FlowerExecutor, job: Job) -> Body:
+        body = order(executor, job)
+        return replace(body, values=body.values | dict(zip(("founders", "samples"), founders, strict=True)))
+
+    monkeypatch.setattr(FlowerExecutor, "_order", other)
+    own["train"]["rounds"] = 1
+    data = {name: site(tmp_path / f"{name}.npz", {"black": 0, "white": 3}) for name in "ab"}
+    (record,) = federate(load_config(own), tmp_path / "run", LoopGrid(site_nodes(tmp_path, data)))
+    said = f"{founders[0]} 'founders' with {founders[1]} 'samples' are not possible"
+    assert all(said in why for why in record["failed"].values())
+    assert len(record["failed"]) == 2
 
 
 def test_scores_by_number_are_those_of_all_founders_or_left_out(own: Values, tmp_path: Path) -> None:

@@ -50,12 +50,13 @@ from fednoil.flower.node import Node
 from fednoil.flower.secure_node import Session
 from fednoil.flower.settings import NodeSettings
 from fednoil.flower.state import NodeState
-from fednoil.flower.terms import CommonTerms
+from fednoil.flower.terms import CommonTerms, Founders
 from fednoil.flower.work import Order, configured, introduce
 from fednoil.tensors import Tensors
 
 log = logging.getLogger("flwr.fednoil")
 app = ClientApp()
+_CLIENTS = 10**6
 
 
 def _guarded(message: Message, work: Callable[[], RecordDict]) -> Message:
@@ -242,12 +243,14 @@ def _node(message: Message, context: Context, summed: object = None) -> tuple[No
     values = _peek(message, form)
     known = {"class_names": values["classes"], "image_shape": values["shape"], "columns": values["columns"]}
     agreement = CommonTerms.of({**known, **_scale(values)})
+    founders = Founders(values["founders"], values["samples"])
+    if not 1 <= founders.clients <= min(founders.samples, _CLIENTS):
+        raise BadMessage(f"{founders.clients} 'founders' with {founders.samples} 'samples' are not possible")
     if len(values["signals"]) != len(values["signal_values"]):
         raise BadMessage("'signals' and 'signal_values' have different lengths")
     signals = dict(zip(values["signals"], values["signal_values"], strict=True))
-    order = Order(
-        values["config"], values["run"], values["client"], values["round"], values["epochs"], agreement, signals
-    )
+    config, run, client, round_idx, epochs = (values[k] for k in ("config", "run", "client", "round", "epochs"))
+    order = Order(config, run, client, round_idx, epochs, agreement, founders, signals)
     node = Node(NodeSettings.read(context.node_config), order)
     if node.work.experiment.fixed_hash() != values["frozen"]:
         start = node.work.experiment.config.model.start

@@ -215,7 +215,7 @@ class FlowerExecutor(Federation):
         return dict(sorted(found.items()))
 
     def _order(self, job: Job) -> Body:
-        agreement = self.crew.agreement
+        agreement, founders = self.crew.agreement, self.crew.founders
         assert agreement is not None
         values = {
             "protocol": PROTOCOL,
@@ -229,6 +229,8 @@ class FlowerExecutor(Federation):
             "columns": list(agreement.columns),
             "mean": list(agreement.mean),
             "std": list(agreement.std),
+            "founders": len(founders),
+            "samples": sum(founders.values()),
             "frozen": self._frozen,
             "signals": list(job.turn.signals),
             "signal_values": list(job.turn.signals.values()),

@@ -21,7 +21,7 @@ from flwr.common.constant import FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE
 from fednoil.learners.base import Learner
 from fednoil.tensors import Tensors
 
-PROTOCOL = 6
+PROTOCOL = 7
 HELLO, REFUSE, SCORE, AUDIT = "query.hello", "query.refuse", "query.score", "query.audit"
 REVIEW = "query.review"
 TRAIN, EVALUATE = "train", "evaluate"
@@ -74,6 +74,8 @@ _ORDER: Kinds = {
     "columns": "list[str]",
     "mean": "list[float]",
     "std": "list[float]",
+    "founders": "int",
+    "samples": "int",
     "frozen": "str",
     "signals": "list[str]",
     "signal_values": "list[float]",

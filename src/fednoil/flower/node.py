@@ -42,7 +42,7 @@ class Node:
         if settings.data is None:
             self.work = partition_work(settings, order)
         else:
-            self.work = site_work(settings, order.config, order.client, order.agreement)
+            self.work = site_work(settings, order.config, order.client, order.agreement, order.founders)
         self.state = NodeState(settings.state / settings.client_id, order.run)
         self.memory = Memory(self.state, self.work.client, self.work.experiment)
 

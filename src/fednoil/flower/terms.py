@@ -97,6 +97,20 @@ class CommonTerms:
         return with_scale(Dataset(dataset.name, train, test, *known, about), self.mean, self.std)
 
 
+@dataclass(frozen=True)
+class Founders:
+    """The clients that began a run: how many, and with how many samples in all. It is what a site knows of others."""
+
+    clients: int
+    samples: int
+
+    @property
+    def sizes(self) -> list[int]:
+        """The samples of each, as if all had equally many."""
+        each, more = divmod(self.samples, self.clients)
+        return [each + (k < more) for k in range(self.clients)]
+
+
 def agree(sites: Sequence[Site], normalisation: Normalisation | None) -> CommonTerms:
     """What the sites agree on; `normalisation` is given if the configuration sets it.
 

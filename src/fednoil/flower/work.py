@@ -21,7 +21,7 @@ from fednoil.executors.local import Workbench
 from fednoil.experiment import Experiment, assemble, make_bench, make_experiment, resident
 from fednoil.flower.messages import Refusal
 from fednoil.flower.settings import NodeSettings
-from fednoil.flower.terms import CommonTerms, Site, misfit
+from fednoil.flower.terms import CommonTerms, Founders, Site, misfit
 from fednoil.learners.base import Client
 from fednoil.seeds import Seed
 from fednoil.setting import Sites, deal
@@ -37,6 +37,7 @@ class Order:
     round_idx: int
     epochs: int
     agreement: CommonTerms
+    founders: Founders
     signals: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -128,7 +129,9 @@ def _trained(settings: NodeSettings, config: Config, own: Dataset) -> np.ndarray
 
 
 @lru_cache(maxsize=2)
-def site_work(settings: NodeSettings, config_text: str, number: int, agreement: CommonTerms) -> Work:
+def site_work(
+    settings: NodeSettings, config_text: str, number: int, agreement: CommonTerms, founders: Founders
+) -> Work:
     """The site's own data, with the federation's class numbers."""
     config = configured(config_text, settings.trust)
     assert settings.data is not None
@@ -138,7 +141,8 @@ def site_work(settings: NodeSettings, config_text: str, number: int, agreement: 
     if reason := misfit(Site.of(settings.client_id, None, samples, len(own.test), own), agreement):
         raise Refusal(reason)
     dataset = replace(agreement.fitted(own), name=settings.client_id)
-    experiment = assemble(config, Sites.of(dataset, [settings.client_id], [samples]))
+    sizes = founders.sizes
+    experiment = assemble(config, Sites.of(dataset, [str(k) for k in range(len(sizes))], sizes))
     device = _device(config)
     pool, labels = resident(dataset.train.images, device), torch.from_numpy(dataset.train.labels)
 

@@ -113,7 +113,8 @@ class LabelledLearner(Learner):
         if frac == "auto":
             return [share + self.room * (1 - share) for share in self.clean_shares(clients, states)]
         if isinstance(frac, tuple):
-            return [frac[client.id * len(frac) // groups] for client in clients]
+            last = groups - 1  # sites that come later have higher numbers
+            return [frac[min(client.id, last) * len(frac) // groups] for client in clients]
         return [frac] * len(clients)
 
     def labelled_sizes(self, trainees: Sequence[Trainee], shares: Sequence[float]) -> list[int]:
