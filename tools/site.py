@@ -6,6 +6,7 @@ are copied, with their pictures and in the same layout, and built with every war
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import shutil
@@ -53,7 +54,9 @@ def build(folder: Path) -> int:
 
 
 if __name__ == "__main__":
-    target = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / ".site"
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, nargs="?", default=ROOT / ".site")
+    target = parser.parse_args().folder
     status = build(target)
     print(f"{target / 'html' / 'index.html'}" if status == 0 else "the site was not built")
     sys.exit(status)
