@@ -55,7 +55,7 @@ def build(folder: Path) -> int:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, nargs="?", default=ROOT / ".site")
+    parser.add_argument("folder", type=Path, nargs="?", default=ROOT / ".site", help="of the site; default: .site")
     target = parser.parse_args().folder
     status = build(target)
     print(f"{target / 'html' / 'index.html'}" if status == 0 else "the site was not built")

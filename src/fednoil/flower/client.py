@@ -56,7 +56,7 @@ from fednoil.tensors import Tensors
 
 log = logging.getLogger("flwr.fednoil")
 app = ClientApp()
-_CLIENTS = 10**6
+_MOST_FOUNDERS = 10**5  # more than any federation has; a node makes room for them
 
 
 def _guarded(message: Message, work: Callable[[], RecordDict]) -> Message:
@@ -244,7 +244,7 @@ def _node(message: Message, context: Context, summed: object = None) -> tuple[No
     known = {"class_names": values["classes"], "image_shape": values["shape"], "columns": values["columns"]}
     agreement = CommonTerms.of({**known, **_scale(values)})
     founders = Founders(values["founders"], values["samples"])
-    if not 1 <= founders.clients <= min(founders.samples, _CLIENTS):
+    if not 1 <= founders.clients <= min(founders.samples, _MOST_FOUNDERS):
         raise BadMessage(f"{founders.clients} 'founders' with {founders.samples} 'samples' are not possible")
     if len(values["signals"]) != len(values["signal_values"]):
         raise BadMessage("'signals' and 'signal_values' have different lengths")

@@ -99,7 +99,7 @@ class CommonTerms:
 
 @dataclass(frozen=True)
 class Founders:
-    """The clients that began a run: how many, and with how many samples in all. It is what a site knows of others."""
+    """The clients that began a run: how many, and with how many samples in all."""
 
     clients: int
     samples: int

@@ -84,7 +84,8 @@ class Task:
     pad: int = 4  # largest shift of a weak view, in pixels; of vectors, how many kinds of noise there are
     flip: bool = True  # whether half of the weak views are mirrored
     parameters: frozenset[str] = frozenset()  # names of the model's trainable parameters
-    sizes: tuple[int, ...] = ()  # samples of each client
+    # Samples of each client at the start. A federation's site knows number and sum alone: there all are equal.
+    sizes: tuple[int, ...] = ()
     large: bool = False  # whether the model is a large one (`fednoil.scale.is_large`)
 
 
