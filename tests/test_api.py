@@ -108,11 +108,12 @@ def test_a_folder_says_what_the_run_was_made_from(toml: Path) -> None:
         ({"set": {"train.lr": -1}}, "train.lr = -1: must be greater than 0"),
         ({"set": {"rounds": 1}}, "set: 'rounds' is not a key; write {'section.key': value}"),
         ({"set": {"train.round": 1}}, "unknown key 'train.round'"),
+        ({"set": "train.rounds=3"}, "set = 'train.rounds=3' is not a dict; write {'section.key': value}"),
         ({"device": "tpu"}, "run.device = 'tpu': must be 'auto', 'cpu', 'cuda' or 'mps'"),
         ({"seed": -1}, "run.seed = -1"),
         ({"resume": True}, "resume=True needs the run's folder; give it with out="),
         ({"resume": True, "force": True, "out": "x"}, "resume=True and force=True exclude each other"),
-        ({"test": ([], [])}, "test= needs data="),
+        ({"test": ([], [])}, "test= is for data that are arrays"),
         ({"set": {**TINY, "run.log": "tensorboard"}}, "run.log = 'tensorboard' needs a run with a folder"),
         ({"set": {"data.name": "arrays"}}, "data.name = 'arrays' means data that a program gives: fednoil.run(data="),
     ],
@@ -123,6 +124,7 @@ def test_what_is_wrong_is_one_line(given: Keys, expected: str) -> None:
 
 def test_an_unknown_source_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "unknown preset 'demmo'" in refusal("demmo")
+    assert "3 is no preset, file or dict of sections" in refusal(3)
     assert "cannot read none.toml" in refusal("none.toml")
     monkeypatch.setattr(presets, "_FAMILIES", {})
     assert "is known after `import fednoil.bench.presets`" in refusal("bench/iid-clean/fedavg")

@@ -165,7 +165,7 @@ X, Y = clients()[0]
         ({"data": [(np.repeat(X[..., None], 4, -1), Y)]}, "[20, 8, 8, 4]; they must be"),
         ({"data": [(X[:0], Y[:0])]}, "data[0]: images: there are none (shape [0, 1, 8, 8])"),
         ({"data": [(X / 16, Y)]}, "data[0]: images are fractions from 0 to"),
-        ({"data": [(X / np.nan, Y)]}, "fractions from nan to nan; they must be in 0..1"),
+        ({"data": [(X / np.nan, Y)]}, "data[0]: images have NaN for 1280 of their numbers; pixels can't be missing"),
         ({"data": [(X.astype(int) - 9, Y)]}, "data[0]: images are whole numbers from -9 to"),
         ({"data": [(X.astype(str), Y)]}, "give arrays of numbers"),
         ({"data": [([X[0], X[1][:4]], Y[:2])]}, "data[0]: images differ in shape; all must have the same"),
@@ -182,6 +182,8 @@ X, Y = clients()[0]
         ),
         ({"data": [(X, Y)], "test": (X[:, 1:], Y)}, "test: images are 8×7×1 (width×height×channels), those of data[0]"),
         ({"data": [(X, Y)], "class_names": ["a", "a", "b", "c"]}, "class name 'a' stands for two classes"),
+        ({"data": [(X, Y)], "class_names": "abcd"}, "class_names = 'abcd' is one string; give a list"),
+        ({"data": [(np.zeros((20, 0)), Y)]}, "data[0]: images have the shape [20, 0], no columns"),
         ({"data": [(X, Y)], "class_names": ["a", "b"]}, "label 2 (number 2) is out of range; use 0..1"),
         ({"data": {"": (X, Y)}}, "data: '' is not a name for a client"),
         (

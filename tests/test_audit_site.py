@@ -196,7 +196,7 @@ def test_other_bad_input(trained: Path, site: Path, tmp_path: Path) -> None:
         (f"folder:{tmp_path / 'none'}", model): "is not a folder",
         (f"folder:{tmp_path / 'empty'}", model): "holds no labelled image",
         (f"folder:{tmp_path / 'patients'}", model): "skipped: bone/anna is a folder in a class folder, and 1 more",
-        ("folder:", model): "--data 'folder:' must be folder:PATH",
+        ("folder:", model): "data 'folder:' must be folder:PATH",
         (f"folder:{tmp_path / 'broken'}", model): "none of its 1 images can be read",
         (f"npz:{tmp_path / 'none.npz'}", model): "is not a file",
         (f"npz:{tmp_path / 'short.npz'}", model): "lacks y_train",

@@ -283,7 +283,7 @@ def test_plain_lines_elsewhere_than_on_a_terminal(tiny_npz: Path, monkeypatch: p
     assert [line.split("  ")[0] for line in rounds] == ["round 1/2", "round 2/2"]
     assert all("accuracy" in line and "  1 epoch  " in line and line.endswith(" s") for line in rounds)
     assert end.endswith("results in runs/demo-fedavg")
-    assert lost.startswith("no test image of ")
+    assert lost.startswith("no test sample of ")
     assert "\x1b" not in out
 
 

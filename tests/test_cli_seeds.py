@@ -172,7 +172,7 @@ def test_a_seed_that_lost_classes_says_so_with_its_learners_advice(
         lost = ", ".join(str(c) for c, right in enumerate(per_class) if right == 0)
         assert len(lost) > 1
         assert line.startswith(f"[{number + 1}/2] seed {number}: ")
-        assert line.endswith(f" s; no test image of the classes {lost} is classified correctly; {advice}")
+        assert line.endswith(f" s; no test sample of the classes {lost} is classified correctly; {advice}")
     status, out, _ = fednoil("run", *options, "--out", "one")
     assert any(line.endswith(f" is classified correctly; {advice}") for line in out.splitlines())
 
@@ -187,7 +187,7 @@ def test_lost_classes_are_reported_by_name(tmp_path: Path) -> None:
     lost = [c for c, right in enumerate(summary["per_class_accuracy"]) if right == 0]
     assert len(lost) > 1
     names = ", ".join(["'T-shirt'", "'bag'", "2", "'coat'"][c] for c in lost)
-    result = f"no test image of the classes {names} is classified correctly"
+    result = f"no test sample of the classes {names} is classified correctly"
     assert out.splitlines()[0].endswith(f" s; {result}")
     assert fednoil("run", *options, "--out", "one")[1].splitlines()[-1] == result
     Path("one/model.safetensors").unlink()

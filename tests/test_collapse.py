@@ -54,7 +54,7 @@ def test_agreement_with_held_out_labels_counts_beyond_chance(held_out: int, expe
 def test_a_model_that_knows_one_class_only_has_learnt_nothing() -> None:
     """It is reported once, after four rounds; not of a model that has told classes apart before, or of one class."""
     lost, once = [0.0, 100.0], [10.0, 90.0]
-    said = {4: ["every test image is taken for 'dog': nothing was learnt so far; a lower train.lr may help"]}
+    said = {4: ["every test sample is taken for 'dog': nothing was learnt so far; a lower train.lr may help"]}
     assert seen([round_record(n, class_accuracy=lost) for n in range(1, 7)]) == said
     after = [round_record(n, class_accuracy=once if n == 1 else lost) for n in range(1, 7)]
     assert not any("nothing was learnt" in line for lines in seen(after).values() for line in lines)
@@ -65,7 +65,7 @@ def test_lost_classes_have_names() -> None:
     """The cat was never known; the dog was."""
     classes = [[0.0, 50.0, None], [0.0, 40.0, None], [0.0, 0.0, None], [0.0, 0.0, None], [0.0, 0.0, None]]
     found = seen([round_record(n, class_accuracy=values) for n, values in enumerate(classes, 1)])
-    assert found == {4: ["no test image of 'dog' is classified correctly any longer"]}
+    assert found == {4: ["no test sample of 'dog' is classified correctly any longer"]}
 
 
 def test_the_line_follows_its_round(

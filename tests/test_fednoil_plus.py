@@ -69,14 +69,10 @@ def test_few_labels_adjust_less() -> None:
     """100 labels adjust by half, 900 by nine tenths; three of one class count 4 of 6 with one more of each, and by
     3/103."""
     labels = torch.tensor([[0, 0, 0]])
-    assert adjustment(labels, 3, 100).tolist()[0] == pytest.approx([3 / 103 * math.log(n / 6) for n in (4, 1, 1)])
+    assert adjustment(labels, 3).tolist()[0] == pytest.approx([3 / 103 * math.log(n / 6) for n in (4, 1, 1)])
     for count, strength in ((100, 0.5), (900, 0.9)):
         labels = torch.arange(count)[None] % 2
-        assert adjustment(labels, 2, 100).tolist()[0] == pytest.approx([strength * math.log(0.5)] * 2)
-        halves = torch.tensor([[[0]], [[100]]])  # of two clients
-        both = adjustment(labels.expand(2, 1, -1), 2, halves)[:, 0, 0]
-        assert both.tolist() == pytest.approx([math.log(0.5), strength * math.log(0.5)])
-    assert adjustment(labels, 2, 0, torch.zeros_like(labels, dtype=torch.bool)).tolist() == [[0.0, 0.0]]  # none drawn
+        assert adjustment(labels, 2).tolist()[0] == pytest.approx([strength * math.log(0.5)] * 2)
 
 
 def test_logits_are_adjusted_by_the_labels_drawn_in_each_epoch(values: dict[str, Any]) -> None:
@@ -91,7 +87,7 @@ def test_logits_are_adjusted_by_the_labels_drawn_in_each_epoch(values: dict[str,
         epochs = batch["x_labels"].unflatten(0, (3, -1))  # each epoch's batches go through its D^x once, and wrap
         size = size_of(learner, executor.clients[0], states[0])
         drawn = epochs.flatten(1)[:, :size]
-        wanted = adjustment(drawn, experiment.task.num_classes, 100).repeat_interleave(epochs.shape[1], 0)
+        wanted = adjustment(drawn, experiment.task.num_classes).repeat_interleave(epochs.shape[1], 0)
         assert torch.allclose(batch["x_prior"], wanted)
 
 

@@ -92,6 +92,10 @@ def test_a_model_that_knows_nothing_estimates_nothing(values: dict[str, Any]) ->
     run = fednoil.run(values, progress=False)
     assert "noise_ratios" not in run.summary
     assert not any("wrong labels" in line for line in run.findings)
+    lost = [c for c, right in enumerate(run.summary["per_class_accuracy"]) if right == 0]
+    assert lost
+    assert run.findings[0].startswith("no test sample of the class")
+    assert run.findings[0].endswith(" is classified correctly")
 
 
 def test_the_noise_of_many_clients_is_left_to_the_audit(

@@ -28,7 +28,7 @@ from fednoil.executors.base import Job
 from fednoil.flower.executor import FlowerExecutor
 from fednoil.flower.messages import Body
 from fednoil.flower.settings import NodeSettings
-from fednoil.flower.terms import CommonTerms, Founders, Site, agree
+from fednoil.flower.terms import CommonTerms, Founders, Site, agree, misfit
 from fednoil.flower.work import site_work
 from fednoil.learners import fednoil_plus
 from fednoil.runner import Silent, run
@@ -68,6 +68,10 @@ def test_what_sites_agree_on_by_hand() -> None:
     c = Site("c", None, 99, 0, ("7",), (1, 9, 9), (0.9,), (0.9,))
     assert agree([a, b, c], None) == CommonTerms(("1", "2", "10"), (1, 8, 8), (0.4,), (0.2449,))
     assert agree([a, b, c], ((0.3,), (0.2,))) == CommonTerms(("1", "2", "10"), (1, 8, 8), (0.3,), (0.2,))
+    with pytest.raises(UserError, match=r"lists of 2 and 1 numbers; the sites' data have 1 channel$"):
+        agree([a, b, c], ((0.3, 0.3), (0.2,)))
+    grey = CommonTerms(("2", "10"), (3, 8, 8), (0.4,) * 3, (0.2,) * 3)
+    assert str(misfit(a, grey)).endswith("8×8 pixels with 3 channels; make all of them grey or all RGB")
     named = [replace(site, class_names=names) for site, names in ((a, ("z", "y")), (b, ("y", "z", "x")))]
     assert agree(named, None).class_names == ("y", "z", "x")  # in the order of a site that has all
 

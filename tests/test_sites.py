@@ -146,7 +146,7 @@ def test_from_python_the_names_of_data_are_as_good_as_arrays(two: dict[str, str]
     assert [client["client"] for client in run.audit().summary["clients"]] == ["nord", "süd 猫"]
     one = package.run("demo", data=two["nord"], set=SMALL | {"partition.clients": 2}, progress=False)
     assert one.config.data.name == two["nord"]
-    with pytest.raises(UserError, match="test= needs data="):
+    with pytest.raises(UserError, match="test= is for data that are arrays"):
         package.run("demo", data=two, test=(np.zeros((2, 8, 8)), [0, 1]))
 
 
@@ -232,8 +232,8 @@ def test_arrays_are_a_site(labels: list[Any], names: list[str] | None, classes: 
     ("sites", "message"),
     [
         ({"a": "folder:none"}, r"site 'a': folder:none is not a folder"),
-        ({"a": "photos"}, r"site 'a': --data 'photos' must be folder:PATH"),
-        ({"a": "cifar10"}, r"site 'a': --data 'cifar10' must be"),
+        ({"a": "photos"}, r"site 'a': data 'photos' must be folder:PATH"),
+        ({"a": "cifar10"}, r"site 'a': data 'cifar10' must be"),
         ({"a": "folder:one", "b": "folder:Case"}, r"site 'b' has a class 'Cat' and site 'a' 'cat'; if they are one"),
         (
             {"a": "folder:one", "b": "npz:zero.npz"},

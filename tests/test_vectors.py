@@ -170,7 +170,7 @@ BAD = [
     ("a=b,label\n1,x\n", "the name of column 'a=b' has a '='; rename it"),
     ("a,a,label\n1,2,x\n", "has two columns 'a'"),
     ("a,label,split\n1,x,train\n2,y,both\n", "row 3 has the split 'both'"),
-    ("a,label\n1,x\n2,\n", "row 1 has no label"),
+    ("a,label\n1,x\n2,\n", "row 3 has no label"),
     (
         "name,label\n" + "".join(f"p{k},{k % 2}\n" for k in range(101)),
         "column 'name' has 101 different text values ('p0'",
@@ -276,7 +276,7 @@ def test_vectors_from_a_program(tmp_path: Path) -> None:
     x, y = rng.normal(size=(80, 5)), np.arange(80) % 2
     x[:, 2] += 3 * y
     x[0, 0] = np.nan
-    data = {"nord": (x[:40], y[:40]), "süd": (x[40:], y[40:])}
+    data = {"nord": (x[:40], y[:40]), "süd": (np.asfortranarray(x[40:]), y[40:])}  # as a DataFrame has its columns
     keys = {"model.name": "linear", "train.rounds": 3}
     run = package.run("demo/fedavg", data=data, test=(x, y), out=tmp_path / "run", set=keys)
     assert run.accuracy is not None

@@ -25,7 +25,7 @@ PUBLISHED = HERE.parent / "paper/results.csv"  # FedAvg and FedNoiL with IID cli
 READINGS = HERE.parent / "readings/results.csv"  # FedNoiL with β = 1
 KEY = ("dataset", "split", "noise", "variant", "seed")
 LATE = ("val_accuracy", "label_precision", "label_recall", "pseudo_accuracy")  # means of the last ten rounds
-FIELDS = (*KEY, "rounds", "planned", "final", "last10", *LATE, "batches", "bytes", "seconds", "device", "commit")
+FIELDS = (*KEY, "rounds", "planned", "final", "last10", *LATE, "batches", "megabytes", "seconds", "device", "commit")
 SPLITS = {"iid": "IID", "b1": "β = 1", "b.1": "β = 0.1"}
 NOISES = {"clean": "clean", "symmetric-low": "low", "symmetric-high": "high", "pair-high": "pair-high"}
 Row = dict[str, str]
@@ -47,7 +47,7 @@ def row_of(folder: Path, commit: str) -> Row:
         "final": rounds[-1]["test_accuracy"],
         "last10": statistics.fmean(r["test_accuracy"] for r in rounds[-10:]),
         "batches": rounds[-1]["train_batches"],
-        "bytes": sum(r["bytes_down"] + r["bytes_up"] for r in rounds),
+        "megabytes": round(sum(r["bytes_down"] + r["bytes_up"] for r in rounds) / 1e6),
         "seconds": round(sum(r["wall_s"] for r in rounds)),
         "device": environment["device"].removeprefix("NVIDIA "),
         "commit": short(environment.get("commit") or commit),
@@ -191,8 +191,8 @@ def cost(rows: list[Row]) -> str:
     cells = [cell for cell in found.values() if cell.keys() == METHODS.keys()]
     said = []
     for variant, title in zip(METHODS, ("FedAvg", "FedNoiL", "the default"), strict=True):
-        steps, size = (statistics.fmean(int(cell[variant][n]) for cell in cells) for n in ("batches", "bytes"))
-        said.append(f"{title} {steps / 1000:.0f},000 steps and {size / 1e9:.1f} GB")
+        steps, size = (statistics.fmean(int(cell[variant][n]) for cell in cells) for n in ("batches", "megabytes"))
+        said.append(f"{title} {steps / 1000:.0f},000 steps and {size / 1e3:.1f} GB")
     return f"Means of a run in the {len(cells)} cells in which this record has all three: {', '.join(said)}."
 
 

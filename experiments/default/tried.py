@@ -57,13 +57,9 @@ VARIANTS = {
     STEP20: "**step 20**",
     "local": "step 20, classes by model and labels",
     "weak-u": "step 20, pseudo-labels with weak views",
-    "const20": "light, 20 epochs in every round",
-    "w4-weak-odds": "*light*: weak views, weight decay 1e-4, late odds",
     "log20-odds-belief": "*heavy*, 100 epochs falling to 20",
     "odds-belief": "*heavy*: base 2, late odds and beliefs",
-    "t20-late": "base 2, late pseudo-labels",
     "t20-min": "*base 2*: both views, at least 20 epochs, clients drawn uniformly",
-    "t20-likely": "base 2, labels likelier right than wrong",
 }
 
 

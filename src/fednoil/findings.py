@@ -23,6 +23,7 @@ _MOST = 100  # clients whose noise is estimated at the end of a run; the audit d
 _HARD = 15.0  # points below the mean over classes
 _LEAST = 0.2  # points by which a mean must change to be worth mentioning
 _SHOWN = 5  # classes in one line
+_LOST = 10  # the same, of lost ones
 
 
 def estimated_ratios(experiment: Experiment, state: RunState, device: torch.device) -> dict[str, float]:
@@ -62,6 +63,19 @@ def recent_trend(records: Sequence[RoundRecord]) -> dict[str, Any] | None:
 def sentences(summary: Mapping[str, Any]) -> list[str]:
     """The findings in a summary, one line each."""
     return [*_noise(summary.get("noise_ratios") or {}), *_hard_classes(summary), *_trend(summary)]
+
+
+def lost_classes(summary: Mapping[str, Any], names: Sequence[str], advice: str = "") -> str:
+    """Which classes have no correct answer at a run's end, by name if they have one, and the learner's advice; "" if
+    none is lost."""
+    numbers = [c for c, right in enumerate(summary.get("per_class_accuracy") or ()) if right == 0]
+    if not numbers:
+        return ""
+    named = dict(enumerate(names))
+    lost = [f"'{named[c]}'" if named.get(c, str(c)) != str(c) else str(c) for c in numbers]
+    more = f" and {len(lost) - _LOST} more" if len(lost) > _LOST else ""
+    which = f"class {lost[0]}" if len(lost) == 1 else f"the classes {', '.join(lost[:_LOST])}{more}"
+    return "; ".join(filter(None, [f"no test sample of {which} is classified correctly", advice]))
 
 
 def _noise(ratios: Mapping[str, float]) -> list[str]:

@@ -23,7 +23,7 @@ class RoundRecord:
     test_accuracy: float | None = None  # of the model that is kept, on the test set or what a federation holds out
     test_loss: float | None = None
     on_held_out: bool | None = None  # True: the test images were taken from the training images, with their labels
-    lost_classes: int | None = None  # classes of which no test image is classified correctly
+    lost_classes: int | None = None  # classes of which no test sample is classified correctly
     class_accuracy: list[float | None] | None = None  # on the test images of each class; None: there are none
     balanced_accuracy: float | None = None  # mean over classes, as all that follows to `auroc`
     macro_f1: float | None = None

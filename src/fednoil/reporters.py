@@ -218,6 +218,9 @@ def alarms(record: RoundRecord) -> list[str]:
     return [f"warning: round {record.round}: {text}" for text in record.warnings or ()]
 
 
+_NAMED = 10  # clients in one line
+
+
 def _few(names: Sequence[str]) -> str:
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return f"{', '.join(names[:_NAMED])}{more}"
@@ -232,24 +235,8 @@ def closing(summary: dict[str, Any], folder: Path | None, names: Sequence[str] =
     where = "" if folder is None else f"; results in {folder}"
     cost = f"ε = {summary['epsilon']:.3g} at δ = {summary['delta']:g}, " if "epsilon" in summary else ""
     line = f"final {summary.get('measure', ACCURACY)} {accuracy}, {cost}{summary['wall_s']:.1f} s{where}"
-    lost = lost_classes(summary, names, advice) if known else ""
+    lost = findings.lost_classes(summary, names, advice) if known else ""
     return "\n".join(filter(None, [line, lost, *findings.sentences(summary)]))
-
-
-_NAMED = 10  # classes in one line
-
-
-def lost_classes(summary: dict[str, Any], names: Sequence[str], advice: str) -> str:
-    """Which classes have no correct answer at a run's end, by name if they have one, and the learner's advice; "" if
-    none is lost."""
-    numbers = [c for c, right in enumerate(summary.get("per_class_accuracy") or ()) if right == 0]
-    if not numbers:
-        return ""
-    named = dict(enumerate(names))
-    lost = [f"'{named[c]}'" if named.get(c, str(c)) != str(c) else str(c) for c in numbers]
-    more = f" and {len(lost) - _NAMED} more" if len(lost) > _NAMED else ""
-    which = f"class {lost[0]}" if len(lost) == 1 else f"the classes {', '.join(lost[:_NAMED])}{more}"
-    return "; ".join(filter(None, [f"no test image of {which} is classified correctly", advice]))
 
 
 def names_in(folder: Path) -> tuple[str, ...]:

@@ -79,10 +79,9 @@ class Setting:
         for k, part in enumerate(self.parts):
             if not 2 <= count <= len(part):
                 called = self.names[k] if self.names else k
-                raise UserError(
-                    f"{count} folds: client {called} has {len(part)} samples to deal to them; choose 2 to "
-                    f"{max(2, min(len(part) for part in self.parts))}"
-                )
+                most = max(2, min(len(part) for part in self.parts))
+                why = f"client {called} has {len(part)} samples to deal to them" if count >= 2 else "one is no fold"
+                raise UserError(f"{count} folds: {why}; choose 2 to {most}")
         names = self.names or range(self.num_clients)
         return tuple(deal(given, count, seed, name) for given, name in zip(self.labels.given, names, strict=True))
 

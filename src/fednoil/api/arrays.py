@@ -75,8 +75,9 @@ def samples(values: Any, what: str) -> np.ndarray:
     if array.ndim != 2 or array.dtype == np.uint8:  # a single picture is a mistake
         return pixels(array, what)
     if not array.size:
-        raise UserError(f"{what}: there are none (shape {list(array.shape)}); at least one is needed")
-    rows = array.astype(np.float32)
+        lacking = "columns" if len(array) else "rows"
+        raise UserError(f"{what} have the shape {list(array.shape)}, no {lacking}; at least one is needed")
+    rows = np.ascontiguousarray(array, np.float32)  # a DataFrame's columns lie side by side
     check_finite(rows, what, missing=True)
     return rows
 
@@ -114,7 +115,9 @@ def _bytes(array: np.ndarray, what: str) -> np.ndarray:
     if array.dtype.kind != "f":
         raise UserError(f"{what} have the type {array.dtype}; give uint8 pixels, or fractions in 0..1")
     low, high = float(array.min()), float(array.max())
-    if not (low >= 0 and high <= 1):  # also false for NaN
+    if np.isnan(low):
+        raise UserError(f"{what} have NaN for {int(np.isnan(array).sum())} of their numbers; pixels can't be missing")
+    if not (low >= 0 and high <= 1):
         raise UserError(
             f"{what} are fractions from {low:g} to {high:g}; they must be in 0..1: undo a normalisation, or divide by "
             "the largest value"
@@ -231,6 +234,8 @@ def _true_labels(true: Any, clients: Mapping[Any, _Samples], pooled: bool) -> li
 def _classes(train: Sequence[np.ndarray], class_names: Sequence[str] | None) -> tuple[bool, list[str] | None]:
     """Whether labels are strings, and the names of the classes, if they have any."""
     strings = all(labels.dtype.kind == "U" for labels in train)
+    if isinstance(class_names, str):
+        raise UserError(f"class_names = '{class_names}' is one string; give a list with a name for each class")
     if class_names is not None:
         return strings, [str(name) for name in class_names]
     if strings:

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from fednoil.api.arrays import given_data
 from fednoil.api.run import Run
 from fednoil.config.loading import Values, load_config, merge
@@ -129,7 +131,7 @@ def _given(data: Any, test: Any, class_names: Sequence[str] | None, true_labels:
     beside = {"test": test, "class_names": class_names, "true_labels": true_labels}
     for name, value in beside.items():
         if value is not None:
-            raise UserError(f"{name}= needs data=; a named dataset has its own")
+            raise UserError(f"{name}= is for data that are arrays; a named dataset has its own")
     return None
 
 
@@ -151,6 +153,7 @@ def resolve(
 ) -> Resolved:
     """What a run is made from; `resumed` is the folder of a run to resume."""
     changes = {section: dict(keys) for section, keys in changes.items()}
+    seed = seed.item() if isinstance(seed, np.integer) else seed
     for key, value in (("seed", seed), ("device", device)):
         if value is not None:
             changes.setdefault("run", {})[key] = value

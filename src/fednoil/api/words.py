@@ -17,7 +17,7 @@ _WORDS = (
     (r"--(resume|force)\b", r"\1=True"),
     (r"--device (\w+)", r"device='\1'"),
     (r"--data-dir\b", "data_dir="),
-    (r"--(out|device|client|data|model|method)\b", r"\1="),
+    (r"--(out|device|client|data|model|method|select)\b", r"\1="),
 )
 
 

@@ -43,7 +43,7 @@ def data(
         print(f"{name}: {width}×{height} pixels, {'grey' if channels == 1 else 'RGB'}; {found['test']} test images")
     for notice in found["notices"]:
         print(notice)
-    show(found["classes"], {key: key for key in found["classes"][0]}, "Training images", False)
+    show(found["classes"], {key: key for key in found["classes"][0]}, "Training samples", False)
     for item, why in found["skipped"]:
         print(f"{item} {why}")
 

@@ -18,9 +18,10 @@ from rich.progress import (
 
 from fednoil.batch.cell import Cell
 from fednoil.batch.workers import Outcome
+from fednoil.findings import lost_classes
 from fednoil.history import RoundRecord
 from fednoil.records.folder import RunFolder
-from fednoil.reporters import alarms, lost_classes, names_in
+from fednoil.reporters import alarms, names_in
 
 
 class PlanLines:

@@ -22,6 +22,8 @@ def is_file(source: str | Path) -> bool:
 
 def read_source(source: str | Path) -> tuple[Values, str]:
     """The sections of a preset or a TOML file, and what to call it."""
+    if not isinstance(source, str | Path):
+        raise UserError(f"{source!r} is no preset, file or dict of sections; for example fednoil.run('demo')")
     path = Path(source)
     if is_file(source):
         if path.suffix.lower() in (".csv", ".npz", ".parquet") and path.is_file():
@@ -59,6 +61,10 @@ def values_of(given: Config | Mapping[str, Any], what: str = "set") -> Values:
     if isinstance(given, Config):
         dumped = given.model_dump(mode="json")
         return {s: {k: v for k, v in keys.items() if v is not None} for s, keys in dumped.items()}
+    if not isinstance(given, Mapping):
+        raise UserError(
+            f"{what} = {given!r} is not a dict; write {{'section.key': value}}, for example {{'train.rounds': 50}}"
+        )
     values: Values = {}
     for key, value in given.items():
         section, dot, name = str(key).partition(".")

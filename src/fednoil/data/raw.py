@@ -50,10 +50,11 @@ def numbered(count: int) -> list[str]:
     return [str(row) for row in range(count)]
 
 
-def named(where: str, texts: Sequence[np.ndarray]) -> tuple[list[np.ndarray], tuple[str, ...]]:
-    """Text labels as numbers int64 [N], one array per list, and the classes that they number."""
+def named(where: str, texts: Sequence[np.ndarray], first: int = 0) -> tuple[list[np.ndarray], tuple[str, ...]]:
+    """Text labels as numbers int64 [N], one array per list, and the classes that they number; `first` is the number of
+    the first row in messages."""
     for labels in texts:
-        if empty := [row for row, text in enumerate(labels) if not str(text).strip()]:
+        if empty := [row for row, text in enumerate(labels, first) if not str(text).strip()]:
             raise UserError(f"{where}: row {empty[0]} has no label; every row needs one")
     names = sorted({str(text) for labels in texts for text in labels})
     number = {name: place for place, name in enumerate(names)}

@@ -112,7 +112,7 @@ def open_own(name: str) -> Source:
     """The user's own data, as `--data` gives them."""
     word, _, path = name.partition(":")
     if not path.strip() or (word in SOURCES and not SOURCES[word].takes):
-        raise UserError(f"--data '{name}' must be {', '.join(forms())} or your own package.module:Class")
+        raise UserError(f"data '{name}' must be {', '.join(forms())} or your own package.module:Class")
     return open_source(name)
 
 

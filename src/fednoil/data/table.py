@@ -188,7 +188,7 @@ def labels_of(where: str, texts: list[str]) -> tuple[np.ndarray, tuple[str, ...]
         raise UserError(f"{where} has no row; it needs one for each sample")
     if all(text.isascii() and text.isdigit() and len(text) < 10 for text in texts):
         return np.array([int(text) for text in texts], np.int64), None
-    (numbers,), names = named(where, [np.array(texts)])
+    (numbers,), names = named(where, [np.array(texts)], first=2)  # below the names of columns
     return numbers, names
 
 

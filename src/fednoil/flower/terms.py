@@ -19,6 +19,7 @@ from fednoil.data import Dataset, Split, with_scale
 from fednoil.data.base import Normalisation
 from fednoil.data.dataset import DatasetInfo
 from fednoil.data.vectors import MARK, Scale, aligned, is_vector, pooled, united
+from fednoil.errors import UserError
 
 Shape = tuple[int, ...]
 _FEWEST = 5  # values from which a mean reveals no single one
@@ -122,6 +123,10 @@ def agree(sites: Sequence[Site], normalisation: Normalisation | None) -> CommonT
     columns = united({site.name: site.columns for site in fitting}) if fitting[0].columns else ()
     own = _pool_columns(fitting, columns) if columns else _pool(fitting)
     shape = (len(columns),) if columns else fitting[0].image_shape
+    if normalisation and {len(part) for part in normalisation} != {shape[0]}:
+        what = f"column{'s' * (shape[0] > 1)}" if columns else f"channel{'s' * (shape[0] > 1)}"
+        given = " and ".join(str(len(part)) for part in normalisation)
+        raise UserError(f"data.normalisation has lists of {given} numbers; the sites' data have {shape[0]} {what}")
     return CommonTerms(_classes(fitting), shape, *(normalisation or own), columns)
 
 
@@ -130,10 +135,11 @@ def misfit(site: Site, agreement: CommonTerms) -> str | None:
     if (site.columns or agreement.columns) and _kind(site) != _columns(agreement.columns):
         return _other_columns(site.columns, agreement.columns)
     if not site.columns and site.image_shape != agreement.image_shape:
-        return (
-            f"its images are {_shape(site.image_shape)}, the federation's {_shape(agreement.image_shape)}; data.size "
-            "brings the pictures of all sites to one size"
+        same = site.image_shape[1:] == agreement.image_shape[1:]
+        advice = (
+            "make all of them grey or all RGB" if same else "data.size brings the pictures of all sites to one size"
         )
+        return f"its images are {_shape(site.image_shape)}, the federation's {_shape(agreement.image_shape)}; {advice}"
     unknown = [name for name in site.class_names if name not in agreement.class_names]
     if unknown:
         return f"its class '{unknown[0]}' is not one of the federation's ({', '.join(agreement.class_names[:8])}…)"

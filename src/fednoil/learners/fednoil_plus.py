@@ -124,10 +124,6 @@ class FedNoilPlus(LabelledLearner):
         """The number of labels from which on a client mixes pairs."""
         return MANY
 
-    def half_at(self, count: int) -> int:
-        """Samples of D^x with which a client with `count` labels adjusts logits by half."""
-        return _HALF
-
     def set_aside(self, count: int, device: torch.device) -> Tensor:
         """Where there are few clients a tenth, spread evenly over the samples."""
         few = self.config.frac == "auto" and len(self.task.sizes) <= _CLIENTS
@@ -198,8 +194,7 @@ class FedNoilPlus(LabelledLearner):
         if self.config.adjust:
             parts = zip(guess.split(lot.counts), used.split(lot.counts), lengths, strict=True)
             batch["u_prior"] = [
-                adjustment(labels, self.task.num_classes, self.half_at(len(labels)), among).expand(length, -1)
-                for labels, among, length in parts
+                adjustment(labels, self.task.num_classes, among).expand(length, -1) for labels, among, length in parts
             ]
         votes = torch.zeros(len(lot.client), self.task.num_classes, dtype=torch.int64, device=u.device)
         pseudo_labels.count_votes(votes, torch.arange(len(votes), device=u.device), guess, used)
@@ -208,8 +203,8 @@ class FedNoilPlus(LabelledLearner):
     def labelled_plan(self, lot: Lot, order: Tensor) -> Batches:
         batch, most = super().labelled_plan(lot, order), max(lot.steps)
         if self.config.adjust:
-            drawn, half = order[..., : max(lot.sizes)], lot.numbers([self.half_at(count) for count in lot.counts])
-            prior = adjustment(lot.client.labels[drawn], self.task.num_classes, half, lot.among(lot.none, lot.sizes))
+            drawn = order[..., : max(lot.sizes)]
+            prior = adjustment(lot.client.labels[drawn], self.task.num_classes, lot.among(lot.none, lot.sizes))
             batch["x_prior"] = lot.by_step(prior[:, :, None].expand(-1, -1, most, -1))
         if self.config.mix:
             generators = (seed.child("mix", e).numpy() for seed in lot.seeds.members for e in lot.epochs)
@@ -238,13 +233,12 @@ class FedNoilPlus(LabelledLearner):
         return share * F.cross_entropy(logits, labels) + (1 - share) * other
 
 
-def adjustment(labels: Tensor, num_classes: int, half: Tensor | int, drawn: Tensor | None = None) -> Tensor:
-    """What is added to the logits […, C] where labels […, n] are drawn: the less of log π, the fewer there are, and one
-    half of it if there are `half` […, 1]. Only those count that are `drawn` […, n]; None: all of them."""
+def adjustment(labels: Tensor, num_classes: int, drawn: Tensor | None = None) -> Tensor:
+    """What is added to the logits […, C] where labels […, n] are drawn: the less of log π, the fewer there are. Only
+    those count that are `drawn` […, n]; None: all of them."""
     counts = class_counts(labels, num_classes, drawn)
     total = counts.sum(-1, keepdim=True)
-    found = total - num_classes
-    return found / (found + half).clamp_min(1) * (counts / total).log()
+    return (total - num_classes) / (total - num_classes + _HALF) * (counts / total).log()
 
 
 def class_counts(labels: Tensor, num_classes: int, drawn: Tensor | None = None) -> Tensor:

@@ -38,11 +38,11 @@ def signs(records: Sequence[RoundRecord], names: Sequence[str], held_out: int = 
     if lost := _lost(records):
         which = ", ".join(f"'{names[c]}'" if c < len(names) else str(c) for c in lost[:_NAMED])
         more = f" and {len(lost) - _NAMED} more" if len(lost) > _NAMED else ""
-        found.append(f"no test image of {which}{more} is classified correctly any longer")
+        found.append(f"no test sample of {which}{more} is classified correctly any longer")
     only = [c for r in records if (c := _only(r.class_accuracy)) is not None]
     if len(only) == len(records) == _START:
         name = names[only[-1]] if only[-1] < len(names) else only[-1]
-        found.append(f"every test image is taken for '{name}': nothing was learnt so far; a lower train.lr may help")
+        found.append(f"every test sample is taken for '{name}': nothing was learnt so far; a lower train.lr may help")
     return found
 
 
