@@ -27,7 +27,7 @@ from fednoil.errors import UserError
 from fednoil.executors.local import Workbench
 from fednoil.experiment import make_experiment
 from fednoil.flower.messages import BadMessage, Body, Form, model_arrays, objects_of, pack, unpack
-from fednoil.flower.server import Assignment, play
+from fednoil.flower.server import Assignment, check_trained, play
 from fednoil.flower.state import NodeState
 from fednoil.learners import LEARNERS, fednoil_plus
 from fednoil.records.folder import RunFolder
@@ -327,6 +327,8 @@ def test_nobody_answers(federated: Values, tmp_path: Path) -> None:
     (record,) = federate(load_config(federated), tmp_path / "run", LoopGrid(partitions(tmp_path / "state"), spoil))
     assert (record["selected"], record["trained"], record["kept"]) == ([], [], True)
     assert len(record["failed"]) == 4
+    with pytest.raises(UserError, match=r"no node trained in any round, so the model in .* has learnt nothing"):
+        check_trained(tmp_path / "run")
 
 
 def test_late_lost_and_returning_nodes(federated: Values, tmp_path: Path) -> None:

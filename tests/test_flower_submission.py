@@ -83,17 +83,19 @@ def test_a_run_that_has_stopped_says_how_to_continue(
     assert said == f"fednoil: it has stopped after round 3; continue with: {how}\n"
 
 
-@pytest.mark.parametrize(("before", "after"), [(True, True), (False, False)])
+@pytest.mark.parametrize(("before", "after"), [(True, True), (False, False), (False, True)])
 def test_a_run_that_flower_calls_failed_is_not_taken_for_an_earlier_one(
     before: bool, after: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A folder that was finished before says nothing about a run that was refused."""
+    """A folder that was finished before says nothing about a run that was refused, and one that was finished since
+    without a node that trained is no success."""
 
     class Streaming:
         stdout = ("Successfully started run 7\n",)
 
         def __init__(self, *args: object, **kwargs: object) -> None:
-            pass
+            if after:
+                (tmp_path / "summary.json").write_text("{}")
 
         def __enter__(self) -> Streaming:
             return self
@@ -105,7 +107,7 @@ def test_a_run_that_flower_calls_failed_is_not_taken_for_an_earlier_one(
     monkeypatch.setattr(submission, "_status", lambda *args: "finished:failed")
     if before:
         (tmp_path / "summary.json").write_text("{}")
-    with pytest.raises(EndedEarly, match="the run ended as 'finished:failed'"):
+    with pytest.raises(EndedEarly, match="the run failed; see the log above"):
         submission.flwr_run(tmp_path, "local", None, tmp_path)
     assert (tmp_path / "summary.json").exists() == after
 

@@ -67,7 +67,7 @@ def node(
     key: Annotated[Path | None, typer.Option("--key", help="This site's private key.")] = None,
     name: Annotated[str | None, typer.Option("--name", help="The site's name, which doesn't change.")] = None,
     data: Annotated[
-        str | None, typer.Option("--data", help="folder:PATH, csv:FILE, npz:FILE, parquet:PATH, table:FILE.")
+        str | None, typer.Option("--data", help="The site's own data, such as folder:PATH or table:FILE.")
     ] = None,
     partition: Annotated[
         int | None, typer.Option("--partition", min=0, help="For trials: a partition of data.name instead of --data.")

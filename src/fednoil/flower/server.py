@@ -28,7 +28,7 @@ from fednoil.flower.secure import FEWEST
 from fednoil.flower.wire import Wire
 from fednoil.history import RoundRecord
 from fednoil.records.environment import environment
-from fednoil.records.folder import ROSTER
+from fednoil.records.folder import ROSTER, RunFolder
 from fednoil.setting import Sites
 
 log = logging.getLogger("flwr.fednoil")
@@ -132,10 +132,19 @@ def main(grid: Grid, context: Context) -> None:
     """Play all rounds of the run that the app's configuration describes."""
     values: dict[str, Any] = dict(context.run_config)
     try:
-        play(grid, Assignment(**{key: values[key] for key in (f.name for f in fields(Assignment))}))
+        assignment = Assignment(**{key: values[key] for key in (f.name for f in fields(Assignment))})
+        play(grid, assignment)
+        check_trained(Path(assignment.out))
     except UserError as error:
         # Flower's way to report the failure to the SuperLink without a traceback.
         flwr_exit(ExitCode.SERVERAPP_EXCEPTION, f"fednoil: {error}")
+
+
+def check_trained(out: Path) -> None:
+    """Refuse to call a run finished in which no node has trained."""
+    if not RunFolder(out).any_trained():
+        why = '"failed" in its rounds.jsonl says why'
+        raise UserError(f"no node trained in any round, so the model in {out} has learnt nothing; {why}")
 
 
 def play(grid: Grid, assignment: Assignment) -> dict[str, Any]:

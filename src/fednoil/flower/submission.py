@@ -63,8 +63,8 @@ def flwr_run(bundle: Path, connection: str, federation: Loopback | None, out: Pa
     if RunFolder(out).is_held():
         print(f"the SuperLink no longer follows the run, which goes on in {out}", flush=True)
         follow(out)
-    elif before or not _finished(out):
-        raise EndedEarly(f"the run ended as '{status}'; see the log above")
+    elif before or not _finished(out) or not RunFolder(out).any_trained():
+        raise EndedEarly(f"the run {'failed' if status.endswith(':failed') else 'was stopped'}; see the log above")
 
 
 def _status(flwr: str, number: str, connection: str, environment: dict[str, str]) -> str:

@@ -133,7 +133,9 @@ def _limits(experiment: Experiment, summary: Mapping[str, Any]) -> list[str]:
         lines.append(
             f"Its probabilities are off by {error:.0f} points on average: don't read them as chances of being correct."
         )
-    return [*lines, "It was measured only on samples like those that it was trained on."]
+    if summary.get("final_accuracy") is not None:
+        lines.append("It was measured only on samples like those that it was trained on.")
+    return lines
 
 
 def _cell(value: float | None, key: str) -> str:

@@ -214,6 +214,10 @@ class RunFolder:
             write_bytes(self.rounds_file, content)
         return records
 
+    def any_trained(self) -> bool:
+        """Whether a node of a federation has trained in any of its rounds."""
+        return any(record.trained for record in self.records())
+
     def records(self, most: int | None = None) -> list[RoundRecord]:
         """All whole lines of rounds.jsonl, or the first few; a last line cut off by a crash is left out."""
         try:
