@@ -91,7 +91,7 @@ def test_a_run_that_flower_calls_failed_is_not_taken_for_an_earlier_one(
     without a node that trained is no success."""
 
     class Streaming:
-        stdout = ("Successfully started run 7\n",)
+        stdout = ("Successfully started run 7\n", "\x1b[91mfednoil: no node came\x1b[0m\n", "see https://flower.ai\n")
 
         def __init__(self, *args: object, **kwargs: object) -> None:
             if after:
@@ -107,7 +107,7 @@ def test_a_run_that_flower_calls_failed_is_not_taken_for_an_earlier_one(
     monkeypatch.setattr(submission, "_status", lambda *args: "finished:failed")
     if before:
         (tmp_path / "summary.json").write_text("{}")
-    with pytest.raises(EndedEarly, match="the run failed; see the log above"):
+    with pytest.raises(EndedEarly, match=r"^the run failed: no node came$"):
         submission.flwr_run(tmp_path, "local", None, tmp_path)
     assert (tmp_path / "summary.json").exists() == after
 

@@ -35,7 +35,7 @@ def flwr_run(bundle: Path, connection: str, federation: Loopback | None, out: Pa
     """Submit the app, show its log, and report how it ended; if this command is stopped, so is the run."""
     environment = federation.environment() if federation else dict(os.environ)
     flwr = str(Path(sys.executable).parent / "flwr")
-    number, before = None, _finished(out)
+    number, reason, before = None, "see the log above", _finished(out)
     with subprocess.Popen(
         [flwr, "run", str(bundle), connection, "--stream"],
         env=environment,
@@ -47,9 +47,12 @@ def flwr_run(bundle: Path, connection: str, federation: Loopback | None, out: Pa
         try:
             assert process.stdout is not None
             for line in process.stdout:
+                plain = _COLOUR.sub("", line)
                 if match := re.search(r"started run (\d+)", line):
                     number = match[1]
-                print(line if sys.stdout.isatty() else _COLOUR.sub("", line), end="", flush=True)
+                if match := re.match(r"fednoil: (.+)", plain):  # what the ServerApp says when it gives up
+                    reason = match[1]
+                print(line if sys.stdout.isatty() else plain, end="", flush=True)
         except BaseException:
             process.terminate()
             if number is not None:
@@ -64,7 +67,7 @@ def flwr_run(bundle: Path, connection: str, federation: Loopback | None, out: Pa
         print(f"the SuperLink no longer follows the run, which goes on in {out}", flush=True)
         follow(out)
     elif before or not _finished(out) or not RunFolder(out).any_trained():
-        raise EndedEarly(f"the run {'failed' if status.endswith(':failed') else 'was stopped'}; see the log above")
+        raise EndedEarly(f"the run {'failed' if status.endswith(':failed') else 'was stopped'}: {reason}")
 
 
 def _status(flwr: str, number: str, connection: str, environment: dict[str, str]) -> str:
