@@ -184,7 +184,7 @@ X, Y = clients()[0]
         ({"data": [(X, Y)], "class_names": ["a", "a", "b", "c"]}, "class name 'a' stands for two classes"),
         ({"data": [(X, Y)], "class_names": "abcd"}, "class_names = 'abcd' is one string; give a list"),
         ({"data": [(np.zeros((20, 0)), Y)]}, "data[0]: images have the shape [20, 0], no columns"),
-        ({"data": [(X, Y)], "class_names": ["a", "b"]}, "label 2 (number 2) is out of range; use 0..1"),
+        ({"data": [(X, Y)], "class_names": ["a", "b"]}, "class_names has 2 names, and data have the label 3; give all"),
         ({"data": {"": (X, Y)}}, "data: '' is not a name for a client"),
         (
             {"data": {1: (X, Y), "1": (X, Y)}},

@@ -237,6 +237,9 @@ def _classes(train: Sequence[np.ndarray], class_names: Sequence[str] | None) -> 
     if isinstance(class_names, str):
         raise UserError(f"class_names = '{class_names}' is one string; give a list with a name for each class")
     if class_names is not None:
+        most = max((int(labels.max()) for labels in train if labels.dtype.kind in "iu"), default=-1)
+        if most >= len(class_names):
+            raise UserError(f"class_names has {len(class_names)} names, and data have the label {most}; give all names")
         return strings, [str(name) for name in class_names]
     if strings:
         return True, sorted({str(label) for labels in train for label in labels})
