@@ -70,8 +70,10 @@ def test_what_sites_agree_on_by_hand() -> None:
     assert agree([a, b, c], ((0.3,), (0.2,))) == CommonTerms(("1", "2", "10"), (1, 8, 8), (0.3,), (0.2,))
     with pytest.raises(UserError, match=r"lists of 2 and 1 numbers; the sites' data have 1 channel$"):
         agree([a, b, c], ((0.3, 0.3), (0.2,)))
-    grey = CommonTerms(("2", "10"), (3, 8, 8), (0.4,) * 3, (0.2,) * 3)
-    assert str(misfit(a, grey)).endswith("8×8 pixels with 3 channels; make all of them grey or all RGB")
+    colour = replace(b, image_shape=(3, 8, 8), mean=(0.1, 0.5, 0.9), std=(0.3, 0.1, 0.1))
+    assert agree([a, colour], None) == CommonTerms(("1", "2", "10"), (3, 8, 8), (0.4, 0.5, 0.6), (0.2449, 0.1, 0.2))
+    assert misfit(a, agree([a, colour], None)) is None
+    assert str(misfit(colour, agree([a, b], None))).endswith("pixels with 1 channel; the run began with grey ones")
     named = [replace(site, class_names=names) for site, names in ((a, ("z", "y")), (b, ("y", "z", "x")))]
     assert agree(named, None).class_names == ("y", "z", "x")  # in the order of a site that has all
 
@@ -170,6 +172,18 @@ def test_the_best_round_is_chosen_by_what_sites_hold_out(own: Values, tmp_path: 
     assert all(
         np.array_equal(a.numpy(), b.numpy()) for a, b in zip(audited[0].values(), audited[2].values(), strict=True)
     )
+
+
+def test_grey_images_become_rgb_where_others_are(own: Values, tmp_path: Path) -> None:
+    data = {name: site(tmp_path / f"{name}.npz", {"black": 0, "white": 3}) for name in "ab"}
+    grey = dict(np.load(tmp_path / "b.npz"))
+    split = {name: np.stack([grey[name]] * 3, -1) for name in ("x_train", "x_test")}
+    np.savez(tmp_path / "b.npz", **{**grey, **split})
+    records = federate(load_config(own), tmp_path / "run", LoopGrid(site_nodes(tmp_path, data)))
+    assert all(record["trained"] == ["a", "b"] for record in records)
+    assert all(not record["refused"] for record in records)
+    scores = list(records[0]["scores"].values())
+    assert scores[0] == pytest.approx(scores[1], rel=1e-6)  # the same images
 
 
 def test_a_sites_labels_become_the_federations_numbers(own: Values, tmp_path: Path) -> None:

@@ -84,9 +84,14 @@ class CommonTerms:
         return Dataset(name, empty, empty, self.class_names, self.mean, self.std, DatasetInfo(columns=self.columns))
 
     def fitted(self, dataset: Dataset) -> Dataset:
-        """A site's data in the federation's terms: its class numbers, its columns and its scale."""
+        """A site's data in the federation's terms: its class numbers, its columns and its scale; grey images become RGB
+        where others are."""
         numbers = np.array([self.class_names.index(name) for name in dataset.class_names], np.int64)
-        train, test = (Split(split.images, numbers[split.labels]) for split in (dataset.train, dataset.test))
+        grey = not self.columns and self.image_shape[0] > dataset.image_shape[0]
+        train, test = (
+            Split(split.images.repeat(3, axis=1) if grey else split.images, numbers[split.labels])
+            for split in (dataset.train, dataset.test)
+        )
         known = self.class_names, self.mean, self.std
         if not self.columns:
             return Dataset(dataset.name, train, test, *known, dataset.about)
@@ -115,14 +120,15 @@ class Founders:
 def agree(sites: Sequence[Site], normalisation: Normalisation | None) -> CommonTerms:
     """What the sites agree on; `normalisation` is given if the configuration sets it.
 
-    The shape is that of most sites; in a tie, that of the first one. The normalisation is that of the pooled pixels of
-    the sites with that shape, to four digits, as for a dataset in one place.
+    The size of images is that of most sites; in a tie, that of the first one. They are RGB if one site's are. The
+    normalisation is that of the pooled pixels of the sites with that size, to four digits, as for a dataset in one
+    place.
     """
     kind = Counter(_kind(site) for site in sites).most_common(1)[0][0]
     fitting = [site for site in sites if _kind(site) == kind]
     columns = united({site.name: site.columns for site in fitting}) if fitting[0].columns else ()
-    own = _pool_columns(fitting, columns) if columns else _pool(fitting)
-    shape = (len(columns),) if columns else fitting[0].image_shape
+    shape = (len(columns),) if columns else max(site.image_shape for site in fitting)
+    own = _pool_columns(fitting, columns) if columns else _pool(fitting, shape[0])
     if normalisation and {len(part) for part in normalisation} != {shape[0]}:
         what = f"column{'s' * (shape[0] > 1)}" if columns else f"channel{'s' * (shape[0] > 1)}"
         given = " and ".join(str(len(part)) for part in normalisation)
@@ -134,11 +140,9 @@ def misfit(site: Site, agreement: CommonTerms) -> str | None:
     """Why a site can't take part; None if it can."""
     if (site.columns or agreement.columns) and _kind(site) != _columns(agreement.columns):
         return _other_columns(site.columns, agreement.columns)
-    if not site.columns and site.image_shape != agreement.image_shape:
-        same = site.image_shape[1:] == agreement.image_shape[1:]
-        advice = (
-            "make all of them grey or all RGB" if same else "data.size brings the pictures of all sites to one size"
-        )
+    same = site.image_shape[1:] == agreement.image_shape[1:]
+    if not site.columns and not (same and site.image_shape[0] <= agreement.image_shape[0]):
+        advice = "the run began with grey ones" if same else "data.size brings the pictures of all sites to one size"
         return f"its images are {_shape(site.image_shape)}, the federation's {_shape(agreement.image_shape)}; {advice}"
     unknown = [name for name in site.class_names if name not in agreement.class_names]
     if unknown:
@@ -155,7 +159,7 @@ def _columns(columns: Sequence[str]) -> frozenset[tuple[str, bool]]:
 
 def _kind(site: Site) -> object:
     """What sites must have in common."""
-    return _columns(site.columns) if site.columns else site.image_shape
+    return _columns(site.columns) if site.columns else site.image_shape[1:]
 
 
 def _other_columns(own: Sequence[str], wanted: Sequence[str]) -> str:
@@ -192,13 +196,14 @@ def _classes(sites: Sequence[Site]) -> tuple[str, ...]:
     return tuple(sorted(names, key=int) if all(n.isdecimal() for n in names) else sorted(names))
 
 
-def _pool(sites: Sequence[Site]) -> Normalisation:
-    """Mean and std per channel over the pixels of all sites, from each site's own."""
+def _pool(sites: Sequence[Site], channels: int) -> Normalisation:
+    """Mean and std per channel over the pixels of all sites, from each site's own; grey ones have the same in all."""
     total = sum(site.samples for site in sites)
     means, stds = [], []
-    for channel in range(sites[0].image_shape[0]):
-        mean = sum(s.samples * s.mean[channel] for s in sites) / total
-        square = sum(s.samples * (s.std[channel] ** 2 + s.mean[channel] ** 2) for s in sites) / total
+    for channel in range(channels):
+        own = [(s.samples, s.mean[channel % len(s.mean)], s.std[channel % len(s.std)]) for s in sites]
+        mean = sum(n * average for n, average, _ in own) / total
+        square = sum(n * (spread**2 + average**2) for n, average, spread in own) / total
         means.append(round(mean, 4))
         stds.append(max(round(math.sqrt(max(square - mean**2, 0.0)), 4), 0.01))
     return tuple(means), tuple(stds)
