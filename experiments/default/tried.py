@@ -36,10 +36,7 @@ SMALL = {  # step 23
 }
 SITES = {  # step 22
     "aside-none": "none set aside",
-    "aside": "set aside, with a temperature",
-    "aside-both": "the same, the smaller of two estimates",
     "aside-plain": "**set aside**",
-    "aside-plain-both": "set aside, the smaller of two estimates",
 }
 LEFT = {  # what is left out: the run without it, and with it
     "mixup": ("left-mix", STEP20),
