@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import argparse
 import csv
+import itertools
 import json
 import statistics
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +42,14 @@ class Table:
     settings: dict[str, str]
     figures: tuple[str, ...] = ("final",)
     paper: tuple[str, ...] = ()  # the paper's methods whose printed values stand below
+    data: dict[str, str] = field(default_factory=lambda: {"": ""})  # what settings and titles begin with, by dataset
 
     def text(self, rows: list[Row]) -> str:
         """In Markdown: mean ± standard deviation, and the number of seeds where it isn't one."""
         lines = [["", *self.settings.values()]]
-        for name, title in self.methods.items():
-            lines.append([title, *(self._cell(rows, setting, name) for setting in self.settings)])
+        for (start, data), (name, title) in itertools.product(self.data.items(), self.methods.items()):
+            cells = [self._cell(rows, start + setting, name) for setting in self.settings]
+            lines += [[data + title, *cells]] if {*cells} != {"–"} else []
         lines += [[f"paper, {name}", *(printed(setting, name) for setting in self.settings)] for name in self.paper]
         marked = [f"| {' | '.join(line)} |" for line in lines]
         return "\n".join([marked[0], "|---" * len(lines[0]) + "|", *marked[1:]])
@@ -106,6 +109,7 @@ TABLES = {
         },
         {f"{level} %": f"{level} % wrong" for level in (0, 20, 40, 60, 80)},
         ("final", "chosen"),
+        data={"": "Fashion-MNIST, ", "cifar10 ": "CIFAR-10, "},
     ),
     "protocols": Table(
         {
@@ -177,9 +181,9 @@ def row_of(folder: Path, setting: str, method: str, commit: str = "") -> Row:
         ),
         "config_hash": environment["config_hash"][:12],
     }
-    for field, key in (("validation", "val_accuracy"), *((k, k) for k in FIELDS[11:14])):
+    for name, key in (("validation", "val_accuracy"), *((k, k) for k in FIELDS[11:14])):
         known = [getattr(record, key) for record in late if getattr(record, key) is not None]
-        found[field] = statistics.mean(known) if known else None
+        found[name] = statistics.mean(known) if known else None
     return {f: _text(found[f]) for f in FIELDS}
 
 
@@ -195,8 +199,9 @@ def _text(value: Any) -> str:
 
 def add(study: Path, setting: str, method: str, folders: list[Path], commit: str = "") -> None:
     table = TABLES[study.name]
-    if setting not in table.settings or method not in table.methods:
-        raise SystemExit(f"settings: {', '.join(table.settings)}; methods: {', '.join(table.methods)}")
+    settings = [start + name for start in table.data for name in table.settings]
+    if setting not in settings or method not in table.methods:
+        raise SystemExit(f"settings: {', '.join(settings)}; methods: {', '.join(table.methods)}")
     new = {row["seed"]: row for row in (row_of(folder, setting, method, commit) for folder in folders)}
     path = study / "results.csv"
     same = [r for r in read(path) if (r["setting"], r["method"]) == (setting, method) and r["seed"] in new]

@@ -127,7 +127,7 @@ def test_runs_are_added_and_replaced(record: ModuleType, tmp_path: Path) -> None
     assert (first["rounds"], first["planned"], first["seconds"], first["version"]) == ("4", "4", "6.00", "9.9 abc")
     assert (second["seed"], second["rounds"], second["final"], second["changes"]) == ("1", "3", "65", "train.pad=4")
     line = record.TABLES["levels"].text([first, second]).splitlines()[2]
-    assert line == "| FedAvg | – | 62.5 ± 3.5, 70.0 ± 0.0 (2) | – | – | – |"
+    assert line == "| Fashion-MNIST, FedAvg | – | 62.5 ± 3.5, 70.0 ± 0.0 (2) | – | – | – |"
     with pytest.raises(SystemExit, match="settings: 0 %, 20 %"):
         record.add(study, "25 %", "fedavg", [])
 

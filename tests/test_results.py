@@ -68,7 +68,8 @@ def test_cells_by_hand(build: ModuleType, tmp_path: Path, monkeypatch: pytest.Mo
     made_run(tmp_path / "moving", "fedavg", [60.0, 80.0, 50.0, 60.0, 50.0, 60.0, 50.0], where=PAIR_LOW)
     made_run(tmp_path / "stopped", "krum+josrc", [60.0, 50.0], where=PAIR_LOW, finished=False)
     other = {("iid", "pair-low"): [85.0, 85.5], ("non-iid", "pair-low"): [84.0]}
-    monkeypatch.setattr(build, "levels_known", lambda: other)
+    same = {("iid", "pair-low"): [80.0], ("non-iid", "pair-low"): [83.0, 83.2]}
+    monkeypatch.setattr(build, "readings", {"total": other, "each": same}.__getitem__)
     monkeypatch.setattr(build, "of_default", lambda: {("iid", "pair-low"): [89.0, 89.5]})
     parts = build.parts(results_of(tmp_path))
     lines = parts["results"].splitlines()
@@ -81,7 +82,7 @@ def test_cells_by_hand(build: ModuleType, tmp_path: Path, monkeypatch: pytest.Mo
     assert parts["headline"].splitlines()[2:] == [
         "| iid, pair-low | 50.00 (80.00) | 89.00 ± 0.50 (n = 3) | 85.25 ± 0.35 (n = 2) ≈ | 89.25 ± 0.35 (n = 2) "
         "| 85.22 ± 0.50 |",
-        "| non-iid (β = 1), pair-low | – | – | 84.00 (n = 1) | – | 84.75 ± 0.42 |",
+        "| non-iid (β = 1), pair-low | – | 83.10 ± 0.14 (n = 2) | 84.00 (n = 1) | – | 84.75 ± 0.42 |",
     ]
 
 
