@@ -18,7 +18,6 @@ MOST = ("iid", "80")  # four of five labels wrong at every client
 STEP20 = "network"
 CLASSES = {  # step 21
     "held": "held",
-    "half": "half aligned",
     "aligned": "aligned",
     "aligned-odds": "aligned, no odds",
     "default": "**aligned, no labels set aside: the default**",
@@ -52,11 +51,8 @@ VARIANTS = {
     "default": "**the default**",
     "aligned": "the default, labels set aside",
     STEP20: "**step 20**",
-    "local": "step 20, classes by model and labels",
-    "weak-u": "step 20, pseudo-labels with weak views",
     "log20-odds-belief": "*heavy*, 100 epochs falling to 20",
     "odds-belief": "*heavy*: base 2, late odds and beliefs",
-    "t20-min": "*base 2*: both views, at least 20 epochs, clients drawn uniformly",
 }
 
 
