@@ -182,8 +182,8 @@ def headline(results: Results) -> str:
     """The default, FedNoiL(Logarithm) and FedAvg on Fashion-MNIST, next to the paper's FedNoiL."""
     cells, known, ours = Cells(results, "fashion-mnist"), readings("total"), of_default()
     each = readings("each")  # non-IID clients; IID ones are in the record of this study
-    head = ["Fashion-MNIST", "FedAvg: last (best) round", "FedNoiL", "FedNoiL, clients' noise levels known"]
-    head += ["`fednoil-plus`", "paper's FedNoiL"]
+    head = ["Fashion-MNIST", "FedAvg: last (best) round", "FedNoiL, told the share of clean labels"]
+    head += ["FedNoiL, told it for each client", "`fednoil-plus`, told nothing", "FedNoiL in the paper"]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for setting, noise in dict.fromkeys([*known, *cells.columns()]):
         published = cells.rows.get((setting, noise, LOGARITHM, ()))

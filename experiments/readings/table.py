@@ -149,21 +149,25 @@ def _paper(data: str, setting: str, noise: str, method: str) -> dict[str, tuple[
 
 
 def _cell(runs: list[Row], data: str, setting: str, method: str) -> str:
-    """Accuracy of whole runs, or the last of one that was stopped, and precision and recall of D^x."""
+    """Accuracy of whole runs, or of those that came furthest, and precision and recall of D^x."""
     if not runs:
         return "–"
-    runs = [r for r in runs if r["rounds"] == r["planned"]] or runs
+    most = max(int(r["rounds"]) for r in runs)
+    runs = [r for r in runs if r["rounds"] == r["planned"]] or [r for r in runs if int(r["rounds"]) == most]
     whole = [float(r["final"]) for r in runs if r["rounds"] == r["planned"]]
     paper = _paper(data, setting, runs[0]["noise"], method) if setting != "non-iid-0.5" else {}
     chance = " ≈" if "accuracy" in paper and _alike(whole, *paper["accuracy"]) else ""
-    accuracy = _spread(whole) + chance if whole else f"{runs[-1]['final']} (round {runs[-1]['rounds']})"
+    reached = [float(r["final"]) for r in runs]
+    accuracy = _spread(whole) + chance if whole else _spread(reached, f"round {most}")
     quality = " / ".join(f"{statistics.fmean(float(r[name]) for r in runs):.1f}" for name in MEANS[:2])
     return f"{accuracy}; {quality}"
 
 
-def _spread(values: list[float]) -> str:
+def _spread(values: list[float], reached: str = "") -> str:
+    """The mean, in brackets the number of seeds, and where they were stopped."""
     deviation = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
-    return f"{statistics.fmean(values):.2f}{deviation} ({len(values)})"
+    beside = [str(len(values))] if len(values) > 1 or not reached else []
+    return f"{statistics.fmean(values):.2f}{deviation} ({', '.join([*beside, *filter(None, [reached])])})"
 
 
 def _alike(values: list[float], mean: float, std: float) -> bool:
