@@ -29,7 +29,7 @@ HERE = Path(__file__).parent
 FIELDS = (
     *("setting", "method", "changes", "seed", "rounds", "planned", "final", "best", "chosen", "last10", "validation"),
     *("label_precision", "pseudo_accuracy", "lost_classes", "seconds", "device", "computed_in", "version"),
-    "config_hash",
+    *("config_hash", "batches"),  # the last since 0.2.0
 )
 Row = dict[str, str]
 
@@ -180,6 +180,7 @@ def row_of(folder: Path, setting: str, method: str, commit: str = "") -> Row:
             filter(None, (environment["packages"].get("fednoil"), environment.get("commit") or commit))
         ),
         "config_hash": environment["config_hash"][:12],
+        "batches": records[-1].train_batches,
     }
     for name, key in (("validation", "val_accuracy"), *((k, k) for k in FIELDS[11:14])):
         known = [getattr(record, key) for record in late if getattr(record, key) is not None]

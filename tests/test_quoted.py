@@ -72,6 +72,7 @@ def test_the_sentences_about_protocols_quote_their_record(record: ModuleType) ->
         "{:.1f} points behind FedCorr, {:.1f} behind FedNoiL, {:.1f} behind GCE and {:.1f} behind ELR".format(*ahead),
         f"FedAvg is {late['fednoil-plus'] - late['fedavg']:.0f} points behind the default",
         f"in the last ten rounds {plus:.0f} and {fednoil:.0f} % of them are correct",
+        f"makes {round(int(ours['batches']), -3):,} client-steps",
         f"its best round is {92.50 - float(own['best']):.1f} points below 92.50",
         f"after round {own['rounds']} of {int(own['planned']):,}",
     )
@@ -96,10 +97,18 @@ def test_the_sentences_about_levels_quote_their_record(record: ModuleType) -> No
         quoted("levels", f"and {gains(data, 'final', 1, 'published')} above FedNoiL")
     assert {round(gain("", 0, "final", other)) for other in ("fedavg", "published")} == {1}
     clean = [f"{gain('cifar10 ', 0, 'final', other):.1f}" for other in ("fedavg", "published")]
+    steps = {
+        level: [
+            mean(rows, "batches", setting=f"cifar10 {level} %", method=m) for m in ("default", "published", "fedavg")
+        ]
+        for level in (0, 20, 40, 60, 80)
+    }
+    assert all(ours < min(others) for ours, *others in steps.values())
     most = mean(rows, "label_precision", setting="cifar10 80 %", method="default")
     assert 49 < most < 51
     quoted(
         "levels",
+        "(at 40 % {:,.0f}, {:,.0f} and {:,.0f})".format(*(round(count, -3) for count in steps[40])),
         "with clean labels it is {} points above FedAvg and {} above FedNoiL".format(*clean),
         f"it is a point above both others on clean labels, {gains('', 'final', 0)} above FedAvg at 20, 40, 60 and 80 %",
         f"with wrong ones it is {gains('cifar10 ', 'final', 0)} above FedAvg",
