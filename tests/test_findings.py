@@ -61,7 +61,8 @@ def test_the_sentences() -> None:
         "per_class_accuracy": [90.0, 0.0, 41.0, 97.0],  # mean 57: frog is 16 below it, dog is lost
         "trend": {"of": "val_accuracy", "rounds": 4, "change": -1.26, "is": "falling"},
     }
-    assert findings.sentences(summary) == [
+    assert findings.sentences(summary, "try more") == [
+        "no test sample of class 'dog' is classified correctly; try more",
         "wrong labels, estimated: 12 % (client nord) to 61 % (client süd), median 20 %",
         "hard classes: frog 41 % (mean over classes 57 %)",
         "agreement with held-out labels was still falling, by 1.3 points over the last 4 rounds: fewer rounds may help",

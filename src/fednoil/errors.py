@@ -1,6 +1,7 @@
 """What a user is meant to see in one line: bad input, training that failed, and what makes a run slower."""
 
 import re
+from collections.abc import Sequence
 
 
 class UserError(Exception):
@@ -35,6 +36,12 @@ def gpu_is_full(error: BaseException) -> bool:
 def full_gpu(error: BaseException, advice: str) -> str:
     """One line that says that the GPU's memory is full, and what to do about it."""
     return f"the GPU's memory is full ({str(error).splitlines()[0]}); {advice}"
+
+
+def few_of(names: Sequence[str], most: int = 10, between: str = ", ") -> str:
+    """Names for one line: the first of them, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"{between.join(names[:most])}{more}"
 
 
 def nearest(word: str, choices: "list[str] | tuple[str, ...]") -> str:

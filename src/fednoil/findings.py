@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from fednoil import evidence
+from fednoil.errors import few_of
 from fednoil.estimation import ratio_of
 from fednoil.estimation.doubts import unreliable
 from fednoil.experiment import Experiment
@@ -23,7 +24,6 @@ _MOST = 100  # clients whose noise is estimated at the end of a run; the audit d
 _HARD = 15.0  # points below the mean over classes
 _LEAST = 0.2  # points by which a mean must change to be worth mentioning
 _SHOWN = 5  # classes in one line
-_LOST = 10  # the same, of lost ones
 
 
 def estimated_ratios(experiment: Experiment, state: RunState, device: torch.device) -> dict[str, float]:
@@ -60,21 +60,21 @@ def recent_trend(records: Sequence[RoundRecord]) -> dict[str, Any] | None:
     return {"of": of, "rounds": rounds, "change": round(change, 3), "is": found}
 
 
-def sentences(summary: Mapping[str, Any]) -> list[str]:
-    """The findings in a summary, one line each."""
-    return [*_noise(summary.get("noise_ratios") or {}), *_hard_classes(summary), *_trend(summary)]
+def sentences(summary: Mapping[str, Any], advice: str = "") -> list[str]:
+    """The findings in a summary, one line each, first the classes that are lost."""
+    lost = filter(None, [lost_classes(summary, advice)])
+    return [*lost, *_noise(summary.get("noise_ratios") or {}), *_hard_classes(summary), *_trend(summary)]
 
 
-def lost_classes(summary: Mapping[str, Any], names: Sequence[str], advice: str = "") -> str:
+def lost_classes(summary: Mapping[str, Any], advice: str = "") -> str:
     """Which classes have no correct answer at a run's end, by name if they have one, and the learner's advice; "" if
     none is lost."""
     numbers = [c for c, right in enumerate(summary.get("per_class_accuracy") or ()) if right == 0]
     if not numbers:
         return ""
-    named = dict(enumerate(names))
+    named = dict(enumerate(summary.get("classes") or ()))
     lost = [f"'{named[c]}'" if named.get(c, str(c)) != str(c) else str(c) for c in numbers]
-    more = f" and {len(lost) - _LOST} more" if len(lost) > _LOST else ""
-    which = f"class {lost[0]}" if len(lost) == 1 else f"the classes {', '.join(lost[:_LOST])}{more}"
+    which = f"class {lost[0]}" if len(lost) == 1 else f"the classes {few_of(lost)}"
     return "; ".join(filter(None, [f"no test sample of {which} is classified correctly", advice]))
 
 
@@ -100,9 +100,8 @@ def _hard_classes(summary: Mapping[str, Any]) -> list[str]:
     hard = sorted((right, c) for c, right in known.items() if 0 < right <= mean - _HARD)
     if not hard:
         return []
-    shown = ", ".join(f"{names[c] if c < len(names) else c} {right:.0f} %" for right, c in hard[:_SHOWN])
-    more = f" and {len(hard) - _SHOWN} more" if len(hard) > _SHOWN else ""
-    return [f"hard classes: {shown}{more} (mean over classes {mean:.0f} %)"]
+    shown = few_of([f"{names[c] if c < len(names) else c} {right:.0f} %" for right, c in hard], _SHOWN)
+    return [f"hard classes: {shown} (mean over classes {mean:.0f} %)"]
 
 
 def _trend(summary: Mapping[str, Any]) -> list[str]:

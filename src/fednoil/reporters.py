@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from fednoil import findings
-from fednoil.errors import UserError
+from fednoil.errors import few_of
 from fednoil.experiment import Experiment
 from fednoil.history import ACCURACY, RoundRecord
-from fednoil.records.model_file import class_names
 from fednoil.runner import Reporter, Silent
 from fednoil.terminal import output
 
@@ -53,7 +51,6 @@ class Plain(Silent):
         self.rounds = 0
         self.decoded = False
         self.advice = ""
-        self.names: tuple[str, ...] = ()
 
     def say(self, line: str) -> None:
         self.console.print(line, markup=False, highlight=False, soft_wrap=True)
@@ -61,7 +58,6 @@ class Plain(Silent):
     def start(self, experiment: Experiment, done: list[RoundRecord]) -> None:
         self.rounds = experiment.config.train.rounds
         self.advice = experiment.config.learner.lost_class_advice()
-        self.names = experiment.setting.dataset.class_names
         for line in headline(experiment, done):
             self.say(line)
 
@@ -76,7 +72,7 @@ class Plain(Silent):
             self.say(line)
 
     def finish(self, summary: dict[str, Any], folder: Path | None) -> None:
-        self.say(closing(summary, folder, self.names, self.advice))
+        self.say(closing(summary, folder, self.advice))
 
 
 class Bars(Silent):
@@ -96,14 +92,12 @@ class Bars(Silent):
         self._rounds: TaskID | None = None
         self._local: TaskID | None = None
         self.advice = ""
-        self.names: tuple[str, ...] = ()
 
     def say(self, line: str) -> None:
         self.console.print(line, markup=False, highlight=False)
 
     def start(self, experiment: Experiment, done: list[RoundRecord]) -> None:
         self.advice = experiment.config.learner.lost_class_advice()
-        self.names = experiment.setting.dataset.class_names
         if self._images is not None:
             self.progress.stop()
             self.progress.remove_task(self._images)
@@ -138,7 +132,7 @@ class Bars(Silent):
 
     def finish(self, summary: dict[str, Any], folder: Path | None) -> None:
         self.close()
-        self.say(closing(summary, folder, self.names, self.advice))
+        self.say(closing(summary, folder, self.advice))
 
     def close(self) -> None:
         self.progress.stop()
@@ -195,7 +189,7 @@ def headline(experiment: Experiment, done: list[RoundRecord]) -> list[str]:
     config, setting = experiment.config, experiment.setting
     sizes = [len(p) for p in setting.parts]
     spread = f"{sizes[0]} samples each" if min(sizes) == max(sizes) else f"{min(sizes)} to {max(sizes)} samples"
-    named = f" ({_few(setting.names)})" if setting.names else ""
+    named = f" ({few_of(setting.names)})" if setting.names else ""
     clients = f"{len(sizes)} clients{named}, {spread}" if len(sizes) > 1 else f"1 client, {sizes[0]} samples"
     chosen = experiment.sampling.count(len(sizes))
     trained = "" if len(sizes) == 1 else f"{'all' if chosen == len(sizes) else chosen} train in a round, "
@@ -218,15 +212,7 @@ def alarms(record: RoundRecord) -> list[str]:
     return [f"warning: round {record.round}: {text}" for text in record.warnings or ()]
 
 
-_NAMED = 10  # clients in one line
-
-
-def _few(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return f"{', '.join(names[:_NAMED])}{more}"
-
-
-def closing(summary: dict[str, Any], folder: Path | None, names: Sequence[str] = (), advice: str = "") -> str:
+def closing(summary: dict[str, Any], folder: Path | None, advice: str = "") -> str:
     """How a run ended: its accuracy, the classes it has lost, and its findings."""
     known = summary["final_accuracy"] is not None
     chosen = f" (round {summary['final_round']}, chosen by held-out labels)" if "final_round" in summary else ""
@@ -235,16 +221,7 @@ def closing(summary: dict[str, Any], folder: Path | None, names: Sequence[str] =
     where = "" if folder is None else f"; results in {folder}"
     cost = f"ε = {summary['epsilon']:.3g} at δ = {summary['delta']:g}, " if "epsilon" in summary else ""
     line = f"final {summary.get('measure', ACCURACY)} {accuracy}, {cost}{summary['wall_s']:.1f} s{where}"
-    lost = findings.lost_classes(summary, names, advice) if known else ""
-    return "\n".join(filter(None, [line, lost, *findings.sentences(summary)]))
-
-
-def names_in(folder: Path) -> tuple[str, ...]:
-    """The names of a recorded run's classes, as its model has them; none where the model is gone."""
-    try:
-        return class_names(folder / "model.safetensors")
-    except UserError:
-        return ()
+    return "\n".join([line, *findings.sentences(summary, advice)])
 
 
 def _numbers(record: RoundRecord) -> str:

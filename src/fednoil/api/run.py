@@ -103,8 +103,7 @@ class Run:
     def findings(self) -> list[str]:
         """What the run has found out, one sentence each: which classes are lost, how noisy the clients' labels are,
         which classes are hard, whether the model was still improving. The numbers are in `summary`."""
-        lost = findings.lost_classes(self.summary, self.summary.get("classes") or ())
-        return [*filter(None, [lost]), *findings.sentences(self.summary)]
+        return findings.sentences(self.summary)
 
     @cached_property
     def measures(self) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from fednoil.batch.workers import Outcome
 from fednoil.findings import lost_classes
 from fednoil.history import RoundRecord
 from fednoil.records.folder import RunFolder
-from fednoil.reporters import alarms, names_in
+from fednoil.reporters import alarms
 
 
 class PlanLines:
@@ -60,7 +60,7 @@ class PlanLines:
             return f"failed: {outcome.reason}"
         folder = self.out / outcome.cell.folder
         summary = RunFolder(folder).summary()
-        lost = lost_classes(summary, names_in(folder), outcome.cell.config.learner.lost_class_advice())
+        lost = lost_classes(summary, outcome.cell.config.learner.lost_class_advice())
         return "; ".join(filter(None, [f"{summary['final_accuracy']:.2f} % in {outcome.seconds:.0f} s", lost]))
 
 

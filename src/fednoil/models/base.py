@@ -9,13 +9,12 @@ from typing import Any
 
 from pydantic import Field, create_model
 
-from fednoil.errors import UserError
+from fednoil.errors import UserError, few_of
 from fednoil.section import Section
 from fednoil.tensors import Tensors
 
 GIVEN = ("image_shape", "num_classes")  # arguments of every factory, besides its keys
 _SAME_MODEL = "it must be of a model as `model` says, for as many classes"
-_NAMED = 3  # tensors in one line
 _PLAIN = (bool, int, float, str, type(None))
 
 
@@ -53,8 +52,7 @@ def fitting(own: Tensors, given: Tensors, where: str, may_lack: Callable[[str], 
     if lost or other:
         wrong = [f"it has no '{bare(name)}' {tuple(own[name].shape)}" for name in lost]
         wrong += [f"'{bare(n)}' is {tuple(given[n].shape)}, not {tuple(own[n].shape)}" for n in other]
-        more = f" and {len(wrong) - _NAMED} more" if len(wrong) > _NAMED else ""
-        raise UserError(f"{where} doesn't fit: {', '.join(wrong[:_NAMED])}{more}; {_SAME_MODEL}")
+        raise UserError(f"{where} doesn't fit: {few_of(wrong, 3)}; {_SAME_MODEL}")
     return {name: given[name].to(tensor.dtype) if name in given else tensor for name, tensor in own.items()}
 
 

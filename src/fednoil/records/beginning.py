@@ -7,7 +7,7 @@ from typing import Any
 from fednoil import manifest, rounds
 from fednoil.config.loading import load_config, to_toml
 from fednoil.config.schema import Config
-from fednoil.errors import UserError
+from fednoil.errors import UserError, few_of
 from fednoil.experiment import Experiment
 from fednoil.history import RoundRecord
 from fednoil.records.checkpoint import Checkpoints
@@ -41,9 +41,8 @@ def _same_config(folder: RunFolder, config: Config) -> None:
         if old[section].get(key) != new[section].get(key) and (section != "run" or key == "seed")
         if (section, key) != ("train", "rounds")
     ]
-    more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
     raise UserError(
-        f"{folder.path} is a run of another configuration: {'; '.join(changed[:3])}{more}; "
+        f"{folder.path} is a run of another configuration: {few_of(changed, 3, '; ')}; "
         "choose another --out, or --force to start over, or leave the preset and these keys out to continue: "
         f"fednoil {'federation run' if _federated(folder) else 'run'} --resume --out {folder.path}"
     )

@@ -11,6 +11,7 @@ from typing import Any
 
 from fednoil import __version__
 from fednoil.data.vectors import is_vector
+from fednoil.errors import few_of
 from fednoil.experiment import Experiment
 from fednoil.history import ACCURACY, AGREEMENT
 from fednoil.records.compare import method_name
@@ -55,7 +56,7 @@ def _model(experiment: Experiment, summary: Mapping[str, Any]) -> list[str]:
     kept = f", of which round {summary['final_round']} is kept" if "final_round" in summary else ""
     return [
         f"- network: {config.model.name}, {trained:,} trained parameters" + (f", {frozen:,} frozen" if frozen else ""),
-        f"- takes {takes}; classes: {_listed(dataset.class_names)}",
+        f"- takes {takes}; classes: {few_of(dataset.class_names)}",
         f"- method: {method}, {summary['rounds']} rounds{kept}, seed {config.run.seed}",
         f"- {train.optimizer}: learning rate {train.lr:g}, weight decay {train.decay:g}, batches of {train.batch_size}",
         f"- FedNoiL {__version__}; configuration {summary['config_hash'][:12]}, data {summary['data_hash'][:12]}",
@@ -66,7 +67,7 @@ def _data(experiment: Experiment) -> list[str]:
     setting, dataset = experiment.setting, experiment.setting.dataset
     sizes = [len(part) for part in setting.parts]
     span = f"{min(sizes)} to {max(sizes)}" if len(set(sizes)) > 1 else str(sizes[0])
-    names = f" ({_listed(setting.names)})" if setting.names else ""
+    names = f" ({few_of(setting.names)})" if setting.names else ""
     lines = [
         f"- {experiment.config.data.name}: {sum(sizes):,} training samples of {len(sizes)} clients{names}, {span} each",
         f"- {len(dataset.test):,} test samples"
@@ -128,7 +129,7 @@ def _limits(experiment: Experiment, summary: Mapping[str, Any]) -> list[str]:
         if recall is not None and recall < 50
     ]
     if poor:
-        lines.append(f"Fewer than half of these classes' samples are recognised: {_listed(poor)}.")
+        lines.append(f"Fewer than half of these classes' samples are recognised: {few_of(poor)}.")
     if (error := summary.get("calibration_error")) is not None and error > 10:
         lines.append(
             f"Its probabilities are off by {error:.0f} points on average: don't read them as chances of being correct."
@@ -145,7 +146,3 @@ def _cell(value: float | None, key: str) -> str:
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     lines = [heads, ["---"] * len(heads), *rows]
     return ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")

@@ -16,7 +16,7 @@ from typing import IO, Any
 from fednoil.config.loading import read_toml
 from fednoil.config.schema import Config
 from fednoil.data.given import FILE as GIVEN_DATA
-from fednoil.errors import UserError
+from fednoil.errors import UserError, few_of
 from fednoil.files import naming, write_bytes
 from fednoil.history import RoundRecord
 from fednoil.records.files import read_json, write_json, write_text
@@ -38,7 +38,6 @@ ROSTER = "roster.json"  # of clients with names
 CHECKPOINT = "checkpoint"
 INDEX = "checkpoint.json"
 _LOCK = ".lock"
-_NAMED = 5  # runs in one line
 
 
 @dataclass(frozen=True)
@@ -72,10 +71,9 @@ class RunFolder:
         inside = sorted(path.parent.name for path in self.path.glob("*/config.toml"))
         if not inside:
             raise UserError(f"{self.path} is not a run folder{advice}")
-        more = f" and {len(inside) - _NAMED} more" if len(inside) > _NAMED else ""
-        holds = f"{', '.join(inside[:_NAMED])}{more}"
         raise UserError(
-            f"{self.path} is not a run folder but holds {holds}; give the runs themselves, as {self.path / inside[0]}"
+            f"{self.path} is not a run folder but holds {few_of(inside, 5)}; give the runs themselves, as "
+            f"{self.path / inside[0]}"
         )
 
     def is_finished(self, *, with_noise: bool = True) -> bool:

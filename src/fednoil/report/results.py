@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from fednoil.errors import few_of
 from fednoil.history import ACCURACY, AGREEMENT
 from fednoil.report.chance import paired_p, sample_of
 from fednoil.report.hook import ReportSection, Study
@@ -279,9 +280,8 @@ def _general_warnings(rows: Sequence[Row]) -> list[str]:
         found.append(f"runs that were carried out differently ({'; '.join(differs)}) have separate rows")
     few = [row for row in rows if len(row.runs) < FEW_SEEDS]
     if few:
-        shown = "; ".join(f"{row.title} on {row.place.title} ({len(row.runs)})" for row in few[:5])
-        more = f"; and {len(few) - 5} more" if len(few) > 5 else ""
-        found.append(f"fewer than {FEW_SEEDS} seeds, so the spread says little: {shown}{more}")
+        shown = few_of([f"{row.title} on {row.place.title} ({len(row.runs)})" for row in few], 5, "; ")
+        found.append(f"fewer than {FEW_SEEDS} seeds, so the spread says little: {shown}")
     versions = {run.environment.get("packages", {}).get("fednoil") for row in rows for run in row.runs} - {None}
     if len(versions) > 1:
         found.append(f"runs of different versions of fednoil: {', '.join(sorted(map(str, versions)))}")

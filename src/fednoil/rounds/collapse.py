@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import sqrt
 
+from fednoil.errors import few_of
 from fednoil.history import RoundRecord
 
 _FALL = 10.0  # points of accuracy below the best round
 _LESS = 0.15  # share of the agreement with held-out labels, which wrong labels keep low
 _DEVIATIONS = 3.0  # standard deviations by which agreements must differ to be more than chance
 _KNOWN = 10.0  # percent of a class's images that must once have been classified correctly before it counts as lost
-_NAMED = 5  # classes in one line
 _START = 4  # rounds in which a model should have learnt to tell any two classes apart
 
 Values = Sequence[float | None]
@@ -36,9 +36,8 @@ def signs(records: Sequence[RoundRecord], names: Sequence[str], held_out: int = 
             "(run.select)"
         )
     if lost := _lost(records):
-        which = ", ".join(f"'{names[c]}'" if c < len(names) else str(c) for c in lost[:_NAMED])
-        more = f" and {len(lost) - _NAMED} more" if len(lost) > _NAMED else ""
-        found.append(f"no test sample of {which}{more} is classified correctly any longer")
+        which = few_of([f"'{names[c]}'" if c < len(names) else str(c) for c in lost], 5)
+        found.append(f"no test sample of {which} is classified correctly any longer")
     only = [c for r in records if (c := _only(r.class_accuracy)) is not None]
     if len(only) == len(records) == _START:
         name = names[only[-1]] if only[-1] < len(names) else only[-1]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from fednoil.errors import few_of
 from fednoil.report.chance import CHANCE
 from fednoil.report.results import Results, Row
 from fednoil.report.runs import FALL
@@ -84,8 +85,7 @@ class Verdict:
         failing = list(dict.fromkeys(e.where.title for e in self.support if e.holds is False))
         if not failing or len(failing) == len({e.where.title for e in self.support}):
             return ""
-        more = f" and {len(failing) - 3} more" if len(failing) > 3 else ""
-        return f"; contradicted in {'; '.join(failing[:3])}{more}"
+        return f"; contradicted in {few_of(failing, 3, '; ')}"
 
 
 def judge(results: Results) -> list[Verdict]:
