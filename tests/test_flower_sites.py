@@ -309,7 +309,11 @@ def test_a_site_that_does_not_fit_is_refused_with_the_reason(
     assert any("unknown key 'client'" in text for text in said)
 
 
-def test_a_late_site_with_a_new_class_is_refused(own: Values, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("learner", [{"name": "fednoil-plus"}, {"name": "fednoil", "frac": [0.5, 0.9]}])
+def test_a_late_site_with_a_new_class_is_refused(
+    learner: Values, own: Values, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The other late one takes part, also where what it does depends on who began the run."""
     data = {n: site(tmp_path / f"{n}.npz", {"black": 0, "white": 3}) for n in ("a", "b")}
     grid = LoopGrid(site_nodes(tmp_path, data))
 
@@ -322,7 +326,7 @@ def test_a_late_site_with_a_new_class_is_refused(own: Values, tmp_path: Path, ca
         return reply
 
     grid.spoil = spoil
-    own["server"]["name"] = "cfl"
+    own["server"]["name"], own["learner"] = "cfl", learner
     records = federate(load_config(own), tmp_path / "run", grid)
     assert [r["nodes"] for r in records] == [["a", "b"], ["a", "b", "late"], ["a", "b", "late"], ["a", "b", "late"]]
     assert records[-1]["clusters"] == [[0, 1, 2]]
