@@ -132,7 +132,7 @@ def test_kernels_are_for_gpus_that_triton_serves(
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
     monkeypatch.setattr(torch.version, "hip", hip)
     monkeypatch.setattr(kernels, "find_spec", lambda name: triton or None)
-    assert kernels._available.__wrapped__() is served
+    assert kernels.available.__wrapped__() is served
 
 
 @pytest.mark.parametrize(

@@ -289,7 +289,7 @@ def test_whether_samples_see_each_other_is_found_without_a_trace(config: ModelCo
 def test_kernels_are_left_out_by_name() -> None:
     on_a_gpu = SimpleNamespace(is_cuda=True)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernels, "_available", lambda: True)
+        patch.setattr(kernels, "available", lambda: True)
         with kernels.without("conv"):
             assert [kernels.usable(on_a_gpu, name) for name in ("conv", "norm")] == [False, True]
         assert all(kernels.usable(on_a_gpu, name) for name in kernels.KERNELS)

@@ -24,15 +24,6 @@ CLASSES = {  # step 21
     "left-aside": "no labels set aside",
     "left-average": "no average over rounds",
 }
-SMALL = {  # step 23
-    "cosine": "rate falling by a cosine",
-    "ridge": "milder inverse",
-    "average98": "average of 0.98",
-    "steps": "clients count by their steps",
-    "mix4": "mixup with α = 4",
-    "weak": "weak: pseudo-labels with weak views",
-    "corrected": "corrected: the same as labels of D^x",
-}
 SITES = {  # step 22
     "aside-none": "none set aside",
     "aside-plain": "**set aside**",
@@ -111,11 +102,6 @@ def classes(rows: Sequence[Row]) -> str:
     return markdown([[*head, "with 80 % wrong"], *more])
 
 
-def small(rows: Sequence[Row]) -> str:
-    """Step 23, against the default."""
-    return markdown(changes(rows, SMALL, "default"))
-
-
 def sites(rows: Sequence[Row]) -> str:
     """Step 22: mean agreement over the seeds with which all variants were run, by data and number of sites."""
     found = {tuple(row[name] for name in KEY): float(row["val_accuracy"]) for row in rows if row["variant"] in SITES}
@@ -178,7 +164,7 @@ def _cifar(row: Row | None) -> str:
 
 
 def page(rows: Sequence[Row]) -> str:
-    parts = {"classes": classes(rows), "sites": sites(rows), "small": small(rows)}
+    parts = {"classes": classes(rows), "sites": sites(rows)}
     parts |= {"left out": left_out(rows), "screen": screen(rows)}
     return fill(PAGE.read_text(encoding="utf-8"), parts)
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fednoil.errors import gpu_is_full
 from fednoil.executors.stack import Rows, Unchanged
+from fednoil.kernels.ahead import compile_ahead
 from fednoil.tensors import Tensors
 
 Signature = tuple[object, ...]
@@ -126,6 +127,7 @@ class Graphs:
         before, graph = total.clone(), torch.cuda.CUDAGraph()
         with _explained():
             with Unchanged(rows.stacked, slice(rows.first, rows.first + rows.count)):
+                compile_ahead(lambda: portion.run(1))
                 portion.run(1)  # libraries choose and allocate
                 total.copy_(before)
             torch.cuda.synchronize()

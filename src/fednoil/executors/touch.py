@@ -5,7 +5,7 @@ What a step doesn't read stays out of its graph, and a step that can't be a grap
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fednoil.executors.capture import NotCapturable
 from fednoil.executors.stack import StackedBench, Unchanged
+from fednoil.kernels.ahead import compile_ahead
 from fednoil.learners.base import Client, Learner, Phase
 from fednoil.learners.capabilities import Wrapped
 from fednoil.tensors import Tensors
@@ -38,16 +39,20 @@ def touched_by(phase: Phase, stacked: StackedBench, place: int, client: Client, 
     batch, names = _Recorder({**row, **images}), {*row, *images}
     generator, learners = _generator_state(bench.device), _layers(bench.learner)
     own = [dict(vars(learner)) for learner in learners]
+
+    def step(batch: Tensors, state: Tensors) -> None:
+        with Unchanged(stacked, slice(place, place + 1)):
+            bench.optimise(phase, batch, client.pool, state, torch.zeros((), device=bench.device))
+
+    compile_ahead(lambda: step({**row, **images}, {name: tensor.clone() for name, tensor in state.items()}))
+    _restore(learners, own)
     for _ in range(2):  # the first step may fill a cache for the others
         held = attributes(bench.learner)
-        with Unchanged(stacked, slice(place, place + 1)):
-            bench.optimise(phase, batch, client.pool, recorded, torch.zeros((), device=bench.device))
+        step(batch, recorded)
         if attributes(bench.learner) == held:
             break
     else:
-        for learner, values in zip(learners, own, strict=True):
-            vars(learner).clear()
-            vars(learner).update(values)
+        _restore(learners, own)
         raise NotCapturable("its step changes the learner itself; what changes from step to step belongs in the state")
     if dict.keys(recorded) != copies.keys() or any(dict.get(recorded, n) is not c for n, c in copies.items()):
         raise NotCapturable("its step replaces or adds tensors of the state; it must change them in place")
@@ -58,6 +63,13 @@ def touched_by(phase: Phase, stacked: StackedBench, place: int, client: Client, 
         tuple(n for n in recorded.names if n in state),
         sum(t.numel() for t in images.values()),
     )
+
+
+def _restore(learners: Sequence[Learner], own: Sequence[dict[str, Any]]) -> None:
+    """Give learners back the attributes that they had."""
+    for learner, values in zip(learners, own, strict=True):
+        vars(learner).clear()
+        vars(learner).update(values)
 
 
 def attributes(learner: Learner) -> dict[str, tuple[int, ...]]:

@@ -19,7 +19,7 @@ _off: set[str] = set()
 
 
 @cache
-def _available() -> bool:
+def available() -> bool:
     """Whether there is Triton and a GPU that it serves: NVIDIA's from compute capability 8.0 on, tested as such."""
     there = torch.cuda.is_available() and torch.version.hip is None and find_spec("triton") is not None
     return there and torch.cuda.get_device_capability() >= (8, 0)
@@ -27,7 +27,7 @@ def _available() -> bool:
 
 def usable(x: Tensor, kernel: str) -> bool:
     """Whether one of `KERNELS` can work on this tensor."""
-    return x.is_cuda and _available() and kernel not in _off
+    return x.is_cuda and available() and kernel not in _off
 
 
 @contextlib.contextmanager

@@ -19,6 +19,7 @@ from torch.autograd.function import once_differentiable
 
 from fednoil.kernels import conv_gradients as gradients
 from fednoil.kernels import conv_kernels as kernels
+from fednoil.kernels.ahead import launch
 from fednoil.kernels.conv_tiles import (
     Config,
     Configs,
@@ -215,11 +216,11 @@ def _forward(
     strides = (x.stride(0), w.stride(0), vector.stride(0))
     if s.pool:
         args = (x, w, vector, y, winner, *strides, rows)
-        kernels.forward_pool_kernel[grid](*args, HP=high, WP=wide, **options)
+        launch(kernels.forward_pool_kernel, grid, *args, HP=high, WP=wide, **options)
     else:
         args = (x, w, vector, y, parts, *strides, rows)
         options |= {"STRIDE": s.stride, "STATISTICS": statistics}
-        kernels.forward_kernel[grid](*args, HO=high, WO=wide, **options)
+        launch(kernels.forward_kernel, grid, *args, HO=high, WO=wide, **options)
     return y, winner, parts
 
 
@@ -233,7 +234,7 @@ def _unpool(dy: Tensor, winner: Tensor, s: Shape) -> tuple[Tensor, Tensor]:
     parts = dy.new_empty((tiles, s.K, s.outputs), dtype=torch.float32)
     sizes = {"HO": high, "WO": wide, "OUT": s.outputs, "BM": UNPOOL_NUMBERS // cols, "BN": cols}
     grid = (tiles * triton.cdiv(s.outputs, cols), s.K)
-    gradients.unpool_kernel[grid](dy, winner, pixels, parts, rows, s.B, **sizes)
+    launch(gradients.unpool_kernel, grid, dy, winner, pixels, parts, rows, s.B, **sizes)
     return pixels, parts
 
 
@@ -247,7 +248,7 @@ def _input_gradient(dy: Tensor, w: Tensor, s: Shape, config: Config, passed: Ten
     options = {**s.constants(), **_launch(config, dy.dtype), "HO": high, "WO": wide, "STRIDE": s.stride}
     more = dx if passed is None else passed.contiguous()  # any pointer will do: it is never read
     options |= {"PIXELS": pixels, "MORE": passed is not None}
-    gradients.input_gradient_kernel[grid](dy, w, more, dx, w.stride(0), rows, s.B, **options)
+    launch(gradients.input_gradient_kernel, grid, dy, w, more, dx, w.stride(0), rows, s.B, **options)
     return dx
 
 
@@ -261,7 +262,8 @@ def _weight_gradient(x: Tensor, dy: Tensor, dtype: torch.dtype, s: Shape, config
     sizes = (splits, s.K, s.KH, s.KW, s.C, s.outputs)
     part = dy.new_empty(sizes, dtype=torch.float32 if splits > 1 else dtype)
     options = {**s.constants(), **_launch(config, dy.dtype), "HO": high, "WO": wide, "STRIDE": s.stride}
-    gradients.weight_gradient_kernel[(tiles, s.K, splits)](x, dy, part, x.stride(0), rows, share, **options)
+    args = (x, dy, part, x.stride(0), rows, share)
+    launch(gradients.weight_gradient_kernel, (tiles, s.K, splits), *args, **options)
     return part
 
 
@@ -272,5 +274,5 @@ def _bias_gradient(dy: Tensor, s: Shape) -> Tensor:
     cols = block_size(s.outputs, 64)
     part = dy.new_empty((splits, s.K, s.outputs), dtype=torch.float32)
     grid = (triton.cdiv(s.outputs, cols), s.K, splits)
-    gradients.bias_gradient_kernel[grid](dy, part, rows, share, OUT=s.outputs, BM=BIAS_ROWS, BN=cols)
+    launch(gradients.bias_gradient_kernel, grid, dy, part, rows, share, OUT=s.outputs, BM=BIAS_ROWS, BN=cols)
     return part

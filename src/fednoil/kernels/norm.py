@@ -23,6 +23,7 @@ from torch.autograd.function import once_differentiable
 
 from fednoil.kernels import norm_kernels as kernels
 from fednoil.kernels import processors
+from fednoil.kernels.ahead import launch
 
 BLOCK_C = 64  # 64 bf16 channels are one 128-byte line of memory
 # Elements of a tile: as many as leave registers for about eight programs of four warps per multiprocessor.
@@ -73,7 +74,7 @@ def _statistics(x: Tensor) -> Parts:
     clients, rows, channels = x.shape
     grid, size, count, constants = plan(x.shape, STATISTICS_TILE, REDUCE_PROGRAMS, MAX_PARTS)
     parts = x.new_empty((clients, 2, count, channels), dtype=torch.float32)
-    kernels.statistics[grid](x, parts, rows, channels, size, count, **constants)
+    launch(kernels.statistics, grid, x, parts, rows, channels, size, count, **constants)
     return Parts(parts, size)
 
 
@@ -85,8 +86,9 @@ def _moments(
     count = parts.values.shape[2]
     mean, rstd = x.new_empty((2, clients, channels), dtype=torch.float32).unbind()
     mean_and_var = running or (mean, rstd)  # placeholders, untouched by the kernel without TRACK
-    kernels.combine[(triton.cdiv(channels, 16), clients)](
-        parts.values, mean, rstd, *mean_and_var, *map(_stride, mean_and_var), rows, channels, parts.rows, count,
+    launch(
+        kernels.combine, (triton.cdiv(channels, 16), clients), parts.values, mean, rstd, *mean_and_var,
+        *map(_stride, mean_and_var), rows, channels, parts.rows, count,
         momentum, eps, TRACK=running is not None, BT=min(256, triton.next_power_of_2(count)), BC=16, num_warps=WARPS,
     )  # fmt: skip
     return mean, rstd
@@ -113,7 +115,7 @@ class BatchNormAct(torch.autograd.Function):
         affine = (mean, rstd, weight, bias, _stride(weight), _stride(bias), *x.shape[1:])
         grid, size, _, constants = plan(x.shape, APPLY_TILE, APPLY_PROGRAMS)
         other = x if residual is None else residual.contiguous()
-        kernels.apply[grid](x, other, y, *affine, size, RESIDUAL=residual is not None, RELU=relu, **constants)
+        launch(kernels.apply, grid, x, other, y, *affine, size, RESIDUAL=residual is not None, RELU=relu, **constants)
         return y, mean, rstd
 
     @staticmethod
@@ -138,12 +140,13 @@ class BatchNormAct(torch.autograd.Function):
         grid, size, count, constants = plan(x.shape, GRADIENT_TILE, REDUCE_PROGRAMS, MAX_PARTS)
         parts = x.new_empty((2, x.shape[0], count, x.shape[2]), dtype=torch.float32)
         output = g if y is None else y
-        kernels.gradient_sums[grid](g, x, output, masked, parts, *affine, size, count, MASK=mask, **constants)
+        launch(kernels.gradient_sums, grid, g, x, output, masked, parts, *affine, size, count, MASK=mask, **constants)
         sums = parts.sum(2)
         mask = "x" if mask == "x" else "none"  # `masked` is already masked, unless the mask comes from x
         dx = torch.empty_like(x)
         grid, size, _, constants = plan(x.shape, APPLY_TILE, APPLY_PROGRAMS)
-        kernels.gradient_apply[grid](masked, x, dx, sums, *affine, size, MASK=mask, TRAINING=ctx.training, **constants)
+        constants |= {"MASK": mask, "TRAINING": ctx.training}
+        launch(kernels.gradient_apply, grid, masked, x, dx, sums, *affine, size, **constants)
         dbias, dweight = sums.unbind()
         residual = masked if ctx.residual else None
         return dx, dweight.to(weight.dtype), dbias.to(bias.dtype), None, None, residual, *[None] * 6

@@ -17,6 +17,8 @@ import triton
 import triton.language as tl
 from torch import Tensor, uint8
 
+from fednoil.kernels.ahead import launch
+
 BLOCK = 1024  # parameters of a program
 
 
@@ -90,7 +92,8 @@ def step(
         moving = p if active is None else active.view(uint8)
         rate = p if rates is None else rates
         strides = [t.stride(0) for t in (p, m, grad, h, rate, moving)]
-        sgd_kernel[(triton.cdiv(size, BLOCK), len(p))](
+        launch(
+            sgd_kernel, (triton.cdiv(size, BLOCK), len(p)),
             p, m, grad, h, rate, *shares, moving, *strides, size, copied, lr, momentum, weight_decay,
             HALF=copied > 0, RATES=rates is not None, RATE_SHARES=rate_shares is not None,
             DECAY_SHARES=decay_shares is not None, ACTIVE=active is not None, BLOCK=BLOCK,

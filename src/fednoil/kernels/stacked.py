@@ -11,6 +11,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from fednoil.kernels.ahead import launch
+
 SUM_NUMBERS, SUM_SPLITS = 1024, 32  # of a tile, and the splits that it adds at a time at most
 
 
@@ -80,5 +82,5 @@ def summed(*parts: tuple[Tensor | None, torch.dtype | None]) -> list[Tensor | No
         blocks = [triton.cdiv(t.numel(), SUM_NUMBERS // n) for (_, t), n in zip(jobs, at_once, strict=True)]
         args = [(part, total, len(part), total.numel()) for part, total in jobs]
         sizes = {"SPLITS": at_once[0], "MORE_SPLITS": at_once[-1], "NUMBERS": SUM_NUMBERS}
-        sum_kernel[(sum(blocks),)](*args[0], *args[-1], **sizes)
+        launch(sum_kernel, (sum(blocks),), *args[0], *args[-1], **sizes)
     return totals
