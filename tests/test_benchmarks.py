@@ -8,15 +8,14 @@ import itertools
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 from conftest import fednoil as fednoil_command
-from torch.utils import deterministic as memory
 
 import fednoil
 from fednoil.batch import together
@@ -29,7 +28,7 @@ from fednoil.seeds import Seed
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 NAMES = ("images", "floor", "scaling", "charts", "peers", "peer_work", "peer_engines",
          "peer_rounds", "peers_gpu", "checkpoints", "learners", "profiling",
-         "gpu_steps", "deterministic", "written", "many_runs", "uneven", "many_clients")  # fmt: skip
+         "gpu_steps", "written", "many_runs", "uneven", "many_clients")  # fmt: skip
 
 
 @pytest.fixture
@@ -337,9 +336,7 @@ def test_a_checkpoint_of_personal_models_is_that_of_those_that_trained(
     assert (some / everything, nothing) == (pytest.approx((3 + 1) / (10 + 1), rel=0.01), 0)
 
 
-@pytest.mark.parametrize(
-    "script", ["scaling", "learners", "checkpoints", "gpu_steps", "profiling", "deterministic", "many_runs"]
-)
+@pytest.mark.parametrize("script", ["scaling", "learners", "checkpoints", "gpu_steps", "profiling", "many_runs"])
 def test_without_a_gpu_a_script_that_needs_one_says_so(
     modules: dict[str, ModuleType], script: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -351,30 +348,6 @@ def test_without_a_gpu_a_script_that_needs_one_says_so(
         modules[script].main()
     assert stop.value.code == 2
     assert capsys.readouterr().err == f"{script}.py needs a CUDA GPU here, but PyTorch sees none\n"
-
-
-def test_each_way_of_a_turn_has_its_switches_and_leaves_none(
-    modules: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A turn of 1, 3 and 2 s: the shortest counts, after three that warm up."""
-    script = modules["deterministic"]
-    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # which stays set otherwise
-    seen: list[tuple[bool, bool]] = []
-
-    def seconds(turn: Callable[[], object], device: torch.device) -> float:
-        turn()
-        return {(False, True): 1.0, (True, True): 3.0, (True, False): 2.0}[seen[-1]] + (9 if len(seen) <= 9 else 0)
-
-    def train(jobs: object) -> None:
-        seen.append((torch.are_deterministic_algorithms_enabled(), memory.fill_uninitialized_memory))
-
-    monkeypatch.setattr(script, "jobs_of", lambda *_: (None, []))
-    monkeypatch.setattr(script, "make_executor", lambda *_: SimpleNamespace(train=train))
-    monkeypatch.setattr(script, "seconds", seconds)
-    args = argparse.Namespace(turns=2, epochs=1, width=2, clients=1, preset=None, device="cpu")
-    assert list(script.measure("fednoil", args).values()) == [1, 2, 3]
-    assert not torch.are_deterministic_algorithms_enabled()
-    assert memory.fill_uninitialized_memory
 
 
 def test_seeds_together_and_apart_are_timed_and_compared(
