@@ -202,12 +202,13 @@ def _text(value: Any) -> str:
 def add(study: Path, setting: str, method: str, folders: list[Path], commit: str = "") -> None:
     table = TABLES[study.name]
     settings = [start + name for start in table.data for name in table.settings]
-    if not setting.endswith(SCREEN) and (setting not in settings or method not in table.methods):
+    screen = setting.endswith(SCREEN)
+    if setting.removesuffix(SCREEN) not in settings or not (screen or method in table.methods):
         raise SystemExit(f"settings: {', '.join(settings)}; methods: {', '.join(table.methods)}")
-    new = {row["seed"]: row for row in (row_of(folder, setting, method, commit) for folder in folders)}
-    path = study / "results.csv"
-    same = [r for r in read(path) if (r["setting"], r["method"]) == (setting, method) and r["seed"] in new]
-    write(path, [*(row for row in read(path) if row not in same), *new.values()])
+    key = ("setting", "method", "seed", *(("planned", "changes", "version") if screen else ()))
+    path, rows = study / "results.csv", [row_of(folder, setting, method, commit) for folder in folders]
+    found = {tuple(row[name] for name in key): row for row in rows}
+    write(path, [*(row for row in read(path) if tuple(row[name] for name in key) not in found), *found.values()])
 
 
 def page(study: str) -> tuple[Path, str]:

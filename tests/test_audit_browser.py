@@ -372,7 +372,7 @@ def test_light_and_dark_on_a_phone(browser: Any, page_file: Path, scheme: str) -
 
 @needs_browser
 def test_fifty_thousand_images_stay_at_hand(browser: Any, tmp_path: Path) -> None:
-    """A page of 50,000 opens, sorts and turns in bounded memory; how fast, benchmarks/pages.py measures."""
+    """A page of 50,000 opens, sorts and turns in bounded memory."""
     path = write_page(tmp_path, *made_audit(50_000, ["a", "b", "c"], [str(k) for k in range(20)], side=32))
     assert path.stat().st_size < 60e6
     visit = Page(browser, path)

@@ -192,7 +192,6 @@ def test_phone_width(browser: Any, page_file: Path) -> None:
 
 
 def test_a_thousand_runs_open(browser: Any, tmp_path: Path) -> None:
-    """How fast, benchmarks/pages.py measures."""
     path = tmp_path / "thousand.html"
     path.write_text(render(Results(thousand(tmp_path), study=STUDY), "Thousand"))
     visit = Visit(browser, path)

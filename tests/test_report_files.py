@@ -173,7 +173,7 @@ def test_commands_can_be_pasted(tmp_path: Path) -> None:
 
 
 def test_a_thousand_runs(tmp_path: Path) -> None:
-    """Curves are thinned so that the page stays small; benchmarks/pages.py measures the time."""
+    """Curves are thinned so that the page stays small."""
     source = load_run(made_run(tmp_path / "a", accuracies=list(np.linspace(20, 80, 150)), clients=True), STUDY)
     runs = []
     for seed in range(1000):

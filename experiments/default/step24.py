@@ -46,7 +46,11 @@ class Late(FedNoilPlus):
         ]
 
     def labelled_loss(self, logits: Tensor, batch: Tensors) -> Tensor:
-        logits, labels = logits + batch["x_prior"], batch["x_labels"]
+        labels = batch["x_labels"]
+        if "x_prior" in batch:
+            logits = logits + batch["x_prior"]
+        if "x_share" not in batch:
+            return self._loss(logits, labels)
         share, partner = batch["x_share"], batch["x_partner"]
         return share * self._loss(logits, labels) + (1 - share) * self._loss(logits, labels[partner])
 

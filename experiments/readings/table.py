@@ -152,13 +152,17 @@ def _cell(runs: list[Row], data: str, setting: str, method: str) -> str:
     """Accuracy of whole runs, or of those that came furthest, and precision and recall of D^x."""
     if not runs:
         return "–"
-    most = max(int(r["rounds"]) for r in runs)
+    most, begun = max(int(r["rounds"]) for r in runs), len(runs)
     runs = [r for r in runs if r["rounds"] == r["planned"]] or [r for r in runs if int(r["rounds"]) == most]
     whole = [float(r["final"]) for r in runs if r["rounds"] == r["planned"]]
     paper = _paper(data, setting, runs[0]["noise"], method) if setting != "non-iid-0.5" else {}
     chance = " ≈" if "accuracy" in paper and _alike(whole, *paper["accuracy"]) else ""
     reached = [float(r["final"]) for r in runs]
-    accuracy = _spread(whole) + chance if whole else _spread(reached, f"round {most}")
+    accuracy = (
+        _spread(whole) + chance
+        if whole
+        else _spread(reached, f"round {most}" + f" of {begun} seeds" * (len(runs) < begun))
+    )
     quality = " / ".join(f"{statistics.fmean(float(r[name]) for r in runs):.1f}" for name in MEANS[:2])
     return f"{accuracy}; {quality}"
 

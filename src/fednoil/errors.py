@@ -40,8 +40,8 @@ def full_gpu(error: BaseException, advice: str) -> str:
 
 def few_of(names: Sequence[str], most: int = 10, between: str = ", ") -> str:
     """Names for one line: the first of them, and how many more there are."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return f"{between.join(names[:most])}{more}"
+    first = between.join(names[:most])
+    return first if len(names) <= most else f"{first}{between.strip(' ,')} and {len(names) - most} more"
 
 
 def nearest(word: str, choices: "list[str] | tuple[str, ...]") -> str:

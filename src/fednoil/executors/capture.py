@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fednoil.errors import gpu_is_full
+from fednoil.errors import Slower, gpu_is_full
+from fednoil.executors.attributes import Attributes
 from fednoil.executors.stack import Rows, Unchanged
 from fednoil.kernels.ahead import compile_ahead
 from fednoil.tensors import Tensors
@@ -123,13 +124,9 @@ class Graphs:
 
     def _capture(self, portion: Portion) -> Captured:
         """Capture steps on the current stream; networks and state are left as they were."""
-        portion, rows, total = portion.copy(), portion.rows, portion.total
-        before, graph = total.clone(), torch.cuda.CUDAGraph()
+        portion, graph = portion.copy(), torch.cuda.CUDAGraph()
         with _explained():
-            with Unchanged(rows.stacked, slice(rows.first, rows.first + rows.count)):
-                compile_ahead(lambda: portion.run(1))
-                portion.run(1)  # libraries choose and allocate
-                total.copy_(before)
+            warm_up(portion)
             torch.cuda.synchronize()
             self._record(graph, portion)
         return Captured(graph, portion)
@@ -156,6 +153,27 @@ class Graphs:
         if seat not in self.pools or all(captured.portion.rows.first != seat for captured in self.captured.values()):
             self.pools[seat] = torch.cuda.graph_pool_handle()
         return self.pools[seat]
+
+
+def warm_up(portion: Portion) -> None:
+    """Do a step, so that libraries choose and allocate what a graph can't, and kernels are compiled; networks and
+    losses are left as they were."""
+    rows, before = portion.rows, portion.total.clone()
+
+    def step() -> None:
+        with Unchanged(rows.stacked, slice(rows.first, rows.first + rows.count)):
+            portion.run(1)
+
+    def trial() -> None:
+        own = Attributes(rows.bench.learner)
+        try:
+            step()
+        finally:
+            own.restore()
+
+    compile_ahead("capture", trial)
+    step()
+    portion.total.copy_(before)
 
 
 class Streams:
@@ -206,7 +224,7 @@ def _explained() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if gpu_is_full(error):
+        if gpu_is_full(error) or isinstance(error, Slower):
             raise
         raise NotCapturable(_why(error)) from error
 

@@ -21,12 +21,13 @@ from torch.nn.modules.dropout import _DropoutNd
 from fednoil.errors import Slower
 from fednoil.executors import portions
 from fednoil.executors.asking import current, looks, scored, surveys
+from fednoil.executors.attributes import attributes
 from fednoil.executors.base import HeldOut, Job, Look, Progress, Result
 from fednoil.executors.capture import Graphs, NotCapturable, Portion, Signature
 from fednoil.executors.local import Workbench
 from fednoil.executors.sequential import Sequential
 from fednoil.executors.stack import Rows, StackedBench
-from fednoil.executors.touch import Touched, attributes, touched_by
+from fednoil.executors.touch import Touched, touched_by
 from fednoil.learners.base import Client, Phase, Trainee
 from fednoil.learners.capabilities import EvensBatches, IndexesState, adapts, capability
 from fednoil.learners.capabilities import plans as plans_of

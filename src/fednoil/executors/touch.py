@@ -5,18 +5,18 @@ What a step doesn't read stays out of its graph, and a step that can't be a grap
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fednoil.executors.attributes import Attributes, attributes
 from fednoil.executors.capture import NotCapturable
 from fednoil.executors.stack import StackedBench, Unchanged
 from fednoil.kernels.ahead import compile_ahead
-from fednoil.learners.base import Client, Learner, Phase
-from fednoil.learners.capabilities import Wrapped
+from fednoil.learners.base import Client, Phase
 from fednoil.tensors import Tensors
 
 
@@ -37,22 +37,21 @@ def touched_by(phase: Phase, stacked: StackedBench, place: int, client: Client, 
     row = {name: tensor[0] for name, tensor in phase.tensors.items()}
     images = bench.learner.views(client.pool, row)
     batch, names = _Recorder({**row, **images}), {*row, *images}
-    generator, learners = _generator_state(bench.device), _layers(bench.learner)
-    own = [dict(vars(learner)) for learner in learners]
+    generator, own = _generator_state(bench.device), Attributes(bench.learner)
 
     def step(batch: Tensors, state: Tensors) -> None:
         with Unchanged(stacked, slice(place, place + 1)):
             bench.optimise(phase, batch, client.pool, state, torch.zeros((), device=bench.device))
 
-    compile_ahead(lambda: step({**row, **images}, {name: tensor.clone() for name, tensor in state.items()}))
-    _restore(learners, own)
+    compile_ahead("touch", lambda: step({**row, **images}, {name: tensor.clone() for name, tensor in state.items()}))
+    own.restore()
     for _ in range(2):  # the first step may fill a cache for the others
         held = attributes(bench.learner)
         step(batch, recorded)
         if attributes(bench.learner) == held:
             break
     else:
-        _restore(learners, own)
+        own.restore()
         raise NotCapturable("its step changes the learner itself; what changes from step to step belongs in the state")
     if dict.keys(recorded) != copies.keys() or any(dict.get(recorded, n) is not c for n, c in copies.items()):
         raise NotCapturable("its step replaces or adds tensors of the state; it must change them in place")
@@ -63,30 +62,6 @@ def touched_by(phase: Phase, stacked: StackedBench, place: int, client: Client, 
         tuple(n for n in recorded.names if n in state),
         sum(t.numel() for t in images.values()),
     )
-
-
-def _restore(learners: Sequence[Learner], own: Sequence[dict[str, Any]]) -> None:
-    """Give learners back the attributes that they had."""
-    for learner, values in zip(learners, own, strict=True):
-        vars(learner).clear()
-        vars(learner).update(values)
-
-
-def attributes(learner: Learner) -> dict[str, tuple[int, ...]]:
-    """What a learner and those inside it hold, such that replacing, writing or extending an attribute shows."""
-    return {
-        f"{depth}.{name}": (id(value), getattr(value, "_version", 0), len(value) if isinstance(value, _GROWS) else 0)
-        for depth, one in enumerate(_layers(learner))
-        for name, value in vars(one).items()
-    }
-
-
-_GROWS = (list, dict, set)
-
-
-def _layers(learner: Learner) -> list[Learner]:
-    """The learner and those inside it."""
-    return [learner, *_layers(learner.inner)] if isinstance(learner, Wrapped) else [learner]
 
 
 class _Recorder(dict[str, Tensor]):

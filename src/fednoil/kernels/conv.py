@@ -19,7 +19,7 @@ from torch.autograd.function import once_differentiable
 
 from fednoil.kernels import conv_gradients as gradients
 from fednoil.kernels import conv_kernels as kernels
-from fednoil.kernels.ahead import launch
+from fednoil.kernels.ahead import current, empty, in_its_trial, launch
 from fednoil.kernels.conv_tiles import (
     Config,
     Configs,
@@ -129,10 +129,10 @@ class Conv(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         shape = _shape(x, w, bias, stride, padding, pool)
         ready = w.dtype == x.dtype and w[0].is_contiguous()
-        weights = w.new_empty((shape.K, 0), dtype=x.dtype) if ready else _packed(w, x.dtype)
+        weights = empty(w, (shape.K, 0), dtype=x.dtype) if ready else _packed(w, x.dtype)
         chosen = config.forward or forward_config(shape, x.dtype)
         found = _forward(contiguous_clients(x), w if ready else weights, bias, shape, chosen, statistics)
-        return found[0], found[1], weights, found[2], x.view_as(x) if passes else x.new_empty((shape.K, 0))
+        return found[0], found[1], weights, found[2], x.view_as(x) if passes else empty(x, (shape.K, 0))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -141,11 +141,12 @@ class Conv(torch.autograd.Function):
         ctx.mark_non_differentiable(winner, weights, parts, *([] if passes else [same]))
         ctx.set_materialize_grads(False)  # no zeros for these
         ctx.save_for_backward(x, weights if weights.numel() else w, winner)
-        ctx.shape, ctx.config = _shape(x, w, bias, stride, padding, pool), config
+        ctx.trial, ctx.shape, ctx.config = current(), _shape(x, w, bias, stride, padding, pool), config
         ctx.dtypes = w.dtype, None if bias is None else bias.dtype
 
     @staticmethod
     @once_differentiable
+    @in_its_trial
     def backward(ctx: Any, dy: Tensor | None, *others: Any) -> tuple[Tensor | None, ...]:
         passed = others[-1]
         if dy is None:
@@ -198,7 +199,7 @@ def _launch(config: Config, dtype: torch.dtype) -> dict[str, Any]:
 
 def _packed(w: Tensor, dtype: torch.dtype) -> Tensor:
     """A contiguous copy of w in dtype."""
-    return w.new_empty(w.shape, dtype=dtype).copy_(w)
+    return empty(w, w.shape, dtype=dtype).copy_(w)
 
 
 def _forward(
@@ -207,9 +208,9 @@ def _forward(
     high, wide = s.result
     rows = s.B * high * wide
     tiles = triton.cdiv(rows, config.rows)
-    y = x.new_empty((s.K, s.B, high, wide, s.outputs))
-    winner = x.new_empty(y.shape if s.pool else (s.K, 0), dtype=torch.uint8)
-    parts = x.new_empty((s.K, 2, tiles, s.outputs) if statistics else (s.K, 0), dtype=torch.float32)
+    y = empty(x, (s.K, s.B, high, wide, s.outputs))
+    winner = empty(x, y.shape if s.pool else (s.K, 0), dtype=torch.uint8)
+    parts = empty(x, (s.K, 2, tiles, s.outputs) if statistics else (s.K, 0), dtype=torch.float32)
     grid = (tiles * triton.cdiv(s.outputs, config.cols), s.K)
     options = {**s.constants(), **_launch(config, x.dtype), "BIAS": bias is not None}
     vector = w if bias is None else contiguous_clients(bias)  # any pointer will do: it is never read
@@ -230,8 +231,8 @@ def _unpool(dy: Tensor, winner: Tensor, s: Shape) -> tuple[Tensor, Tensor]:
     rows = s.B * triton.cdiv(high, 2) * triton.cdiv(wide, 2)
     cols = block_size(s.outputs, 64)
     tiles = triton.cdiv(rows, UNPOOL_NUMBERS // cols)
-    pixels = dy.new_empty((s.K, s.B, high, wide, s.outputs))
-    parts = dy.new_empty((tiles, s.K, s.outputs), dtype=torch.float32)
+    pixels = empty(dy, (s.K, s.B, high, wide, s.outputs))
+    parts = empty(dy, (tiles, s.K, s.outputs), dtype=torch.float32)
     sizes = {"HO": high, "WO": wide, "OUT": s.outputs, "BM": UNPOOL_NUMBERS // cols, "BN": cols}
     grid = (tiles * triton.cdiv(s.outputs, cols), s.K)
     launch(gradients.unpool_kernel, grid, dy, winner, pixels, parts, rows, s.B, **sizes)
@@ -243,7 +244,7 @@ def _input_gradient(dy: Tensor, w: Tensor, s: Shape, config: Config, passed: Ten
     high, wide = s.result
     pixels = config.pixels if s.stride == 1 and s.W % config.pixels == 0 else 1
     rows = s.B * triton.cdiv(s.H, s.stride) * triton.cdiv(s.W, s.stride) // pixels
-    dx = dy.new_empty((s.K, s.B, s.H, s.W, s.C))
+    dx = empty(dy, (s.K, s.B, s.H, s.W, s.C))
     grid = (triton.cdiv(rows, config.rows) * triton.cdiv(pixels * s.C, config.cols), s.K, s.stride * s.stride)
     options = {**s.constants(), **_launch(config, dy.dtype), "HO": high, "WO": wide, "STRIDE": s.stride}
     more = dx if passed is None else passed.contiguous()  # any pointer will do: it is never read
@@ -260,7 +261,7 @@ def _weight_gradient(x: Tensor, dy: Tensor, dtype: torch.dtype, s: Shape, config
     wanted = config.splits or split_count(tiles * s.K, rows, config, s.C, dy.dtype.itemsize)
     share, splits = shares(rows, config.depth, wanted)
     sizes = (splits, s.K, s.KH, s.KW, s.C, s.outputs)
-    part = dy.new_empty(sizes, dtype=torch.float32 if splits > 1 else dtype)
+    part = empty(dy, sizes, dtype=torch.float32 if splits > 1 else dtype)
     options = {**s.constants(), **_launch(config, dy.dtype), "HO": high, "WO": wide, "STRIDE": s.stride}
     args = (x, dy, part, x.stride(0), rows, share)
     launch(gradients.weight_gradient_kernel, (tiles, s.K, splits), *args, **options)
@@ -272,7 +273,7 @@ def _bias_gradient(dy: Tensor, s: Shape) -> Tensor:
     rows = s.B * s.result[0] * s.result[1]
     share, splits = shares(rows, BIAS_ROWS, BIAS_SPLITS)
     cols = block_size(s.outputs, 64)
-    part = dy.new_empty((splits, s.K, s.outputs), dtype=torch.float32)
+    part = empty(dy, (splits, s.K, s.outputs), dtype=torch.float32)
     grid = (triton.cdiv(s.outputs, cols), s.K, splits)
     launch(gradients.bias_gradient_kernel, grid, dy, part, rows, share, OUT=s.outputs, BM=BIAS_ROWS, BN=cols)
     return part

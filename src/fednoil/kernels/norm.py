@@ -23,7 +23,7 @@ from torch.autograd.function import once_differentiable
 
 from fednoil.kernels import norm_kernels as kernels
 from fednoil.kernels import processors
-from fednoil.kernels.ahead import launch
+from fednoil.kernels.ahead import current, empty, in_its_trial, launch
 
 BLOCK_C = 64  # 64 bf16 channels are one 128-byte line of memory
 # Elements of a tile: as many as leave registers for about eight programs of four warps per multiprocessor.
@@ -73,7 +73,7 @@ class Parts(NamedTuple):
 def _statistics(x: Tensor) -> Parts:
     clients, rows, channels = x.shape
     grid, size, count, constants = plan(x.shape, STATISTICS_TILE, REDUCE_PROGRAMS, MAX_PARTS)
-    parts = x.new_empty((clients, 2, count, channels), dtype=torch.float32)
+    parts = empty(x, (clients, 2, count, channels), dtype=torch.float32)
     launch(kernels.statistics, grid, x, parts, rows, channels, size, count, **constants)
     return Parts(parts, size)
 
@@ -84,7 +84,7 @@ def _moments(
     """Mean and 1/std [K, C] of the batch, after moving the running statistics in place."""
     clients, rows, channels = x.shape
     count = parts.values.shape[2]
-    mean, rstd = x.new_empty((2, clients, channels), dtype=torch.float32).unbind()
+    mean, rstd = empty(x, (2, clients, channels), dtype=torch.float32).unbind()
     mean_and_var = running or (mean, rstd)  # placeholders, untouched by the kernel without TRACK
     launch(
         kernels.combine, (triton.cdiv(channels, 16), clients), parts.values, mean, rstd, *mean_and_var,
@@ -111,7 +111,7 @@ class BatchNormAct(torch.autograd.Function):
         else:
             mean = running_mean.clone(memory_format=torch.contiguous_format)
             rstd = torch.rsqrt(running_var + eps).contiguous()
-        y = torch.empty_like(x)
+        y = empty(x, x.shape)
         affine = (mean, rstd, weight, bias, _stride(weight), _stride(bias), *x.shape[1:])
         grid, size, _, constants = plan(x.shape, APPLY_TILE, APPLY_PROGRAMS)
         other = x if residual is None else residual.contiguous()
@@ -122,28 +122,29 @@ class BatchNormAct(torch.autograd.Function):
     def setup_context(ctx, inputs, output):
         x, weight, bias, _, _, residual, _, _, _, _, ctx.relu, ctx.training = inputs
         y, mean, rstd = output
-        ctx.residual = residual is not None
+        ctx.trial, ctx.residual = current(), residual is not None
         ctx.mark_non_differentiable(mean, rstd)
         ctx.set_materialize_grads(False)  # or each backward pass would start by filling these with zeros
         ctx.save_for_backward(x, weight, bias, mean, rstd, y if ctx.relu and ctx.residual else None)
 
     @staticmethod
     @once_differentiable
+    @in_its_trial
     def backward(ctx, dy, *_):
         if dy is None:
             return (None,) * 12
         x, weight, bias, mean, rstd, y = ctx.saved_tensors
         x, g = x.contiguous(), dy.contiguous()
         mask = "none" if not ctx.relu else "y" if ctx.residual else "x"
-        masked = torch.empty_like(g) if mask == "y" else g
+        masked = empty(g, g.shape) if mask == "y" else g
         affine = (mean, rstd, weight, bias, _stride(weight), _stride(bias), *x.shape[1:])
         grid, size, count, constants = plan(x.shape, GRADIENT_TILE, REDUCE_PROGRAMS, MAX_PARTS)
-        parts = x.new_empty((2, x.shape[0], count, x.shape[2]), dtype=torch.float32)
+        parts = empty(x, (2, x.shape[0], count, x.shape[2]), dtype=torch.float32)
         output = g if y is None else y
         launch(kernels.gradient_sums, grid, g, x, output, masked, parts, *affine, size, count, MASK=mask, **constants)
         sums = parts.sum(2)
         mask = "x" if mask == "x" else "none"  # `masked` is already masked, unless the mask comes from x
-        dx = torch.empty_like(x)
+        dx = empty(x, x.shape)
         grid, size, _, constants = plan(x.shape, APPLY_TILE, APPLY_PROGRAMS)
         constants |= {"MASK": mask, "TRAINING": ctx.training}
         launch(kernels.gradient_apply, grid, masked, x, dx, sums, *affine, size, **constants)

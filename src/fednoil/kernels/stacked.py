@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from fednoil.kernels.ahead import launch
+from fednoil.kernels.ahead import empty, launch
 
 SUM_NUMBERS, SUM_SPLITS = 1024, 32  # of a tile, and the splits that it adds at a time at most
 
@@ -73,8 +73,7 @@ def summed(*parts: tuple[Tensor | None, torch.dtype | None]) -> list[Tensor | No
     """The sum of each contiguous part (at most two) over its first dimension, taken in fp32 and returned in its dtype;
     one launch for both."""
     totals = [
-        None if p is None else p.squeeze(0).to(d) if len(p) == 1 else p.new_empty(p.shape[1:], dtype=d)
-        for p, d in parts
+        None if p is None else p.squeeze(0).to(d) if len(p) == 1 else empty(p, p.shape[1:], dtype=d) for p, d in parts
     ]
     jobs = [(p, t) for (p, _), t in zip(parts, totals, strict=True) if p is not None and t is not None and len(p) > 1]
     if jobs:
