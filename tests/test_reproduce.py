@@ -286,7 +286,8 @@ Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.
         (1, f"{CUDA_ERROR}\nDuring handling\n\n{CUDA_ERROR.replace('torch.', 'last.')}", f"last.{WORD}"),
         (1, "Traceback (most recent call last):\n  cut off\n", "ended with status 1"),
         (2, f"{CUDA_ERROR}fednoil: no such data\n\n", "no such data"),
-        (-9, "", "killed by signal 9; out of memory?"),
+        (-9, "", "killed by signal 9 (out of memory?)"),
+        (-9, "a note\n\n", "killed by signal 9 (out of memory?); its last line: a note"),
     ],
 )
 def test_the_reason_is_what_a_process_said_went_wrong(status: int, errors: str, reason: str) -> None:

@@ -188,7 +188,8 @@ def _reason(status: int, errors: Sequence[str]) -> str:
     if traceback and not last.startswith("fednoil: "):
         last = next((line.strip() for line in errors[traceback:] if line.strip() and not line[0].isspace()), "")
     if status < 0:
-        return f"killed by signal {-status}" + (f": {last}" if last else "; out of memory?" if status == -9 else "")
+        memory = " (out of memory?)" if status == -9 else ""
+        return f"killed by signal {-status}{memory}" + (f"; its last line: {last}" if last else "")
     return last.removeprefix("fednoil: ") or f"ended with status {status}"
 
 
