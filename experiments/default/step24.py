@@ -45,16 +45,7 @@ class Late(FedNoilPlus):
             for one, phases in zip(trainees, found, strict=True)
         ]
 
-    def labelled_loss(self, logits: Tensor, batch: Tensors) -> Tensor:
-        labels = batch["x_labels"]
-        if "x_prior" in batch:
-            logits = logits + batch["x_prior"]
-        if "x_share" not in batch:
-            return self._loss(logits, labels)
-        share, partner = batch["x_share"], batch["x_partner"]
-        return share * self._loss(logits, labels) + (1 - share) * self._loss(logits, labels[partner])
-
-    def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def loss_of(self, logits: Tensor, labels: Tensor) -> Tensor:
         doubt, q = self.config.doubt, self.config.q
         if not doubt and not q:
             return F.cross_entropy(logits, labels, label_smoothing=self.config.smooth)

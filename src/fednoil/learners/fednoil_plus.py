@@ -227,10 +227,14 @@ class FedNoilPlus(LabelledLearner):
         if "x_prior" in batch:
             logits = logits + batch["x_prior"]
         if "x_share" not in batch:
-            return F.cross_entropy(logits, labels)
+            return self.loss_of(logits, labels)
         share = batch["x_share"]
-        other = F.cross_entropy(logits, labels[batch["x_partner"]])
-        return share * F.cross_entropy(logits, labels) + (1 - share) * other
+        other = self.loss_of(logits, labels[batch["x_partner"]])
+        return share * self.loss_of(logits, labels) + (1 - share) * other
+
+    def loss_of(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """The loss of adjusted logits [B, C] and labels [B], of which two are mixed."""
+        return F.cross_entropy(logits, labels)
 
 
 def adjustment(labels: Tensor, num_classes: int, drawn: Tensor | None = None) -> Tensor:
