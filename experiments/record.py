@@ -86,6 +86,7 @@ TABLES = {
     "cifar": Table(
         {
             "published": "as published, our reading",
+            "total+x-strong+penalties": "*total* sizes, strong views, SemiNLL's penalties, no pseudo-labels",
             "no-ssl+x-strong+wd-2e-3": f"{_RECIPE}, no pseudo-labels",
             "x-strong+wd-2e-3+ssl-160": f"{_RECIPE}, pseudo-labels from round 161",
             "x-strong+wd-2e-3+ssl-160+by-class": "the same, D^x drawn class by class: **the recipe**",
@@ -115,6 +116,8 @@ TABLES = {
     "protocols": Table(
         {
             "fednoil-plus": "`fednoil-plus`",
+            "fednoil-plus-9": "`fednoil-plus`, nine epochs",
+            "fednoil-plus-9-both": "the same, half of the views strong",
             "fedlsr": "FedLSR",
             "gce": "GCE",
             "fednoil": 'FedNoiL, `frac = "auto"`',

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import re
-import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -96,10 +95,6 @@ def test_the_tables_of_what_was_tried_are_what_the_record_says(monkeypatch: pyte
     assert f"{high[0]:.1f} (mean of ten rounds) where step 20 has {high[1]:.1f}" in text
     assert f"it is {pair[0]:.1f} where step 20 has {pair[1]:.1f}" in text
     assert f"says the same ({tried.measure(new[1]):.1f}, {tried.measure(old[1]):.1f})" in text
-    lines = {line.split(" | ")[0]: line.split(" | ")[1:] for line in tried.sites(rows).splitlines()[2:]}
-    none, aside = ([float(cell.split()[0]) for cell in lines[name]] for name in ("| none set aside", "| **set aside**"))
-    gain = 100 * statistics.mean(a / n - 1 for a, n in zip(aside, none, strict=True))
-    assert f"{gain:.1f} % above none" in text
 
 
 def made_run(folder: Path, seed: int, rounds: list[dict[str, Any]]) -> Path:

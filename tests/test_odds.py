@@ -138,6 +138,25 @@ def test_a_large_network_sees_strong_views_and_pseudo_labels(
     assert learner.pseudo_weight == weight
 
 
+@pytest.mark.parametrize(("passes", "views"), [(199, "weak"), (200, "both")])
+def test_a_large_network_memorises_nothing_in_a_short_run(passes: float, views: str) -> None:
+    task = Task(3, (1, 2, 2), 2, 0.1, ROUNDS, large=True, passes=passes)
+    learner = FedNoilPlus(FedNoilPlusConfig(), task)
+    assert [learner.views_for(count) for count in (1, 2)] == ["both", views]  # with few labels in any case
+
+
+def test_a_learner_knows_how_often_a_client_passes_over_its_data(values: dict[str, Any]) -> None:
+    """Half of the clients in each of the rounds, with 4, 3 and 3 local epochs."""
+    values["train"] |= {"rounds": 3}
+    values["sampling"] |= {"fraction": 0.5}
+    values["schedule"] = {"name": "constant", "epochs": 4, "r_min": 2}
+    values["learner"] = {"name": "fednoil-plus"}
+    assert len(make_experiment(load_config(values)).task.sizes) % 2 == 0
+    assert make_experiment(load_config(values)).task.passes == 5
+    values["server"] = {"name": "centralized"}  # where one client has all data
+    assert make_experiment(load_config(values)).task.passes == 10
+
+
 def test_a_client_with_few_labels_believes_nothing_and_sees_strong_views() -> None:
     learner = plus()
     assert [learner.views_for(count) for count in (1, 2)] == ["both", "weak"]

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from table import KEY, NOISES, SPLITS, Row, markdown, read  # beside this file
+from table import NOISES, SPLITS, Row, markdown, read  # beside this file
 
 from fednoil.pages.marked import fill
 
@@ -14,19 +14,24 @@ PAGE = Path(__file__).parent / "tried.md"
 Cell = tuple[str, str]  # split, noise
 CELLS = [(split, noise) for split in SPLITS for noise in NOISES]
 CIFAR = [("iid", "symmetric-high"), ("b1", "symmetric-high"), ("b.1", "symmetric-high")]
-MOST = ("iid", "80")  # four of five labels wrong at every client
 STEP20 = "network"
-CLASSES = {  # step 21
-    "held": "held",
-    "aligned": "aligned",
-    "aligned-odds": "aligned, no odds",
-    "default": "**aligned, no labels set aside: the default**",
-    "left-aside": "no labels set aside",
-    "left-average": "no average over rounds",
+LATE = {  # step 24
+    "settle1": "no mixing in the last tenth",
+    "settle3": "no mixing in the last 30 %",
+    "early": "odds after 30 % of the rounds",
+    "every": "the likelihood of all labels",
+    "smooth": "label smoothing",
+    "doubt1": "−log((1 − ε)·p + ε/C), ε = 0.1",
+    "gce": "(1 − p^q)/q",
+    "doubt3": "−log((1 − ε)·p + ε/C), ε = 0.3",
 }
-SITES = {  # step 22
-    "aside-none": "none set aside",
-    "aside-plain": "**set aside**",
+SHORT = {  # step 25
+    "default": "the default",
+    "no-mix": "without mixup",
+    "weak": "with weak views",
+    "neither": "with neither",
+    "ten": "ten epochs",
+    "ten-weak": "ten epochs with weak views",
 }
 LEFT = {  # what is left out: the run without it, and with it
     "mixup": ("left-mix", STEP20),
@@ -94,27 +99,13 @@ def changes(rows: Sequence[Row], variants: dict[str, str], base: str) -> list[li
     return lines
 
 
-def classes(rows: Sequence[Row]) -> str:
-    """Step 21, against step 20; and how good each is with 80 % wrong labels."""
-    head, *lines = changes(rows, CLASSES, STEP20)
-    most = {row["variant"]: f"{float(row['final']):.1f}" for (_, cell), row in known(rows).items() if cell == MOST}
-    more = [[*line, most.get(variant, "–")] for variant, line in zip(CLASSES, lines, strict=True)]
-    return markdown([[*head, "with 80 % wrong"], *more])
-
-
-def sites(rows: Sequence[Row]) -> str:
-    """Step 22: mean agreement over the seeds with which all variants were run, by data and number of sites."""
-    found = {tuple(row[name] for name in KEY): float(row["val_accuracy"]) for row in rows if row["variant"] in SITES}
-    cells = list(dict.fromkeys((data, split) for data, split, *_ in found))
-    lines = [["", *(f"{data}, {split.removeprefix('sites')} sites" for data, split in cells)]]
-    for variant, title in SITES.items():
-        line = [title]
-        for cell in cells:
-            seeds = [s for s in "012" if all((*cell, "mixed", one, s) in found for one in SITES)]
-            mean = statistics.fmean(found[*cell, "mixed", variant, s] for s in seeds)
-            line.append(f"{mean:.1f} ({len(seeds)})")
-        lines.append(line)
-    return markdown(lines)
+def short(rows: Sequence[Row]) -> str:
+    """Step 25: agreement and test accuracy, means of the last ten rounds."""
+    runs = {row["variant"]: row for row in rows if row["dataset"] == "cifar10-50"}
+    found = [
+        f"{title} {float(runs[v]['val_accuracy']):.1f} ({float(runs[v]['last10']):.1f})" for v, title in SHORT.items()
+    ]
+    return f"Agreement (test accuracy): {', '.join(found)}."
 
 
 def left_out(rows: Sequence[Row]) -> str:
@@ -164,7 +155,7 @@ def _cifar(row: Row | None) -> str:
 
 
 def page(rows: Sequence[Row]) -> str:
-    parts = {"classes": classes(rows), "sites": sites(rows)}
+    parts = {"late": markdown(changes(rows, LATE, "default")), "short": short(rows)}
     parts |= {"left out": left_out(rows), "screen": screen(rows)}
     return fill(PAGE.read_text(encoding="utf-8"), parts)
 

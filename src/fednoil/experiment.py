@@ -154,23 +154,25 @@ def assemble(config: Config, setting: Setting) -> Experiment:
     template = models.build(config.model, dataset.image_shape, dataset.num_classes, seed.child("model"))
     if config.train.balance:
         balanced(template, dataset.num_classes)
-    vectors = is_vector(dataset.image_shape)
+    vectors, rounds = is_vector(dataset.image_shape), config.train.rounds
+    large, sizes = is_large(template), tuple(len(part) for part in setting.parts)
+    sampling = samplings.make(config.sampling)
+    schedule = schedules.make(config.schedule).fitted(rounds, large=large, sizes=sizes)
     task = Task(
         num_classes=dataset.num_classes,
         image_shape=dataset.image_shape,
         batch_size=config.train.batch_size,
         lr=config.train.lr,
-        rounds=config.train.rounds,
+        rounds=rounds,
         pad=(NOISE_DRAWS if config.train.pad else 0) if vectors else config.train.pad,
         flip=config.train.flip and not vectors,
-        sizes=tuple(len(part) for part in setting.parts),
+        sizes=sizes,
         parameters=frozenset(name for name, p in template.named_parameters() if p.requires_grad),
-        large=is_large(template),
+        large=large,
+        passes=schedule.total(rounds) * sampling.count(len(sizes)) / len(sizes),
     )
     server = cls(config.server, task)
     learner = server.wrap(learner_class(config.learner.name)(config.learner, task))
-    sampling = samplings.make(config.sampling)
-    schedule = schedules.make(config.schedule).fitted(task.rounds, large=task.large, sizes=task.sizes)
     experiment = Experiment(config, setting, task, server, learner, schedule, sampling, template, seed)
     _check_privacy(experiment)
     return experiment

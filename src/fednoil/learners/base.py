@@ -30,6 +30,7 @@ A learner that has more to do between these steps, or can do something faster, s
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -87,6 +88,7 @@ class Task:
     # Samples of each client at the start. A federation's site knows number and sum alone: there all are equal.
     sizes: tuple[int, ...] = ()
     large: bool = False  # whether the model is a large one (`fednoil.scale.is_large`)
+    passes: float = math.inf  # local epochs that a client makes in the whole run, on average
 
 
 @dataclass(frozen=True)

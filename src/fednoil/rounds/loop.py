@@ -6,14 +6,12 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from numbers import Integral
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fednoil import evidence
-from fednoil.errors import UserError
 from fednoil.evaluation import Evaluation, validate
 from fednoil.executors.base import Executor, Progress
 from fednoil.experiment import Experiment
@@ -34,7 +32,7 @@ def play(
     """Play one round; returns the next state and the round's record."""
     began = time.perf_counter()
     policy, round_idx = policy_of(experiment, executor), state.round_idx + 1
-    epochs = _epochs(experiment, round_idx)
+    epochs = experiment.schedule.whole(round_idx)
     state, review = reviewed(experiment, policy, state)
     everyone = Asked(policy.members(round_idx), partial(make_job, experiment, state, epochs=epochs))
     chosen = select(experiment, policy, state, everyone)
@@ -50,17 +48,6 @@ def play(
     record = policy.complete(_record(experiment, after, played, evaluation, validation), played)
     record = replace(record, epsilon=policy.private.epsilon(after.spent))
     return after, replace(record, wall_s=round(time.perf_counter() - began, 4))
-
-
-def _epochs(experiment: Experiment, round_idx: int) -> int:
-    """The round's local epochs; a user's own schedule may return anything."""
-    epochs: object = experiment.schedule.epochs(round_idx)
-    if isinstance(epochs, bool) or not isinstance(epochs, Integral) or epochs < 1:
-        raise UserError(
-            f"schedule.name = '{experiment.config.schedule.name}' gives round {round_idx} {epochs!r} local epochs; it "
-            "must return a whole number of at least 1"
-        )
-    return int(epochs)
 
 
 def _after(experiment: Experiment, state: RunState, server: ServerState | None, played: Played) -> RunState:

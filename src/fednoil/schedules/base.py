@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any, ClassVar
 
 from pydantic import Field
 
+from fednoil.errors import UserError
 from fednoil.plugins import About
 from fednoil.section import Section
 
@@ -50,9 +52,19 @@ class Schedule(ABC):
         here the same for all."""
         return self
 
+    def whole(self, round_idx: int) -> int:
+        """The same, as a number that can be relied on: a user's own schedule may return anything."""
+        epochs: object = self.epochs(round_idx)
+        if isinstance(epochs, bool) or not isinstance(epochs, Integral) or epochs < 1:
+            raise UserError(
+                f"schedule.name = '{self.config.name}' gives round {round_idx} {epochs!r} local epochs; it must return "
+                "a whole number of at least 1"
+            )
+        return int(epochs)
+
     def total(self, rounds: int) -> int:
         """Σ T_r over rounds 1..rounds."""
-        return sum(self.epochs(r) for r in range(1, rounds + 1))
+        return sum(self.whole(r) for r in range(1, rounds + 1))
 
 
 def check_round(round_idx: int) -> None:
