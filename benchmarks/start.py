@@ -2,9 +2,11 @@
 
 A preset is run in a new process as `fednoil run --quiet` would, with the clock read between the stages. By default its
 rounds are few and short, because they are not what is measured; the first one loads what a GPU needs. `--cold` is the
-start of a machine on which nothing is cached: no compiled modules of Python, no decoded data.
+start of a machine on which nothing is cached: no compiled modules of Python, no decoded data. `--kernels ahead` has the
+first round of a GPU compile all kernels, side by side as a command does; `singly` one after another.
 
-    python benchmarks/start.py [demo] [--rounds 2] [--epochs 1] [--device cpu] [--repeat 3] [--cold] [--json FILE]
+    python benchmarks/start.py [demo] [--rounds 2] [--epochs 1] [--device cpu] [--repeat 3] [--cold] [--kernels ahead]
+                               [--json FILE]
 """
 
 from __future__ import annotations
@@ -32,27 +34,30 @@ def main() -> int:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--cold", action="store_true")
+    parser.add_argument("--kernels", choices=("cached", "ahead", "singly"), default="cached")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--inside", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.inside is not None:
         timed_run(options, options.inside)
         return 0
-    rows = [measured(sys.argv[1:], options.cold) for _ in range(options.repeat)]
+    rows = [measured(sys.argv[1:], options) for _ in range(options.repeat)]
     best = min(rows, key=lambda row: row["outside the rounds"])
     for name, seconds in best.items():
         print(f"{name:<28} {seconds:7.2f} s   {seconds / best['bare import torch']:6.2f} of import torch")
     if options.json:
-        about = {"preset": options.preset, "device": options.device, "cold": options.cold}
+        about = {name: getattr(options, name) for name in ("preset", "device", "cold", "kernels")}
         options.json.write_text(json.dumps({**about, "runs": rows}, indent=1) + "\n")
     return 0
 
 
-def measured(arguments: list[str], cold: bool) -> dict[str, float]:
+def measured(arguments: list[str], options: argparse.Namespace) -> dict[str, float]:
     """Seconds of each stage of one run, of all but the rounds, and of `import torch` beside it."""
     with tempfile.TemporaryDirectory() as folder:
         environment = dict(os.environ)
-        if cold:
+        if options.kernels != "cached":
+            environment["TRITON_CACHE_DIR"] = f"{folder}/kernels"
+        if options.cold:
             own = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPYCACHEPREFIX": folder, "FEDNOIL_CACHE": f"{folder}/cache"}
             environment |= own
         began = time.monotonic()
@@ -84,6 +89,8 @@ def timed_run(options: argparse.Namespace, folder: Path) -> None:
 
     importlib.import_module("fednoil.cli.main")  # what `fednoil run` imports besides
     importlib.import_module("fednoil.reporters")
+    if options.kernels == "singly":
+        importlib.import_module("fednoil.kernels.ahead").available = lambda: False
     from fednoil.config import load_config
     from fednoil.study import preset
 
