@@ -74,7 +74,9 @@ def test_the_sentences_about_protocols_quote_their_record(record: ModuleType) ->
         f"after round {own['rounds']} of {int(own['planned']):,}",
     )
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert f"fourth of eight with {late['fednoil-plus']:.1f}, and FedCorr is first with {late['fedcorr']:.1f};" in readme
+    assert (
+        f"fourth of eight with {late['fednoil-plus']:.1f}, and FedCorr is first with {late['fedcorr']:.1f};" in readme
+    )
     assert f"five `fednoil-plus` has {late['fednoil-plus-9']:.1f}." in readme
     ranked = re.findall(
         r"^\| ([a-z-]+) \|", (EXPERIMENTS / "ranking/README.md").read_text(encoding="utf-8"), flags=re.M
