@@ -76,8 +76,12 @@ def test_a_run_in_memory_can_be_saved(reference: Path, toml: Path) -> None:
     assert (again.accuracy, again.config, again.finished) == (run.accuracy, run.config, True)
     assert again.history["test_accuracy"] == run.history["test_accuracy"]
     assert again.audit().table == run.audit().table
-    with pytest.raises(package.UserError, match="saved already exists"):
+    with pytest.raises(package.UserError, match="saved already has a run; add force=True to replace it"):
         run.save("saved")
+    with pytest.raises(package.UserError, match="list is no run and no folder; give them one by one"):
+        package.compare([run, again])  # pyright: ignore[reportArgumentType]
+    with pytest.raises(package.UserError, match="folds = '5': must be a whole number, 0 or at least 2"):
+        run.audit(folds="5")  # pyright: ignore[reportArgumentType]
     assert run.save("saved", force=True).accuracy == run.accuracy
     status, out, err = fednoil("compare", "saved", reference)
     assert (status, err) == (0, "")
@@ -111,6 +115,7 @@ def test_a_folder_says_what_the_run_was_made_from(toml: Path) -> None:
         ({"set": "train.rounds=3"}, "set = 'train.rounds=3' is not a dict; write {'section.key': value}"),
         ({"device": "tpu"}, "run.device = 'tpu': must be 'auto', 'cpu', 'cuda' or 'mps'"),
         ({"seed": -1}, "run.seed = -1"),
+        ({"progress": "yes"}, "progress = 'yes': must be True, False, None or a reporter"),
         ({"resume": True}, "resume=True needs the run's folder; give it with out="),
         ({"resume": True, "force": True, "out": "x"}, "resume=True and force=True exclude each other"),
         ({"test": ([], [])}, "test= is for data that are arrays"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,16 @@ def test_an_audit_names_sites_and_places_in_their_arrays() -> None:
     assert package.load("kept").audit().table == audit.table
 
 
+def test_whole_numbers_may_be_floats_and_similar_names_are_pointed_out(capsys: pytest.CaptureFixture[str]) -> None:
+    (images, labels), *_ = clients()
+    whole, floats = (package.run("demo/fedavg", data=[(images, y)], set=TINY) for y in (labels, labels.astype(float)))
+    assert floats.history["train_loss"] == whole.history["train_loss"]
+    names = np.array(["Gesund", "gesund ", "a", "A"])[labels]
+    package.run("demo/fedavg", data=[(images, names)], set=TINY, progress=True)
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "differ only" in line]
+    assert line == "classes 'Gesund' and 'gesund ' differ only in case or spaces; if they are one, give it one name"
+
+
 def test_true_labels_are_for_metrics_alone() -> None:
     data = [(x, np.where(np.arange(20) < 5, (y + 1) % 4, y)) for x, y in clients()]
     plain = package.run("demo/fedavg", data=data, test=held_out(), set=TINY)
@@ -171,6 +182,8 @@ X, Y = clients()[0]
         ({"data": [([X[0], X[1][:4]], Y[:2])]}, "data[0]: images differ in shape; all must have the same"),
         ({"data": [(X, Y[:3])]}, "data[0] has 20 images and 3 labels; the numbers must agree"),
         ({"data": [(X, Y / 2)]}, "data[0]: labels are float64 of the shape [20]; give one whole number or string per"),
+        ({"data": [(X, [*Y[:19], None])]}, "data[0]: labels: label 19 (counted from 0) is missing; leave such samples"),
+        ({"data": [(X, [*Y[:7], math.nan, *Y[8:]])]}, "label 7 (counted from 0) is missing; leave such samples out"),
         ({"data": [(X, np.eye(4)[Y])]}, "labels are float64 of the shape [20, 4]"),
         ({"data": [(X, Y + 1)]}, "data: the labels are 1, 2, 3, 4; number classes 0, 1, 2 … without a gap"),
         ({"data": [(X, Y * 0)]}, "there is only one class"),

@@ -38,6 +38,12 @@ def test_a_weak_model_is_reported(said: float, accuracy: float | None, ratio: fl
     assert [expected in line for line in found] == ([] if expected is None else [True])  # type: ignore[operator]
 
 
+def test_labels_of_one_class_are_no_chance() -> None:
+    """A site with one class, and a model that agrees: nothing could agree with it any better."""
+    one = np.zeros(30, int)
+    assert doubts(sure(one, 0.95), one, 0.0, 95.0, flags=0) == []
+
+
 def test_a_mean_over_classes_is_called_one() -> None:
     (found,) = doubts(sure(LABELS, 0.95), LABELS, 0.1, 44.0, by_class=True)
     assert "is mistaken on about 56 % of test samples (mean over classes)" in found

@@ -14,6 +14,7 @@ from test_measures import made  # noqa: F401  (a run on a table, made once)
 from torch import nn
 
 from fednoil import export as exports
+from fednoil import run
 from fednoil.audit.cases import load_experiment
 from fednoil.errors import UserError
 from fednoil.export import export
@@ -59,6 +60,16 @@ def test_pictures_are_fractions(trained: Path, tmp_path: Path) -> None:
     model = load_model(trained / "run" / MODEL)
     pixels = torch.randint(0, 256, (5, *model.image_shape), dtype=torch.uint8)
     assert torch.allclose(torch.softmax(program(pixels / 255), 1), model.probabilities(pixels), atol=1e-4)
+
+
+def test_coloured_pictures_as_onnx(tmp_path: Path) -> None:
+    """Their channels lie side by side in memory when the network runs here, which ONNX knows nothing of."""
+    pytest.importorskip("onnxscript", reason="onnxscript is not installed")
+    images = np.random.default_rng(0).integers(0, 256, (20, 12, 12, 3), dtype=np.uint8)
+    keys = {"train.rounds": 1, "schedule.epochs": 1, "model.width": 4}
+    run("demo", data=[(images, [0, 1] * 10)], set=keys, out=tmp_path / "run", progress=False)
+    export(tmp_path / "run" / MODEL, tmp_path / "m.onnx")  # which compares the results
+    assert (tmp_path / "m.onnx").is_file()
 
 
 def test_what_does_not_work_is_one_line(

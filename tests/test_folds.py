@@ -108,7 +108,7 @@ def test_the_first_lines_of_a_run_name_the_fold_that_it_leaves_out(values: dict[
 
 
 def test_what_cannot_be_dealt_is_refused(made: Path) -> None:
-    assert "1 folds: one is no fold; choose 2 to" in refused("audit", made, "--folds", 1)
+    assert "1 folds: there must be two; choose 2 to" in refused("audit", made, "--folds", 1)
     assert "choose 2 to" in refused("audit", made, "--folds", 1000)
     assert "--folds makes a RUN again" in refused("audit", "--data", "npz:x", "--model", "m", "--folds", 3)
     assert "--client 9" in refused("audit", made, "--folds", 2, "--client", 9)

@@ -266,6 +266,7 @@ def test_shapes_that_do_not_fit_are_refused():
 @pytest.mark.parametrize(("room", "widest"), [(232448, 256), (101376, 128)])
 def test_a_tile_fits_the_shared_memory(monkeypatch: pytest.MonkeyPatch, room: int, widest: int) -> None:
     monkeypatch.setattr(conv_tiles, "_room", lambda: room)
+    monkeypatch.setattr(conv_tiles, "processors", lambda: 132)
     shape = Shape(6, 87, 4, 4, 512, 512, 3, 3, 1, 1, False)
     for tile in (
         conv_tiles.forward_config(shape, torch.bfloat16),
@@ -273,6 +274,34 @@ def test_a_tile_fits_the_shared_memory(monkeypatch: pytest.MonkeyPatch, room: in
     ):
         assert tile.cols == widest
         assert (tile.rows + tile.cols) * tile.depth * 2 * tile.stages <= room
+
+
+@pytest.mark.parametrize(
+    ("clients", "images", "side", "channels", "width"),
+    [
+        (6, 87, 4, 512, 256),  # 11 tiles of rows a client: with two of columns 132 in all
+        (6, 32, 4, 512, 128),  # 4 a client: 48 tiles of 256 columns, 96 of 128
+        (6, 32, 8, 256, 256),  # 96 tiles; of half the width some processors would have two
+        (1, 32, 4, 512, 64),
+    ],
+)
+def test_tiles_are_narrower_where_some_processors_would_have_none(
+    monkeypatch: pytest.MonkeyPatch, clients: int, images: int, side: int, channels: int, width: int
+) -> None:
+    monkeypatch.setattr(conv_tiles, "_room", lambda: 232448)
+    monkeypatch.setattr(conv_tiles, "processors", lambda: 132)
+    shape = Shape(clients, images, side, side, channels, channels, 3, 3, 1, 1, False)
+    for config in (conv_tiles.forward_config, conv_tiles.input_gradient_config):
+        assert config(shape, torch.bfloat16)[:2] == (128, width)
+
+
+def test_pixels_of_every_parity_have_tiles_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """8×8 pixels with stride 2: four classes of 4×4, so 6 · 4 · 4 tiles of 256 columns."""
+    monkeypatch.setattr(conv_tiles, "_room", lambda: 232448)
+    monkeypatch.setattr(conv_tiles, "processors", lambda: 132)
+    shape = Shape(6, 32, 8, 8, 256, 512, 3, 3, 2, 1, False)
+    assert conv_tiles.input_gradient_config(shape, torch.bfloat16).cols == 256
+    assert conv_tiles.forward_config(shape, torch.bfloat16).cols == 128
 
 
 LAYERS = [(32, 3, 64, 3, False), (32, 64, 64, 3, False), (16, 64, 128, 1, False), (4, 512, 512, 3, False)]

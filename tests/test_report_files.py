@@ -132,6 +132,13 @@ def test_bad_input_is_one_line(tmp_path: Path) -> None:
     assert "does not exist; give run folders" in refused("report", tmp_path / "none")
     made_run(tmp_path / "a")
     assert "doesn't exist" in refused("report", tmp_path, "--html", tmp_path / "none/page.html")
+    page, config = tmp_path / "page", (tmp_path / "a/config.toml").read_text()
+    for option in ("--html", "--markdown", "--latex", "--record"):  # what it wrote itself may be replaced
+        assert [fednoil("report", tmp_path, option, f"{page}{option}")[0] for _ in range(2)] == [0, 0]
+        said = refused("report", tmp_path, option, tmp_path / "a/config.toml")
+        assert "config.toml already exists and isn't such a report; choose another name" in said
+    assert (tmp_path / "a/config.toml").read_text() == config
+    assert "name the same file" in refused("report", tmp_path, "--html", page, "--markdown", page)
     (tmp_path / "a/rounds.jsonl").write_text("")
     assert "no finished round" in refused("report", tmp_path)
 

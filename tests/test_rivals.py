@@ -471,3 +471,10 @@ def test_feddivs_first_filter_is_of_one_model(monkeypatch: pytest.MonkeyPatch) -
     expected = average([[numbers[name] for name in FILTER] for numbers in answers], sizes)
     assert list(trace.jobs[4][0].turn.signals.values()) == pytest.approx(expected)
     assert expected != pytest.approx(list(start[0].values()))
+
+
+def test_one_value_is_both_components() -> None:
+    """A client with one sample."""
+    found = fitted(torch.tensor([0.7]), floor=0.01)
+    assert found.tolist() == [[0.5, 0.5], [pytest.approx(0.7)] * 2, [0.01, 0.01]]
+    assert lower_posterior(torch.tensor([0.7]), found).tolist() == [0.5]

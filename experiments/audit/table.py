@@ -45,7 +45,13 @@ def add(path: Path, rows: list[Row]) -> None:
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, fields, lineterminator="\n")
         writer.writeheader()
-        writer.writerows({k: round(v, 5) if isinstance(v, float) else v for k, v in row.items()} for row in rows)
+        writer.writerows({k: _rounded(k, v) for k, v in row.items()} for row in rows)
+
+
+def _rounded(name: str, value: object) -> object:
+    """Percentages to two decimals, shares to five."""
+    percent = name in ("accuracy", "ratio_error", "ratio_error_largest", "interval_width")
+    return round(value, 2 if percent else 5) if isinstance(value, float) else value
 
 
 def parts() -> dict[str, str]:

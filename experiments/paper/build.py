@@ -44,6 +44,7 @@ SMALL: dict[str, Any] = {
     "compression": "brotli",
     "compression_level": 11,
     "use_dictionary": False,
+    "column_encoding": {"train_batches.list.element": "BYTE_STREAM_SPLIT"},
     "write_statistics": False,
 }
 PAD_4 = ("train.pad=4",)

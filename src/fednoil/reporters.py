@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from fednoil import findings
-from fednoil.errors import few_of
+from fednoil.errors import UserError, few_of
 from fednoil.experiment import Experiment
 from fednoil.history import ACCURACY, RoundRecord
 from fednoil.runner import Reporter, Silent
@@ -22,6 +23,8 @@ def reporter_for(progress: bool | Reporter | None) -> Reporter:
     """The reporter of a run started from Python: None shows progress where somebody is watching, on a terminal or in a
     notebook; True everywhere."""
     if not isinstance(progress, bool | None):
+        if not hasattr(progress, "round"):
+            raise UserError(f"progress = {progress!r}: must be True, False, None or a reporter")
         return progress
     console = output()
     if progress is False:
@@ -198,13 +201,23 @@ def headline(experiment: Experiment, done: list[RoundRecord]) -> list[str]:
         f"{config.server.name} × {config.learner.name} on {setting.dataset.name}: {clients}, {trained}"
         f"{noise} noise, seed {config.run.seed}"
     )
-    lines = [first, *setting.dataset.about.notices]
+    lines = [first, *setting.dataset.about.notices, *_alike(setting.dataset.class_names)]
     if left_out := config.data.left_out:
         lines.append(f"fold {left_out[0] + 1} of {left_out[1]} of each client's samples is left out (data.validation)")
     if not done:
         return lines
     whole = len(done) == config.train.rounds
     return [*lines, "all rounds are done already" if whole else f"continuing after round {len(done)}"]
+
+
+def _alike(names: Sequence[str]) -> list[str]:
+    """A line about classes that may be one, written in two ways; single letters are meant."""
+    first: dict[str, str] = {}
+    for name in names:
+        before = first.setdefault(" ".join(name.casefold().split()), name)
+        if before != name and len(name.strip()) > 1:
+            return [f"classes '{before}' and '{name}' differ only in case or spaces; if they are one, give it one name"]
+    return []
 
 
 def alarms(record: RoundRecord) -> list[str]:

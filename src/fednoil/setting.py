@@ -64,9 +64,10 @@ class Setting:
         for k, part in enumerate(self.parts):
             count = int(share * len(part) + 0.5)
             if not 0 < count < len(part):
+                called = self.names[k] if self.names else k
                 raise UserError(
-                    f"data.validation = {share} keeps {count} of the {len(part)} samples of client {k} out of "
-                    "training; at least one must stay on each side"
+                    f"data.validation = {share} keeps {count} of the {len(part)} samples of client {called} out of "
+                    "training; at least one must stay on each side: choose another share, or leave the client out"
                 )
             held = np.zeros(len(part), bool)
             held[seed.child("validation", k).numpy().permutation(len(part))[:count]] = True
@@ -79,9 +80,10 @@ class Setting:
         for k, part in enumerate(self.parts):
             if not 2 <= count <= len(part):
                 called = self.names[k] if self.names else k
-                most = max(2, min(len(part) for part in self.parts))
-                why = f"client {called} has {len(part)} samples to deal to them" if count >= 2 else "one is no fold"
-                raise UserError(f"{count} folds: {why}; choose 2 to {most}")
+                most = min(len(part) for part in self.parts)
+                why = f"client {called} has {len(part)} samples to deal to them" if count >= 2 else "there must be two"
+                what = f"choose 2 to {most}" if most >= 2 else "leave the client out"
+                raise UserError(f"{count} folds: {why}; {what}")
         names = self.names or range(self.num_clients)
         return tuple(deal(given, count, seed, name) for given, name in zip(self.labels.given, names, strict=True))
 

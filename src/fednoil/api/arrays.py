@@ -170,7 +170,10 @@ def _pair(item: Any, what: str) -> tuple[Any, Any]:
     if isinstance(item, tuple | list) and len(item) == 2:
         return item[0], item[1]
     if not _is_dataset(item):
-        raise UserError(f"{what} is {_kind(item)}; give a pair (images, labels) or a torch Dataset")
+        raise UserError(
+            f"{what} is {_kind(item)}; give a pair (images, labels) or a torch Dataset, or all clients as such places "
+            "on disk as 'folder:PATH'"
+        )
     images, labels = [], []
     for place in range(len(item)):
         sample = item[place]
@@ -210,6 +213,12 @@ def _labels(values: Any, what: str) -> _Labels:
         raise UserError(f"{what} differ in shape; give one whole number or string per sample") from None
     if array.dtype.kind in "OTU" and all(isinstance(value, str) for value in array.ravel()):
         array = array.astype(str)
+    if array.ndim == 1 and array.dtype.kind in "Of":
+        missing = [place for place, value in enumerate(array) if value is None or value != value]
+        if missing:
+            raise UserError(f"{what}: label {missing[0]} (counted from 0) is missing; leave such samples out")
+        if array.dtype.kind == "f" and bool((array == np.round(array)).all()):
+            array = array.astype(np.int64)
     if array.ndim != 1 or array.dtype.kind not in "iubU":
         kind = f"{array.dtype} of the shape {list(array.shape)}"
         raise UserError(f"{what} are {kind}; give one whole number or string per sample")

@@ -43,6 +43,8 @@ class Audit:
         Without `folds`, whichever is better for a run that took so many seconds."""
         if method not in ESTIMATORS:
             raise UserError(f"method = {method!r} is unknown; choose {' or '.join(ESTIMATORS)}")
+        if folds is not None and (isinstance(folds, bool) or not isinstance(folds, int)):
+            raise UserError(f"folds = {folds!r}: must be a whole number, 0 or at least 2")
         number = _number(experiment, client)
         cases = None if folds else of_state(experiment, state, number, device)
         if cases is not None and folds is None and why_folds(experiment, cases, seconds):

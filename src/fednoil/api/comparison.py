@@ -151,6 +151,10 @@ def side_by_side(*runs: Run | str | Path, names: Sequence[str] | None = None) ->
     """Put runs, or the folders of runs, side by side; `names` replace their own names."""
     if not runs:
         raise UserError("compare: give at least one run, or the folder of one")
+    if strange := next((run for run in runs if not isinstance(run, Run | str | Path)), None):
+        raise UserError(
+            f"compare: {type(strange).__name__} is no run and no folder; give them one by one, compare(a, b)"
+        )
     found = [[run] if isinstance(run, Run) else _read(Path(run)) for run in runs]
     if names is not None and len(names) != len(found):
         raise UserError(f"compare: {len(names)} names for {len(found)} runs; give one each")

@@ -74,4 +74,5 @@ class _Normalised(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         x = torch.addcmul(self.bias, images, self.gain)
-        return self.module(channels_last(x) if self._channels_last else x)
+        side_by_side = self._channels_last and not torch.compiler.is_compiling()  # ONNX has no layouts
+        return self.module(channels_last(x) if side_by_side else x)

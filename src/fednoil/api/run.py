@@ -201,6 +201,9 @@ class Run:
         played.experiment, played.state = self._played()
         played.records, played.made_with = self._records, self._made_with
         played.summary = self.summary if self.finished else None
+        folder = RunFolder(Path(path))
+        if folder.is_run() and not force:
+            raise UserError(f"{path} already has a run; add --force to replace it, or choose another folder")
         InFolder(Path(path), force=force).keep(played)
         return read_run(path)
 

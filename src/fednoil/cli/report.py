@@ -36,6 +36,11 @@ def report(
         if path is not None and ((path.exists() and not path.is_file()) or not path.parent.is_dir()):
             what = "is not a file" if path.exists() else f"is in {path.parent}, which doesn't exist"
             raise UserError(f"{option} {path} {what}; name a file in a folder that exists")
+        if path is not None and path.is_file() and not _replaceable(path, option):
+            raise UserError(f"{option} {path} already exists and isn't such a report; choose another name")
+    named = [path.absolute() for path in (html, markdown, latex, record) if path is not None]
+    if len({*named}) < len(named):
+        raise UserError("two of --html, --markdown, --latex and --record name the same file; give each its own")
     if watch:
         if html is None:
             raise UserError("--watch writes a page again and again; name it with --html")
@@ -52,6 +57,18 @@ def report(
         print(f"wrote {path}")
     if not written:
         show_results(results)
+
+
+def _replaceable(path: Path, option: str) -> bool:
+    """Whether a file looks like what this command writes, or is empty: only that is replaced."""
+    sign = {
+        "--html": b"fednoil report",
+        "--markdown": b"| method |",
+        "--latex": b"% needs ",
+        "--record": b"train_batches",
+    }
+    content = path.read_bytes()
+    return not content or sign[option] in (content if option == "--record" else content[:2000])
 
 
 def write_reports(

@@ -33,6 +33,8 @@ def resolve(
     register_study()
     changes = parse_set(assignments)
     if sites:
+        if name := changes.get("data", {}).get("name"):
+            raise UserError(f"data.name = '{name}' and --site both say where the data are; leave one of them out")
         changes["data"] = changes.get("data", {}) | {"name": "sites", "sites": _sites(sites)}
     if source is None and resume and out is not None:
         base: Any = read_current(_own_config(out, seeds))

@@ -32,7 +32,7 @@ def doubts(
     found = []
     if by_chance(probabilities.argmax(1), given, probabilities.shape[1]):
         found.append(
-            "the model agrees with these labels no more than chance would: it doesn't know such images, "
+            "the model agrees with these labels no more than chance would: it doesn't know such samples, "
             "or nearly all labels are wrong; don't rely on this audit"
         )
     elif mistakes > _WEAK:
@@ -49,7 +49,10 @@ def unreliable(probabilities: np.ndarray, given: np.ndarray, accuracy: float | N
 
 
 def by_chance(predicted: np.ndarray, given: np.ndarray, classes: int) -> bool:
-    """Whether predictions [n] agree with labels [n] no better than independent ones with the same class shares."""
+    """Whether predictions [n] agree with labels [n] no better than independent ones with the same class shares; never
+    where all labels are of one class, which nothing can agree with any better."""
+    if len(given) and bool((given == given[0]).all()):
+        return False
     shares = [np.bincount(labels, minlength=classes) / len(given) for labels in (predicted, given)]
     chance = float(shares[0] @ shares[1])
     agreed = float((predicted == given).mean())

@@ -13,6 +13,7 @@ import triton
 
 from fednoil.kernels import processors
 
+_TALL = 128  # rows of a tile
 _PART = 400  # rows of a sum that take as long as writing and reading one part of it: 8 bytes against 2 · rows products
 
 
@@ -129,7 +130,8 @@ def _forward(s: Shape, dtype: torch.dtype) -> Config:
     depth = _depth(s.C, s.KH * s.KW, 64)
     if s.C < 16:
         return Config(128, block_size(s.outputs, 128), depth, 8, 3)
-    return _wide(s.outputs, depth)
+    high, wide = s.result
+    return _wide(s.outputs, depth, s.K * ceil(s.B * high * wide / _TALL))
 
 
 def input_gradient_config(s: Shape, dtype: torch.dtype) -> Config:
@@ -143,16 +145,25 @@ def _input_gradient(s: Shape, dtype: torch.dtype) -> Config:
     depth = _depth(s.outputs, s.KH * s.KW, 64)
     if s.C <= 32 and s.KW > 1 and s.stride == 1 and s.W % 2 == 0:
         return Config(128, block_size(2 * s.C, 64), depth, 4, 3, pixels=2)
-    return _wide(s.C, depth)
+    pixels = s.B * ceil(s.H / s.stride) * ceil(s.W / s.stride)  # of each class
+    return _wide(s.C, depth, s.K * s.stride**2 * ceil(pixels / _TALL))
 
 
-def _wide(cols: int, depth: int) -> Config:
-    """The fastest tile of a ResNet18's layers on an H200 (`benchmarks/tiles.py`): as wide as the channels.
+def _wide(cols: int, depth: int, tall: int) -> Config:
+    """The fastest tile of a ResNet18's layers on an H200 (`benchmarks/tiles.py`): as wide as the channels, given so
+    many tiles over the rows of all clients.
 
-    Where it doesn't fit into a processor's shared memory it is half as wide.
+    Where it doesn't fit into a processor's shared memory it is half as wide; and where there are too few tiles for all
+    processors, as wide as gives none of them more than three quarters of the work.
     """
-    widest = 256 if (128 + 256) * depth * 2 * 3 <= _room() else 128
-    return Config(128, block_size(cols, widest), depth, 8 if min(cols, widest) > 128 else 4, 3)
+    width = block_size(cols, 256 if (_TALL + 256) * depth * 2 * 3 <= _room() else 128)
+
+    def most(width: int) -> int:  # columns that a processor computes
+        return ceil(tall * ceil(cols / width) / processors()) * width
+
+    while width > 64 and 4 * most(width // 2) <= 3 * most(width):
+        width //= 2
+    return Config(_TALL, width, depth, 8 if width > 128 else 4, 3)
 
 
 def _fitting(config: Config, dtype: torch.dtype, windows: int = 1) -> Config:

@@ -18,10 +18,11 @@ class is lost. The strength s = |D^x| / (|D^x| + 100) is low while D^x is small:
 only by mistake, and with s = 1 they would weigh as much as all the rest.
 Tests and confidences use z alone.
 
-A large network (`fednoil.scale.is_large`) memorises a small labelled set, unless it sees it a few times only. Half of
-its views are therefore strong in long runs, as they are where labels are few; others are weak. In the second half of
-the rounds it also trains on pseudo-labels: at most as many as D^x has labels, where the client is surest that a sample
-has another class than its label. A network that can't memorise would learn its own mistakes from them.
+A large network (`fednoil.scale.is_large`) memorises a small labelled set. Half of its views are therefore strong, as
+they are where labels are few; in short runs, where it learns faster from weak ones, they are weak, as all others are.
+In the second half of the rounds it also trains on pseudo-labels: at most as many as D^x has labels, where the client is
+surest that a sample has another class than its label. A network that can't memorise would learn its own mistakes from
+them.
 
 What goes with it in the presets: clients drawn uniformly, local epochs and weight decay by the size of the network, an
 average of the models over rounds (`server.average`).
@@ -53,7 +54,7 @@ _ASIDE = 0.1  # share of the labels that is set aside
 _FEW = 30  # labels tell a share within 9 points, one standard deviation, at best
 _CLIENTS = 10  # at most: so few have each made much of the model, which may have memorised their labels
 _HALF = 100  # samples of D^x with which logits are adjusted by half
-_LONG = 200  # local epochs of a client in the whole run, in which a large network memorises labels
+_LONG = 200  # local epochs of a client in the whole run, from which on a large network needs strong views
 _EARLY = 0.5  # share of the rounds after which the model is believed
 
 
@@ -64,7 +65,8 @@ class FedNoilPlusConfig(LabelledConfig):
     x_augment: Literal["auto", "none", "weak", "strong", "both"] = Field(
         default="auto",
         description="views of D^x; both: half of a batch each; auto: weak, but both at clients with fewer than "
-        f"{MANY} labels, and for a large network if clients make at least {_LONG} local epochs each in the whole run",
+        f"{MANY} labels, and for a large network if clients make at least {_LONG} local epochs each in the whole run, "
+        "on average",
     )
     classes: bool = Field(
         default=True,
@@ -103,8 +105,8 @@ class FedNoilPlus(LabelledLearner):
     def views_for(self, count: int) -> str:
         if self.config.x_augment != "auto":
             return self.config.x_augment
-        memorises = self.task.large and self.task.passes >= _LONG
-        return "both" if memorises or count < MANY else "weak"
+        strong = self.task.large and self.task.passes >= _LONG
+        return "both" if strong or count < MANY else "weak"
 
     @property
     def pseudo_weight(self) -> float:

@@ -49,8 +49,11 @@ def fitted(values: Tensor, start: Tensor | None = None, floor: float = _LEAST) -
     """Shares, means and variances of two Gaussians fitted to values [n] until little changes: float64 [3, 2].
 
     They start from `start`, or from the 2-means split; the first is the one with the lower mean. `floor` is added to
-    every variance.
+    every variance. A single value has both where it is.
     """
+    if len(values) == 1:
+        value = values.double().expand(2)
+        return torch.stack([torch.full_like(value, 0.5), value, torch.full_like(value, floor)])
     x, inside = values.double()[None], torch.ones(1, len(values), dtype=torch.bool, device=values.device)
     if start is None:
         upper = _upper_half(x, inside).double()

@@ -33,7 +33,7 @@ from fednoil.tensors import Tensors, read_tensors
 
 # Raised when a checkpoint is written differently, and when a configuration comes to mean something else with the same
 # keys: a run that was begun before that must not go on after it.
-FORMAT = 4
+FORMAT = 5
 _EVIDENCE = "evidence/all"  # the part with what clients remember about their labels
 
 Entry = dict[str, str]  # a part's file and its checksum

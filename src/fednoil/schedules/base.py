@@ -53,7 +53,7 @@ class Schedule(ABC):
         return self
 
     def whole(self, round_idx: int) -> int:
-        """The same, as a number that can be relied on: a user's own schedule may return anything."""
+        """`epochs`, checked: a user's own schedule may return anything."""
         epochs: object = self.epochs(round_idx)
         if isinstance(epochs, bool) or not isinstance(epochs, Integral) or epochs < 1:
             raise UserError(
