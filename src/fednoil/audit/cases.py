@@ -17,7 +17,7 @@ import torch
 
 from fednoil import evidence
 from fednoil.audit.memorised import agreements, alike, memorised
-from fednoil.audit.pictures import boxed, original_pictures, shown
+from fednoil.audit.pictures import boxed, galleries, original_pictures
 from fednoil.config.loading import load_config
 from fednoil.config.schema import Config
 from fednoil.data import Dataset
@@ -176,7 +176,9 @@ def cases_of(
         )
     originals = original_pictures(experiment)
     if originals is None:
-        return Cases(dataset.name, dataset.class_names, cases, lambda row: shown(dataset.train.images[row]))
+        images = dataset.train.images
+        pictures = galleries(images.__getitem__, dataset.about.columns, dataset.mean, dataset.std)
+        return Cases(dataset.name, dataset.class_names, cases, *pictures)
     return Cases(dataset.name, dataset.class_names, cases, lambda row: boxed(originals(row)), originals)
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from PIL import Image, ImageOps
 
 from fednoil.audit.enlarged import LONGEST_SIDE
+from fednoil.audit.rows import pictures_of
 from fednoil.data.base import PictureSource
 from fednoil.data.images import Picture, as_mode, open_picture
 from fednoil.data.sources import open_source
@@ -43,6 +44,14 @@ def shown(sample: np.ndarray) -> np.ndarray:
     grey = np.full(side * side, 127, np.uint8)
     grey[: len(sample)] = np.clip(127.5 + 42.5 * sample, 0, 255)
     return np.kron(grey.reshape(side, side), np.ones((max(1, _BOX // side),) * 2, np.uint8))[..., np.newaxis]
+
+
+def galleries(
+    values: Callable[[int], np.ndarray], columns: Sequence[str], mean: Sequence[float], std: Sequence[float]
+) -> tuple[Callable[[int], np.ndarray], Callable[[int], np.ndarray] | None]:
+    """What an audit shows of samples that `values` returns: in its gallery, and large. Rows whose columns have names
+    are written out."""
+    return pictures_of(values, columns, mean, std) if columns else (lambda row: shown(values(row)), None)
 
 
 def original_pictures(experiment: Experiment) -> Callable[[int], np.ndarray] | None:

@@ -9,7 +9,7 @@ import torch
 
 from fednoil import evidence
 from fednoil.audit.cases import Case, Cases, duplicates
-from fednoil.audit.pictures import original, shown
+from fednoil.audit.pictures import galleries, original
 from fednoil.data.folder import folder_name
 from fednoil.data.items import Items, read_items, read_vectors
 from fednoil.data.raw import readable
@@ -61,7 +61,8 @@ def of_data(
     place = {int(row): n for n, row in enumerate(found.index)}
     if vectors:
         values = scaled(found.images, *model.normalisation)
-        return Cases(readable(name), model.class_names, [case], lambda row: shown(values[place[row]]))
+        pictures = galleries(lambda row: values[place[row]], model.columns, *model.normalisation)
+        return Cases(readable(name), model.class_names, [case], *pictures)
     return Cases(
         readable(name),
         model.class_names,

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from fednoil import evidence
 from fednoil.audit.cases import Case, Cases, duplicates, item_names
-from fednoil.audit.pictures import shown
+from fednoil.audit.pictures import galleries
 from fednoil.experiment import Experiment
 from fednoil.flower.state import NodeState
 from fednoil.learners.base import Client
@@ -72,4 +72,5 @@ def case_of(
     same = duplicates(items, [images[row] for row in rows])
     given = bundle["given"].numpy()
     case = Case(client, items, rows, given, bundle, None, accuracy, notices=notices, duplicates=same)
-    return Cases(data, dataset.class_names, [case], lambda row: shown(images[row]), folds=folds)
+    pictures = galleries(images.__getitem__, dataset.about.columns, dataset.mean, dataset.std)
+    return Cases(data, dataset.class_names, [case], *pictures, folds=folds)
