@@ -41,6 +41,7 @@ def test_what_has_no_room_is_cut_or_counted() -> None:
     assert np.array_equal(whole[:70], less[:70])
     assert not np.array_equal(less, drawn(lines[:29], 96, 10))  # "and 24 more" instead of 23
     assert (less[:, -2:] == 255).all()
+    assert (less[84:] == 255).all()  # the line that counts them is the seventh, and whole
 
 
 def test_without_another_font_accents_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
