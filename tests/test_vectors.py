@@ -166,6 +166,7 @@ BAD = [
     ('a,b,label\n1,2,x\n3,"4,5",y\n', "'4,5' in row 3, and numbers elsewhere (a decimal point is needed)"),
     ("a,label\n1,x\ninf,y\n", "column 'a' is infinite in row 3"),
     ("a,b\n1,2\n", "has no column 'label'; its first line is a, b"),
+    ("a;b;label\n1,5;2;x\n", "has its columns separated by ';'; separate them by commas"),
     ("label\nx\ny\n", "has no column besides label; it needs features"),
     ("a=b,label\n1,x\n", "the name of column 'a=b' has a '='; rename it"),
     ("a,a,label\n1,2,x\n", "has two columns 'a'"),

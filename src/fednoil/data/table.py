@@ -121,6 +121,8 @@ def read_rows(path: Path, where: str, needed: Sequence[str]) -> CsvRows:
     except (UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"{where} can't be read as UTF-8 CSV ({error})") from None
     header = [cell.strip() for cell in lines[0]] if lines else []
+    if len(header) == 1 and (marks := [mark for mark in (";", "\t", "|") if mark in header[0]]):
+        raise UserError(f"{where} has its columns separated by {marks[0]!r}; separate them by commas")
     place: dict[str, int] = {}
     for name, spellings in COLUMN_NAMES.items():
         found = [number for number, cell in enumerate(header) if cell.lower() in spellings]
