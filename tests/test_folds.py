@@ -15,6 +15,7 @@ from conftest import fednoil, refused
 from stopped_runs import snapshot
 
 from fednoil import load, runner
+from fednoil.audit.cases import Cases, load_state, of_state
 from fednoil.audit.folds import _means
 from fednoil.audit.memorised import agreements, alike, memorised
 from fednoil.config import load_config
@@ -147,6 +148,27 @@ def test_an_audit_says_when_labels_were_memorised(values: dict[str, Any]) -> Non
         False,
         False,
     ]
+
+
+@pytest.mark.parametrize(("smallest", "said"), [(4, "; --folds 4 judges each by a run that has"), (1, "labels")])
+def test_no_more_folds_are_advised_than_the_smallest_client_has_samples(
+    made: Path, monkeypatch: pytest.MonkeyPatch, smallest: int, said: str
+) -> None:
+    monkeypatch.setattr("fednoil.audit.cases.memorised", lambda *_: "it may have memorised wrong labels")
+    experiment, state = load_state(made)
+    sizes = (smallest, *experiment.task.sizes[1:])
+    monkeypatch.setattr("fednoil.audit.cases.final_bundle", lambda *_: {})
+    monkeypatch.setattr("fednoil.audit.cases.agreements", lambda *_: ())
+    monkeypatch.setattr("fednoil.audit.cases.alike", lambda *_: False)
+    noticed: list[str] = []
+
+    def cases_of(*args: Any) -> Cases:
+        noticed.extend(args[-1])
+        return Cases("x", (), [], lambda _: np.zeros(0))
+
+    monkeypatch.setattr("fednoil.audit.cases.cases_of", cases_of)
+    of_state(replace(experiment, task=replace(experiment.task, sizes=sizes)), state, None, torch.device("cpu"))
+    assert noticed[-1].partition(" not seen")[0].endswith(said)
 
 
 def test_an_audit_of_few_memorised_labels_goes_out_of_folds(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:

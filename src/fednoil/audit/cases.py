@@ -115,7 +115,9 @@ def of_state(experiment: Experiment, state: RunState, client: int | None, device
     bundle = final_bundle(experiment, state, device)
     shares, held_out = agreements(experiment, state, bundle), experiment.setting.dataset.about.held_out
     warning = memorised(shares, "held-out" if held_out else "test")
-    advice = (f"{warning}; --folds 5 judges each by a run that has not seen it",) if warning else ()
+    most = min(5, *experiment.task.sizes)  # what the smallest client can be dealt to
+    way_out = f"; --folds {most} judges each by a run that has not seen it" if most > 1 else ""
+    advice = (warning + way_out,) if warning else ()
     notices = (*_unfinished(experiment, state), *advice)
     found = replace(cases_of(experiment, bundle, accuracy, by_class, client, notices), memorised=warning)
     return calibrated(found) if alike(shares) else found
