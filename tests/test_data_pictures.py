@@ -328,7 +328,7 @@ def test_csv(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("", "no column 'path'; its first line is empty"),
-        ("path;label\n1.png;a", "no column 'path'; its first line is path;label"),
+        ("path;label\n1.png;a", "has its columns separated by ';'; separate them by commas"),
         ("path,label\n", "lists no picture"),
         ("path,label\n1.png\n", "row 2 has 1 columns, the header 2"),
         ("path,file,label\n1.png,1.png,a\n", "has the columns path, file for one path"),
