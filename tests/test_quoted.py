@@ -253,7 +253,7 @@ def test_the_sentences_about_cifar_quote_their_record(record: ModuleType) -> Non
         "each-strong": "strong views with *each*",
     }
     for name, title in titles.items():
-        quoted("cifar", f"{title} {early(f'18.4 {name}', 'validation'):.1f} ({early(f'18.4 {name}'):.1f})")
+        quoted("cifar", f"{title} {early(f'untried {name}', 'validation'):.1f} ({early(f'untried {name}'):.1f})")
     (full,) = (row for row in rows if row["method"] == "total+x-strong+penalties")
     quoted("cifar", f"at round {full['rounds']}, where the time ended, {float(full['final']):.1f}, above")
 

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from fednoil import findings
+from fednoil.data.sites import simplified
 from fednoil.errors import UserError, few_of
 from fednoil.experiment import Experiment
 from fednoil.history import ACCURACY, RoundRecord
@@ -214,7 +215,7 @@ def _alike(names: Sequence[str]) -> list[str]:
     """A line about classes that may be one, written in two ways; single letters are meant."""
     first: dict[str, str] = {}
     for name in names:
-        before = first.setdefault(" ".join(name.casefold().split()), name)
+        before = first.setdefault(simplified(name), name)
         if before != name and len(name.strip()) > 1:
             return [f"classes '{before}' and '{name}' differ only in case or spaces; if they are one, give it one name"]
     return []

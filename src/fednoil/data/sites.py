@@ -156,12 +156,17 @@ def _same_columns(sites: Mapping[str, Listing]) -> Mapping[str, Listing]:
     return found
 
 
+def simplified(name: str) -> str:
+    """A class's name without what may be a slip: its case, and more spaces than one."""
+    return " ".join(name.casefold().split())
+
+
 def _union(sites: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
     """All names: in the order of a site that has all of them, by number, or by alphabet."""
     first: dict[str, tuple[str, str]] = {}
     for site, names in sites.items():
         for name in names:
-            before = first.setdefault(" ".join(name.casefold().split()), (site, name))
+            before = first.setdefault(simplified(name), (site, name))
             if before[1] != name:
                 raise UserError(
                     f"site '{site}' has a class '{name}' and site '{before[0]}' '{before[1]}'; if they are one class, "

@@ -1,7 +1,7 @@
 """The sizes of a stacked convolution, and the default tiles of its kernels.
 
-A tile is chosen by the sizes, the dtype and the GPU's shared memory, never by a measurement: on the same GPU the same
-convolution always sums in the same order.
+A tile is chosen by the sizes, the dtype, the GPU's shared memory and its processors, never by a measurement: on the
+same GPU the same convolution always sums in the same order.
 """
 
 from functools import cache
@@ -153,8 +153,8 @@ def _wide(cols: int, depth: int, tall: int) -> Config:
     """The fastest tile of a ResNet18's layers on an H200 (`benchmarks/tiles.py`): as wide as the channels, given so
     many tiles over the rows of all clients.
 
-    Where it doesn't fit into a processor's shared memory it is half as wide; and where there are too few tiles for all
-    processors, as wide as gives none of them more than three quarters of the work.
+    Where it doesn't fit into a processor's shared memory it is half as wide. Where there are too few tiles for all
+    processors it is halved, as long as that leaves the busiest of them at most three quarters of its work.
     """
     width = block_size(cols, 256 if (_TALL + 256) * depth * 2 * 3 <= _room() else 128)
 

@@ -88,9 +88,8 @@ class Task:
     # Samples of each client at the start. A federation's site knows number and sum alone: there all are equal.
     sizes: tuple[int, ...] = ()
     large: bool = False  # whether the model is a large one (`fednoil.scale.is_large`)
-    passes: float = (
-        math.inf
-    )  # local epochs that a client makes in the whole run, on average; at most, if a server picks
+    # Local epochs that a client makes in the whole run, on average; fewer where a server visits clients one by one.
+    passes: float = math.inf
 
 
 @dataclass(frozen=True)
