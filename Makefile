@@ -70,7 +70,7 @@ bench-scaling: setup ## rounds of few clients among many, and checkpoints, on a 
 	$(PY) benchmarks/charts.py
 
 bench-gpu: ## the same on a GPU; PY names the Python to use
-	$(PY) benchmarks/scaling.py --device cuda --json benchmarks/results/cuda.json
+	$(PY) benchmarks/scaling.py --device cuda
 	$(PY) benchmarks/checkpoints.py --device cuda --json benchmarks/results/checkpoints-cuda.json
 	$(PY) benchmarks/charts.py
 

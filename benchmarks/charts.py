@@ -15,11 +15,6 @@ from fednoil.kernels import KERNELS
 from fednoil.pages.marked import fill
 
 HERE = Path(__file__).resolve().parent
-TITLES = {
-    "clients": "clients per round",
-    "samples": "samples per client",
-    "parallel": "clients that train at once (run.parallel)",
-}
 Results = dict[str, Any]
 
 
@@ -28,40 +23,9 @@ def load(folder: Path) -> dict[str, Results]:
     return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))}
 
 
-def rows_of(results: Results, axis: str) -> list[dict[str, Any]]:
-    return sorted((r for r in results["rows"] if r["axis"] == axis), key=lambda r: r["value"])
-
-
 def number(value: float) -> str:
     """Three digits, without a power of ten."""
     return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
-
-
-def scaling_table(results: Results | None) -> str:
-    """Some of a GPU's numbers."""
-    if results is None:
-        return "Not measured: `cuda.json` is not among the results."
-    size = results["size"]
-    fixed = {
-        "clients": f"{size['samples']} samples each",
-        "samples": f"{size['clients']} clients",
-        "parallel": f"30 clients of {size['samples']} samples",
-    }
-    lines = [
-        f"{results['device']}, PyTorch {results['torch']}, a CNN of width {size['width']}, {size['epochs']} epochs.",
-        "",
-        "| varied | value | client-steps × images | round / bare steps | round / bare steps as a graph | ms a round "
-        "| peak GiB |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for axis in TITLES:
-        rows = rows_of(results, axis)
-        for row in [rows[i] for i in sorted({0, len(rows) - 1})] if rows else []:
-            cells = [f"{TITLES[axis].split(' (')[0]}, {fixed[axis]}", row["value"], f"{row['steps']} × {row['batch']}"]
-            cells += [f"{row['round_s'] / row[key]:.2f}" for key in ("bare_s", "graph_s")]
-            cells += [number(1000 * row["round_s"]), f"{row['peak_gib']:.2f}"]
-            lines.append("| " + " | ".join(map(str, cells)) + " |")
-    return "\n".join(lines)
 
 
 def many_clients_table(found: dict[str, Results]) -> str:
@@ -200,7 +164,7 @@ def end_to_end_table(results: Results | None) -> str:
         return "Not measured: `end-to-end-h200.json` is not among the results."
     lines = ["| preset | rounds | compiled kernels | rounds, s | whole command, s |", "|---|---|---|---|---|"]
     groups: dict[tuple[str, int, str], list[Results]] = {}
-    for row in (row for row in results["runs"] if not row.get("older") and "/non-iid/" not in row["command"]):
+    for row in (row for row in results["runs"] if "/non-iid/" not in row["command"]):
         groups.setdefault((row["command"].split()[-1], row["rounds"], row["kernels"]), []).append(row)
     for (preset, rounds, kernels), rows in groups.items():
         spans = [_span([row[key] for row in rows]) for key in ("rounds_s", "whole_command_s")]
@@ -212,7 +176,12 @@ def _span(values: list[float]) -> str:
     return "–".join(f"{value:.1f}" for value in sorted({min(values), max(values)}))
 
 
-CASES = {"fashion-mnist": "CNN", "cifar10": "ResNet18", "dividemix": "DivideMix, CNN"}
+CASES = {
+    "fashion-mnist": "CNN",
+    "five runs": "CNN, 30 clients",
+    "cifar10": "ResNet18",
+    "cifar10 before": "ResNet18, commit 071eef8",
+}
 
 
 def kernels_table(results: Results | None) -> str:
@@ -238,6 +207,20 @@ def kernels_table(results: Results | None) -> str:
     return "\n".join(lines)
 
 
+def goals_table(found: dict[str, Results]) -> str:
+    """What the goals of small steps, uneven clients and many runs are held against."""
+    steps, uneven, runs = (found[name] for name in ("small-steps-h200", "uneven-h200", "many-runs-h200"))
+    small = next(row for row in steps["rows"] if row["style"] == "labelled")
+    lines = [f"{steps['device']}, PyTorch {steps['torch']}.", "", "| what | measured | goal |", "|---|---|---|"]
+    lines.append(f"| ms of a ResNet18's step of 32 images, six clients | {small['ms']:.3f} | 0.5 |")
+    for row in uneven["rows"]:
+        alone = "one run" if row["runs"] == 1 else f"{row['runs']} runs together"
+        lines.append(f"| a non-IID step against an IID one, `{row['learner']}`, {alone} | {row['ratio']:.2f} | 1.2 |")
+    best = min(run["together_s"] for run in runs["runs"])
+    lines.append(f"| s for seeds {runs['seeds']} of `{runs['preset']}` | {best:.1f} | {runs['goal_s']:g} |")
+    return "\n".join(lines)
+
+
 def nodes_table(results: Results | None) -> str:
     """Rounds over real nodes of one machine."""
     if results is None:
@@ -258,12 +241,12 @@ def tables(found: dict[str, Results]) -> dict[str, str]:
     return on_a_gpu | {
         "peers": peers_table(found.get("peers")),
         "many clients": many_clients_table(found),
-        "scaling": scaling_table(found.get("cuda")),
         "checkpoints": checkpoints_table(found),
         "nodes": nodes_table(found.get("nodes")),
         "end to end": end_to_end_table(found.get("end-to-end-h200")),
         "steps": steps_table(found.get("gpu-steps-h200")),
         "kernels": kernels_table(found.get("kernels-h200")),
+        "goals": goals_table(found),
     }
 
 

@@ -40,7 +40,7 @@ def timed(preset: str, sets: list[str], folder: Path) -> dict[str, Any]:
         "first_round_s": walls[0],
         "last_ten_rounds_ms": round(1000 * fmean(walls[-10:]), 1),
         "whole_command_s": round(whole, 2),
-        "test_accuracy": records[-1].get("test_accuracy"),
+        "test_accuracy": records[-1].test_accuracy,
     }
 
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import torch
 
-from fednoil.kernels import conv, conv_tiles
+from fednoil.kernels import conv, conv_backward, conv_tiles
 from fednoil.kernels.conv_tiles import Config, Shape
 from written import write
 
@@ -94,8 +94,8 @@ def work(gemm: str, shape: Shape, config: Config) -> Callable[[], object]:
     if gemm == "forward":
         return lambda: conv._forward(x, w, None, shape, config, True)
     if gemm == "input gradient":
-        return lambda: conv._input_gradient(dy, w, shape, config)
-    return lambda: conv._weight_gradient(x, dy, torch.bfloat16, shape, config)
+        return lambda: conv_backward.input_gradient(dy, w, shape, config)
+    return lambda: conv_backward.weight_gradient(x, dy, torch.bfloat16, shape, config)
 
 
 def compiled(task: tuple[str, Layer, Config]) -> None:

@@ -213,32 +213,6 @@ def test_a_peer_that_lacks_something_is_not_measured(
     assert gpu.missing("pfl") is None
 
 
-def results() -> dict[str, Any]:
-    gpu, axes = {"graph_s": 0.5, "arithmetic_s": 0.1, "peak_gib": 1.25}, ("clients", "samples", "parallel")
-    rows = [
-        {
-            "axis": axis,
-            "value": value,
-            "steps": value,
-            "batch": 65,
-            "round_s": 3.0 * value,
-            "bare_s": 2.0 * value,
-            **gpu,
-        }
-        for axis, value in itertools.product(axes, (1, 2, 30))
-    ]
-    size = {"width": 12, "epochs": 2, "samples": 100, "clients": 2}
-    return {"device": "GPU", "torch": "2", "size": size, "rows": rows}
-
-
-def test_the_table_of_a_device(modules: dict[str, ModuleType]) -> None:
-    table = modules["charts"].scaling_table(results()).splitlines()
-    rows = [line for line in table if line.startswith("| clients per round") or line.startswith("| samples")]
-    assert len(rows) == 4  # the first and the last of each
-    assert all(f"| {1.5:.2f} |" in line for line in rows)
-    assert len({line.count("|") for line in table if line.startswith("|")}) == 1
-
-
 def test_the_readme_is_what_the_results_say(modules: dict[str, ModuleType]) -> None:
     """`python benchmarks/charts.py` writes it."""
     charts = modules["charts"]
@@ -370,13 +344,17 @@ def test_seeds_together_and_apart_are_timed_and_compared(
         return 6.0
 
     monkeypatch.setattr(script, "seconds", seconds)
-    args = argparse.Namespace(preset="demo/fedavg", seeds="0..2")
+    args = argparse.Namespace(preset="demo/fedavg", seeds="0..2", together=False)
     sets = [f"data.name=npz:{tiny_npz}", "partition.clients=4", "train.rounds=2", "run.device=cpu"]
     row = script.measured(args, tmp_path / "0", sets)
     assert told == [["--jobs", "3"]]
     assert (row["together_s"], row["processes_s"], row["ratio"], row["rounds"]) == (3.0, 6.0, 0.5, 2)
     assert 0 < row["training_s"] < row["all_runs_s"]
     assert row["largest_difference"] == 0
+    alone = script.measured(argparse.Namespace(**{**vars(args), "together": True}), tmp_path / "1", sets)
+    assert told == [["--jobs", "3"]]
+    assert alone["together_s"] == 3.0
+    assert not {"processes_s", "ratio", "largest_difference"} & set(alone)
 
 
 def test_a_step_of_an_uneven_run_is_compared_with_one_of_an_even_run(

@@ -86,7 +86,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Device:
     device = Device()
     stream = SimpleNamespace(synchronize=device.synchronize)
     fakes: dict[str, Callable[..., Any]] = {
-        "Stream": lambda: stream,
+        "Stream": lambda priority=0: stream,
         "current_stream": lambda: stream,
         "current_device": lambda: 0,
         "synchronize": device.synchronize,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -167,6 +168,19 @@ def test_pseudo_labels_are_the_mean_over_views(fednoil_values: dict[str, Any]) -
     with torch.no_grad():
         logits = [bench.nets["model"](weak(client.pool, client.index, plan)) for plan in plans]
     assert torch.allclose(taught, sum(torch.softmax(z, 1) for z in logits) / 3, atol=1e-6)
+
+
+def test_clients_that_are_asked_together_are_asked_the_same(fednoil_values: dict[str, Any]) -> None:
+    experiment = make_experiment(load_config(fednoil_values))
+    executor = make_executor(experiment, torch.device("cpu"))
+    clients = list(executor.clients.values())  # pyright: ignore[reportAttributeAccessIssue]
+    clients[1] = replace(clients[1], index=clients[1].index[:-3], labels=clients[1].labels[:-3])
+    turns = [Turn(2, 1, Seed(5).child("client", k)) for k in range(len(clients))]
+    asked = experiment.learner.asks_all(clients, turns)  # pyright: ignore[reportAttributeAccessIssue]
+    for client, turn, own in zip(clients, turns, asked, strict=True):
+        keys = turn.seed.child("teacher").keys(range(2))
+        wanted = weak_plan(keys, len(client), experiment.task.pad, flip=experiment.task.flip).transpose(0, 1)
+        assert torch.equal(own["weak"], wanted)
 
 
 def test_a_turn_begins_with_what_the_received_model_says(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from fednoil.executors.cuda import CudaGraphs
 from fednoil.executors.sequential import Sequential
 from fednoil.experiment import make_executor, make_experiment
 from fednoil.history import RoundRecord
+from fednoil.kernels.aside import Aside
 from fednoil.learners.base import Nets
 from fednoil.learners.erm import Erm
 from fednoil.runner import Silent, run
@@ -188,6 +190,34 @@ def test_streams_that_come_late_change_nothing(
         if tensor.is_floating_point():
             error = (got[name] - tensor).norm() / tensor.norm().clamp_min(1e-6)
             assert error < 1e-4, (name, float(error))
+
+
+def test_gradients_of_weights_beside_the_rest_are_the_same_bits(
+    values: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the second stream lies some 2 ms behind the first one: who doesn't wait reads what isn't there."""
+    values["model"] = {"name": "resnet18"}
+    values["schedule"] = {"name": "constant", "epochs": 4}
+    counts = []
+
+    def with_second(change: Callable[[Aside, Callable[[], Any], object], Any]) -> Tensors:
+        monkeypatch.setattr(Aside, "run", change)
+        return played(values, "cuda", "auto", 2)[0]
+
+    def late(step: Aside, work: Callable[[], Any], reads: object) -> Any:
+        def later() -> Any:
+            counts.append(1)
+            torch.cuda._sleep(4_000_000)  # cycles, on the second stream
+            return work()
+
+        return run_beside(step, later, reads)
+
+    run_beside = Aside.run
+    wanted = with_second(lambda step, work, reads: work())
+    for change in (run_beside, late):
+        got = with_second(change)
+        assert all(torch.equal(got[name], tensor) for name, tensor in wanted.items())
+    assert len(counts) >= 18
 
 
 def test_graphs_that_come_and_go_change_nothing(values: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:

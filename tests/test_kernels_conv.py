@@ -12,7 +12,7 @@ from interpreting import DEVICE, _exact_reference, loops_of_the_interpreter  # n
 from torch import Tensor
 from torch.nn import functional as F
 
-from fednoil.kernels import conv, conv_tiles, stacked
+from fednoil.kernels import conv, conv_backward, conv_tiles, stacked
 from fednoil.kernels.conv_tiles import Config, Configs, Shape
 
 # The interpreter multiplies bfloat16 as if it were whole numbers.
@@ -91,6 +91,24 @@ def test_conv_pool_relu_and_its_gradients_are_those_of_pytorch(case):
     check(got, reference(*tensors, 1, case[8], True), tensors, tensors, 1e-4)
 
 
+@pytest.mark.parametrize("case", POOLED)
+def test_without_a_gradient_of_the_images_the_pooled_one_is_read_as_it_is(case, monkeypatch):
+    tensors = inputs(case)
+    images = tensors[0].detach()
+    monkeypatch.setattr(conv_backward, "unpool", None)
+    got = conv.conv_pool_relu(images, *tensors[1:], case[8])
+    check(got, reference(images, *tensors[1:], 1, case[8], True), tensors[1:], tensors[1:], 1e-4)
+
+
+@pytest.mark.parametrize("pool", [True, False])
+@pytest.mark.parametrize("wanted", [1, 2])
+def test_weights_or_a_bias_alone_have_the_same_gradient(wanted, pool):
+    case = POOLED[2] if pool else PLAIN[3]
+    tensors = [t.detach().requires_grad_(place == wanted) for place, t in enumerate(inputs(case))]
+    got = conv.conv_pool_relu(*tensors, case[8]) if pool else conv.conv2d(*tensors, *case[7:])
+    check(got, reference(*tensors, *case[7:], pool), tensors[wanted : wanted + 1], tensors[wanted : wanted + 1], 1e-4)
+
+
 @pytest.mark.parametrize(("case", "pool"), [(PLAIN[4], False), (PLAIN[0], False), (POOLED[0], True), (POOLED[2], True)])
 def test_half_precision_stays_near_full_precision(case, pool):
     tensors = inputs(case, HALF)
@@ -115,7 +133,9 @@ def test_weights_are_read_where_they_lie():
     turned = w.detach().permute(0, 4, 3, 1, 2).contiguous().permute(0, 3, 4, 2, 1).requires_grad_()  # PyTorch's memory
     tensors = (x, turned, bias)
     check(conv.conv2d(*tensors, 1, 1), reference(*others, 1, 1, False), tensors, others, 1e-4)
-    used = [conv.Conv.apply(x, t, bias, 1, 1, False, False, False, Configs())[2].numel() for t in (w, wide, turned)]
+    used = [
+        conv.Conv.apply(x, t, bias, 1, 1, False, False, False, False, Configs())[2].numel() for t in (w, wide, turned)
+    ]
     assert used == [0, 0, w.numel()]
 
 
@@ -155,7 +175,7 @@ def test_unpooling_fills_every_pixel():
     for position in range(4):
         row, column = divmod(position, 2)
         wanted[:, :, row:4:2, column:6:2] = torch.where(winner == position, dy, 0.0)
-    pixels, parts = conv._unpool(dy, winner, shape)
+    pixels, parts = conv_backward.unpool(dy, winner, shape)
     assert torch.equal(pixels, wanted)
     close(parts.sum(0), wanted.sum((1, 2, 3)), 1e-5)
 

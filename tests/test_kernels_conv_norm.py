@@ -14,7 +14,7 @@ from torch import nn
 from torch.func import functional_call, stack_module_state
 
 from fednoil import kernels
-from fednoil.kernels import conv
+from fednoil.kernels import conv, conv_backward
 from fednoil.models.layers import Stacked
 from fednoil.models.resnet import BasicBlock
 
@@ -78,13 +78,13 @@ def test_the_gradients_of_both_ways_through_a_block_meet_in_one_kernel(monkeypat
     with Stacked():
         y = torch.vmap(one)(params, buffers, x)
     added = []
-    launch = conv._input_gradient
+    launch = conv_backward.input_gradient
 
     def noted(*args):
         added.append(args[-1] is not None and args[-1].is_contiguous())  # no copy of it either
         return launch(*args)
 
-    monkeypatch.setattr(conv, "_input_gradient", noted)
+    monkeypatch.setattr(conv_backward, "input_gradient", noted)
     got = torch.autograd.grad(y.square().sum(), [x, *params.values()])
     assert sorted(added) == [False] * (2 if stride == 2 else 1) + [True]
     for place, found in enumerate(got):

@@ -76,12 +76,12 @@ class Seed:
         """
         return Seeds((self,)).keys_of(paths, device)
 
-    def digests(self, paths: Iterable[Path]) -> Iterator[bytes]:
-        """The eight bytes of each of these keys."""
+    def digests(self, ends: Iterable[bytes]) -> Iterator[bytes]:
+        """The eight bytes of each of these keys, given the ends of their paths (`_end`)."""
         common = self._hash()
-        for path in paths:
+        for end in ends:
             one = common.copy()
-            one.update("".join([f"/{_part(name)}" for name in path]).encode())
+            one.update(end)
             yield one.digest()
 
 
@@ -100,14 +100,21 @@ class Seeds:
 
     def keys_of(self, paths: Iterable[Path], device: torch.device | str = "cpu") -> Tensor:
         """As `Seed.keys_of`, of all members: int64 [members · len(paths)]."""
-        paths = list(paths)
-        return keys_of([(seed, paths) for seed in self.members], device)
+        ends = [_end(path) for path in paths]  # once for all members: a round draws thousands of keys
+        return _keys((digest for seed in self.members for digest in seed.digests(ends)), device)
 
 
 def keys_of(wanted: Iterable[tuple[Seed, Iterable[Path]]], device: torch.device | str = "cpu") -> Tensor:
     """Like `Seed.keys_of`, for several seeds with different paths, one seed after another: int64 [paths]."""
-    digests = b"".join(digest for seed, paths in wanted for digest in seed.digests(paths))
-    words = np.frombuffer(digests, dtype="<i8").astype(np.int64)
+    return _keys((digest for seed, paths in wanted for digest in seed.digests(map(_end, paths))), device)
+
+
+def _end(path: Path) -> bytes:
+    return "".join([f"/{_part(name)}" for name in path]).encode()
+
+
+def _keys(digests: Iterable[bytes], device: torch.device | str) -> Tensor:
+    words = np.frombuffer(b"".join(digests), dtype="<i8").astype(np.int64)
     return torch.from_numpy(words).to(device, non_blocking=True)  # the host plans on while a GPU still works
 
 

@@ -11,10 +11,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fednoil import kernels
 from fednoil.augment import vectors
 from fednoil.augment.ops import apply_codes
 from fednoil.augment.plans import CENTRE_COLUMNS, OP_COLUMNS, WEAK_COLUMNS
-from fednoil.augment.tables import encode, view_tables
+from fednoil.augment.tables import encode, op_tables, view_tables
 from fednoil.errors import UserError
 
 
@@ -69,6 +70,11 @@ def weak(images: Tensor, index: Tensor, params: Tensor) -> Tensor:
     _check_params(params, index, "3", params.shape[-1:] == (WEAK_COLUMNS,))
     if images.dim() == 2:
         return vectors.weak(images, index, params)
+    if kernels.usable(images, "views"):
+        from fednoil.kernels import views
+
+        if views.serves(images):
+            return views.weak(images, index, params)
     view = _weak(images, index.reshape(-1), params.reshape(-1, WEAK_COLUMNS).to(torch.int64).unbind(1))
     return view.view(*index.shape, *images.shape[1:])
 
@@ -94,6 +100,11 @@ def strong(images: Tensor, index: Tensor, params: Tensor) -> Tensor:
     _check_params(params, index, "5 + 4*ops", ops >= 0 and rest == 0)
     if images.dim() == 2:
         return vectors.strong(images, index, params)
+    if kernels.usable(images, "views"):
+        from fednoil.kernels import views
+
+        if views.serves(images):
+            return views.strong(images, index, params, op_tables(*images.shape[2:], images.device))
     params = params.reshape(-1, params.shape[-1]).to(torch.int64)
     columns = params.unbind(1)
     view = _weak(images, index.reshape(-1), columns[:WEAK_COLUMNS])

@@ -10,6 +10,7 @@ from torch import Tensor
 from fednoil.executors.base import Job, Look
 from fednoil.executors.local import Workbench
 from fednoil.learners.base import Client, together
+from fednoil.learners.capabilities import asks
 from fednoil.learners.looks import confidences
 from fednoil.sampling import Scoring
 from fednoil.tensors import Tensors
@@ -50,8 +51,8 @@ def surveys(bench: Workbench, everyone: Mapping[int, Client], jobs: Sequence[Job
         return found
     for group in _alike(bench, jobs):
         alike: dict[object, list[tuple[Job, Tensors]]] = {}
-        for job in group:
-            asked = bench.surveying.asks(everyone[job.client], job.turn)
+        questions = asks(bench.surveying, [everyone[job.client] for job in group], [job.turn for job in group])
+        for job, asked in zip(group, questions, strict=True):
             alike.setdefault(_form(asked), []).append((job, asked))
         bench.load(group[0].received, {})
         for members in alike.values():

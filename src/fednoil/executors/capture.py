@@ -77,7 +77,8 @@ class Graphs:
 
     def __init__(self, device: torch.device, parallel: int) -> None:
         self.used = device.type == "cuda"  # on a CPU the same steps run one by one, for tests
-        self.streams = [torch.cuda.Stream() for _ in range(parallel)] if self.used else []
+        # Before those that work beside them (`fednoil.kernels.aside`).
+        self.streams = [torch.cuda.Stream(priority=-1) for _ in range(parallel)] if self.used else []
         self.pools: dict[int, Any] = {}  # the memory that the graphs of a seat share
         self.captured: dict[Signature, Captured] = {}
         self.held: list[object] = []  # memory that streams still read must not be reused

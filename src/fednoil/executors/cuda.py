@@ -151,9 +151,12 @@ class CudaGraphs:
             missing = looks(bench, clients, [job for job in jobs if job.looked is None])
             jobs = [replace(job, looked=missing.get(job.client, job.looked)) for job in jobs]
         found = surveys(bench, clients, jobs)
+        alike = all(job.received is jobs[0].received and not job.keep for job in jobs)
+        if alike:
+            self.bench.load(jobs[0].received, len(jobs))
         for place, job in enumerate(jobs):
             bench, client = self.bench.benches[place], clients[job.client]
-            seats.append(Seat(place, bench, client, job, bench.begin(client, job, found.get(job.client))))
+            seats.append(Seat(place, bench, client, job, bench.begin(client, job, found.get(job.client), alike)))
         longest = max((job.turn for job in jobs), key=lambda turn: turn.epochs)
         for epochs in seats[0].bench.epoch_ranges(longest):
             if adapts(learner, longest) or any(t.state for t in self.touched.values()):

@@ -137,11 +137,13 @@ class Workbench:
             ranges.append(range(start, min(start + size, turn.epochs)))
         return ranges
 
-    def begin(self, client: Client, job: Job, found: Tensors | None = None) -> Tensors:
-        """Load the networks and let the learner look at its data; returns the turn's state (`found`: its survey)."""
+    def begin(self, client: Client, job: Job, found: Tensors | None = None, loaded: bool = False) -> Tensors:
+        """Load the networks, unless they are, and let the learner look at its data; returns the turn's state (`found`:
+        its survey)."""
         # Copies: if a turn fails it is begun again or ends the run, and what was kept must be unchanged.
         keep = {name: tensor.to(self.device, copy=True) for name, tensor in job.keep.items()}
-        self.load(job.received, keep)
+        if not loaded:
+            self.load(job.received, keep)
         for net in self.nets.values():
             net.balance(client.labels)
         return self.open(client, keep, job.turn, found, job.looked)

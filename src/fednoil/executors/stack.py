@@ -16,6 +16,7 @@ from torch import Tensor
 from fednoil import kernels
 from fednoil.executors.local import Workbench
 from fednoil.executors.optimiser import RATE
+from fednoil.kernels.aside import beside
 from fednoil.learners.base import Nets
 from fednoil.learners.capabilities import observer
 from fednoil.models.layers import Stacked
@@ -23,7 +24,7 @@ from fednoil.models.stack import Member, Stack
 from fednoil.tensors import Tensors
 
 Others = dict[str, Tensors]
-Leaves = dict[str, tuple[Tensor, ...]]  # a network's parameters: all of them, or those in half precision and the rest
+Leaves = dict[str, tuple[Tensor, ...]]  # a network's parameters in pieces, first those in half precision
 
 
 class Rows:
@@ -104,10 +105,11 @@ class Rows:
             return self.bench.learner.step(nets, pool, batch, state, kind)
 
         own = (self.params, self.grads, self.memory, self.others)
-        losses = self._mapped(loss_of, leaves, *own, batch, state)
-        flat = [leaf for parts in leaves.values() for leaf in parts]
-        # Of the sum: for gradients of each loss PyTorch imports SymPy, which takes longer than some rounds.
-        found = torch.autograd.grad(losses.sum(), flat, allow_unused=True)
+        with beside(self.stacked.second):
+            losses = self._mapped(loss_of, leaves, *own, batch, state)
+            flat = [leaf for parts in leaves.values() for leaf in parts]
+            # Of the sum: for gradients of each loss PyTorch imports SymPy, which takes longer than some rounds.
+            found = torch.autograd.grad(losses.sum(), flat, allow_unused=True)
         given = iter(torch.zeros_like(leaf) if g is None else g for leaf, g in zip(flat, found, strict=True))
         grads = {name: tuple(next(given) for _ in parts) for name, parts in leaves.items()}
         if self.hooked:
@@ -141,8 +143,8 @@ class Rows:
 
     def _leaves(self, name: str) -> tuple[Tensor, ...]:
         """What gradients are taken of: the parameters as the network's calls use them."""
-        params, half = self.params[name], self.half.get(name)
-        parts = (params,) if half is None else (half, params[:, half.shape[1] :])
+        params, half, pieces = self.params[name], self.half.get(name), self.stacked.stacks[name].pieces
+        parts = params.split(pieces, 1) if half is None else (*half.split(pieces, 1), params[:, half.shape[1] :])
         return tuple(part.detach().requires_grad_() for part in parts)
 
     def _nets(self, params: Tensors, grads: Tensors, memory: Others, others: Others, leaves: Leaves) -> Nets:
@@ -160,8 +162,8 @@ class Rows:
     def _optimise(
         self, name: str, grads: tuple[Tensor, ...], rates: Tensor | None, active: Tensor | None = None
     ) -> None:
-        """A step of the optimiser for all clients, with a rate for each [K] if it varies; the gradient may come in two
-        parts, like the parameters. Only where it is fused does it know who is active."""
+        """A step of the optimiser for all clients, with a rate for each [K] if it varies; the gradient comes in
+        pieces, like the parameters. Only where it is fused does it know who is active."""
         optimiser, shares, params, memory = (
             self.bench.optimiser,
             self.bench.shares,
@@ -195,6 +197,15 @@ class StackedBench:
     def __init__(self, benches: Sequence[Workbench]) -> None:
         self.benches = benches
         self.stacks = {name: Stack([b.nets[name] for b in benches]) for name in benches[0].nets}
+        large = any(len(stack.pieces) > 1 for stack in self.stacks.values())
+        self.second = torch.cuda.Stream() if large and next(self.tensors()).is_cuda else None  # see `beside`
+
+    def load(self, received: Tensors, count: int) -> None:
+        """Give the first `count` networks what they all received, as each would load it."""
+        self.benches[0].load(received, {})
+        for tensor in self.tensors():
+            if count > 1:
+                tensor[1:count] = tensor[:1]
 
     def reorder(self, order: Sequence[int]) -> None:
         """Put the first networks into another order: the one at `order[k]` moves to k, with all that belongs to it."""

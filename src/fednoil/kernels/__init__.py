@@ -14,7 +14,7 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-KERNELS = ("conv", "norm", "sgd")
+KERNELS = ("conv", "norm", "sgd", "head", "views")
 _off: set[str] = set()
 
 

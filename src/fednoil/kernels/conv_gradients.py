@@ -137,6 +137,51 @@ def weight_gradient_kernel(
     tl.store(part + k * OUT + n, acc.to(part.dtype.element_ty), mask=(k < DEPTH) & (n < OUT))
 
 
+@triton.jit(do_not_specialize=["rows", "share"])
+def pooled_weight_gradient_kernel(
+    x, dy, winner, part, bias_part, x_stride, rows, share,
+    H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, OUT: tl.constexpr, HO: tl.constexpr, WO: tl.constexpr,
+    KH: tl.constexpr, KW: tl.constexpr, PAD: tl.constexpr,
+    PRECISION: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """The same from dy [rows, OUT] of the pooling windows, of which BK are summed at a time: each gives its gradient to
+    the patch of one of its four pixels. bias_part [splits, clients, OUT] are the sums of what was given: the result of
+    one more row of patches, all ones.
+    """
+    DEPTH: tl.constexpr = KH * KW * C
+    HP: tl.constexpr = HO // 2
+    WP: tl.constexpr = WO // 2
+    TILES: tl.constexpr = (OUT + BN - 1) // BN
+    client = tl.program_id(1).to(tl.int64)
+    x += client * x_stride
+    dy += client * rows * OUT
+    winner += client * rows * OUT
+    result = tl.program_id(2) * tl.num_programs(1).to(tl.int64) + client
+    block = 0 if DEPTH < BM else tl.program_id(0) // TILES
+    n = (tl.program_id(0) % TILES) * BN + tl.arange(0, BN)[None, :]
+    dh, dv, c = tap_of(block, KW, C, BM)
+    ones = block * BM + tl.arange(0, BM)[None, :] == DEPTH
+    acc = tl.zeros((BM, BN), tl.float32)
+    begin = tl.program_id(2) * share
+    for m0 in range(begin, tl.minimum(begin + share, rows), BK):
+        m = m0 + tl.arange(0, BK)[:, None]
+        ok = m < rows
+        gradient = tl.load(dy + m * OUT + n, mask=ok & (n < OUT), other=0.0)
+        won = tl.load(winner + m * OUT + n, mask=ok & (n < OUT), other=4)
+        ok = ok & (dh < KH)
+        for position in tl.range(4, num_stages=1):
+            h = m % (HP * WP) // WP * 2 + position // 2 - PAD + dh
+            v = m % WP * 2 + position % 2 - PAD + dv
+            patch = load_pixels(x, ((m // (HP * WP) * H + h) * W + v) * C + c, h, v, ok, H, W)
+            patch = tl.where(ones, 1.0, patch).to(gradient.dtype)
+            own = tl.where(won == position, gradient, 0.0).to(gradient.dtype)
+            acc = tl.dot(tl.trans(patch), own, acc, input_precision=PRECISION)
+    k = block * BM + tl.arange(0, BM)[:, None]
+    part += result * (DEPTH * OUT)
+    tl.store(part + k * OUT + n, acc.to(part.dtype.element_ty), mask=(k < DEPTH) & (n < OUT))
+    tl.store(bias_part + result * OUT + n + 0 * k, acc, mask=(k == DEPTH) & (n < OUT))
+
+
 @triton.jit(do_not_specialize=["rows"])
 def unpool_kernel(
     dy, winner, pixels, part, rows, images,

@@ -12,6 +12,7 @@ import torch
 import triton
 
 from fednoil.kernels import processors
+from fednoil.kernels.stacked import precision
 
 _TALL = 128  # rows of a tile
 _PART = 400  # rows of a sum that take as long as writing and reading one part of it: 8 bytes against 2 · rows products
@@ -28,6 +29,12 @@ class Config(NamedTuple):
     stages: int = 3
     splits: int = 0
     pixels: int = 1
+
+
+def launch_options(config: Config, dtype: torch.dtype) -> dict[str, Any]:
+    """The launch options that all GEMM kernels share."""
+    tile = {"BM": config.rows, "BN": config.cols, "BK": config.depth}
+    return {**tile, "PRECISION": precision(dtype), "num_warps": config.warps, "num_stages": config.stages}
 
 
 class Configs(NamedTuple):
@@ -143,8 +150,9 @@ def _input_gradient(s: Shape, dtype: torch.dtype) -> Config:
     if dtype == torch.float32:
         return Config(64, block_size(s.C, 32), _depth(s.outputs, s.KH * s.KW, 32), 4, 2)
     depth = _depth(s.outputs, s.KH * s.KW, 64)
-    if s.C <= 32 and s.KW > 1 and s.stride == 1 and s.W % 2 == 0:
-        return Config(128, block_size(2 * s.C, 64), depth, 4, 3, pixels=2)
+    if s.C <= 64 and s.KW > 1 and s.stride == 1 and s.W % 2 == 0:
+        cols = block_size(2 * s.C, 128)
+        return Config(128, cols, depth, 4 if cols <= 64 else 8, 3, pixels=2)
     pixels = s.B * ceil(s.H / s.stride) * ceil(s.W / s.stride)  # of each class
     return _wide(s.C, depth, s.K * s.stride**2 * ceil(pixels / _TALL))
 
@@ -181,6 +189,15 @@ def _room() -> int:
 def weight_gradient_config(s: Shape, dtype: torch.dtype) -> Config:
     """Default tile of the weight gradient's kernel: taps * channels × outputs, its depth in pixels."""
     return _fitting(_weight_gradient(s, dtype), dtype)
+
+
+def pooled_weight_gradient_config(s: Shape, dtype: torch.dtype) -> Config:
+    """Default tile of the weight gradient's kernel that reads the pooled gradient: many small programs, which wait for
+    each other's loads less."""
+    config = weight_gradient_config(s, dtype)
+    if dtype == torch.float32:
+        return config
+    return config._replace(depth=64, warps=2 if config.rows <= 32 else 4, stages=1)
 
 
 def _weight_gradient(s: Shape, dtype: torch.dtype) -> Config:

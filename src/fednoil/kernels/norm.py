@@ -24,6 +24,7 @@ from torch.autograd.function import once_differentiable
 from fednoil.kernels import norm_kernels as kernels
 from fednoil.kernels import processors
 from fednoil.kernels.ahead import current, empty, in_its_trial, launch
+from fednoil.kernels.stacked import applied
 
 BLOCK_C = 64  # 64 bf16 channels are one 128-byte line of memory
 # Elements of a tile: as many as leave registers for about eight programs of four warps per multiprocessor.
@@ -79,19 +80,36 @@ def _statistics(x: Tensor) -> Parts:
 
 
 def _moments(
-    x: Tensor, parts: Parts, running: tuple[Tensor, Tensor] | None, momentum: float, eps: float
+    x: Tensor,
+    parts: Parts,
+    running: tuple[Tensor, Tensor] | None,
+    batches: Tensor | None,
+    momentum: float,
+    eps: float,
 ) -> tuple[Tensor, Tensor]:
-    """Mean and 1/std [K, C] of the batch, after moving the running statistics in place."""
+    """Mean and 1/std [K, C] of the batch, after moving the running statistics and counting the batch, in place."""
     clients, rows, channels = x.shape
     count = parts.values.shape[2]
     mean, rstd = empty(x, (2, clients, channels), dtype=torch.float32).unbind()
     mean_and_var = running or (mean, rstd)  # placeholders, untouched by the kernel without TRACK
+    counts = mean if batches is None else batches
     launch(
         kernels.combine, (triton.cdiv(channels, 16), clients), parts.values, mean, rstd, *mean_and_var,
-        *map(_stride, mean_and_var), rows, channels, parts.rows, count,
-        momentum, eps, TRACK=running is not None, BT=min(256, triton.next_power_of_2(count)), BC=16, num_warps=WARPS,
+        *map(_stride, mean_and_var), counts, counts.stride(0), rows, channels, parts.rows, count, momentum, eps,
+        TRACK=running is not None, COUNT=batches is not None, BT=min(256, triton.next_power_of_2(count)), BC=16,
+        num_warps=WARPS,
     )  # fmt: skip
     return mean, rstd
+
+
+def _total(parts: Tensor) -> Tensor:
+    """The sum over the parts [2, K, T, C]: [2, K, C]."""
+    *both, count, channels = parts.shape
+    sums = empty(parts, (*both, channels))
+    grid = (triton.cdiv(channels, 16), both[0] * both[1])
+    block = min(64, triton.next_power_of_2(count))
+    launch(kernels.total, grid, parts, sums, channels, count, BT=block, BC=16, num_warps=WARPS)
+    return sums
 
 
 class BatchNormAct(torch.autograd.Function):
@@ -102,12 +120,14 @@ class BatchNormAct(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(x, weight, bias, running_mean, running_var, residual, parts, rows, momentum, eps, relu, training):
+    def forward(
+        x, weight, bias, running_mean, running_var, batches, residual, parts, rows, momentum, eps, relu, training
+    ):
         x = x.contiguous()
         if training:
             found = _statistics(x) if parts is None else Parts(parts, rows)
             running = None if running_mean is None else (running_mean, running_var)
-            mean, rstd = _moments(x, found, running, momentum, eps)
+            mean, rstd = _moments(x, found, running, batches, momentum, eps)
         else:
             mean = running_mean.clone(memory_format=torch.contiguous_format)
             rstd = torch.rsqrt(running_var + eps).contiguous()
@@ -120,7 +140,7 @@ class BatchNormAct(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        x, weight, bias, _, _, residual, _, _, _, _, ctx.relu, ctx.training = inputs
+        x, weight, bias, _, _, _, residual, _, _, _, _, ctx.relu, ctx.training = inputs
         y, mean, rstd = output
         ctx.trial, ctx.residual = current(), residual is not None
         ctx.mark_non_differentiable(mean, rstd)
@@ -132,7 +152,7 @@ class BatchNormAct(torch.autograd.Function):
     @in_its_trial
     def backward(ctx, dy, *_):
         if dy is None:
-            return (None,) * 12
+            return (None,) * 13
         x, weight, bias, mean, rstd, y = ctx.saved_tensors
         x, g = x.contiguous(), dy.contiguous()
         mask = "none" if not ctx.relu else "y" if ctx.residual else "x"
@@ -142,7 +162,7 @@ class BatchNormAct(torch.autograd.Function):
         parts = empty(x, (2, x.shape[0], count, x.shape[2]), dtype=torch.float32)
         output = g if y is None else y
         launch(kernels.gradient_sums, grid, g, x, output, masked, parts, *affine, size, count, MASK=mask, **constants)
-        sums = parts.sum(2)
+        sums = _total(parts)
         mask = "x" if mask == "x" else "none"  # `masked` is already masked, unless the mask comes from x
         dx = empty(x, x.shape)
         grid, size, _, constants = plan(x.shape, APPLY_TILE, APPLY_PROGRAMS)
@@ -150,18 +170,19 @@ class BatchNormAct(torch.autograd.Function):
         launch(kernels.gradient_apply, grid, masked, x, dx, sums, *affine, size, **constants)
         dbias, dweight = sums.unbind()
         residual = masked if ctx.residual else None
-        return dx, dweight.to(weight.dtype), dbias.to(bias.dtype), None, None, residual, *[None] * 6
+        return dx, dweight.to(weight.dtype), dbias.to(bias.dtype), None, None, None, residual, *[None] * 6
 
     @staticmethod
     def vmap(info, in_dims, *inputs):
         """Fold the vmapped dimension into the clients, so that one launch serves all of them."""
-        tensors, options = inputs[:7], inputs[7:]
+        tensors, options = inputs[:8], inputs[8:]
         training = options[-1]
-        if training and tensors[3] is not None and None in in_dims[3:5]:
+        own = [in_dims[i] for i in (3, 4, 5) if tensors[i] is not None]
+        if training and None in own:
             raise ValueError("each vmapped client needs its own running statistics, stacked like its weights")
         folded = (
             # A silent copy of the running statistics would lose their update: they must be a view.
-            _fold(tensor, in_dims[i], info.batch_size, view=training and i in (3, 4))
+            _fold(tensor, in_dims[i], info.batch_size, view=training and i in (3, 4, 5))
             for i, tensor in enumerate(tensors)
         )
         outputs = BatchNormAct.apply(*folded, *options)
@@ -188,20 +209,19 @@ def batch_norm_act(
     relu: bool = True,
     training: bool = True,
     parts: Parts | None = None,
+    batches: Tensor | None = None,
 ) -> Tensor:
     """relu(batch_norm(x) + residual) of x and residual [K, M, C], in x's dtype, with each client's own [K, C] vectors.
 
     Training normalises with the biased variance of the M rows and moves the running statistics (fp32, in place) towards
     the batch's mean and unbiased variance; otherwise the running statistics normalise. If x's statistics are already
-    known (`parts`), it is read once less.
+    known (`parts`), it is read once less. `batches` [K, 1] are counts of batches, which go up by one.
     """
     if training and x.shape[1] < 2:
         raise ValueError(f"batch statistics need more than one value per channel: x has shape {tuple(x.shape)}")
     known = (None, 0) if parts is None else parts
-    outputs = BatchNormAct.apply(
-        x, weight, bias, running_mean, running_var, residual, *known, momentum, eps, relu, training
-    )  # fmt: skip
-    return outputs[0]
+    vectors = (weight, bias, running_mean, running_var)
+    return applied(BatchNormAct, x, *vectors, batches, residual, *known, momentum, eps, relu, training)[0]
 
 
 def _to_rows(x: Tensor) -> Tensor:
@@ -221,13 +241,15 @@ def norm_nchw(
     residual: Tensor | None = None,
     relu: bool = False,
     parts: Parts | None = None,
+    batches: Tensor | None = None,
 ) -> Tensor:
     """relu(batch_norm(x) + residual) of one client's x [B, C, H, W]; it and the result are in channels_last memory."""
     batch, channels, height, width = x.shape
     mean, var = (None if t is None else t.unsqueeze(0) for t in (running_mean, running_var))
     other = None if residual is None else _to_rows(residual)
     vectors = (weight.unsqueeze(0), bias.unsqueeze(0), mean, var)
-    y = batch_norm_act(_to_rows(x), *vectors, momentum, eps, other, relu, training or mean is None, parts)
+    batches = None if batches is None else batches.view(1, 1)
+    y = batch_norm_act(_to_rows(x), *vectors, momentum, eps, other, relu, training or mean is None, parts, batches)
     return y.reshape(batch, height, width, channels).permute(0, 3, 1, 2)
 
 
@@ -237,7 +259,6 @@ def batch_norm_act_nchw(
     """relu(bn(x) + residual) of one client's x and residual [B, C, H, W] in channels_last memory."""
     if bn.weight is None or bn.bias is None or bn.momentum is None:
         raise ValueError("batch_norm_act_nchw needs a BatchNorm2d with affine=True and a momentum")
-    if bn.training and bn.num_batches_tracked is not None:
-        bn.num_batches_tracked.add_(1)
+    batches = bn.num_batches_tracked if bn.training else None
     vectors = (bn.running_mean, bn.running_var, bn.weight, bn.bias)
-    return norm_nchw(x, *vectors, bn.training, bn.momentum, bn.eps, residual, relu, parts)
+    return norm_nchw(x, *vectors, bn.training, bn.momentum, bn.eps, residual, relu, parts, batches)

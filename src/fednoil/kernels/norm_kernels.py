@@ -57,10 +57,11 @@ def statistics(x, parts, M, C, rows, T, BM: tl.constexpr, BC: tl.constexpr, STAG
 
 @triton.jit
 def combine(
-    parts, mean_ptr, rstd_ptr, running_mean, running_var, stride_mean, stride_var, M, C, rows, T, momentum, eps,
-    TRACK: tl.constexpr, BT: tl.constexpr, BC: tl.constexpr,
+    parts, mean_ptr, rstd_ptr, running_mean, running_var, stride_mean, stride_var, batches, stride_batches,
+    M, C, rows, T, momentum, eps,
+    TRACK: tl.constexpr, COUNT: tl.constexpr, BT: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """Merge the parts' statistics into mean and 1/std [K, C], and move the running statistics."""
+    """Merge the parts' statistics into mean and 1/std [K, C], move the running statistics and count the batch."""
     client = tl.program_id(1)
     cols = tl.program_id(0) * BC + tl.arange(0, BC)
     valid = cols < C
@@ -89,6 +90,9 @@ def combine(
         old_var = tl.load(running_var, mask=valid, other=0.0)
         tl.store(running_mean, old_mean + momentum * (mean - old_mean), mask=valid)
         tl.store(running_var, old_var + momentum * (squares / (M - 1) - old_var), mask=valid)
+    if COUNT:
+        own = batches + client.to(tl.int64) * stride_batches
+        tl.store(own, tl.load(own) + 1, mask=tl.program_id(0) == 0)
 
 
 @triton.jit
@@ -143,6 +147,18 @@ def gradient_sums(
     out = parts + (client * T + part) * C + cols
     tl.store(out, tl.sum(total, 0), mask=valid)
     tl.store(out + tl.num_programs(1) * T * C, tl.sum(products, 0) * rstd, mask=valid)
+
+
+@triton.jit
+def total(parts, sums, C, T, BT: tl.constexpr, BC: tl.constexpr):
+    """sums [N, C] of parts [N, T, C]; grid (channel blocks, N)."""
+    row = tl.program_id(1).to(tl.int64)
+    cols = tl.program_id(0) * BC + tl.arange(0, BC)
+    acc = tl.zeros((BT, BC), tl.float32)
+    for first in range(0, T, BT):
+        part = first + tl.arange(0, BT)[:, None]
+        acc += tl.load(parts + (row * T + part) * C + cols[None, :], mask=(part < T) & (cols < C)[None, :], other=0.0)
+    tl.store(sums + row * C + cols, tl.sum(acc, 0), mask=cols < C)
 
 
 @triton.jit

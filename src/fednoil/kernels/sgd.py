@@ -4,8 +4,8 @@ PyTorch's own operations pass over the 11 million parameters of each client's Re
 which takes nearly as long as its convolutions if the batches are small. Here each number is read and written once. A
 frozen client is left out, so that nothing of it has to be saved and put back.
 
-Gain end to end, a turn of FedNoiL with six clients on an H200 (`python benchmarks/kernels.py --kernel sgd`): 0.90 ×
-for the CNN, whose turns vary by as much, 1.24 × for the ResNet18.
+Gain end to end, a turn of FedNoiL with six clients on an H200 (`python benchmarks/kernels.py --kernel sgd`): 1.07 ×
+for the CNN, 1.04 × with 30 clients, 1.23 × for the ResNet18.
 """
 
 # Triton types a launched kernel as the bare function, without its options; it is missing where there is no GPU.

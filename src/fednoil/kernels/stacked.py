@@ -6,6 +6,8 @@ Clients are the first dimension; images are channels-last. Sums are taken in fp3
 # Triton types a launched kernel as the bare function, without its options; it is missing where there is no GPU.
 # pyright: reportCallIssue=false, reportArgumentType=false, reportMissingImports=false
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -26,6 +28,13 @@ def fold(t: Tensor | None, dim: int | None, size: int) -> Tensor | None:
     if t is None:
         return None
     return (t.expand(size, *t.shape) if dim is None else t.movedim(dim, 0)).flatten(0, 1)
+
+
+def applied(function: type[torch.autograd.Function], *args: Any) -> Any:
+    """What the function returns; without gradients it is called itself, because `apply` reads its signature each time,
+    which takes longer than a launch."""
+    plain = not torch.is_grad_enabled() and not torch._C._are_functorch_transforms_active()
+    return function.forward(*args) if plain else function.apply(*args)
 
 
 def contiguous_clients(x: Tensor) -> Tensor:

@@ -64,6 +64,15 @@ class Surveys(Protocol):
 
 
 @runtime_checkable
+class AsksTogether(Protocol):
+    """Asks for several clients of a round in as many operations as for one, which matters on a GPU."""
+
+    def asks_all(self, clients: Sequence[Client], turns: Sequence[Turn]) -> list[Tensors]:
+        """Each client's questions (`Surveys.asks`)."""
+        ...
+
+
+@runtime_checkable
 class Adapts(Protocol):
     """Plans an epoch by what the networks or the state have become in the epochs before."""
 
@@ -213,6 +222,13 @@ def observer(learner: Learner, kind: str) -> Observes:
             f"{learner.config.name} plans a phase '{kind}' that trains nothing: it needs `observe`"
         )
     return found
+
+
+def asks(learner: Surveys, clients: Sequence[Client], turns: Sequence[Turn]) -> list[Tensors]:
+    """What several clients of a round are asked: at once if the learner can, otherwise one by one."""
+    if isinstance(learner, AsksTogether):
+        return learner.asks_all(clients, turns)
+    return [learner.asks(client, turn) for client, turn in zip(clients, turns, strict=True)]
 
 
 def plans(learner: Learner, trainees: Sequence[Trainee], epochs: range) -> list[list[Phase]]:

@@ -25,6 +25,7 @@ from fednoil.learners.base import Client, Nets, Turn
 from fednoil.learners.labelled import Batches, LabelledConfig, LabelledLearner
 from fednoil.learners.lot import Lot
 from fednoil.plugins import About
+from fednoil.seeds import Seeds
 from fednoil.tensors import Tensors
 
 
@@ -58,10 +59,15 @@ class FedNoil(LabelledLearner):
         return self.has_pseudo_labels
 
     def asks(self, client: Client, turn: Turn) -> Tensors:
-        if not self.trains_on_unlabelled(turn.round_idx):
-            return {}
-        keys = turn.seed.child("teacher").keys(range(self.teachers), client.index.device)
-        return {"weak": weak_plan(keys, len(client), self.task.pad, flip=self.task.flip).transpose(0, 1)}
+        return self.asks_all([client], [turn])[0]
+
+    def asks_all(self, clients: Sequence[Client], turns: Sequence[Turn]) -> list[Tensors]:
+        if not self.trains_on_unlabelled(turns[0].round_idx):
+            return [{} for _ in clients]
+        seeds, device = Seeds(tuple(turn.seed.child("teacher") for turn in turns)), clients[0].index.device
+        keys = seeds.keys(range(self.teachers), device).view(len(clients), -1)
+        plans = weak_plan(keys, max(map(len, clients)), self.task.pad, flip=self.task.flip).transpose(1, 2)
+        return [{"weak": plan[: len(client)]} for client, plan in zip(clients, plans, strict=True)]
 
     def survey(self, nets: Nets, client: Client, asked: Tensors) -> Tensors:
         return {"taught": pseudo_labels.taught(nets["model"], client, asked["weak"])} if asked else {}

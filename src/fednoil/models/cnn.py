@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fednoil.errors import UserError
 from fednoil.models.base import ModelConfig, check_pictures
-from fednoil.models.layers import conv_pool_relu
+from fednoil.models.layers import conv_pool_relu, flat_linear
 from fednoil.plugins import About
 
 
@@ -41,4 +41,4 @@ class CNN(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = conv_pool_relu(conv_pool_relu(x, self.conv1), self.conv2)
-        return self.head(x.flatten(1))
+        return flat_linear(x, self.head)

@@ -61,14 +61,26 @@ def branch(x: Tensor, conv: nn.Conv2d, norm: Norm) -> tuple[Tensor, Tensor]:
     return norm_relu(conv(x), norm), x
 
 
+def flat_linear(x: Tensor, linear: nn.Linear) -> Tensor:
+    """linear(x.flatten(1)); stacked clients' images in channels-last memory are read as they lie.
+
+    A hook in front of the layer gets the flattened images, so then they are flattened.
+    """
+    if _stacked.get() and kernels.usable(x, "head") and x.dim() == 4 and not linear._forward_pre_hooks:
+        y = _head(x, linear.weight, linear.bias)
+        if y is not None:
+            return y
+    return linear(x.flatten(1))
+
+
 _stacked: ContextVar[bool] = ContextVar("stacked", default=False)
 
 
 class Stacked(TorchFunctionMode):
-    """While active, convolutions and batch norms under `torch.vmap` are one launch for all clients.
+    """While active, convolutions, batch norms and heads under `torch.vmap` are one launch for all clients.
 
     PyTorch would turn them into grouped convolutions and many small operations, which are slow. That is the fallback
-    for what the kernels don't support. Where bits must be the same, cross-entropy is one that graphs can capture.
+    for what the kernels don't support. So is cross-entropy, which where bits must be the same graphs couldn't capture.
     """
 
     def __enter__(self) -> Stacked:
@@ -88,7 +100,7 @@ class Stacked(TorchFunctionMode):
             result = known(*args, **kwargs)
             if result is not None:
                 return result
-        if function is F.cross_entropy and torch.are_deterministic_algorithms_enabled():
+        if function is F.cross_entropy:
             result = _cross_entropy(*args, **kwargs)
             if result is not None:
                 return result
@@ -131,12 +143,19 @@ def _cross_entropy(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Tensor | None:
-    """By comparison: the gradient of PyTorch's own, mapped, is a scatter, for which the host sends numbers to the GPU
-    in deterministic runs. No graph can hold that. A label that isn't a class makes its loss NaN, because nothing can
-    raise here.
+    """In one launch where there is a kernel for it; otherwise, where bits must be the same, by comparison: the gradient
+    of PyTorch's own, mapped, is a scatter, for which the host sends numbers to the GPU in deterministic runs. No graph
+    can hold that. A label that isn't a class makes its loss NaN, because nothing can raise here.
     """
     plain = weight is None and size_average is None and reduce is None and not label_smoothing
     if not plain or reduction not in ("mean", "none") or (input.dim(), target.dim()) != (2, 1):
+        return None
+    if kernels.usable(input, "head"):
+        from fednoil.kernels import cross_entropy
+
+        if cross_entropy.serves(input, target):
+            return cross_entropy.cross_entropy(input, target, reduction == "mean", ignore_index)
+    if not torch.are_deterministic_algorithms_enabled():
         return None
     counts = (target != ignore_index)[:, None]
     own = target[:, None] == torch.arange(input.shape[1], device=input.device)
@@ -145,9 +164,30 @@ def _cross_entropy(
     return losses.sum() / counts.sum() if reduction == "mean" else losses
 
 
+def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | None:
+    return _head(input, weight, bias) if input.dim() == 2 else None
+
+
+def _head(input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
+    """A linear layer of one client's features [B, D], or of images that PyTorch would flatten; None if the kernel
+    doesn't serve it. The kernel itself casts weights to the features' dtype, which autocast alone may do."""
+    if input.dtype not in (torch.float32, torch.bfloat16, torch.float16) or not input.numel():
+        return None
+    from fednoil.kernels.head import linear, serves
+    from fednoil.kernels.stacked import to_nhwc
+
+    x = kernels.computed(input)
+    cast = x.dtype == weight.dtype or torch.is_autocast_enabled("cuda")
+    if not cast or weight.dim() != 2 or not serves(len(weight)):
+        return None
+    one = (weight.unsqueeze(0), None if bias is None else bias.unsqueeze(0))
+    return linear(to_nhwc(x) if x.dim() == 4 else x.unsqueeze(0), *one).squeeze(0)
+
+
 _KNOWN: dict[Callable[..., Any], tuple[str, Callable[..., Tensor | None]]] = {
     F.conv2d: ("conv", _conv2d),
     F.batch_norm: ("norm", _batch_norm),
+    F.linear: ("head", _linear),
 }
 
 

@@ -120,13 +120,13 @@ class Network:
         return flat.view(shape)
 
     def named(self, *parts: Tensor) -> Tensors:
-        """The trained parameters by name, as views of a flat vector, which may be split in two (see `parts`)."""
+        """The trained parameters by name, as views of a flat vector, which may come in pieces (see `parts`)."""
         sizes, pieces = [shape.numel() for shape in self.trained.values()], []
         for part in parts:
             mine, count = [], len(part)
             while count > sum(mine):
                 mine.append(sizes[len(pieces) + len(mine)])
-            pieces += part.split(mine)
+            pieces += part.split(mine) if len(mine) > 1 else [part]  # the gradient of a split is a copy
         return {name: self._shaped(p, shape) for (name, shape), p in zip(self.trained.items(), pieces, strict=True)}
 
     def parts(self, flat: Tensor) -> tuple[Tensor, ...]:

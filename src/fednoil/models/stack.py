@@ -9,8 +9,11 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
+from fednoil.kernels.aside import ALONE
 from fednoil.models.network import Network, each_of, embedded_by
 from fednoil.tensors import Tensors
+
+_LARGE = 1 << 20  # parameters of a network whose gradients take longer to copy into one vector than a few launches
 
 
 class Stack:
@@ -27,12 +30,29 @@ class Stack:
         first = networks[0]
         self.memory = {name: _aligned([n.memory[name] for n in networks]) for name in first.memory}
         self.half = self.params[:, : first.cast].to(first.dtype) if first.dtype != self.params.dtype else None
+        computing = self.params if self.half is None else self.half
+        self.pieces = _pieces([shape.numel() for shape in first.trained.values()], computing.shape[1])
         # Each contiguous: batch_norm under vmap would change a copy of a strided running mean.
         self.others = {name: torch.stack([n.others[name] for n in networks]) for name in first.others}
         for row, network in enumerate(networks):
             others = {name: tensor[row] for name, tensor in self.others.items()}
             memory = {name: tensor[row] for name, tensor in self.memory.items()}
             network.move(self.params[row], self.grads[row], memory, others)
+
+
+def _pieces(sizes: Sequence[int], end: int) -> list[int]:
+    """Lengths of the pieces of the first `end` numbers of a vector of parameters of these sizes: the gradients of a
+    piece are copied into one vector. In a large network all but small parameters stand alone."""
+    found, done = [0], 0
+    for size in sizes:
+        if done == end:
+            break
+        done += size
+        if end >= _LARGE and size >= ALONE:
+            found += [size, 0]
+        else:
+            found[-1] += size
+    return [length for length in found if length]
 
 
 def _aligned(rows: Sequence[Tensor]) -> Tensor:
