@@ -14,9 +14,10 @@ from fednoil.executors.local import Workbench
 from fednoil.experiment import make_bench, make_executor, make_experiment
 from fednoil.learners import fednoil_plus
 from fednoil.learners.base import Client, Phase, Trainee, Turn, one_by_one
-from fednoil.learners.capabilities import Wrapped, plans
+from fednoil.learners.capabilities import Wrapped, asks, plans
 from fednoil.learners.fednoil import FedNoil
 from fednoil.seeds import Seed, Seeds
+from fednoil.tensors import Tensors
 
 CPU = torch.device("cpu")
 EPOCHS = range(1, 4)
@@ -144,6 +145,21 @@ def test_a_plan_of_ones_own_is_asked(values: dict[str, Any]) -> None:
     for learner in (own, Around(bench.learner)):
         for (phase,) in plans(learner, trainees_of(bench, clients), EPOCHS):
             assert phase.tensors["x_index"].tolist() == [0.0]
+
+
+def test_questions_of_ones_own_are_asked(values: dict[str, Any]) -> None:
+    class Own(FedNoil):
+        def asks(self, client: Client, turn: Turn) -> Tensors:
+            return super().asks(client, turn) | {"own": client.labels}
+
+    bench, clients = opened(values, {"name": "fednoil", "frac": 0.5})
+    own, (_, everyone, _, turns) = (
+        Own(bench.learner.config, bench.learner.task),
+        zip(*trainees_of(bench, clients), strict=True),
+    )
+    for client, asked in zip(everyone, asks(own, everyone, turns), strict=True):
+        assert asked.keys() == {"weak", "own"}
+        assert torch.equal(asked["own"], client.labels)
 
 
 def test_seeds_side_by_side() -> None:

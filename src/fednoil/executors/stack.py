@@ -105,7 +105,7 @@ class Rows:
             return self.bench.learner.step(nets, pool, batch, state, kind)
 
         own = (self.params, self.grads, self.memory, self.others)
-        with beside(self.stacked.second):
+        with beside(self.stacked.second, self._alone(leaves) if self.stacked.second else ()):
             losses = self._mapped(loss_of, leaves, *own, batch, state)
             flat = [leaf for parts in leaves.values() for leaf in parts]
             # Of the sum: for gradients of each loss PyTorch imports SymPy, which takes longer than some rounds.
@@ -143,9 +143,16 @@ class Rows:
 
     def _leaves(self, name: str) -> tuple[Tensor, ...]:
         """What gradients are taken of: the parameters as the network's calls use them."""
-        params, half, pieces = self.params[name], self.half.get(name), self.stacked.stacks[name].pieces
+        params, half = self.params[name], self.half.get(name)
+        pieces = [sum(piece) for piece in self.stacked.stacks[name].pieces]
         parts = params.split(pieces, 1) if half is None else (*half.split(pieces, 1), params[:, half.shape[1] :])
         return tuple(part.detach().requires_grad_() for part in parts)
+
+    def _alone(self, leaves: Leaves) -> set[int]:
+        """The addresses of the parameters whose gradients nothing but the optimiser reads."""
+        stacks = self.stacked.stacks
+        pairs = [pair for name, parts in leaves.items() for pair in zip(parts, stacks[name].pieces, strict=False)]
+        return {part.data_ptr() for part, piece in pairs if len(piece) == 1}
 
     def _nets(self, params: Tensors, grads: Tensors, memory: Others, others: Others, leaves: Leaves) -> Nets:
         stacks = self.stacked.stacks

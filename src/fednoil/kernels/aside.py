@@ -2,32 +2,31 @@
 
 A weight's gradient is needed by the optimiser alone, while the gradient of the images is what the layers before it wait
 for. So the former run beside the latter, where these leave processors idle: between launches, in their last wave, or
-because they wait for memory. Only for weights that are used once in a step, and whose gradient nobody but the optimiser
-reads: nothing else would wait for it.
+because they wait for memory. Only for weights that are used once in a step and whose gradient nobody but the optimiser
+reads, not even to copy it: nothing else would wait for it.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-ALONE = 1 << 12  # numbers of a weight from which on its gradient stands alone (`fednoil.models.stack`)
 _BEHIND = 8  # gradients that may be unfinished when the next begins: what they read stays in memory
 
 _step: ContextVar[Aside | None] = ContextVar("step", default=None)
 
 
 class Aside:
-    """The second stream of one step."""
+    """The second stream of one step, and the addresses of the weights whose gradients may be computed there."""
 
-    def __init__(self, stream: torch.cuda.Stream) -> None:
-        self.stream = stream
+    def __init__(self, stream: torch.cuda.Stream, weights: Collection[int]) -> None:
+        self.stream, self.weights = stream, weights
         self.uses: Counter[int] = Counter()  # of each weight, by its address
         self.unfinished: deque[tuple[Any, object]] = deque()
 
@@ -40,7 +39,8 @@ class Aside:
             found = work()
         self.unfinished.append((self.stream.record_event(), reads))
         if len(self.unfinished) > _BEHIND:
-            main.wait_event(self.unfinished.popleft()[0])
+            main.wait_event(self.unfinished[0][0])
+            self.unfinished.popleft()
         return found
 
 
@@ -49,29 +49,26 @@ class Use(NamedTuple):
 
     step: Aside
     address: int
-    size: int
 
     def computed(self, work: Callable[[], Any], reads: object) -> Any:
-        """The weight's gradient, beside the rest if it stands alone and is the only one of the weight."""
-        if self.step.uses[self.address] != 1 or self.size < ALONE:
-            return work()
-        return self.step.run(work, reads)
+        """The weight's gradient, beside the rest if it is the only one of the weight."""
+        return work() if self.step.uses[self.address] != 1 else self.step.run(work, reads)
 
 
 def used(weights: Tensor) -> Use | None:
-    """Note that a layer uses this weight [K, …] in the calling thread's step, if its gradients may be beside."""
+    """Note that a layer uses this weight [K, …] in the calling thread's step, if its gradient may be beside."""
     step = _step.get()
-    if step is None:
+    if step is None or weights.data_ptr() not in step.weights:
         return None
     step.uses[weights.data_ptr()] += 1
-    return Use(step, weights.data_ptr(), weights[0].numel())
+    return Use(step, weights.data_ptr())
 
 
 @contextlib.contextmanager
-def beside(stream: torch.cuda.Stream | None) -> Iterator[None]:
-    """A step whose weights' gradients may be computed on a second stream; afterwards the current one has waited for
-    them. None: everything on the current one."""
-    step = None if stream is None else Aside(stream)
+def beside(stream: torch.cuda.Stream | None, weights: Collection[int] = ()) -> Iterator[None]:
+    """A step in which the gradients of the weights at these addresses may be computed on a second stream; afterwards
+    the current one has waited for them. None: everything on the current one."""
+    step = None if stream is None else Aside(stream, weights)
     token = _step.set(step)
     try:
         yield

@@ -7,7 +7,7 @@ differentiable and fold a dimension of `torch.vmap` into the clients, so a netwo
 single launch for all of them. Sums are taken in fp32 and in a fixed order: the results are deterministic.
 
 Gain end to end, a turn of FedNoiL with six clients on an H200 (`python benchmarks/kernels.py --kernel conv`): 3.56 ×
-for the CNN, 4.82 × with 30 clients, 3.18 × for the ResNet18.
+for the CNN, 4.82 × with 30 clients, 3.18 × for the ResNet18 of an earlier version.
 """
 
 from functools import partial

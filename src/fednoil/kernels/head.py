@@ -33,7 +33,7 @@ FEATURES = 128  # of a tile, backward
 
 def serves(outputs: int) -> bool:
     """Whether a layer has few enough outputs: a program of the backward pass has the weights of all."""
-    return outputs <= MOST_OUTPUTS
+    return 0 < outputs <= MOST_OUTPUTS
 
 
 def linear(x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:

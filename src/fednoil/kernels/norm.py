@@ -7,7 +7,7 @@ computed again from x. Only with a residual is it read from y, once: the first b
 which is the residual's, and the second pass starts from that.
 
 Gain end to end, a turn of FedNoiL with six clients on an H200 (`python benchmarks/kernels.py --kernel norm`): 1.31 ×
-for the ResNet18, whose clients can't share a graph without it.
+for the ResNet18 of an earlier version, whose clients can't share a graph without it.
 """
 
 # Triton types a launched kernel as the bare function, without its options; it is missing where there is no GPU.

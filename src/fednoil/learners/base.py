@@ -34,7 +34,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -187,9 +187,20 @@ class Final:
     evidence: Tensors = field(default_factory=dict)
 
 
+class Asks(Protocol):
+    """The part of `capabilities.Surveys` that this module needs."""
+
+    def asks(self, client: Client, turn: Turn) -> Tensors: ...
+
+
 def one_by_one(learner: Learner, trainees: Sequence[Trainee], epochs: range) -> list[list[Phase]]:
     """The plan of each of several clients of a round."""
     return [learner.plan(*trainee, epochs) for trainee in trainees]
+
+
+def asked_one_by_one(learner: Asks, clients: Sequence[Client], turns: Sequence[Turn]) -> list[Tensors]:
+    """What each of several clients of a round is asked before its turn (`capabilities.Surveys`)."""
+    return [learner.asks(client, turn) for client, turn in zip(clients, turns, strict=True)]
 
 
 class Learner(ABC):
@@ -207,8 +218,11 @@ class Learner(ABC):
         self.task = task
 
     def __init_subclass__(cls, **keys: object) -> None:
-        """A class with its own plan doesn't inherit how several clients are planned at once."""
+        """A class with its own plan, or its own questions, doesn't inherit how several clients are planned or asked at
+        once."""
         super().__init_subclass__(**keys)
+        if "asks" in vars(cls) and "asks_all" not in vars(cls) and hasattr(cls, "asks_all"):
+            cls.asks_all = asked_one_by_one
         if "plan" in vars(cls) and "plans" not in vars(cls) and hasattr(cls, "plans"):
             cls.plans = one_by_one
 

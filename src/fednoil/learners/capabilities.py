@@ -28,7 +28,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 
 from torch import Tensor
 
-from fednoil.learners.base import Client, Final, Learner, Nets, Phase, Role, Trainee, Turn, one_by_one
+from fednoil.learners.base import Client, Final, Learner, Nets, Phase, Role, Trainee, Turn, asked_one_by_one, one_by_one
 from fednoil.tensors import Tensors
 
 C = TypeVar("C")
@@ -228,7 +228,7 @@ def asks(learner: Surveys, clients: Sequence[Client], turns: Sequence[Turn]) -> 
     """What several clients of a round are asked: at once if the learner can, otherwise one by one."""
     if isinstance(learner, AsksTogether):
         return learner.asks_all(clients, turns)
-    return [learner.asks(client, turn) for client, turn in zip(clients, turns, strict=True)]
+    return asked_one_by_one(learner, clients, turns)
 
 
 def plans(learner: Learner, trainees: Sequence[Trainee], epochs: range) -> list[list[Phase]]:

@@ -59,7 +59,7 @@ class FedNoil(LabelledLearner):
         return self.has_pseudo_labels
 
     def asks(self, client: Client, turn: Turn) -> Tensors:
-        return self.asks_all([client], [turn])[0]
+        return FedNoil.asks_all(self, [client], [turn])[0]
 
     def asks_all(self, clients: Sequence[Client], turns: Sequence[Turn]) -> list[Tensors]:
         if not self.trains_on_unlabelled(turns[0].round_idx):

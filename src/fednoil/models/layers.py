@@ -64,9 +64,10 @@ def branch(x: Tensor, conv: nn.Conv2d, norm: Norm) -> tuple[Tensor, Tensor]:
 def flat_linear(x: Tensor, linear: nn.Linear) -> Tensor:
     """linear(x.flatten(1)); stacked clients' images in channels-last memory are read as they lie.
 
-    A hook in front of the layer gets the flattened images, so then they are flattened.
+    Hooks, and layers of another kind, get the flattened images.
     """
-    if _stacked.get() and kernels.usable(x, "head") and x.dim() == 4 and not linear._forward_pre_hooks:
+    plain = type(linear) is nn.Linear and not (linear._forward_pre_hooks or linear._forward_hooks)
+    if plain and _stacked.get() and kernels.usable(x, "head") and x.dim() == 4:
         y = _head(x, linear.weight, linear.bias)
         if y is not None:
             return y
@@ -150,7 +151,7 @@ def _cross_entropy(
     plain = weight is None and size_average is None and reduce is None and not label_smoothing
     if not plain or reduction not in ("mean", "none") or (input.dim(), target.dim()) != (2, 1):
         return None
-    if kernels.usable(input, "head"):
+    if kernels.usable(input, "head") and _only_mapped():
         from fednoil.kernels import cross_entropy
 
         if cross_entropy.serves(input, target):
@@ -165,7 +166,13 @@ def _cross_entropy(
 
 
 def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | None:
-    return _head(input, weight, bias) if input.dim() == 2 else None
+    return _head(input, weight, bias) if input.dim() == 2 and _only_mapped() else None
+
+
+def _only_mapped() -> bool:
+    """Whether no transformation but `vmap` is at work: the kernels have first derivatives alone, and by autograd."""
+    functorch = torch._C._functorch  # pyright: ignore[reportAttributeAccessIssue]
+    return all(level.key() == functorch.TransformType.Vmap for level in functorch.get_interpreter_stack() or [])
 
 
 def _head(input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
@@ -178,7 +185,7 @@ def _head(input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
 
     x = kernels.computed(input)
     cast = x.dtype == weight.dtype or torch.is_autocast_enabled("cuda")
-    if not cast or weight.dim() != 2 or not serves(len(weight)):
+    if not cast or weight.dim() != 2 or not serves(len(weight)) or x.numel() >= 2**31:
         return None
     one = (weight.unsqueeze(0), None if bias is None else bias.unsqueeze(0))
     return linear(to_nhwc(x) if x.dim() == 4 else x.unsqueeze(0), *one).squeeze(0)

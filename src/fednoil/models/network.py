@@ -126,7 +126,7 @@ class Network:
             mine, count = [], len(part)
             while count > sum(mine):
                 mine.append(sizes[len(pieces) + len(mine)])
-            pieces += part.split(mine) if len(mine) > 1 else [part]  # the gradient of a split is a copy
+            pieces += [part] if len(mine) == 1 else part.split(mine)  # the gradient of a split is a copy
         return {name: self._shaped(p, shape) for (name, shape), p in zip(self.trained.items(), pieces, strict=True)}
 
     def parts(self, flat: Tensor) -> tuple[Tensor, ...]:

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from fednoil.kernels.aside import ALONE
 from fednoil.models.network import Network, each_of, embedded_by
 from fednoil.tensors import Tensors
 
-_LARGE = 1 << 20  # parameters of a network whose gradients take longer to copy into one vector than a few launches
+# Parameters of a network whose gradients take longer to copy into one vector than a few launches, and of one of them
+# that is worth a launch.
+_LARGE, _ALONE = 1 << 20, 1 << 12
 
 
 class Stack:
@@ -40,19 +41,20 @@ class Stack:
             network.move(self.params[row], self.grads[row], memory, others)
 
 
-def _pieces(sizes: Sequence[int], end: int) -> list[int]:
-    """Lengths of the pieces of the first `end` numbers of a vector of parameters of these sizes: the gradients of a
-    piece are copied into one vector. In a large network all but small parameters stand alone."""
-    found, done = [0], 0
+def _pieces(sizes: Sequence[int], end: int) -> list[list[int]]:
+    """The sizes of parameters, up to `end` numbers in all, in pieces: the gradients of a piece are copied into one
+    vector. In a large network all but small parameters stand alone."""
+    found: list[list[int]] = [[]]
+    done = 0
     for size in sizes:
         if done == end:
             break
         done += size
-        if end >= _LARGE and size >= ALONE:
-            found += [size, 0]
+        if end >= _LARGE and size >= _ALONE:
+            found += [[size], []]
         else:
-            found[-1] += size
-    return [length for length in found if length]
+            found[-1].append(size)
+    return [piece for piece in found if piece]
 
 
 def _aligned(rows: Sequence[Tensor]) -> Tensor:
