@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch import Tensor
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -25,3 +26,20 @@ def loops_of_the_interpreter(monkeypatch):
 @pytest.fixture(autouse=True)
 def _exact_reference(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+
+
+def close(got: Tensor, wanted: Tensor, tolerance: float) -> None:
+    assert got.shape == wanted.shape
+    got, wanted = got.detach().double(), wanted.detach().double()
+    error = (got - wanted).norm() / wanted.norm().clamp_min(1e-12)
+    assert error < tolerance, float(error)
+
+
+def check(got: Tensor, wanted: Tensor, tensors: tuple[Tensor, ...], others: tuple[Tensor, ...], tol: float) -> None:
+    """The same result and the same gradients for the same upstream gradient."""
+    close(got, wanted, tol)
+    up = torch.randn_like(wanted)
+    gradients = torch.autograd.grad(got, tensors, up.to(got.dtype))
+    for mine, theirs, t in zip(gradients, torch.autograd.grad(wanted, others, up), tensors, strict=True):
+        assert mine.dtype == t.dtype
+        close(mine, theirs, tol)

@@ -8,7 +8,7 @@ import torch
 pytest.importorskip("triton")
 if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("needs a GPU or TRITON_INTERPRET=1", allow_module_level=True)
-from interpreting import DEVICE, _exact_reference, loops_of_the_interpreter  # noqa: F401
+from interpreting import DEVICE, _exact_reference, check, close, loops_of_the_interpreter  # noqa: F401
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -56,23 +56,6 @@ def inputs(case: tuple[int, ...], dtype: torch.dtype = torch.float32) -> tuple[T
     w = torch.randn(K, kernel, kernel, C, outputs, device=DEVICE) / (C * kernel * kernel) ** 0.5
     bias = torch.randn(K, outputs, device=DEVICE) / 4
     return tuple(t.to(dtype).requires_grad_() for t in (x, w, bias))  # type: ignore[return-value]
-
-
-def close(got: Tensor, wanted: Tensor, tolerance: float) -> None:
-    assert got.shape == wanted.shape
-    got, wanted = got.detach().double(), wanted.detach().double()
-    error = (got - wanted).norm() / wanted.norm().clamp_min(1e-12)
-    assert error < tolerance, float(error)
-
-
-def check(got: Tensor, wanted: Tensor, tensors: tuple[Tensor, ...], others: tuple[Tensor, ...], tol: float) -> None:
-    """The same result and the same gradients for the same upstream gradient."""
-    close(got, wanted, tol)
-    up = torch.randn_like(wanted)
-    gradients = torch.autograd.grad(got, tensors, up.to(got.dtype))
-    for mine, theirs, t in zip(gradients, torch.autograd.grad(wanted, others, up), tensors, strict=True):
-        assert mine.dtype == t.dtype
-        close(mine, theirs, tol)
 
 
 @pytest.mark.parametrize("case", PLAIN)
@@ -285,7 +268,7 @@ def test_shapes_that_do_not_fit_are_refused():
 
 @pytest.mark.parametrize(("room", "widest"), [(232448, 256), (101376, 128)])
 def test_a_tile_fits_the_shared_memory(monkeypatch: pytest.MonkeyPatch, room: int, widest: int) -> None:
-    monkeypatch.setattr(conv_tiles, "_room", lambda: room)
+    monkeypatch.setattr(conv_tiles, "room", lambda: room)
     monkeypatch.setattr(conv_tiles, "processors", lambda: 132)
     shape = Shape(6, 87, 4, 4, 512, 512, 3, 3, 1, 1, False)
     for tile in (
@@ -308,7 +291,7 @@ def test_a_tile_fits_the_shared_memory(monkeypatch: pytest.MonkeyPatch, room: in
 def test_tiles_are_narrower_where_some_processors_would_have_none(
     monkeypatch: pytest.MonkeyPatch, clients: int, images: int, side: int, channels: int, width: int
 ) -> None:
-    monkeypatch.setattr(conv_tiles, "_room", lambda: 232448)
+    monkeypatch.setattr(conv_tiles, "room", lambda: 232448)
     monkeypatch.setattr(conv_tiles, "processors", lambda: 132)
     shape = Shape(clients, images, side, side, channels, channels, 3, 3, 1, 1, False)
     for config in (conv_tiles.forward_config, conv_tiles.input_gradient_config):
@@ -317,7 +300,7 @@ def test_tiles_are_narrower_where_some_processors_would_have_none(
 
 def test_pixels_of_every_parity_have_tiles_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """8×8 pixels with stride 2: four classes of 4×4, so 6 · 4 · 4 tiles of 256 columns."""
-    monkeypatch.setattr(conv_tiles, "_room", lambda: 232448)
+    monkeypatch.setattr(conv_tiles, "room", lambda: 232448)
     monkeypatch.setattr(conv_tiles, "processors", lambda: 132)
     shape = Shape(6, 32, 8, 8, 256, 512, 3, 3, 2, 1, False)
     assert conv_tiles.input_gradient_config(shape, torch.bfloat16).cols == 256
@@ -331,7 +314,7 @@ LAYERS += [(28, 1, 32, 5, True), (32, 3, 32, 5, True), (14, 32, 64, 5, True)]
 @pytest.mark.parametrize("room", [101376, 166912, 232448])
 def test_all_tiles_fit_every_gpu_that_the_kernels_serve(monkeypatch: pytest.MonkeyPatch, room: int) -> None:
     """Shared memory of a program with compute capability 8.6, 8.0 and 9.0; a pooled row is four windows."""
-    monkeypatch.setattr(conv_tiles, "_room", lambda: room)
+    monkeypatch.setattr(conv_tiles, "room", lambda: room)
     for side, channels, outputs, size, pool in LAYERS:
         shape = Shape(10, 50, side, side, channels, outputs, size, size, 1, size // 2, pool)
         for dtype in (torch.float32, torch.bfloat16):

@@ -8,7 +8,7 @@ import torch
 pytest.importorskip("triton")
 if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("needs a GPU or TRITON_INTERPRET=1", allow_module_level=True)
-from interpreting import DEVICE, _exact_reference, loops_of_the_interpreter  # noqa: F401
+from interpreting import DEVICE, _exact_reference, check, close, loops_of_the_interpreter  # noqa: F401
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -56,23 +56,6 @@ def reference(x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
     return torch.stack(
         [F.linear(rows[k], w[k].double(), None if bias is None else bias[k].double()) for k in range(len(x))]
     )
-
-
-def close(got: Tensor, wanted: Tensor, tolerance: float) -> None:
-    assert got.shape == wanted.shape
-    got, wanted = got.detach().double(), wanted.detach().double()
-    error = (got - wanted).norm() / wanted.norm().clamp_min(1e-12)
-    assert error < tolerance, float(error)
-
-
-def check(got: Tensor, wanted: Tensor, tensors: tuple[Tensor, ...], others: tuple[Tensor, ...], tol: float) -> None:
-    """The same result and the same gradients for the same upstream gradient."""
-    close(got, wanted, tol)
-    up = torch.randn_like(wanted)
-    gradients = torch.autograd.grad(got, tensors, up.to(got.dtype))
-    for mine, theirs, t in zip(gradients, torch.autograd.grad(wanted, others, up), tensors, strict=True):
-        assert mine.dtype == t.dtype
-        close(mine, theirs, tol)
 
 
 @pytest.mark.parametrize("case", PLAIN + IMAGES, ids=str)
@@ -187,7 +170,7 @@ def test_shapes_that_do_not_fit_are_refused():
 @pytest.mark.parametrize("room", [101376, 166912, 232448])
 def test_a_tile_fits_every_gpu_that_the_kernels_serve(monkeypatch: pytest.MonkeyPatch, room: int) -> None:
     """Shared memory of a program with compute capability 8.6, 8.0 and 9.0."""
-    monkeypatch.setattr(head, "_room", lambda: room)
+    monkeypatch.setattr(head, "room", lambda: room)
     for clients in (6, 30):
         for area, channels in ((49, 64), (1, 512), (1, 5000), (4, 3), (256, 512)):
             for outputs in (1, 10, 17, 40, 128):

@@ -102,7 +102,7 @@ def split_count(tiles: int, rows: int, config: Config, channels: int, bytes_of_o
     if channels < 16:
         return max(1, min(ceil(8 * processors() / tiles), rows // (4 * config.depth)))
     memory = (config.rows + config.cols) * config.depth * bytes_of_one * config.stages
-    held = processors() * max(1, _room() // memory)
+    held = processors() * max(1, room() // memory)
 
     def cost(splits: int) -> float:
         programs = splits * tiles
@@ -164,7 +164,7 @@ def _wide(cols: int, depth: int, tall: int) -> Config:
     Where it doesn't fit into a processor's shared memory it is half as wide. Where there are too few tiles for all
     processors it is halved, as long as that leaves the busiest of them at most three quarters of its work.
     """
-    width = block_size(cols, 256 if (_TALL + 256) * depth * 2 * 3 <= _room() else 128)
+    width = block_size(cols, 256 if (_TALL + 256) * depth * 2 * 3 <= room() else 128)
 
     def most(width: int) -> int:  # columns that a processor computes
         return ceil(tall * ceil(cols / width) / processors()) * width
@@ -177,11 +177,11 @@ def _wide(cols: int, depth: int, tall: int) -> Config:
 def _fitting(config: Config, dtype: torch.dtype, windows: int = 1) -> Config:
     """The tile with as many stages as fit into a processor's shared memory; `windows`: loads of its rows in a step."""
     stage = (windows * config.rows + config.cols) * config.depth * dtype.itemsize
-    return config._replace(stages=max(1, min(config.stages, _room() // stage)))
+    return config._replace(stages=max(1, min(config.stages, room() // stage)))
 
 
 @cache
-def _room() -> int:
+def room() -> int:
     """Bytes of shared memory that a program can have; without a GPU what those that the kernels serve have at least."""
     return torch.cuda.get_device_properties(0).shared_memory_per_block_optin if torch.cuda.is_available() else 99 << 10
 

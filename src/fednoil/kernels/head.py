@@ -21,7 +21,7 @@ from torch.autograd.function import once_differentiable
 from fednoil.kernels import head_kernels as kernels
 from fednoil.kernels import processors
 from fednoil.kernels.ahead import current, empty, in_its_trial, launch
-from fednoil.kernels.conv_tiles import _room, block_size
+from fednoil.kernels.conv_tiles import block_size, room
 from fednoil.kernels.stacked import applied, contiguous_clients, fold, precision
 
 MOST_OUTPUTS = 128
@@ -122,7 +122,7 @@ def _forward_tile(s: Shape, dtype: torch.dtype, exact: bool) -> dict[str, Any]:
     rows = 16 if programs * triton.cdiv(s.B, 16) <= processors() else 32
     warps = min(WARPS, channels * pixels // 16)
     size = channels * pixels * dtype.itemsize
-    buffers = max(0, min(2, (_room() - outputs * size) // (rows * size)))  # of features on their way
+    buffers = max(0, min(2, (room() - outputs * size) // (rows * size)))  # of features on their way
     tile = {"BM": rows, "TO": outputs, "TC": channels, "TP": pixels, "GROUPS": warps}
     return {**tile, "num_warps": warps, "num_stages": 1 + buffers}
 
