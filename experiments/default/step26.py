@@ -15,6 +15,7 @@ from fednoil.learners import pseudo_labels
 from fednoil.learners.base import Client, Nets, Trainee, Turn
 from fednoil.learners.clean_share import clean_shares
 from fednoil.learners.fednoil_plus import FedNoilPlus, FedNoilPlusConfig
+from fednoil.learners.held import any_class
 from fednoil.learners.labelled import Batches
 from fednoil.learners.lot import Lot
 from fednoil.learners.odds import odds, sharpened
@@ -32,6 +33,7 @@ class JudgedConfig(FedNoilPlusConfig):
         default="none",
         description="labels drawn from what the client believes of each sample: of as many as D^x has, or of all",
     )
+    fitting: bool = Field(default=False, description="fitted, with o, as far as wrong labels are any class")
     views: int = Field(default=0, ge=0, description="weak views whose mean judges the labels; 0: the image itself")
 
 
@@ -67,8 +69,14 @@ class Judged(FedNoilPlus):
             if path := os.environ.get("STEP26_LOG"):
                 with open(path, "a") as file:  # noqa: PTH123
                     file.write(f"{client.id} {tau} {share}\n")
+        power = self.config.power
+        if self.config.fitting:
+            fits = float(any_class(plain, client.labels))
+            found, fitted = _fitted(plain, client.labels)
+            tau, power = 0.5 ** (1 - fits) * found**fits, 2 - fits
+            share = share ** (1 - fits) * fitted**fits
         judged = sharpened(plain, tau)
-        weight = odds(judged, client.labels, share) ** self.config.power
+        weight = odds(judged, client.labels, share) ** power
         size = min(len(client), max(1, int((weight / (1 + weight)).sum() + 0.5)))
         state["weight"] = weight
         if self.config.drawn == "none":
