@@ -62,6 +62,8 @@ class Judged(FedNoilPlus):
         return super().labelled_sizes(trainees, shares)
 
     def _judged(self, client: Client, state: Tensors, probabilities: Tensor, share: float) -> int:
+        if (self.config.power, self.config.tau, self.config.drawn, self.config.fitting) == (2.0, 0.5, "none", False):
+            return super()._judged(client, state, probabilities, share)  # with pseudo-labels
         plain = sharpened(probabilities, 1 / self.temperature)  # as the model and the client's classes have it
         tau = self.config.tau
         if not tau:
