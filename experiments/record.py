@@ -98,6 +98,8 @@ TABLES = {
             "cifar10 iid symmetric-low": "symmetric-low",
             "cifar10 iid pair-high": "pair-high",
             "cifar10 iid pair-low": "pair-low",
+            "cifar10 non-iid symmetric-high": "β = 1, symmetric-high",
+            "cifar10 non-iid pair-high": "β = 1, pair-high",
             "cifar100 iid symmetric-high": "CIFAR-100 symmetric-high",
         },
         paper=("FedNoiL(Logarithm)", "FedNoiL†"),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from table import NOISES, SPLITS, Row, markdown, read  # beside this file
 
@@ -15,15 +16,14 @@ Cell = tuple[str, str]  # split, noise
 CELLS = [(split, noise) for split in SPLITS for noise in NOISES]
 CIFAR = [("iid", "symmetric-high"), ("b1", "symmetric-high"), ("b.1", "symmetric-high")]
 STEP20 = "network"
-LATE = {  # step 24
-    "settle1": "no mixing in the last tenth",
-    "settle3": "no mixing in the last 30 %",
-    "early": "odds after 30 % of the rounds",
-    "every": "the likelihood of all labels",
-    "smooth": "label smoothing",
-    "doubt1": "−log((1 − ε)·p + ε/C), ε = 0.1",
-    "gce": "(1 − p^q)/q",
-    "doubt3": "−log((1 − ε)·p + ε/C), ε = 0.3",
+JUDGED = {  # step 26
+    "views": "four weak views judge",
+    "power1": "power 1",
+    "fit2": "temperature fitted",
+    "fit1": "fitted, power 1",
+    "views-fit1": "four views, fitted, power 1",
+    "drawn": "labels drawn",
+    "drawn-all": "labels drawn for all samples",
 }
 SHORT = {  # step 25
     "default": "the default",
@@ -69,34 +69,49 @@ def measure(row: Row) -> float | None:
     return (float(row["label_precision"]) + float(row["label_recall"])) / 2 if row["label_recall"] else None
 
 
-def mean(share: dict[Cell, float], of: Callable[[Cell], bool], form: str = ".1f") -> str:
+def mean(share: Mapping[Any, float], of: Callable[[Any], bool], form: str = ".1f") -> str:
     some = [value for cell, value in share.items() if of(cell)]
     return f"{statistics.fmean(some):{form}}".replace("-", "−") if some else "–"
 
 
-def groups(share: dict[Cell, float], form: str = ".1f") -> list[str]:
+def groups(share: Mapping[Any, float], form: str = ".1f") -> list[str]:
     """Means over all cells, those of each split and of each noise."""
     found = [mean(share, lambda _: True, form)]
     found += [mean(share, lambda cell, split=split: cell[0] == split, form) for split in SPLITS]
     return [*found, *(mean(share, lambda cell, noise=noise: cell[1] == noise, form) for noise in NOISES)]
 
 
-def changes(rows: Sequence[Row], variants: dict[str, str], base: str) -> list[list[str]]:
-    """By how many percent the measure of each variant differs from that of another."""
-    runs = known(rows)
-    lines = [["", "all", *SPLITS.values(), *NOISES.values(), "agreement alone, all", "test accuracy, high"]]
-    for variant, title in variants.items():
-        change, agreement = {}, {}
-        for cell in CELLS:
-            given = [float(runs[one, cell]["val_accuracy"]) for one in (variant, base) if (one, cell) in runs]
-            if len(given) == 2:
-                agreement[cell] = 100 * (given[0] / given[1] - 1)
-            values = [measure(runs[one, cell]) if (one, cell) in runs else None for one in (variant, base)]
-            if values[0] is not None and values[1] is not None:
-                change[cell] = 100 * (values[0] / values[1] - 1)
-        high = [f"{float(runs[variant, (split, 'symmetric-high')]['final']):.1f}" for split in SPLITS]
-        lines.append([title, *groups(change, "+.2f"), mean(agreement, lambda _: True, "+.2f"), " / ".join(high)])
-    return lines
+def judged(rows: Sequence[Row]) -> str:
+    """Step 26: by how many percent the measure of each variant differs from that of the default, which ran beside it,
+    and by how many points its test accuracy with high noise, means of the last ten rounds."""
+    runs = {(row["variant"], (row["split"], row["noise"], row["seed"])): row for row in rows}
+    lines = [["", "runs", "all", *SPLITS.values(), *NOISES.values(), "agreement alone, all", "test accuracy, high"]]
+    for variant, title in JUDGED.items():
+        pairs = {cell: (row, runs["step26", cell]) for (own, cell), row in runs.items() if own == variant}
+        change = {cell: change_of(pair, measure) for cell, pair in pairs.items()}
+        agreement = [change_of(pair, lambda row: float(row["val_accuracy"])) for pair in pairs.values()]
+        high = [
+            mean({c: float(a["last10"]) - float(b["last10"]) for c, (a, b) in pairs.items()}, high_of(split), "+.1f")
+            for split in SPLITS
+        ]
+        lines.append(
+            [title, str(len(pairs)), *groups(change, "+.2f"), signed(statistics.fmean(agreement)), " / ".join(high)]
+        )
+    return markdown(lines)
+
+
+def change_of(pair: tuple[Row, Row], of: Callable[[Row], float | None]) -> float:
+    """In percent."""
+    new, old = (of(row) or 0.0 for row in pair)
+    return 100 * (new / old - 1)
+
+
+def high_of(split: str) -> Callable[[Sequence[str]], bool]:
+    return lambda cell: tuple(cell[:2]) == (split, "symmetric-high")
+
+
+def signed(value: float) -> str:
+    return f"{value:+.2f}".replace("-", "−")
 
 
 def short(rows: Sequence[Row]) -> str:
@@ -155,7 +170,7 @@ def _cifar(row: Row | None) -> str:
 
 
 def page(rows: Sequence[Row]) -> str:
-    parts = {"late": markdown(changes(rows, LATE, "default")), "short": short(rows)}
+    parts = {"judged": judged(rows), "short": short(rows)}
     parts |= {"left out": left_out(rows), "screen": screen(rows)}
     return fill(PAGE.read_text(encoding="utf-8"), parts)
 
