@@ -16,7 +16,7 @@ from conftest import fednoil
 
 from fednoil.bench import pages
 from fednoil.bench import settings as bench_settings
-from fednoil.bench.plan import Grid, cells_of, finished, save, saved, with_added, with_changes
+from fednoil.bench.plan import Grid, cells_of, finished, planned, save, saved, with_added, with_changes
 from fednoil.bench.ranking import RunFigures, figures_of, knows_noise, ranking, ranks_of, spread, uneven
 from fednoil.bench.record import read_record, write_record
 from fednoil.bench.settings import DEFAULT_METHODS, settings_of
@@ -123,6 +123,16 @@ def test_a_name_is_text_only() -> None:
     assert "<script>x" not in pages.html(rows, ["x"], 1, "runs.html", {("<script>x", "x"): [1.0]})
 
 
+def test_what_is_to_run_has_a_line_for_each_setting_and_its_seeds() -> None:
+    cells = cells_of(Grid(methods=("fedavg", "gce"), settings=("iid/clean", "iid/two-level"), seeds=(0, 2)))
+    done = {("fedavg", "iid/clean", 0), ("gce", "iid/two-level", 0), ("gce", "iid/two-level", 2)}
+    assert planned([cell for cell in cells if cell.key not in done]) == [
+        "iid/clean, seeds 0, 2: gce",
+        "iid/clean, seed 2: fedavg",
+        "iid/two-level, seeds 0, 2: fedavg",
+    ]
+
+
 def test_finished_runs_count_whatever_their_keys_were_called(tmp_path: Path) -> None:
     """But not those of which something can't be said today."""
     (cell,) = cells_of(Grid(methods=("fedavg",), settings=("iid/two-level",), seeds=(0,)))
@@ -220,7 +230,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     few += ["--device", "cpu", "--jobs", "1"]
     status, out, _ = fednoil("bench", "--method", "fedavg", "--setting", "iid/clean", "--seeds", "0", *few)
     assert status == 0
-    assert "1 runs, 0 done, 1 to run" in out
+    assert "1 run, 0 done, 1 to run" in out
     status, out, _ = fednoil("bench", "--add", "newcomer_bench:Mine", "--jobs", "1")
     assert status == 0
     assert "2 runs, 1 done, 1 to run" in out

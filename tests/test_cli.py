@@ -75,6 +75,13 @@ def test_no_command_shows_the_help() -> None:
     assert all(command in out for command in COMMANDS)
 
 
+@pytest.mark.parametrize("group", [[], ["federation"]])
+def test_the_list_of_commands_says_in_a_whole_sentence_what_each_does(group: list[str]) -> None:
+    listed = fednoil(*group, "--help")[1].partition("Commands:\n")[2].splitlines()
+    assert len(listed) > 10
+    assert all(re.fullmatch(r"  \w+ +[A-Z].*[^.]\.", line) for line in listed), listed
+
+
 @pytest.mark.parametrize("flag", ["--help", "-h"])
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_of_every_command(command: str, flag: str) -> None:

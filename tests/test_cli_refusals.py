@@ -131,6 +131,7 @@ def test_wrong_usage(args: str, parts: list[str]) -> None:
         ("data.name=3", ["data.name = 3", "must be a name"]),
         ("data.name=npz:", ["data.name = 'npz:'"]),
         ("data.normalisation=[[0.1, 0.2], [0.5]]", ["data.normalisation", "lists of 2 and 1 numbers"]),
+        ("data.normalisation=5", ["data.normalisation = 5", "two lists"]),
         ("data.normalisation=[[0.5], [0]]", ["value 1 of value 2 of data.normalisation = 0"]),
     ],
 )

@@ -115,6 +115,22 @@ def cells_of(grid: Grid) -> list[BenchCell]:
     return found
 
 
+def planned(cells: Sequence[BenchCell]) -> list[str]:
+    """What is to run, a line for each setting and the seeds that its methods need there."""
+    seeds: dict[str, dict[str, list[int]]] = {}
+    for cell in cells:
+        seeds.setdefault(cell.setting, {}).setdefault(cell.method, []).append(cell.config.run.seed)
+    lines = []
+    for setting, own in seeds.items():
+        methods: dict[tuple[int, ...], list[str]] = {}
+        for method, numbers in own.items():
+            methods.setdefault(tuple(numbers), []).append(method)
+        for numbers, names in methods.items():
+            word = "seed" if len(numbers) == 1 else "seeds"
+            lines.append(f"{setting}, {word} {', '.join(map(str, numbers))}: {', '.join(names)}")
+    return lines
+
+
 def finished(out: Path) -> dict[str, Path]:
     """The runs in `out` that have ended, with their last round or because they diverged, by the hash of their
     configuration in today's keys, whatever their folders are called: runs may come from elsewhere, and from a version

@@ -85,7 +85,7 @@ def audit(
     force: Annotated[bool, typer.Option("--force", help="Replace the audit or budget in --out.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary, or the budgets, as JSON.")] = False,
 ) -> None:
-    """Find wrong labels: a list of suspicious samples, and an estimate of each client's noise."""
+    """Find wrong labels, and estimate each client's noise."""
     _check(run, client, data, model, method)
     _check_source(run, {"--resize": resize, "--skip-unknown": skip_unknown, "--trust": trust}, data_dir, select)
     place = asked_device(device)

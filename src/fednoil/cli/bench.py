@@ -55,8 +55,8 @@ def bench(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would run; run nothing.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but failures.")] = False,
 ) -> None:
-    """Rank methods over settings; the same command resumes, and --add puts your own method into a ranking."""
-    from fednoil.bench.plan import cells_of, finished, save
+    """Rank methods over settings. The same command resumes, and --add puts your own method into a ranking."""
+    from fednoil.bench.plan import cells_of, finished, planned, save
     from fednoil.bench.record import OTHERS, collected, counting, write_record
 
     grid = _grid(out, method, setting, add or [], seeds, scale, changed_sections(changes or [], device))
@@ -71,12 +71,13 @@ def bench(
 
         return end(console, write_noise(cells, _made(out), data_dir), [], 0)
     total, to_run, side_by_side = len(cells), len(open_cells), jobs or usual_jobs_of(open_cells)
-    for line in (remark, f"{total} runs, {total - to_run} done, {to_run} to run, {side_by_side} at a time"):
+    runs = "1 run" if total == 1 else f"{total} runs"
+    for line in (remark, f"{runs}, {total - to_run} done, {to_run} to run, {side_by_side} at a time"):
         if line:
             console.print(line, highlight=False)
     if dry_run:
-        for cell in open_cells:
-            console.print(f"  {cell.title}", markup=False, highlight=False, soft_wrap=True)
+        for line in planned(open_cells):
+            console.print(f"  {line}", markup=False, highlight=False, soft_wrap=True)
         return
     save(grid, _made(out))
     if record:

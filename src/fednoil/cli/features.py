@@ -26,7 +26,7 @@ def features(
     data_dir: DataDir = None,
     device: Device = "auto",
 ) -> None:
-    """Compute a pretrained network's features of images, for runs with data.name = features:FILE.parquet."""
+    """Compute a pretrained network's features of images. Runs use them with data.name = features:FILE.parquet."""
     from rich.console import Console
     from rich.progress import Progress
 

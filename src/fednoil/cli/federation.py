@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fednoil.flower.loopback import Loopback
 
 app = typer.Typer(
-    help="A real federation on Flower: keys, certificates, processes on this machine, runs.",
+    help="Run a real federation on Flower.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -37,7 +37,7 @@ HERE = Path("federation")
 
 @app.callback()
 def _flower() -> None:
-    """A real federation on Flower: keys, certificates, processes on this machine, runs."""
+    """Run a real federation on Flower."""
     if importlib.util.find_spec("flwr") is None:
         raise UserError("fednoil federation needs Flower, which is not installed: pip install 'fednoil[flower]'")
 
@@ -94,7 +94,7 @@ def up(
         int | None, typer.Option("--partitions", min=1, help="N nodes, each with a partition of data.name.")
     ] = None,
 ) -> None:
-    """Start a SuperLink and SuperNodes on this machine, with TLS and authentication."""
+    """Start a SuperLink and SuperNodes on this machine. They use TLS and authentication."""
     if bool(site) == (partitions is not None):
         raise UserError("give --site NAME=DATA for each node, or --partitions N")
     federation = _loopback(folder)
@@ -131,7 +131,7 @@ def run(
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out, or start it.")] = False,
     force: StartOver = False,
 ) -> None:
-    """Run an experiment on a federation; it is recorded like any other run."""
+    """Run an experiment on a federation. It is recorded like any other run."""
     from fednoil.cli.resolving import resolve
     from fednoil.flower.submission import EndedEarly, follow
     from fednoil.records.folder import CHECKPOINT, RunFolder
@@ -165,7 +165,7 @@ def audit(
     folder: Where = HERE,
     superlink: SuperLink = None,
 ) -> None:
-    """Let the nodes audit their labels out of folds: K more runs, each of which judges the labels it left out."""
+    """Let the nodes audit their labels out of folds. K more runs are made, and each judges the labels it left out."""
     from fednoil.cli.tables import show
     from fednoil.config.loading import load_config
     from fednoil.records.files import read_json

@@ -32,7 +32,7 @@ def server(
     ] = None,
     log_json: LogJson = False,
 ) -> None:
-    """Run the server (Flower's SuperLink) until stopped; FOLDER has its certificates (`fednoil federation certs`)."""
+    """Run the server (Flower's SuperLink) until stopped. FOLDER has its certificates (`fednoil federation certs`)."""
     from fednoil.flower.control import Control
     from fednoil.flower.credentials import CA, CERTIFICATE, KEY, have_certificates
     from fednoil.flower.link import main
@@ -88,7 +88,7 @@ def node(
     log_json: LogJson = False,
     nodes: Annotated[Path | None, typer.Option("--nodes", hidden=True, help="Several nodes, as `up` starts.")] = None,
 ) -> None:
-    """Take part in a federation with this site's data, until stopped; code that the server sends is not run."""
+    """Take part in a federation with this site's data. Runs until stopped; code that the server sends is not run."""
     if nodes is None and (superlink is None or root_certificates is None or key is None):
         raise UserError("federation node needs --superlink HOST:PORT, --root-certificates ca.crt and --key FILE")
     from fednoil.flower.keeper import Keeper

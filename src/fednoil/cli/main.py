@@ -73,7 +73,7 @@ def presets(
     ] = "",
     as_json: Json = False,
 ) -> None:
-    """Show the presets that `fednoil run` takes, or list those that match a pattern."""
+    """Show the presets, or list those that match a pattern."""
     from fnmatch import fnmatchcase
 
     from fednoil.cli.resolving import register_study

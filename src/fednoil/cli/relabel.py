@@ -39,7 +39,7 @@ def relabel(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and count; write nothing.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Apply decisions about labels to a copy of the data; the data themselves don't change."""
+    """Apply decisions about labels to a copy of the data. The data themselves don't change."""
     import json
 
     from fednoil.audit.relabel import relabel as apply

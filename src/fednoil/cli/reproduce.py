@@ -58,7 +58,7 @@ def reproduce(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but failures.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan, or how it ended, as JSON.")] = False,
 ) -> None:
-    """Run a table or figure of the paper; the same command continues where it was stopped."""
+    """Run a table or figure of the paper. The same command continues where it was stopped."""
     from fednoil.batch.cell import parse_seeds
     from fednoil.study.plan import DEFAULT_SEEDS, PlanOptions, make_plan
 

@@ -54,7 +54,7 @@ class DataConfig(Section):
     @field_validator("normalisation", mode="before")
     @classmethod
     def _two_lists(cls, value: Any) -> Any:
-        if isinstance(value, list | tuple) and len(value) != 2:
+        if value is not None and not (isinstance(value, list | tuple) and len(value) == 2):
             raise ValueError("must be two lists, means and standard deviations, such as [[0.5], [0.25]]")
         return value
 

@@ -52,12 +52,13 @@ LABELS = "labels"  # what a client keeps under this name replaces its labels, in
 def chunks(count: int, pool: Tensor, views: int = 1) -> list[slice]:
     """Spans of samples for one forward pass of all their views without gradients, by the size of the images `pool`.
 
-    A GPU is fastest with many at once, a CPU's cache with few; spans of large images are shorter, or activations would
-    fill the memory.
+    A GPU is fastest with many at once, a CPU while activations stay in its cache. Spans of large images are shorter, or
+    activations would fill the memory.
     """
     pixels = pool.shape[-1] * pool.shape[-2] if pool.dim() == 4 else pool.shape[-1]
-    size = min(1000, 1000 * 4096 // pixels) if pool.device.type == "cpu" else min(5000, 5000 * 1024 // pixels)
-    size = max(1, size // views)
+    most = (128 if pool.dim() == 4 else 1000) if pool.device.type == "cpu" else 5000
+    fits = (1000 * 4096 if pool.device.type == "cpu" else 5000 * 1024) // pixels
+    size = max(1, min(most, fits) // views)
     return [slice(start, start + size) for start in range(0, count, size)]
 
 
