@@ -51,9 +51,10 @@ format: setup ## format and fix what ruff can
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/ruff check --fix .
 
-bench: setup ## time a round against a plain PyTorch loop, and learners against their arithmetic (ratios, in one process)
+bench: setup ## time a round against a plain PyTorch loop, learners against their arithmetic, looks against larger ones (ratios)
 	$(PY) benchmarks/plain_loop.py
 	$(PY) benchmarks/learners.py
+	$(PY) benchmarks/looking.py
 	$(PY) benchmarks/evidence.py --device cpu
 
 bench-federation: setup ## time and bytes of a round on Flower, against our simulator, Flower's own FedAvg and over real nodes
