@@ -334,3 +334,16 @@ def test_progress_is_shown_where_somebody_watches(toml: Path, capsys: pytest.Cap
     package.run(toml, progress=True)
     assert "round 4/4" in capsys.readouterr().out
     assert type(reporter_for(False)) is Silent
+
+
+def half_frozen(image_shape: tuple[int, int, int], num_classes: int) -> torch.nn.Module:
+    first, last = torch.nn.Linear(64, 16), torch.nn.Linear(16, num_classes)
+    first.requires_grad_(False)
+    return torch.nn.Sequential(torch.nn.Flatten(), first, torch.nn.ReLU(), last)
+
+
+def test_a_model_in_memory_has_its_frozen_parameters(toml: Path) -> None:
+    changes = {"model": {"name": f"{__name__}:half_frozen"}}
+    one, two = package.run(toml, set=changes), package.run(toml, set=changes, out="kept")
+    images = np.random.default_rng(0).integers(0, 256, (20, 8, 8), dtype=np.uint8)
+    assert np.array_equal(one.probabilities(images), two.probabilities(images))

@@ -21,7 +21,7 @@ from fednoil import evidence
 from fednoil.audit import files
 from fednoil.audit.cases import Case, Cases, load_state, of_state
 from fednoil.audit.decisions import unguard
-from fednoil.config import load_config
+from fednoil.config import load_config, preset
 from fednoil.errors import UserError
 from fednoil.estimation.wrong import Estimate
 from fednoil.runner import Silent, run
@@ -230,6 +230,17 @@ def test_samples_held_out_are_reported_and_clean_labels_need_no_budget(values: d
         assert f"{held} samples held out by data.validation are not audited" in entry["notices"]
     assert "this run has none (noise.kind)" in refused("audit", tmp_path / "run", "--budget", "10")
     assert not (tmp_path / "run" / "budget").exists()
+
+
+def test_a_budget_needs_test_images(tmp_path: Path) -> None:
+    """Two rows of a class are too few to hold one out."""
+    rows = [f"{k % 2}.{k},{k},{'ab'[k % 2]}" for k in range(4)]
+    (tmp_path / "few.csv").write_text("\n".join(["x,y,label", *rows]) + "\n")
+    values = preset("demo/fedavg") | {"data": {"name": f"table:{tmp_path / 'few.csv'}"}, "model": {"name": "linear"}}
+    values |= {"partition": {"clients": 2}, "noise": {"kind": "symmetric", "ratios": [0.5]}}
+    values["train"] |= {"rounds": 1}
+    run(load_config(values), tmp_path / "run", Silent())
+    assert "--budget measures accuracy on test images" in refused("audit", tmp_path / "run", "--budget", "50")
 
 
 def test_a_model_that_has_diverged_is_refused(trained: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -212,3 +212,15 @@ def test_bad_seeds_are_reported_in_one_line(tiny_npz: Path, options: tuple[str, 
     assert words in err
     assert len(err.strip().splitlines()) == 1
     assert not Path("runs").exists()
+
+
+def test_seeds_whose_accuracy_nobody_knows() -> None:
+    """Two rows of a class are too few to hold one out."""
+    rows = [f"{k % 2}.{k},{k},{'ab'[k % 2]}" for k in range(4)]
+    Path("few.csv").write_text("\n".join(["x,y,label", *rows]) + "\n")
+    changes = ("data.name=table:few.csv", "model.name=linear", "partition.clients=2", "train.rounds=1")
+    options = ["demo/fedavg", *(word for change in changes for word in ("--set", change))]
+    status, out, err = fednoil("run", *options, "--seeds", "0,1", "--out", "all", "--jobs", 1)
+    assert (status, err) == (0, "")
+    assert "[2/2] seed 1: accuracy not known in" in out
+    assert "final accuracy not known; results in all" in out

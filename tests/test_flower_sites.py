@@ -409,3 +409,14 @@ def test_a_restarted_node_waits_for_its_old_number_and_a_busy_one_is_asked_again
     records = federate(load_config(own), tmp_path / "run", grid)
     assert all(r["nodes"] == ["a", "b"] and r["trained"] == ["a", "b"] for r in records)
     assert {node for node, reply in grid.replies if reply.metadata.message_type == "train"} == {10, 11, 77}
+
+
+def test_a_site_that_holds_nothing_out_has_no_say_in_the_agreement(own: Values, tmp_path: Path) -> None:
+    """Two samples of a class are too few."""
+    rng, data = np.random.default_rng(0), {}
+    for name, count in (("a", 24), ("b", 4)):
+        x, y = rng.integers(0, 256, (count, 8, 8), dtype=np.uint8), np.arange(count) % 2
+        np.savez(tmp_path / f"{name}.npz", x_train=x, y_train=y, class_names=np.array(["black", "white"]))
+        data[name] = f"npz:{tmp_path / name}.npz"
+    records = federate(load_config(own), tmp_path / "run", LoopGrid(site_nodes(tmp_path, data)))
+    assert all(record["failed"] == {} and list(record["held_out"]) == ["a"] for record in records)

@@ -69,7 +69,7 @@ def test_prometheus_reads_a_run_from_its_folder(out: Path, tmp_path: Path) -> No
     for folder in (out, tmp_path / "later"):
         with metrics_server(folder, "127.0.0.1", 0) as server:
             threading.Thread(target=server.serve_forever, daemon=True).start()
-            text = read(f"http://127.0.0.1:{server.server_port}/metrics")
+            text = read(f"http://127.0.0.1:{server.server_port}/metrics?now=1")
             with pytest.raises(OSError, match="404"):
                 read(f"http://127.0.0.1:{server.server_port}/other")
             server.shutdown()
@@ -80,6 +80,15 @@ def test_prometheus_reads_a_run_from_its_folder(out: Path, tmp_path: Path) -> No
         assert {"fednoil_round 3", "fednoil_rounds 3", "fednoil_going_on 0", "fednoil_nodes 4"} <= set(lines)
         assert {"# TYPE fednoil_failures_total counter", "fednoil_failures_total 0"} <= set(lines)
         assert all(line.startswith("#") or len(line.split()) == 2 for line in lines)
+
+
+def test_a_damaged_run_is_not_healthy(out: Path) -> None:
+    (out / "rounds.jsonl").write_text("{}\n" * 2)
+    with metrics_server(out, "127.0.0.1", 0) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with pytest.raises(OSError, match="503"):
+            read(f"http://127.0.0.1:{server.server_port}/metrics")
+        server.shutdown()
 
 
 def test_a_nodes_health_is_its_signs_of_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,6 +109,9 @@ def test_a_nodes_health_is_its_signs_of_life(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(os, "getpid", lambda: 2**22 + 1)  # no process has such a number
     pulse.beat("train")
     with pytest.raises(UserError, match="process has ended"):
+        check_node(tmp_path / "a")
+    (tmp_path / "a" / "health.json").write_text("{}")
+    with pytest.raises(UserError, match=r"health\.json is damaged"):
         check_node(tmp_path / "a")
     assert "health node needs --name" in refused("federation", "health", "node")
 

@@ -11,10 +11,13 @@ import torch
 from fednoil import rounds
 from fednoil.config import load_config
 from fednoil.executors.base import Job, Result
+from fednoil.executors.sequential import Sequential
 from fednoil.experiment import make_executor, make_experiment
 from fednoil.learners.base import Turn
+from fednoil.records.store import Store
 from fednoil.rounds import Policy
 from fednoil.rounds.limits import Limits
+from fednoil.runner import Silent, Simulation, carry_out
 from fednoil.seeds import Seed
 
 SENT = {"model/w": torch.tensor([1.0, 1.0]), "model/running": torch.tensor([2.0]), "model/batches": torch.tensor(3)}
@@ -72,6 +75,14 @@ def test_an_update_that_came_before_is_left_out() -> None:
     assert limit.report() == {0: words, 2: words}
 
 
+def test_what_was_sent_may_come_back_from_several() -> None:
+    """As from clients whose turn had no step."""
+    limit = limits()
+    same = [Result(k, dict(SENT), {}, {}, {}, 0.0) for k in range(3)]
+    assert limit.updates([job(k) for k in range(3)], same) == same
+    assert limit.report() == {}
+
+
 def test_a_score_counts_as_twice_the_median_at_most() -> None:
     limit = limits()
     assert limit.scores({0: 0.2, 1: 0.3, 2: 0.4, 3: 1.0}) == {0: 0.2, 1: 0.3, 2: 0.4, 3: pytest.approx(0.7)}
@@ -99,6 +110,23 @@ def test_a_simulation_has_limits_only_if_asked(values: dict[str, Any]) -> None:
     assert record(None) is None
     assert record(False) is None
     assert record(True) == {}
+
+
+def test_a_simulation_leaves_out_what_was_sent_in_an_earlier_round(
+    values: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values["server"], values["sampling"] = {"name": "fedavg", "limits": True}, {"fraction": 1.0}
+    train, first = Sequential.train, {}
+
+    def replayed(executor: Sequential, jobs: Any, *args: Any) -> list[Result]:
+        own = {r.client: r for r in train(executor, jobs, *args)}
+        return list((own | {0: first.setdefault(0, own[0])}).values())
+
+    monkeypatch.setattr(Sequential, "train", replayed)
+    store = Store()
+    carry_out(load_config(values), store, Silent(), Simulation())
+    words = "its update was sent before, and is left out"
+    assert [record.limited for record in store.records] == [{}, *[{"0": words}] * (len(store.records) - 1)]
 
 
 @pytest.mark.parametrize("server", ["fedavg", "krum", "median", "rfa"])

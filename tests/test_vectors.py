@@ -266,6 +266,8 @@ def test_a_model_file_judges_and_predicts_rows_as_they_lie(tmp_path: Path) -> No
     assert len(rows_in(tmp_path / "a" / "labels.csv")) == 120
     write(tmp_path / "bad.csv", ["level", "age"], [[1, 2]])
     assert "has no column 'colour'" in refused("predict", model_path(run), tmp_path / "bad.csv")
+    write(tmp_path / "empty.csv", ["level", "age", "colour"], [])
+    assert "empty.csv has no row" in refused("predict", model_path(run), tmp_path / "empty.csv")
 
 
 def model_path(run: Any) -> Path:

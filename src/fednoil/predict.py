@@ -58,11 +58,16 @@ def read_vectors(path: Path, model: LoadedModel) -> np.ndarray:
         except (OSError, ValueError, EOFError) as error:
             raise UserError(f"cannot read {path}: {error}") from None
     else:
-        values, columns = encoded(read_grid(path, str(path), ()))
+        grid = read_grid(path, str(path), ())
+        if not all(map(len, grid.cells.values())):
+            raise UserError(f"{path} has no row; give at least one")
+        values, columns = encoded(grid)
         values = aligned(values, columns, model.columns or columns, str(path))
     if values.ndim != 2 or values.dtype.kind not in "fiu" or values.shape[1] != model.image_shape[0]:
         kind = f"{values.dtype} of shape {list(values.shape)}"
         raise UserError(f"{path} is {kind}; the model takes numbers of shape [N, {model.image_shape[0]}]")
+    if not len(values):
+        raise UserError(f"{path} has no row; give at least one")
     return values.astype(np.float32)
 
 

@@ -183,7 +183,8 @@ def _play(experiment: Experiment, store: Store, reporter: Reporter, engine: Engi
     """Play the rounds that are left and finish the run."""
     assert store.state is not None
     try:
-        store.state = rounds.placed(store.state, device)
+        if isinstance(engine, Simulation):  # a federation's server works with what its nodes send
+            store.state = rounds.placed(store.state, device)
         executor = engine.executor(experiment, store.path, device)
         reporter.start(experiment, store.records)
         for line in [*_misleading_labels(experiment), *filter(None, [store.notice])]:
@@ -232,9 +233,10 @@ def _play_all(
     watchers: Sequence[Callable[[RoundRecord], None]],
 ) -> None:
     """Play the remaining rounds; whatever stops them, the last whole round is kept first."""
+    policy = rounds.policy_of(experiment, executor)
     try:
         while store.state is not None and not store.state.over(experiment.config):
-            after, record = rounds.play(experiment, executor, store.state, progress)
+            after, record = rounds.play(experiment, executor, store.state, progress, policy)
             record = _watched(experiment, store.records, record)
             with uninterrupted():
                 store.add(record, after)

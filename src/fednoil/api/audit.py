@@ -13,7 +13,7 @@ import torch
 from fednoil.api.table import Table
 from fednoil.api.words import in_python
 from fednoil.audit import ESTIMATORS, estimates, files, write
-from fednoil.audit.cases import Cases, of_state, source_of
+from fednoil.audit.cases import Cases, client_number, of_state, source_of
 from fednoil.audit.folds import USUAL, of_folds, why_folds
 from fednoil.errors import UserError
 from fednoil.experiment import Experiment
@@ -45,7 +45,7 @@ class Audit:
             raise UserError(f"method = {method!r} is unknown; choose {' or '.join(ESTIMATORS)}")
         if folds is not None and (isinstance(folds, bool) or not isinstance(folds, int)):
             raise UserError(f"folds = {folds!r}: must be a whole number, 0 or at least 2")
-        number = _number(experiment, client)
+        number = client_number(experiment, client, "the run")
         cases = None if folds else of_state(experiment, state, number, device)
         if cases is not None and folds is None and why_folds(experiment, cases, seconds):
             folds = USUAL
@@ -104,17 +104,6 @@ class Audit:
     def _repr_html_(self) -> str:
         """For notebooks."""
         return f"<p><code>{escape(repr(self))}</code></p>{self.flagged._repr_html_()}"
-
-
-def _number(experiment: Experiment, client: str | int | None) -> int | None:
-    """The number of a client, from its name or number."""
-    names = experiment.setting.names
-    if client is None or (isinstance(client, int) and not names and 0 <= client < experiment.setting.num_clients):
-        return client
-    if str(client) in names:
-        return names.index(str(client))
-    known = ", ".join(names[:10]) if names else f"0 to {experiment.setting.num_clients - 1}"
-    raise UserError(f"client = {client!r}: the clients are {known}{' …' if len(names) > 10 else ''}")
 
 
 def _numbers(rows: pa.Table, name: str) -> pa.Table:

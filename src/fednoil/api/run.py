@@ -24,8 +24,7 @@ from fednoil.config.schema import Config
 from fednoil.data.elsewhere import are_given
 from fednoil.devices import pick_device
 from fednoil.errors import UserError
-from fednoil.executors.local import Workbench
-from fednoil.experiment import Experiment
+from fednoil.experiment import Experiment, make_bench
 from fednoil.history import ACCURACY, RoundRecord
 from fednoil.learners.base import chunks
 from fednoil.records.compare import method_name
@@ -141,8 +140,7 @@ class Run:
             experiment.setting.dataset,
             experiment.server.exported(state.final(experiment.config.run.select)),
         )
-        place = experiment.normalisation, experiment.config.train, torch.device("cpu")
-        bench = Workbench(experiment.learner, experiment.template, *place)
+        bench = make_bench(experiment, torch.device("cpu"))
         scale = experiment.normalisation if experiment.normalisation[0] else (dataset.mean, dataset.std)
         return Classifier(bench, tensors, *scale), dataset.class_names, dataset.image_shape
 

@@ -7,6 +7,7 @@ import io
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from statistics import fmean
 
 import numpy as np
 import torch
@@ -61,6 +62,8 @@ def simulate(
         raise UserError("--budget corrects labels, but some of this run's images show none of its classes")
     if all(np.array_equal(*labels) for labels in zip(experiment.setting.labels.given, true, strict=True)):
         raise UserError("--budget corrects wrong labels, but this run has none (noise.kind); nothing would change")
+    if not len(experiment.setting.dataset.test):
+        raise UserError("--budget measures accuracy on test images, but this run's data have none")
     plans = [("none", 0.0), *((order, b) for b in budgets for order in ("suspicious", "random"))]
 
     def played(number: int, order: str, percent: float) -> Bought:
@@ -97,13 +100,13 @@ def _trained(
     state = rounds.placed(state, device)
     for _ in range(experiment.config.train.rounds):
         state, record = rounds.play(changed, executor, state)
+        assert record.test_accuracy is not None
         accuracies.append(record.test_accuracy)
     ratios = metrics.noise_ratios(fixed.labels, setting.truth)
     assert ratios is not None
     last = accuracies[-10:]
     left = 100.0 * float(np.average(ratios, weights=[len(labels) for labels in given]))
-    mean = metrics.mean_of([{"accuracy": value} for value in last])["accuracy"]
-    return Bought(order, percent, looked_at, corrected, round(left, 3), round(accuracies[-1], 3), round(mean, 3))
+    return Bought(order, percent, looked_at, corrected, round(left, 3), round(accuracies[-1], 3), round(fmean(last), 3))
 
 
 def _chosen(experiment: Experiment, found: Sequence[Estimate], order: str, percent: float) -> Iterator[np.ndarray]:

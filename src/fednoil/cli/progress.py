@@ -19,7 +19,7 @@ from rich.progress import (
 from fednoil.batch.cell import Cell
 from fednoil.batch.workers import Outcome
 from fednoil.findings import lost_classes
-from fednoil.history import RoundRecord
+from fednoil.history import ACCURACY, RoundRecord
 from fednoil.records.folder import RunFolder
 from fednoil.reporters import alarms
 
@@ -61,7 +61,9 @@ class PlanLines:
         folder = self.out / outcome.cell.folder
         summary = RunFolder(folder).summary()
         lost = lost_classes(summary, outcome.cell.config.learner.lost_class_advice())
-        return "; ".join(filter(None, [f"{summary['final_accuracy']:.2f} % in {outcome.seconds:.0f} s", lost]))
+        final = summary["final_accuracy"]
+        said = f"{summary.get('measure', ACCURACY)} not known" if final is None else f"{final:.2f} %"
+        return "; ".join(filter(None, [f"{said} in {outcome.seconds:.0f} s", lost]))
 
 
 class PlanBars(PlanLines):

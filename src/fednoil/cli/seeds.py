@@ -100,7 +100,10 @@ def _seeded(made: Resolved, seed: int) -> Cell:
 
 
 def _mean(summaries: list[dict[str, Any]]) -> str:
-    finals = [summary["final_accuracy"] for summary in summaries]
+    measure = summaries[0].get("measure", ACCURACY)
+    finals = [summary["final_accuracy"] for summary in summaries if summary["final_accuracy"] is not None]
+    if not finals:
+        return f"final {measure} not known"
     spread = f" ± {statistics.stdev(finals):.2f}" if len(finals) > 1 else ""
     seeds = "1 seed" if len(finals) == 1 else f"{len(finals)} seeds"
-    return f"final {summaries[0].get('measure', ACCURACY)} {statistics.mean(finals):.2f}{spread} % over {seeds}"
+    return f"final {measure} {statistics.mean(finals):.2f}{spread} % over {seeds}"

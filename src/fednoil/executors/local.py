@@ -258,13 +258,17 @@ class Workbench:
         return Result(job.client, {}, dict(final.numbers), {**job.keep, **final.keep}, {}, 0.0)
 
     @torch.no_grad()
-    def logits(self, model: Tensors, images: Tensor) -> Tensor:
-        """Logits of a scored model, in eval mode: float32 [N, C]."""
+    def logits(self, model: Tensors, images: Tensor, index: Tensor | None = None) -> Tensor:
+        """Logits of a scored model for all images, or those at `index`, in eval mode: float32 [N, C]."""
         self.load(model, model)
         for net in self.nets.values():
             net.eval()
-        spans = chunks(len(images), images)
-        return assembled(len(images), spans, lambda rows: self.learner.predict(self.nets, images[rows], model))
+        count = len(images) if index is None else len(index)
+
+        def predicted(rows: slice) -> Tensor:
+            return self.learner.predict(self.nets, images[rows if index is None else index[rows]], model)
+
+        return assembled(count, chunks(count, images), predicted)
 
 
 def _refuse(learner: Learner, loss: object) -> NoReturn:

@@ -71,8 +71,8 @@ class Sequential:
         found: dict[int, HeldOut] = {}
         for group in groups.values():
             clients = [self.validation[job.client] for job in group]
-            images = clients[0].pool[torch.cat([c.index for c in clients])]
-            logits = self.bench.logits(group[0].received, images)
+            index = torch.cat([c.index for c in clients])
+            logits = self.bench.logits(group[0].received, clients[0].pool, index)
             found |= dict(zip((job.client for job in group), held_out(logits, clients), strict=True))
         return found
 

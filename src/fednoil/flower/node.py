@@ -205,11 +205,13 @@ class Node:
 
     def evaluate(self, received: Tensors) -> HeldOut:
         """Test the client's own model on what it holds out."""
+        if not len(self.work.test):
+            return HeldOut(0, 0, 0.0)
         keep = self.state.keep_before(self.order.round_idx + 1)
         model = self.work.experiment.server.own_model(received, keep)
         images = resident(self.work.test.images, self.work.bench.device)
-        labels = torch.from_numpy(self.work.test.labels)
         logits = self.work.bench.logits(model, images)
+        labels = torch.from_numpy(self.work.test.labels).to(logits.device)
         loss = float(F.cross_entropy(logits.double(), labels))
         return HeldOut(int((logits.argmax(1) == labels).sum()), len(labels), loss)
 

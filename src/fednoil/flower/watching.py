@@ -113,14 +113,17 @@ def metrics_server(out: Path, host: str, port: int) -> ThreadingHTTPServer:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            try:
-                text = metrics(run_status(out)) if self.path == "/metrics" else None
-            except UserError:  # no run yet
-                text = ""
-            self.send_response(404 if text is None else 200)
+            status, text = 404, ""
+            if self.path.partition("?")[0] == "/metrics":
+                try:
+                    status, text = 200, metrics(run_status(out))
+                except UserError as error:
+                    begun = RunFolder(out).is_run()
+                    status, text = (503, f"{error}\n") if begun else (200, "")
+            self.send_response(status)
             self.send_header("content-type", "text/plain; version=0.0.4; charset=utf-8")
             self.end_headers()
-            self.wfile.write((text or "").encode())
+            self.wfile.write(text.encode())
 
         def log_message(self, format: str, *args: object) -> None:
             pass
@@ -159,16 +162,19 @@ def check_node(folder: Path) -> str:
     if not (folder / _FILE).is_file():
         raise UserError(f"{folder / _FILE} is not there: the node has never been online with this --state and --name")
     found = read_json(folder / _FILE)
-    age = time.time() - float(found["at"])
     try:
-        os.kill(int(found["pid"]), 0)
+        age, pid, doing = time.time() - float(found["at"]), int(found["pid"]), str(found["doing"])
+    except (KeyError, TypeError, ValueError):
+        raise UserError(f"{folder / _FILE} is damaged; the node writes it again within seconds") from None
+    try:
+        os.kill(pid, 0)
     except ProcessLookupError:
         raise UserError(f"the node's process has ended; it was last heard from {age:.0f} s ago") from None
     except PermissionError:  # alive, and owned by another user
         pass
-    if found["doing"] == WAITING and age > _OLD:
+    if doing == WAITING and age > _OLD:
         raise UserError(f"the node has not been heard from for {age:.0f} s; it can't reach the server")
-    return f"{found['doing']}, for {age:.0f} s" if found["doing"] != WAITING else "online, waiting for work"
+    return f"{doing}, for {age:.0f} s" if doing != WAITING else "online, waiting for work"
 
 
 def check_reachable(certificate: Path, port: int) -> str:

@@ -35,6 +35,7 @@ CONFUSION = "confusion.json"  # given × predicted labels; runs made by earlier 
 TENSORBOARD, WANDB = "tensorboard", "wandb"  # folders of loggers, on request
 SKIPPED = "skipped.csv"  # files of the data that were left out, and why
 ROSTER = "roster.json"  # of clients with names
+_BESIDE = (CONFUSION, MEASURES, CARD, ROSTER, GIVEN_DATA, SKIPPED)  # what not every run has
 CHECKPOINT = "checkpoint"
 INDEX = "checkpoint.json"
 _LOCK = ".lock"
@@ -166,7 +167,7 @@ class RunFolder:
             with contextlib.suppress(OSError):  # somebody else's file is in it
                 checkpoint.rmdir()
         self.clear_events()
-        for name in (CONFUSION, MEASURES, CARD, ROSTER, GIVEN_DATA, SKIPPED, *reversed(FILES)):
+        for name in (*_BESIDE, *reversed(FILES)):
             (self.path / name).unlink(missing_ok=True)
 
     def clear_events(self) -> None:
@@ -186,7 +187,7 @@ class RunFolder:
 
     def sweep(self) -> None:
         """Remove half-written files that a killed run has left."""
-        for name in (CONFUSION, MEASURES, CARD, ROSTER, GIVEN_DATA, SKIPPED, *FILES):
+        for name in (*_BESIDE, *FILES):
             (self.path / f"{name}.part").unlink(missing_ok=True)
 
     def append_round(self, record: RoundRecord) -> None:

@@ -17,7 +17,7 @@ from fednoil.executors.base import Executor, Progress
 from fednoil.experiment import Experiment
 from fednoil.history import RoundRecord
 from fednoil.rounds.played import Asked, Played
-from fednoil.rounds.policy import policy_of
+from fednoil.rounds.policy import Policy, policy_of
 from fednoil.rounds.quality import selection_quality
 from fednoil.rounds.review import reviewed
 from fednoil.rounds.selection import select
@@ -27,11 +27,15 @@ from fednoil.tensors import Tensors
 
 
 def play(
-    experiment: Experiment, executor: Executor, state: RunState, progress: Progress | None = None
+    experiment: Experiment,
+    executor: Executor,
+    state: RunState,
+    progress: Progress | None = None,
+    policy: Policy | None = None,
 ) -> tuple[RunState, RoundRecord]:
-    """Play one round; returns the next state and the round's record."""
+    """Play one round; returns the next state and the round's record. A `policy` remembers earlier rounds' updates."""
     began = time.perf_counter()
-    policy, round_idx = policy_of(experiment, executor), state.round_idx + 1
+    policy, round_idx = policy or policy_of(experiment, executor), state.round_idx + 1
     epochs = experiment.schedule.whole(round_idx)
     state, review = reviewed(experiment, policy, state)
     everyone = Asked(policy.members(round_idx), partial(make_job, experiment, state, epochs=epochs))
