@@ -32,6 +32,8 @@ from fednoil.learners.looks import assembled, logits_of
 from fednoil.models.network import Network, brought
 from fednoil.tensors import Tensors
 
+_STEPS = 8  # whose views are made at once: more bring nothing
+_NUMBERS = 1 << 15  # times the batch size, in all of them at most: views of large images would fill the memory
 PLANNED = (32, 64)  # epochs planned at once, first and later; the later ones are planned while the first ones run
 
 
@@ -184,11 +186,7 @@ class Workbench:
             yield from net.module.modules()
 
     def step(self, phase: Phase, batch: Tensors, pool: Tensor, state: Tensors, total: Tensor) -> None:
-        """One optimiser step on a row of the plan; adds its loss to `total`."""
-        self.optimise(phase, {**batch, **self.learner.views(pool, batch)}, pool, state, total)
-
-    def optimise(self, phase: Phase, batch: Tensors, pool: Tensor, state: Tensors, total: Tensor) -> None:
-        """One optimiser step on a batch with its images."""
+        """One optimiser step on a batch with its images; adds its loss to `total`."""
         learner, nets, kind = self.learner, self.nets, phase.kind
         if not phase.trains:
             with torch.no_grad():
@@ -220,11 +218,19 @@ class Workbench:
         span: tuple[float, float],
     ) -> None:
         """Run all steps of a phase, which covers `span` (begin, width) of the turn."""
-        rows = zip(*(t.unbind(0) for t in phase.tensors.values()), strict=True)
-        for done, row in enumerate(rows, start=1):
-            self.step(phase, dict(zip(phase.tensors, row, strict=True)), client.pool, state, total)
+        for done, batch in enumerate(self._batches(phase, client.pool), start=1):
+            self.step(phase, batch, client.pool, state, total)
             if progress and (done % 16 == 0 or done == phase.steps):
                 progress(span[0] + span[1] * done / phase.steps)
+
+    def _batches(self, phase: Phase, pool: Tensor) -> Iterator[Tensors]:
+        """The batch of each step with its images, whose views are made for several steps at once."""
+        several = max(1, min(_STEPS, _NUMBERS // pool[:1].numel()))
+        for start in range(0, phase.steps, several):
+            some = {name: tensor[start : start + several] for name, tensor in phase.tensors.items()}
+            some |= self.learner.views(pool, some)
+            for row in zip(*(tensor.unbind(0) for tensor in some.values()), strict=True):
+                yield dict(zip(some, row, strict=True))
 
     def finish(
         self, client: Client, job: Job, state: Tensors, loss: float, updates: int, finite: bool | None = None

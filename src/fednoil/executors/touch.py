@@ -41,7 +41,7 @@ def touched_by(phase: Phase, stacked: StackedBench, place: int, client: Client, 
 
     def step(batch: Tensors, state: Tensors) -> None:
         with Unchanged(stacked, slice(place, place + 1)):
-            bench.optimise(phase, batch, client.pool, state, torch.zeros((), device=bench.device))
+            bench.step(phase, batch, client.pool, state, torch.zeros((), device=bench.device))
 
     compile_ahead("touch", lambda: step({**row, **images}, {name: tensor.clone() for name, tensor in state.items()}))
     own.restore()

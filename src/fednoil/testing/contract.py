@@ -99,7 +99,8 @@ def _check_turn(bench: Workbench, client: Client, job: Job) -> None:
             batch = {name: tensor[0] for name, tensor in phase.tensors.items()}
             before = dict(state)
             with _Calls() as calls, _Watch(calls):
-                bench.step(phase, batch, client.pool, state, total)
+                images = learner.views(client.pool, batch)
+                bench.step(phase, {**batch, **images}, client.pool, state, total)
             if state.keys() != before.keys() or any(state[name] is not before[name] for name in before):
                 raise NotConforming("its step replaces tensors of the state; change them in place (copy_, add_)")
     for name, tensor in data.items():
