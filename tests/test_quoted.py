@@ -40,7 +40,7 @@ def test_the_demos_sentences_quote_its_record(record: ModuleType) -> None:
     high, few = "50 to 80 % wrong", "50 to 80 % wrong, pad 4"
     quoted(
         "demo",
-        f"The default by {ahead(high, 'default')} points, FedNoiL as published by {ahead(high)}.",
+        f"The default is {ahead(high, 'default')} points ahead, and FedNoiL as published {ahead(high)}.",
         f"with 4 pixels the leads are {ahead(few, 'default')} and {ahead(few)} points.",
         f"the published share of 0.55 loses {-ahead('clean')} points to FedAvg",
         f'`frac = "auto"` loses {-ahead("clean", "auto")}, and the default is within chance of it.',
@@ -207,7 +207,7 @@ def test_the_sentences_about_sites_quote_their_record(record: ModuleType) -> Non
         "sites",
         f"{min(precision):.0f} to {max(precision):.0f} % of the flags are correct",
         f"by {first} points on the table, by {second} on the manual pages and by {third} on the icons",
-        f"gains half a point to {max(own):.1f}, and loses half a point on the digits",
+        f"gains {min(own):.1f} to {max(own):.1f} points, and loses half a point on the digits",
         "{:.0f}, {:.0f} and {:.0f} points ahead on the icons, the table and the manual pages".format(*leads),
     )
 
