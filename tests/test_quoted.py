@@ -161,7 +161,7 @@ def test_the_sentences_about_the_default_quote_its_record() -> None:
         f"({min(alike):.1f} to {max(alike):+.1f} points). With β = 0.1".replace("-", "−"),
         f"are {-max(fresh['b.1']):.1f} to {-min(fresh['b.1']):.1f} points lower; seed 4's",
         f"it ends at {final('b.1', 'clean')[4]:.1f} and FedAvg at {mean(rows, 'final', **hard):.1f}.",
-        f"alone also {78 - statistics.mean(final('b.1', 'symmetric-high')[3:]):.1f} below the goal with β = 0.1.",
+        f"alone it is also {78 - statistics.mean(final('b.1', 'symmetric-high')[3:]):.1f} below the goal with β = 0.1.",
     )
     concept = " ".join((ROOT / "docs/fednoil.md").read_text(encoding="utf-8").split())
     assert f"seeds end up to {max(seeds) - min(seeds):.0f} points apart on Fashion-MNIST" in concept
