@@ -41,7 +41,7 @@ def test_the_demos_sentences_quote_its_record(record: ModuleType) -> None:
     high, few = "50 to 80 % wrong", "50 to 80 % wrong, pad 4"
     quoted(
         "demo",
-        f"The default by {ahead(high, 'default')} points, FedNoiL as published by {ahead(high)}.",
+        f"The default is {ahead(high, 'default')} points ahead, and FedNoiL as published {ahead(high)}.",
         f"with 4 pixels the leads are {ahead(few, 'default')} and {ahead(few)} points.",
         f"the published share of 0.55 loses {-ahead('clean')} points to FedAvg",
         f'`frac = "auto"` loses {-ahead("clean", "auto")}, and the default is within chance of it.',
@@ -166,7 +166,7 @@ def test_the_sentences_about_the_default_quote_its_record() -> None:
         f"({min(alike):.1f} to {max(alike):+.1f} points). With β = 0.1".replace("-", "−"),
         f"are {-max(fresh['b.1']):.1f} to {-min(fresh['b.1']):.1f} points lower; seed 4's",
         f"it ends at {final('b.1', 'clean')[4]:.1f} and FedAvg at {mean(rows, 'final', **hard):.1f}.",
-        f"alone also {78 - statistics.mean(final('b.1', 'symmetric-high')[3:]):.1f} below the goal with β = 0.1.",
+        f"alone it is also {78 - statistics.mean(final('b.1', 'symmetric-high')[3:]):.1f} below the goal with β = 0.1.",
     )
     concept = " ".join((ROOT / "docs/fednoil.md").read_text(encoding="utf-8").split())
     assert f"seeds end up to {max(seeds) - min(seeds):.0f} points apart on Fashion-MNIST" in concept
@@ -212,7 +212,7 @@ def test_the_sentences_about_sites_quote_their_record(record: ModuleType) -> Non
         "sites",
         f"{min(precision):.0f} to {max(precision):.0f} % of the flags are correct",
         f"by {first} points on the table, by {second} on the manual pages and by {third} on the icons",
-        f"gains half a point to {max(own):.1f}, and loses half a point on the digits",
+        f"gains {min(own):.1f} to {max(own):.1f} points, and loses half a point on the digits",
         "{:.0f}, {:.0f} and {:.0f} points ahead on the icons, the table and the manual pages".format(*leads),
     )
 
