@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from conftest import tiny_arrays
 
 import fednoil
 from fednoil import findings
 from fednoil.history import RoundRecord
+from fednoil.records.model_file import load_model
 
 
 def records(values: list[float], of: str = "test_accuracy", **more: Any) -> list[RoundRecord]:
@@ -86,6 +90,38 @@ def test_a_run_estimates_what_its_audit_does(values: dict[str, Any]) -> None:
     assert ratios == pytest.approx({str(k): ratio for k, ratio in run.audit().noise_ratios.items()}, abs=1e-6)
     assert len(ratios) == values["partition"]["clients"]
     assert run.findings[0].startswith("wrong labels, estimated: ")
+
+
+@pytest.fixture
+def untested(tmp_path: Path) -> dict[str, Any]:
+    """Data without test images, a fifth of whose labels are wrong."""
+    arrays, rng = tiny_arrays(400), np.random.default_rng(1)
+    wrong, given = rng.random(400) < 0.2, arrays["y_train"]
+    labels = np.where(wrong, (given + 1 + rng.integers(0, 3, 400)) % 4, given)
+    np.savez(tmp_path / "own.npz", x_train=arrays["x_train"], y_train=labels)
+    changes = {"data.name": f"npz:{tmp_path / 'own.npz'}", "partition.clients": 4, "model.width": 8, "train.pad": 1}
+    return changes | {"schedule.name": "constant", "schedule.epochs": 3, "train.rounds": 4, "train.batch_size": 8}
+
+
+def test_without_test_images_too(untested: dict[str, Any], tmp_path: Path) -> None:
+    """By labels that were held out, which are as wrong as the others: no accuracy is known of the model."""
+    run = fednoil.run("demo/fedavg", set=untested, out=tmp_path / "run", progress=False)
+    ratios = run.summary["noise_ratios"]
+    assert ratios == pytest.approx({str(k): ratio for k, ratio in run.audit(folds=0).noise_ratios.items()}, abs=1e-6)
+    model = load_model(tmp_path / "run" / "model.safetensors")
+    assert (model.accuracy, model.per_class) == (None, ())
+
+
+def test_a_model_that_may_have_learnt_wrong_labels_estimates_nothing(
+    untested: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fednoil.findings.agreements", lambda *_: (82.0, 70.0))
+    monkeypatch.setattr("fednoil.audit.cases.agreements", lambda *_: (82.0, 70.0))
+    run = fednoil.run("demo/fedavg", set=untested, progress=False)
+    assert "noise_ratios" not in run.summary
+    said = run.audit(folds=0).summary["clients"][0]["notices"]
+    line = "the model agrees with 82 % of the labels it was trained on, and 70 % of held-out ones: it may have learnt"
+    assert any(one.startswith(line) and "; --folds 5 judges each by a run that" in one for one in said)
 
 
 def test_a_model_that_knows_nothing_estimates_nothing(values: dict[str, Any]) -> None:

@@ -17,13 +17,13 @@ from stopped_runs import snapshot
 from fednoil import load, runner
 from fednoil.audit.cases import Cases, load_state, of_state
 from fednoil.audit.folds import _means
-from fednoil.audit.memorised import agreements, alike, memorised
 from fednoil.config import load_config
 from fednoil.experiment import make_experiment
 from fednoil.records.model_file import load_model
 from fednoil.report.runs import find
 from fednoil.reporters import headline
 from fednoil.rounds import start
+from fednoil.rounds.memorised import agreements, alike, memorised
 from fednoil.runner import Silent
 from fednoil.seeds import Seed
 from fednoil.setting import deal
@@ -109,7 +109,7 @@ def test_the_first_lines_of_a_run_name_the_fold_that_it_leaves_out(values: dict[
 
 
 def test_what_cannot_be_dealt_is_refused(made: Path) -> None:
-    assert "1 folds: there must be two; choose 2 to" in refused("audit", made, "--folds", 1)
+    assert "1 fold: two are the fewest; choose 2 to" in refused("audit", made, "--folds", 1)
     assert "choose 2 to" in refused("audit", made, "--folds", 1000)
     assert "--folds makes a RUN again" in refused("audit", "--data", "npz:x", "--model", "m", "--folds", 3)
     assert "--client 9" in refused("audit", made, "--folds", 2, "--client", 9)

@@ -44,6 +44,11 @@ def few_of(names: Sequence[str], most: int = 10, between: str = ", ") -> str:
     return first if len(names) <= most else f"{first}{between.strip(' ,')} and {len(names) - most} more"
 
 
+def counted(count: int, noun: str) -> str:
+    """`1 round`, `2 rounds`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
 def nearest(word: str, choices: "list[str] | tuple[str, ...]") -> str:
     """Return `; did you mean 'x'?` for the choice most like `word`, whatever their case, or an empty string."""
     from difflib import get_close_matches

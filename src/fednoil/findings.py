@@ -15,10 +15,12 @@ from fednoil import evidence
 from fednoil.errors import few_of
 from fednoil.estimation import ratio_of
 from fednoil.estimation.doubts import unreliable
+from fednoil.estimation.temperature import softened
 from fednoil.experiment import Experiment
 from fednoil.history import ACCURACY, AGREEMENT, RoundRecord
 from fednoil.rounds import RunState
 from fednoil.rounds.final import final_bundle, known_accuracy
+from fednoil.rounds.memorised import agreements, alike
 
 _MOST = 100  # clients whose noise is estimated at the end of a run; the audit does it for more
 _HARD = 15.0  # points below the mean over classes
@@ -28,15 +30,19 @@ _SHOWN = 5  # classes in one line
 
 def estimated_ratios(experiment: Experiment, state: RunState, device: torch.device) -> dict[str, float]:
     """The estimated share of wrong labels at each client, in 0..1 and by name, as in an audit of the run; clients for
-    which the model is too weak are left out."""
+    which the model is too weak are left out, and all of them where it may have learnt wrong labels and no test set
+    shows how good it is."""
     setting, sizes = experiment.setting, experiment.task.sizes
     if experiment.server.pools or len(sizes) > _MOST:
         return {}
     (accuracy, per_class), bundle = known_accuracy(experiment, state), final_bundle(experiment, state, device)
+    looks = [evidence.of_client(bundle, sizes, client)["probabilities"].numpy() for client in range(len(sizes))]
+    if accuracy is None and (shares := agreements(experiment, state, bundle)) is not None:
+        if not alike(shares) or not all(np.isfinite(look).all() for look in looks):
+            return {}
+        looks = softened(list(zip(looks, setting.labels.given, strict=True)))
     found = {}
-    for client in range(len(sizes)):
-        own = evidence.of_client(bundle, sizes, client)
-        probabilities, given = own["probabilities"].numpy(), setting.labels.given[client]
+    for client, (probabilities, given) in enumerate(zip(looks, setting.labels.given, strict=True)):
         if np.isfinite(probabilities).all() and not unreliable(probabilities, given, accuracy):
             name = setting.names[client] if setting.names else str(client)
             found[name] = round(ratio_of(probabilities, given, accuracy, per_class), 6)

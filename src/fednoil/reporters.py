@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from fednoil import findings
 from fednoil.data.sites import simplified
-from fednoil.errors import UserError, few_of
+from fednoil.errors import UserError, counted, few_of
 from fednoil.experiment import Experiment
 from fednoil.history import ACCURACY, RoundRecord
 from fednoil.runner import Reporter, Silent
@@ -192,9 +192,10 @@ def headline(experiment: Experiment, done: list[RoundRecord]) -> list[str]:
     """What is about to run, what was done to its images, and where it continues."""
     config, setting = experiment.config, experiment.setting
     sizes = [len(p) for p in setting.parts]
-    spread = f"{sizes[0]} samples each" if min(sizes) == max(sizes) else f"{min(sizes)} to {max(sizes)} samples"
+    each = counted(sizes[0], "sample")
+    spread = f"{each} each" if min(sizes) == max(sizes) else f"{min(sizes)} to {max(sizes)} samples"
     named = f" ({few_of(setting.names)})" if setting.names else ""
-    clients = f"{len(sizes)} clients{named}, {spread}" if len(sizes) > 1 else f"1 client, {sizes[0]} samples"
+    clients = f"{len(sizes)} clients{named}, {spread}" if len(sizes) > 1 else f"1 client, {each}"
     chosen = experiment.sampling.count(len(sizes))
     trained = "" if len(sizes) == 1 else f"{'all' if chosen == len(sizes) else chosen} train in a round, "
     noise = "no" if config.noise.kind == "none" else config.noise.kind

@@ -16,7 +16,7 @@ from fednoil.data import load, normalised
 from fednoil.data.dataset import Dataset, Owners
 from fednoil.data.given import Given
 from fednoil.data.images import Progress
-from fednoil.errors import UserError
+from fednoil.errors import UserError, counted
 from fednoil.labels import Labels, Truth
 from fednoil.seeds import Seed
 
@@ -81,9 +81,9 @@ class Setting:
             if not 2 <= count <= len(part):
                 called = self.names[k] if self.names else k
                 most = min(len(part) for part in self.parts)
-                why = f"client {called} has {len(part)} samples to deal to them" if count >= 2 else "there must be two"
+                why = f"client {called} has {len(part)} samples to deal to them" if count > 1 else "two are the fewest"
                 what = f"choose 2 to {most}" if most >= 2 else "leave the client out"
-                raise UserError(f"{count} folds: {why}; {what}")
+                raise UserError(f"{counted(count, 'fold')}: {why}; {what}")
         names = self.names or range(self.num_clients)
         return tuple(deal(given, count, seed, name) for given, name in zip(self.labels.given, names, strict=True))
 

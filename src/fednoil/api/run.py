@@ -23,7 +23,7 @@ from fednoil.config.loading import Values, load_config, read_toml
 from fednoil.config.schema import Config
 from fednoil.data.elsewhere import are_given
 from fednoil.devices import pick_device
-from fednoil.errors import UserError
+from fednoil.errors import UserError, counted
 from fednoil.experiment import Experiment, make_bench
 from fednoil.history import ACCURACY, RoundRecord
 from fednoil.learners.base import chunks
@@ -213,7 +213,7 @@ class Run:
         rounds, planned = len(self._records), self._values.get("train", {}).get("rounds", "?")
         measure = self.summary.get("measure", ACCURACY)
         accuracy = "accuracy not known" if self.accuracy is None else f"{measure} {self.accuracy:.2f} %"
-        played = f"{rounds} rounds" if self.finished else f"{rounds} of {planned} rounds"
+        played = counted(rounds, "round") if self.finished else f"{rounds} of {planned} rounds"
         where = "" if self.path is None else f", in {self.path}"
         return f"<fednoil.Run {self.name}: {method_name(self._values)}, {played}, {accuracy}{where}>"
 

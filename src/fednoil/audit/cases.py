@@ -16,7 +16,6 @@ import numpy as np
 import torch
 
 from fednoil import evidence
-from fednoil.audit.memorised import agreements, alike, memorised
 from fednoil.audit.pictures import boxed, galleries, original_pictures
 from fednoil.config.loading import load_config
 from fednoil.config.schema import Config
@@ -26,8 +25,7 @@ from fednoil.data.given import Given
 from fednoil.data.raw import numbered
 from fednoil.data.sources import is_own
 from fednoil.errors import UserError
-from fednoil.estimation.belief import soft
-from fednoil.estimation.temperature import temperature
+from fednoil.estimation.temperature import softened
 from fednoil.experiment import Experiment, make_experiment
 from fednoil.labels import open_truth
 from fednoil.records.checkpoint import Checkpoints
@@ -36,6 +34,7 @@ from fednoil.records.older import read_current
 from fednoil.records.store import check_best, hashes_of
 from fednoil.rounds import RunState
 from fednoil.rounds.final import final_bundle, known_accuracy
+from fednoil.rounds.memorised import agreements, alike, learnt, memorised
 from fednoil.tensors import Tensors
 
 MEMORY = "labels in memory"  # the source of a run without a folder
@@ -115,9 +114,10 @@ def of_state(experiment: Experiment, state: RunState, client: int | None, device
     bundle = final_bundle(experiment, state, device)
     shares, held_out = agreements(experiment, state, bundle), experiment.setting.dataset.about.held_out
     warning = memorised(shares, "held-out" if held_out else "test")
+    doubt = warning or (learnt(shares) if held_out else "")
     most = min(5, *experiment.task.sizes)  # what the smallest client can be dealt to
     way_out = f"; --folds {most} judges each by a run that has not seen it" if most > 1 else ""
-    advice = (warning + way_out,) if warning else ()
+    advice = (doubt + way_out,) if doubt else ()
     notices = (*_unfinished(experiment, state), *advice)
     found = replace(cases_of(experiment, bundle, accuracy, by_class, client, notices), memorised=warning)
     return calibrated(found) if alike(shares) else found
@@ -128,8 +128,8 @@ def calibrated(cases: Cases) -> Cases:
     diverged = not all(np.isfinite(case.probabilities).all() for case in cases.clients)  # which estimates refuse
     if diverged or any(case.accuracy is not None for case in cases.clients):
         return cases
-    at = temperature([(case.probabilities, case.given) for case in cases.clients])
-    softer = [torch.from_numpy(soft(case.probabilities, at)).float() for case in cases.clients]
+    found = softened([(case.probabilities, case.given) for case in cases.clients])
+    softer = [torch.from_numpy(probabilities).float() for probabilities in found]
     bundles = [{**case.bundle, "probabilities": q} for case, q in zip(cases.clients, softer, strict=True)]
     return replace(cases, clients=[replace(c, bundle=b) for c, b in zip(cases.clients, bundles, strict=True)])
 

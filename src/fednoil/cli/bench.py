@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fednoil.cli.reproduce import Changes, Jobs, Ray, changed_sections, end, run_plan, usual_jobs_of
-from fednoil.errors import UserError
+from fednoil.errors import UserError, counted
 from fednoil.terminal import output
 
 if TYPE_CHECKING:
@@ -71,8 +71,7 @@ def bench(
 
         return end(console, write_noise(cells, _made(out), data_dir), [], 0)
     total, to_run, side_by_side = len(cells), len(open_cells), jobs or usual_jobs_of(open_cells)
-    runs = "1 run" if total == 1 else f"{total} runs"
-    for line in (remark, f"{runs}, {total - to_run} done, {to_run} to run, {side_by_side} at a time"):
+    for line in (remark, f"{counted(total, 'run')}, {total - to_run} done, {to_run} to run, {side_by_side} at a time"):
         if line:
             console.print(line, highlight=False)
     if dry_run:

@@ -25,6 +25,12 @@ def temperature(clients: Sequence[tuple[np.ndarray, np.ndarray]]) -> float:
     return float(max(_STEPS, key=lambda step: sum(_explained(soft(q, step), given) for q, given in clients)))
 
 
+def softened(clients: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[np.ndarray]:
+    """The clients' class probabilities [n, C] at that temperature."""
+    at = temperature(clients)
+    return [soft(probabilities, at) for probabilities, _ in clients]
+
+
 def _explained(q: np.ndarray, given: np.ndarray) -> float:
     """The log-likelihood of the given labels, under the channel that explains them best."""
     channel = fit(q, given, np.ones(len(given)), _ROUNDS)

@@ -11,7 +11,7 @@ from typing import Any
 
 from fednoil import __version__
 from fednoil.data.vectors import is_vector
-from fednoil.errors import few_of
+from fednoil.errors import counted, few_of
 from fednoil.experiment import Experiment
 from fednoil.history import ACCURACY, AGREEMENT
 from fednoil.records.compare import method_name
@@ -57,7 +57,7 @@ def _model(experiment: Experiment, summary: Mapping[str, Any]) -> list[str]:
     return [
         f"- network: {config.model.name}, {trained:,} trained parameters" + (f", {frozen:,} frozen" if frozen else ""),
         f"- takes {takes}; classes: {few_of(dataset.class_names)}",
-        f"- method: {method}, {summary['rounds']} rounds{kept}, seed {config.run.seed}",
+        f"- method: {method}, {counted(summary['rounds'], 'round')}{kept}, seed {config.run.seed}",
         f"- {train.optimizer}: learning rate {train.lr:g}, weight decay {train.decay:g}, batches of {train.batch_size}",
         f"- FedNoiL {__version__}; configuration {summary['config_hash'][:12]}, data {summary['data_hash'][:12]}",
     ]

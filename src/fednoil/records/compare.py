@@ -8,6 +8,7 @@ from typing import Any
 
 from fednoil.data import SITES
 from fednoil.data.elsewhere import are_given, at_nodes
+from fednoil.errors import counted
 from fednoil.records.folder import Roster
 
 _LISTS = ("per_class_accuracy", "classes", "clients")
@@ -38,7 +39,7 @@ def method_name(values: dict[str, Any]) -> str:
 def setting_name(values: dict[str, Any], roster: Roster | None = None) -> str:
     """Data, partition and noise in a few words; for a federation's sites, which share none of these, their number."""
     if of_sites(values):
-        return "own data of " + (f"{len(roster.founders)} sites" if roster else "sites")
+        return "own data of " + (counted(len(roster.founders), "site") if roster else "sites")
     if are_given(str(name := values.get("data", {}).get("name"))):
         return f"{name}, {values.get('partition', {}).get('clients', '?')} clients"
     return " ".join(filter(None, setting_words(values)))

@@ -19,7 +19,7 @@ from fednoil.devices import networks_on, pick_device, pick_precision
 from fednoil.errors import UserError
 from fednoil.executors.base import Executor
 from fednoil.experiment import Experiment, predicted_labels
-from fednoil.history import RoundRecord
+from fednoil.history import ACCURACY, RoundRecord
 from fednoil.records.beginning import begin, check, extended, has_manifest
 from fednoil.records.card import card
 from fednoil.records.checkpoint import Checkpoints
@@ -201,8 +201,10 @@ class InFolder(Store):
         assert self.state is not None
         experiment, state = self.experiment, self.state
         model = experiment.server.exported(state.final(experiment.config.run.select))
-        accuracies = summary.get("final_accuracy"), summary.get("per_class_accuracy", ())
-        save_model(self.path / "model.safetensors", experiment, model, *accuracies)
+        # Agreement with given labels doesn't say how often the model is right.
+        known = summary.get("measure", ACCURACY) == ACCURACY
+        accuracy, by_class = (summary["final_accuracy"], summary["per_class_accuracy"]) if known else (None, ())
+        save_model(self.path / "model.safetensors", experiment, model, accuracy, by_class)
         if has_manifest(experiment.setting):  # sites keep their labels
             predicted, given = predicted_labels(experiment, device, model), experiment.setting.labels.given
             self.folder.write_confusion(metrics.agreement(predicted, given, experiment.task.num_classes))

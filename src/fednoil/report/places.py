@@ -12,6 +12,7 @@ from typing import Any
 from fednoil.config import load_config
 from fednoil.data import SITES
 from fednoil.data.elsewhere import at_nodes
+from fednoil.errors import counted
 from fednoil.records.compare import method_name, of_sites, setting_words
 from fednoil.records.folder import Roster
 
@@ -63,7 +64,8 @@ def own_place(full: Values, roster: Roster | None = None, clients: int | None = 
     digest = _digest([_of_setting(full, section) for section in SETTING_SECTIONS])
     data, split, noise = setting_words(full)
     count = clients if full["noise"]["kind"] == "manifest" else full["partition"].get("clients", clients)
-    words = [*([f"{count} clients"] if count else []), f"{full['train']['rounds']} rounds", f"#{digest[:4]}"]
+    rounds = counted(full["train"]["rounds"], "round")
+    words = [*([counted(count, "client")] if count else []), rounds, f"#{digest[:4]}"]
     about = f"({', '.join(words)})"
     return Place("", data, split, f"{noise} {about}".strip(), method_name(full))
 
@@ -74,9 +76,9 @@ def _of_sites(full: Values, roster: Roster | None) -> Place:
     there = at_nodes(full["data"])
     sections = ("data", "model", "train") if there else SETTING_SECTIONS
     digest = _digest([*(_of_setting(full, section) for section in sections), founders])
-    samples = [f"{sum(founders.values()):,} samples"] if founders else []
-    words = ", ".join([*samples, f"{full['train']['rounds']} rounds", f"#{digest[:4]}"])
-    where = f"{len(founders)} sites" if founders else SITES
+    samples = [counted(sum(founders.values()), "sample")] if founders else []
+    words = ", ".join([*samples, counted(full["train"]["rounds"], "round"), f"#{digest[:4]}"])
+    where = counted(len(founders), "site") if founders else SITES
     return Place("", "federation" if there else "own data", where, f"({words})", method_name(full))
 
 

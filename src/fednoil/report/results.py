@@ -262,7 +262,8 @@ def _warnings(rows: Sequence[Row], groups: Sequence[tuple[RecordedRun, ...]]) ->
             found.append(f"{name}, seed {run.seed}: {end} after round {run.rounds} of {planned}; {fate}")
         if row.starred:
             seeds = [str(run.seed) for run in row.runs if run.starred]
-            found.append(f"{name}: not converged (seeds {', '.join(seeds)}); the best round is reported")
+            which = f"seed{'s' * (len(seeds) > 1)} {', '.join(seeds)}"
+            found.append(f"{name}: not converged ({which}); the best round is reported")
         if row.finished and any(run.summary["converged"] is None for run in row.runs):
             found.append(f"{name}: fewer than six rounds, too few to judge convergence")
         if len({run.summary.get("data_hash") for run in row.runs if run.summary.get("data_hash")}) > 1:
