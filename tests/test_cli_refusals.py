@@ -372,10 +372,10 @@ def test_divergence_after_a_round_says_that_its_checkpoint_is_kept(
 ) -> None:
     play = rounds.play
 
-    def played(experiment: Any, executor: Any, state: rounds.RunState, progress: Any) -> Any:
+    def played(experiment: Any, executor: Any, state: rounds.RunState, *others: Any) -> Any:
         if state.round_idx == 1:
             raise Diverged("training diverged: lower train.lr (now 0.1)")
-        return play(experiment, executor, state, progress)
+        return play(experiment, executor, state, *others)
 
     monkeypatch.setattr(rounds, "play", played)
     status, _, err = fednoil("run", *sets(data__name=f"npz:{tiny_npz}"), "--quiet", "--out", "r")

@@ -110,6 +110,11 @@ class Detached(Erm):
 class Sum(Server):
     def aggregate(self, updates):
         return updates[0]
+
+
+class Forgetful(Server):
+    def aggregate(self, state, round_idx, updates):
+        state.tensors.update(updates[0].tensors)
 """
 
 
@@ -128,6 +133,7 @@ class Sum(Server):
         ("learner.name=wrong_methods:Logits", "not a tensor of shape [8, 4]"),
         ("learner.name=wrong_methods:Detached", "not tensor(1.)"),
         ("server.name=wrong_methods:Sum", "its aggregate(self, updates) must take (self, state, round_idx, updates)"),
+        ("server.name=wrong_methods:Forgetful", "its aggregate must return a ServerState, not None"),
     ],
 )
 def test_what_is_no_method_is_reported_in_one_line(

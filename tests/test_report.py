@@ -46,7 +46,7 @@ def test_one_seed_that_does_not_converge_stars_the_cell(tmp_path: Path) -> None:
     (row,) = found.rows
     assert str(row.value("accuracy")) == "76.00*"
     assert str(row.last_round()) == "70.00 ± 0.00"
-    assert any("not converged (seeds 1)" in w for w in found.warnings)
+    assert any("not converged (seed 1)" in w for w in found.warnings)
 
 
 def test_figures_over_rounds(tmp_path: Path) -> None:

@@ -140,12 +140,43 @@ def test_a_run_s_manifest_is_relabelled(two: dict[str, str], tmp_path: Path) -> 
     assert [client["client"] for client in run.audit().summary["clients"]] == list(two)
 
 
+def test_a_site_too_small_to_hold_images_out_keeps_them_all(tmp_path: Path) -> None:
+    first = folder(tmp_path / "a/train", {"x": 0, "y": 50})
+    folder(tmp_path / "a/test", {"x": 100, "y": 150}, 3)
+    second = folder(tmp_path / "b", {"x": 200, "y": 230}, 2)
+    data = load(config({"a": first.removesuffix("/train"), "b": second}).data)
+    assert len(data.test) == 6
+    assert data.about.owners is not None
+    assert data.about.owners.sizes == (20, 4)
+    notice = "no test images at 1 of 2 sites, and too few to hold some out: no class has three there"
+    assert data.about.notices[-1] == notice
+
+
+def test_names_that_may_be_one_or_none_are_pointed_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two classes and two sites that differ only in case or spaces, and a class that says that there is no label."""
+    rows = "".join(
+        f"{k},{site},{label}\n" for k, site in enumerate(("Nord", "nord")) for label in ("ill", "Ill", "N/A")
+    )
+    (tmp_path / "t.csv").write_text("a,site,label\n" + 5 * rows)
+    wanted = [
+        "classes 'Ill' and 'ill' differ only in case or spaces; if they are one, give it one name",
+        "class 'N/A' reads like a missing label; if it is one, leave its samples out",
+        "sites 'Nord' and 'nord' differ only in case or spaces; if they are one, give it one name",
+    ]
+    _, out, _ = fednoil("data", f"table:{tmp_path / 't.csv'}", "--json")
+    assert json.loads(out)["notices"][-3:] == wanted
+    package.run("demo", data=f"table:{tmp_path / 't.csv'}", set={"train.rounds": 1, "model.name": "mlp"}, progress=True)
+    assert [line for line in capsys.readouterr().out.splitlines() if line in wanted] == wanted
+
+
 def test_from_python_the_names_of_data_are_as_good_as_arrays(two: dict[str, str]) -> None:
     run = package.run("demo", data=two, set=SMALL | {"data.size": 8}, progress=False)
     assert run.config.data.name == "sites"
     assert [client["client"] for client in run.audit().summary["clients"]] == ["nord", "süd 猫"]
     one = package.run("demo", data=two["nord"], set=SMALL | {"partition.clients": 2}, progress=False)
     assert one.config.data.name == two["nord"]
+    with pytest.raises(UserError, match="= 'mini' and data= both say where the data are; leave one of them out"):
+        package.run("demo", data=two, set={"data.name": "mini"})
     with pytest.raises(UserError, match="test= is for data that are arrays"):
         package.run("demo", data=two, test=(np.zeros((2, 8, 8)), [0, 1]))
 

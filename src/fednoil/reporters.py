@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from fednoil import findings
-from fednoil.data.sites import simplified
+from fednoil.data.sites import doubtful
 from fednoil.errors import UserError, counted, few_of
 from fednoil.experiment import Experiment
 from fednoil.history import ACCURACY, RoundRecord
@@ -203,23 +202,14 @@ def headline(experiment: Experiment, done: list[RoundRecord]) -> list[str]:
         f"{config.server.name} × {config.learner.name} on {setting.dataset.name}: {clients}, {trained}"
         f"{noise} noise, seed {config.run.seed}"
     )
-    lines = [first, *setting.dataset.about.notices, *_alike(setting.dataset.class_names)]
+    doubts = [*doubtful(setting.dataset.class_names, "classes"), *doubtful(setting.names, "sites")]
+    lines = [first, *setting.dataset.about.notices, *doubts]
     if left_out := config.data.left_out:
         lines.append(f"fold {left_out[0] + 1} of {left_out[1]} of each client's samples is left out (data.validation)")
     if not done:
         return lines
     whole = len(done) == config.train.rounds
     return [*lines, "all rounds are done already" if whole else f"continuing after round {len(done)}"]
-
-
-def _alike(names: Sequence[str]) -> list[str]:
-    """A line about classes that may be one, written in two ways; single letters are meant."""
-    first: dict[str, str] = {}
-    for name in names:
-        before = first.setdefault(simplified(name), name)
-        if before != name and len(name.strip()) > 1:
-            return [f"classes '{before}' and '{name}' differ only in case or spaces; if they are one, give it one name"]
-    return []
 
 
 def alarms(record: RoundRecord) -> list[str]:

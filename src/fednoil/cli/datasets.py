@@ -62,7 +62,10 @@ def describe(dataset: Dataset) -> dict[str, Any]:
     left out."""
     import numpy as np
 
+    from fednoil.data.sites import doubtful
+
     owners, count = dataset.about.owners, dataset.num_classes
+    names = () if owners is None else owners.names
     sites = {"images": slice(None)} if owners is None else dict(zip(owners.names, owners.parts(), strict=True))
     numbers = {site: np.bincount(dataset.train.labels[rows], minlength=count).tolist() for site, rows in sites.items()}
     classes = [
@@ -73,6 +76,6 @@ def describe(dataset: Dataset) -> dict[str, Any]:
         **({"columns": list(dataset.about.columns)} if dataset.about.columns else {}),
         "test": len(dataset.test),
         "classes": classes,
-        "notices": list(dataset.about.notices),
+        "notices": [*dataset.about.notices, *doubtful(dataset.class_names, "classes"), *doubtful(names, "sites")],
         "skipped": [list(pair) for pair in dataset.about.skipped],
     }

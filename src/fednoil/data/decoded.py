@@ -15,6 +15,7 @@ import numpy as np
 from fednoil.data.dataset import DatasetInfo, Split
 from fednoil.errors import UserError
 
+_AMOUNTS = 20  # classes, from which on most should have more than one sample
 _MOST_CLASSES = 100_000  # a larger label is a damaged one, and naming every class up to it would fill the memory
 
 
@@ -87,8 +88,13 @@ def name_classes(where: str, labels: np.ndarray, class_names: Sequence[str] | No
 
 def check_classes(where: str, train_labels: np.ndarray, class_names: Sequence[str]) -> None:
     """Refuse a dataset that can't train a classifier by itself; one site among several may lack classes."""
-    _missing(where, np.unique(train_labels), len(class_names), class_names)
-    if len(class_names) < 2:
+    count = len(class_names)
+    if count > _AMOUNTS and 2 * count > len(train_labels):
+        raise UserError(
+            f"{where}: {count} classes for {len(train_labels)} samples; labels must be classes, not amounts"
+        )
+    _missing(where, np.unique(train_labels), count, class_names)
+    if count < 2:
         raise UserError(f"{where}: there is only one class; a classifier needs at least two")
 
 

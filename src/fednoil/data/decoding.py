@@ -105,12 +105,15 @@ def hold_out(
         return train, test, about
     rows = _held(images, labels, whose, without)
     what = "images" if images.dtype == np.uint8 else "rows"
-    notice = (
-        f"no test {what}{f' at {len(without)} of {len(np.unique(whose))} sites' if tested else ''}: "
-        f"{len(rows)} {what}, {100 * TEST_SHARE:.0f} % of each class, are held out; results on them are agreement with "
-        "given labels, not accuracy"
-    )
+    where = f" at {len(without)} of {len(np.unique(whose))} sites" if tested else ""
     own = test or (images[:0], labels[:0])
+    if not len(rows):
+        few = f"no test {what}{where}, and too few to hold some out: no class has three there"
+        return train, own, replace(about, notices=(*about.notices, few))
+    notice = (
+        f"no test {what}{where}: {len(rows)} {what}, {100 * TEST_SHARE:.0f} % of each class, are held out; results on "
+        "them are agreement with given labels, not accuracy"
+    )
     before = about.tested
     tested_by = None
     if owners is not None and (before is not None or test is None):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, NoReturn, TypeVar
@@ -17,9 +17,10 @@ from fednoil.data.images import Progress
 from fednoil.data.raw import Listing, Raw
 from fednoil.data.tabular import VectorSource
 from fednoil.data.vectors import aligned, decode_rows, united
-from fednoil.errors import UserError
+from fednoil.errors import UserError, few_of
 
 SITES = "sites"
+_NOTHING = ("", "?", "-", "na", "n/a", "nan", "null", "none", "missing")  # of class names
 T = TypeVar("T")
 
 
@@ -159,6 +160,17 @@ def _same_columns(sites: Mapping[str, Listing]) -> Mapping[str, Listing]:
 def simplified(name: str) -> str:
     """A class's name without what may be a slip: its case, and more spaces than one."""
     return " ".join(name.casefold().split())
+
+
+def doubtful(names: Sequence[str], what: str) -> list[str]:
+    """Lines about names of `classes` or `sites` that may be one, written in two ways, or none at all; single letters
+    are meant."""
+    first: dict[str, str] = {}
+    pairs = [(first.setdefault(simplified(name), name), name) for name in names if len(name.strip()) > 1]
+    twice = few_of([f"'{before}' and '{name}'" for before, name in pairs if before != name], 3)
+    lines = [f"{what} {twice} differ only in case or spaces; if they are one, give it one name"] if twice else []
+    empty = [name for name in names if what == "classes" and simplified(name) in _NOTHING]
+    return lines + [f"class '{name}' reads like a missing label; if it is one, leave its samples out" for name in empty]
 
 
 def _union(sites: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import torch
 
 from fednoil import metrics
+from fednoil.errors import UserError
 from fednoil.evaluation import Evaluation, evaluate
 from fednoil.executors.base import Executor, Federation, Job, Look, Result
 from fednoil.experiment import Experiment
@@ -89,7 +90,11 @@ class Policy:
         """The server's next state; None: the updates can't be used, and the model stays as it is."""
         round_idx = state.round_idx + 1
         updates = self.private.updates(state.server, round_idx, results)
-        return self.experiment.server.aggregate(state.server, round_idx, updates)
+        found = self.experiment.server.aggregate(state.server, round_idx, updates)
+        if not isinstance(found, ServerState):
+            name = self.experiment.config.server.name
+            raise UserError(f"server.name = '{name}': its aggregate must return a ServerState, not {found!r}")
+        return found
 
     def evaluate(self, after: RunState) -> Evaluation | None:
         """How good the model is after a round; None: not known. Beside an average over rounds also the last model."""
