@@ -179,7 +179,7 @@ BAD = [
     ("a,label\n1,x\n2,x\n3,x\n", "there is only one class"),
     (
         "a,label\n" + "".join(f"{k},{k / 10}\n" for k in range(30)),
-        "30 classes for 30 samples; labels must be classes, not amounts",
+        "30 classes for 30 samples, such as 0.0 and 0.1; labels must be classes, not amounts",
     ),
     ("a,label\n", "has no row; it needs one for each sample"),
 ]

@@ -15,7 +15,7 @@ import numpy as np
 from fednoil.data.dataset import DatasetInfo, Split
 from fednoil.errors import UserError
 
-_AMOUNTS = 20  # classes, from which on most should have more than one sample
+_AMOUNTS = 20  # different numbers, from which on labels that hardly repeat are no classes
 _MOST_CLASSES = 100_000  # a larger label is a damaged one, and naming every class up to it would fill the memory
 
 
@@ -89,13 +89,23 @@ def name_classes(where: str, labels: np.ndarray, class_names: Sequence[str] | No
 def check_classes(where: str, train_labels: np.ndarray, class_names: Sequence[str]) -> None:
     """Refuse a dataset that can't train a classifier by itself; one site among several may lack classes."""
     count = len(class_names)
-    if count > _AMOUNTS and 2 * count > len(train_labels):
+    if count > _AMOUNTS and 2 * count > len(train_labels) and _are_amounts(class_names):
         raise UserError(
-            f"{where}: {count} classes for {len(train_labels)} samples; labels must be classes, not amounts"
+            f"{where}: {count} classes for {len(train_labels)} samples, such as {class_names[0]} and {class_names[1]}; "
+            "labels must be classes, not amounts"
         )
     _missing(where, np.unique(train_labels), count, class_names)
     if count < 2:
         raise UserError(f"{where}: there is only one class; a classifier needs at least two")
+
+
+def _are_amounts(class_names: Sequence[str]) -> bool:
+    """Whether the classes are called by numbers, other than 0, 1, 2, … or 1, 2, …"""
+    try:
+        values = sorted(map(float, class_names))
+    except ValueError:
+        return False
+    return values not in (list(range(len(values))), list(range(1, len(values) + 1)))
 
 
 def _missing(where: str, present: np.ndarray, count: int, class_names: Sequence[str] | None) -> None:
