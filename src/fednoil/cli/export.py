@@ -17,7 +17,7 @@ def export(
     ],
     trust: Trust = None,
 ) -> None:
-    """Write a trained model for other programs. Checks that it gives the same results there."""
+    """Write a trained model for other programs. It is checked to give the same results there."""
     from fednoil.export import export as write
 
     takes = write(model, out, trusted=tuple(trust or ()))

@@ -17,7 +17,7 @@ Run = Annotated[Path | None, typer.Option("--run", metavar="OUT", help="A run's 
 
 @app.command()
 def status(folder: Folder = HERE, superlink: SuperLink = None, run: Run = None, as_json: Json = False) -> None:
-    """Show a federation's processes here, its nodes and its run. Says what round it is in and whether it goes on."""
+    """Show a federation's processes, its nodes and its run. The processes are those on this machine."""
     from fednoil.cli.tables import show
     from fednoil.flower.control import connected
     from fednoil.flower.loopback import Loopback
@@ -60,7 +60,7 @@ def health(
     name: Annotated[str | None, typer.Option("--name", help="node: the site's name.")] = None,
     state: Annotated[Path | None, typer.Option("--state", help="node: its --state.")] = None,
 ) -> None:
-    """Check that the server or a node here is healthy. Exit status 0, or 2 and a line that says why not."""
+    """Check that the server or a node on this machine is healthy. If it isn't, a line says why, and the exit status is 2."""
     from fednoil.flower.credentials import CA
     from fednoil.flower.watching import check_node, check_reachable
 

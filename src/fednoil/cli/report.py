@@ -26,7 +26,7 @@ def report(
     ] = False,
     title: Annotated[str, typer.Option("--title", help="The page's title.")] = "FedNoiL: results",
 ) -> None:
-    """Compare runs with each other and with the paper. Its numbers stand beside runs of its experiments."""
+    """Compare runs with each other and with the paper. The paper's numbers stand beside runs of its experiments."""
     from fednoil.cli.results import show_results
     from fednoil.report.record import write_record
     from fednoil.report.results import load_results
