@@ -248,8 +248,8 @@ def test_the_recipes_sentences_for_clients_that_differ_quote_the_record(record: 
     high, pairs = lead("symmetric-high"), lead("pair-high")
     quoted(
         "cifar",
-        f"(β = 1) it is {-high:.1f} points below the paper under symmetric-high noise and {pairs:.1f} above it under "
-        "pair-high.",
+        f"the recipe is {-high:.1f} points below the paper under symmetric-high noise and {pairs:.1f} above it under "
+        "pair-high, in one seed.",
     )
 
 
@@ -284,6 +284,25 @@ def test_the_sentences_about_cifar_quote_their_record(record: ModuleType) -> Non
         quoted("cifar", f"{title} {early(f'untried {name}', 'validation'):.1f} ({early(f'untried {name}'):.1f})")
     (full,) = (row for row in rows if row["method"] == "total+x-strong+penalties")
     quoted("cifar", f"at round {full['rounds']}, where the time ended, {float(full['final']):.1f}, above")
+
+
+def test_the_sentences_about_liars_quote_their_record(record: ModuleType) -> None:
+    rows = record.read(EXPERIMENTS / "liars/results.csv")
+
+    def lost(attack: str, server: str = "fedavg", limits: str = "no") -> int:
+        honest, spoilt = (mean(rows, "accuracy", attack=a, server=server, limits=limits) for a in ("none", attack))
+        return round(honest - spoilt)
+
+    wrong_way, high = "update × -10", "largest score, all labels wrong"
+    quoted(
+        "liars",
+        f"{lost('constant weights')} points to constant weights, {lost(high)} to clients that report",
+        f"all wrong, and {lost('replay of round 1')} to replays.",
+        f"still costs {lost(wrong_way, limits='yes')} points on average",
+        f"which with wrong labels costs {lost(high, limits='yes')}.",
+        f"they lose {lost(wrong_way, 'median', 'yes')} and {lost(high, 'median', 'yes')} points, and the median alone "
+        f"{lost(wrong_way, 'median')} and {lost(high, 'median')}.",
+    )
 
 
 def test_the_sentences_about_cleaning_quote_their_record(record: ModuleType) -> None:
