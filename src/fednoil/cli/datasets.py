@@ -21,7 +21,7 @@ def data(
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
-    """List the datasets, or describe one. The description has its classes, its sites, and all files that can't be read."""
+    """List the datasets, or describe one. The description has classes, sites, and all files that can't be read."""
     from dataclasses import asdict
 
     from fednoil.cli.tables import show

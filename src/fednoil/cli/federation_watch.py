@@ -60,7 +60,7 @@ def health(
     name: Annotated[str | None, typer.Option("--name", help="node: the site's name.")] = None,
     state: Annotated[Path | None, typer.Option("--state", help="node: its --state.")] = None,
 ) -> None:
-    """Check that the server or a node on this machine is healthy. If it isn't, a line says why, and the exit status is 2."""
+    """Check that the server or a node on this machine is healthy. If it isn't, a line says why, with exit status 2."""
     from fednoil.flower.credentials import CA
     from fednoil.flower.watching import check_node, check_reachable
 

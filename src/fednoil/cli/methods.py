@@ -11,7 +11,7 @@ from fednoil.cli.options import Json
 
 
 def methods(as_json: Json = False) -> None:
-    """List what each section of a configuration can name. There are servers, learners, schedules, kinds of noise and more."""
+    """List what each section of a configuration can name. There are servers, learners, schedules, noise and more."""
     from fednoil.cli.tables import show_list
     from fednoil.config.axes import AXES
 
