@@ -347,3 +347,10 @@ def test_a_model_in_memory_has_its_frozen_parameters(toml: Path) -> None:
     one, two = package.run(toml, set=changes), package.run(toml, set=changes, out="kept")
     images = np.random.default_rng(0).integers(0, 256, (20, 8, 8), dtype=np.uint8)
     assert np.array_equal(one.probabilities(images), two.probabilities(images))
+
+
+def test_a_model_in_memory_is_on_the_cpu(values: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where networks were trained on Apple's GPU, for which another device stands here."""
+    run = package.run(values, progress=False)
+    monkeypatch.setattr("fednoil.experiment.networks_on", lambda *_: torch.device("meta"))
+    assert {p.device.type for p in run.model.parameters()} == {"cpu"}

@@ -99,7 +99,7 @@ def test_an_audit_names_sites_and_places_in_their_arrays() -> None:
         assert sorted(row["sample"] for row in rows) == list(range(40))
         assert all(int(row["given"]) == labels[row["sample"]] for row in rows)
     assert set(run.audit("süd").table["client"]) == set(run.audit(1).table["client"]) == {"süd"}
-    with pytest.raises(package.UserError, match="client= west: the run has the clients nord, süd, or 0 to 1"):
+    with pytest.raises(package.UserError, match="client = 'west': the run has the clients nord, süd, or 0 to 1"):
         run.audit("west")
     with pytest.raises(package.UserError, match="method = 'guess' is unknown; choose channel or cleanlab"):
         run.audit(method="guess")

@@ -246,6 +246,17 @@ class Spoils(Erm):
         return super().plan(nets, client, state, turn, epochs)
 
 
+class Shapes(Erm):
+    def views(self, pool: Tensor, batch: Tensors) -> Tensors:
+        return {"images": super().views(pool, batch)["images"].view(len(batch["index"]), *pool.shape[1:])}
+
+
+class Centres(Erm):
+    def views(self, pool: Tensor, batch: Tensors) -> Tensors:
+        images = super().views(pool, batch)["images"].float()
+        return {"images": images - images.mean()}
+
+
 class Counts(Erm):
     def final(self, nets: Nets, client: Client, state: Tensors, turn: Turn) -> Final:
         return Final(numbers={"turn": turn.round_idx})
@@ -310,6 +321,8 @@ def test_clients_that_learn_something_else_side_by_side_are_found() -> None:
         (OneSeed, "plans` gives another 'index' than `plan"),
         (OneKind, "plans` gives other kinds of phases"),
         (Spoils, "changes the client's data"),
+        (Shapes, "its views can't be made for several steps at once: "),
+        (Centres, "its views of several steps at once aren't those of each"),
         (Counts, r"Final.numbers\['turn'\] is not a float"),
         (Uneven, "steps of kind 'train' have different shapes"),
         (Compares, "survey gives another 'rank'.*belongs in init"),

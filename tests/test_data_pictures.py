@@ -242,7 +242,10 @@ def test_too_few_to_hold_out() -> None:
     images = np.arange(4, dtype=np.uint8).reshape(4, 1, 1, 1)
     train, test, about = hold_out((images, np.array([0, 0, 1, 1])), None, DatasetInfo())
     assert (len(train[1]), len(test[1])) == (4, 0)
-    assert about.notices == ("no test images, and too few to hold some out: no class has three there",)
+    assert about.notices == ("no test images, and too few to hold some out: no class has three",)
+    train, test, about = hold_out((images, np.array([0, 0, 0, 1])), None, DatasetInfo())
+    assert (len(train[1]), len(test[1])) == (3, 1)
+    assert about.notices[0].startswith("no test images: 1 image, 20 % of each class, is held out;")
 
 
 def test_a_folder_called_otherwise_is_not_overlooked(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import fednoil
 from fednoil import findings
 from fednoil.history import RoundRecord
 from fednoil.records.model_file import load_model
+from fednoil.rounds.final import final_bundle
 
 
 def records(values: list[float], of: str = "test_accuracy", **more: Any) -> list[RoundRecord]:
@@ -122,6 +123,31 @@ def test_a_model_that_may_have_learnt_wrong_labels_estimates_nothing(
     said = run.audit(folds=0).summary["clients"][0]["notices"]
     line = "the model agrees with 82 % of the labels it was trained on, and 70 % of held-out ones: it may have learnt"
     assert any(one.startswith(line) and "; --folds 5 judges each by a run that" in one for one in said)
+
+
+def test_with_test_images_a_gap_is_no_doubt(values: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fednoil.audit.cases.agreements", lambda *_: (82.0, 70.0))
+    notices = fednoil.run(values, progress=False).audit(folds=0).summary["clients"][0]["notices"]
+    assert not any("may have learnt" in line for line in notices)
+
+
+def test_what_would_take_long_is_left_to_the_audit(untested: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four clients with four classes: 4 · 4² = 64."""
+    monkeypatch.setattr(findings, "_WORK", 63)
+    assert "noise_ratios" not in fednoil.run("demo/fedavg", set=untested, progress=False).summary
+
+
+def test_without_a_number_for_each_sample_nothing_is_estimated(
+    untested: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def damaged(*args: Any) -> Any:
+        bundle = final_bundle(*args)
+        bundle["probabilities"][0] = float("nan")
+        return bundle
+
+    monkeypatch.setattr(findings, "agreements", lambda *_: (70.0, 70.0))
+    monkeypatch.setattr(findings, "final_bundle", damaged)
+    assert "noise_ratios" not in fednoil.run("demo/fedavg", set=untested, progress=False).summary
 
 
 def test_a_model_that_knows_nothing_estimates_nothing(values: dict[str, Any]) -> None:

@@ -411,8 +411,11 @@ def test_a_restarted_node_waits_for_its_old_number_and_a_busy_one_is_asked_again
     assert {node for node, reply in grid.replies if reply.metadata.message_type == "train"} == {10, 11, 77}
 
 
-def test_a_site_that_holds_nothing_out_has_no_say_in_the_agreement(own: Values, tmp_path: Path) -> None:
-    """Two samples of a class are too few."""
+def test_a_site_that_holds_nothing_out_has_no_say_in_the_agreement(
+    own: Values, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two samples of a class are too few. The server's state stays where nodes' messages are."""
+    monkeypatch.setattr("fednoil.rounds.placed", lambda *_: pytest.fail("moved"))
     rng, data = np.random.default_rng(0), {}
     for name, count in (("a", 24), ("b", 4)):
         x, y = rng.integers(0, 256, (count, 8, 8), dtype=np.uint8), np.arange(count) % 2

@@ -110,9 +110,11 @@ def test_a_nodes_health_is_its_signs_of_life(tmp_path: Path, monkeypatch: pytest
     pulse.beat("train")
     with pytest.raises(UserError, match="process has ended"):
         check_node(tmp_path / "a")
-    (tmp_path / "a" / "health.json").write_text("{}")
-    with pytest.raises(UserError, match=r"health\.json is damaged"):
-        check_node(tmp_path / "a")
+    whole = json.loads((tmp_path / "a" / "health.json").read_text())
+    for damaged in ({}, *({**whole, "pid": pid} for pid in (0, -1, 2**70, float("inf"), None))):
+        (tmp_path / "a" / "health.json").write_text(json.dumps(damaged))
+        with pytest.raises(UserError, match=r"health\.json is damaged"):
+            check_node(tmp_path / "a")
     assert "health node needs --name" in refused("federation", "health", "node")
 
 

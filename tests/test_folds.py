@@ -23,7 +23,7 @@ from fednoil.records.model_file import load_model
 from fednoil.report.runs import find
 from fednoil.reporters import headline
 from fednoil.rounds import start
-from fednoil.rounds.memorised import agreements, alike, memorised
+from fednoil.rounds.memorised import agreements, alike, learnt, memorised
 from fednoil.runner import Silent
 from fednoil.seeds import Seed
 from fednoil.setting import deal
@@ -220,3 +220,9 @@ def test_a_model_is_as_sure_as_labels_show_if_it_has_not_learnt_them(
     (one, *_) = load(made).audit(folds=2)._cases.clients
     own = one.bundle["probabilities"].gather(1, one.bundle["given"][:, None])[:, 0]
     assert not torch.allclose(own, one.bundle["confidence"])  # a single look
+
+
+def test_what_a_model_may_have_learnt() -> None:
+    assert [bool(learnt((80.0, 80.0 - gap))) for gap in (2.9, 3.0, 14.9, 15.0)] == [False, True, True, False]
+    assert [bool(memorised((80.0, 80.0 - gap), "test")) for gap in (14.9, 15.0)] == [False, True]
+    assert learnt(None) == memorised(None, "test") == ""

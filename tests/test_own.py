@@ -115,6 +115,11 @@ class Sum(Server):
 class Forgetful(Server):
     def aggregate(self, state, round_idx, updates):
         state.tensors.update(updates[0].tensors)
+
+
+class Bare(Server):
+    def aggregate(self, state, round_idx, updates):
+        return self.combine(updates)
 """
 
 
@@ -134,6 +139,7 @@ class Forgetful(Server):
         ("learner.name=wrong_methods:Detached", "not tensor(1.)"),
         ("server.name=wrong_methods:Sum", "its aggregate(self, updates) must take (self, state, round_idx, updates)"),
         ("server.name=wrong_methods:Forgetful", "its aggregate must return a ServerState, not None"),
+        ("server.name=wrong_methods:Bare", "its aggregate must return a ServerState, not a dict"),
     ],
 )
 def test_what_is_no_method_is_reported_in_one_line(

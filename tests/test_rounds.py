@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,9 +17,9 @@ from fednoil.augment import weak
 from fednoil.config import load_config
 from fednoil.errors import UserError
 from fednoil.executors.base import Job
-from fednoil.experiment import Experiment, make_executor, make_experiment
+from fednoil.experiment import Experiment, make_bench, make_executor, make_experiment
 from fednoil.history import RoundRecord
-from fednoil.learners.base import Client, Learner, LearnerConfig, Nets, Phase, Task, Turn
+from fednoil.learners.base import Client, Learner, LearnerConfig, Nets, Phase, Task, Turn, chunks
 from fednoil.learners.batches import full_batches
 from fednoil.models.network import Network
 from fednoil.sampling import Scoring
@@ -363,3 +364,34 @@ def test_summary() -> None:
     assert summary["last10_accuracy"] == 7.5
     assert summary["converged"] is True
     assert (summary["bytes_down"], summary["bytes_up"], summary["train_batches"]) == (120, 12, 60)
+
+
+@pytest.mark.parametrize(("side", "asked"), [(8, [8, 3]), (128, [2, 2, 2, 2, 2, 1]), (400, [1] * 11)])
+def test_views_are_made_for_as_many_steps_as_fit_in_memory(
+    side: int, asked: list[int], values: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """2^15 numbers times the batch size: 2 steps of 128×128 pixels."""
+    bench = make_bench(make_experiment(load_config(values)), torch.device("cpu"))
+    found: list[int] = []
+    monkeypatch.setattr(bench.learner, "views", lambda _, batch: found.append(len(batch["index"])) or {})
+    phase = Phase({"index": torch.arange(44).view(11, 4)})
+    batches = list(bench._batches(phase, torch.zeros(1, 1, side, side)))
+    assert torch.equal(torch.stack([batch["index"] for batch in batches]), phase.tensors["index"])
+    assert found == asked
+
+
+@pytest.mark.parametrize(
+    ("count", "shape", "views", "size"),
+    [
+        (300, (1, 28, 28), 1, 128),
+        (300, (1, 28, 28), 2, 64),
+        (300, (3, 224, 224), 1, 81),
+        (3, (1, 4096, 4096), 1, 1),
+        (2500, (12,), 1, 1000),
+    ],
+)
+def test_a_span_fits_the_cache_and_the_memory(count: int, shape: tuple[int, ...], views: int, size: int) -> None:
+    """Of 224×224 pixels 1000 · 4096 // 224² = 81."""
+    spans = chunks(count, torch.empty(0, *shape), views)
+    assert spans[0] == slice(0, size)
+    assert [span.start for span in spans] == list(range(0, count, size))

@@ -21,6 +21,7 @@ from fednoil.config import load_config
 from fednoil.config.loading import merge, to_toml
 from fednoil.config.presets import preset
 from fednoil.data import clients_of, load
+from fednoil.data.sites import doubtful
 from fednoil.errors import UserError
 from fednoil.report.runs import load_run
 from fednoil.seeds import Seed
@@ -169,6 +170,12 @@ def test_names_that_may_be_one_or_none_are_pointed_out(tmp_path: Path, capsys: p
     assert [line for line in capsys.readouterr().out.splitlines() if line in wanted] == wanted
 
 
+def test_names_that_are_meant() -> None:
+    assert doubtful(("a", "A", "é", "É"), ("none", "nord")) == []
+    (line,) = doubtful(("ab", "Ab", "AB", " ab", "cd", "CD"), ())
+    assert line.startswith("classes 'ab' and 'Ab', 'ab' and 'AB', 'ab' and ' ab' and 1 more differ only")
+
+
 def test_from_python_the_names_of_data_are_as_good_as_arrays(two: dict[str, str]) -> None:
     run = package.run("demo", data=two, set=SMALL | {"data.size": 8}, progress=False)
     assert run.config.data.name == "sites"
@@ -177,6 +184,8 @@ def test_from_python_the_names_of_data_are_as_good_as_arrays(two: dict[str, str]
     assert one.config.data.name == two["nord"]
     with pytest.raises(UserError, match="= 'mini' and data= both say where the data are; leave one of them out"):
         package.run("demo", data=two, set={"data.name": "mini"})
+    with pytest.raises(UserError, match="= 'mini' and data= both say where the data are; leave one of them out"):
+        package.run({"data.name": "mini"}, data=two)
     with pytest.raises(UserError, match="test= is for data that are arrays"):
         package.run("demo", data=two, test=(np.zeros((2, 8, 8)), [0, 1]))
 

@@ -185,6 +185,23 @@ BAD = [
 ]
 
 
+@pytest.mark.parametrize(("label", "rows"), [("c{:02d}", 30), ("{}", 30), ("{}.5", 60)])
+def test_many_classes_are_classes(label: str, rows: int, tmp_path: Path) -> None:
+    """By names, numbered from 1, or numbers with two rows each."""
+    lines = "".join(f"{k},{label.format(k % 30 + 1)}\n" for k in range(rows))
+    (tmp_path / "t.csv").write_text("a,label\n" + lines)
+    assert load(f"table:{tmp_path / 't.csv'}").num_classes == 30
+
+
+def test_sites_too_small_to_hold_rows_out_keep_them(tmp_path: Path) -> None:
+    lines = "".join(f"{k},{'xy'[k % 2]},s{k // 4}\n" for k in range(40))
+    (tmp_path / "t.csv").write_text("a,label,site\n" + lines)
+    dataset = load(f"table:{tmp_path / 't.csv'}")
+    assert (len(dataset.train), len(dataset.test)) == (40, 0)
+    notice = "no test rows, and too few to hold some out: no class has three at any site"
+    assert dataset.about.notices == (notice,)
+
+
 @pytest.mark.parametrize(("text", "message"), BAD, ids=[message[:30] for _, message in BAD])
 def test_bad_tables_are_one_line(text: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text(text)
@@ -272,6 +289,8 @@ def test_a_model_file_judges_and_predicts_rows_as_they_lie(tmp_path: Path) -> No
     assert "has no column 'colour'" in refused("predict", model_path(run), tmp_path / "bad.csv")
     write(tmp_path / "empty.csv", ["level", "age", "colour"], [])
     assert "empty.csv has no row" in refused("predict", model_path(run), tmp_path / "empty.csv")
+    np.save(tmp_path / "empty.npy", np.zeros((0, 4), np.float32))
+    assert "empty.npy has no row" in refused("predict", model_path(run), tmp_path / "empty.npy")
 
 
 def model_path(run: Any) -> Path:

@@ -23,6 +23,7 @@ from fednoil.rounds.final import final_bundle, known_accuracy
 from fednoil.rounds.memorised import agreements, alike
 
 _MOST = 100  # clients whose noise is estimated at the end of a run; the audit does it for more
+_WORK = 5_000  # clients times classes squared, up to which a temperature is fitted for that
 _HARD = 15.0  # points below the mean over classes
 _LEAST = 0.2  # points by which a mean must change to be worth mentioning
 _SHOWN = 5  # classes in one line
@@ -30,15 +31,16 @@ _SHOWN = 5  # classes in one line
 
 def estimated_ratios(experiment: Experiment, state: RunState, device: torch.device) -> dict[str, float]:
     """The estimated share of wrong labels at each client, in 0..1 and by name, as in an audit of the run; clients for
-    which the model is too weak are left out, and all of them where it may have learnt wrong labels and no test set
-    shows how good it is."""
+    which the model is too weak are left out. Where no test set shows how good it is, so are all of them if it may have
+    learnt wrong labels, or if finding out how far to trust it would take long."""
     setting, sizes = experiment.setting, experiment.task.sizes
     if experiment.server.pools or len(sizes) > _MOST:
         return {}
     (accuracy, per_class), bundle = known_accuracy(experiment, state), final_bundle(experiment, state, device)
     looks = [evidence.of_client(bundle, sizes, client)["probabilities"].numpy() for client in range(len(sizes))]
     if accuracy is None and (shares := agreements(experiment, state, bundle)) is not None:
-        if not alike(shares) or not all(np.isfinite(look).all() for look in looks):
+        fits = len(sizes) * experiment.task.num_classes**2 <= _WORK
+        if not fits or not alike(shares) or not all(np.isfinite(look).all() for look in looks):
             return {}
         looks = softened(list(zip(looks, setting.labels.given, strict=True)))
     found = {}

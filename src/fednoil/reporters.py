@@ -202,8 +202,7 @@ def headline(experiment: Experiment, done: list[RoundRecord]) -> list[str]:
         f"{config.server.name} × {config.learner.name} on {setting.dataset.name}: {clients}, {trained}"
         f"{noise} noise, seed {config.run.seed}"
     )
-    doubts = [*doubtful(setting.dataset.class_names, "classes"), *doubtful(setting.names, "sites")]
-    lines = [first, *setting.dataset.about.notices, *doubts]
+    lines = [first, *setting.dataset.about.notices, *doubtful(setting.dataset.class_names, setting.names)]
     if left_out := config.data.left_out:
         lines.append(f"fold {left_out[0] + 1} of {left_out[1]} of each client's samples is left out (data.validation)")
     if not done:

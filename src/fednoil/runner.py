@@ -189,9 +189,8 @@ def _play(experiment: Experiment, store: Store, reporter: Reporter, engine: Engi
         reporter.start(experiment, store.records)
         for line in [*_misleading_labels(experiment), *filter(None, [store.notice])]:
             reporter.say(line)
-        _play_all(
-            experiment, executor, store, reporter.local, [reporter.round, *store.watchers(executor, reporter.say)]
-        )
+        policy, watchers = rounds.policy_of(experiment, executor), store.watchers(executor, reporter.say)
+        _play_all(policy, store, reporter.local, [reporter.round, *watchers])
     except Diverged as error:
         kept = "; the last checkpoint is kept" if store.kept() else ""
         reason = f"{error} and start a new run: another --out, or --force{kept}" if store.path else str(error)
@@ -211,7 +210,6 @@ def _play(experiment: Experiment, store: Store, reporter: Reporter, engine: Engi
         summary |= metrics.measures_of(store.records[chosen["round"] - 1])
     if (epsilon := store.records[-1].epsilon) is not None:
         summary |= {"epsilon": epsilon, "delta": DELTA}
-    policy = rounds.policy_of(experiment, executor)
     summary |= {"trend": findings.recent_trend(store.records)}
     if policy.has_data and (ratios := findings.estimated_ratios(experiment, store.state, device)):
         summary["noise_ratios"] = ratios
@@ -226,17 +224,13 @@ def _named(experiment: Experiment) -> dict[str, Any]:
 
 
 def _play_all(
-    experiment: Experiment,
-    executor: Executor,
-    store: Store,
-    progress: Progress,
-    watchers: Sequence[Callable[[RoundRecord], None]],
+    policy: rounds.Policy, store: Store, progress: Progress, watchers: Sequence[Callable[[RoundRecord], None]]
 ) -> None:
     """Play the remaining rounds; whatever stops them, the last whole round is kept first."""
-    policy = rounds.policy_of(experiment, executor)
+    experiment = policy.experiment
     try:
         while store.state is not None and not store.state.over(experiment.config):
-            after, record = rounds.play(experiment, executor, store.state, progress, policy)
+            after, record = rounds.play(experiment, policy.executor, store.state, progress, policy)
             record = _watched(experiment, store.records, record)
             with uninterrupted():
                 store.add(record, after)

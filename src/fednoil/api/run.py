@@ -24,7 +24,8 @@ from fednoil.config.schema import Config
 from fednoil.data.elsewhere import are_given
 from fednoil.devices import pick_device
 from fednoil.errors import UserError, counted
-from fednoil.experiment import Experiment, make_bench
+from fednoil.executors.local import Workbench
+from fednoil.experiment import Experiment
 from fednoil.history import ACCURACY, RoundRecord
 from fednoil.learners.base import chunks
 from fednoil.records.compare import method_name
@@ -140,7 +141,8 @@ class Run:
             experiment.setting.dataset,
             experiment.server.exported(state.final(experiment.config.run.select)),
         )
-        bench = make_bench(experiment, torch.device("cpu"))
+        made_of = experiment.learner, experiment.template, experiment.normalisation, experiment.training
+        bench = Workbench(*made_of, torch.device("cpu"), fixed=experiment.fixed)  # not where it was trained
         scale = experiment.normalisation if experiment.normalisation[0] else (dataset.mean, dataset.std)
         return Classifier(bench, tensors, *scale), dataset.class_names, dataset.image_shape
 

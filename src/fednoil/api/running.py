@@ -85,8 +85,9 @@ def run(
         raise UserError(f"{'resume' if resume else 'force'}=True needs the run's folder; give it with out=")
     folder = None if out is None else Path(out)
     changes, own = values_of(set or {}), _named_data(data)
-    if data is not None and (name := changes.get("data", {}).get("name")) is not None:
-        raise UserError(f"data.name = {name!r} and data= both say where the data are; leave one of them out")
+    for values in (changes, values_of(source) if isinstance(source, Mapping) else {}):
+        if data is not None and (name := values.get("data", {}).get("name")) is not None:
+            raise UserError(f"data.name = {name!r} and data= both say where the data are; leave one of them out")
     if own:
         changes = changes | {"data": changes.get("data", {}) | own}
         data = None

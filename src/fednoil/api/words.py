@@ -16,6 +16,7 @@ _WORDS = (
     (r"fednoil run --resume --out (.+)$", r"fednoil.run(out='\1', resume=True)"),
     (r"--(resume|force)\b", r"\1=True"),
     (r"--device (\w+)", r"device='\1'"),
+    (r"--(client|method|select) ([^:]+):", r"\1 = '\2':"),
     (r"--data-dir\b", "data_dir="),
     (r"--(out|device|client|data|model|method|select)\b", r"\1="),
 )

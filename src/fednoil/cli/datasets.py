@@ -65,7 +65,6 @@ def describe(dataset: Dataset) -> dict[str, Any]:
     from fednoil.data.sites import doubtful
 
     owners, count = dataset.about.owners, dataset.num_classes
-    names = () if owners is None else owners.names
     sites = {"images": slice(None)} if owners is None else dict(zip(owners.names, owners.parts(), strict=True))
     numbers = {site: np.bincount(dataset.train.labels[rows], minlength=count).tolist() for site, rows in sites.items()}
     classes = [
@@ -76,6 +75,6 @@ def describe(dataset: Dataset) -> dict[str, Any]:
         **({"columns": list(dataset.about.columns)} if dataset.about.columns else {}),
         "test": len(dataset.test),
         "classes": classes,
-        "notices": [*dataset.about.notices, *doubtful(dataset.class_names, "classes"), *doubtful(names, "sites")],
+        "notices": [*dataset.about.notices, *doubtful(dataset.class_names, owners.names if owners else ())],
         "skipped": [list(pair) for pair in dataset.about.skipped],
     }

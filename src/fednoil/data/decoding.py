@@ -12,7 +12,7 @@ from fednoil.data.dataset import DatasetInfo, Owners, Split
 from fednoil.data.decoded import Decoded, assemble
 from fednoil.data.images import Encoded, Measure, Picture, Progress, Shape, decode, measure
 from fednoil.data.raw import FROM_ONE, Listing, Raw, from_one
-from fednoil.errors import UserError
+from fednoil.errors import UserError, counted
 
 TEST_SHARE = 0.2
 """The share of each class that is held out for testing where the data have no test images."""
@@ -68,7 +68,8 @@ def decode_listing(
     splits = [(_compact(images, rows), labels[rows]) for (images, labels), rows in zip(splits, kept, strict=True)]
     skipped = _skipped(parts, lost)
     if skipped:
-        notices.append(f"{_count(len(skipped), 'picture')} left out (data.bad = 'skip'), {skipped[0][0]} for example")
+        left = f"{counted(len(skipped), 'picture')} {'is' if len(skipped) == 1 else 'are'} left out"
+        notices.append(f"{left} (data.bad = 'skip'), {skipped[0][0]} for example")
     owners = owners_of(listing.train, kept[0])
     about = DatasetInfo(
         tuple(listing.train.items[row] for row in kept[0]),
@@ -108,11 +109,12 @@ def hold_out(
     where = f" at {len(without)} of {len(np.unique(whose))} sites" if tested else ""
     own = test or (images[:0], labels[:0])
     if not len(rows):
-        few = f"no test {what}{where}, and too few to hold some out: no class has three there"
+        at = " there" if tested else "" if owners is None else " at any site"
+        few = f"no test {what}{where}, and too few to hold some out: no class has three{at}"
         return train, own, replace(about, notices=(*about.notices, few))
     notice = (
-        f"no test {what}{where}: {len(rows)} {what}, {100 * TEST_SHARE:.0f} % of each class, are held out; results on "
-        "them are agreement with given labels, not accuracy"
+        f"no test {what}{where}: {counted(len(rows), what[:-1])}, {100 * TEST_SHARE:.0f} % of each class, "
+        f"{'is' if len(rows) == 1 else 'are'} held out; results on them are agreement with given labels, not accuracy"
     )
     before = about.tested
     tested_by = None
@@ -266,7 +268,7 @@ def _bad_files(wanted: Wanted, parts: Sequence[Raw], lost: Sequence[dict[int, st
     more = f" and {len(found) - _NAMED} more (`fednoil data {wanted.data}` lists all)" if len(found) > _NAMED else ""
     them = "it" if len(found) == 1 else "them"
     return UserError(
-        f"{wanted.data}: {len(found)} picture{'s' if len(found) > 1 else ''} can't be used: {listed}{more}; replace or "
+        f"{wanted.data}: {counted(len(found), 'picture')} can't be used: {listed}{more}; replace or "
         f"remove {them}, or leave {them} out with data.bad = 'skip'"
     )
 
@@ -279,7 +281,3 @@ def _nothing(where: str) -> UserError:
 
 def _shifted(progress: Progress | None, before: int, total: int) -> Progress | None:
     return None if progress is None else lambda done, _: progress(before + done, total)
-
-
-def _count(number: int, what: str) -> str:
-    return f"1 {what} is" if number == 1 else f"{number} {what}s are"

@@ -15,12 +15,12 @@ from fednoil.data.decoded import Decoded, Files
 from fednoil.data.decoding import Room, decode_listing, in_memory
 from fednoil.data.images import Progress
 from fednoil.data.raw import Listing, Raw
+from fednoil.data.table import MISSING
 from fednoil.data.tabular import VectorSource
 from fednoil.data.vectors import aligned, decode_rows, united
 from fednoil.errors import UserError, few_of
 
 SITES = "sites"
-_NOTHING = ("", "?", "-", "na", "n/a", "nan", "null", "none", "missing")  # of class names
 T = TypeVar("T")
 
 
@@ -162,15 +162,23 @@ def simplified(name: str) -> str:
     return " ".join(name.casefold().split())
 
 
-def doubtful(names: Sequence[str], what: str) -> list[str]:
-    """Lines about names of `classes` or `sites` that may be one, written in two ways, or none at all; single letters
-    are meant."""
+def doubtful(class_names: Sequence[str], sites: Sequence[str]) -> list[str]:
+    """Lines about classes that may be one, written in two ways, or stand for no label, and about sites that may be
+    one."""
+    missing = [name for name in class_names if simplified(name) in MISSING]
+    return [
+        *_twice("classes", class_names),
+        *(f"class '{name}' reads like a missing label; if it is one, leave its samples out" for name in missing),
+        *_twice("sites", sites),
+    ]
+
+
+def _twice(what: str, names: Sequence[str]) -> list[str]:
+    """A line about names that may be one; single letters are meant."""
     first: dict[str, str] = {}
     pairs = [(first.setdefault(simplified(name), name), name) for name in names if len(name.strip()) > 1]
-    twice = few_of([f"'{before}' and '{name}'" for before, name in pairs if before != name], 3)
-    lines = [f"{what} {twice} differ only in case or spaces; if they are one, give it one name"] if twice else []
-    empty = [name for name in names if what == "classes" and simplified(name) in _NOTHING]
-    return lines + [f"class '{name}' reads like a missing label; if it is one, leave its samples out" for name in empty]
+    found = few_of([f"'{before}' and '{name}'" for before, name in pairs if before != name], 3)
+    return [f"{what} {found} differ only in case or spaces; if they are one, give it one name"] if found else []
 
 
 def _union(sites: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:

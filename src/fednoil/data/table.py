@@ -25,6 +25,7 @@ COLUMN_NAMES = {
     "site": ("site", "client", "annotator"),
     "split": ("split",),
 }
+MISSING = ("", "?", "-", "na", "n/a", "nan", "null", "none", "missing")  # in any case: no value, or no label
 _SPLITS = ("train", "test")
 
 

@@ -20,13 +20,12 @@ from fednoil.data.base import PathSource
 from fednoil.data.copy import Copy, Sample
 from fednoil.data.decoded import Decoded, Files, name_classes
 from fednoil.data.raw import Listing, Raw, numbered
-from fednoil.data.table import COLUMN_NAMES, labels_of, read_rows, sites_of, splits_of
+from fednoil.data.table import COLUMN_NAMES, MISSING, labels_of, read_rows, sites_of, splits_of
 from fednoil.data.vectors import MARK, decode_rows
 from fednoil.errors import UserError
 from fednoil.files import naming
 
 MOST_CATEGORIES = 100
-_MISSING = ("", "na", "n/a", "nan", "null", "none", "?")
 _ROLES = ("label", "site", "split")
 
 Cells = np.ndarray | list[str]
@@ -112,7 +111,7 @@ def numbers_in(where: str, name: str, texts: Sequence[str]) -> np.ndarray | None
     """A column of strings as numbers float64 [N]; None if it holds categories."""
     found, wrong = np.full(len(texts), np.nan), []
     for row, text in enumerate(texts):
-        if text.casefold() in _MISSING:
+        if text.casefold() in MISSING:
             continue
         try:
             found[row] = float(text)
@@ -161,7 +160,7 @@ def encoded(grid: TableFile) -> tuple[np.ndarray, tuple[str, ...]]:
 
 
 def _categories(where: str, name: str, cells: Sequence[str]) -> tuple[list[np.ndarray], list[str]]:
-    known = sorted({cell for cell in cells if cell.casefold() not in _MISSING})
+    known = sorted({cell for cell in cells if cell.casefold() not in MISSING})
     if len(known) > MOST_CATEGORIES:
         raise UserError(
             f"{where}: column '{name}' has {len(known)} different text values ('{known[0][:40]}' for example), too "
@@ -169,7 +168,7 @@ def _categories(where: str, name: str, cells: Sequence[str]) -> tuple[list[np.nd
             f"categories (at most {MOST_CATEGORIES}); give numbers, or remove the column"
         )
     texts = np.array(cells)
-    missing = np.array([cell.casefold() in _MISSING for cell in cells])
+    missing = np.array([cell.casefold() in MISSING for cell in cells])
     return [np.where(missing, np.nan, texts == text) for text in known], [f"{name}{MARK}{text}" for text in known]
 
 

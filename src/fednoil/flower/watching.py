@@ -164,7 +164,9 @@ def check_node(folder: Path) -> str:
     found = read_json(folder / _FILE)
     try:
         age, pid, doing = time.time() - float(found["at"]), int(found["pid"]), str(found["doing"])
-    except (KeyError, TypeError, ValueError):
+        if not 0 < pid < 1 << 31:  # not a process, but a group of them, or nothing at all
+            raise ValueError
+    except (KeyError, TypeError, ValueError, OverflowError):
         raise UserError(f"{folder / _FILE} is damaged; the node writes it again within seconds") from None
     try:
         os.kill(pid, 0)

@@ -36,23 +36,21 @@ def alike(shares: tuple[float, float] | None) -> bool:
 def memorised(shares: tuple[float, float] | None, kind: str) -> str:
     """A warning if the model agrees with far more of the labels it was trained on than of the others, which are of this
     kind; "" otherwise."""
-    return _warning(shares, kind, "it may have memorised wrong labels") if _apart(shares) >= _GAP else ""
+    if shares is None or shares[0] - shares[1] < _GAP:
+        return ""
+    return _warning(shares, kind, "it may have memorised wrong labels")
 
 
 def learnt(shares: tuple[float, float] | None) -> str:
     """A warning if it agrees with more of them than of held-out labels, as wrong as they are, by less than that; ""
     otherwise."""
-    if not _ALIKE <= _apart(shares) < _GAP:
+    if shares is None or not _ALIKE <= shares[0] - shares[1] < _GAP:
         return ""
     return _warning(shares, "held-out", "it may have learnt some wrong labels, which it then finds correct")
 
 
-def _apart(shares: tuple[float, float] | None) -> float:
-    return 0.0 if shares is None else shares[0] - shares[1]
-
-
-def _warning(shares: tuple[float, float] | None, kind: str, what: str) -> str:
-    trained, outside = shares or (0.0, 0.0)
+def _warning(shares: tuple[float, float], kind: str, what: str) -> str:
+    trained, outside = shares
     return (
         f"the model agrees with {trained:.0f} % of the labels it was trained on, and {outside:.0f} % of {kind} ones: "
         f"{what}"

@@ -88,12 +88,15 @@ class Policy:
 
     def aggregate(self, state: RunState, results: Sequence[Result]) -> ServerState | None:
         """The server's next state; None: the updates can't be used, and the model stays as it is."""
+        return self._aggregated(state, results)
+
+    def _aggregated(self, state: RunState, results: Sequence[Result]) -> ServerState:
         round_idx = state.round_idx + 1
         updates = self.private.updates(state.server, round_idx, results)
         found = self.experiment.server.aggregate(state.server, round_idx, updates)
         if not isinstance(found, ServerState):
-            name = self.experiment.config.server.name
-            raise UserError(f"server.name = '{name}': its aggregate must return a ServerState, not {found!r}")
+            name, got = self.experiment.config.server.name, "None" if found is None else f"a {type(found).__name__}"
+            raise UserError(f"server.name = '{name}': its aggregate must return a ServerState, not {got}")
         return found
 
     def evaluate(self, after: RunState) -> Evaluation | None:
@@ -152,10 +155,9 @@ class FederationPolicy(Policy):
     def aggregate(self, state: RunState, results: Sequence[Result]) -> ServerState | None:
         if len(results) < self.experiment.config.federation.min_replies:
             return None
-        found = super().aggregate(state, results)
+        found = self._aggregated(state, results)
         # Finite updates can have a mean that isn't.
-        finite = found is not None and all(bool(t.isfinite().all()) for t in found.tensors.values())
-        return found if finite else None
+        return found if all(bool(t.isfinite().all()) for t in found.tensors.values()) else None
 
     def evaluate(self, after: RunState) -> Evaluation | None:
         """In every `federation.evaluate_every`-th round and the last; without a test set on what the clients hold out,

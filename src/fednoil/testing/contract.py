@@ -16,7 +16,7 @@ from fednoil.executors.base import Job
 from fednoil.executors.local import Workbench
 from fednoil.executors.sequential import Sequential
 from fednoil.experiment import Experiment, make_executor
-from fednoil.learners.base import Client, Phase, Trainee, Turn, one_by_one
+from fednoil.learners.base import Client, Learner, Phase, Trainee, Turn, one_by_one
 from fednoil.learners.capabilities import PlansTogether, adapts, capability
 from fednoil.servers.base import Update
 from fednoil.tensors import Tensors
@@ -96,6 +96,7 @@ def _check_turn(bench: Workbench, client: Client, job: Job) -> None:
     for part in bench.epoch_ranges(job.turn):
         for phase in bench.planned(client, state, job.turn, part):
             _check_phase(bench, phase, shapes)
+            _check_views(learner, client.pool, phase)
             batch = {name: tensor[0] for name, tensor in phase.tensors.items()}
             before = dict(state)
             with _Calls() as calls, _Watch(calls):
@@ -106,6 +107,18 @@ def _check_turn(bench: Workbench, client: Client, job: Job) -> None:
     for name, tensor in data.items():
         if not torch.equal(tensor, untouched[name]):
             raise NotConforming(f"it changes the client's data ({name}), which all rounds share")
+
+
+def _check_views(learner: Learner, pool: Tensor, phase: Phase) -> None:
+    """The images of several steps at once must be those of each."""
+    two = {name: tensor[:2] for name, tensor in phase.tensors.items()}
+    each = [learner.views(pool, {n: t[step] for n, t in two.items()}) for step in range(min(2, phase.steps))]
+    try:
+        at_once = learner.views(pool, two)
+    except (RuntimeError, IndexError, ValueError) as error:
+        raise NotConforming(f"its views can't be made for several steps at once: {error}") from None
+    if not all(torch.equal(torch.stack([one[name] for one in each]), at_once[name]) for name in each[0]):
+        raise NotConforming("its views of several steps at once aren't those of each; a batch may have more dimensions")
 
 
 def _check_state(state: object) -> None:
