@@ -27,7 +27,7 @@ def collected(names: list[str]) -> list[Path]:
 
 
 def compare(path: Path) -> list[dict[str, Any]]:
-    """One row per method: AUROC, average precision and F1 over all samples and averaged over clients, noise ratios."""
+    """One row per method: AUROC and F1 over all samples, and noise ratios."""
     data = load(path)
     given, spans = data["given"], data["spans"]
     wrong, known = given != data["true"], known_accuracies(data)
@@ -78,12 +78,7 @@ def _measured(name: str, spans: list[np.ndarray], wrong: np.ndarray, parts: list
     known = flags[0] is not None
     flags = flags if known else [np.zeros(len(s), bool) for s in spans]
     overall = metrics.detection(np.concatenate(scores), np.concatenate(flags), wrong)
-    clients = metrics.mean_of([metrics.detection(s, f, wrong[r]) for s, f, r in zip(scores, flags, spans, strict=True)])
-    row: dict[str, Any] = {"method": name}
-    for figure in ("auroc", "average_precision", "f1"):
-        row |= {figure: overall.get(figure), f"{figure}_clients": clients.get(figure)}
-    if not known:
-        row |= {"f1": None, "f1_clients": None}
+    row: dict[str, Any] = {"method": name, "auroc": overall.get("auroc"), "f1": overall.get("f1") if known else None}
     if not isinstance(parts[0], tuple):
         true = np.array([wrong[rows].mean() for rows in spans])
         errors = np.abs(np.array([part.ratio for part in parts]) - true)
