@@ -19,11 +19,7 @@ STEP20 = "network"
 JUDGED = {  # step 26
     "views": "four weak views judge",
     "power1": "power 1",
-    "fit2": "temperature fitted",
-    "fit1": "fitted, power 1",
     "views-fit1": "four views, fitted, power 1",
-    "drawn": "labels drawn",
-    "drawn-all": "labels drawn for all samples",
 }
 SHORT = {  # step 25
     "default": "the default",
