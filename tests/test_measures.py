@@ -14,8 +14,10 @@ from conftest import fednoil, refused
 from test_vectors import patients
 
 import fednoil as package
+from fednoil.executors.local import Workbench
 from fednoil.measures import Measures, mean_measures, measure
 from fednoil.rounds import final
+from fednoil.tensors import Tensors
 
 
 @pytest.mark.parametrize("classes", [2, 5])
@@ -94,14 +96,23 @@ def test_records_summary_and_file_agree(made: Path) -> None:
     assert "macro F1, %" in (made.parent / "report.html").read_text()
 
 
-def test_a_client_s_samples_are_read_by_and_by(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They may be more than fit in memory; what is measured doesn't depend on how many are read at once."""
-    whole = json.loads((made / "measures.json").read_text())
-    monkeypatch.setattr(final, "_COPIED", 1)
-    found = package.load(made).measures["clients"]
-    assert {name: one["confusion"] for name, one in found.items()} == {
-        name: one["confusion"] for name, one in whole["clients"].items()
-    }
+@pytest.mark.parametrize(("server", "models"), [("fedavg", 1), ("apfl", 4)])
+def test_a_model_is_asked_about_the_test_set_once(
+    server: str, models: int, values: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where clients are measured on their own part of it; with models of their own, by each of these."""
+    asked, logits = [], Workbench.logits
+
+    def counted(bench: Workbench, model: Tensors, images: torch.Tensor) -> torch.Tensor:
+        asked.append(len(images))
+        return logits(bench, model, images)
+
+    run = package.run(values, progress=False, set={"server.name": server, "sampling.fraction": 1.0})
+    monkeypatch.setattr(Workbench, "logits", counted)
+    found = run.measures
+    whole, own = found["test"]["samples"], [one["samples"] for one in found["clients"].values()]
+    assert asked == [whole] * models + (own if models > 1 else [])
+    assert sum(own) == whole
 
 
 def test_clients_of_a_partition_are_measured_on_their_own_mix_of_classes(tmp_path: Path) -> None:
@@ -115,14 +126,18 @@ def test_clients_of_a_partition_are_measured_on_their_own_mix_of_classes(tmp_pat
     assert sum(clients.values()).tolist() == [100] * 10  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def test_clients_are_measured_on_what_they_hold_out(tmp_path: Path) -> None:
+def test_clients_are_measured_on_what_they_hold_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read by and by, because it may be more than fits in memory."""
     rng = np.random.default_rng(0)
     data = {name: (rng.normal(size=(20, 3)), np.arange(20) % 2) for name in ("a", "b")}
     keys: dict[str, Any] = {"model.name": "linear", "train.rounds": 1, "data.validation": 0.25}
     run = package.run("demo/fedavg", data=data, set=keys)
     assert "test" not in run.measures
     assert run.measures["clients_on"] == "held-out given labels"
-    assert {name: one["samples"] for name, one in run.measures["clients"].items()} == {"a": 5, "b": 5}
+    whole = run.measures["clients"]
+    assert {name: one["samples"] for name, one in whole.items()} == {"a": 5, "b": 5}
+    monkeypatch.setattr(final, "_COPIED", 1)
+    assert final.measured(*run._played(), torch.device("cpu"))["clients"] == whole
 
 
 def test_a_run_ends_when_held_out_labels_no_longer_gain(tmp_path: Path) -> None:

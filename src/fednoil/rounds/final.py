@@ -55,11 +55,12 @@ def measured(experiment: Experiment, state: RunState, device: torch.device) -> d
         state.final(experiment.config.run.select),
         make_bench(experiment, device),
     )
-    test, found = setting.dataset.test, dict[str, Any]()
+    test, found, tested = setting.dataset.test, dict[str, Any](), dict[int, torch.Tensor]()
     if len(test):
         images, labels = resident(test.images, device), torch.from_numpy(test.labels)
         models = [model for model in experiment.server.scored(final, state.keep) if model.weight > 0]
-        each = [measure(bench.logits(model.tensors, images), labels) for model in models]
+        tested = {id(model.tensors): bench.logits(model.tensors, images) for model in models}
+        each = [measure(tested[id(model.tensors)], labels) for model in models]
         found["test"] = mean_measures(each, [model.weight for model in models]).to_json()
     if isinstance(setting, Sites):
         return found
@@ -68,7 +69,10 @@ def measured(experiment: Experiment, state: RunState, device: torch.device) -> d
     clients = {}
     for k, (rows, labels) in parts.items():
         model = experiment.server.own_model(experiment.server.model_for(final, k), state.keep.get(k, {}))
-        logits = torch.cat([bench.logits(model, resident(pool[some], device)) for some in _spans(rows, pool)])
+        if what == "test samples" and id(model) in tested:  # of a model that `models` keeps
+            logits = tested[id(model)][torch.from_numpy(rows).to(device)]
+        else:
+            logits = torch.cat([bench.logits(model, resident(pool[some], device)) for some in _spans(rows, pool)])
         name = setting.names[k] if setting.names else str(k)
         clients[name] = measure(logits, torch.from_numpy(labels)).to_json()
     return found | ({"clients": clients, "clients_on": what} if clients else {})
