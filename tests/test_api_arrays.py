@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -172,7 +173,10 @@ X, Y = clients()[0]
         ({"data": []}, "data has no clients"),
         ({"data": [X]}, "data[0] is a ndarray; give a pair (images, labels) or a torch Dataset"),
         ({"data": [(X, Y, Y)]}, "data[0] is a tuple of 3; give a pair (images, labels)"),
-        ({"data": [(X[0], Y)]}, "data[0]: images have the shape [8, 8]; they must be [N, H, W]"),
+        (
+            {"data": [(X[0], Y)]},
+            "data[0]: images are uint8 of shape [8, 8], like a single picture; give pictures as [N, H, W]",
+        ),
         ({"data": [(np.repeat(X[..., None], 4, -1), Y)]}, "[20, 8, 8, 4]; they must be"),
         ({"data": [(X[:0], Y[:0])]}, "data[0]: images: there are none (shape [0, 1, 8, 8])"),
         ({"data": [(X / 16, Y)]}, "data[0]: images are fractions from 0 to"),
@@ -219,3 +223,33 @@ X, Y = clients()[0]
 )
 def test_data_that_do_not_fit_are_one_line(given: Keys, expected: str) -> None:
     assert expected in refusal("demo/fedavg", **given)
+
+
+def decided(data: dict[str, Any], names: list[str] | None, tmp_path: Path) -> dict[str, Any]:
+    """The data after the page's lines for decisions: the first label of the first client becomes the last class."""
+    page = (Path(__file__).parents[1] / "docs" / "python.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(import csv\n.*?)```", page, flags=re.S)
+    run = package.run("demo/fedavg", data=data, class_names=names, set=TINY)
+    (tmp_path / "decisions.csv").write_text(f"client,item,decision,label\nnord,0,accept,{run.class_names[-1]}\n")
+    space: dict[str, Any] = {"data": data, "run": run}
+    exec(code, space)  # the documentation's own code
+    return space["data"]
+
+
+def test_decisions_about_arrays_as_on_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Text may be longer than any label of that client, and numbers may have names."""
+    monkeypatch.chdir(tmp_path)
+    (images, labels), *_ = clients()
+    words = np.array(["a", "b", "c", "longer"])
+    short = images[labels < 3], words[labels[labels < 3]].astype("U1")
+    found = decided({"nord": short, "süd": (images, words[labels])}, None, tmp_path)
+    assert found["nord"][1][0] == "longer"
+    assert found["süd"][1] == list(words[labels])
+    found = decided({"nord": (images, labels)}, list(words), tmp_path)
+    assert found["nord"][1] == [3, *labels[1:]]
+    package.run("demo/fedavg", data=found, class_names=list(words), set=TINY)
+
+
+def test_vectors_of_bytes_are_told_from_a_picture() -> None:
+    with pytest.raises(package.UserError, match=r"uint8 of shape \[20, 5\], like a single picture; give pictures as"):
+        package.run("demo/fedavg", data=[(np.zeros((20, 5), np.uint8), np.arange(20) % 2)], set=TINY)

@@ -128,7 +128,7 @@ def test_true_labels_change_nothing_but_the_measures(trained: Path, tmp_path: Pa
 def test_options_that_do_not_go_together(trained: Path, tmp_path: Path) -> None:
     run_folder, out = trained / "run", tmp_path / "out"
     assert "RUN, or --data and --model" in refused("audit")
-    assert "give --model" in refused("audit", "--data", "folder:x")
+    assert "--data needs --model, too" in refused("audit", "--data", "folder:x")
     assert "either RUN" in refused("audit", run_folder, "--data", "folder:x")
     assert "--client 9" in refused("audit", run_folder, "--client", 9, "--out", out)
     assert "--method magic is unknown" in refused("audit", run_folder, "--method", "magic")

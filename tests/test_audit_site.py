@@ -112,7 +112,7 @@ def test_duplicates_are_reported_and_kept(trained: Path, site: Path, tmp_path: P
     summary, printed = at_site(trained, site, tmp_path)
     assert summary["clients"][0]["duplicates"] == [[f"train/bone/{first.name}", "train/skin/again.png"]]
     assert summary["overall"]["samples"] == 81
-    assert "1 image occurs more than once" in printed
+    assert "1 sample occurs more than once" in printed
 
 
 def test_empty_class_folders_are_reported(trained: Path, site: Path, tmp_path: Path) -> None:

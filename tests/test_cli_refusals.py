@@ -92,6 +92,7 @@ def test_wrong_usage(args: str, parts: list[str]) -> None:
         ("train.lr=", ["train.lr = ''"]),
         ("noise.ratios=0.5", ["noise.ratios = 0.5", "must be a list: [0.5]"]),
         ("noise.ratios=0.5,0.7", ["noise.ratios = '0.5,0.7'", "must be a list: [0.5,0.7]"]),
+        ("noise.ratios=[0.3,", ["noise.ratios = '[0.3,'", "must be a whole list, such as [0.3,0.6]"]),
         ("train.rounds=0", ["train.rounds = 0", "greater than or equal to 1"]),
         ("train.rounds=1.5", ["train.rounds = 1.5: must be a whole number"]),
         ("train.rounds=[1]", ["train.rounds = [1]: must be a whole number"]),

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from conftest import fednoil
+from conftest import fednoil, refused
 from PIL import Image
 
 from fednoil import run as fednoil_run
@@ -404,7 +404,7 @@ def test_a_run_reports_what_it_did_to_images_and_lists_what_it_left_out(tmp_path
     status, out, err = fednoil("run", "demo", *sets, "--out", tmp_path / "run")
     assert status == 0, err
     assert "images of 9×11 to 40×40 pixels are scaled and cropped to 8×8 (set data.size for another)" in out
-    assert "1 picture is left out (data.bad = 'skip'), a/x.png for example" in out
+    assert "1 picture is left out, a/x.png for example" in out
     assert "12 images, 20 % of each class, are held out" in out
     text = (tmp_path / "run/skipped.csv").read_text(encoding="utf-8")
     assert text.splitlines() == ["file,reason", "a/x.png,can't be read as an image"]
@@ -428,6 +428,25 @@ def test_data_are_described_with_all_that_cannot_be_read(tmp_path: Path) -> None
     found = json.loads(out)
     assert found["classes"] == [{"class": "a", "images": 8}, {"class": "b", "images": 8}]
     assert len(found["skipped"]) == 8
+    assert "unless data.bad = 'skip'" in fednoil("data", f"folder:{root}")[1]
+
+
+def test_data_that_a_run_would_refuse_are_described_with_the_reason(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("a,label\n" + "1,x\n" * 9)
+    status, out, _ = fednoil("data", f"table:{tmp_path / 't.csv'}")
+    assert status == 0
+    assert "rows of 1 column (a)" in out
+    assert out.splitlines()[-1].startswith("by itself it can't be trained on: table:")
+    assert out.splitlines()[-1].endswith("there is only one class; a classifier needs at least two")
+
+
+def test_a_path_without_its_form_is_pointed_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    two_classes(tmp_path / "photos")
+    assert "is a folder; for the pictures in it write folder:photos" in refused("data", "photos")
+    (tmp_path / "t.csv").write_text("a,label\n")
+    assert "'t.csv' is a file; say how to read it: folder:PATH," in refused("data", "t.csv")
+    assert "is unknown" in refused("data", "x" * 300)
 
 
 @pytest.mark.parametrize("learner", ["erm", "fednoil", "dividemix", "josrc"])

@@ -68,13 +68,15 @@ def test_the_sentences() -> None:
     }
     assert findings.sentences(summary, "try more") == [
         "no test sample of class 'dog' is classified correctly; try more",
-        "wrong labels, estimated: 12 % (client nord) to 61 % (client süd), median 20 %",
+        "wrong labels, estimated: 12 % (client nord) to 61 % (client süd), median 20 %; an audit shows how sure",
         "hard classes: frog 41 % (mean over classes 57 %)",
         "agreement with held-out labels was still falling, by 1.3 points over the last 4 rounds: fewer rounds may help",
     ]
-    assert findings.sentences({"noise_ratios": {"0": 0.07}}) == ["wrong labels, estimated: 7 %"]
+    assert findings.sentences({"noise_ratios": {"0": 0.07}}) == [
+        "wrong labels, estimated: 7 %; an audit shows how sure"
+    ]
     alike = findings.sentences({"noise_ratios": {"0": 0.001, "1": 0.004}})
-    assert alike == ["wrong labels, estimated: 0 % at every client"]
+    assert alike == ["wrong labels, estimated: 0 % at every client; an audit shows how sure"]
     assert findings.sentences({"per_class_accuracy": [None, 80.0], "trend": None}) == []
 
 

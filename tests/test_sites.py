@@ -170,8 +170,15 @@ def test_names_that_may_be_one_or_none_are_pointed_out(tmp_path: Path, capsys: p
     assert [line for line in capsys.readouterr().out.splitlines() if line in wanted] == wanted
 
 
+def test_labels_of_two_kinds_are_pointed_out() -> None:
+    mixed, missing = doubtful(("0", "1", "nan", "yes"), ())
+    assert mixed == "labels are numbers (0, 1) and text (nan, yes); correct those that are mistakes"
+    assert missing.startswith("class 'nan' reads like a missing label")
+
+
 def test_names_that_are_meant() -> None:
-    assert doubtful(("a", "A", "é", "É"), ("none", "nord")) == []
+    assert doubtful(("a", "A", "é", "É"), ("none", "nord", "1")) == []
+    assert doubtful(("0", "1", "2"), ()) == doubtful(("b1", "b2"), ()) == []
     (line,) = doubtful(("ab", "Ab", "AB", " ab", "cd", "CD"), ())
     assert line.startswith("classes 'ab' and 'Ab', 'ab' and 'AB', 'ab' and ' ab' and 1 more differ only")
 

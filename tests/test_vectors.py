@@ -246,6 +246,7 @@ def test_bad_features_are_one_line(tmp_path: Path) -> None:
 def test_from_a_table_to_a_better_table(tmp_path: Path) -> None:
     """Run, audit, relabel, run: labels that were flipped are found, and the copy has fewer wrong ones."""
     path = patients(tmp_path / "patients.csv")
+    path.write_bytes(path.read_bytes().replace(b"\r\n", b"\n"))
     run = tmp_path / "run"
     status, _, err = fednoil("run", "demo", "--set", f"data.name=table:{path}", *TINY, "--out", run)
     assert (status, err) == (0, "")
@@ -263,6 +264,8 @@ def test_from_a_table_to_a_better_table(tmp_path: Path) -> None:
     wrong = [sum(row["label"] != true for row, true in zip(rows, truth, strict=True)) for rows in (old, new)]
     assert wrong[1] < wrong[0] / 2
     assert [{**row, "label": ""} for row in old] == [{**row, "label": ""} for row in new]
+    ends = {path.read_bytes().count(b"\r\n") for path in (path, tmp_path / "new.csv")}
+    assert ends == {0}
 
 
 def test_a_model_file_judges_and_predicts_rows_as_they_lie(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def collected(names: list[str]) -> list[Path]:
 
 
 def compare(path: Path) -> list[dict[str, Any]]:
-    """One row per method: AUROC and F1 over all samples, and noise ratios."""
+    """One row per method: AUROC over all samples, and noise ratios."""
     data = load(path)
     given, spans = data["given"], data["spans"]
     wrong, known = given != data["true"], known_accuracies(data)
@@ -45,9 +45,8 @@ def compare(path: Path) -> list[dict[str, Any]]:
         with np.load(references) as other:
             cv, loss = (other[name].astype(np.float64) for name in ("cv", "local"))
         pooled = peer.peer_estimate(cv, given, np.random.default_rng(0))
-        both = [(pooled.p_wrong[s], pooled.flagged[s]) for s in spans]
-        rows.append(_measured(NAMES[3], spans, wrong, both))
-        rows.append(_measured(NAMES[4], spans, wrong, [(loss[s], None) for s in spans]))
+        rows.append(_measured(NAMES[3], spans, wrong, [pooled.p_wrong[s] for s in spans]))
+        rows.append(_measured(NAMES[4], spans, wrong, [loss[s] for s in spans]))
     return [{**about(data), **row} for row in rows]
 
 
@@ -73,13 +72,11 @@ def about(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _measured(name: str, spans: list[np.ndarray], wrong: np.ndarray, parts: list[Any]) -> dict[str, Any]:
-    scores = [part[0] if isinstance(part, tuple) else part.p_wrong for part in parts]
-    flags = [part[1] if isinstance(part, tuple) else part.flagged for part in parts]
-    known = flags[0] is not None
-    flags = flags if known else [np.zeros(len(s), bool) for s in spans]
-    overall = metrics.detection(np.concatenate(scores), np.concatenate(flags), wrong)
-    row: dict[str, Any] = {"method": name, "auroc": overall.get("auroc"), "f1": overall.get("f1") if known else None}
-    if not isinstance(parts[0], tuple):
+    scores = [part if isinstance(part, np.ndarray) else part.p_wrong for part in parts]
+    suspicion = np.concatenate(scores)
+    auroc = metrics.detection(suspicion, np.zeros(len(suspicion), bool), wrong).get("auroc")
+    row: dict[str, Any] = {"method": name, "auroc": auroc}
+    if not isinstance(parts[0], np.ndarray):
         true = np.array([wrong[rows].mean() for rows in spans])
         errors = np.abs(np.array([part.ratio for part in parts]) - true)
         inside = [p.interval[0] <= t <= p.interval[1] for p, t in zip(parts, true, strict=True)]

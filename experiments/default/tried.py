@@ -19,7 +19,6 @@ STEP20 = "network"
 JUDGED = {  # step 26
     "views": "four weak views judge",
     "power1": "power 1",
-    "views-fit1": "four views, fitted, power 1",
 }
 SHORT = {  # step 25
     "default": "the default",

@@ -27,6 +27,7 @@ _WORK = 5_000  # clients times classes squared, up to which a temperature is fit
 _HARD = 15.0  # points below the mean over classes
 _LEAST = 0.2  # points by which a mean must change to be worth mentioning
 _SHOWN = 5  # classes in one line
+_HOW_SURE = "; an audit shows how sure"
 
 
 def estimated_ratios(experiment: Experiment, state: RunState, device: torch.device) -> dict[str, float]:
@@ -90,12 +91,12 @@ def _noise(ratios: Mapping[str, float]) -> list[str]:
     if not ratios:
         return []
     if len(ratios) == 1:
-        return [f"wrong labels, estimated: {100 * next(iter(ratios.values())):.0f} %"]
+        return [f"wrong labels, estimated: {100 * next(iter(ratios.values())):.0f} %{_HOW_SURE}"]
     least, most = min(ratios, key=ratios.__getitem__), max(ratios, key=ratios.__getitem__)
     if f"{100 * ratios[least]:.0f}" == f"{100 * ratios[most]:.0f}":
-        return [f"wrong labels, estimated: {100 * ratios[most]:.0f} % at every client"]
+        return [f"wrong labels, estimated: {100 * ratios[most]:.0f} % at every client{_HOW_SURE}"]
     span = f"{100 * ratios[least]:.0f} % (client {least}) to {100 * ratios[most]:.0f} % (client {most})"
-    return [f"wrong labels, estimated: {span}, median {100 * statistics.median(ratios.values()):.0f} %"]
+    return [f"wrong labels, estimated: {span}, median {100 * statistics.median(ratios.values()):.0f} %{_HOW_SURE}"]
 
 
 def _hard_classes(summary: Mapping[str, Any]) -> list[str]:

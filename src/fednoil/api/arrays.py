@@ -72,7 +72,12 @@ def given_data(
 def samples(values: Any, what: str) -> np.ndarray:
     """Images as uint8 [N, C, H, W], or vectors [N, D] as float32, in which NaN is a missing value."""
     array = _array(values, what)
-    if array.ndim != 2 or array.dtype == np.uint8:  # a single picture is a mistake
+    if array.ndim == 2 and array.dtype == np.uint8:
+        raise UserError(
+            f"{what} are uint8 of shape {list(array.shape)}, like a single picture; give pictures as [N, H, W], and "
+            "vectors as other numbers, such as float32"
+        )
+    if array.ndim != 2:
         return pixels(array, what)
     if not array.size:
         lacking = "columns" if len(array) else "rows"

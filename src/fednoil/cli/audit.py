@@ -230,10 +230,10 @@ def _check(
     if run is not None and (data is not None or model is not None):
         raise UserError("a RUN has its own data and model: give either RUN, or --data and --model")
     if run is None and (data is None or model is None):
-        missing = (
-            "RUN, or --data and --model" if data is None and model is None else "--data" if data is None else "--model"
-        )
-        raise UserError(f"give {missing}: a run folder, or a site's data and a model")
+        if data is None and model is None:
+            raise UserError("give RUN, or --data and --model: a run folder, or a site's data and a model")
+        given, lacking = ("--model", "--data") if data is None else ("--data", "--model")
+        raise UserError(f"{given} needs {lacking}, too: a site's data and a model file; or give a run folder alone")
     if run is None and client is not None:
         raise UserError("--client is for a RUN; --data is a single client's")
 

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from fednoil.errors import counted
+
 _NAMES = {"auroc": "AUROC", "average_precision": "average precision", "f1": "F1"}
 
 
@@ -66,5 +68,6 @@ def _left_out(entry: dict[str, Any]) -> list[str]:
         lines.append(f"skipped: {item} {why}{more}")
     if entry["duplicates"]:
         count = len(entry["duplicates"])
-        lines.append(f"{count} image{'s occur' if count > 1 else ' occurs'} more than once (summary.json lists them)")
+        occur = "occurs" if count == 1 else "occur"
+        lines.append(f"{counted(count, 'sample')} {occur} more than once (summary.json lists them)")
     return lines

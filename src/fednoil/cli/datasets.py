@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fednoil.cli.options import DataDir, Json
+from fednoil.errors import UserError, counted
 
 if TYPE_CHECKING:
     from fednoil.data import Dataset
@@ -37,7 +38,7 @@ def data(
         return print(json.dumps(found, indent=2))
     if len(found["shape"]) == 1:
         columns = ", ".join(found["columns"][:12]) + (" …" if found["shape"][0] > 12 else "")
-        print(f"{name}: rows of {found['shape'][0]} columns ({columns}); {found['test']} test rows")
+        print(f"{name}: rows of {counted(found['shape'][0], 'column')} ({columns}); {found['test']} test rows")
     else:
         channels, height, width = found["shape"]
         print(f"{name}: {width}×{height} pixels, {'grey' if channels == 1 else 'RGB'}; {found['test']} test images")
@@ -46,6 +47,21 @@ def data(
     show(found["classes"], {key: key for key in found["classes"][0]}, "Training samples", False)
     for item, why in found["skipped"]:
         print(f"{item} {why}")
+    if found["skipped"]:
+        print("a run stops at what can't be read, unless data.bad = 'skip'")
+    if reason := _refused(name, dataset):
+        print(f"by itself it can't be trained on: {reason}")
+
+
+def _refused(name: str, dataset: Dataset) -> str:
+    """Why a run on these data alone is refused, or ""."""
+    from fednoil.data import check_classes
+
+    try:
+        check_classes(name, dataset.train.labels, dataset.class_names)
+    except UserError as error:
+        return str(error)
+    return ""
 
 
 def _loaded(name: str, data_dir: Path | None) -> Dataset:
@@ -65,7 +81,8 @@ def describe(dataset: Dataset) -> dict[str, Any]:
     from fednoil.data.sites import doubtful
 
     owners, count = dataset.about.owners, dataset.num_classes
-    sites = {"images": slice(None)} if owners is None else dict(zip(owners.names, owners.parts(), strict=True))
+    what = "rows" if len(dataset.image_shape) == 1 else "images"
+    sites = {what: slice(None)} if owners is None else dict(zip(owners.names, owners.parts(), strict=True))
     numbers = {site: np.bincount(dataset.train.labels[rows], minlength=count).tolist() for site, rows in sites.items()}
     classes = [
         {"class": name} | {site: own[k] for site, own in numbers.items()} for k, name in enumerate(dataset.class_names)

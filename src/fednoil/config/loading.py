@@ -239,7 +239,8 @@ def _said(error: ErrorDetails) -> str:
     """What would be right, in pydantic's words unless they are a programmer's."""
     kind = error["type"]
     if kind == "tuple_type":
-        return f"must be a list: [{error['input']}]"
+        given = str(error["input"])
+        return "must be a whole list, such as [0.3,0.6]" if given.startswith("[") else f"must be a list: [{given}]"
     if kind == "too_short":
         return f"must have {error.get('ctx', {})['min_length']} or more values"
     if kind in ("bool_parsing", "bool_type"):

@@ -69,7 +69,7 @@ def decode_listing(
     skipped = _skipped(parts, lost)
     if skipped:
         left = f"{counted(len(skipped), 'picture')} {'is' if len(skipped) == 1 else 'are'} left out"
-        notices.append(f"{left} (data.bad = 'skip'), {skipped[0][0]} for example")
+        notices.append(f"{left}, {skipped[0][0]} for example")
     owners = owners_of(listing.train, kept[0])
     about = DatasetInfo(
         tuple(listing.train.items[row] for row in kept[0]),

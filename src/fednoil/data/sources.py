@@ -67,6 +67,11 @@ class _Sources(Axis[Source]):
 
     def _unknown(self, name: str) -> UserError:
         listed = [word for word, cls in self.table.items() if not cls.takes and not cls.elsewhere]
+        with suppress(OSError, ValueError):  # of names that no file can have
+            if Path(name).is_dir():
+                return UserError(f"data.name = '{name}' is a folder; for the pictures in it write folder:{name}")
+            if Path(name).is_file():
+                return UserError(f"data.name = '{name}' is a file; say how to read it: {', '.join(forms())}")
         return UserError(
             f"data.name = '{name}' is unknown; choose {', '.join(listed)} or your own {', '.join(forms())} or "
             f"package.module:Class{nearest(name, [*listed, *forms()])}"

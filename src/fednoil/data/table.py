@@ -79,7 +79,7 @@ class CsvCopy(Copy):
                 line[self.rows.place["label"]] = self.classes[new[item]]
             lines.append(line)
         with naming(out), out.open("w", encoding="utf-8", newline="") as file:
-            csv.writer(file).writerows(lines)
+            csv.writer(file, lineterminator=line_end(self.path)).writerows(lines)
 
 
 class Csv(PictureSource, PathSource):
@@ -183,6 +183,12 @@ def splits_of(where: str, splits: list[str] | None, count: int) -> list[str]:
     if wrong := [(number, split) for number, split in enumerate(splits, 2) if split not in _SPLITS]:
         raise UserError(f"{where}: row {wrong[0][0]} has the split '{wrong[0][1]}'; it must be train or test")
     return splits
+
+
+def line_end(path: Path) -> str:
+    """How lines of a CSV file end, by its first one."""
+    with path.open("rb") as file:
+        return "\r\n" if file.readline().endswith(b"\r\n") else "\n"
 
 
 def labels_of(where: str, texts: list[str]) -> tuple[np.ndarray, tuple[str, ...] | None]:

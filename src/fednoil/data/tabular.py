@@ -20,7 +20,7 @@ from fednoil.data.base import PathSource
 from fednoil.data.copy import Copy, Sample
 from fednoil.data.decoded import Decoded, Files, name_classes
 from fednoil.data.raw import Listing, Raw, numbered
-from fednoil.data.table import COLUMN_NAMES, MISSING, labels_of, read_rows, sites_of, splits_of
+from fednoil.data.table import COLUMN_NAMES, MISSING, labels_of, line_end, read_rows, sites_of, splits_of
 from fednoil.data.vectors import MARK, decode_rows
 from fednoil.errors import UserError
 from fednoil.files import naming
@@ -228,7 +228,7 @@ class TableCopy(Copy):
             for line, text in zip(rows.lines, texts, strict=True):
                 line[rows.place["label"]] = text
             with out.open("w", encoding="utf-8", newline="") as file:
-                csv.writer(file).writerows(
+                csv.writer(file, lineterminator=line_end(self.path)).writerows(
                     [rows.header, *(line for line, keep in zip(rows.lines, kept, strict=True) if keep)]
                 )
 
