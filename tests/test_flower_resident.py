@@ -214,6 +214,10 @@ def test_a_node_that_dies_is_started_again_and_a_refused_one_is_not(tmp_path: Pa
         (["--partition", "0"], "--key {0}/none: No such file"),
         (["--data", "npz:x"], "data without client-id"),
         (["--name", "a/b", "--data", "npz:x"], "client-id = 'a/b'"),
+        (["--name", "a", "--data", "npz:x"], "--data npz:x: npz:x"),
+        (["--name", "a", "--data", "x"], "--data x: data.name = 'x' is unknown"),
+        (["--name", "a", "--data", "npz:x", "--partition", "0"], "--partition 0 is for trials: leave one of them out"),
+        (["--superlink", "localhost"], "--superlink localhost: write HOST:PORT, such as localhost:8000"),
     ],
 )
 def test_bad_options_of_a_node_are_one_line(options: list[str], said: str, tmp_path: Path) -> None:

@@ -116,6 +116,8 @@ def test_a_nodes_health_is_its_signs_of_life(tmp_path: Path, monkeypatch: pytest
         with pytest.raises(UserError, match=r"health\.json is damaged"):
             check_node(tmp_path / "a")
     assert "health node needs --name" in refused("federation", "health", "node")
+    gone = refused("federation", "health", "server", "--folder", tmp_path)
+    assert f"{tmp_path}/ca.crt is missing; name the server's folder with --folder" in gone
 
 
 class Healthy(http.server.BaseHTTPRequestHandler):

@@ -80,6 +80,8 @@ WRONG = """
 import torch
 from fednoil.learners.base import Learner
 from fednoil.learners.erm import Erm
+from fednoil.data import Source
+from fednoil.sampling.uniform import Uniform
 from fednoil.servers.base import Server
 
 
@@ -120,6 +122,26 @@ class Forgetful(Server):
 class Bare(Server):
     def aggregate(self, state, round_idx, updates):
         return self.combine(updates)
+
+
+class Twice(Uniform):
+    def draw(self, p, count, seed):
+        return [0, 0]
+
+
+class Beyond(Uniform):
+    def draw(self, p, count, seed):
+        return [len(p)]
+
+
+class Nobody(Uniform):
+    def draw(self, p, count, seed):
+        return []
+
+
+class Nothing(Source):
+    def read(self):
+        pass
 """
 
 
@@ -140,6 +162,10 @@ class Bare(Server):
         ("server.name=wrong_methods:Sum", "its aggregate(self, updates) must take (self, state, round_idx, updates)"),
         ("server.name=wrong_methods:Forgetful", "its aggregate must return a ServerState, not None"),
         ("server.name=wrong_methods:Bare", "its aggregate must return a ServerState, not a dict"),
+        ("sampling.name=wrong_methods:Twice", "its draw must return different places of 4, from 0, not [0, 0]"),
+        ("sampling.name=wrong_methods:Beyond", "its draw must return different places of 4, from 0, not [4]"),
+        ("sampling.name=wrong_methods:Nobody", "its draw must return different places of 4, from 0, not []"),
+        ("data.name=wrong_methods:Nothing", "its read must return a Decoded, not None"),
     ],
 )
 def test_what_is_no_method_is_reported_in_one_line(

@@ -91,6 +91,12 @@ def node(
     """Take part in a federation with this site's data. Runs until stopped; code that the server sends is not run."""
     if nodes is None and (superlink is None or root_certificates is None or key is None):
         raise UserError("federation node needs --superlink HOST:PORT, --root-certificates ca.crt and --key FILE")
+    if superlink is not None and not superlink.rpartition(":")[2].isdecimal():
+        raise UserError(f"--superlink {superlink}: write HOST:PORT, such as {superlink}:8000")
+    if data is not None and partition is not None:
+        raise UserError(
+            f"--data {data} is a site's own data, --partition {partition} is for trials: leave one of them out"
+        )
     from fednoil.flower.keeper import Keeper
     from fednoil.flower.logs import use_json
     from fednoil.flower.resident import NodeSetup

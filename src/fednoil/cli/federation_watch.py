@@ -65,6 +65,8 @@ def health(
     from fednoil.flower.watching import check_node, check_reachable
 
     if role == "server":
+        if not (folder / CA).is_file():
+            raise UserError(f"{folder / CA} is missing; name the server's folder with --folder")
         print(check_reachable(folder / CA, port))
         return
     if name is None:

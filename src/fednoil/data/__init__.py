@@ -106,6 +106,9 @@ def _load(source: Source, progress: Progress | None) -> Dataset:
             decoded = source.decode(draft.room, progress)
         else:
             decoded = source.read() if files is None else files.read()
+            if not isinstance(decoded, Decoded):
+                got = "None" if decoded is None else f"a {type(decoded).__name__}"
+                raise UserError(f"data.name = '{name}': its read must return a Decoded, not {got}")
         return draft.finish(_dataset(name, decoded, source.normalisation))
 
 

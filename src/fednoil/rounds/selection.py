@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from fednoil.errors import UserError
 from fednoil.executors.base import Job
 from fednoil.experiment import Experiment
 from fednoil.rounds.played import Selection
@@ -33,6 +34,11 @@ def select(experiment: Experiment, policy: Policy, state: RunState, everyone: Ma
         p = _multiplied(p, chances)
         count = min(count, sum(share > 0 for share in p))
     drawn = sampling.draw(p, count, policy.private.draw(experiment.seed.child("round", round_idx, "select")))
+    if (count and not drawn) or len(set(drawn)) < len(drawn) or not set(drawn) <= set(range(len(candidates))):
+        name = experiment.config.sampling.name
+        raise UserError(
+            f"sampling.name = '{name}': its draw must return different places of {len(candidates)}, from 0, not {drawn}"
+        )
     return Selection([candidates[place] for place in sorted(drawn)], candidates, p, scores, looks)
 
 
