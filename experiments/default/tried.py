@@ -18,7 +18,6 @@ CIFAR = [("iid", "symmetric-high"), ("b1", "symmetric-high"), ("b.1", "symmetric
 STEP20 = "network"
 JUDGED = {  # step 26
     "views": "four weak views judge",
-    "power1": "power 1",
 }
 SHORT = {  # step 25
     "default": "the default",

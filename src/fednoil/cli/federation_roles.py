@@ -89,14 +89,8 @@ def node(
     nodes: Annotated[Path | None, typer.Option("--nodes", hidden=True, help="Several nodes, as `up` starts.")] = None,
 ) -> None:
     """Take part in a federation with this site's data. Runs until stopped; code that the server sends is not run."""
-    if nodes is None and (superlink is None or root_certificates is None or key is None):
-        raise UserError("federation node needs --superlink HOST:PORT, --root-certificates ca.crt and --key FILE")
-    if superlink is not None and not superlink.rpartition(":")[2].isdecimal():
-        raise UserError(f"--superlink {superlink}: write HOST:PORT, such as {superlink}:8000")
-    if data is not None and partition is not None:
-        raise UserError(
-            f"--data {data} is a site's own data, --partition {partition} is for trials: leave one of them out"
-        )
+    if nodes is None:
+        _check_node(superlink, root_certificates, key, data, partition)
     from fednoil.flower.keeper import Keeper
     from fednoil.flower.logs import use_json
     from fednoil.flower.resident import NodeSetup
@@ -118,6 +112,19 @@ def node(
     if log_json:
         use_json()
     raise typer.Exit(Keeper([place]).keep())
+
+
+def _check_node(
+    superlink: str | None, root_certificates: Path | None, key: Path | None, data: str | None, partition: int | None
+) -> None:
+    if superlink is None or root_certificates is None or key is None:
+        raise UserError("federation node needs --superlink HOST:PORT, --root-certificates ca.crt and --key FILE")
+    if not superlink.rpartition(":")[2].isdecimal():
+        raise UserError(f"--superlink {superlink}: write HOST:PORT, such as {superlink}:8000")
+    if data is not None and partition is not None:
+        raise UserError(
+            f"--data {data} is a site's own data, --partition {partition} is for trials: leave one of them out"
+        )
 
 
 def _listed(path: Path) -> list[Any]:
