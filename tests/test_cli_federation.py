@@ -243,7 +243,12 @@ def test_a_node_that_has_ended_is_reported_at_once(tmp_path: Path) -> None:
 def test_a_run_elsewhere_leaves_nothing_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The app that is handed to Flower says who asked for it, and is gone afterwards."""
     seen: list[dict[str, Any]] = []
-    monkeypatch.chdir(tmp_path)
+    here, flowers = tmp_path / "here", tmp_path / "flwr"
+    here.mkdir()
+    flowers.mkdir()
+    (flowers / "config.toml").write_text("[superlink.central]\n")
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("FLWR_HOME", str(flowers))
     monkeypatch.setattr(
         "fednoil.flower.submission.flwr_run",
         lambda bundle, *_: seen.append(tomllib.loads((bundle / "pyproject.toml").read_text())),
@@ -254,7 +259,7 @@ def test_a_run_elsewhere_leaves_nothing_here(tmp_path: Path, monkeypatch: pytest
     assert json.loads(config["command"]) == ["fednoil", *arguments]
     origin = {"preset": "demo", "set": ["train.rounds=3", "run.checkpoint_every=1"]}
     assert json.loads(config["origin"]) == origin
-    assert list(tmp_path.iterdir()) == []
+    assert list(here.iterdir()) == []
 
 
 def test_down_is_quiet_where_nothing_runs(tmp_path: Path) -> None:

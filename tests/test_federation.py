@@ -212,7 +212,7 @@ def resume(federation: Loopback, out: Path) -> None:
         said = (out.parent / "run--resume.log").read_text()
         if status == 0:
             return
-        assert "continue with: fednoil federation run --resume" in said, said[-3000:]
+        assert "continue with: fednoil federation run --resume" in said or "nodes came online" in said, said[-3000:]
         assert time.monotonic() < end
         time.sleep(5)
 

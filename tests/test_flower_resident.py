@@ -212,8 +212,9 @@ def test_a_node_that_dies_is_started_again_and_a_refused_one_is_not(tmp_path: Pa
     [
         ([], "federation node needs --superlink HOST:PORT, --root-certificates ca.crt and --key FILE"),
         (["--partition", "0"], "--key {0}/none: No such file"),
-        (["--data", "npz:x"], "data without client-id"),
-        (["--name", "a/b", "--data", "npz:x"], "client-id = 'a/b'"),
+        (["--data", "npz:x"], "--name is missing; a site with its own data needs a name that stays"),
+        (["--name", "a/b", "--data", "npz:x"], "--name = 'a/b' must be"),
+        (["--name", "a", "--data", "npz:x", "--score-epsilon", "0"], "--score-epsilon = 0.0 must be a number above 0"),
         (["--name", "a", "--data", "npz:x"], "--data npz:x: npz:x"),
         (["--name", "a", "--data", "x"], "--data x: data.name = 'x' is unknown"),
         (["--name", "a", "--data", "npz:x", "--partition", "0"], "--partition 0 is for trials: leave one of them out"),

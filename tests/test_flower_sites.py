@@ -302,11 +302,12 @@ def test_a_site_that_does_not_fit_is_refused_with_the_reason(
     reason += "the pictures of all sites to one size"
     assert {f"large is refused: {reason}", f"this node does not take part: {reason}"} <= said
     assert "a waits: another node already has this name; each needs its own client-id" in said
-    assert "node 34 is refused: it has no data of its own: --node-config has no data=" in said
+    assert "node 34 is refused: client-1: it has no data of its own; start it with --data" in said
     # What might name files stays in the node's own log.
-    assert {f"node {n} is refused: failed at the node; see its own log" for n in (32, 33)} <= said
+    gone = "node 32 is refused: gone: failed at the node; see its own log"
+    assert {gone, "node 33 is refused: failed at the node; see its own log"} <= said
     assert any("secret-name.npz is not a file" in text for text in said if text.startswith("query.hello"))
-    assert any("unknown key 'client'" in text for text in said)
+    assert any("--node-config: client is unknown" in text for text in said)
 
 
 @pytest.mark.parametrize("learner", [{"name": "fednoil-plus"}, {"name": "fednoil", "frac": [0.5, 0.9]}])

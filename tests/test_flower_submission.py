@@ -14,6 +14,7 @@ pytest.importorskip("flwr")
 from conftest import fednoil, refused
 
 from fednoil.config import load_config
+from fednoil.errors import UserError
 from fednoil.flower import submission
 from fednoil.flower.submission import EndedEarly, follow
 from fednoil.history import RoundRecord
@@ -83,19 +84,35 @@ def test_a_run_that_has_stopped_says_how_to_continue(
     assert said == f"fednoil: it has stopped after round 3; continue with: {how}\n"
 
 
-@pytest.mark.parametrize(("before", "after"), [(True, True), (False, False), (False, True)])
+@pytest.mark.parametrize(
+    ("before", "after", "plays"), [(True, True, False), (False, False, False), (False, True, False), (True, True, True)]
+)
 def test_a_run_that_flower_calls_failed_is_not_taken_for_an_earlier_one(
-    before: bool, after: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    before: bool,
+    after: bool,
+    plays: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """A folder that was finished before says nothing about a run that was refused, and one that was finished since
-    without a node that trained is no success."""
+    without a node that trained is no success. Only a run that has played rounds can be continued."""
 
     class Streaming:
-        stdout = ("Successfully started run 7\n", "\x1b[91mfednoil: no node came\x1b[0m\n", "see https://flower.ai\n")
+        stdout = (
+            "Successfully started run 7\n",
+            "\x1b[91mERROR :     Exit Code: 201\n",
+            "fednoil: no node came\x1b[0m\n",
+            "An unhandled exception occurred in the ServerApp.\n",
+            "\n",
+            "For more information, visit: <https://flower.ai>\n",
+        )
 
         def __init__(self, *args: object, **kwargs: object) -> None:
             if after:
                 (tmp_path / "summary.json").write_text("{}")
+            if plays:
+                (tmp_path / "rounds.jsonl").write_text("")
 
         def __enter__(self) -> Streaming:
             return self
@@ -107,9 +124,11 @@ def test_a_run_that_flower_calls_failed_is_not_taken_for_an_earlier_one(
     monkeypatch.setattr(submission, "_status", lambda *args: "finished:failed")
     if before:
         (tmp_path / "summary.json").write_text("{}")
-    with pytest.raises(EndedEarly, match=r"^the run failed: no node came$"):
+    with pytest.raises(UserError, match=f"^{'the run failed: ' if plays else ''}no node came$") as error:
         submission.flwr_run(tmp_path, "local", None, tmp_path)
+    assert isinstance(error.value, EndedEarly) == plays
     assert (tmp_path / "summary.json").exists() == after
+    assert capsys.readouterr().out == "Successfully started run 7\n"
 
 
 @pytest.mark.parametrize("options", [[], ["--force"]])

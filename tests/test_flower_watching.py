@@ -6,6 +6,7 @@ import http.server
 import json
 import logging
 import os
+import re
 import socket
 import ssl
 import subprocess
@@ -204,6 +205,12 @@ def test_flowers_own_lines_are_json_too() -> None:
     assert [json.loads(line)["message"] for line in done.stdout.splitlines()] == ["a 1"]
 
 
+def test_a_log_in_a_file_has_times_and_no_colours() -> None:
+    program = "from fednoil.flower.logs import use_plain; use_plain(); from flwr.supercore import log; log(20, 'a')"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert re.fullmatch(r"INFO \d{4}-\d\d-\d\d [\d:,]+: +a\n", done.stderr)
+
+
 WRAPPED = """
 import os, sys
 from fednoil.flower.logs import wrap_output
@@ -234,7 +241,8 @@ def test_status_asks_another_superlink_for_its_nodes(
         f'[superlink.central]\naddress = "127.0.0.1:1"\nroot-certificates = "{tmp_path}/certs/ca.crt"\n'
         '[superlink.gone]\naddress = "127.0.0.1:1"\nroot-certificates = "/nowhere/ca.crt"\n'
     )
-    assert "has no [superlink.other] with" in refused("federation", "status", "--superlink", "other")
+    for command in (["status"], ["run", "demo", "--out", tmp_path / "run"]):
+        assert "has no [superlink.other] with" in refused("federation", *command, "--superlink", "other")
     assert "/nowhere/ca.crt: No such file" in refused("federation", "status", "--superlink", "gone")
     assert "doesn't list its nodes" in refused("federation", "status", "--superlink", "central")
     monkeypatch.setattr("fednoil.flower.control.Control.online", lambda self: [self.address] * 3)

@@ -16,9 +16,6 @@ Cell = tuple[str, str]  # split, noise
 CELLS = [(split, noise) for split in SPLITS for noise in NOISES]
 CIFAR = [("iid", "symmetric-high"), ("b1", "symmetric-high"), ("b.1", "symmetric-high")]
 STEP20 = "network"
-JUDGED = {  # step 26
-    "views": "four weak views judge",
-}
 SHORT = {  # step 25
     "default": "the default",
     "no-mix": "without mixup",
@@ -56,56 +53,16 @@ def known(rows: Sequence[Row], dataset: str = "fashion-mnist") -> dict[tuple[str
     }
 
 
-def measure(row: Row) -> float | None:
-    """What step 21 goes by: the agreement, with pair noise the mean of D^x's precision and recall, if it is known."""
-    if row["noise"] != "pair-high":
-        return float(row["val_accuracy"])
-    return (float(row["label_precision"]) + float(row["label_recall"])) / 2 if row["label_recall"] else None
-
-
-def mean(share: Mapping[Any, float], of: Callable[[Any], bool], form: str = ".1f") -> str:
+def mean(share: Mapping[Any, float], of: Callable[[Any], bool]) -> str:
     some = [value for cell, value in share.items() if of(cell)]
-    return f"{statistics.fmean(some):{form}}".replace("-", "−") if some else "–"
+    return f"{statistics.fmean(some):.1f}" if some else "–"
 
 
-def groups(share: Mapping[Any, float], form: str = ".1f") -> list[str]:
+def groups(share: Mapping[Any, float]) -> list[str]:
     """Means over all cells, those of each split and of each noise."""
-    found = [mean(share, lambda _: True, form)]
-    found += [mean(share, lambda cell, split=split: cell[0] == split, form) for split in SPLITS]
-    return [*found, *(mean(share, lambda cell, noise=noise: cell[1] == noise, form) for noise in NOISES)]
-
-
-def judged(rows: Sequence[Row]) -> str:
-    """Step 26: by how many percent the measure of each variant differs from that of the default, which ran beside it,
-    and by how many points its test accuracy with high noise, means of the last ten rounds."""
-    runs = {(row["variant"], (row["split"], row["noise"], row["seed"])): row for row in rows}
-    lines = [["", "runs", "all", *SPLITS.values(), *NOISES.values(), "agreement alone, all", "test accuracy, high"]]
-    for variant, title in JUDGED.items():
-        pairs = {cell: (row, runs["step26", cell]) for (own, cell), row in runs.items() if own == variant}
-        change = {cell: change_of(pair, measure) for cell, pair in pairs.items()}
-        agreement = [change_of(pair, lambda row: float(row["val_accuracy"])) for pair in pairs.values()]
-        high = [
-            mean({c: float(a["last10"]) - float(b["last10"]) for c, (a, b) in pairs.items()}, high_of(split), "+.1f")
-            for split in SPLITS
-        ]
-        lines.append(
-            [title, str(len(pairs)), *groups(change, "+.2f"), signed(statistics.fmean(agreement)), " / ".join(high)]
-        )
-    return markdown(lines)
-
-
-def change_of(pair: tuple[Row, Row], of: Callable[[Row], float | None]) -> float:
-    """In percent."""
-    new, old = (of(row) or 0.0 for row in pair)
-    return 100 * (new / old - 1)
-
-
-def high_of(split: str) -> Callable[[Sequence[str]], bool]:
-    return lambda cell: tuple(cell[:2]) == (split, "symmetric-high")
-
-
-def signed(value: float) -> str:
-    return f"{value:+.2f}".replace("-", "−")
+    found = [mean(share, lambda _: True)]
+    found += [mean(share, lambda cell, split=split: cell[0] == split) for split in SPLITS]
+    return [*found, *(mean(share, lambda cell, noise=noise: cell[1] == noise) for noise in NOISES)]
 
 
 def short(rows: Sequence[Row]) -> str:
@@ -164,8 +121,7 @@ def _cifar(row: Row | None) -> str:
 
 
 def page(rows: Sequence[Row]) -> str:
-    parts = {"judged": judged(rows), "short": short(rows)}
-    parts |= {"left out": left_out(rows), "screen": screen(rows)}
+    parts = {"short": short(rows), "left out": left_out(rows), "screen": screen(rows)}
     return fill(PAGE.read_text(encoding="utf-8"), parts)
 
 

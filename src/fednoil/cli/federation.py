@@ -210,13 +210,16 @@ def _submit(
 ) -> None:
     """Carry out one run on the federation."""
     from fednoil.flower.bundle import write_bundle
+    from fednoil.flower.control import configured
     from fednoil.flower.loopback import CONNECTION, Loopback
     from fednoil.flower.submission import flwr_run
 
     federation = Loopback(folder)
     if superlink is None and not any(p.alive() for p in federation.processes):
         raise UserError(f"{folder} is not up; start it with `fednoil federation up`, or use another: --superlink NAME")
-    if superlink is None:
+    if superlink is not None:
+        configured(superlink)
+    else:
         out = out.resolve()  # the ServerApp has a different working folder
     with tempfile.TemporaryDirectory(prefix="fednoil-app-") as place:
         bundle, command = Path(place) / "app", ["fednoil", *sys.argv[1:]]

@@ -92,7 +92,7 @@ def node(
     if nodes is None:
         _check_node(superlink, root_certificates, key, data, partition)
     from fednoil.flower.keeper import Keeper
-    from fednoil.flower.logs import use_json
+    from fednoil.flower.logs import use_json, use_plain
     from fednoil.flower.resident import NodeSetup
 
     if nodes is not None:
@@ -109,8 +109,7 @@ def node(
     }
     place = NodeSetup(str(superlink), root_certificates, key, {k: v for k, v in given.items() if v is not None})
     place.check()
-    if log_json:
-        use_json()
+    use_json() if log_json else use_plain()
     raise typer.Exit(Keeper([place]).keep())
 
 

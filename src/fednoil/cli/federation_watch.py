@@ -25,7 +25,7 @@ def status(folder: Folder = HERE, superlink: SuperLink = None, run: Run = None, 
 
     federation = Loopback(folder)
     rows: list[dict[str, Any]] = [
-        {"name": p.name, "running": p.alive(), "pid": p.pid, "port": p.port} for p in federation.processes
+        {"name": p.name, "running": p.alive(), "pid": p.pid, "port": p.port or None} for p in federation.processes
     ]
     out = run or federation.last_run()
     found = run_status(out) if out is not None and (run is not None or out.is_dir()) else None

@@ -59,8 +59,9 @@ app = ClientApp()
 _MOST_FOUNDERS = 10**5  # more than any federation has; a node makes room for them
 
 
-def _guarded(message: Message, work: Callable[[], RecordDict]) -> Message:
-    """The reply to a message, whatever happens."""
+def _guarded(message: Message, work: Callable[[], RecordDict], name: str = "") -> Message:
+    """The reply to a message, whatever happens; an error begins with the node's `name` if the server doesn't know it
+    yet."""
     try:
         return Message(work(), reply_to=message)
     except (Refusal, BadMessage) as error:
@@ -72,6 +73,7 @@ def _guarded(message: Message, work: Callable[[], RecordDict]) -> Message:
     except Exception as error:
         log.exception("%s failed", message.metadata.message_type)
         reason = f"failed at the node with {type(error).__name__}; see its own log"
+    reason = f"{name}: {reason}" if name else reason
     return Message(Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason=reason), reply_to=message)
 
 
@@ -100,7 +102,15 @@ def hello(message: Message, context: Context) -> Message:
         }
         return pack(HELLO_REPLY, Body(numbers=numbers, values=about))
 
-    return _guarded(message, work)
+    return _guarded(message, work, _name(context))
+
+
+def _name(context: Context) -> str:
+    """The node's name, if its settings can be read."""
+    try:
+        return NodeSettings.read(context.node_config).client_id
+    except UserError:
+        return ""
 
 
 @app.query("refuse")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import httpx
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
@@ -63,17 +64,22 @@ class Control:
         return ":".join(part for part in (found.status.status, found.status.sub_status) if part)
 
 
-def connected(name: str) -> Control:
-    """The Control API of the SuperLink that Flower's config.toml calls `name`."""
+def configured(name: str) -> tuple[Path, dict[str, Any]]:
+    """Flower's config.toml, and what it says of the SuperLink that it calls `name`."""
     path = Path(os.environ.get("FLWR_HOME", Path.home() / ".flwr")) / "config.toml"
     known = read_toml(path).get("superlink", {}) if path.is_file() else {}
+    if not isinstance(known, dict) or not isinstance(known.get(name), dict):
+        raise UserError(f"--superlink {name}: {path} has no [superlink.{name}] with address and root-certificates")
+    return path, known[name]
+
+
+def connected(name: str) -> Control:
+    """The Control API of the SuperLink that Flower's config.toml calls `name`."""
+    path, values = configured(name)
     try:
-        address, certificate = str(known[name]["address"]), Path(known[name]["root-certificates"])
-        return Control(address, certificate)
+        return Control(str(values["address"]), Path(values["root-certificates"]))
     except (KeyError, TypeError):
-        raise UserError(
-            f"--superlink {name}: {path} has no [superlink.{name}] with address and root-certificates"
-        ) from None
+        raise UserError(f"--superlink {name}: in {path} it has no address and root-certificates") from None
     except OSError as error:
         raise UserError(f"--superlink {name}: {error.filename}: {error.strerror}") from None
 

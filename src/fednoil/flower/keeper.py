@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from fednoil.errors import UserError
+from fednoil.flower.logs import use_plain
 from fednoil.flower.resident import NodeSetup, orphaned_after, serve
 from fednoil.records.files import write_json
 
@@ -107,6 +108,7 @@ def _node(place: NodeSetup, parent: int) -> int:
         with place.log.open("a") as log_file:
             os.dup2(log_file.fileno(), sys.stdout.fileno())
             os.dup2(log_file.fileno(), sys.stderr.fileno())
+        use_plain()
     status = 1
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)

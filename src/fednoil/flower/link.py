@@ -26,6 +26,7 @@ from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
 from google.protobuf.message import DecodeError
 
 from fednoil.errors import UserError
+from fednoil.flower.logs import use_plain
 
 MOST = 8 * 2**20  # bytes of a request: one of Flower's pieces, and what is around it
 FLEET, RUNTIME = "/v1/fleet/", "/v1/runtime/"  # what nodes use, and what the server's side of a run uses
@@ -232,6 +233,8 @@ def main(*, json: bool = False, keys: Path | None = None, register: Callable[[Pa
     _watch_certificates()
     if json:
         _log_json(command)
+    else:
+        use_plain()
     if keys is not None and register is not None:
         _register_keys(keys, register)
     command.flower_superlink()

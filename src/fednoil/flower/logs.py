@@ -1,4 +1,4 @@
-"""Logs as JSON lines, for programs that collect them."""
+"""Logs in files: as JSON lines, for programs that collect them, or as text without colours."""
 
 from __future__ import annotations
 
@@ -39,6 +39,14 @@ def use_json() -> None:
     lines.setFormatter(JsonFormatter())
     lines.setLevel(logging.INFO)
     FLOWER_LOGGER.addHandler(lines)
+
+
+def use_plain() -> None:
+    """Let Flower's logger write times and no colours, unless it writes to a terminal."""
+    from flwr.supercore.logger import update_console_handler
+
+    if not sys.stderr.isatty():
+        update_console_handler(colored=False, timestamps=True)
 
 
 def wrap_output() -> None:

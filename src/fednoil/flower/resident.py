@@ -32,7 +32,7 @@ from flwr.supernode.fleet_http_connection import http_request_response
 from fednoil.data import open_source
 from fednoil.errors import UserError
 from fednoil.flower.client import app
-from fednoil.flower.settings import NodeSettings
+from fednoil.flower.settings import NodeSettings, as_option
 from fednoil.flower.watching import Pulse, lived_lately
 
 log = logging.getLogger("flwr.fednoil")
@@ -45,7 +45,8 @@ Values = dict[str, Any]
 
 @dataclass(frozen=True)
 class NodeSetup:
-    """Where a node connects, with which key, and its operator's settings, as Flower's --node-config has them."""
+    """Where a node connects, with which key, and its operator's settings by their names in Flower's
+    --node-config."""
 
     superlink: str
     root_certificates: Path | None
@@ -55,7 +56,11 @@ class NodeSetup:
 
     @property
     def name(self) -> str:
-        return NodeSettings.read(self.settings).client_id
+        return self.read().client_id
+
+    def read(self) -> NodeSettings:
+        """The settings, checked."""
+        return NodeSettings.read(self.settings, as_option)
 
     def keys(self) -> tuple[ec.EllipticCurvePrivateKey, ec.EllipticCurvePublicKey] | None:
         """The node's key pair; None: it has none, and no TLS."""
@@ -74,7 +79,7 @@ class NodeSetup:
     def check(self) -> None:
         """Refuse settings, data, a key or certificates that can't be used, before anything is started; no data are
         decoded."""
-        settings = NodeSettings.read(self.settings)
+        settings = self.read()
         if settings.data is not None:
             try:
                 open_source(settings.data).files()
@@ -139,7 +144,7 @@ class Connection:
 
 def serve(place: NodeSetup, goes_on: Callable[[], bool]) -> None:
     """Answer messages until `goes_on` says no; a lost connection is opened again, with the files as they are then."""
-    settings = NodeSettings.read(place.settings)  # what is wrong is reported now, not with the first message
+    settings = place.read()  # what is wrong is reported now, not with the first message
     known = False
     while goes_on():
         keys, certificates = place.keys(), place.certificates()
@@ -153,8 +158,8 @@ def serve(place: NodeSetup, goes_on: Callable[[], bool]) -> None:
         except SystemExit as error:  # Flower's way to say that it couldn't connect
             if not known and not lived_lately(settings.state / settings.client_id):
                 raise UserError(
-                    f"{place.name} can't connect to {place.superlink}; see above (is its key registered, and "
-                    "--root-certificates the server's?)"
+                    f"{place.name} can't connect to {place.superlink}; see above (is its key registered and no other "
+                    "node's, and --root-certificates the server's?)"
                 ) from error
             if not known:
                 log.warning("%s: %s may still see its last process online", place.name, place.superlink)

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 _LOOK = 1.0  # seconds between two looks at a run's folder
 _DONE = "finished:completed"
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # Flower colours its log even in a pipe
+_SAID = re.compile(r"fednoil: (.+)")  # what the ServerApp says when it gives up
+# What Flower adds to that.
+_AROUND = re.compile(r"ERROR :\s+Exit Code: \d+$|An unhandled exception occurred in|For more information, visit: |\s*$")
 
 
 class EndedEarly(UserError):
@@ -32,10 +35,13 @@ class EndedEarly(UserError):
 
 
 def flwr_run(bundle: Path, connection: str, federation: Loopback | None, out: Path) -> None:
-    """Submit the app, show its log, and report how it ended; if this command is stopped, so is the run."""
+    """Submit the app, show its log, and report how it ended; if this command is stopped, so is the run.
+
+    A run that is refused before a round is played has not ended early: the reason is the whole error.
+    """
     environment = federation.environment() if federation else dict(os.environ)
     flwr = str(Path(sys.executable).parent / "flwr")
-    number, reason, before = None, "see the log above", _finished(out)
+    number, reason, before, done = None, "", _finished(out), _played(out)
     with subprocess.Popen(
         [flwr, "run", str(bundle), connection, "--stream"],
         env=environment,
@@ -50,9 +56,10 @@ def flwr_run(bundle: Path, connection: str, federation: Loopback | None, out: Pa
                 plain = _COLOUR.sub("", line)
                 if match := re.search(r"started run (\d+)", line):
                     number = match[1]
-                if match := re.match(r"fednoil: (.+)", plain):  # what the ServerApp says when it gives up
+                if match := _SAID.match(plain):
                     reason = match[1]
-                print(line if sys.stdout.isatty() else plain, end="", flush=True)
+                elif not _AROUND.match(plain):
+                    print(line if sys.stdout.isatty() else plain, end="", flush=True)
         except BaseException:
             process.terminate()
             if number is not None:
@@ -67,7 +74,10 @@ def flwr_run(bundle: Path, connection: str, federation: Loopback | None, out: Pa
         print(f"the SuperLink no longer follows the run, which goes on in {out}", flush=True)
         follow(out)
     elif before or not _finished(out) or not RunFolder(out).any_trained():
-        raise EndedEarly(f"the run {'failed' if status.endswith(':failed') else 'was stopped'}: {reason}")
+        if reason and _played(out) == done:
+            raise UserError(reason)
+        how = "failed" if status.endswith(":failed") else "was stopped"
+        raise EndedEarly(f"the run {how}: {reason or 'see the log above'}")
 
 
 def _status(flwr: str, number: str, connection: str, environment: dict[str, str]) -> str:
@@ -97,6 +107,12 @@ def follow(out: Path, sleep: Callable[[float], None] = time.sleep) -> None:
     if not _finished(out):
         raise EndedEarly(f"the run in {out} has stopped after round {shown}")
     print(f"finished; results in {out}", flush=True)
+
+
+def _played(out: Path) -> int:
+    """When a round was last recorded; 0: never."""
+    rounds = RunFolder(out).rounds_file
+    return rounds.stat().st_mtime_ns if rounds.is_file() else 0
 
 
 def _finished(out: Path) -> bool:

@@ -63,7 +63,7 @@ def introduce(settings: NodeSettings, config_text: str) -> Site:
         samples, held_out = int(_trained(settings, config, dataset).sum()), len(dataset.test)
     else:
         if config.data.name == SITES:
-            raise Refusal("it has no data of its own: --node-config has no data=")
+            raise Refusal("it has no data of its own; start it with --data")
         setting = whole(config_text, settings.trust).setting
         dataset, partition = setting.dataset, settings.partition
         assert partition is not None
@@ -79,7 +79,7 @@ def configured(text: str, trust: tuple[str, ...]) -> Config:
     values = tomllib.loads(text)
     for key, name in own_code(values).items():
         if name not in trust:
-            raise Refusal(f"it doesn't trust the code '{name}' ({key}); its --node-config needs trust=\"{name}\"")
+            raise Refusal(f"it doesn't trust the code '{name}' ({key}); start it with --trust {name}")
     return load_config(values)
 
 

@@ -88,7 +88,8 @@ def extended(folder: RunFolder, config: Config) -> str | None:
     old, new = before.train.rounds, config.train.rounds
     if old == new or not (keys := config.by_total()):
         return None
-    why = f"{' and '.join(keys)} depends on the number of rounds: the first were played as part of {old}, not of {new}"
+    depend = "depends" if len(keys) == 1 else "depend"
+    why = f"{' and '.join(keys)} {depend} on the number of rounds: the first were played as part of {old}, not of {new}"
     note(folder, extended={"from": old, "to": new, "keys": keys})
     return f"{why}, so this result differs from that of a single run of {new}"
 
