@@ -183,7 +183,8 @@ def test_compare_distinguishes_runs_with_one_name() -> None:
     """`learner.xi` among the runs of its method, `train.lr` among all of the setting; the seed has a column."""
     made_run(Path("a"), "fednoil-logarithm")
     made_run(Path("b"), "fednoil-logarithm", changes={"learner": {"xi": 0.5}})
-    made_run(Path("c"), "fednoil-logarithm", seed=1, changes={"learner": {"xi": 0.5}})
+    other = {"learner": {"xi": 0.5}, "run": {"checkpoint_every": 1, "log": ["tensorboard"]}}  # changes no result
+    made_run(Path("c"), "fednoil-logarithm", seed=1, changes=other)
     made_run(Path("d"), "fedavg", changes={"train": {"lr": 0.5}})
     rows = json.loads(fednoil("compare", "--json", "a", "b", "c", "d")[1])
     default = f"train.lr={load_config({}).train.lr}"

@@ -113,6 +113,12 @@ def test_scaled_values_end_somewhere_and_missing_ones_are_the_mean() -> None:
     assert found.tolist() == [[FURTHEST, 0.0, 0.5]]
 
 
+def test_a_column_without_a_value_is_pointed_out(tmp_path: Path) -> None:
+    rows = [[k, "", "NA" if k else "red", "xy"[k % 2]] for k in range(10)]
+    path = write(tmp_path / "t.csv", ["a", "b", "c", "label"], rows)
+    assert "\n1 column without a value: 'b'\n" in fednoil("data", f"table:{path}")[1]
+
+
 def test_columns_of_sites_are_matched_by_name() -> None:
     columns = united({"a": ("age", "colour=red", "dose"), "b": ("dose", "colour=blue", "colour=red", "age")})
     assert columns == ("age", "colour=blue", "colour=red", "dose")

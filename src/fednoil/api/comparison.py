@@ -34,6 +34,7 @@ COMPARED = {
     "train_batches": "batches",
     "wall_s": "s",
 }
+_NOT_RESULTS = {"run.seed", "run.checkpoint_every", "run.log"}  # a column of its own, and what changes no result
 
 
 class Comparison:
@@ -133,7 +134,7 @@ class Comparison:
         for name, sections in (("method", METHOD_SECTIONS), ("setting", (*SETTING_SECTIONS, "run", "federation"))):
             for row, config, keys in zip(self.rows, configs, found, strict=True):
                 alike = [c for c, other in zip(configs, self.rows, strict=True) if other[name] == row[name]]
-                keys += picked(config, sections, differing(alike, sections) - {"run.seed"})
+                keys += picked(config, sections, differing(alike, sections) - _NOT_RESULTS)
         return found
 
     def __repr__(self) -> str:

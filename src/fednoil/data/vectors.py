@@ -16,7 +16,7 @@ from fednoil.data.dataset import DatasetInfo, Split
 from fednoil.data.decoded import Decoded, assemble
 from fednoil.data.decoding import class_names_of, hold_out, owners_of, tested_by
 from fednoil.data.raw import FROM_ONE, Listing, Raw
-from fednoil.errors import UserError
+from fednoil.errors import UserError, counted
 
 FURTHEST = 10.0
 """Standard deviations from the mean at which scaled values end: one outlier must not outweigh all other rows."""
@@ -93,11 +93,12 @@ def decode_rows(listing: Listing) -> Decoded:
     if not train.items:
         raise UserError(f"{where} has no labelled row; it needs one for each sample")
     names, moved = class_names_of(listing)
+    parts = [(_values(raw), raw.labels - moved) for raw in (train, test) if raw is not None]
     notices = [*train.notices, *([FROM_ONE.format(len(names or ()))] if moved else [])]
+    notices += _empty(parts[0][0], train.columns)
     owners = owners_of(train, np.arange(len(train.items)))
     tested = None if test is None else tested_by(test, np.arange(len(test.items)), owners)
     about = DatasetInfo(tuple(train.items), owners, tuple(notices), columns=train.columns, tested=tested)
-    parts = [(_values(raw), raw.labels - moved) for raw in (train, test) if raw is not None]
     sites = None if test is None else test.sites
     kept, held, about = hold_out(parts[0], parts[1] if len(parts) > 1 else None, about, _room, frozenset(sites or ()))
     if not len(held[1]):
@@ -107,6 +108,13 @@ def decode_rows(listing: Listing) -> Decoded:
 
 def _values(raw: Raw) -> np.ndarray:
     return np.ascontiguousarray(np.stack([np.asarray(row) for row in raw.pictures]), np.float32)
+
+
+def _empty(values: np.ndarray, columns: Sequence[str]) -> list[str]:
+    """A notice if columns have no value in any row [N, D]."""
+    found = [f"'{name}'" for name, missing in zip(columns, np.isnan(values).all(0), strict=False) if missing]
+    some = ", ".join(found[:8]) + (" …" if len(found) > 8 else "")
+    return [f"{counted(len(found), 'column')} without a value: {some}"] if found else []
 
 
 def _room(_split: str, shape: tuple[int, ...]) -> np.ndarray:
