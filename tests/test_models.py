@@ -218,6 +218,8 @@ def test_the_arguments_of_a_function_are_its_keys() -> None:
         chosen(name=f"{__name__}:stacked", layer="Linear")
     with pytest.raises(UserError, match=r"model.depth = 'x': must be a whole number"):
         chosen(name=f"{__name__}:stacked", depth="x")
+    with pytest.raises(UserError, match=r"^model.width has no default; set it$"):
+        chosen(name=f"{__name__}:centred")
 
 
 def test_a_class_with_a_configuration_of_its_own() -> None:

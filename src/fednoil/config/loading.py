@@ -213,6 +213,8 @@ def _one_line(error: ValidationError, section: str, model: type[BaseModel]) -> s
         else:
             hint = nearest(key, known)
         return f"unknown key '{section}.{key}'; known in {section}: {', '.join(known)}{hint}"
+    if first["type"] == "missing":
+        return f"{section}.{names[-1]} has no default; set it"
     if not names:
         return str(first["msg"]).removeprefix("Value error, ")
     # A key that takes one of several kinds has an error for each; the kinds' names in between are pydantic's own.
