@@ -18,8 +18,6 @@ from PIL import Image
 
 from fednoil.data.items import read_items
 
-COLUMNS = ["client", "item", "index", "given", "suggested", "p_wrong", "flagged", "rank"]
-
 
 def test_decisions_about_a_site_s_own_folder_can_be_applied(trained: Path, site: Path, tmp_path: Path) -> None:
     """Class folders alone, as an audit takes them; an empty one is a class that a picture may go to."""

@@ -29,8 +29,6 @@ from fednoil.rounds import RunState
 from fednoil.rounds.final import known_accuracy
 from fednoil.servers.base import ServerState
 
-COLUMNS = ["client", "item", "index", "given", "suggested", "p_wrong", "flagged", "rank"]
-
 
 @pytest.mark.parametrize("train", [True, False])
 def test_a_sites_folder(trained: Path, site: Path, tmp_path: Path, train: bool) -> None:

@@ -205,13 +205,6 @@ def test_nothing_can_be_read_at_all(tmp_path: Path) -> None:
         own(f"folder:{tmp_path / 'd'}", bad="skip")
 
 
-def test_only_other_files(tmp_path: Path) -> None:
-    (tmp_path / "d/a").mkdir(parents=True)
-    (tmp_path / "d/a/x.txt").write_text("x")
-    with pytest.raises(UserError, match=r"1 picture can't be used: a/x\.txt is not an image file"):
-        own(f"folder:{tmp_path / 'd'}")
-
-
 # --- test images
 
 

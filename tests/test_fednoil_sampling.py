@@ -77,15 +77,6 @@ def test_score_round_asks_everyone_and_counts_it(fednoil_values: dict[str, Any])
     assert all(0 < s < 20 for s in record.client_scores)  # a client has 20 samples
 
 
-def test_scores_are_made_with_the_received_model(fednoil_values: dict[str, Any]) -> None:
-    experiment = make(fednoil_values)
-    executor, model = make_executor(experiment, CPU), experiment.initial_model()
-    jobs = [Job(k, model, {}, Turn(1, 1, Seed(0))) for k in range(4)]
-    first = {k: look.score for k, look in executor.scores(jobs, BY_SCORE).items()}
-    executor.train(jobs)  # leaves other weights on the workbench
-    assert {k: look.score for k, look in executor.scores(jobs[::-1], BY_SCORE).items()} == first
-
-
 class Warmer(ByScore):
     temperature = 2.0
 

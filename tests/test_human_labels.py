@@ -12,12 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from conftest import fednoil
 from made_labels import dataset_of, true_labels
 from PIL import Image
 
 from fednoil.config import load_config
-from fednoil.data import load
 from fednoil.errors import UserError
 from fednoil.noise import apply
 from fednoil.noise.human import read_labels
@@ -172,37 +170,3 @@ def _png(level: int) -> bytes:
 
 
 # --- through the command ---------------------------------------------------------------------------------------------
-
-
-def test_bad_input_is_one_line_and_keeps_an_earlier_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Even with --force the run that is there stays until its successor can begin."""
-    monkeypatch.chdir(tmp_path)
-    clean = load("fashion-mnist-mini").train.labels
-    saved(Path("order.pt"), clean_label=np.roll(clean, 1), worse_label=clean)
-    saved(Path("other.pt"), clean_label=CLEAN, worse_label=WORST)
-    saved(Path("object.pt"), clean_label=Path("x"), worse_label=clean)
-    np.save("matrix.npy", np.full((10, 10), 0.2))
-    Path("who.csv").write_text("Image-batch,Worker-id\n0--4,a\n9--5,b\n")
-    short = ["--set=train.rounds=1", "--set=schedule.epochs=1", "--set=model.width=2"]
-    command = ("run", "demo/fedavg", *short, "--device", "cpu", "--out", "run")
-    assert fednoil(*command)[0] == 0
-    before = {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()}
-    for words, *keys in (
-        ("another order of the images", "noise.kind=cifar-n", "noise.file=order.pt"),
-        ("has labels of 10 images, but the data have 3000", "noise.kind=cifar-n", "noise.file=other.pt"),
-        ("is refused: not a plain pickled dict of arrays", "noise.kind=cifar-n", "noise.file=object.pt"),
-        ("each row must be probabilities that sum to 1", "noise.kind=transition", "noise.file=matrix.npy"),
-        ("noise.rho = 1.2: must be less than", "noise.levels=two-level", "noise.rho=1.2"),
-        ("value 1 of noise.ratios = -0.5: must be greater", "noise.levels=two-level", "noise.ratios=[-0.5, 1]"),
-        (
-            "client 0 has labels of one class only",
-            "noise.space=client",
-            "partition.kind=classes",
-            "partition.classes=1",
-        ),
-        ("annotator b with no images", "partition.kind=annotator:who.csv", "partition.clients=2"),
-    ):
-        status, _, err = fednoil(*command, "--force", *(f"--set={key}" for key in keys))
-        assert (status, err.count("\n")) == (2, 1), err
-        assert words in err
-        assert {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()} == before

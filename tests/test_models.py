@@ -145,34 +145,6 @@ def test_buffers_that_are_no_part_of_the_model_do_not_leak_to_the_next_client() 
     assert float(module.calls) == 0
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("cn", "did you mean 'cnn'"),
-        ("no_such_module_x:f", "importing no_such_module_x failed"),
-        ("torch:no_such_thing", "has no 'no_such_thing'"),
-        ("torch:pi", "not callable"),
-        ("builtins:dict", "returned dict, not a torch.nn.Module"),
-        ("torch:zeros", "the factory failed"),
-        (f"{__name__}:wrong_size", "returns shape (2, 7) for 2 images, not (2, 3)"),
-        (f"{__name__}:nothing_to_train", "has no parameters"),
-    ],
-)
-def test_bad_models_are_reported_in_one_line(name: str, message: str) -> None:
-    with pytest.raises(UserError, match=r"model\.name") as error:
-        build(chosen(name=name), (1, 8, 8), 3, Seed(0))
-    assert message in str(error.value)
-    assert "\n" not in str(error.value)
-
-
-def wrong_size(image_shape: tuple[int, int, int], num_classes: int) -> nn.Module:
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, 7))
-
-
-def nothing_to_train(image_shape: tuple[int, int, int], num_classes: int) -> nn.Module:
-    return nn.Flatten()
-
-
 def test_resnet_with_group_norm() -> None:
     """As many parameters as with BatchNorm, no buffers, and an image's logits don't depend on its neighbours."""
     config = chosen(name="resnet18-gn")

@@ -128,12 +128,6 @@ def test_levels_without_groups_have_a_map_for_each_client() -> None:
     assert levels_of(config, (10,) * 5, Seed(0))[1].tolist() == [0, 1, 2, 3, 4]
 
 
-def test_a_matrix_by_hand() -> None:
-    wrong = np.array([[0, 0.7, 0.3], [0.5, 0, 0.5], [0.1, 0.9, 0]])
-    expected = [[0.6, 0.28, 0.12], [0.2, 0.6, 0.2], [0.04, 0.36, 0.6]]
-    assert transition(0.4, wrong) == pytest.approx(np.array(expected))
-
-
 def test_draws_follow_the_matrix() -> None:
     labels, config = np.arange(50_000) % 5, load_config({"noise": {"kind": "matrix"}}).noise
     kind, clients = prepare(dataset_of(labels, 5), (np.arange(50_000),), config, Seed(3))
@@ -451,10 +445,3 @@ def test_beta_levels() -> None:
     assert (np.diff(found) >= 0).all()
     assert found.mean() == pytest.approx(0.5, abs=0.03)
     assert ((found < 0.1) | (found > 0.9)).mean() == pytest.approx(0.813, abs=0.02)
-
-
-@pytest.mark.parametrize("value", [-0.1, 1.1])
-def test_chances_outside_0_to_1_are_refused(value: float) -> None:
-    for key, given in (("rho", value), ("ratios", [0.0, value])):
-        with pytest.raises(UserError, match=rf"noise.{key}"):
-            load_config({"noise": {"kind": "symmetric", "levels": "two-level", key: given}})

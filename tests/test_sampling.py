@@ -114,8 +114,3 @@ def test_recorded_runs_are_read_in_todays_keys() -> None:
         "fraction": 0.3,
     }
     assert in_todays_keys(now) == now
-
-
-def test_a_recorded_run_of_earlier_keys_is_still_a_configuration() -> None:
-    recorded = {"server": {"name": "krum", "sampling": "uniform", "client_fraction": 0.5, "temperature": 0.5}}
-    assert load_config(in_todays_keys(recorded)).sampling == UniformConfig(fraction=0.5)

@@ -95,15 +95,6 @@ def test_never_rises(schedule: Schedule) -> None:
     assert epochs == sorted(epochs, reverse=True)
 
 
-@pytest.mark.parametrize(
-    "keys",
-    [{"name": "cosine", "r_min": 1}, {"name": "logarithm", "t_min": 5, "epochs": 4}, {"name": "constant", "epochs": 0}],
-)
-def test_bad_values(keys: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match=r"r_min|t_min|epochs"):
-        make(keys)
-
-
 def test_rounds_count_from_one() -> None:
     with pytest.raises(ValueError, match="from 1"):
         falling_cosine().epochs(0)

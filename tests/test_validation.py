@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import assert_same, fednoil, refused
+from conftest import assert_same, fednoil
 from made_labels import true_labels
 from test_stack import stacked
 
@@ -164,9 +164,3 @@ def test_bad_shares_get_one_clear_line(values: dict[str, Any], share: float, mes
         made(values, share)
     assert str(error.value).startswith(message)
     assert "\n" not in str(error.value)
-
-
-def test_the_command_reports_it_too(tmp_path: Path) -> None:
-    line = refused("run", "demo", "--set", "data.validation=0.001", "--out", tmp_path / "run")
-    assert "data.validation = 0.001 keeps 0 of the 150 samples" in line
-    assert not (tmp_path / "run").exists()
