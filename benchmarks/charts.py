@@ -29,16 +29,18 @@ def number(value: float) -> str:
 
 
 def many_clients_table(found: dict[str, Results]) -> str:
-    """Rounds of few clients among many, against one among 100."""
+    """Rounds of few clients among many, against one among 100; files have the same size on every device."""
+    known = [found[name] for name in ("many-clients-cpu", "many-clients-h200") if name in found]
+    devices = ", ".join(results["device"].replace(", ", " with ") for results in known)
     lines = [
-        "| device | clients | a round | drawn by | against 100 | MiB | checkpoint, KiB | record, bytes |",
-        "|---|---|---|---|---|---|---|---|",
+        f"{devices}:\n",
+        "| clients | a round | drawn by | against 100 | MiB | checkpoint, KiB | record, bytes |",
+        "|---|---|---|---|---|---|---|",
     ]
-    for name in ("many-clients-cpu", "many-clients-h200"):
-        for row in found[name]["rows"] if name in found else []:
-            keys = ("selected", "sampling", "ratio", "memory_mib", "checkpoint_kib", "record_bytes")
-            cells = [found[name]["device"], f"{row['clients']:,}", *(str(row[key]) for key in keys)]
-            lines.append("| " + " | ".join(cells) + " |")
+    for first, *others in zip(*(results["rows"] for results in known), strict=True):
+        both = ("/".join(str(row[key]) for row in (first, *others)) for key in ("ratio", "memory_mib"))
+        cells = [first["selected"], first["sampling"], *both, first["checkpoint_kib"], first["record_bytes"]]
+        lines.append(f"| {first['clients']:,} | {' | '.join(map(str, cells))} |")
     return "\n".join(lines)
 
 

@@ -28,8 +28,7 @@ from fednoil.study.paper import printed as printed_numbers
 HERE = Path(__file__).parent
 FIELDS = (
     *("setting", "method", "changes", "seed", "rounds", "planned", "final", "best", "chosen", "last10", "validation"),
-    *("label_precision", "pseudo_accuracy", "lost_classes", "seconds", "device", "computed_in", "version"),
-    *("config_hash", "batches"),  # the last since 0.2.0
+    *("label_precision", "pseudo_accuracy", "seconds", "device", "version", "batches"),  # the last since 0.2.0
 )
 SCREEN = ", half held out"  # ends the settings of runs that no table has
 Row = dict[str, str]
@@ -46,7 +45,7 @@ class Table:
     data: dict[str, str] = field(default_factory=lambda: {"": ""})  # what settings and titles begin with, by dataset
 
     def text(self, rows: list[Row]) -> str:
-        """In Markdown: mean ± standard deviation, and the number of seeds where it isn't one."""
+        """In Markdown: mean ± standard deviation, the number of seeds if not one, and where one stopped early."""
         lines = [["", *self.settings.values()]]
         for (start, data), (name, title) in itertools.product(self.data.items(), self.methods.items()):
             cells = [self._cell(rows, start + setting, name) for setting in self.settings]
@@ -59,7 +58,8 @@ class Table:
         found = [row for row in rows if (row["setting"], row["method"]) == (setting, method)]
         if not found:
             return "–"
-        seeds = f" ({len(found)})" if len(found) > 1 else ""
+        rounds, planned = int(found[0]["rounds"]), int(found[0]["planned"])
+        seeds = f" ({len(found)})" if len(found) > 1 else f" (round {rounds})" if rounds < planned - 1 else ""
         return ", ".join(spread([float(row[f]) for row in found if row[f]]) for f in self.figures) + seeds
 
 
@@ -87,6 +87,7 @@ TABLES = {
         {
             "published": "as published, our reading",
             "total+x-strong+penalties": "*total* sizes, strong views, SemiNLL's penalties, no pseudo-labels",
+            "total+x-strong+penalties+ssl": "the same with pseudo-labels",
             "no-ssl+x-strong+wd-2e-3": f"{_RECIPE}, no pseudo-labels",
             "x-strong+wd-2e-3+ssl-160": f"{_RECIPE}, pseudo-labels from round 161",
             "x-strong+wd-2e-3+ssl-160+by-class": "the same, D^x drawn class by class: **the recipe**",
@@ -99,7 +100,9 @@ TABLES = {
             "cifar10 iid pair-high": "pair-high",
             "cifar10 iid pair-low": "pair-low",
             "cifar10 non-iid symmetric-high": "β = 1, symmetric-high",
+            "cifar10 non-iid symmetric-low": "β = 1, symmetric-low",
             "cifar10 non-iid pair-high": "β = 1, pair-high",
+            "cifar10 non-iid pair-low": "β = 1, pair-low",
             "cifar100 iid symmetric-high": "CIFAR-100 symmetric-high",
         },
         paper=("FedNoiL(Logarithm)", "FedNoiL†"),
@@ -181,14 +184,12 @@ def row_of(folder: Path, setting: str, method: str, commit: str = "") -> Row:
         "last10": statistics.mean(accuracy[-10:]),
         "seconds": sum(record.wall_s for record in records),
         "device": environment["device"],
-        "computed_in": environment["precision"],
         "version": " ".join(
             filter(None, (environment["packages"].get("fednoil"), environment.get("commit") or commit))
         ),
-        "config_hash": environment["config_hash"][:12],
         "batches": records[-1].train_batches,
     }
-    for name, key in (("validation", "val_accuracy"), *((k, k) for k in FIELDS[11:14])):
+    for name, key in (("validation", "val_accuracy"), *((k, k) for k in ("label_precision", "pseudo_accuracy"))):
         known = [getattr(record, key) for record in late if getattr(record, key) is not None]
         found[name] = statistics.mean(known) if known else None
     return {f: _text(found[f]) for f in FIELDS}

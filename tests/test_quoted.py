@@ -136,6 +136,7 @@ def test_the_sentences_about_the_default_quote_its_record() -> None:
                 assert mean(ours, "final") > mean(theirs, "final")
                 slower |= {cell[1]} if mean(ours, "batches") > mean(theirs, "batches") else set()
     assert slower == {"clients100"}
+    assert {*counted.values()} == {len(cells)}
 
     def final(split: str, noise: str, dataset: str = "fashion-mnist") -> list[float]:
         where = {"dataset": dataset, "split": split, "noise": noise, "variant": "whole"}
@@ -159,7 +160,7 @@ def test_the_sentences_about_the_default_quote_its_record() -> None:
         (pooled,) = (row for row in csv.DictReader(file) if (row["setting"], row["method"]) == (setting, method))
     quoted(
         "default",
-        f"(FedAvg in {counted['whole-fedavg']} of {len(cells)}, FedNoiL in {counted['whole-fednoil']}, many with",
+        f"above FedAvg and FedNoiL in all {len(cells)} cells (many of theirs with one seed)",
         f"it is {iid:.1f} points (IID) and {beta:.1f} points (β = 1) below DivideMix",
         f"ends at {float(pooled['final']):.1f} on the same images and labels, IID, one seed",
         f"seeds end between {min(seeds):.0f} and {max(seeds):.0f}",
@@ -245,11 +246,11 @@ def test_the_recipes_sentences_for_clients_that_differ_quote_the_record(record: 
         ours = mean(rows, "final", setting=setting, method="x-strong+wd-2e-3+ssl-160+by-class")
         return ours - float(record.printed(setting, "FedNoiL(Logarithm)").split()[0])
 
-    high, pairs = lead("symmetric-high"), lead("pair-high")
+    high, low = lead("symmetric-high"), lead("symmetric-low")
     quoted(
         "cifar",
-        f"the recipe is {-high:.1f} points below the paper under symmetric-high noise and {pairs:.1f} above it under "
-        "pair-high, in one seed.",
+        f"the recipe is {-high:.1f} and {-low:.1f} points below the paper under symmetric-high and -low noise, and "
+        f"{lead('pair-high'):.1f} and {lead('pair-low'):.1f} above it under pair-high and -low, in one seed.",
     )
 
 
@@ -284,6 +285,13 @@ def test_the_sentences_about_cifar_quote_their_record(record: ModuleType) -> Non
         quoted("cifar", f"{title} {early(f'untried {name}', 'validation'):.1f} ({early(f'untried {name}'):.1f})")
     (full,) = (row for row in rows if row["method"] == "total+x-strong+penalties")
     quoted("cifar", f"at round {full['rounds']}, where the time ended, {float(full['final']):.1f}, above")
+    (labelled,) = (row for row in rows if row["method"] == "total+x-strong+penalties+ssl")
+    precision, accepted = (float(labelled[name]) for name in ("label_precision", "pseudo_accuracy"))
+    quoted(
+        "cifar",
+        f"stopped at round {labelled['rounds']}, at {float(labelled['final']):.1f}, where {precision:.0f} % of the "
+        f"labels in D^x and {accepted:.0f} % of the accepted pseudo-labels were correct.",
+    )
 
 
 def test_the_sentences_about_liars_quote_their_record(record: ModuleType) -> None:

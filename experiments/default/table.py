@@ -21,7 +21,7 @@ from fednoil.study.paper import DATASET_NAMES, noise_name, printed
 
 HERE = Path(__file__).parent
 PAGE, RESULTS = HERE / "README.md", HERE / "results.csv"
-PUBLISHED = HERE.parent / "paper/results.csv"  # FedAvg and FedNoiL with IID clients
+PUBLISHED = HERE.parent / "paper/results.csv"  # FedAvg, and FedNoiL with IID clients
 READINGS = HERE.parent / "readings/results.csv"  # FedNoiL with β = 1
 KEY = ("dataset", "split", "noise", "variant", "seed")
 LATE = ("val_accuracy", "label_precision", "label_recall", "pseudo_accuracy")  # means of the last ten rounds
@@ -119,12 +119,11 @@ DATASETS = {"fashion-mnist": "Fashion-MNIST", "cifar10": "CIFAR-10", "cifar100":
 
 def elsewhere(dataset: str, split: str, noise: str, method: str) -> list[Row]:
     """Whole runs of a method that other studies have recorded in the same cell."""
-    if split == "iid":
-        wanted = (f"{dataset} iid {noise}", method, "True")
-        names = ("setting", "method", "finished")
-        return [row for row in table(PUBLISHED) if tuple(row[name] for name in names) == wanted]
-    if split != "b1" or method != METHODS["whole-fednoil"]:
-        return []
+    setting = {ours: paper for paper, ours in SETTINGS.items()}.get(split)
+    wanted, names = (f"{dataset} {setting} {noise}", method, "True"), ("setting", "method", "finished")
+    found = [row for row in table(PUBLISHED) if tuple(row[name] for name in names) == wanted]
+    if found or split != "b1" or method != METHODS["whole-fednoil"]:
+        return found
     where = (dataset, "non-iid-1", noise, "fednoil-logarithm", "each")
     return [
         row

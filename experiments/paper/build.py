@@ -152,11 +152,13 @@ class Cells:
         return [(s, n) for s in SETTINGS for n in PAPER_NOISES if (s, n) in found and not n.endswith("-shared")]
 
     def line(self, title: str, method: str, changes: tuple[str, ...] = ()) -> str | None:
-        """A line of the table; None where nothing was run."""
-        found = [self.rows.get((*spot, method, changes)) for spot in self.columns()]
-        if not any(found):
+        """A line of the table; None where nothing was run. FedNoiL with non-IID clients is in the readings' record."""
+        found = {spot: self.rows.get((*spot, method, changes)) for spot in self.columns()}
+        if not any(found.values()):
             return None
-        return f"| {' | '.join([title, *(cell(row, _paper(row)) for row in found)])} |"
+        other = {} if changes else readings("each", method)
+        said = [cell(row, _paper(row)) if row else _other(other.get(spot), spot, method) for spot, row in found.items()]
+        return f"| {' | '.join([title, *said])} |"
 
 
 def _paper(row: Row | None) -> Printed | None:
@@ -165,6 +167,15 @@ def _paper(row: Row | None) -> Printed | None:
         return None
     tables = ("2",) if row.place.setting in ("100-clients", "imbalanced") else ("1", "3", "4")
     return next((found for table in tables if (found := paper_value(table, row.place, "accuracy"))), None)
+
+
+def _other(values: list[float] | None, spot: tuple[str, str], method: str) -> str:
+    """A cell of the last rounds' accuracies."""
+    if not values:
+        return "–"
+    paper = paper_value("1", Place("paper", "fashion-mnist", *spot, method), "accuracy")
+    chance = "≈ " if near_all(values, paper) else ""
+    return f"{mean_of(values)} ({len(values)}; paper {chance}{paper})"
 
 
 def table(results: Results, dataset: str) -> str:
@@ -199,9 +210,9 @@ def headline(results: Results) -> str:
     return "\n".join(lines)
 
 
-def readings(reading: str) -> Finals:
+def readings(reading: str, method: str = LOGARITHM) -> Finals:
     """FedNoiL's runs with D^x the same share of all clients (each), or as large as their noise allows (total)."""
-    wanted = {"dataset": "fashion-mnist", "method": LOGARITHM, "reading": reading, "changes": ""}
+    wanted = {"dataset": "fashion-mnist", "method": method, "reading": reading, "changes": ""}
     found = finals("readings", "setting", {"iid": "iid", "non-iid-1": "non-iid"}, wanted)
     order = [(s, n) for s in SETTINGS for n in PAPER_NOISES]
     return dict(sorted(found.items(), key=lambda item: order.index(item[0])))
@@ -227,9 +238,19 @@ def finals(study: str, column: str, settings: Mapping[str, str], wanted: Mapping
 def _spread(values: list[float], paper: Printed | None) -> str:
     if not values:
         return "–"
-    mean, std = float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else None
-    chance = " ≈" if paper and near(mean, std, len(values), paper) else ""
-    return f"{mean:.2f}{'' if std is None else f' ± {std:.2f}'} (n = {len(values)}){chance}"
+    return f"{mean_of(values)} (n = {len(values)}){' ≈' if near_all(values, paper) else ''}"
+
+
+def mean_of(values: list[float]) -> str:
+    """`84.46 ± 0.62`, without a deviation where there is one value."""
+    return f"{np.mean(values):.2f}" + (f" ± {np.std(values, ddof=1):.2f}" if len(values) > 1 else "")
+
+
+def near_all(values: list[float], paper: Printed | None) -> bool:
+    """Whether accuracies can't be distinguished from the paper's; never one alone."""
+    if paper is None or len(values) < 2:
+        return False
+    return near(float(np.mean(values)), float(np.std(values, ddof=1)), len(values), paper)
 
 
 def _short(row: Row, paper: Printed | None) -> str:

@@ -37,14 +37,16 @@ class Score:
     measures: Measures | None = None
 
 
-def noise_ratios(labels: Labels, truth: Truth) -> np.ndarray | None:
-    """The share of wrong labels of each client: float64 [K], or None if the truth is unknown."""
-    known = open_truth(truth)
+def noise_ratios(labels: Labels, truth: Truth, clients: Sequence[int] | None = None) -> np.ndarray | None:
+    """The share of wrong labels of each client, or of these: float64 [K], or None if the truth is unknown."""
+    known, given = open_truth(truth), labels.given
     if known is None:
         return None
+    if clients is not None:
+        known, given = [known[k] for k in clients], [given[k] for k in clients]
     sizes = np.array([len(true) for true in known])
     owners = np.repeat(np.arange(len(sizes)), sizes)
-    wrong = np.concatenate(labels.given) != np.concatenate(known)  # at once: there may be many clients
+    wrong = np.concatenate(given) != np.concatenate(known)  # at once: there may be many clients
     return np.bincount(owners[wrong], minlength=len(sizes)) / np.maximum(sizes, 1)
 
 
@@ -118,11 +120,6 @@ def converged(accuracies: Sequence[float]) -> bool | None:
         return None
     last = accuracies[-6:]
     return all(round(abs(b - a), 9) < 2.0 for a, b in pairwise(last))  # 2.00 points is not under 2
-
-
-def selected_noise(ratios: np.ndarray, selected: Sequence[int]) -> float:
-    """Mean realised noise ratio of the selected clients."""
-    return 100.0 * float(np.mean(ratios[list(selected)]))
 
 
 def selection(

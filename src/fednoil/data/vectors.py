@@ -112,7 +112,8 @@ def _values(raw: Raw) -> np.ndarray:
 
 def _empty(values: np.ndarray, columns: Sequence[str]) -> list[str]:
     """A notice if columns have no value in any row [N, D]."""
-    found = [f"'{name}'" for name, missing in zip(columns, np.isnan(values).all(0), strict=False) if missing]
+    empty = {*np.flatnonzero(np.isnan(values).all(0)).tolist()}
+    found = [f"'{name}'" for place, name in enumerate(columns) if place in empty]
     some = ", ".join(found[:8]) + (" …" if len(found) > 8 else "")
     return [f"{counted(len(found), 'column')} without a value: {some}"] if found else []
 

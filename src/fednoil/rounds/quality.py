@@ -16,16 +16,17 @@ _LISTED = 200  # clients whose scores are listed one by one: a record must not g
 def selection_quality(experiment: Experiment, played: Played) -> dict[str, Any]:
     """Noise and ranking of the clients, and the quality of the labels that were trained on, by the record's names."""
     setting, chosen, epochs = experiment.setting, played.chosen, played.epochs
-    ratios = metrics.noise_ratios(setting.labels, setting.truth)
     found: dict[str, Any] = {}
-    if ratios is not None and chosen.clients:
-        found["selected_noise"] = metrics.selected_noise(ratios, chosen.clients)
+    # Only of clients that take part: a round must not take longer with those who don't.
+    if chosen.clients and (ratios := metrics.noise_ratios(setting.labels, setting.truth, chosen.clients)) is not None:
+        found["selected_noise"] = 100.0 * float(np.mean(ratios))
     if chosen.scores is not None:
         # In a federation the candidates may be other clients, of the same number.
         if chosen.candidates == list(range(setting.num_clients)):
             found |= _scores(chosen.scores)
         if chosen.candidates:
-            found |= metrics.client_ranking(chosen.shares, None if ratios is None else ratios[chosen.candidates])
+            ratios = metrics.noise_ratios(setting.labels, setting.truth, chosen.candidates)
+            found |= metrics.client_ranking(chosen.shares, ratios)
     with_draws = [r for r in played.results if "drawn" in r.evidence]
     if with_draws:
         sizes = [float(r.evidence["drawn"].sum()) / (epochs * len(r.evidence["drawn"])) for r in with_draws]
