@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 import signal
 import subprocess
@@ -22,6 +24,7 @@ import fednoil as package
 from fednoil.api.table import Table
 from fednoil.config import load_config, presets, read_toml
 from fednoil.history import RoundRecord
+from fednoil.learners.erm import Erm
 from fednoil.reporters import Notebook, reporter_for
 from fednoil.runner import Silent
 
@@ -112,6 +115,10 @@ def test_a_folder_says_what_the_run_was_made_from(toml: Path) -> None:
         ({"set": {"train.lr": -1}}, "train.lr = -1: must be greater than 0"),
         ({"set": {"rounds": 1}}, "set: 'rounds' is not a key; write {'section.key': value}"),
         ({"set": {"train.round": 1}}, "unknown key 'train.round'"),
+        (
+            {"set": {"learner.name": Erm}},
+            "give the import path of a class or function, here 'fednoil.learners.erm:Erm'",
+        ),
         ({"set": "train.rounds=3"}, "set = 'train.rounds=3' is not a dict; write {'section.key': value}"),
         ({"device": "tpu"}, "run.device = 'tpu': must be 'auto', 'cpu', 'cuda' or 'mps'"),
         ({"seed": -1}, "run.seed = -1"),
@@ -125,6 +132,15 @@ def test_a_folder_says_what_the_run_was_made_from(toml: Path) -> None:
 )
 def test_what_is_wrong_is_one_line(given: Keys, expected: str) -> None:
     assert expected in refusal("demo", **given)
+
+
+def test_a_full_disk_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(package.UserError, match=r"No space left on device; free some space$"):
+        package.run("demo/fedavg", set=TINY, out="made")
 
 
 def test_an_unknown_source_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -57,8 +58,11 @@ def test_a_folder_of_seeds_is_compared_as_one(tiny_npz: Path) -> None:
     assert f"{np.mean(finals):.2f} ± {np.std(finals, ddof=1):.2f}" in shown
     assert "batches" in shown
     Path("all/seed-1").rename("all/gone")
-    fednoil("run", *options, "--set", "learner.name=coteaching", "--seed", 1, "--out", "all/seed-1", "-q")
-    assert "runs of different methods" in fednoil("compare", "all")[2]
+    fednoil("run", *options, "--set", "train.lr=0.2", "--seed", 1, "--out", "all/seed-1", "-q")
+    assert "all holds runs that differ in train.lr; give them one by one" in fednoil("compare", "all")[2]
+    shutil.rmtree("all/seed-1")
+    shutil.copytree("all/seed-0", "all/seed-2")
+    assert "all holds 2 runs with seed 0; leave one of them" in fednoil("compare", "all")[2]
 
 
 def test_seeds_go_on_where_they_stopped(tiny_npz: Path) -> None:

@@ -11,7 +11,7 @@ from torch import nn
 from fednoil import kernels
 from fednoil.config import load_config
 from fednoil.errors import UserError
-from fednoil.models import ModelConfig, build
+from fednoil.models import MODELS, ModelConfig, build
 from fednoil.models.network import Network
 from fednoil.seeds import Seed
 
@@ -47,6 +47,15 @@ def test_initial_weights_follow_the_seed_and_leave_the_global_generator_alone() 
     assert torch.equal(torch.random.get_rng_state(), before)
     assert torch.equal(a.conv1.weight, b.conv1.weight)
     assert not torch.equal(a.conv1.weight, c.conv1.weight)
+
+
+def test_lazy_layers_follow_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lazy(image_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.LazyLinear(num_classes))
+
+    monkeypatch.setitem(MODELS, "lazy", lazy)
+    a, b = (build(chosen(name="lazy"), (1, 4, 4), 3, Seed(0)) for _ in range(2))
+    assert torch.equal(a[1].weight, b[1].weight)
 
 
 def test_flat_network_trains_exactly_like_torch_sgd() -> None:

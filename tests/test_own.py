@@ -14,6 +14,8 @@ from PIL import Image
 from test_cli import sets
 from test_stack import close, stacked, trained
 
+from fednoil.batch.cell import Cell
+from fednoil.bench.plan import finished
 from fednoil.config import load_config, read_toml
 from fednoil.experiment import make_executor, make_experiment
 
@@ -179,3 +181,26 @@ def test_what_is_no_method_is_reported_in_one_line(
     assert (status, len(err.splitlines())) == (2, 1), err
     assert choice.replace("=", " = '") in err
     assert words in err
+
+
+def test_a_run_goes_on_with_the_code_it_began_with(
+    tiny_npz: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Comments may change. A plan makes a run of other code again, and a mean doesn't mix both."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    code, own = Path("my_edited.py"), "learner.name=my_edited:Mine"
+    code.write_text("from fednoil.learners.erm import Erm\n\n\nclass Mine(Erm):\n    pass\n")
+    options = (*sets(data__name=f"npz:{tiny_npz}"), "--set", own, "-q", "--out")
+    assert fednoil("run", *options, "all/seed-0")[0] == 0
+    code.write_text(f"# nothing new\n{code.read_text()}")
+    assert fednoil("run", *options, "all/seed-0", "--resume")[0] == 0
+    code.write_text(code.read_text().replace("pass", "half = 0.5"))
+    status, _, err = fednoil("run", *options, "all/seed-0", "--resume")
+    assert (status, len(err.splitlines())) == (2, 1)
+    assert "all/seed-0: the file of my_edited:Mine has changed since this run began; put it back" in err
+    config = load_config(read_toml(Path("all/seed-0/config.toml")))
+    assert not Cell(config, "", "seed-0", "").is_done(Path("all"))
+    assert finished(Path("all")) == {}
+    assert fednoil("run", *options, "all/seed-1", "--seed", "1")[0] == 0
+    assert "the file of my_edited:Mine changed between these runs" in fednoil("compare", "all")[2]

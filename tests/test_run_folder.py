@@ -94,7 +94,9 @@ def test_other_data_under_the_same_name_is_refused(tmp_path: Path, toml: Path) -
     arrays["x_train"][0, 0, 0] ^= 1
     np.savez(data, allow_pickle=False, **arrays)
     before = snapshot(out)
-    assert "data_hash" in refused("run", "--resume", "--out", out)
+    said = "the data have changed since this run began (data_hash)"
+    assert said in refused("run", "--resume", "--out", out)
+    assert said in refused("audit", out, "--folds", 2)
     assert snapshot(out) == before
 
 

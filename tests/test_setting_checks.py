@@ -87,6 +87,10 @@ class Remembering(Good):
         return super().deal(labels, num_classes, seed.child(Remembering.turns))
 
 
+def test_a_good_partition_passes() -> None:
+    check_partition(Good)
+
+
 @pytest.mark.parametrize(
     ("own", "line"),
     [
@@ -172,6 +176,10 @@ class NoMatrix(GoodNoise):
         return np.ones((client.num_classes, client.num_classes))
 
 
+def test_good_noise_passes() -> None:
+    check_noise_kind(GoodNoise)
+
+
 @pytest.mark.parametrize(
     ("own", "line"),
     [
@@ -207,6 +215,10 @@ class GlobalLevels(GoodLevels):
 class TooHigh(GoodLevels):
     def levels(self, sizes: tuple[int, ...], seed: Seed) -> np.ndarray:
         return np.arange(len(sizes)) / 2
+
+
+def test_good_levels_pass() -> None:
+    check_noise_levels(GoodLevels)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """What a user is meant to see in one line: bad input, training that failed, and what makes a run slower."""
 
+import errno
 import re
 from collections.abc import Sequence
 
@@ -21,6 +22,13 @@ class Diverged(UserError):
 
 class Slower(UserWarning):
     """Something that only makes a run slower; reported once."""
+
+
+def full_disk(error: OSError) -> str | None:
+    """One line that says which file a full disk has no room for; None for other errors."""
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        return None
+    return f"{error.filename or 'writing'}: {error.strerror}; free some space"
 
 
 def gpu_is_full(error: BaseException) -> bool:

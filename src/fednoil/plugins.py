@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import hashlib
 import importlib
+import importlib.util
 import inspect
 import sys
 from collections.abc import Mapping
@@ -46,6 +49,19 @@ def import_object(path: str, key: str) -> object:
         return getattr(module, attribute)
     except AttributeError:
         raise UserError(f"{key} = '{path}': {module_name} has no '{attribute}'") from None
+
+
+def source_digest(path: str) -> str | None:
+    """A digest of the file that an import path names, as it is now, whatever its comments and layout; None if it has no
+    file of Python, or a broken one."""
+    try:
+        found = importlib.util.find_spec(path.partition(":")[0])
+        if found is None or found.origin is None or not found.origin.endswith(".py"):
+            return None
+        code = ast.unparse(ast.parse(Path(found.origin).read_bytes()))
+    except (ImportError, OSError, SyntaxError, ValueError):
+        return None
+    return hashlib.sha256(code.encode()).hexdigest()
 
 
 @dataclass(frozen=True)

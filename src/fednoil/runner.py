@@ -24,7 +24,7 @@ from fednoil.executors.base import Executor, Progress
 from fednoil.experiment import Experiment, make_executor, make_experiment
 from fednoil.history import RoundRecord
 from fednoil.privacy import DELTA
-from fednoil.records.environment import environment, now
+from fednoil.records.environment import environment, now, own_files
 from fednoil.records.store import InFolder, Store, hashes_of
 from fednoil.rounds.collapse import signs
 
@@ -148,6 +148,7 @@ def carry_out(config: Config, store: Store, reporter: Reporter, engine: Engine) 
                 reporter.say(f"{store.path} has no checkpoint yet (run.checkpoint_every): starting again at round 1")
             place = networks_on(config, device)
             made_with = engine.environment(place, pick_precision(config.run.precision, place)) | hashes
+            made_with |= {"own_files": own} if (own := own_files(config)) else {}
             store.begin(made_with | ({"origin": store.origin} if store.origin else {}))
             _play(experiment, store, reporter, engine, device)
     assert store.summary is not None

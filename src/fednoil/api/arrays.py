@@ -176,8 +176,8 @@ def _pair(item: Any, what: str) -> tuple[Any, Any]:
         return item[0], item[1]
     if not _is_dataset(item):
         raise UserError(
-            f"{what} is {_kind(item)}; give a pair (images, labels) or a torch Dataset, or all clients as such places "
-            "on disk as 'folder:PATH'"
+            f"{what} is {_kind(item)}; give a pair (images, labels) or a torch Dataset with a length and indices, or "
+            "all clients as such places on disk as 'folder:PATH'"
         )
     images, labels = [], []
     for place in range(len(item)):
@@ -298,4 +298,5 @@ def _alike(part: _Samples, first: _Samples) -> None:
 
 
 def _kind(value: Any) -> str:
-    return f"a {type(value).__name__}" + (f" of {len(value)}" if isinstance(value, tuple | list) else "")
+    name = type(value).__name__
+    return f"a{'n' * (name[:1] in 'AEIO')} {name}" + (f" of {len(value)}" if isinstance(value, tuple | list) else "")

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 from fednoil.api.run import Run, read_run
 from fednoil.api.table import Table
 from fednoil.api.words import in_python
-from fednoil.errors import UserError
+from fednoil.errors import UserError, few_of
 from fednoil.figures.drawing import COLOURS, require_matplotlib
 from fednoil.history import ACCURACY, AGREEMENT
 from fednoil.records.compare import described, short_names
+from fednoil.records.environment import recorded_code
 from fednoil.report.places import METHOD_SECTIONS, SETTING_SECTIONS, differing, picked
 from fednoil.report.runs import completed
 
@@ -178,13 +179,23 @@ def _completed(run: Run) -> dict[str, Any]:
 def _read(path: Path) -> list[Run]:
     """The run in a folder, or the runs of several seeds that `run --seeds` has left in it."""
     seeds = [] if (path / "config.toml").is_file() else sorted(path.glob("seed-*/config.toml"))
-    return [read_run(file.parent) for file in seeds] or [read_run(path)]
+    found = [read_run(file.parent) for file in seeds] or [read_run(path)]
+    configs = [_completed(run) for run in found]
+    sections = (*METHOD_SECTIONS, *SETTING_SECTIONS, "run")
+    changed = {k for k in differing(configs, sections) if not k.startswith("run.") or k == "run.select"}
+    if changed:
+        raise UserError(f"{path} holds runs that differ in {few_of(sorted(changed), 3)}; give them one by one")
+    numbers = [config["run"]["seed"] for config in configs]
+    if twice := [seed for seed in numbers if numbers.count(seed) > 1]:
+        raise UserError(f"{path} holds {len(twice)} runs with seed {twice[0]}; leave one of them")
+    codes = [recorded_code(file.parent) for file in seeds]
+    if changed := {name for code in codes for name in code if any(other.get(name) != code[name] for other in codes)}:
+        raise UserError(f"{path}: the file of {min(changed)} changed between these runs; give them one by one")
+    return found
 
 
 def _mean(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """One row of several seeds' runs: means, and the standard deviation of accuracies."""
-    if len({(row["method"], row["setting"]) for row in rows}) > 1:
-        raise UserError("compare: a folder of seeds holds runs of different methods or settings; give them one by one")
     found: dict[str, Any] = {**rows[0], "seed": ", ".join(str(row["seed"]) for row in rows)}
     for key in ("final_accuracy", "best_accuracy", "last10_accuracy", "train_batches", "wall_s", "rounds"):
         known = [row[key] for row in rows if row.get(key) is not None]

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
-from fednoil.errors import UserError
+from fednoil.errors import UserError, full_disk
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -36,5 +36,9 @@ def in_python(function: Callable[P, R]) -> Callable[P, R]:
             if message == str(error):
                 raise
             raise type(error)(message) from None
+        except OSError as error:
+            if (said := full_disk(error)) is None:
+                raise
+            raise UserError(said) from error
 
     return wrapped

@@ -187,7 +187,7 @@ def cases_of(
 def load_state(path: Path, data_dir: Path | None = None, select: str | None = None) -> tuple[Experiment, RunState]:
     """A run's experiment and the state of its last checkpoint; `select` in place of its `run.select`."""
     experiment = load_experiment(path, data_dir, select)
-    checkpoints = Checkpoints(path / CHECKPOINT, hashes_of(experiment))
+    checkpoints = checkpoints_of(experiment, path)
     if not checkpoints.exists():
         raise UserError(
             f"{path} has no checkpoint yet; wait until the run has written one (run.checkpoint_every) or has ended"
@@ -195,6 +195,11 @@ def load_state(path: Path, data_dir: Path | None = None, select: str | None = No
     state = checkpoints.load(experiment.config)
     check_best(state, experiment, path)
     return experiment, state
+
+
+def checkpoints_of(experiment: Experiment, path: Path) -> Checkpoints:
+    """The checkpoint of a run's folder."""
+    return Checkpoints(path / CHECKPOINT, hashes_of(experiment))
 
 
 def load_experiment(path: Path, data_dir: Path | None = None, select: str | None = None) -> Experiment:

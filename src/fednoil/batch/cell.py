@@ -9,6 +9,7 @@ from typing import Any
 
 from fednoil.config import Config
 from fednoil.errors import UserError
+from fednoil.records.environment import changed_code
 from fednoil.records.files import read_json
 
 
@@ -23,10 +24,11 @@ class Cell:
     origin: dict[str, Any] | None = field(default=None, kw_only=True)  # what its run records about its origin
 
     def is_done(self, out: Path) -> bool:
-        """Whether `out` holds this cell's finished run."""
+        """Whether `out` holds this cell's finished run, made with the code as it is now."""
         try:
             summary = read_json(out / self.folder / "summary.json")
-            return summary["config_hash"] == self.config.hash()
+            same = summary["config_hash"] == self.config.hash()
+            return same and changed_code(out / self.folder, self.config) is None
         except (UserError, TypeError, KeyError):
             return False
 

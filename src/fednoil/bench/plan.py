@@ -18,6 +18,7 @@ from fednoil.bench.settings import BENCH_SCALES, DEFAULT_METHODS, settings_of
 from fednoil.config import load_config, merge, read_toml
 from fednoil.config.protocols import PROTOCOL_METHODS, Protocol
 from fednoil.errors import UserError, nearest
+from fednoil.records.environment import changed_code
 from fednoil.records.files import read_json, write_json
 from fednoil.records.folder import RunFolder
 from fednoil.records.older import in_todays_keys, lost_settings
@@ -134,7 +135,7 @@ def planned(cells: Sequence[BenchCell]) -> list[str]:
 def finished(out: Path) -> dict[str, Path]:
     """The runs in `out` that have ended, with their last round or because they diverged, by the hash of their
     configuration in today's keys, whatever their folders are called: runs may come from elsewhere, and from a version
-    that had other names for some of its keys."""
+    that had other names for some of its keys. Not those of own code that has changed since."""
     found = {}
     for config in sorted(out.glob("*/config.toml")):
         with suppress(UserError):
@@ -142,7 +143,9 @@ def finished(out: Path) -> dict[str, Path]:
                 continue
             recorded = read_toml(config)
             if not lost_settings(recorded):
-                found[load_config(in_todays_keys(recorded)).hash()] = config.parent
+                made = load_config(in_todays_keys(recorded))
+                if changed_code(config.parent, made) is None:
+                    found[made.hash()] = config.parent
     return found
 
 

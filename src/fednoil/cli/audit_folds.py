@@ -28,6 +28,7 @@ def of_run(
     """The cases of a run, out of folds if they are asked for, or help and nobody has declined them."""
     if folds:
         experiment = cases.load_experiment(run, data_dir, select)
+        cases.checkpoints_of(experiment, run).check(experiment.config)
         found = _folded(experiment, run, folds, client_number(experiment, client, str(run)), device, as_json)
         return replace(found, source=source_of(experiment, run))
     experiment, state = cases.load_state(run, data_dir, select)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import gc
 import io
 import json
@@ -34,7 +33,7 @@ from fednoil.cli.reproduce import reproduce
 from fednoil.cli.resolving import asked_device
 from fednoil.cli.run import run
 from fednoil.cli.stopping import Stopped
-from fednoil.errors import Slower, UserError, full_gpu, gpu_is_full
+from fednoil.errors import Slower, UserError, full_disk, full_gpu, gpu_is_full
 
 typer.core.HAS_RICH = False  # help is plain text; otherwise typer would escape "[default: …]" for rich
 app = typer.Typer(
@@ -187,8 +186,9 @@ def _run_app() -> int:
         if error.errno is None:
             raise
         _drop_output()
-        hint = "; free some space and continue with --resume" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
-        return _fail(f"{error.filename or 'writing'}: {error.strerror}{hint}")
+        if said := full_disk(error):
+            return _fail(said + (" and continue with --resume" if "run" in sys.argv[1:3] else ""))
+        return _fail(f"{error.filename or 'writing'}: {error.strerror}")
     except Exception as error:
         if gpu_is_full(error):  # in read-only commands; a run itself says how to continue
             return _fail(full_gpu(error, "wait until other programs have freed it, or use --device cpu"))

@@ -69,9 +69,9 @@ def values_of(given: Config | Mapping[str, Any], what: str = "set") -> Values:
     for key, value in given.items():
         section, dot, name = str(key).partition(".")
         if dot:
-            values.setdefault(section, {})[name] = _plain(value)
+            values.setdefault(section, {})[name] = _plain(key, value)
         elif isinstance(value, Mapping):
-            values.setdefault(section, {}).update({str(name): _plain(inner) for name, inner in value.items()})
+            values.setdefault(section, {}).update({str(n): _plain(f"{key}.{n}", inner) for n, inner in value.items()})
         else:
             raise UserError(
                 f"{what}: {key!r} is not a key; write {{'section.key': value}}, for example {{'train.rounds': 50}}"
@@ -79,8 +79,11 @@ def values_of(given: Config | Mapping[str, Any], what: str = "set") -> Values:
     return values
 
 
-def _plain(value: Any) -> Any:
+def _plain(key: str, value: Any) -> Any:
     """numpy's numbers as Python's own, paths as strings, any sequence as a list."""
+    if callable(value):
+        path = f", here '{value.__module__}:{value.__qualname__}'" if hasattr(value, "__qualname__") else ""
+        raise UserError(f"{key} takes a name, not an object; give the import path of a class or function{path}")
     if isinstance(value, Path):
         return str(value)
     if hasattr(value, "tolist"):

@@ -88,11 +88,11 @@ def build(config: ModelConfig, image_shape: tuple[int, ...], num_classes: int, s
                 f"model.name = '{config.name}': the factory failed on "
                 f"(image_shape={image_shape}, num_classes={num_classes}): {error!r}"
             ) from error
-    if not isinstance(module, nn.Module):
-        raise UserError(
-            f"model.name = '{config.name}': the factory returned {type(module).__name__}, not a torch.nn.Module"
-        )
-    _check_output(config.name, module, image_shape, num_classes)
+        if not isinstance(module, nn.Module):
+            raise UserError(
+                f"model.name = '{config.name}': the factory returned {type(module).__name__}, not a torch.nn.Module"
+            )
+        _check_output(config.name, module, image_shape, num_classes)  # lazy layers draw their weights here
     module.reads_channels_last = _reads_channels_last(module, image_shape)  # pyright: ignore[reportArgumentType]
     module.mixes_samples = _mixes_samples(module, image_shape)  # pyright: ignore[reportArgumentType]
     return module

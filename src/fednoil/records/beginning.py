@@ -11,7 +11,7 @@ from fednoil.errors import UserError, few_of
 from fednoil.experiment import Experiment
 from fednoil.history import RoundRecord
 from fednoil.records.checkpoint import Checkpoints
-from fednoil.records.environment import note, note_resumption
+from fednoil.records.environment import changed_code, note, note_resumption
 from fednoil.records.folder import RunFolder
 from fednoil.records.older import read_current
 from fednoil.setting import Setting, Sites
@@ -32,6 +32,11 @@ def _same_config(folder: RunFolder, config: Config) -> None:
     before = _recorded(folder)
     same = before.changed(rounds=config.train.rounds, select=config.run.select)
     if same.hash() == config.hash():
+        if name := changed_code(folder.path, config):
+            raise UserError(
+                f"{folder.path}: the file of {name} has changed since this run began; put it back, choose another "
+                "--out, or --force to start over"
+            )
         return _check_rounds(folder, before, config)
     old, new = before.model_dump(mode="json"), config.model_dump(mode="json")
     changed = [

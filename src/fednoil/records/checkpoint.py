@@ -34,6 +34,11 @@ from fednoil.tensors import Tensors, read_tensors
 # Raised when a checkpoint is written differently, and when a configuration comes to mean something else with the same
 # keys: a run that was begun before that must not go on after it.
 FORMAT = 5
+_CHANGED = {
+    "data_hash": "the data have changed",
+    "noise_hash": "the split or the labels have changed",
+    "frozen_hash": "the frozen part of the model has changed",
+}
 _EVIDENCE = "evidence/all"  # the part with what clients remember about their labels
 
 Entry = dict[str, str]  # a part's file and its checksum
@@ -148,6 +153,11 @@ class Checkpoints:
         write_bytes(self.folder / part.file, content)
         return _Part({"file": part.file, "sha256": digest}, part.origin)
 
+    def check(self, config: Config) -> None:
+        """Refuse what belongs to another experiment."""
+        if self.exists():
+            self._check(read_json(self._index), config)
+
     def load(self, config: Config | None = None) -> RunState:
         """The state; with a `config` also that of the same run with fewer rounds or another `run.select`."""
         index = read_json(self._index)
@@ -204,8 +214,8 @@ class Checkpoints:
         for name in differs:
             if name != "config_hash":
                 raise UserError(
-                    f"{self.folder} is the checkpoint of another experiment: {name} {str(index.get(name))[:12]}… "
-                    f"there, {self.hashes[name][:12]}… now; use the same data, or --force to start over"
+                    f"{self.folder.parent}: {_CHANGED[name]} since this run began ({name}); it goes on and is audited "
+                    "only with what it began with: put that back, or make the run again in another folder"
                 )
 
     def _read(self, entry: dict[str, Any]) -> Tensors:

@@ -16,9 +16,12 @@ from typing import Any
 import torch
 
 from fednoil import __version__
+from fednoil.config.axes import own_code
+from fednoil.config.schema import Config
 from fednoil.errors import UserError
 from fednoil.executors.base import Executor
 from fednoil.history import RoundRecord
+from fednoil.plugins import source_digest
 from fednoil.records.files import read_json
 from fednoil.records.folder import RunFolder
 
@@ -92,6 +95,27 @@ def environment(
 
 def _name(device: torch.device) -> str:
     return {"cuda": torch.cuda.get_device_name, "mps": lambda _: "Apple GPU"}.get(device.type, str)(device)
+
+
+def own_files(config: Config) -> dict[str, str]:
+    """Digests of the files with the user's own code, by the import path that names it."""
+    named = own_code(config.model_dump(mode="json")).values()
+    return {name: digest for name in named if (digest := source_digest(name)) is not None}
+
+
+def recorded_code(folder: Path) -> dict[str, str]:
+    """What `own_files` was when the run in a folder began, as far as it is recorded."""
+    try:
+        return dict(read_json(folder / "environment.json").get("own_files", {}))
+    except (UserError, AttributeError, TypeError, ValueError):
+        return {}
+
+
+def changed_code(folder: Path, config: Config) -> str | None:
+    """The import path of own code that is no longer what the run in a folder began with."""
+    now = own_files(config)
+    before = recorded_code(folder) if now else {}
+    return next((name for name, digest in now.items() if before.get(name, digest) != digest), None)
 
 
 def note_resumption(folder: RunFolder, after: int, present: dict[str, Any]) -> None:
