@@ -1,4 +1,4 @@
-"""What the tests of studies share: their scripts as modules."""
+"""What tests of scripts share: the scripts as modules."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ EXPERIMENTS = ROOT / "experiments"
 
 
 def script(path: Path, name: str) -> ModuleType:
-    """A script of the experiments as a module."""
+    """A script as a module."""
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None

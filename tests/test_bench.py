@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
 import re
@@ -13,6 +12,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from conftest import fednoil
+from studies import EXPERIMENTS, script
 
 from fednoil.bench import pages
 from fednoil.bench import settings as bench_settings
@@ -351,12 +351,8 @@ def test_a_run_that_diverged_is_ranked_and_not_repeated(tmp_path: Path, monkeypa
 
 def test_the_page_of_the_ranking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs of another folder are found by what they are; the tables are what the record says."""
-    folder = Path(__file__).resolve().parents[1] / "experiments/ranking"
-    spec = importlib.util.spec_from_file_location("ranking_table", folder / "table.py")
-    assert spec is not None
-    assert spec.loader is not None
-    table = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(table)
+    folder = EXPERIMENTS / "ranking"
+    table = script(folder / "table.py", "ranking_table")
     if rows := table.read():
         for path, name in ((table.PAGE, "ranking"), (table.FRONT, "in short")):
             page = path.read_text(encoding="utf-8")

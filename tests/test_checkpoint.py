@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch
 from conftest import assert_same
+from stopped_runs import Stop
 
 from fednoil import rounds, runner
 from fednoil.config import load_config
 from fednoil.experiment import make_executor, make_experiment
-from fednoil.history import RoundRecord
 from fednoil.records import checkpoint, store
 from fednoil.records.checkpoint import Checkpoints
 from fednoil.rounds import RunState
@@ -187,13 +187,8 @@ def test_a_run_that_saves_behind_resumes_as_one_that_does_not(
         store, "Checkpoints", lambda folder, hashes, behind: Checkpoints(folder, hashes, behind=not behind)
     )
 
-    class Stop(Silent):
-        def round(self, record: RoundRecord) -> None:
-            if record.round == 2:
-                raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        run(config, tmp_path / "behind", Stop())
+        run(config, tmp_path / "behind", Stop(2))
     got = run(config, tmp_path / "behind", Silent(), resume=True)
     assert {k: v for k, v in got.items() if "wall" not in k} == {k: v for k, v in wanted.items() if "wall" not in k}
 
@@ -211,17 +206,12 @@ def test_what_failed_behind_the_run_is_tried_again_at_its_end(
             raise failures.pop()
         real(path, content)
 
-    class Stop(Silent):
-        def round(self, record: RoundRecord) -> None:
-            if stopped and record.round == 3:
-                raise KeyboardInterrupt
-
     monkeypatch.setattr(checkpoint, "write_bytes", full_once)
     monkeypatch.setattr(
         store, "Checkpoints", lambda folder, hashes, behind: Checkpoints(folder, hashes, behind=not behind)
     )
     with pytest.raises(KeyboardInterrupt if stopped else OSError):
-        run(load_config(values), tmp_path / "run", Stop())
+        run(load_config(values), tmp_path / "run", Stop(3) if stopped else Silent())
     index = json.loads((tmp_path / "run" / "checkpoint" / "checkpoint.json").read_text())
     assert index["round"] == (3 if stopped else 4)
 

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import fednoil, refused
+from studies import ROOT, script
 
 pytest.importorskip("flwr")
 
@@ -303,12 +304,8 @@ def test_the_demo_touches_nothing_that_it_has_not_made(tmp_path: Path) -> None:
 
 def test_what_is_tried_over_several_machines_is_what_is_documented() -> None:
     """Every block that tools/federation_machines.py looks for on the page is there, once."""
-    path = Path(__file__).parents[1] / "tools" / "federation_machines.py"
-    spec = importlib.util.spec_from_file_location("federation_machines", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    path = ROOT / "tools" / "federation_machines.py"
+    module = script(path, "federation_machines")
     find = module.documented()
     wanted = re.findall(r'find\("(.+?)"\)', path.read_text())
     assert len(wanted) == 6

@@ -22,12 +22,6 @@ from fednoil.data.restricted import load_dict
 from fednoil.errors import UserError
 
 
-@pytest.fixture(autouse=True)
-def _own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FEDNOIL_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv("FEDNOIL_DATA", raising=False)
-
-
 def py2_bytes(value: bytes) -> bytes:
     """A Python 2 str: SHORT_BINSTRING or BINSTRING."""
     short = len(value) < 256

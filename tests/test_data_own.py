@@ -17,12 +17,6 @@ from fednoil.data import DataConfig, Dataset, load
 from fednoil.errors import UserError
 
 
-@pytest.fixture(autouse=True)
-def _own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FEDNOIL_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv("FEDNOIL_DATA", raising=False)
-
-
 def picture(path: Path, value: Any = 7, mode: str = "L", size: tuple[int, int] = (6, 5)) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new(mode, size, value).save(path)

@@ -18,12 +18,6 @@ from fednoil.data.cifar import CIFAR10
 from fednoil.errors import UserError
 
 
-@pytest.fixture(autouse=True)
-def _own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FEDNOIL_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv("FEDNOIL_DATA", raising=False)
-
-
 def encoded(value: int, size: tuple[int, int] = (6, 5), mode: str = "L") -> bytes:
     buffer = io.BytesIO()
     Image.new(mode, size, value).save(buffer, "PNG")

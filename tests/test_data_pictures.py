@@ -26,11 +26,6 @@ from fednoil.data.sources import clients_of
 from fednoil.errors import UserError
 
 
-@pytest.fixture(autouse=True)
-def _own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FEDNOIL_CACHE", str(tmp_path / "cache"))
-
-
 def picture(path: Path, value: Any = 7, mode: str = "L", size: tuple[int, int] = (6, 5)) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new(mode, size, value).save(path)

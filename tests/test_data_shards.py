@@ -14,23 +14,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from conftest import fednoil, refused
-from PIL import Image
+from test_data_parquet import encoded
 
 from fednoil.data import DataConfig, load, open_source
 from fednoil.errors import UserError
 
 HEAD = "client,item,index,given,decision,label\n"
-
-
-@pytest.fixture(autouse=True)
-def _own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FEDNOIL_CACHE", str(tmp_path / "cache"))
-
-
-def encoded(value: int) -> bytes:
-    buffer = io.BytesIO()
-    Image.new("L", (6, 5), value).save(buffer, "PNG")
-    return buffer.getvalue()
 
 
 def tar(path: Path, members: Mapping[str, bytes | str]) -> Path:

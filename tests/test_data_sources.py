@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 import gzip
-import importlib.util
 import re
 import struct
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
 from pydantic import Field, ValidationError
+from studies import ROOT, script
 
 from fednoil.config import load_config
 from fednoil.data import DataConfig, Decoded, Source, assemble, catalogue, is_own, load, open_source
 from fednoil.data.idx import CLASS_NAMES, DEBIAN, IDX_FILES, FashionMnist, read_idx
 from fednoil.errors import UserError
 from fednoil.testing import check_source
-
-
-@pytest.fixture(autouse=True)
-def _own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FEDNOIL_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv("FEDNOIL_DATA", raising=False)
 
 
 @pytest.fixture
@@ -73,25 +66,16 @@ def test_embedded_file_is_small() -> None:
     assert path.stat().st_size < 1_450_000
 
 
-def _make_mini() -> ModuleType:
-    path = Path(__file__).parents[1] / "tools/make_mini.py"
-    spec = importlib.util.spec_from_file_location("make_mini", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_make_mini_takes_the_first_of_each_class() -> None:
     labels = np.array([3, 3, 0, 3, *range(10)])
     # Classes 1, 2, 4..9 have one sample, class 0 two, class 3 four of which the first two are kept.
-    assert _make_mini().first_of_each(labels, 2).tolist() == [0, 1, 2, *range(4, 7), *range(8, 14)]
+    first = script(ROOT / "tools/make_mini.py", "make_mini").first_of_each(labels, 2)
+    assert first.tolist() == [0, 1, 2, *range(4, 7), *range(8, 14)]
 
 
 @pytest.mark.skipif(not DEBIAN.is_dir(), reason="Debian's dataset-fashion-mnist is not installed")
 def test_make_mini_reproduces_the_embedded_set() -> None:
-    made, data = _make_mini().make(DEBIAN), load(DataConfig())
+    made, data = script(ROOT / "tools/make_mini.py", "make_mini").make(DEBIAN), load(DataConfig())
     assert np.array_equal(made["x_train"], data.train.images[:, 0])
     assert np.array_equal(made["y_test"], data.test.labels)
     assert np.array_equal(made["x_test"], data.test.images[:, 0])

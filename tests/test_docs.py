@@ -21,6 +21,7 @@ from typing import Any
 from urllib.parse import unquote
 
 import pytest
+from studies import ROOT, script
 from typer.main import get_command
 
 import fednoil
@@ -31,7 +32,6 @@ from fednoil.config.axes import AXES
 from fednoil.errors import UserError
 from fednoil.study import preset_names
 
-ROOT = Path(__file__).resolve().parents[1]
 DECISIONS = sorted((ROOT / "docs/decisions").glob("0*.md"))
 ANYWHERE = ROOT / "any.md"
 PRESET_NAMES = {*preset_names(), *PRESETS.names()}
@@ -326,7 +326,7 @@ def test_every_page_is_in_the_index_and_every_stage_in_the_architecture() -> Non
 
 @pytest.fixture(scope="module")
 def reference() -> ModuleType:
-    return tool("make_reference")
+    return script(ROOT / "tools/make_reference.py", "tools_make_reference")
 
 
 @pytest.mark.parametrize("name", ["configuration.md", "methods.md", "commands.md", "api.md"])
@@ -358,19 +358,9 @@ def test_every_key_is_explained_once() -> None:
 
 def test_the_site_is_built_and_every_link_leads_somewhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("mkdocs")
-    assert tool("site").build(tmp_path) == 0, capsys.readouterr().out
+    assert script(ROOT / "tools/site.py", "tools_site").build(tmp_path) == 0, capsys.readouterr().out
     home = (tmp_path / "html" / "index.html").read_text(encoding="utf-8")
     assert 'href="docs/configuration.html"' in home
     assert not re.search(
         r"<(?:script|link|img)[^>]+(?:src|href)=\"https?://", home
     )  # nothing is fetched from elsewhere
-
-
-def tool(name: str) -> ModuleType:
-    """A script of tools/ as a module."""
-    spec = importlib.util.spec_from_file_location(f"tools_{name}", ROOT / "tools" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module

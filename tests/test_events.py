@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from stopped_runs import Stop
 
 from fednoil.config import load_config, merge
 from fednoil.errors import UserError
@@ -30,17 +31,11 @@ def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
     return {tag: [(e.step, e.value) for e in reader.Scalars(tag)] for tag in reader.Tags()["scalars"]}
 
 
-class StopAfterThree(Silent):
-    def round(self, record: RoundRecord) -> None:
-        if record.round == 3:
-            raise KeyboardInterrupt
-
-
 def stopped_and_resumed(values: dict[str, Any], out: Path, log: str) -> list[RoundRecord]:
     """The records of a run that is stopped in round 3 and continues from the last whole one."""
     config = load_config(merge(values, {"run": {"log": log}}))
     with pytest.raises(KeyboardInterrupt):
-        run(config, out, StopAfterThree())
+        run(config, out, Stop(3))
     run(config, out, Silent(), resume=True)
     return RunFolder(out).records()
 

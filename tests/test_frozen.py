@@ -11,6 +11,7 @@ import torch
 from conftest import assert_same
 from loop_grid import LoopGrid, federate, partitions
 from made_models import Probe, part
+from stopped_runs import Stop
 from test_stack import stacked
 from torch import nn
 
@@ -93,18 +94,12 @@ def test_clients_side_by_side_share_it(probed: dict[str, Any]) -> None:
     assert "body.0.weight" not in stack.others
 
 
-class StopAfterTwo(Silent):
-    def round(self, record: Any) -> None:
-        if record.round == 2:
-            raise KeyboardInterrupt
-
-
 def test_it_is_in_the_model_file_and_in_no_checkpoint(probed: dict[str, Any], tmp_path: Path) -> None:
     """A run that was stopped goes on to the same model, which predicts as the run did."""
     config = load_config(probed)
     run(config, tmp_path / "whole", Silent())
     with pytest.raises(KeyboardInterrupt):
-        run(config, tmp_path / "stopped", StopAfterTwo())
+        run(config, tmp_path / "stopped", Stop(2))
     run(config, tmp_path / "stopped", Silent(), resume=True)
     whole, stopped = (read_tensors(tmp_path / name / "model.safetensors") for name in ("whole", "stopped"))
     assert_same(whole, stopped)
@@ -129,7 +124,7 @@ def test_model_start_brings_the_frozen_part(probed: dict[str, Any], tmp_path: Pa
     experiment = make_experiment(load_config(probed))
     assert_same(experiment.fixed, {f"model/{n}": t for n, t in read_tensors(file).items() if n.startswith("body.")})
     with pytest.raises(KeyboardInterrupt):
-        run(load_config(probed), tmp_path / "second", StopAfterTwo())
+        run(load_config(probed), tmp_path / "second", Stop(2))
     other = tmp_path / "other"
     probed_other = {**probed, "model": {"name": "made_models:probe"}, "run": {**probed["run"], "seed": 7}}
     run(load_config(probed_other), other, Silent())

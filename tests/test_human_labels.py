@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from made_labels import dataset_of, true_labels
-from PIL import Image
+from test_data_parquet import encoded
 
 from fednoil.config import load_config
 from fednoil.errors import UserError
@@ -155,18 +154,12 @@ def test_keys_that_annotators_have_not(tmp_path: Path) -> None:
 
 
 def test_a_column_of_annotators_stands_for_sites(tmp_path: Path) -> None:
-    images = [{"bytes": _png(level)} for level in range(0, 240, 10)]
+    images = [{"bytes": encoded(level, (8, 8))} for level in range(0, 240, 10)]
     columns = {"image": images, "label": [n % 2 for n in range(24)], "annotator": [f"p{n % 3}" for n in range(24)]}
     pq.write_table(pa.table(columns), tmp_path / "own.parquet")
     config = load_config({"data": {"name": f"parquet:{tmp_path / 'own.parquet'}"}})
     assert (config.partition.kind, config.partition.clients) == ("given", 3)
     assert make_setting(config, None, Seed(0)).names == ("p0", "p1", "p2")
-
-
-def _png(level: int) -> bytes:
-    file = io.BytesIO()
-    Image.fromarray(np.full((8, 8), level, np.uint8)).save(file, "png")
-    return file.getvalue()
 
 
 # --- through the command ---------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 from types import ModuleType
@@ -10,24 +9,19 @@ from types import ModuleType
 import pyarrow.parquet as pq
 import pytest
 from made_runs import made_run, results_of
+from studies import EXPERIMENTS, ROOT, script
 
 from fednoil.report.record import read_record
 from fednoil.report.results import Results
 from fednoil.study.report import STUDY
 
-ROOT = Path(__file__).parents[1]
-FOLDER = ROOT / "experiments/paper"
+FOLDER = EXPERIMENTS / "paper"
 PAIR_LOW = ("paper", "fashion-mnist", "iid", "pair-low")
 
 
 @pytest.fixture(scope="module")
 def build() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("build_results", FOLDER / "build.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return script(FOLDER / "build.py", "build_results")
 
 
 def test_the_pages_are_what_the_record_says(build: ModuleType) -> None:

@@ -32,7 +32,6 @@ SMALL = {"train.rounds": 2, "model.width": 2, "schedule.name": "constant", "sche
 
 @pytest.fixture(autouse=True)
 def _own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FEDNOIL_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
 
 

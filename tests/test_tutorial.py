@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 from pathlib import Path
@@ -10,19 +9,14 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from studies import ROOT, script
 
-ROOT = Path(__file__).parents[1]
 NOTEBOOK = ROOT / "docs" / "tutorial.ipynb"
 
 
 @pytest.fixture(scope="module")
 def runner() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("run_notebook", ROOT / "tools" / "run_notebook.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return script(ROOT / "tools" / "run_notebook.py", "run_notebook")
 
 
 def cells(kind: str) -> list[dict[str, Any]]:
