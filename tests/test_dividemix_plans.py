@@ -227,15 +227,3 @@ def test_orders_of_different_lengths() -> None:
     each = [permutations(own, int(size)) for own, size in zip(keys, sizes, strict=True)]
     assert torch.equal(order, torch.cat(each))
     assert torch.equal(owner.bincount(), sizes)
-
-
-def test_a_plan_of_ones_own_is_asked() -> None:
-    class Own(DivideMix):
-        def plan(self, *args: Any) -> list[Phase]:
-            return super().plan(*args)[:1]
-
-    method, clients, states, turns = divided(SPLITS[:2])
-    own = Own(method.config, method.task)
-    plans = own.plans(trainees(clients, states, turns), range(1, 2))
-    for client, state, turn, plan in zip(clients, states, turns, plans, strict=True):
-        assert_phases(plan, wanted(client, state, turn, 1)[:1])

@@ -50,20 +50,27 @@ _LONGER = max(len(SERVERS), len(LEARNERS))
 PAIRS = list(itertools.islice(zip(itertools.cycle(SERVERS), itertools.cycle(LEARNERS), strict=True), _LONGER))
 
 
-def test_the_average_over_rounds_is_the_simulators(federated: Values, tmp_path: Path) -> None:
-    federated["server"]["average"] = 0.5
-    config = load_config(federated)
-    run(config, tmp_path / "simulated", Silent())
-    federate(config, tmp_path / "federated", LoopGrid(partitions(tmp_path / "state")))
-    assert_same_model(tmp_path / "simulated", tmp_path / "federated")
-
-
 def test_labels_are_set_aside_as_by_the_simulator(
     federated: Values, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fednoil_plus, "_FEW", 1)
     monkeypatch.setattr(fednoil_plus, "_ASIDE", 0.25)
     federated["learner"] = {"name": "fednoil-plus"}
+    config = load_config(federated)
+    run(config, tmp_path / "simulated", Silent())
+    federate(config, tmp_path / "federated", LoopGrid(partitions(tmp_path / "state")))
+    assert_same_model(tmp_path / "simulated", tmp_path / "federated")
+
+
+@pytest.mark.parametrize(
+    ("section", "keys"),
+    [("server", {"average": 0.5}), ("train", {"lr_rounds": "cosine", "optimizer": "adamw", "lr": 0.01})],
+    ids=["average over rounds", "rates"],
+)
+def test_other_keys_mean_what_they_mean_to_the_simulator(
+    section: str, keys: Values, federated: Values, tmp_path: Path
+) -> None:
+    federated[section] |= keys
     config = load_config(federated)
     run(config, tmp_path / "simulated", Silent())
     federate(config, tmp_path / "federated", LoopGrid(partitions(tmp_path / "state")))
@@ -282,23 +289,6 @@ def test_a_bad_reply_costs_its_sender_the_round(
     assert all(bool(torch.isfinite(t).all()) for t in model.values())
 
 
-def test_too_few_updates_leave_the_model_as_it_is(federated: Values, tmp_path: Path) -> None:
-    federated["federation"]["min_replies"] = 3
-    federated["sampling"]["fraction"] = 1.0
-    federated["train"]["rounds"] = 2
-
-    def spoil(node: int, order: Message, reply: Message) -> Message | None:
-        silent = order.metadata.message_type == "train" and order.metadata.group_id == "1"
-        return None if silent and node != 900 and node != 899 else reply
-
-    config = load_config(federated)
-    first, second = federate(config, tmp_path / "run", LoopGrid(partitions(tmp_path / "state"), spoil))
-    assert (first["kept"], first["trained"]) == (True, ["client-0", "client-1"])
-    assert "kept" not in second
-    # Round 2 scored the model that round 1 started from, so all scores are those of round 1.
-    assert second["scores"] == first["scores"]
-
-
 def test_a_round_without_enough_updates_is_not_averaged(federated: Values, tmp_path: Path) -> None:
     """Of three rounds the second alone has a new model: the first one's, which nobody has trained, is no part of it."""
     federated["federation"]["min_replies"] = 4
@@ -441,14 +431,6 @@ def test_a_look_is_used_with_its_own_model_alone(tmp_path: Path) -> None:
     state.save_look(logits, "22" * 32)
     assert torch.equal(state.take_look("22" * 32, (3, 2)), logits)
     assert state.take_look("22" * 32, (3, 2)) is None
-
-
-def test_rates_are_the_simulators(federated: Values, tmp_path: Path) -> None:
-    federated["train"] |= {"lr_rounds": "cosine", "optimizer": "adamw", "lr": 0.01}
-    config = load_config(federated)
-    run(config, tmp_path / "simulated", Silent())
-    federate(config, tmp_path / "federated", LoopGrid(partitions(tmp_path / "state")))
-    assert_same_model(tmp_path / "simulated", tmp_path / "federated")
 
 
 def test_what_only_a_simulation_can_do_is_refused(federated: Values, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from fednoil.executors.local import Workbench
 from fednoil.experiment import make_bench, make_executor, make_experiment
 from fednoil.learners import fednoil_plus
 from fednoil.learners.base import Client, Phase, Trainee, Turn, one_by_one
-from fednoil.learners.capabilities import Wrapped, asks, plans
+from fednoil.learners.capabilities import asks, plans
 from fednoil.learners.fednoil import FedNoil
 from fednoil.seeds import Seed, Seeds
 from fednoil.tensors import Tensors
@@ -129,22 +129,6 @@ def test_labelled_sets_of_different_sizes_are_planned_at_once(
 def test_a_server_around_the_learner_does_not_stand_between(values: dict[str, Any], server: str) -> None:
     bench, clients = opened(values, {"name": "fednoil", "frac": 0.5}, name=server)
     assert share_memory(plans(bench.learner, trainees_of(bench, clients), EPOCHS))
-
-
-def test_a_plan_of_ones_own_is_asked(values: dict[str, Any]) -> None:
-    class Own(FedNoil):
-        def plan(self, *args: Any) -> list[Phase]:
-            return [Phase({"x_index": torch.zeros(1)})]
-
-    class Around(Wrapped):
-        def plan(self, *args: Any) -> list[Phase]:
-            return [Phase({"x_index": torch.zeros(1)})]
-
-    bench, clients = opened(values, {"name": "fednoil", "frac": 0.5})
-    own = Own(bench.learner.config, bench.learner.task)
-    for learner in (own, Around(bench.learner)):
-        for (phase,) in plans(learner, trainees_of(bench, clients), EPOCHS):
-            assert phase.tensors["x_index"].tolist() == [0.0]
 
 
 def test_questions_of_ones_own_are_asked(values: dict[str, Any]) -> None:

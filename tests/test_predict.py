@@ -158,13 +158,6 @@ def test_any_8_bit_picture_is_taken(model: Path, tmp_path: Path, mode: str) -> N
     assert predict_files(model, [path])[0]["class"] == "white"
 
 
-def test_transparent_pixels_are_white(model: Path, tmp_path: Path) -> None:
-    path = tmp_path / "picture.png"
-    for alpha, found in ((0, "white"), (255, "black")):
-        Image.new("P", (8, 8), 0).save(path, transparency=bytes([alpha] * 2))
-        assert predict_files(model, [path])[0]["class"] == found
-
-
 def cut_short(path: Path) -> None:
     Image.fromarray(np.random.default_rng(0).integers(0, 255, (8, 8), np.uint8)).save(path)
     path.write_bytes(path.read_bytes()[:60])

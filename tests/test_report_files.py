@@ -154,15 +154,6 @@ def test_code_that_a_run_names_is_not_imported(tmp_path: Path, monkeypatch: pyte
     assert not Path("was here").exists()
 
 
-def test_a_damaged_run_is_left_out_with_its_reason(tmp_path: Path) -> None:
-    made_run(tmp_path / "good")
-    (made_run(tmp_path / "bad", seed=1) / "summary.json").write_text("{}")
-    (made_run(tmp_path / "worse", seed=2) / "config.toml").write_text("[train]\nrounds = 'x'\n")
-    found = results(tmp_path)
-    assert [run.path.name for run in found.runs] == ["good"]
-    assert sum("summary" in w or "train.rounds" in w for w in found.warnings) == 2
-
-
 def test_a_record_keeps_federations_apart(tmp_path: Path) -> None:
     site_run(tmp_path / "a", {"north": 30, "south": 20, "west": 10})
     site_run(tmp_path / "b", {"north": 30, "south": 21, "west": 10})

@@ -395,9 +395,3 @@ class Unseen:
     def round(self, cell: Cell, record: dict) -> None: ...
 
     def ended(self, outcome: Outcome) -> None: ...
-
-
-def test_without_ray_one_line_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(UserError, match="pip install 'fednoil\\[ray\\]'"):
-        run_on_ray([], tmp_path, None, Unseen(), "auto", 1)

@@ -14,7 +14,7 @@ from fednoil.learners.base import Client, Task, Turn
 from fednoil.learners.elr import bounded, moved, pulled
 from fednoil.learners.feddiv import FILTER, FedDiv, debiased, filter_of, followed, scaled_losses
 from fednoil.learners.fedelc import FedElc, FedElcConfig, estimate_loss, label_slope, merged
-from fednoil.learners.fedgr import SIEVE, apart, both_losses, clean_chances, follow, revise, running_mean
+from fednoil.learners.fedgr import SIEVE, both_losses, clean_chances, follow, revise, running_mean
 from fednoil.learners.fedlsr import FedLsr, FedLsrConfig, divergence
 from fednoil.learners.fednoro import distilled, ramped
 from fednoil.learners.mixmatch import uneven
@@ -333,11 +333,6 @@ def test_fedgrs_losses_by_sample_and_as_coded() -> None:
     given, pseudo, chance = (torch.tensor(v) for v in ([0.2, 2.0, 1.0], [0.2, 0.4, 0.0], [0.9, 0.1, 0.5]))
     assert float(both_losses(given, pseudo, chance, "paper")) == pytest.approx(0.42)
     assert float(both_losses(given, pseudo, chance, "code")) == pytest.approx(0.633333, abs=1e-6)
-
-
-def test_fedgrs_distillation() -> None:
-    found = apart(torch.tensor([[0.0, 1.0, 0.0]]), torch.tensor([[1.0, 0.0, 0.0]]), 0.5)
-    assert float(found) == pytest.approx(1.360958, abs=1e-6)
 
 
 def test_fedgrs_moving_average() -> None:

@@ -27,9 +27,6 @@ RIVALS: list[tuple[dict[str, Any], dict[str, Any]]] = [
 ]
 
 
-rivals = pytest.mark.parametrize(("server", "learner"), RIVALS, ids=lambda section: section["name"])
-
-
 def config_of(server: dict[str, Any], learner: dict[str, Any], values: dict[str, Any]) -> Config:
     values |= {"server": server, "learner": learner}
     values["sampling"]["name"] = "uniform"
@@ -37,24 +34,8 @@ def config_of(server: dict[str, Any], learner: dict[str, Any], values: dict[str,
     return load_config(values)
 
 
-@rivals
-def test_a_rival_ends_with_the_simulators_weights(
-    server: dict[str, Any],
-    learner: dict[str, Any],
-    federated: dict[str, Any],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(Corrects, "confidence", 0.0)  # a network of a few steps is sure of nothing
-    config = config_of(server, learner, federated)
-    run(config, tmp_path / "simulated", Silent())
-    records = federate(config, tmp_path / "federated", LoopGrid(partitions(tmp_path / "state")))
-    assert_same(*(read_tensors(tmp_path / name / "model.safetensors") for name in ("federated", "simulated")))
-    assert all(record["failed"] == {} for record in records)
-
-
-@rivals
-def test_a_rival_that_is_stopped_goes_on(
+@pytest.mark.parametrize(("server", "learner"), RIVALS, ids=lambda section: section["name"])
+def test_a_rival_that_is_stopped_goes_on_to_the_simulators_weights(
     server: dict[str, Any],
     learner: dict[str, Any],
     federated: dict[str, Any],
@@ -64,8 +45,9 @@ def test_a_rival_that_is_stopped_goes_on(
     """Stopped while clients review their labels, if they do, and again while the sixth round trains."""
     monkeypatch.setattr(Corrects, "confidence", 0.0)
     config = config_of(server, learner, federated)
+    run(config, tmp_path / "simulated", Silent())
     whole = LoopGrid(partitions(tmp_path / "a"))
-    federate(config, tmp_path / "whole", whole)
+    assert all(record["failed"] == {} for record in federate(config, tmp_path / "whole", whole))
     kinds = {order.metadata.message_type for order in whole.sent}
     stops = [kind for kind in ("query.review",) if kind in kinds] + ["train"]
     assert len(stops) == (1 if server["name"] == "fedgr" else 2)
@@ -83,4 +65,5 @@ def test_a_rival_that_is_stopped_goes_on(
             federate(config, tmp_path / "stopped", LoopGrid(partitions(tmp_path / "b"), stop), resume=place > 0)
     records = federate(config, tmp_path / "stopped", LoopGrid(partitions(tmp_path / "b")), resume=True)
     assert [record["round"] for record in records] == list(range(1, 8))
-    assert_same(*(read_tensors(tmp_path / name / "model.safetensors") for name in ("whole", "stopped")))
+    for name in ("whole", "stopped"):
+        assert_same(*(read_tensors(tmp_path / n / "model.safetensors") for n in ("simulated", name)))

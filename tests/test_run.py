@@ -135,13 +135,6 @@ def test_same_seed_is_bit_identical_and_another_is_not(reference: Path, toml: Pa
     assert other["model.safetensors"] != same["model.safetensors"]
 
 
-def test_manifest_of_another_run_gives_its_split_and_labels(reference: Path, toml: Path, tmp_path: Path) -> None:
-    noise = ["--set", "noise.kind=manifest", "--set", f"noise.file={reference / 'noise.parquet'}"]
-    assert fednoil("run", toml, *noise, "--seed", 7, "--out", tmp_path / "r", "--quiet") == (0, "", "")
-    assert pq.read_table(tmp_path / "r/noise.parquet").equals(pq.read_table(reference / "noise.parquet"))
-    assert [r["selected"] for r in lines(tmp_path / "r")] != [r["selected"] for r in lines(reference)]
-
-
 def test_what_needs_the_truth_is_absent_without_it(toml: Path, tmp_path: Path) -> None:
     status, out, _ = fednoil("run", toml, "--set", "noise.kind=auto", "--out", tmp_path / "r")
     assert status == 0

@@ -101,13 +101,6 @@ def test_a_checkpoint_of_a_version_with_other_keys_is_not_resumed(stopped: Path)
     assert fednoil("report", stopped)[0] == 0
 
 
-def test_resume_when_killed_before_the_first_file(reference: Path, toml: Path, tmp_path: Path) -> None:
-    add(".lock")(tmp_path)
-    add("config.toml.part", "[da")(tmp_path)
-    resume(tmp_path, toml)
-    assert results(tmp_path) == results(reference)
-
-
 class RememberingConfig(LearnerConfig):
     augment: str = "none"
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from conftest import assert_same, fednoil, refused
 from made_runs import round_record
-from stopped_runs import snapshot
+from stopped_runs import Stop, snapshot
 
 from fednoil import load, metrics, rounds
 from fednoil.config import load_config
@@ -66,15 +66,6 @@ def test_a_run_ends_with_the_model_of_its_best_round(chosen: dict[str, Any], tmp
     assert confusions[0] == confusions[1]
 
 
-def test_the_last_round_is_kept_unless_asked(chosen: dict[str, Any], tmp_path: Path) -> None:
-    chosen["run"]["select"] = "last"
-    summary = run(load_config(chosen), tmp_path / "last", Silent())
-    records = RunFolder(tmp_path / "last").records()
-    assert summary["final_accuracy"] == records[-1].test_accuracy
-    assert summary["best_by_validation"]["round"] == 2
-    assert "final_round" not in summary
-
-
 def test_a_finished_run_ends_with_the_other_round_if_asked(chosen: dict[str, Any], tmp_path: Path) -> None:
     """Both are kept: no round is played again, in either direction."""
     best = run(load_config(chosen), tmp_path / "best", Silent())
@@ -122,19 +113,13 @@ def test_a_best_round_that_was_not_kept_is_refused(chosen: dict[str, Any], tmp_p
     assert snapshot(tmp_path / "run") == before
 
 
-class StopAfterThree(Silent):
-    def round(self, record: RoundRecord) -> None:
-        if record.round == 3:
-            raise KeyboardInterrupt
-
-
 @pytest.mark.parametrize("server", ["fedavg", "cfl"])
 def test_the_best_round_survives_a_stop(chosen: dict[str, Any], server: str, tmp_path: Path) -> None:
     chosen["server"] = {"name": server}
     config = load_config(chosen)
     whole = run(config, tmp_path / "whole", Silent())
     with pytest.raises(KeyboardInterrupt):
-        run(config, tmp_path / "stopped", StopAfterThree())
+        run(config, tmp_path / "stopped", Stop(3))
     resumed = run(config, tmp_path / "stopped", Silent(), resume=True)
     for timed in (whole, resumed):
         timed.pop("wall_s")

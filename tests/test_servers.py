@@ -158,12 +158,6 @@ def test_rfa_weighs_buffers_like_parameters_and_counts_samples(monkeypatch: pyte
     assert combined["model/mean"].item() == pytest.approx(1100)
 
 
-@pytest.mark.parametrize("name", [name for name in SERVERS if name != "cfl"])
-def test_equal_models_come_out_unchanged(name: str) -> None:
-    same = torch.tensor([[1.5, -2.0]]).repeat(6, 1)
-    assert server(name).combine(updates(same))["model/w"].tolist() == pytest.approx([1.5, -2.0])
-
-
 @pytest.mark.parametrize("name", SERVERS)
 def test_the_update_of_one_client_comes_out_as_it_is(name: str) -> None:
     """BatchNorm statistics and counters included; under CFL its cluster's model becomes it."""
@@ -172,12 +166,6 @@ def test_the_update_of_one_client_comes_out_as_it_is(name: str) -> None:
     (update,) = updates(torch.tensor([[1.5, -2.0]]), [10.0])
     state = method.init({name: torch.zeros_like(tensor) for name, tensor in update.tensors.items()})
     assert_same(method.exported(method.aggregate(state, 1, [update])), update.tensors)
-
-
-@pytest.mark.parametrize("name", ["krum", "multikrum", "median", "trimmed_mean", "rfa"])
-def test_one_wild_update_does_little_harm(name: str) -> None:
-    rows = torch.cat([torch.randn(5, 4) * 0.1, torch.full((1, 4), 1e4)])
-    assert float(server(name).combine(updates(rows))["model/w"].abs().max()) < 25
 
 
 @pytest.mark.parametrize("name", SERVERS)
