@@ -73,6 +73,13 @@ def test_torch_datasets_are_data_too() -> None:
     assert run.history["test_accuracy"] == plain.history["test_accuracy"]
 
 
+def test_names_on_disk_come_back() -> None:
+    rows = "".join(f"{n},{'ill' if n % 2 else 'well'}\n" for n in range(40))
+    Path("people.csv").write_text(f"age,label\n{rows}")
+    run = package.run("demo/fedavg", data="table:people.csv", set={**TINY, "model.name": "mlp"})
+    assert {*run.predict(np.array([[3.0], [4.0]], np.float32))} <= {"ill", "well"}
+
+
 def test_texts_are_labels_and_come_back() -> None:
     words = np.array(["cat", "dog", "bird", "ant"])
     data = {f"site {k}": (x, words[y]) for k, (x, y) in enumerate(clients())}

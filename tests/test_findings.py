@@ -78,6 +78,12 @@ def test_the_sentences() -> None:
     alike = findings.sentences({"noise_ratios": {"0": 0.001, "1": 0.004}})
     assert alike == ["wrong labels, estimated: 0 % at every client; an audit shows how sure"]
     assert findings.sentences({"per_class_accuracy": [None, 80.0], "trend": None}) == []
+    rare = {"final_accuracy": 89.2, "balanced_accuracy": 90.9, "largest_class": {"class": 1, "percent": 95.4}}
+    assert findings.sentences({**rare, "classes": ["ill", "well"]}) == [
+        "always answering 'well' is right for 95.4 % of the test samples, the model for 89.2 %; with all classes "
+        "counting alike, 90.9 % of its answers are right"
+    ]
+    assert findings.sentences({**rare, "final_accuracy": 95.4}) == []
 
 
 def learnt(values: dict[str, Any]) -> dict[str, Any]:

@@ -175,7 +175,9 @@ def test_from_folders_to_relabelled_folders(
     run("demo", sites, "after")
     images, labels = clean_test(way)
     names = ("central", "before", "after")
-    accuracy = {name: 100 * float((package.load(name).predict(images) == labels).mean()) for name in names}
+    accuracy = {
+        name: 100 * float((package.load(name).probabilities(images).argmax(1) == labels).mean()) for name in names
+    }
     record_property("figures", f"AUROC {found:.4f}, central {central:.4f}; accuracy {accuracy}")
     assert found > max(0.95, central - 0.01)
     assert accuracy["after"] > max(accuracy["before"], accuracy["central"])

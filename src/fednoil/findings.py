@@ -69,10 +69,22 @@ def recent_trend(records: Sequence[RoundRecord]) -> dict[str, Any] | None:
     return {"of": of, "rounds": rounds, "change": round(change, 3), "is": found}
 
 
+def largest_class(experiment: Experiment) -> dict[str, Any]:
+    """The most frequent class of the test samples, and its share in percent."""
+    test = experiment.setting.dataset.test
+    counts = np.bincount(test.labels) if test is not None and len(test.labels) else np.zeros(0)
+    if not len(counts):
+        return {}
+    return {
+        "largest_class": {"class": int(counts.argmax()), "percent": round(100 * float(counts.max() / counts.sum()), 3)}
+    }
+
+
 def sentences(summary: Mapping[str, Any], advice: str = "") -> list[str]:
     """The findings in a summary, one line each, first the classes that are lost."""
     lost = filter(None, [lost_classes(summary, advice)])
-    return [*lost, *_noise(summary.get("noise_ratios") or {}), *_hard_classes(summary), *_trend(summary)]
+    ratios = summary.get("noise_ratios") or {}
+    return [*lost, *_beaten(summary), *_noise(ratios), *_hard_classes(summary), *_trend(summary)]
 
 
 def lost_classes(summary: Mapping[str, Any], advice: str = "") -> str:
@@ -85,6 +97,20 @@ def lost_classes(summary: Mapping[str, Any], advice: str = "") -> str:
     lost = [f"'{named[c]}'" if named.get(c, str(c)) != str(c) else str(c) for c in numbers]
     which = f"class {lost[0]}" if len(lost) == 1 else f"the classes {few_of(lost)}"
     return "; ".join(filter(None, [f"no test sample of {which} is classified correctly", advice]))
+
+
+def _beaten(summary: Mapping[str, Any]) -> list[str]:
+    """Where answering the largest class every time would be right more often."""
+    largest, accuracy = summary.get("largest_class"), summary.get("final_accuracy")
+    if largest is None or accuracy is None or accuracy >= largest["percent"]:
+        return []
+    name = [*(summary.get("classes") or ()), *map(str, range(largest["class"] + 1))][largest["class"]]
+    balanced = summary.get("balanced_accuracy")
+    both = "" if balanced is None else f"; with all classes counting alike, {balanced:.1f} % of its answers are right"
+    return [
+        f"always answering '{name}' is right for {largest['percent']:.1f} % of the test samples, the model for "
+        f"{accuracy:.1f} %{both}"
+    ]
 
 
 def _noise(ratios: Mapping[str, float]) -> list[str]:

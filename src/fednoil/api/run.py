@@ -21,7 +21,7 @@ from fednoil.api.words import in_python
 from fednoil.audit.cases import load_state, selecting
 from fednoil.config.loading import Values, load_config, read_toml
 from fednoil.config.schema import Config
-from fednoil.data.elsewhere import are_given
+from fednoil.data.elsewhere import are_given, own_sites
 from fednoil.devices import pick_device
 from fednoil.errors import UserError, counted
 from fednoil.executors.local import Workbench
@@ -163,14 +163,18 @@ class Run:
 
     @in_python
     def predict(self, images: Any) -> np.ndarray:
-        """The most probable class of each image [N]: its number, or its name if labels were given as strings."""
+        """The most probable class of each image [N]: its number, or its name if your labels are names."""
         numbers = self.probabilities(images).argmax(1)
         return np.array(self.class_names)[numbers] if self._strings else numbers
 
     @property
     def _strings(self) -> bool:
-        given = self._played()[0].given if are_given(self.config.data.name) else None
-        return given is not None and given.strings
+        data = self.config.data
+        if are_given(data.name):
+            given = self._played()[0].given
+            return given is not None and given.strings
+        own = ":" in data.name or own_sites(data)
+        return bool(own) and self.class_names != tuple(map(str, range(len(self.class_names))))
 
     @in_python
     def audit(
