@@ -18,7 +18,7 @@ from conftest import fednoil, refused
 import fednoil as package
 from fednoil.augment import plain, strong, strong_plan, weak, weak_plan, weakened
 from fednoil.augment.vectors import BLANKED, NOISE, NOISE_DRAWS
-from fednoil.config import load_config
+from fednoil.config import Config, load_config
 from fednoil.data import load
 from fednoil.data.vectors import FURTHEST, Scale, aligned, measured, pooled, scaled, united
 from fednoil.errors import UserError
@@ -351,17 +351,20 @@ class TestFederation:
             n: f"table:{patients(folder / f'{n}.csv', c, k, sites=False)}" for k, (n, c) in enumerate(names.items())
         }
 
-    def test_it_ends_as_the_simulation_of_the_same_sites(self, own: dict[str, Any], tmp_path: Path) -> None:
+    def federated(self, config: Config, data: dict[str, str], out: Path) -> list[dict[str, Any]]:
         pytest.importorskip("flwr")
         from loop_grid import LoopGrid, federate
 
-        data = self.tables(tmp_path)
         nodes = {
-            10 + k: {"client-id": name, "data": source, "state": str(tmp_path / "state")}
+            10 + k: {"client-id": name, "data": source, "state": str(out.parent / "state")}
             for k, (name, source) in enumerate(data.items())
         }
+        return federate(config, out, LoopGrid(nodes))
+
+    def test_it_ends_as_the_simulation_of_the_same_sites(self, own: dict[str, Any], tmp_path: Path) -> None:
+        data = self.tables(tmp_path)
         own["federation"] |= {"min_nodes": 3, "audit": True}
-        federate(load_config(own), tmp_path / "real", LoopGrid(nodes))
+        self.federated(load_config(own), data, tmp_path / "real")
         simulated = {**own, "data": {"name": "sites", "sites": data}, "partition": {"kind": "given", "clients": 3}}
         package.run(load_config(simulated), out=tmp_path / "made")
         models = [load_model(tmp_path / place / "model.safetensors") for place in ("real", "made")]
@@ -371,19 +374,31 @@ class TestFederation:
         for name, tensor in models[0].tensors.items():
             assert torch.allclose(tensor, models[1].tensors[name], atol=1e-3)
         assert len(rows_in(next((tmp_path / "state").glob("a/*/audit/labels.csv")))) == 45
+        for fold in range(3):
+            self.federated(load_config(own).without_fold(fold, 3), data, tmp_path / f"fold-{fold}")
+        rows = package.load(tmp_path / "made").audit(folds=3).table.to_arrow().to_pylist()
+        for name in data:
+            (audit,) = (tmp_path / "state" / name).glob("folds-*/audit/labels.csv")
+            found = sorted((int(row["item"]), float(row["confidence"])) for row in rows_in(audit))
+            wanted = sorted((row["sample"], row["confidence"]) for row in rows if row["client"] == name)
+            assert [one for _, one in found] == pytest.approx([one for _, one in wanted], abs=1e-3)
+
+    def test_a_fold_that_one_site_missed_is_the_others(self, own: dict[str, Any], tmp_path: Path) -> None:
+        """Without site c there is one category fewer, and numbers are scaled otherwise."""
+        data = self.tables(tmp_path)
+        (tmp_path / "c.csv").write_text((tmp_path / "c.csv").read_text().replace("blue", "green"))
+        own["federation"] |= {"audit": True}
+        for fold, there in enumerate(("abc", "ab")):
+            some = {name: data[name] for name in there}
+            self.federated(load_config(own).without_fold(fold, 2), some, tmp_path / f"fold-{fold}")
+        (audit,) = (tmp_path / "state/a").glob("folds-*/audit/labels.csv")
+        assert len(rows_in(audit)) == 45
 
     def test_a_site_with_other_columns_is_refused(self, own: dict[str, Any], tmp_path: Path) -> None:
-        pytest.importorskip("flwr")
-        from loop_grid import LoopGrid, federate
-
         data = self.tables(tmp_path)
         text = (tmp_path / "c.csv").read_text().replace("level", "dose")
         (tmp_path / "c.csv").write_text(text)
-        nodes = {
-            10 + k: {"client-id": name, "data": source, "state": str(tmp_path / "state")}
-            for k, (name, source) in enumerate(data.items())
-        }
-        records = federate(load_config(own), tmp_path / "run", LoopGrid(nodes))
+        records = self.federated(load_config(own), data, tmp_path / "run")
         why = "it has no column 'level' of numbers and it has a column 'dose' of numbers that the federation lacks"
         assert why in records[-1]["refused"]["c"]
         assert records[-1]["trained"] == ["a", "b"]

@@ -32,7 +32,8 @@ class FoldLooks:
         self.experiment = experiment
         whole = experiment.config.data.without(None)
         config = experiment.config.model_copy(update={"data": whole})
-        made_of = f"{config.hash()} {experiment.setting.dataset.hash}"
+        dataset = experiment.setting.dataset
+        made_of = f"{config.hash()} {dataset.hash} {dataset.class_names}"
         self.folder = folder / f"folds-{hashlib.sha256(made_of.encode()).hexdigest()[:8]}"
 
     def save(self, client: Client, look: Tensor, accuracy: float | None) -> None:

@@ -271,6 +271,7 @@ def _site(body: Body) -> Site:
     )
     vectors = len(shape) == 1
     partition = values["partition"] if values["partition"] >= 0 else None
+    rows = 2 * numbers["samples"] + 1  # at most: a run may leave out a fold, of which the values count
     checks = {
         "client id": is_name(values["client"]),
         "image shape": (len(shape) == 3 and shape[0] in (1, 3) and all(1 <= side <= 4096 for side in shape[1:]))
@@ -279,7 +280,7 @@ def _site(body: Body) -> Site:
         "std": len(std) == shape[0] and all(s > 0 and (vectors or s <= 1) for s in std),
         "list of columns": len(columns) == (shape[0] if vectors else 0) and len(set(columns)) == len(columns),
         "column name": all(1 <= len(name) <= 300 and name.isprintable() for name in columns),
-        "number of values": len(counts) == len(columns) and all(0 <= n <= numbers["samples"] for n in counts),
+        "number of values": len(counts) == len(columns) and all(0 <= n <= rows for n in counts),
         "number of samples": 1 <= numbers["samples"] <= _MOST and 0 <= numbers["held_out"] <= _MOST,
         "class names": 1 <= len(names) <= 10_000 and len(set(names)) == len(names),
         "class name": all(1 <= len(name) <= 200 and name.isprintable() for name in names),

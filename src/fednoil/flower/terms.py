@@ -17,6 +17,7 @@ import numpy as np
 
 from fednoil.data import Dataset, Split, with_scale
 from fednoil.data.base import Normalisation
+from fednoil.data.cache import remember_hash
 from fednoil.data.dataset import DatasetInfo
 from fednoil.data.vectors import MARK, Scale, aligned, is_vector, pooled, united
 from fednoil.errors import UserError
@@ -85,7 +86,7 @@ class CommonTerms:
 
     def fitted(self, dataset: Dataset) -> Dataset:
         """A site's data in the federation's terms: its class numbers, its columns and its scale; grey images become RGB
-        where others are."""
+        where others are. The hash is still that of its own data, whoever else takes part."""
         numbers = np.array([self.class_names.index(name) for name in dataset.class_names], np.int64)
         grey = not self.columns and self.image_shape[0] > dataset.image_shape[0]
         train, test = (
@@ -94,13 +95,14 @@ class CommonTerms:
         )
         known = self.class_names, self.mean, self.std
         if not self.columns:
-            return Dataset(dataset.name, train, test, *known, dataset.about)
+            return remember_hash(Dataset(dataset.name, train, test, *known, dataset.about), dataset.hash)
         own = dataset.about.columns
         train, test = (
             Split(aligned(split.images, own, self.columns, dataset.name), split.labels) for split in (train, test)
         )
         about = replace(dataset.about, columns=self.columns)
-        return with_scale(Dataset(dataset.name, train, test, *known, about), self.mean, self.std)
+        fitted = with_scale(Dataset(dataset.name, train, test, *known, about), self.mean, self.std)
+        return remember_hash(fitted, dataset.hash)
 
 
 @dataclass(frozen=True)

@@ -140,7 +140,7 @@ def site_work(
     samples = int(trained.sum())
     if reason := misfit(Site.of(settings.client_id, None, samples, len(own.test), own), agreement):
         raise Refusal(reason)
-    dataset = replace(agreement.fitted(own), name=settings.client_id)
+    dataset = agreement.fitted(replace(own, name=settings.client_id))
     sizes = founders.sizes
     experiment = assemble(config, Sites.of(dataset, [str(k) for k in range(len(sizes))], sizes))
     device = _device(config)
