@@ -50,6 +50,21 @@ def test_chance_a_fall_and_a_run_that_goes_on(tmp_path: Path) -> None:
     assert line.endswith("fedavg has 33.00 % at round 8 of 150")
 
 
+def test_a_lead_rests_on_the_seeds_that_both_have(tmp_path: Path) -> None:
+    """90, 60, 61 (seeds 0, 1, 2) against 62, 62, 70 (seeds 1, 2, 3): 70.33 against 64.67, but 1.5 less where shared."""
+    for seed in range(3):
+        own(tmp_path / f"a{seed}", "fedavg", [90, 60, 61][seed], seed)
+        own(tmp_path / f"b{seed}", "fedprox", [62, 62, 70][seed], seed + 1)
+    (line,) = leads(results_of(tmp_path))
+    assert "fedavg ends with 70.33" in line
+    assert ", 1.50 points below fedprox on the seeds they share (1, 2)" in line
+    assert ">1, 2</td>" in render(results_of(tmp_path), "t").split("<script>")[0]
+    shutil.rmtree(tmp_path / "b0")
+    shutil.rmtree(tmp_path / "b1")
+    (line,) = leads(results_of(tmp_path))
+    assert line.endswith("; fedprox has 70.00 %, with no seed in common")
+
+
 def test_cells_of_the_paper_have_their_tables_and_claims_instead(tmp_path: Path) -> None:
     made_run(tmp_path / "cell")
     found = results_of(tmp_path)

@@ -74,7 +74,7 @@ def paired_rows(results: Results) -> list[dict[str, Any]]:
         best = max(rows, key=lambda row: _final(row))
         for other in rows:
             pair = paired(best, other) if other is not best else None
-            if pair is not None and pair.seeds > 1:
+            if pair is not None and len(pair.seeds) > 1:
                 found.append({"where": best.place.title, "best": best, "other": other, "pair": pair})
     return found
 

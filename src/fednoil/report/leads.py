@@ -49,13 +49,16 @@ def _lead(rows: Sequence[Row]) -> str:
         line += f", after {best.best_round()} % in its best round"
     if not others:
         return line
-    ahead = best.last_round().mean - others[0].last_round().mean
-    pair = paired(best, others[0])
-    sure = "" if pair is None or pair.p is None else ", more than chance" if pair.p < CHANCE else ", maybe by chance"
-    work = (
-        "" if best.batches == others[0].batches else f", with {best.batches:,} batches instead of {others[0].batches:,}"
-    )
-    return f"{line}, {ahead:.2f} points above {others[0].title}{sure}{work}"
+    other = others[0]
+    pair = paired(best, other)
+    if pair is None:
+        return f"{line}; {other.title} has {other.last_round()} %, with no seed in common"
+    whole = best.by_seed.keys() == other.by_seed.keys()
+    shared = "" if whole else f" on the seeds they share ({', '.join(map(str, pair.seeds))})"
+    sure = "" if pair.p is None else ", more than chance" if pair.p < CHANCE else ", maybe by chance"
+    work = "" if best.batches == other.batches else f", with {best.batches:,} batches instead of {other.batches:,}"
+    side = "above" if round(pair.mean, 2) >= 0 else "below"
+    return f"{line}, {abs(pair.mean):.2f} points {side} {other.title}{shared}{sure}{work}"
 
 
 def class_grids(results: Results) -> list[LeadTable]:

@@ -123,7 +123,7 @@ class Row:
 class Paired:
     """Two methods on the seeds they share: mean and deviation of the differences, and Student's paired test."""
 
-    seeds: int
+    seeds: tuple[int, ...]
     mean: float
     std: float | None
     p: float | None  # two-sided; None with one seed
@@ -220,7 +220,7 @@ def paired(a: Row, b: Row) -> Paired | None:
     if not common:
         return None
     found = sample_of(differences := [a.by_seed[seed] - b.by_seed[seed] for seed in common])
-    return Paired(len(common), found.mean, found.std, paired_p(differences))
+    return Paired(tuple(common), found.mean, found.std, paired_p(differences))
 
 
 def _value(values: list[float], starred: bool = False) -> Value:
