@@ -26,7 +26,8 @@ def test_a_value_alone_has_the_others_spread() -> None:
 
 def test_what_cannot_be_computed_and_what_has_no_spread() -> None:
     assert unpaired_p(sample_of([70]), sample_of([90])) is None
-    assert paired_p([1.0]) is None
-    assert paired_p([2.0, 2.0]) == 0
-    assert paired_p([0.0, 0.0]) == 1
-    assert unpaired_p(sample_of([70, 70]), sample_of([70, 70])) == 1
+    assert paired_p([1.0, 1.1]) is None
+    assert paired_p([2.0] * 3) == 0
+    assert paired_p([0.0] * 3) == 1
+    assert unpaired_p(sample_of([70, 71]), sample_of([90, 91])) is None
+    assert unpaired_p(sample_of([70] * 3), sample_of([70, 70])) == 1

@@ -57,8 +57,13 @@ def test_a_lead_rests_on_the_seeds_that_both_have(tmp_path: Path) -> None:
         own(tmp_path / f"b{seed}", "fedprox", [62, 62, 70][seed], seed + 1)
     (line,) = leads(results_of(tmp_path))
     assert "fedavg ends with 70.33" in line
-    assert ", 1.50 points below fedprox on the seeds they share (1, 2)" in line
-    assert ">1, 2</td>" in render(results_of(tmp_path), "t").split("<script>")[0]
+    assert (
+        ", 1.50 points below fedprox on the seeds they share (1, 2), maybe by chance (a test takes 3 shared seeds)"
+        in line
+    )
+    page = render(results_of(tmp_path), "t").split("<script>")[0]
+    assert ">1, 2</td>" in page
+    assert '<td data-v="2">–</td></tr>' in page
     shutil.rmtree(tmp_path / "b0")
     shutil.rmtree(tmp_path / "b1")
     (line,) = leads(results_of(tmp_path))

@@ -10,6 +10,7 @@ import numpy as np
 from scipy.special import stdtr
 
 CHANCE = 0.05  # a difference with a larger p is not distinguishable from none
+FEW_SEEDS = 3  # with fewer a spread says little, and nothing is tested
 
 
 @dataclass(frozen=True)
@@ -27,20 +28,21 @@ def sample_of(values: Sequence[float]) -> SampleStats:
 
 
 def paired_p(differences: Sequence[float]) -> float | None:
-    """Student's paired test; None with fewer than two pairs."""
-    found = sample_of(differences) if len(differences) > 1 else None
-    if found is None or found.std is None:
+    """Student's paired test; None with fewer than three pairs."""
+    if len(differences) < FEW_SEEDS:
         return None
-    return _p(found.mean, found.std / math.sqrt(found.count), found.count - 1)
+    found = sample_of(differences)
+    return _p(found.mean, (found.std or 0.0) / math.sqrt(found.count), found.count - 1)
 
 
 def unpaired_p(a: SampleStats, b: SampleStats) -> float | None:
-    """Welch's test; a single value is assumed to have the other sample's deviation. None if neither has one."""
+    """Welch's test; a single value is assumed to have the other sample's deviation. None if neither has
+    one from three values."""
+    if max(s.count if s.std is not None else 0 for s in (a, b)) < FEW_SEEDS:
+        return None
     if a.std is None or b.std is None:
         known = a if b.std is None else b
-        if known.std is None:
-            return None
-        return _p(a.mean - b.mean, known.std * math.sqrt(1 / a.count + 1 / b.count), known.count - 1)
+        return _p(a.mean - b.mean, (known.std or 0.0) * math.sqrt(1 / a.count + 1 / b.count), known.count - 1)
     parts = (a.std**2 / a.count, b.std**2 / b.count)
     below = parts[0] ** 2 / (a.count - 1) + parts[1] ** 2 / (b.count - 1)
     freedom = sum(parts) ** 2 / below if below else a.count + b.count - 2

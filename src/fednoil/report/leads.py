@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fednoil.history import ACCURACY
-from fednoil.report.chance import CHANCE
+from fednoil.report.chance import CHANCE, FEW_SEEDS
 from fednoil.report.places import METHOD_SECTIONS, SETTING_SECTIONS, differing
 from fednoil.report.results import Results, Row, paired
 
@@ -55,7 +55,8 @@ def _lead(rows: Sequence[Row]) -> str:
         return f"{line}; {other.title} has {other.last_round()} %, with no seed in common"
     whole = best.by_seed.keys() == other.by_seed.keys()
     shared = "" if whole else f" on the seeds they share ({', '.join(map(str, pair.seeds))})"
-    sure = "" if pair.p is None else ", more than chance" if pair.p < CHANCE else ", maybe by chance"
+    sure = ", maybe by chance" if pair.p is None or pair.p >= CHANCE else ", more than chance"
+    sure += f" (a test takes {FEW_SEEDS} shared seeds)" if pair.p is None else ""
     work = "" if best.batches == other.batches else f", with {best.batches:,} batches instead of {other.batches:,}"
     side = "above" if round(pair.mean, 2) >= 0 else "below"
     return f"{line}, {abs(pair.mean):.2f} points {side} {other.title}{shared}{sure}{work}"

@@ -16,7 +16,7 @@ import numpy as np
 
 from fednoil.errors import few_of
 from fednoil.history import ACCURACY, AGREEMENT
-from fednoil.report.chance import paired_p, sample_of
+from fednoil.report.chance import FEW_SEEDS, paired_p, sample_of
 from fednoil.report.hook import ReportSection, Study
 from fednoil.report.places import METHOD_SECTIONS, Place, as_method, differing, picked
 from fednoil.report.record import read_record
@@ -24,7 +24,6 @@ from fednoil.report.runs import RecordedRun, load_runs
 
 METRICS = {"accuracy": "accuracy", "selected_noise": "noise ratio", "precision": "precision", "recall": "recall"}
 _CURVE_OF = {"selected_noise": "selected_noise", "precision": "label_precision", "recall": "label_recall"}
-FEW_SEEDS = 3
 _MOST_KEYS = 2  # in a method's name
 
 
@@ -126,7 +125,7 @@ class Paired:
     seeds: tuple[int, ...]
     mean: float
     std: float | None
-    p: float | None  # two-sided; None with one seed
+    p: float | None  # two-sided; None with fewer than three seeds
 
 
 class Results:

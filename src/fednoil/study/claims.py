@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from fednoil.errors import few_of
-from fednoil.report.chance import CHANCE
+from fednoil.report.chance import CHANCE, FEW_SEEDS
 from fednoil.report.results import Results, Row
 from fednoil.report.runs import FALL
 from fednoil.study.grounds import Grounds
@@ -32,8 +32,9 @@ SUPPORTED, REFUTED, OPEN, UNTESTED = "supported", "not supported", "not distingu
 SCOPE = (
     "Only finished runs are judged, and methods are compared in the same setting and precision. A lead counts if it is "
     f"more than chance (p < {CHANCE:g}, not corrected for the number of tests): by Student's paired test on shared "
-    "seeds, or where fewer than two are shared, by Welch's, which gives a single seed the other method's spread. "
-    "Otherwise the two are not distinguishable, as are single seeds and means that are equal to two decimals. All "
+    f"seeds, which takes {FEW_SEEDS}, or where fewer than two are shared, by Welch's, which takes {FEW_SEEDS} seeds of "
+    "one method and gives a single seed its spread. Otherwise the two are not distinguishable, as are means that are "
+    "equal to two decimals. All "
     "claims but the last, which is about clean labels, are judged on noisy labels only. Pair noise with one shared map "
     "is left out: most labels of a class are then the same wrong one, which no method that treats classes alike can "
     "distinguish from the truth."

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fednoil.report.chance import CHANCE, paired_p, sample_of, unpaired_p
+from fednoil.report.chance import CHANCE, FEW_SEEDS, paired_p, sample_of, unpaired_p
 from fednoil.report.places import Place
 from fednoil.report.results import Row
 from fednoil.report.runs import FALL
@@ -58,14 +58,14 @@ def _compare(better: Row, worse: Row, metric: str = "accuracy", lower: bool = Fa
 
 @dataclass(frozen=True)
 class Test:
-    """How likely a difference is by chance; None with one seed each."""
+    """How likely a difference is by chance; None with too few seeds."""
 
     p: float | None
     pairs: int  # of shared seeds; 0: the rows are compared as a whole
 
     def __str__(self) -> str:
         if self.p is None:
-            return "one seed each"
+            return f"too few seeds for a test, which takes {FEW_SEEDS}"
         return f"p = {self.p:.2g}" + (f" over {self.pairs} shared seeds" if self.pairs else "")
 
     def decided(self, lead: float) -> bool | None:
