@@ -12,6 +12,7 @@ from made_runs import made_run, results_of, site_run
 
 from fednoil.report.html import page_data, paired_rows, render
 from fednoil.report.latex import latex
+from fednoil.report.leads import settings_grid
 from fednoil.report.results import Results, load_results, paired
 from fednoil.report.runs import load_run
 from fednoil.report.sheets import sheets
@@ -108,6 +109,28 @@ def test_runs_of_another_precision_have_a_row_of_their_own(tmp_path: Path) -> No
     assert any("separate rows" in w for w in found.warnings)
     commands = {run["command"] for run in page_data(found)["runs"]}
     assert sum("--set run.precision=bfloat16" in command for command in commands) == 4
+
+
+@pytest.mark.parametrize("data", ["fashion-mnist", "npz:mine.npz"])
+def test_another_kept_round_is_another_method(tmp_path: Path, data: str) -> None:
+    """Seed 0 is there for each choice and is no repetition; their mean would be 70."""
+    for select, last in (("last", 60), ("best", 70), ("early", 80)):
+        changes = {"data": {"name": data, "validation": 0.1}, "run": {"select": select}}
+        made_run(tmp_path / select, "fedavg", accuracies=[last] * 8, changes=changes)
+    found = results(tmp_path)
+    name = "fedavg" if ":" in data else "Vanilla FedAvg"
+    titles = {row.title: str(row.value("accuracy")) for row in found.rows}
+    assert titles == {
+        f"{name}, run.select={s}": v for s, v in (("last", "60.00"), ("best", "70.00"), ("early", "80.00"))
+    }
+    assert not any("left out" in line for line in found.warnings)
+    commands = [run["command"] for run in page_data(found)["runs"]]
+    if ":" not in data:  # which the file says otherwise
+        assert sum("--set run.select=early" in command for command in commands) == 1
+    else:
+        grid = settings_grid(found)
+        assert grid is not None
+        assert [(line[0], set(line[1:])) for line in grid.lines] == [("run.select", {"last", "best", "early"})]
 
 
 def test_what_a_run_computed_in(tmp_path: Path) -> None:

@@ -139,12 +139,13 @@ def _summary(run: RecordedRun) -> dict[str, Any]:
 
 
 def _command(run: RecordedRun, results: Results) -> str:
-    """The command that repeats the run, with its precision; a federation takes its own keys from the file."""
+    """The command that repeats the run, with its precision and kept round; a federation has its own keys in the file."""
     asked = run.environment.get("command") or []
     if asked[1:3] == ["federation", "run"]:  # no configuration says which nodes took part
         return shlex.join(asked)
-    precision = [f"run.precision={run.precision}"] if run.precision in ("float32", "tf32", "bfloat16") else []
-    args = None if run.federated or results.study is None else results.study.command(run.values, precision)
+    conduct = [f"run.precision={run.precision}"] if run.precision in ("float32", "tf32", "bfloat16") else []
+    conduct += [f"run.select={select}"] if (select := run.values["run"]["select"]) != "last" else []
+    args = None if run.federated or results.study is None else results.study.command(run.values, conduct)
     if args is None:
         verb = "federation run" if run.federated else "run"
         args = [*verb.split(), str(run.path / "config.toml"), "--out", run.path.name]

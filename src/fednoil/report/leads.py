@@ -9,7 +9,7 @@ from typing import Any
 
 from fednoil.history import ACCURACY
 from fednoil.report.chance import CHANCE, FEW_SEEDS
-from fednoil.report.places import METHOD_SECTIONS, SETTING_SECTIONS, differing
+from fednoil.report.places import METHOD_SECTIONS, SETTING_SECTIONS, as_method, differing
 from fednoil.report.results import Results, Row, paired
 
 _CLASSES = 100  # listed in a table
@@ -108,9 +108,9 @@ def _by_class(row: Row) -> list[float | None]:
 
 def settings_grid(results: Results) -> LeadTable | None:
     """The keys in which rows differ, a line for each; None without any, or with a single row."""
-    sections = (*SETTING_SECTIONS, *METHOD_SECTIONS)
+    sections = (*SETTING_SECTIONS, *METHOD_SECTIONS, "run")
     rows = [row for row in results.rows if not row.place.family]
-    values = [row.runs[0].values for row in rows]
+    values = [row.runs[0].values | {"run": as_method(row.runs[0].values)["run"]} for row in rows]
     keys = sorted(differing(values, sections)) if len(rows) > 1 else []
     if not keys:
         return None

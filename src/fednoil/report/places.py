@@ -88,8 +88,9 @@ def _of_setting(full: Values, section: str) -> Values:
 
 
 def as_method(full: Values) -> Values:
-    """The sections that make a method, the optimiser's keys of `train` among them."""
-    return {**{s: full[s] for s in METHOD_SECTIONS}, "train": {k: full["train"].get(k) for k in OPTIMISER}}
+    """The sections that make a method, and of others the optimiser's keys and the round whose model is kept."""
+    optimiser, kept = {k: full["train"].get(k) for k in OPTIMISER}, {"select": full["run"]["select"]}
+    return {**{s: full[s] for s in METHOD_SECTIONS}, "train": optimiser, "run": kept}
 
 
 def _digest(value: Any) -> str:
@@ -113,7 +114,7 @@ def _defaults(sampling: str, server: str, learner: str) -> Values:
 
 def method_key(values: Values) -> str:
     """Equal for two runs of the same method: two names may stand for the same sections."""
-    return json.dumps([values[section] for section in METHOD_SECTIONS], sort_keys=True)
+    return json.dumps([*(values[section] for section in METHOD_SECTIONS), values["run"]["select"]], sort_keys=True)
 
 
 def differences(full: Values, base: Values, sections: tuple[str, ...]) -> tuple[str, ...]:

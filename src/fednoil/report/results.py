@@ -190,7 +190,7 @@ def _distinguished(rows: list[Row]) -> list[Row]:
     """Rows with unique titles in each table: a method's name gets the keys in which it differs from others of the same
     name, or its folder's name if there are many."""
     names_of: dict[Any, set[str]] = {}
-    sections = (*METHOD_SECTIONS, "train")
+    sections = (*METHOD_SECTIONS, "train", "run")
     for _, same in grouped(rows, lambda row: (row.place.where if row.place.family else row.place.dataset, row.title)):
         names = differing([as_method(row.runs[0].values) for row in same], sections)
         names_of.setdefault(_same_line(same[0].runs[0]), set()).update(names)
