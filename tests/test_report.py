@@ -50,6 +50,23 @@ def test_one_seed_that_does_not_converge_stars_the_cell(tmp_path: Path) -> None:
     assert any("not converged (seed 1)" in w for w in found.warnings)
 
 
+@pytest.mark.parametrize("data", ["fashion-mnist", "npz:mine.npz"])
+def test_the_best_of_a_column_is_that_of_the_last_round(tmp_path: Path, data: str) -> None:
+    """FedAvg, unsettled, is shown with its best round, 80, and ends with 50; two that end with 70.00 are both bold."""
+    made_run(tmp_path / "a", "fedavg", [60, 80, 50, 60, 50, 60, 50], changes={"data": {"name": data}})
+    made_run(tmp_path / "b", "fedprox", [70] * 8, changes={"data": {"name": data}})
+    made_run(tmp_path / "c", "krum+josrc", [70.004] * 8, changes={"data": {"name": data}})
+    found = results(tmp_path)
+    (sheet,) = sheets(found)
+    assert sorted((str(entry.ours), entry.best) for (entry,) in sheet.entries if entry) == [
+        ("70.00", True),
+        ("70.00", True),
+        ("80.00*", False),
+    ]
+    for text in (markdown(found), latex(found), render(found, "t")):
+        assert "Bold: the best of a column, in accuracy by the last round." in text
+
+
 def test_figures_over_rounds(tmp_path: Path) -> None:
     made_run(tmp_path / "a", selected_noise=60.0)
     records = [json.loads(line) for line in (tmp_path / "a/rounds.jsonl").read_text().splitlines()]

@@ -13,7 +13,7 @@ from fednoil import __version__, pages
 from fednoil.history import ACCURACY
 from fednoil.report.chance import CHANCE
 from fednoil.report.leads import class_grids, leads, measure_grids, settings_grid
-from fednoil.report.results import Results, Row, paired
+from fednoil.report.results import Results, paired
 from fednoil.report.runs import CURVES, RecordedRun
 from fednoil.report.sheets import Column, Entry, sheets
 
@@ -71,16 +71,12 @@ def paired_rows(results: Results) -> list[dict[str, Any]]:
         rows = [row for row in setting if row.conduct == conduct and row.finished]
         if not rows:
             continue
-        best = max(rows, key=lambda row: _final(row))
+        best = max(rows, key=lambda row: row.last_round().mean)
         for other in rows:
             pair = paired(best, other) if other is not best else None
             if pair is not None and len(pair.seeds) > 1:
                 found.append({"where": best.place.title, "best": best, "other": other, "pair": pair})
     return found
-
-
-def _final(row: Row) -> float:
-    return sum(row.by_seed.values()) / len(row.by_seed)
 
 
 def page_data(results: Results) -> dict[str, Any]:
@@ -139,7 +135,7 @@ def _summary(run: RecordedRun) -> dict[str, Any]:
 
 
 def _command(run: RecordedRun, results: Results) -> str:
-    """The command that repeats the run, with its precision and kept round; a federation has its own keys in the file."""
+    """The command that repeats the run, with its precision and kept round; a federation has its keys in the file."""
     asked = run.environment.get("command") or []
     if asked[1:3] == ["federation", "run"]:  # no configuration says which nodes took part
         return shlex.join(asked)

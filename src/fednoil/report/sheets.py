@@ -121,16 +121,21 @@ def _sheet(table: ReportTable) -> Sheet:
         known = [(i, row, ours) for i, row, ours in here if ours is not None]
         sign = 1 if column.higher_wins else -1
         unequal = not table.key and len({row.batches for _, row, _ in known}) > 1
-        ranked = [sign * ours.mean for _, row, ours in known if row.finished]
+        ends = {i: _ending(row, column.metric, ours) for i, row, ours in known if row.finished}
+        top = sign * max((sign * end for end in ends.values()), default=0.0)
         for i, row, ours in known:
-            best = row.finished and len(ranked) > 1 and sign * ours.mean == max(ranked)
-            entry = _entry(table, row, column.metric, ours, best)
+            entry = _entry(table, row, column.metric, ours, best=len(ends) > 1 and ends.get(i) == top)
             entries[i][j] = replace(entry, batches=row.batches) if unequal else entry
     return Sheet(table.key, table.title, table.caption, columns, methods, entries, _note(table))
 
 
 def _at(row: Row, column: Column) -> bool:
     return (row.place.setting, row.place.noise) == (column.setting, column.noise)
+
+
+def _ending(row: Row, metric: str, ours: Value) -> float:
+    """What a cell is ranked by, as shown: nobody could choose the best round that stands where a seed is unsettled."""
+    return round((row.last_round() if metric == "accuracy" else ours).mean, 2)
 
 
 def _entry(table: ReportTable, row: Row, metric: str, ours: Value, best: bool) -> Entry:
@@ -150,7 +155,7 @@ def _note(table: ReportTable) -> str:
     notes = [
         f"{', or '.join(measures).capitalize()}: mean ± standard deviation over seeds of the last round; * a seed did "
         "not converge (a change of 2 points or more in the last five rounds): then the mean of the best rounds, and "
-        "the last round beside it."
+        "the last round beside it. Bold: the best of a column, in accuracy by the last round."
     ]
     if len(table.metrics) > 1:
         notes.append(f"{', '.join(METRICS[m] for m in table.metrics[1:])}: mean ± deviation over rounds.".capitalize())
