@@ -94,14 +94,14 @@ def test_a_ranking_by_hand() -> None:
 
 def test_what_is_shown() -> None:
     rows = ranking(RUNS, ["a", "b", "c"], ["x", "y"], {})
-    text = pages.markdown(rows, ["x", "y"], 2)
+    text = pages.markdown(rows, ["x", "y"], pages.note(2, 2))
     assert "| a | 1.25 ± 3.18 |" in text
     assert "| c | – |" in text
     assert "11.00 in x" in text
-    page = pages.html(rows, ["x", "y"], 2, "runs.html", {})
+    page = pages.html(rows, ["x", "y"], "", "runs.html", {})
     assert 'data-v="1.25"' in page
     assert 'href="runs.html"' in page
-    tables = pages.latex(rows, ["x", "y"], 2)
+    tables = pages.latex(rows, ["x", "y"], "")
     assert tables.count(r"\begin{table*}") == 3
     assert r"1.25 $\pm$ 3.18" in tables
 
@@ -113,14 +113,14 @@ def test_budgets_that_differ_are_named() -> None:
     said = uneven({("a", "x", 0): three, ("b", "x", 0): one})
     assert said.startswith("Not one budget: a run of a trains 6 epochs of clients, one of b 2.")
     rows = ranking(RUNS, ["a", "b"], ["x", "y"], {})
-    for text in (pages.markdown(rows, ["x"], 2, said), pages.html(rows, ["x"], 2, "", {}, said)):
+    for text in (pages.markdown(rows, ["x"], "", said), pages.html(rows, ["x"], "", "", {}, said)):
         assert text.count("Not one budget") == 1
-    assert pages.latex(rows, ["x", "y"], 2, said).count("Not one budget") == 3
+    assert pages.latex(rows, ["x", "y"], "", said).count("Not one budget") == 3
 
 
 def test_a_name_is_text_only() -> None:
     rows = ranking({("<script>x", "x", 0): ended(1)}, ["<script>x"], ["x"], {})
-    assert "<script>x" not in pages.html(rows, ["x"], 1, "runs.html", {("<script>x", "x"): [1.0]})
+    assert "<script>x" not in pages.html(rows, ["x"], "", "runs.html", {("<script>x", "x"): [1.0]})
 
 
 def test_what_is_to_run_has_a_line_for_each_setting_and_its_seeds() -> None:
@@ -201,11 +201,20 @@ def test_any_server_with_any_learner_can_be_ranked(tmp_path: Path, monkeypatch: 
         ({"settings": ["iid/cleen"]}, "--setting iid/cleen: choose .*iid/clean"),
         ({"methods": ["fedcor"]}, "--method fedcor: choose .*fedcorr"),
         ({"methods": ["krumm+gce"]}, "server.name = 'krumm' is unknown; choose .*krum"),
+        (
+            {"methods": ["gce", "fedavg+gce"]},
+            r"gce, seed 0' and 'iid/clean, fedavg\+gce, seed 0' are the same run; leave",
+        ),
+        (
+            {"settings": ["iid/clean", "iid/instance"], "changes": {"noise": {"kind": "none"}, "train": {"rounds": 1}}},
+            "'iid/clean, gce, seed 0' and 'iid/instance, gce, seed 0' are the same run "
+            "after --set noise.kind=none, train.rounds=1; leave one of them out",
+        ),
     ],
 )
-def test_names_that_are_unknown(keys: dict[str, Any], words: str) -> None:
+def test_grids_that_are_refused(keys: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words):
-        cells_of(Grid(**keys))
+        cells_of(Grid(**{"methods": ["gce"], "settings": ["iid/clean"], **keys}))
 
 
 def test_noise_files_are_what_runs_train_on(tmp_path: Path) -> None:
@@ -235,8 +244,10 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert status == 0
     assert "2 runs, 1 done, 1 to run" in out
     assert "| newcomer_bench:Mine | 1.50 |" in out  # it learns as FedAvg does
-    for name in ("ranking.md", "ranking.tex", "ranking.html", "runs.html"):
-        assert (tmp_path / "runs/bench" / name).is_file()
+    for name in ("ranking.md", "ranking.tex", "ranking.html"):
+        said = (tmp_path / "runs/bench" / name).read_text(encoding="utf-8").replace("\\_", "_")
+        assert "train.rounds=1, schedule.epochs=1, partition.samples_per_client=20, run.device=cpu." in said
+    assert (tmp_path / "runs/bench/runs.html").is_file()
     made = next((tmp_path / "runs/bench").glob("small-iid-clean-fedavg-*"))
     made.rename(made.with_name("from elsewhere"))
     status, out, _ = fednoil("bench", "--dry-run")

@@ -84,19 +84,19 @@ def _cell(found: Spread | None) -> RankingEntry:
     return RankingEntry("–") if found is None else RankingEntry(str(found), found.mean)
 
 
-def note(seeds: int, settings: int) -> str:
-    """What the numbers are."""
+def note(seeds: int, settings: int, changed: str = "") -> str:
+    """What the numbers are; `changed` are the keys that all runs have changed."""
     interval = f"± 95 % confidence over {seeds} seeds" if seeds > 1 else "one seed, so no interval"
     return (
         f"Means over {settings} setting{'s' * (settings != 1)}; {interval}. Ranks are by the {READINGS[RANKED_BY]} "
         "rounds. The best round is known only with true labels. Farthest behind: points below the best method. Steps, "
-        "megabytes and seconds are those of a run."
+        f"megabytes and seconds are those of a run.{f' Changed in all runs: {changed}.' if changed else ''}"
     )
 
 
-def markdown(rows: Sequence[RankedMethod], settings: Sequence[str], seeds: int, remark: str = "") -> str:
-    """`remark` is what a reader must know besides."""
-    parts = ["# Ranking of methods", *filter(None, [answer(rows, settings), remark]), note(seeds, len(settings))]
+def markdown(rows: Sequence[RankedMethod], settings: Sequence[str], said: str, remark: str = "") -> str:
+    """`said` is the note, and `remark` what a reader must know besides."""
+    parts = ["# Ranking of methods", *filter(None, [answer(rows, settings), remark]), said]
     for table in tables(rows, settings):
         parts += [f"## {table.title}", text_of(table)]
     return "\n\n".join(parts) + "\n"
@@ -108,9 +108,9 @@ def text_of(table: RankingTable) -> str:
     return "\n".join(lines + [f"| {' | '.join(cell.text for cell in row)} |" for row in table.rows])
 
 
-def latex(rows: Sequence[RankedMethod], settings: Sequence[str], seeds: int, remark: str = "") -> str:
+def latex(rows: Sequence[RankedMethod], settings: Sequence[str], said: str, remark: str = "") -> str:
     parts = ["% needs \\usepackage{booktabs} and \\usepackage{graphicx}"]
-    said = " ".join(filter(None, [note(seeds, len(settings)), remark]))
+    said = " ".join(filter(None, [said, remark]))
     for table in tables(rows, settings):
         body = [f"{' & '.join(_escape(cell.text) for cell in row)} \\\\" for row in table.rows]
         lines = [
@@ -132,7 +132,7 @@ def latex(rows: Sequence[RankedMethod], settings: Sequence[str], seeds: int, rem
 
 
 def _escape(text: str) -> str:
-    for mark in "&%#_":
+    for mark in "&%#_{}$":
         text = text.replace(mark, f"\\{mark}")
     return text.replace("±", "$\\pm$").replace("–", "--")
 
@@ -141,7 +141,7 @@ Curves = Mapping[tuple[str, str], Sequence[float]]  # accuracy over a run, mean 
 
 
 def html(
-    rows: Sequence[RankedMethod], settings: Sequence[str], seeds: int, report: str, curves: Curves, remark: str = ""
+    rows: Sequence[RankedMethod], settings: Sequence[str], said: str, report: str, curves: Curves, remark: str = ""
 ) -> str:
     """The page, which draws the curves; `report` is the name of the report of all runs beside it, or ""."""
     lines: dict[str, dict[str, list[float]]] = {}
@@ -157,7 +157,7 @@ def html(
             pages.asset("fednoil.bench", "ranking.js"),
         ],
         answer=" ".join(filter(None, [answer(rows, settings), remark])),
-        note=note(seeds, len(settings)),
+        note=said,
         tables=tables(rows, settings),
         parts=list(dict.fromkeys(part for s in settings for part in s.split("/"))) if len(settings) > 1 else [],
         report=report,

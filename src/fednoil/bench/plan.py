@@ -6,6 +6,7 @@ added to it, without naming the rest again.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from contextlib import suppress
@@ -96,6 +97,12 @@ def with_changes(grid: Grid, changes: dict[str, dict[str, Any]]) -> Grid:
     return replace(grid, changes=after or None)
 
 
+def changed(grid: Grid) -> str:
+    """What --set and --device change in all runs."""
+    keys = [(f"{section}.{key}", value) for section, own in (grid.changes or {}).items() for key, value in own.items()]
+    return ", ".join(f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in keys)
+
+
 def cells_of(grid: Grid) -> list[BenchCell]:
     """The cells of a grid, seed by seed, so that a first ranking is available early."""
     if grid.scale not in BENCH_SCALES:
@@ -104,7 +111,7 @@ def cells_of(grid: Grid) -> list[BenchCell]:
     settings = list(dict.fromkeys(grid.settings)) or list(protocols)
     _check("--setting", settings, list(protocols))
     _check("--method", [name for name in grid.methods if not is_added(name)], list(PROTOCOL_METHODS))
-    found = []
+    found, titles = [], {}
     for seed in grid.seeds:
         for setting in settings:
             for method in dict.fromkeys(grid.methods):
@@ -112,6 +119,10 @@ def cells_of(grid: Grid) -> list[BenchCell]:
                 config = load_config(merge(values, {"run": {"seed": seed}}))
                 name = re.sub(r"[^\w+-]+", "-", f"{grid.scale}-{setting}-{method}").strip("-")
                 title = f"{setting}, {method}, seed {seed}"
+                same = titles.setdefault(config.hash(), title)
+                if same != title:
+                    after = f" after --set {changed(grid)}" if grid.changes else ""
+                    raise UserError(f"'{same}' and '{title}' are the same run{after}; leave one of them out")
                 found.append(BenchCell(config, title, f"{name}-seed{seed}-{config.hash()[:8]}", title, method, setting))
     return found
 

@@ -56,7 +56,7 @@ def bench(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but failures.")] = False,
 ) -> None:
     """Rank methods over settings. The same command resumes, and --add puts your own method into a ranking."""
-    from fednoil.bench.plan import cells_of, finished, planned, save
+    from fednoil.bench.plan import cells_of, changed, finished, planned, save
     from fednoil.bench.record import OTHERS, collected, counting, write_record
 
     grid = _grid(out, method, setting, add or [], seeds, scale, changed_sections(changes or [], device))
@@ -82,7 +82,7 @@ def bench(
     if record:
         write_record(out / OTHERS, known.values())
     outcomes = run_plan(open_cells, out, data_dir, console, jobs, ray, total) if open_cells else []
-    files = _finish(cells, others, out, quiet)
+    files = _finish(cells, others, changed(grid), out, quiet)
     end(console, files, [outcome for outcome in outcomes if outcome.reason], to_run)
 
 
@@ -114,7 +114,7 @@ def _grid(
     return with_added(with_changes(named, changes), added)
 
 
-def _finish(cells: list[BenchCell], others: dict[Key, Row], out: Path, quiet: bool) -> list[Path]:
+def _finish(cells: list[BenchCell], others: dict[Key, Row], changed: str, out: Path, quiet: bool) -> list[Path]:
     """The ranking of finished runs: on the terminal, as Markdown, LaTeX and a page, next to the report of all runs."""
     from fednoil.bench import pages
     from fednoil.bench.plan import finished
@@ -137,16 +137,17 @@ def _finish(cells: list[BenchCell], others: dict[Key, Row], out: Path, quiet: bo
     knows = {method: row["knows"] == "1" for (method, *_), row in lines.items()}
     methods, settings = (list(dict.fromkeys(getattr(c, name) for c in cells)) for name in ("method", "setting"))
     methods += [name for name in dict.fromkeys(method for method, *_ in others) if name not in methods]
-    rows, seeds = ranking(runs, methods, settings, knows), len({seed for _, _, seed in runs})
+    rows = ranking(runs, methods, settings, knows)
+    said = pages.note(len({seed for _, _, seed in runs}), len(settings), changed)
     whole = {key: found for key, found in records.items() if key not in failed}
     report, remark = out / "runs.html", uneven(whole) if whole else ""
     if done:
         write_reports(load_results(list(done.values())), report, None, None, "All runs of the ranking")
     write_record(out / FILE, lines.values())
     texts = {
-        "ranking.md": pages.markdown(rows, settings, seeds, remark),
-        "ranking.tex": pages.latex(rows, settings, seeds, remark),
-        "ranking.html": pages.html(rows, settings, seeds, report.name if done else "", mean_curves(records), remark),
+        "ranking.md": pages.markdown(rows, settings, said, remark),
+        "ranking.tex": pages.latex(rows, settings, said, remark),
+        "ranking.html": pages.html(rows, settings, said, report.name if done else "", mean_curves(records), remark),
     }
     for name, text in texts.items():
         write_text(out / name, text)
