@@ -263,13 +263,12 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The record of a tiny ranking that others have made: two methods and one of their own, two settings."""
-    (tmp_path / "their_bench.py").write_text("from fednoil.learners.erm import Erm\nclass Net(Erm): pass\n")
+    """The record of a tiny ranking that others have made: two methods and a combination, two settings."""
     (tmp_path / "my_bench.py").write_text("from fednoil.learners.erm import Erm\nclass Mine(Erm): pass\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(bench_settings._SCALES, "small", (*bench_settings._SCALES["small"][:1], 3, 1, 1800))
     grid = ["--method", "fedavg", "--method", "gce", "--setting", "iid/clean", "--setting", "iid/pair-high"]
-    words = [*grid, "--add", "their_bench:Net", "--seeds", "0", "--jobs", "1", "--device", "cpu", "--out", "theirs"]
+    words = [*grid, "--add", "median+gce", "--seeds", "0", "--jobs", "1", "--device", "cpu", "--out", "theirs"]
     assert fednoil("bench", *words)[0] == 0
     return Path("theirs/results.csv")
 
@@ -285,15 +284,15 @@ def test_a_newcomer_in_a_ranking_that_others_have_made(theirs: Path) -> None:
     status, out, _ = fednoil("bench", *own)
     assert status == 0
     ranked = {row["method"]: row for row in read_record(Path("runs/bench/results.csv"))}
-    assert set(ranked) == {"fedavg", "gce", "my_bench:Mine", "their_bench:Net"}
+    assert set(ranked) == {"fedavg", "gce", "my_bench:Mine", "median+gce"}
     assert ranked["my_bench:Mine"]["last"] == ranked["fedavg"]["last"]  # it learns as FedAvg does
-    assert "| their_bench:Net | 2.00 |" in out  # nobody has to import it
+    assert "| median+gce |" in out
     there = {row["method"]: row for row in read_record(theirs) if row["setting"] == "iid/clean"}
     assert {name: ranked[name] for name in there} == there
     assert "3 runs, 3 done, 0 to run" in fednoil("bench", "--dry-run")[1]  # the folder keeps them
     assert "6 runs, 5 done, 1 to run" in fednoil("bench", "--dry-run", *BOTH)[1]  # also what it didn't need
     other = fednoil("bench", "--dry-run", "--set", "train.lr=0.1")[1]
-    assert "2 runs of the record have other settings or labels and don't count" in other
+    assert "none of the 6 runs of the record belongs to this ranking" in other  # not the combination either
     assert "3 runs, 0 done, 3 to run" in other
 
 
@@ -335,6 +334,12 @@ def test_a_record_that_does_not_fit_is_refused(theirs: Path) -> None:
     said = fednoil("bench", "--record", "wrong.csv", *TINY, *BOTH, "--dry-run")[1]
     assert "3 runs of the record have other settings or labels and don't count" in said
     assert "4 runs, 2 done, 2 to run" in said
+    Path("wrong.csv").write_text(text.replace("median+gce", "my_bench:Mine"), encoding="utf-8")
+    said = fednoil("bench", "--record", "wrong.csv", *TINY, *BOTH, "--dry-run")[1]
+    assert (
+        "2 runs of the record have other settings or labels, or own code that --add doesn't name (my_bench:Mine)"
+        in said
+    )
     Path("wrong.csv").write_text(f"\ufeff{text}", encoding="utf-8")  # as a spreadsheet writes it
     assert fednoil("bench", "--record", "wrong.csv", *TINY, *BOTH, "--out", "again", "--dry-run")[0] == 0
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from contextlib import suppress
+from dataclasses import asdict, replace
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from fednoil.bench.plan import BenchCell, Grid, is_added
+from fednoil.bench.plan import BenchCell, Grid, cells_of, is_added
 from fednoil.bench.ranking import RunFigures, figures_of, knows_noise
 from fednoil.errors import UserError
 from fednoil.records.files import read_json, write_text
@@ -100,13 +101,16 @@ def counting(
 ) -> tuple[dict[Key, Row], str]:
     """Those of the runs that count in a ranking, and a sentence about the rest, or "".
 
-    A run of one of its cells must have the cell's configuration; a method that others have added has none here. All
-    must have the labels of this ranking, which are made for this.
+    They must have the configuration and the labels that they would have here, made for this. The code of others has
+    none unless the user names it, because no file decides which code runs.
     """
-    cell_of = {cell.key: cell for cell in cells}
-    places = {(cell.setting, cell.config.run.seed): cell.config for cell in cells}
-    here = {key: row for key, row in rows.items() if key in cell_of or (is_added(key[0]) and key[1:] in places)}
-    same = {k: row for k, row in here.items() if k not in cell_of or row["config"] == cell_of[k].config.hash()[:_HASH]}
+    found = {cell.key: cell.config for cell in cells}
+    places = {key[1:]: config for key, config in found.items()}
+    for method in {method for method, *_ in rows if "+" in method and ":" not in method}.difference(grid.methods):
+        with suppress(UserError):  # of another version
+            found |= {cell.key: cell.config for cell in cells_of(replace(grid, methods=[method]))}
+    here = {key: row for key, row in rows.items() if key in found or (is_added(key[0]) and key[1:] in places)}
+    same = {key: row for key, row in here.items() if key in found and row["config"] == found[key].hash()[:_HASH]}
     made = {
         place: make_setting(places[place], data_dir, Seed(place[1])).manifest_hash()[:_HASH]
         for place in dict.fromkeys(key[1:] for key in same)
@@ -114,5 +118,6 @@ def counting(
     counted = {key: row for key, row in same.items() if row["noise"] == made[key[1:]]}
     if rows and not counted:
         return {}, f"none of the {len(rows)} runs of the record belongs to this ranking (--scale {grid.scale})"
-    left = len(here) - len(counted)
-    return counted, f"{left} runs of the record have other settings or labels and don't count" if left else ""
+    left, unknown = len(here) - len(counted), ", ".join(sorted({key[0] for key in here.keys() - found.keys()}))
+    why = "have other settings or labels" + f", or own code that --add doesn't name ({unknown})," * bool(unknown)
+    return counted, f"{left} runs of the record {why} and don't count" if left else ""

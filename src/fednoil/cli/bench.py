@@ -73,7 +73,7 @@ def bench(
     total, to_run, side_by_side = len(cells), len(open_cells), jobs or usual_jobs_of(open_cells)
     for line in (remark, f"{counted(total, 'run')}, {total - to_run} done, {to_run} to run, {side_by_side} at a time"):
         if line:
-            console.print(line, highlight=False)
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
     if dry_run:
         for line in planned(open_cells):
             console.print(f"  {line}", markup=False, highlight=False, soft_wrap=True)
