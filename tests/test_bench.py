@@ -183,8 +183,9 @@ def test_a_newcomer_joins_what_is_there(tmp_path: Path) -> None:
 def test_any_server_with_any_learner_can_be_ranked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "newcomer_server.py").write_text("from fednoil.servers.krum import Krum\nclass Mine(Krum): pass\n")
     monkeypatch.syspath_prepend(tmp_path)
-    methods = ["krum+dividemix", "newcomer_server:Mine+gce", "gce"]
+    methods = ["krum+dividemix", "newcomer_server:Mine+gce", "gce", "dividemix"]
     cells = cells_of(Grid(methods=methods, settings=["iid/clean"], seeds=[0]))
+    assert cells[0].config.learner == cells.pop().config.learner  # not as for another number of rounds
     named = [(cell.config.server.name, cell.config.learner.name) for cell in cells]
     assert named == [("krum", "dividemix"), ("newcomer_server:Mine", "gce"), ("fedavg", "gce")]
     assert len({cell.config.train.rounds for cell in cells}) == 1

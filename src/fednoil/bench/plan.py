@@ -81,13 +81,20 @@ def is_added(method: str) -> bool:
 
 
 def _values(protocol: Protocol, method: str) -> dict[str, Any]:
-    """The sections of a method; one that is added has its server's for what it doesn't name, or FedAvg's."""
+    """The sections of a method; one that is added has its learner's keys, its server's stages and rounds, or else
+    FedAvg's."""
     if not is_added(method):
         return protocol.values(method)
     server, _, learner = method.rpartition("+")
-    staged = protocol.values(server) if server in PROTOCOL_METHODS else {"server": {}}
-    usual = staged if staged["server"].get("name") == server else protocol.values("fedavg")  # its stages and rounds
-    return usual | {"learner": {"name": learner}} | ({"server": {**usual["server"], "name": server}} if server else {})
+    usual = _method_of(protocol, "server", server) or protocol.values("fedavg")
+    own = _method_of(protocol, "learner", learner) or {"learner": {"name": learner}}
+    return usual | {"learner": own["learner"]} | ({"server": {**usual["server"], "name": server}} if server else {})
+
+
+def _method_of(protocol: Protocol, section: str, name: str) -> dict[str, Any] | None:
+    """The method that is named after its server or learner."""
+    found = protocol.values(name) if name in PROTOCOL_METHODS else None
+    return found if found and found[section]["name"] == name else None
 
 
 def with_changes(grid: Grid, changes: dict[str, dict[str, Any]]) -> Grid:
