@@ -135,6 +135,8 @@ def test_columns_of_sites_are_matched_by_name() -> None:
         united({"a": ("0",), "b": ("0", "1")})
     with pytest.raises(UserError, match=r"column 'dose' has categories at site 'b' and numbers at site 'a'"):
         united({"a": ("dose",), "b": ("dose=high",)})
+    assert united({"a": ("age", "dose="), "b": ("age=", "dose=high"), "c": ("age=", "dose=")}) == ("age", "dose=high")
+    assert np.isnan(aligned(values[:, :2], ("age", "dose="), ("dose=high", "age="), "a")).all()  # no value, and unknown
     with pytest.raises(UserError, match=r"x has no column 'dose' of the kind"):
         aligned(values, ("age", "colour=red", "dose=high"), columns, "x")
 
@@ -367,6 +369,7 @@ class TestFederation:
         self.federated(load_config(own), data, tmp_path / "real")
         simulated = {**own, "data": {"name": "sites", "sites": data}, "partition": {"kind": "given", "clients": 3}}
         package.run(load_config(simulated), out=tmp_path / "made")
+        assert fednoil("audit", tmp_path / "made")[0] == 0
         models = [load_model(tmp_path / place / "model.safetensors") for place in ("real", "made")]
         assert models[0].columns == models[1].columns == ("age", "level", "colour=blue", "colour=red")
         for one, other in zip(models[0].normalisation, models[1].normalisation, strict=True):
@@ -402,6 +405,24 @@ class TestFederation:
         why = "it has no column 'level' of numbers and it has a column 'dose' of numbers that the federation lacks"
         assert why in records[-1]["refused"]["c"]
         assert records[-1]["trained"] == ["a", "b"]
+
+    def test_a_column_that_is_empty_at_a_site_is_of_the_kind_that_it_has_elsewhere(self, tmp_path: Path) -> None:
+        pytest.importorskip("flwr")
+        from fednoil.flower.terms import Site, agree, misfit
+
+        cells = {"a": (1, "red"), "b": ("", "blue"), "c": (2, ""), "d": ("", "")}
+        for name, own in cells.items():
+            rows = [[own[0] and own[0] + k, own[1], "xy"[k % 2], ["train", "test"][k > 7]] for k in range(10)]
+            write(tmp_path / f"{name}.csv", ["n", "colour", "label", "split"], rows)
+        data = {name: f"table:{tmp_path / name}.csv" for name in cells}
+        own = [Site.of(n, None, 8, 2, load(name, site=True)) for n, name in data.items()]
+        terms = agree(own, None)
+        assert [misfit(site, terms) for site in own] == [None] * 4
+        whole = load(load_config({"data": {"name": "sites", "sites": data}}).data)
+        assert terms.columns == whole.about.columns == ("n", "colour=blue", "colour=red")
+        for site, name in enumerate(data.values()):
+            fitted = terms.fitted(load(name, site=True)).train.images
+            assert np.allclose(fitted, whole.train.images[8 * site : 8 * site + 8], atol=1e-4)
 
     def test_few_values_are_not_reported(self, tmp_path: Path) -> None:
         pytest.importorskip("flwr")

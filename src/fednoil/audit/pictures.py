@@ -13,6 +13,7 @@ from fednoil.audit.rows import pictures_of
 from fednoil.data.base import PictureSource
 from fednoil.data.images import Picture, as_mode, open_picture
 from fednoil.data.sources import open_source
+from fednoil.data.vectors import is_vector
 from fednoil.errors import UserError
 from fednoil.experiment import Experiment
 
@@ -57,8 +58,9 @@ def galleries(
 def original_pictures(experiment: Experiment) -> Callable[[int], np.ndarray] | None:
     """A function that returns a row of the training set as stored; None if the run's data aren't pictures, or have
     moved."""
-    items = experiment.setting.dataset.about.items
-    if experiment.given is not None or not items:
+    dataset = experiment.setting.dataset
+    items = dataset.about.items
+    if experiment.given is not None or not items or is_vector(dataset.image_shape):
         return None
     try:
         source = open_source(experiment.config.data)
@@ -67,7 +69,7 @@ def original_pictures(experiment: Experiment) -> Callable[[int], np.ndarray] | N
         listed = source.listing().train
     except (UserError, OSError):
         return None
-    owners, sites = experiment.setting.dataset.about.owners, listed.sites
+    owners, sites = dataset.about.owners, listed.sites
     names = list(items)
     if sites and owners is not None and owners.names:  # two sites may have a file of the same name
         names = [f"{owners.names[number]}:{item}" for number, item in zip(owners.numbers, items, strict=True)]

@@ -147,7 +147,7 @@ def encoded(grid: TableFile) -> tuple[np.ndarray, tuple[str, ...]]:
             found, names = [*found, *cells.T], [*names, *(f"{name}[{k}]" for k in range(cells.shape[1]))]
             continue
         found.append(cells)
-        names.append(name)
+        names.append(name + MARK * bool(np.isnan(cells).all()))
     if not found:
         raise UserError(f"{grid.where} has no column besides {', '.join(grid.role.values())}; it needs features")
     values = np.stack(found, 1).astype(np.float32)

@@ -1,8 +1,8 @@
 """Samples that are vectors instead of pictures: rows of a table, features, embeddings; float32 [N, columns].
 
-A column is called by its name, and one that stands for a category by `name=category`. Missing values are NaN until the
-columns are scaled, and then the mean. Scaling is learnt from each column's count, mean and spread, which a site can
-report without its rows.
+A column is called by its name, one that stands for a category by `name=category`, and one without a value, which may be
+of either kind, by `name=`. Missing values are NaN until the columns are scaled, and then the mean. Scaling is learnt
+from each column's count, mean and spread, which a site can report without its rows.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fednoil.data.dataset import DatasetInfo, Split
 from fednoil.data.decoded import Decoded, assemble
 from fednoil.data.decoding import class_names_of, hold_out, owners_of, tested_by
 from fednoil.data.raw import FROM_ONE, Listing, Raw
-from fednoil.errors import UserError, counted
+from fednoil.errors import UserError, counted, few_of
 
 FURTHEST = 10.0
 """Standard deviations from the mean at which scaled values end: one outlier must not outweigh all other rows."""
@@ -95,7 +95,7 @@ def decode_rows(listing: Listing) -> Decoded:
     names, moved = class_names_of(listing)
     parts = [(_values(raw), raw.labels - moved) for raw in (train, test) if raw is not None]
     notices = [*train.notices, *([FROM_ONE.format(len(names or ()))] if moved else [])]
-    notices += _empty(parts[0][0], train.columns)
+    notices += _empty(train.columns)
     owners = owners_of(train, np.arange(len(train.items)))
     tested = None if test is None else tested_by(test, np.arange(len(test.items)), owners)
     about = DatasetInfo(tuple(train.items), owners, tuple(notices), columns=train.columns, tested=tested)
@@ -110,12 +110,10 @@ def _values(raw: Raw) -> np.ndarray:
     return np.ascontiguousarray(np.stack([np.asarray(row) for row in raw.pictures]), np.float32)
 
 
-def _empty(values: np.ndarray, columns: Sequence[str]) -> list[str]:
-    """A notice if columns have no value in any row [N, D]."""
-    empty = {*np.flatnonzero(np.isnan(values).all(0)).tolist()}
-    found = [f"'{name}'" for place, name in enumerate(columns) if place in empty]
-    some = ", ".join(found[:8]) + (" …" if len(found) > 8 else "")
-    return [f"{counted(len(found), 'column')} without a value: {some}"] if found else []
+def _empty(columns: Sequence[str]) -> list[str]:
+    """A notice if columns have no value in any row."""
+    found = [f"'{stem_of(name)}'" for name in columns if name.endswith(MARK)]
+    return [f"{counted(len(found), 'column')} without a value: {few_of(found, 8)}"] if found else []
 
 
 def _room(_split: str, shape: tuple[int, ...]) -> np.ndarray:
@@ -145,8 +143,10 @@ def united(sites: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
         for stem, own in stems.items():
             found[stem] |= own
     for stem, names in found.items():
+        if len(names) > 1:
+            names.pop(f"{stem}{MARK}", None)
         if stem in names and len(names) > 1:
-            kinds = {MARK in name: site for site, own in sites.items() for name in own if _stem(name) == stem}
+            kinds = {MARK in name: site for site, own in sites.items() for name in own if name in names}
             raise UserError(
                 f"column '{stem}' has categories at site '{kinds[True]}' and numbers at site '{kinds[False]}'; it must "
                 "be the same at all sites"
@@ -155,14 +155,17 @@ def united(sites: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
 
 
 def aligned(values: np.ndarray, columns: Sequence[str], wanted: Sequence[str], where: str) -> np.ndarray:
-    """Rows [N, D] with these columns as rows with the wanted ones; a category that they lack is 0 in every row."""
+    """Rows [N, D] with these columns as rows with the wanted ones; a category that they lack is 0 in every row, and a
+    column that has no value here, or had none where it is wanted, is missing."""
     if tuple(columns) == tuple(wanted):
         return values
     place, stems = {name: k for k, name in enumerate(columns)}, _stems(columns)
     found = np.zeros((len(values), len(wanted)), np.float32)
     for column, name in enumerate(wanted):
-        stem = _stem(name)
-        if name in place:
+        stem = stem_of(name)
+        if stem in stems and (name == stem + MARK or stem + MARK in place):
+            found[:, column] = np.nan
+        elif name in place:
             found[:, column] = values[:, place[name]]
         elif MARK in name and stem in stems and stem not in place:
             own = [place[other] for other in stems[stem]]
@@ -173,7 +176,8 @@ def aligned(values: np.ndarray, columns: Sequence[str], wanted: Sequence[str], w
     return found
 
 
-def _stem(name: str) -> str:
+def stem_of(name: str) -> str:
+    """The table's column that a column of vectors comes from."""
     return name.partition(MARK)[0]
 
 
@@ -181,5 +185,5 @@ def _stems(columns: Sequence[str]) -> dict[str, dict[str, None]]:
     """The names of the table's columns, each with those that stand for its categories."""
     found: dict[str, dict[str, None]] = {}
     for name in columns:
-        found.setdefault(_stem(name), {})[name] = None
+        found.setdefault(stem_of(name), {})[name] = None
     return found

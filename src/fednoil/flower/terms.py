@@ -19,7 +19,7 @@ from fednoil.data import Dataset, Split, with_scale
 from fednoil.data.base import Normalisation
 from fednoil.data.cache import remember_hash
 from fednoil.data.dataset import DatasetInfo
-from fednoil.data.vectors import MARK, Scale, aligned, is_vector, pooled, united
+from fednoil.data.vectors import MARK, Scale, aligned, is_vector, pooled, stem_of, united
 from fednoil.errors import UserError
 
 Shape = tuple[int, ...]
@@ -126,8 +126,10 @@ def agree(sites: Sequence[Site], normalisation: Normalisation | None) -> CommonT
     normalisation is that of the pooled pixels of the sites with that size, to four digits, as for a dataset in one
     place.
     """
-    kind = Counter(_kind(site) for site in sites).most_common(1)[0][0]
-    fitting = [site for site in sites if _kind(site) == kind]
+    names = [name for site in sites for name in site.columns]
+    kinds = [_columns(site.columns, names) if site.columns else site.image_shape[1:] for site in sites]
+    most = Counter(kinds).most_common(1)[0][0]
+    fitting = [site for site, kind in zip(sites, kinds, strict=True) if kind == most]
     columns = united({site.name: site.columns for site in fitting}) if fitting[0].columns else ()
     shape = (len(columns),) if columns else max(site.image_shape for site in fitting)
     own = _pool_columns(fitting, columns) if columns else _pool(fitting, shape[0])
@@ -140,8 +142,8 @@ def agree(sites: Sequence[Site], normalisation: Normalisation | None) -> CommonT
 
 def misfit(site: Site, agreement: CommonTerms) -> str | None:
     """Why a site can't take part; None if it can."""
-    if (site.columns or agreement.columns) and _kind(site) != _columns(agreement.columns):
-        return _other_columns(site.columns, agreement.columns)
+    if (site.columns or agreement.columns) and (reason := _other_columns(site.columns, agreement.columns)):
+        return reason
     same = site.image_shape[1:] == agreement.image_shape[1:]
     if not site.columns and not (same and site.image_shape[0] <= agreement.image_shape[0]):
         advice = "the run began with grey ones" if same else "data.size brings the pictures of all sites to one size"
@@ -154,25 +156,24 @@ def misfit(site: Site, agreement: CommonTerms) -> str | None:
     return None
 
 
-def _columns(columns: Sequence[str]) -> frozenset[tuple[str, bool]]:
-    """The columns of a table, and whether they have categories."""
-    return frozenset((name.partition(MARK)[0], MARK in name) for name in columns)
-
-
-def _kind(site: Site) -> object:
-    """What sites must have in common."""
-    return _columns(site.columns) if site.columns else site.image_shape[1:]
+def _columns(columns: Sequence[str], others: Sequence[str]) -> frozenset[tuple[str, str]]:
+    """The columns of a table and their kinds; one without a value is of the kind that it has among `others`."""
+    known = [name for name in (*others, *columns) if not name.endswith(MARK)]
+    kinds = {stem_of(name): "categories" if MARK in name else "numbers" for name in known}
+    return frozenset((stem_of(name), kinds.get(stem_of(name), "any kind")) for name in columns)
 
 
 def _other_columns(own: Sequence[str], wanted: Sequence[str]) -> str:
+    """Why a site with its own columns can't take part where others are wanted; "" if it can."""
     if not own or not wanted:
         kinds = ("pictures", "vectors") if not own else ("vectors", "pictures")
         return f"it has {kinds[0]}, the federation {kinds[1]}; all sites need the same kind of data"
-    missing, more = sorted(_columns(wanted) - _columns(own)), sorted(_columns(own) - _columns(wanted))
-    words = {True: "of categories", False: "of numbers"}
-    parts = [f"it has no column '{missing[0][0]}' {words[missing[0][1]]}"] if missing else []
-    parts += [f"it has a column '{more[0][0]}' {words[more[0][1]]} that the federation lacks"] if more else []
-    return f"{' and '.join(parts)}; all sites need the same columns"
+    here, there = _columns(own, wanted), _columns(wanted, own)
+    parts = [f"it has no column '{name}' of {kind}" for name, kind in sorted(there - here)[:1]]
+    parts += [
+        f"it has a column '{name}' of {kind} that the federation lacks" for name, kind in sorted(here - there)[:1]
+    ]
+    return f"{' and '.join(parts)}; all sites need the same columns" if parts else ""
 
 
 def _pool_columns(sites: Sequence[Site], columns: Sequence[str]) -> Normalisation:
