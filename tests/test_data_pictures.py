@@ -318,7 +318,7 @@ def test_csv(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "no column 'path'; its first line is empty"),
+        ("", "no column 'path'; its columns are none"),
         ("path;label\n1.png;a", "has its columns separated by ';'; separate them by commas"),
         ("path,label\n", "lists no picture"),
         ("path,label\n1.png\n", "row 2 has 1 columns, the header 2"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Sequence
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -173,7 +174,7 @@ BAD = [
     ("a,b,label\n1,2,x\n3,oops,y\n", "column 'b' has the text 'oops' in row 3, and numbers elsewhere; correct it"),
     ('a,b,label\n1,2,x\n3,"4,5",y\n', "'4,5' in row 3, and numbers elsewhere (a decimal point is needed)"),
     ("a,label\n1,x\ninf,y\n", "column 'a' is infinite in row 3"),
-    ("a,b\n1,2\n", "has no column 'label'; its first line is a, b"),
+    ("a,b\n1,2\n", "has no column 'label'; its columns are a, b"),
     ("a;b;label\n1,5;2;x\n", "has its columns separated by ';'; separate them by commas"),
     ("label\nx\ny\n", "has no column besides label; it needs features"),
     ("a=b,label\n1,x\n", "the name of column 'a=b' has a '='; rename it"),
@@ -277,12 +278,13 @@ def test_from_a_table_to_a_better_table(tmp_path: Path) -> None:
 
 
 def test_a_model_file_judges_and_predicts_rows_as_they_lie(tmp_path: Path) -> None:
-    """Columns are found by name, whatever their order, and labels aren't needed."""
+    """Columns are found by name, whatever their order; labels aren't needed, and others don't matter."""
     path = patients(tmp_path / "patients.csv", sites=False)
     run = package.run("demo", data=f"table:{path}", out=tmp_path / "run", set={"model.name": "mlp", "train.rounds": 2})
     table = rows_in(path)
-    turned = [[row["colour"], row["level"], row["age"]] for row in table]
-    write(tmp_path / "new.csv", ["colour", "level", "age"], turned)
+    header = ["note", "x=y", "note", "class", "target", "colour", "level", "age"]
+    turned = [[f"n{k}" if k else 0, 1, 2, "", "", r["colour"], r["level"], r["age"]] for k, r in enumerate(table)]
+    write(tmp_path / "new.csv", header, turned)
     status, out, _ = fednoil("predict", run.path / "model.safetensors", tmp_path / "new.csv", "--json")
     assert status == 0
     found = json.loads(out)
@@ -293,7 +295,10 @@ def test_a_model_file_judges_and_predicts_rows_as_they_lie(tmp_path: Path) -> No
     values = [[float(r["age"] or "nan"), float(r["level"]), *colours[r["colour"]]] for r in table]
     mine = run.probabilities(np.array(values))
     assert np.allclose(mine[:, 0], [row["probabilities"][run.class_names[0]] for row in found], atol=1e-6)
-    status, _, err = fednoil("audit", f"--data=table:{path}", f"--model={model_path(run)}", f"--out={tmp_path / 'a'}")
+    judged = pa.Table.from_pylist([{**r, "level": float(r["level"]), "day": date(2000, 1, 1)} for r in table])
+    pq.write_table(judged, tmp_path / "t.parquet")
+    data = f"--data=table:{tmp_path / 't.parquet'}"
+    status, _, err = fednoil("audit", data, f"--model={model_path(run)}", f"--out={tmp_path / 'a'}")
     assert (status, err) == (0, "")
     assert len(rows_in(tmp_path / "a" / "labels.csv")) == 120
     write(tmp_path / "bad.csv", ["level", "age"], [[1, 2]])

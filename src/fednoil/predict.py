@@ -59,9 +59,9 @@ def read_vectors(path: Path, model: LoadedModel) -> np.ndarray:
             raise UserError(f"cannot read {path}: {error}") from None
     else:
         grid = read_grid(path, str(path), ())
-        if not all(map(len, grid.cells.values())):
+        if not grid.count:
             raise UserError(f"{path} has no row; give at least one")
-        values, columns = encoded(grid)
+        values, columns = encoded(grid, model.columns)
         values = aligned(values, columns, model.columns or columns, str(path))
     if values.ndim != 2 or values.dtype.kind not in "fiu" or values.shape[1] != model.image_shape[0]:
         kind = f"{values.dtype} of shape {list(values.shape)}"

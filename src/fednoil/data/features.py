@@ -73,7 +73,8 @@ def _of_npz(path: Path, where: str) -> Listing:
 
 def _of_parquet(path: Path, where: str) -> Listing:
     grid = read_grid(path, where)
-    lists = {name: cells for name, cells in grid.features.items() if not isinstance(cells, list) and cells.ndim == 2}
+    read = {name: grid.cells(name) for name in grid.features}
+    lists = {name: cells for name, cells in read.items() if not isinstance(cells, list) and cells.ndim == 2}
     if len(lists) != 1:
         has = f"{len(lists)} columns" if lists else "no column"
         raise UserError(f"{where} has {has} of lists of numbers; it needs one (a table of columns is table:{path})")

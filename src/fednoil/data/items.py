@@ -17,6 +17,7 @@ from PIL import ImageOps
 from fednoil.data.images import Picture, as_mode, fitted, is_grey, open_picture, why_unreadable
 from fednoil.data.raw import Raw
 from fednoil.data.sources import open_own
+from fednoil.data.tabular import VectorSource
 from fednoil.data.vectors import aligned
 from fednoil.errors import UserError
 
@@ -64,7 +65,7 @@ class _Seen:
 
 def read_vectors(name: str, columns: Sequence[str], count: int) -> Items:
     """Read a user's own vectors, for example `table:FILE`, with the `count` columns that a model wants."""
-    raw = _labelled(name)
+    raw = _labelled(name, columns)
     if not raw.columns:
         raise UserError(f"{name} has pictures, and the model takes rows of {count} columns; give table:FILE")
     values = np.stack([np.asarray(row) for row in raw.pictures])
@@ -76,8 +77,10 @@ def read_vectors(name: str, columns: Sequence[str], count: int) -> Items:
     return Items(tuple(raw.items), rows, raw.labels, values, raw.class_names, (), tuple(raw.notices), (), None)
 
 
-def _labelled(name: str) -> Raw:
+def _labelled(name: str, columns: Sequence[str] = ()) -> Raw:
     source = open_own(name)
+    if isinstance(source, VectorSource):
+        source.wanted = columns
     try:
         return source.labelled()
     except (OSError, RuntimeError) as error:  # no permission, too long a name, no such ~user

@@ -124,22 +124,27 @@ def read_rows(path: Path, where: str, needed: Sequence[str]) -> CsvRows:
     header = [cell.strip() for cell in lines[0]] if lines else []
     if len(header) == 1 and (marks := [mark for mark in (";", "\t", "|") if mark in header[0]]):
         raise UserError(f"{where} has its columns separated by {marks[0]!r}; separate them by commas")
-    place: dict[str, int] = {}
-    for name, spellings in COLUMN_NAMES.items():
-        found = [number for number, cell in enumerate(header) if cell.lower() in spellings]
-        if len(found) > 1:
-            raise UserError(f"{where} has the columns {', '.join(header[k] for k in found)} for one {name}; keep one")
-        if found:
-            place[name] = found[0]
-    if missing := [name for name in needed if name not in place]:
-        raise UserError(
-            f"{where} has no column '{missing[0]}'; its first line is {', '.join(header)[:80] or 'empty'} and must "
-            f"name {_columns(needed)}"
-        )
+    place = places(where, header, needed)
     for number, line in enumerate(lines[1:], 2):
         if len(line) != len(header):
             raise UserError(f"{where}: row {number} has {len(line)} columns, the header {len(header)}")
     return CsvRows(header, lines[1:], place)
+
+
+def places(where: str, header: Sequence[str], needed: Sequence[str]) -> dict[str, int]:
+    """Where the columns with a meaning are; `needed` are those that there must be, and paths mean nothing unless they
+    are."""
+    place: dict[str, int] = {}
+    for name in dict.fromkeys((*needed, "label", "site", "split")):
+        found = [number for number, cell in enumerate(header) if cell.lower() in COLUMN_NAMES[name]]
+        if len(found) > 1 and needed:
+            raise UserError(f"{where} has the columns {', '.join(header[k] for k in found)} for one {name}; keep one")
+        if found:
+            place[name] = found[0]
+    if missing := [name for name in needed if name not in place]:
+        has = ", ".join(header)[:80] or "none"
+        raise UserError(f"{where} has no column '{missing[0]}'; its columns are {has}, and it needs {_columns(needed)}")
+    return place
 
 
 def read_listing(path: Path) -> Listing:

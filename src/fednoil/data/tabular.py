@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,13 +20,12 @@ from fednoil.data.base import PathSource
 from fednoil.data.copy import Copy, Sample
 from fednoil.data.decoded import Decoded, Files, name_classes
 from fednoil.data.raw import Listing, Raw, numbered
-from fednoil.data.table import COLUMN_NAMES, MISSING, labels_of, line_end, read_rows, sites_of, splits_of
-from fednoil.data.vectors import MARK, decode_rows
+from fednoil.data.table import MISSING, labels_of, line_end, places, read_rows, sites_of, splits_of
+from fednoil.data.vectors import MARK, decode_rows, stem_of
 from fednoil.errors import UserError
 from fednoil.files import naming
 
 MOST_CATEGORIES = 100
-_ROLES = ("label", "site", "split")
 
 Cells = np.ndarray | list[str]
 """A column: float64 [N] with NaN for missing values, or strings with "" for them; for vectors float64 [N, D]."""
@@ -34,17 +33,24 @@ Cells = np.ndarray | list[str]
 
 @dataclass(frozen=True)
 class TableFile:
-    """A file's columns by name, and which of them are labels, sites and splits."""
+    """A file's columns, each of which is read when it is asked for, and which of them are labels, sites and splits."""
 
     where: str
-    cells: dict[str, Cells]
+    columns: Sequence[str]
+    count: int
     role: dict[str, str]
+    read: Callable[[int], Cells]
+
+    def cells(self, name: str) -> Cells:
+        if self.columns.count(name) > 1:
+            raise UserError(f"{self.where} has two columns '{name}'; their names must differ")
+        return self.read(self.columns.index(name))
 
     def texts(self, role: str) -> list[str] | None:
         """The column with this role as strings; whole numbers are written without a decimal point."""
         if role not in self.role:
             return None
-        cells = self.cells[self.role[role]]
+        cells = self.cells(self.role[role])
         if isinstance(cells, list):
             return cells
         if cells.ndim > 1 or np.isnan(cells).any() or (cells != np.floor(cells)).any():
@@ -52,8 +58,8 @@ class TableFile:
         return [str(int(cell)) for cell in cells]
 
     @property
-    def features(self) -> dict[str, Cells]:
-        return {name: cells for name, cells in self.cells.items() if name not in self.role.values()}
+    def features(self) -> list[str]:
+        return [name for name in self.columns if name not in self.role.values()]
 
 
 def read_grid(path: Path, where: str, needed: Sequence[str] = ("label",)) -> TableFile:
@@ -61,12 +67,8 @@ def read_grid(path: Path, where: str, needed: Sequence[str] = ("label",)) -> Tab
     if path.is_dir() or path.suffix.lower() == ".parquet":
         return _parquet(path, where, needed)
     rows = read_rows(path, where, needed)
-    if twice := [name for name in rows.header if rows.header.count(name) > 1]:
-        raise UserError(f"{where} has two columns '{twice[0]}'; their names must differ")
-    cells: dict[str, Cells] = {
-        name: [line[place].strip() for line in rows.lines] for place, name in enumerate(rows.header)
-    }
-    return TableFile(where, cells, {role: rows.header[rows.place[role]] for role in _ROLES if role in rows.place})
+    role = {name: rows.header[place] for name, place in rows.place.items()}
+    return TableFile(where, rows.header, len(rows.lines), role, lambda k: [line[k].strip() for line in rows.lines])
 
 
 def _parquet(path: Path, where: str, needed: Sequence[str]) -> TableFile:
@@ -76,16 +78,9 @@ def _parquet(path: Path, where: str, needed: Sequence[str]) -> TableFile:
         table = pq.read_table(path)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise UserError(f"{where} can't be read as parquet ({error}); get the file again") from None
-    role = {}
-    for name in _ROLES:
-        found = [column for column in table.column_names if column.lower() in COLUMN_NAMES[name]]
-        if len(found) > 1:
-            raise UserError(f"{where} has the columns {', '.join(found)} for one {name}; keep one")
-        role |= {name: found[0]} if found else {}
-    if missing := [name for name in needed if name not in role]:
-        has = ", ".join(table.column_names)[:80]
-        raise UserError(f"{where} has no column '{missing[0]}'; its columns are {has}")
-    return TableFile(where, {name: _cells(where, name, table[name]) for name in table.column_names}, role)
+    names = table.column_names
+    role = {name: names[place] for name, place in places(where, names, needed).items()}
+    return TableFile(where, names, len(table), role, lambda k: _cells(where, names[k], table.column(k)))
 
 
 def _cells(where: str, name: str, column: pa.ChunkedArray) -> Cells:
@@ -129,17 +124,22 @@ def numbers_in(where: str, name: str, texts: Sequence[str]) -> np.ndarray | None
     )
 
 
-def encoded(grid: TableFile) -> tuple[np.ndarray, tuple[str, ...]]:
-    """All features as numbers float32 [N, D], NaN where they are missing, and what the columns are called."""
+def encoded(grid: TableFile, wanted: Sequence[str] = ()) -> tuple[np.ndarray, tuple[str, ...]]:
+    """All features as numbers float32 [N, D], NaN where they are missing, and what the columns are called. With
+    `wanted` columns only those of the file that they come from are read."""
     found: list[np.ndarray] = []
     names: list[str] = []
-    for name, cells in grid.features.items():
+    stems = {stem_of(name): MARK in name for name in wanted}
+    for name in grid.features:
+        if wanted and not {name, f"{name}[0]"} & stems.keys():
+            continue
+        cells: Cells = np.full(grid.count, np.nan) if name + MARK in wanted else grid.cells(name)
         if MARK in name:
             raise UserError(f"{grid.where}: the name of column '{name}' has a '{MARK}'; rename it")
         if isinstance(cells, list):
-            numbers = numbers_in(grid.where, name, cells)
+            numbers = None if stems.get(name) else numbers_in(grid.where, name, cells)
             if numbers is None:
-                own, called = _categories(grid.where, name, cells)
+                own, called = _categories(grid.where, name, cells, limited=not wanted)
                 found, names = [*found, *own], [*names, *called]
                 continue
             cells = numbers
@@ -149,7 +149,8 @@ def encoded(grid: TableFile) -> tuple[np.ndarray, tuple[str, ...]]:
         found.append(cells)
         names.append(name + MARK * bool(np.isnan(cells).all()))
     if not found:
-        raise UserError(f"{grid.where} has no column besides {', '.join(grid.role.values())}; it needs features")
+        besides, needs = ", ".join(grid.role.values()), ", ".join(list(stems)[:8]) or "features"
+        raise UserError(f"{grid.where} has no column{' besides ' * bool(besides)}{besides}; it needs {needs}")
     values = np.stack(found, 1).astype(np.float32)
     if (infinite := np.isinf(values)).any():
         row, column = (int(place) for place in np.argwhere(infinite)[0])
@@ -159,9 +160,9 @@ def encoded(grid: TableFile) -> tuple[np.ndarray, tuple[str, ...]]:
     return values, tuple(names)
 
 
-def _categories(where: str, name: str, cells: Sequence[str]) -> tuple[list[np.ndarray], list[str]]:
+def _categories(where: str, name: str, cells: Sequence[str], *, limited: bool) -> tuple[list[np.ndarray], list[str]]:
     known = sorted({cell for cell in cells if cell.casefold() not in MISSING})
-    if len(known) > MOST_CATEGORIES:
+    if limited and len(known) > MOST_CATEGORIES:
         raise UserError(
             f"{where}: column '{name}' has {len(known)} different text values ('{known[0][:40]}' for example), too "
             "many for "
@@ -237,6 +238,7 @@ class VectorSource(PathSource):
     """Samples that are vectors, in one file."""
 
     takes = "FILE"
+    wanted: Sequence[str] = ()  # the columns of the model that is to judge the rows; none: all
     cached = False  # reading a table again takes about as long as reading a copy
 
     @abstractmethod
@@ -265,4 +267,4 @@ class TableSource(VectorSource):
 
     def listing(self) -> Listing:
         grid = read_grid(self.path, self.config.name)
-        return rows_of(grid, *encoded(grid))
+        return rows_of(grid, *encoded(grid, self.wanted))
