@@ -4,10 +4,10 @@
     python tools/same_results.py --against tools/same_results.csv       # what differs from it
     python tools/same_results.py --only 'small/iid/*' --against tools/same_results.csv
 
-A case is a preset made short by `--set`s. Its row has the SHA-256 of the final model's tensors (whatever their names)
-and the test accuracy of each round, read from the run folder that the command `fednoil run` leaves. Bits depend on the
-processor and on PyTorch's version: on another machine make a table of an earlier commit first, with `PYTHONPATH` at its
-`src`, and compare with that.
+A case is a preset made short by `--set`s. Its row has 16 digits of the SHA-256 of the final model's tensors (whatever
+their names) and the test accuracy of each round, read from the run folder that the command `fednoil run` leaves. Bits
+depend on the processor and on PyTorch's version: on another machine make a table of an earlier commit first, with
+`PYTHONPATH` at its `src`, and compare with that.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def _path() -> str:
 def _digest(path: Path) -> str:
     tensors = safetensors.torch.load_file(path).values()
     each = [hashlib.sha256(f"{t.dtype} {tuple(t.shape)}".encode() + t.numpy().tobytes()).digest() for t in tensors]
-    return hashlib.sha256(b"".join(sorted(each))).hexdigest()
+    return hashlib.sha256(b"".join(sorted(each))).hexdigest()[:16]
 
 
 def differences(rows: list[Row], before: dict[str, Row]) -> Iterator[str]:
