@@ -202,7 +202,7 @@ X, Y = arrays()["x_train"], arrays()["y_train"]
         ({"class_names": list("abcd")}, r"class 3 \('d'\) has no training image"),
         ({"class_names": list("ab")}, r"train label 2 .* use 0\.\.1"),
         ({"class_names": list("aab")}, "'a' stands for two classes"),
-        ({"class_names": ["a", "b\n", "c"]}, "is not readable text"),
+        ({"class_names": ["a", "b\n", "c"]}, "class name 'b ' is not one line of readable text; rename it"),
         ({"class_names": np.arange(3)}, "class_names is int64"),
         ({"class_names": np.array([b"\xff", b"a", b"b"])}, "not UTF-8"),
         ({"x_train": np.array([{}] * 6, object)}, "can't be read as an .npz of plain arrays"),

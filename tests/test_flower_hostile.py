@@ -84,12 +84,11 @@ def test_an_impossible_introduction_is_refused(
     federated["train"]["rounds"] = 1
     (first,) = federate(load_config(federated), tmp_path / "run", LoopGrid(nodes, spoil))
     assert first["nodes"] == ["client-0", "client-1", "client-3"]
-    assert set(first["refused"]) == {f"node {number}" for number in liars}
-    for number, (_, key, _) in liars.items():
-        assert first["refused"][f"node {number}"].startswith("its introduction is invalid: "), key
-        assert any(
-            text.startswith(f"node {number} is refused: its introduction is invalid") for text in said(caplog)
-        ), key
+    names = {f"node {k}" if key == "client" else f"client-2 (node {k})": key for k, (_, key, _) in liars.items()}
+    assert set(first["refused"]) == set(names)
+    for name, key in names.items():
+        assert first["refused"][name].startswith("its introduction is invalid: "), key
+        assert any(text.startswith(f"{name.partition(' (')[0]} is refused: its intro") for text in said(caplog)), key
 
 
 def test_a_billion_samples_take_no_memory(experiment: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -403,13 +404,23 @@ class TestFederation:
         assert len(rows_in(audit)) == 45
 
     def test_a_site_with_other_columns_is_refused(self, own: dict[str, Any], tmp_path: Path) -> None:
-        data = self.tables(tmp_path)
-        text = (tmp_path / "c.csv").read_text().replace("level", "dose")
-        (tmp_path / "c.csv").write_text(text)
-        records = self.federated(load_config(own), data, tmp_path / "run")
-        why = "it has no column 'level' of numbers and it has a column 'dose' of numbers that the federation lacks"
-        assert why in records[-1]["refused"]["c"]
-        assert records[-1]["trained"] == ["a", "b"]
+        said = {
+            (
+                "level",
+                "dose",
+            ): "it has no column 'level' and it has a column 'dose' that the federation lacks; all sites",
+            ("level", '"le\nvel"'): "its introduction is invalid: its column 'le vel' is not one line of readable text",
+            (
+                "0.00",
+                "n0.00",
+            ): "its column 'level' has categories, the federation's numbers; it must be the same at all",
+        }
+        for k, (change, why) in enumerate(said.items()):
+            data = self.tables(tmp_path)
+            (tmp_path / "c.csv").write_text((tmp_path / "c.csv").read_text().replace(*change))
+            records = self.federated(load_config(own), data, tmp_path / str(k))
+            assert records[-1]["refused"]["c"].startswith(why)
+            assert records[-1]["trained"] == ["a", "b"]
 
     def test_a_column_that_is_empty_at_a_site_is_of_the_kind_that_it_has_elsewhere(self, tmp_path: Path) -> None:
         pytest.importorskip("flwr")
@@ -431,7 +442,7 @@ class TestFederation:
 
     def test_few_values_are_not_reported(self, tmp_path: Path) -> None:
         pytest.importorskip("flwr")
-        from fednoil.flower.terms import Site, agree
+        from fednoil.flower.terms import CommonTerms, Site, agree, misfit
 
         rows = [[k, 7 if k < 4 else "", "xy"[k % 2]] for k in range(12)]
         path = write(tmp_path / "t.csv", ["a", "rare", "label"], rows)
@@ -440,3 +451,6 @@ class TestFederation:
         assert site.counts[1] == 0
         assert (site.mean[1], site.std[1]) == (0.0, 1.0)
         assert agree([site, site], None).mean == site.mean
+        four, two = (CommonTerms(("a", "b"), (n,), (), (), tuple(map(str, range(n)))) for n in (4, 2))
+        said = str(misfit(replace(site, columns=four.columns), two))
+        assert said.startswith("it has 4 features a sample, the federation 2; all sites need the same features")

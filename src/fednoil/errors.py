@@ -13,7 +13,12 @@ class UserError(Exception):
     """
 
     def __init__(self, message: str) -> None:
-        super().__init__(" ".join(str(message).split()))
+        super().__init__(one_line(message))
+
+
+def one_line(text: object) -> str:
+    """The text with a space for each line break and whatever else can't be shown."""
+    return " ".join("".join(c if c.isprintable() else " " for c in str(text)).split())
 
 
 class Diverged(UserError):

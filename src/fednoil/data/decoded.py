@@ -137,7 +137,7 @@ def _in_range(what: str, labels: np.ndarray, count: int) -> None:
 def _names(where: str, names: Sequence[str]) -> tuple[str, ...]:
     for name in names:
         if not name.strip() or not name.isprintable():
-            raise UserError(f"{where}: class name {name!r} is not readable text; rename it")
+            raise UserError(f"{where}: class name '{name}' is not one line of readable text; rename it")
     if len(set(names)) != len(names):
         twice = next(name for name in names if list(names).count(name) > 1)
         raise UserError(f"{where}: class name '{twice}' stands for two classes; names must differ")

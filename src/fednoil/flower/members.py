@@ -169,12 +169,14 @@ class Members:
                 if self._tries[node] >= _TRIES or round_idx > 0:
                     self._refuse(node, f"node {node}", reply, informed=True)
                 continue
+            called = f"node {node}"
             try:
                 body = unpack(HELLO_REPLY, reply)
+                called = body.values["client"] if is_name(body.values["client"]) else called
                 site = _site(body)
             except Exception as error:  # whatever a node sends
                 said = error if isinstance(error, BadMessage) else type(error).__name__
-                self._refuse(node, f"node {node}", f"its introduction is invalid: {said}")
+                self._refuse(node, called, f"its introduction is invalid: {said}")
                 continue
             if _minor(body.values["version"]) != _minor(__version__):
                 other = (
@@ -279,15 +281,18 @@ def _site(body: Body) -> Site:
         "mean": len(mean) == shape[0] and (vectors or all(0 <= m <= 1 for m in mean)),
         "std": len(std) == shape[0] and all(s > 0 and (vectors or s <= 1) for s in std),
         "list of columns": len(columns) == (shape[0] if vectors else 0) and len(set(columns)) == len(columns),
-        "column name": all(1 <= len(name) <= 300 and name.isprintable() for name in columns),
         "number of values": len(counts) == len(columns) and all(0 <= n <= rows for n in counts),
         "number of samples": 1 <= numbers["samples"] <= _MOST and 0 <= numbers["held_out"] <= _MOST,
         "class names": 1 <= len(names) <= 10_000 and len(set(names)) == len(names),
-        "class name": all(1 <= len(name) <= 200 and name.isprintable() for name in names),
     }
     for what, right in checks.items():
         if not right:
             raise BadMessage(f"its {what} is not possible")
+    for what, most, texts in (("column", 300, columns), ("class", 200, names)):
+        if wrong := [text for text in texts if not 1 <= len(text) <= most or not text.isprintable()]:
+            raise BadMessage(
+                f"its {what} '{wrong[0][:80]}' is not one line of readable text (at most {most} characters); rename it"
+            )
     return Site(
         values["client"], partition, numbers["samples"], numbers["held_out"], names, shape, mean, std, columns, counts
     )

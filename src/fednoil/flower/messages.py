@@ -18,6 +18,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from flwr.common.constant import FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE
 
+from fednoil.errors import one_line
 from fednoil.learners.base import Learner
 from fednoil.tensors import Tensors
 
@@ -201,7 +202,7 @@ def content_bytes(content: RecordDict) -> int:
 
 def clean(text: object) -> str:
     """A node's text for logs and records: one line of at most 300 characters without control characters."""
-    return " ".join("".join(c if c.isprintable() else " " for c in str(text)[:3000]).split())[:300]
+    return one_line(str(text)[:3000])[:300]
 
 
 def _bytes(value: Any) -> int:

@@ -168,11 +168,15 @@ def _other_columns(own: Sequence[str], wanted: Sequence[str]) -> str:
     if not own or not wanted:
         kinds = ("pictures", "vectors") if not own else ("vectors", "pictures")
         return f"it has {kinds[0]}, the federation {kinds[1]}; all sites need the same kind of data"
-    here, there = _columns(own, wanted), _columns(wanted, own)
-    parts = [f"it has no column '{name}' of {kind}" for name, kind in sorted(there - here)[:1]]
-    parts += [
-        f"it has a column '{name}' of {kind} that the federation lacks" for name, kind in sorted(here - there)[:1]
-    ]
+    here, there = dict(_columns(own, wanted)), dict(_columns(wanted, own))
+    if differ := sorted(name for name in here.keys() & there if here[name] != there[name]):
+        kinds = f"has {here[differ[0]]}, the federation's {there[differ[0]]}"
+        return f"its column '{differ[0]}' {kinds}; it must be the same at all sites"
+    if here.keys() != there.keys() and all(name.isdecimal() for name in (*own, *wanted)):
+        return f"it has {len(own)} features a sample, the federation {len(wanted)}; all sites need the same features"
+    missing, more = sorted(there.keys() - here), sorted(here.keys() - there)
+    parts = [f"it has no column '{missing[0]}'"] if missing else []
+    parts += [f"it has a column '{more[0]}' that the federation lacks"] if more else []
     return f"{' and '.join(parts)}; all sites need the same columns" if parts else ""
 
 
