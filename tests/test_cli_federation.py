@@ -131,14 +131,19 @@ def test_the_bundle_holds_a_configuration_and_no_code(tmp_path: Path, values: di
         assert name == "app"
 
 
-def test_a_site_is_there_once_and_its_data_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_site_is_there_once_and_its_data_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("x.npz").touch()  # what is in it the node finds out
-    said = refused("federation", "up", "--site", "a=npz:x.npz", "--site", "a=npz:x.npz")
-    assert "--site a=npz:x.npz: 'a' is given twice" in said
-    said = refused("federation", "up", "--site", "a=npz:x.npz", "--site", "b=npz:y.npz")
-    assert f"--site b=npz:y.npz: npz:{tmp_path}/y.npz is not a file" in said
-    assert [path.name for path in tmp_path.iterdir()] == ["x.npz"]
+    Path("x.csv").write_text("age,label\n1,a\n2,b\n")
+    one = ("federation", "up", "--site", "a=table:x.csv", "--site")
+    assert "--site a=table:x.csv: 'a' is given twice" in refused(*one, "a=table:x.csv")
+    assert f"--site b=table:y.csv: table:{tmp_path}/y.csv is not a file" in refused(*one, "b=table:y.csv")
+    Path("y.csv").write_text("age,label\n1,a\nno,b\n")
+    wrong = "y.csv: column 'age' has the text 'no' in row 3"
+    assert f"--site b=table:y.csv: table:{tmp_path}/{wrong}" in refused(*one, "b=table:y.csv")
+    place = ("--superlink", "localhost:1", "--root-certificates", "ca.crt", "--key", "none")
+    said = refused("federation", "node", *place, "--name", "b", "--data", "table:y.csv")
+    assert f"--data table:y.csv: table:{wrong}" in said
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["x.csv", "y.csv"]
 
 
 @pytest.mark.parametrize("host", ["", " ", "a b", "https://fl.example.org", "fl.example.org:8000", "10.0.0", "münchen"])

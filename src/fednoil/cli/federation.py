@@ -95,6 +95,8 @@ def up(
     ] = None,
 ) -> None:
     """Start a SuperLink and SuperNodes on this machine. They use TLS and authentication."""
+    from fednoil.data import check_own
+
     if bool(site) == (partitions is not None):
         raise UserError("give --site NAME=DATA for each node, or --partitions N")
     federation = _loopback(folder)
@@ -105,7 +107,7 @@ def up(
         if name in nodes:
             raise UserError(f"--site {text}: '{name}' is given twice; each site needs its own name")
         nodes[name] = f'client-id="{name}" data={_quoted(data)} state={state}'
-        _check_data(text, data)
+        check_own(data, f"--site {text}")
     federation.up(nodes)
     print(f"up with {len(nodes)} nodes; logs in {federation.folder / 'log'}")
 
@@ -255,16 +257,6 @@ def _site(text: str) -> tuple[str, str]:
     if name in ("superlink", "nodes"):
         raise UserError(f"--site {text}: '{name}' is reserved; choose another")
     return name, f"{form}:{Path(path).expanduser().resolve()}"
-
-
-def _check_data(text: str, data: str) -> None:
-    """Refuse missing data before a node is started; nothing is decoded."""
-    from fednoil.data import open_source
-
-    try:
-        open_source(data).files()
-    except UserError as error:
-        raise UserError(f"--site {text}: {error}") from None
 
 
 def _quoted(value: object) -> str:

@@ -41,6 +41,7 @@ __all__ = [
     "as_asked",
     "assemble",
     "catalogue",
+    "check_own",
     "clients_of",
     "forms",
     "is_own",
@@ -70,6 +71,16 @@ def load(
     if not site:
         check_classes(source.config.name, dataset.train.labels, dataset.class_names)
     return normalised(dataset, source.config)
+
+
+def check_own(name: str, where: str) -> None:
+    """Refuse a site's data that can't be read; pictures are decoded later, so they need only be there. `where` begins
+    the refusal."""
+    try:
+        source = open_source(name)
+        source.files() if source.cached else _load(source, None)
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None
 
 
 def normalised(dataset: Dataset, config: DataConfig) -> Dataset:

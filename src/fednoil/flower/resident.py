@@ -29,7 +29,7 @@ from flwr.supercore.run import RunNotRunningException
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode.fleet_http_connection import http_request_response
 
-from fednoil.data import open_source
+from fednoil.data import check_own
 from fednoil.errors import UserError
 from fednoil.flower.client import app
 from fednoil.flower.settings import NodeSettings, as_option
@@ -77,14 +77,10 @@ class NodeSetup:
         return private, private.public_key()
 
     def check(self) -> None:
-        """Refuse settings, data, a key or certificates that can't be used, before anything is started; no data are
-        decoded."""
+        """Refuse settings, data, a key or certificates that can't be used, before anything is started."""
         settings = self.read()
         if settings.data is not None:
-            try:
-                open_source(settings.data).files()
-            except UserError as error:
-                raise UserError(f"--data {settings.data}: {error}") from None
+            check_own(settings.data, f"--data {settings.data}")
         self.keys()
         self.certificates()
 
