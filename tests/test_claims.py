@@ -42,6 +42,25 @@ def test_without_runs_nothing_is_tested(tmp_path: Path) -> None:
     assert len({claim.said for claim in CLAIMS}) == len(CLAIMS)
 
 
+@pytest.mark.parametrize(
+    ("setting", "changes"),
+    [
+        ("iid", {"train": {"rounds": 9}}),
+        ("iid", {"model": {"width": 4}}),
+        ("iid", {"sampling": {"fraction": 0.5}}),  # of both methods
+        ("non-iid-0.5", {}),  # a preset beyond the paper
+    ],
+)
+def test_settings_that_are_not_the_papers_say_nothing(tmp_path: Path, setting: str, changes: dict[str, Any]) -> None:
+    where = ("paper", "fashion-mnist", setting, "symmetric-high")
+    for method, accuracy in (("fednoil-logarithm", 80), ("fedavg", 60)):
+        thrice(tmp_path / method, method, [accuracy] * 7, where=where, changes=changes)
+    found = results(tmp_path)
+    assert found.rows[0].place.family == "paper"
+    assert {v.status for v in judge(found)} == {UNTESTED}
+    assert found.sections() == []
+
+
 @pytest.mark.parametrize(("ours", "status"), [(80, SUPPORTED), (50, REFUTED)])
 def test_who_is_ahead(tmp_path: Path, ours: float, status: str) -> None:
     last = [ours] * 7

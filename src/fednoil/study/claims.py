@@ -27,16 +27,17 @@ from fednoil.study.support import (
     no_better_server,
     pairs,
 )
+from fednoil.study.tables import TABLE_OF
 
 SUPPORTED, REFUTED, OPEN, UNTESTED = "supported", "not supported", "not distinguishable", "not tested here"
 SCOPE = (
-    "Only finished runs are judged, and methods are compared in the same setting and precision. A lead counts if it is "
-    f"more than chance (p < {CHANCE:g}, not corrected for the number of tests): by Student's paired test on shared "
-    f"seeds, which takes {FEW_SEEDS}, or where fewer than two are shared, by Welch's, which takes {FEW_SEEDS} seeds of "
-    "one method and gives a single seed its spread. Otherwise the two are not distinguishable, as are means that are "
-    "equal to two decimals. All "
-    "claims but the last, which is about clean labels, are judged on noisy labels only. Pair noise with one shared map "
-    "is left out: most labels of a class are then the same wrong one, which no method that treats classes alike can "
+    "Only finished runs of the paper's settings with no key changed, at its scale or the small one, are judged, and "
+    f"methods are compared in the same setting and precision. A lead counts if it is more than chance (p < {CHANCE:g}, "
+    f"not corrected for the number of tests): by Student's paired test on shared seeds, which takes {FEW_SEEDS}, or "
+    f"where fewer than two are shared, by Welch's, which takes {FEW_SEEDS} seeds of one method and gives a single seed "
+    "its spread. Otherwise the two are not distinguishable, as are means that are equal to two decimals. All claims "
+    "but the last, which is about clean labels, are judged on noisy labels only. Pair noise with one shared map is "
+    "left out: most labels of a class are then the same wrong one, which no method that treats classes alike can "
     "distinguish from the truth."
 )
 
@@ -114,8 +115,15 @@ def _status(claim: Claim, support: list[Support]) -> str:
     return OPEN if enough(sum(e.holds is not False for e in support)) else REFUTED
 
 
+def is_papers(row: Row) -> bool:
+    """Whether its setting and method are the paper's, at either scale, with no key changed."""
+    place = row.place
+    return bool(place.family) and place.setting in TABLE_OF and not (place.setting_changes or place.method_changes)
+
+
 def _judged(row: Row, clean: bool) -> bool:
-    return row.finished and (row.place.noise == "clean") == clean and not row.place.noise.endswith("-shared")
+    noise = row.place.noise
+    return row.finished and is_papers(row) and (noise == "clean") == clean and not noise.endswith("-shared")
 
 
 _ORIGINAL = ("fednoil-logarithm",)

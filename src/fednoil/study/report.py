@@ -11,7 +11,7 @@ from fednoil.report.hook import ReportSection
 from fednoil.report.places import Place
 from fednoil.report.results import Results
 from fednoil.report.text import in_cell
-from fednoil.study.claims import SCOPE, UNTESTED, Verdict, judge
+from fednoil.study.claims import SCOPE, UNTESTED, Verdict, is_papers, judge
 from fednoil.study.places import command_of, place_of
 from fednoil.study.tables import PaperTable, tables
 
@@ -35,7 +35,7 @@ class PaperStudy:
 
     def sections(self, results: Results) -> list[ReportSection]:
         """The paper's claims, if there are runs that test one."""
-        if not any(row.place.family for row in results.rows):
+        if not any(is_papers(row) for row in results.rows):
             return []
         verdicts = judge(results)
         return [

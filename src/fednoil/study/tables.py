@@ -28,7 +28,7 @@ _ORDER = [*dict.fromkeys(METHOD_NAMES.values()), *schedule_methods()]
 _READINGS = ("partition.kind=", "partition.beta=", "partition.cap=", "partition.min_size=", "noise.")
 _ABLATIONS = {"3": ("fednoil-uniform-clients", "fednoil-uniform-local"), "4": ("fednoil-no-ssl",)}
 _TRIALS = 5  # of the paper
-_TABLE_OF = {"iid": "1", "non-iid": "1", "100-clients": "2", "imbalanced": "2"}
+TABLE_OF = {"iid": "1", "non-iid": "1", "100-clients": "2", "imbalanced": "2"}
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def _tables_of(rows: Sequence[Row]) -> dict[str, list[Row]]:
     """The rows of one setting, by table; FedNoiL(Logarithm) is also in each ablation."""
     place = rows[0].place
     found: dict[str, list[Row]] = {}
-    main = _TABLE_OF.get(place.setting, "beyond")
+    main = TABLE_OF.get(place.setting, "beyond")
     main = "text" if place.noise == "clean" and main != "beyond" else main
     special = {m: table for table, methods in _ABLATIONS.items() for m in methods}
     special |= dict.fromkeys(schedule_methods(), "schedules")
