@@ -52,7 +52,18 @@ def test_the_optimiser_belongs_to_the_method(tmp_path: Path) -> None:
     assert {len(row.runs) for row in alike} == {1}
     assert len({row.title for row in alike}) == 3
     assert any("train.lr=0.3" in row.title for row in alike)
+    assert sum("train.weight_decay=0.002" in row.title for row in alike) == 1
     assert not any("rounds" in row.title for row in results.rows)
+
+
+def test_the_optimiser_belongs_to_a_method_of_the_study(tmp_path: Path) -> None:
+    """Another rate doesn't take FedProx into a table of its own; beside the paper's number there is no difference."""
+    made_run(tmp_path / "a", "fedavg")
+    made_run(tmp_path / "b", "fedprox", changes={"train": {"optimizer": "adamw", "lr": 0.01}})
+    (sheet,) = sheets(results_of(tmp_path))
+    changes = "train.optimizer=adamw, train.lr=0.01, train.weight_decay=0.01"
+    assert sheet.methods == ["Vanilla FedAvg", f"Vanilla FedProx, {changes}"]
+    assert [entry is not None and entry.difference is None for (entry,) in sheet.entries] == [False, True]
 
 
 def test_methods_that_differ_in_many_keys_are_called_by_their_folders(tmp_path: Path) -> None:

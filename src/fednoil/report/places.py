@@ -21,7 +21,8 @@ Values = dict[str, Any]
 SETTING_SECTIONS = ("data", "partition", "noise", "model", "train")
 METHOD_SECTIONS = ("sampling", "server", "learner", "schedule", "privacy")
 OPTIMISER = ("optimizer", "lr", "momentum", "weight_decay", "lr_rounds", "balance")
-"""Keys of `train` that belong to a method: outside a study they don't keep two runs from being compared."""
+"""Keys of `train` that belong to a method: they don't keep two runs from being compared."""
+TRAINING = ("train", "run")  # sections of which a part belongs to a method
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ def _defaults(sampling: str, server: str, learner: str) -> Values:
 
 def method_key(values: Values) -> str:
     """Equal for two runs of the same method: two names may stand for the same sections."""
-    return json.dumps([*(values[section] for section in METHOD_SECTIONS), values["run"]["select"]], sort_keys=True)
+    return json.dumps(as_method(values), sort_keys=True)
 
 
 def differences(full: Values, base: Values, sections: tuple[str, ...]) -> tuple[str, ...]:

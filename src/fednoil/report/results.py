@@ -18,7 +18,7 @@ from fednoil.errors import few_of
 from fednoil.history import ACCURACY, AGREEMENT
 from fednoil.report.chance import FEW_SEEDS, paired_p, sample_of
 from fednoil.report.hook import ReportSection, Study
-from fednoil.report.places import METHOD_SECTIONS, Place, as_method, differing, picked
+from fednoil.report.places import METHOD_SECTIONS, TRAINING, Place, as_method, differing, picked
 from fednoil.report.record import read_record
 from fednoil.report.runs import RecordedRun, load_runs
 
@@ -188,16 +188,24 @@ def _row(group: tuple[RecordedRun, ...], conducts: set[tuple[str, ...]]) -> Row:
 
 def _distinguished(rows: list[Row]) -> list[Row]:
     """Rows with unique titles in each table: a method's name gets the keys in which it differs from others of the same
-    name, or its folder's name if there are many."""
+    name, or its folder's name if there are many, and those of training in which it differs from others at all."""
     names_of: dict[Any, set[str]] = {}
-    sections = (*METHOD_SECTIONS, "train", "run")
-    for _, same in grouped(rows, lambda row: (row.place.where if row.place.family else row.place.dataset, row.title)):
+
+    def compare(same: Sequence[Row], sections: tuple[str, ...]) -> None:
         names = differing([as_method(row.runs[0].values) for row in same], sections)
-        names_of.setdefault(_same_line(same[0].runs[0]), set()).update(names)
+        for row in same:
+            names_of.setdefault(_same_line(row.runs[0]), set()).update(names)
+
+    for _, same in grouped(rows, lambda row: (row.place.where if row.place.family else row.place.dataset, row.title)):
+        compare(same, METHOD_SECTIONS)
+    for _, same in grouped([row for row in rows if not row.place.family], lambda row: row.place.where):
+        compare(same, TRAINING)  # which a study's method names anyway
 
     def titled(row: Row, most: int) -> Row:
-        keys = picked(as_method(row.runs[0].values), sections, names_of[_same_line(row.runs[0])])
-        return replace(row, apart=(_folder(row),) if len(keys) > most and not row.place.family else keys)
+        values, names = as_method(row.runs[0].values), names_of[_same_line(row.runs[0])]
+        keys = picked(values, METHOD_SECTIONS, names)
+        keys = (_folder(row),) if len(keys) > most and not row.place.family else keys
+        return replace(row, apart=(*keys, *picked(values, TRAINING, names)))
 
     short = [titled(row, _MOST_KEYS) for row in rows]
     counts = Counter((row.place.where, row.title) for row in short)

@@ -7,7 +7,6 @@ absent in the report; a folder that can't be read is left out, with the reason.
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,7 +25,7 @@ from fednoil.records.older import in_todays_keys, lost_settings
 from fednoil.report.checks import Confusion, Environment, MeasuresFile, Summary, check, check_rounds
 from fednoil.report.clients import Clients, simulated_clients, site_clients, tested
 from fednoil.report.hook import Study
-from fednoil.report.places import Place, as_method, method_key, own_place
+from fednoil.report.places import Place, method_key, own_place
 
 CURVES = {
     "test_accuracy": "test accuracy, %",
@@ -90,8 +89,7 @@ class RecordedRun:
     @functools.cached_property
     def key(self) -> tuple[tuple[str, ...], str, tuple[str, ...]]:
         """Runs with the same key differ only in their seed."""
-        method = method_key(self.values) if self.place.family else json.dumps(as_method(self.values), sort_keys=True)
-        return self.place.where, method, self.conduct
+        return self.place.where, method_key(self.values), self.conduct
 
     @property
     def precision(self) -> str:

@@ -17,7 +17,9 @@ from fednoil.records.compare import method_name
 from fednoil.report.places import (
     METHOD_SECTIONS,
     SETTING_SECTIONS,
+    TRAINING,
     Place,
+    as_method,
     differences,
     method_key,
     own_keys,
@@ -139,8 +141,9 @@ def _at(full: Values, base: dict[str, Values], place: Place) -> Place:
     if any(values[section]["name"] != full[section]["name"] for section in ("server", "learner")):
         method, values = method_name(full), base["fedavg"]
         changes = own_keys(full)
-    setting_changes = differences(full, values, SETTING_SECTIONS)
-    return PaperPlace(place.family, place.dataset, place.setting, place.noise, method, setting_changes, changes)
+    own = differences(as_method(full), as_method(values), TRAINING)
+    of_setting = tuple(change for change in differences(full, values, SETTING_SECTIONS) if change not in own)
+    return PaperPlace(place.family, place.dataset, place.setting, place.noise, method, of_setting, (*changes, *own))
 
 
 def _settings_like(kind: str) -> list[str]:
