@@ -98,6 +98,7 @@ def test_what_is_shown() -> None:
     assert "| a | 1.25 ± 3.18 |" in text
     assert "| c | – |" in text
     assert "11.00 in x" in text
+    assert "b is second (1.75 ± 3.18). a is also the least behind where it is worst: 5.00 points in y." in text
     page = pages.html(rows, ["x", "y"], "", "runs.html", {})
     assert 'data-v="1.25"' in page
     assert 'href="runs.html"' in page

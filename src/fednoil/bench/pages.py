@@ -53,10 +53,10 @@ def answer(rows: Sequence[RankedMethod], settings: Sequence[str]) -> str:
     safest = min(ranked, key=lambda row: row.worst[1] if row.worst else 0.0)
     behind = f"{safest.worst[1]:.2f} points in {safest.worst[0]}" if safest.worst else ""
     first = sum(row_is_first(best, ranked, s) for s in settings)
-    worst = "It is also" if safest is best else f"{safest.method} is"
     return (
         f"{best.method} has the best mean rank ({best.rank}) and is first in {first} of {len(settings)} settings; "
-        f"{second.method} is second ({second.rank}). {worst} the least behind where it is worst: {behind}."
+        f"{second.method} is second ({second.rank}). {safest.method} is "
+        f"{'also ' * (safest is best)}the least behind where it is worst: {behind}."
     )
 
 
