@@ -66,7 +66,7 @@ def test_the_interval_of_a_mean() -> None:
     assert found.mean == 2.0
     assert found.half == pytest.approx(4.302653 / 3**0.5, abs=1e-5)
     assert str(found) == "2.00 ± 2.48"
-    assert str(spread([1.5])) == "1.50"
+    assert [str(spread([1.5] * seeds)) for seeds in (1, 2)] == ["1.50"] * 2  # t is 12.7 with one degree of freedom
 
 
 def ended(accuracy: float) -> RunFigures:
@@ -93,18 +93,27 @@ def test_a_ranking_by_hand() -> None:
 
 
 def test_what_is_shown() -> None:
-    rows = ranking(RUNS, ["a", "b", "c"], ["x", "y"], {})
-    text = pages.markdown(rows, ["x", "y"], pages.note(2, 2))
-    assert "| a | 1.25 ± 3.18 |" in text
+    rows = ranking(RUNS | {(m, s, 2): found for (m, s, _), found in SECOND.items()}, ["a", "b", "c"], ["x", "y"], {})
+    text = pages.markdown(rows, ["x", "y"], "")
+    assert "| a | 1.17 ± 0.72 |" in text
     assert "| c | – |" in text
-    assert "11.00 in x" in text
-    assert "b is second (1.75 ± 3.18). a is also the least behind where it is worst: 5.00 points in y." in text
+    assert "11.33 in x" in text
+    assert "b is second (1.83 ± 0.72). a is also the least behind where it is worst: 0.00 points in x." in text
     page = pages.html(rows, ["x", "y"], "", "runs.html", {})
-    assert 'data-v="1.25"' in page
+    assert 'data-v="1.16' in page
     assert 'href="runs.html"' in page
     tables = pages.latex(rows, ["x", "y"], "")
     assert tables.count(r"\begin{table*}") == 3
-    assert r"1.25 $\pm$ 3.18" in tables
+    assert r"1.17 $\pm$ 0.72" in tables
+
+
+def test_a_tie_has_no_winner() -> None:
+    """a is before b in x, and after it in y."""
+    said = pages.answer(ranking(FIRST, "ab", "xy", {}), "xy")
+    assert said == "It is a tie: a and b have the same mean rank, 1.50."
+    runs = FIRST | {("c", setting, 0): ended(90) for setting in "xy"}
+    assert "; a and b are second (2.50). c is also" in pages.answer(ranking(runs, "abc", "xy", {}), "xy")
+    assert ["take three seeds" in pages.note(seeds, 1) for seeds in (2, 3)] == [True, False]
 
 
 def test_budgets_that_differ_are_named() -> None:

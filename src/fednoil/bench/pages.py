@@ -50,12 +50,18 @@ def answer(rows: Sequence[RankedMethod], settings: Sequence[str]) -> str:
     if len(ranked) < 2:
         return ""
     best, second = ranked[:2]
+    equal: dict[str, list[str]] = {}  # methods by their mean rank
+    for row in ranked:
+        equal.setdefault(f"{row.rank.mean:.2f}" if row.rank else "", []).append(row.method)
+    (rank, leaders), *others = equal.items()
+    if len(leaders) > 1:
+        return f"It is a tie: {' and '.join(leaders)} have the same mean rank, {rank}."
     safest = min(ranked, key=lambda row: row.worst[1] if row.worst else 0.0)
     behind = f"{safest.worst[1]:.2f} points in {safest.worst[0]}" if safest.worst else ""
-    first = sum(row_is_first(best, ranked, s) for s in settings)
+    first, after = sum(row_is_first(best, ranked, s) for s in settings), others[0][1]
     return (
         f"{best.method} has the best mean rank ({best.rank}) and is first in {first} of {len(settings)} settings; "
-        f"{second.method} is second ({second.rank}). {safest.method} is "
+        f"{' and '.join(after)} {'are' if len(after) > 1 else 'is'} second ({second.rank}). {safest.method} is "
         f"{'also ' * (safest is best)}the least behind where it is worst: {behind}."
     )
 
@@ -86,7 +92,7 @@ def _cell(found: Spread | None) -> RankingEntry:
 
 def note(seeds: int, settings: int, changed: str = "") -> str:
     """What the numbers are; `changed` are the keys that all runs have changed."""
-    interval = f"± 95 % confidence over {seeds} seeds" if seeds > 1 else "one seed, so no interval"
+    interval = f"± 95 % confidence over {seeds} seeds" if seeds > 2 else "no intervals, which take three seeds"
     return (
         f"Means over {settings} setting{'s' * (settings != 1)}; {interval}. Ranks are by the {READINGS[RANKED_BY]} "
         "rounds. The best round is known only with true labels. Farthest behind: points below the best method. Steps, "

@@ -93,7 +93,7 @@ def uneven(records: Mapping[tuple[str, str, int], Sequence[RoundRecord]]) -> str
 
 @dataclass(frozen=True)
 class Spread:
-    """A mean and half the width of its 95 % confidence interval over seeds; None with one seed."""
+    """A mean and half the width of its 95 % confidence interval over seeds; None with fewer than three."""
 
     mean: float
     half: float | None
@@ -105,7 +105,7 @@ class Spread:
 def spread(values: Sequence[float]) -> Spread:
     """Student's interval of a mean."""
     count = len(values)
-    if count < 2:
+    if count < 3:
         return Spread(float(np.mean(values)), None)
     half = float(stdtrit(count - 1, 0.975)) * float(np.std(values, ddof=1)) / math.sqrt(count)
     return Spread(float(np.mean(values)), half)
