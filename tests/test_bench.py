@@ -113,7 +113,12 @@ def test_a_tie_has_no_winner() -> None:
     assert said == "It is a tie: a and b have the same mean rank, 1.50."
     runs = FIRST | {("c", setting, 0): ended(90) for setting in "xy"}
     assert "; a and b are second (2.50). c is also" in pages.answer(ranking(runs, "abc", "xy", {}), "xy")
-    assert ["take three seeds" in pages.note(seeds, 1) for seeds in (2, 3)] == [True, False]
+
+
+def test_a_note_says_what_means_are_of() -> None:
+    assert ["take three seeds" in pages.note(seeds, 1, [20]) for seeds in (2, 3)] == [True, False]
+    for rounds, few in (([20, 10], "10"), ([4, 4], "4"), ([25, 1], "1 to 10")):
+        assert f"by the mean of the last few rounds, {few} of each run." in pages.note(3, 1, rounds)
 
 
 def test_budgets_that_differ_are_named() -> None:
@@ -257,6 +262,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "| newcomer_bench:Mine | 1.50 |" in out  # it learns as FedAvg does
     for name in ("ranking.md", "ranking.tex", "ranking.html"):
         said = (tmp_path / "runs/bench" / name).read_text(encoding="utf-8").replace("\\_", "_")
+        assert "last few rounds, 1 of each run" in said
         assert "train.rounds=1, schedule.epochs=1, partition.samples_per_client=20, run.device=cpu." in said
     assert (tmp_path / "runs/bench/runs.html").is_file()
     made = next((tmp_path / "runs/bench").glob("small-iid-clean-fedavg-*"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from fednoil import __version__, pages
@@ -90,13 +90,14 @@ def _cell(found: Spread | None) -> RankingEntry:
     return RankingEntry("–") if found is None else RankingEntry(str(found), found.mean)
 
 
-def note(seeds: int, settings: int, changed: str = "") -> str:
-    """What the numbers are; `changed` are the keys that all runs have changed."""
+def note(seeds: int, settings: int, rounds: Collection[int], changed: str = "") -> str:
+    """What the numbers are; `rounds` is how many runs have, and `changed` the keys that all of them have changed."""
+    few = " to ".join(map(str, sorted({min(10, min(rounds)), min(10, max(rounds))})))
     interval = f"± 95 % confidence over {seeds} seeds" if seeds > 2 else "no intervals, which take three seeds"
     return (
         f"Means over {settings} setting{'s' * (settings != 1)}; {interval}. Ranks are by the {READINGS[RANKED_BY]} "
-        "rounds. The best round is known only with true labels. Farthest behind: points below the best method. Steps, "
-        f"megabytes and seconds are those of a run.{f' Changed in all runs: {changed}.' if changed else ''}"
+        f"rounds, {few} of each run. The best round is known only with true labels. Farthest behind: points below the "
+        f"best method. Steps, megabytes and seconds are those of a run.{f' Changed in all runs: {changed}.' if changed else ''}"
     )
 
 

@@ -19,7 +19,7 @@ from fednoil.learners import AXIS
 
 READINGS = {
     "last": "last round",
-    "last_ten": "mean of the last ten",
+    "last_ten": "mean of the last few",
     "best": "best round",
     "chosen": "round that held-out labels choose",
 }

@@ -138,7 +138,8 @@ def _finish(cells: list[BenchCell], others: dict[Key, Row], changed: str, out: P
     methods, settings = (list(dict.fromkeys(getattr(c, name) for c in cells)) for name in ("method", "setting"))
     methods += [name for name in dict.fromkeys(method for method, *_ in others) if name not in methods]
     rows = ranking(runs, methods, settings, knows)
-    said = pages.note(len({seed for _, _, seed in runs}), len(settings), changed)
+    rounds = [cell.config.train.rounds for cell in cells]
+    said = pages.note(len({seed for _, _, seed in runs}), len(settings), rounds, changed)
     whole = {key: found for key, found in records.items() if key not in failed}
     report, remark = out / "runs.html", uneven(whole) if whole else ""
     if done:
