@@ -216,6 +216,10 @@ def test_any_server_with_any_learner_can_be_ranked(tmp_path: Path, monkeypatch: 
         ({"scale": "large"}, "--scale large: choose small or paper"),
         ({"settings": ["iid/cleen"]}, "--setting iid/cleen: choose .*iid/clean"),
         ({"methods": ["fedcor"]}, "--method fedcor: choose .*fedcorr"),
+        (
+            {"methods": ["coteaching", "gce"], "changes": {"learner": {"ramp": 2}}},
+            "^gce in iid/clean: unknown key 'learner.ramp'",
+        ),
         ({"methods": ["krumm+gce"]}, "server.name = 'krumm' is unknown; choose .*krum"),
         (
             {"methods": ["gce", "fedavg+gce"]},

@@ -122,8 +122,11 @@ def cells_of(grid: Grid) -> list[BenchCell]:
     for seed in grid.seeds:
         for setting in settings:
             for method in dict.fromkeys(grid.methods):
-                values = merge(_values(protocols[setting], method), grid.changes or {})
-                config = load_config(merge(values, {"run": {"seed": seed}}))
+                try:
+                    values = merge(_values(protocols[setting], method), grid.changes or {})
+                    config = load_config(merge(values, {"run": {"seed": seed}}))
+                except UserError as error:
+                    raise UserError(f"{method} in {setting}: {error}") from None
                 name = re.sub(r"[^\w+-]+", "-", f"{grid.scale}-{setting}-{method}").strip("-")
                 title = f"{setting}, {method}, seed {seed}"
                 same = titles.setdefault(config.hash(), title)
