@@ -58,16 +58,13 @@ def answer(rows: Sequence[RankedMethod], settings: Sequence[str]) -> str:
         return f"It is a tie: {' and '.join(leaders)} have the same mean rank, {rank}."
     safest = min(ranked, key=lambda row: row.worst[1] if row.worst else 0.0)
     behind = f"{safest.worst[1]:.2f} points in {safest.worst[0]}" if safest.worst else ""
-    first, after = sum(row_is_first(best, ranked, s) for s in settings), others[0][1]
+    tops = {s: max(row.by_setting[s].mean for row in ranked) for s in settings}
+    first, after = sum(best.by_setting[s].mean == tops[s] for s in settings), others[0][1]
     return (
         f"{best.method} has the best mean rank ({best.rank}) and is first in {first} of {len(settings)} settings; "
         f"{' and '.join(after)} {'are' if len(after) > 1 else 'is'} second ({second.rank}). {safest.method} is "
         f"{'also ' * (safest is best)}the least behind where it is worst: {behind}."
     )
-
-
-def row_is_first(row: RankedMethod, rows: Sequence[RankedMethod], setting: str) -> bool:
-    return row.by_setting[setting].mean >= max(other.by_setting[setting].mean for other in rows)
 
 
 def _ranked(row: RankedMethod) -> list[RankingEntry]:
@@ -90,20 +87,20 @@ def _cell(found: Spread | None) -> RankingEntry:
     return RankingEntry("–") if found is None else RankingEntry(str(found), found.mean)
 
 
-def note(seeds: int, settings: int, rounds: Collection[int], changed: str = "") -> str:
-    """What the numbers are; `rounds` is how many runs have, and `changed` the keys that all of them have changed."""
+def note(seeds: int, settings: int, rounds: Collection[int]) -> str:
+    """What the numbers are; `rounds` are those of the runs."""
     few = " to ".join(map(str, sorted({min(10, min(rounds)), min(10, max(rounds))})))
     interval = f"± 95 % confidence over {seeds} seeds" if seeds > 2 else "no intervals, which take three seeds"
     return (
         f"Means over {settings} setting{'s' * (settings != 1)}; {interval}. Ranks are by the {READINGS[RANKED_BY]} "
         f"rounds, {few} of each run. The best round is known only with true labels. Farthest behind: points below the "
-        f"best method. Steps, megabytes and seconds are those of a run.{f' Changed in all runs: {changed}.' if changed else ''}"
+        "best method. Steps, megabytes and seconds are those of a run."
     )
 
 
-def markdown(rows: Sequence[RankedMethod], settings: Sequence[str], said: str, remark: str = "") -> str:
-    """`said` is the note, and `remark` what a reader must know besides."""
-    parts = ["# Ranking of methods", *filter(None, [answer(rows, settings), remark]), said]
+def markdown(rows: Sequence[RankedMethod], settings: Sequence[str], said: str) -> str:
+    """`said` is what a reader must know, such as the note."""
+    parts = ["# Ranking of methods", *filter(None, [answer(rows, settings)]), said]
     for table in tables(rows, settings):
         parts += [f"## {table.title}", text_of(table)]
     return "\n\n".join(parts) + "\n"
@@ -115,9 +112,8 @@ def text_of(table: RankingTable) -> str:
     return "\n".join(lines + [f"| {' | '.join(cell.text for cell in row)} |" for row in table.rows])
 
 
-def latex(rows: Sequence[RankedMethod], settings: Sequence[str], said: str, remark: str = "") -> str:
+def latex(rows: Sequence[RankedMethod], settings: Sequence[str], said: str) -> str:
     parts = ["% needs \\usepackage{booktabs} and \\usepackage{graphicx}"]
-    said = " ".join(filter(None, [said, remark]))
     for table in tables(rows, settings):
         body = [f"{' & '.join(_escape(cell.text) for cell in row)} \\\\" for row in table.rows]
         lines = [
@@ -147,9 +143,7 @@ def _escape(text: str) -> str:
 Curves = Mapping[tuple[str, str], Sequence[float]]  # accuracy over a run, mean over seeds, by method and setting
 
 
-def html(
-    rows: Sequence[RankedMethod], settings: Sequence[str], said: str, report: str, curves: Curves, remark: str = ""
-) -> str:
+def html(rows: Sequence[RankedMethod], settings: Sequence[str], said: str, report: str, curves: Curves) -> str:
     """The page, which draws the curves; `report` is the name of the report of all runs beside it, or ""."""
     lines: dict[str, dict[str, list[float]]] = {}
     for (method, setting), values in curves.items():
@@ -163,7 +157,7 @@ def html(
             pages.script(),
             pages.asset("fednoil.bench", "ranking.js"),
         ],
-        answer=" ".join(filter(None, [answer(rows, settings), remark])),
+        answer=answer(rows, settings),
         note=said,
         tables=tables(rows, settings),
         parts=list(dict.fromkeys(part for s in settings for part in s.split("/"))) if len(settings) > 1 else [],

@@ -105,9 +105,10 @@ def with_changes(grid: Grid, changes: dict[str, dict[str, Any]]) -> Grid:
 
 
 def changed(grid: Grid) -> str:
-    """What --set and --device change in all runs."""
-    keys = [(f"{section}.{key}", value) for section, own in (grid.changes or {}).items() for key, value in own.items()]
-    return ", ".join(f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in keys)
+    """A sentence, after others, about what --set and --device change, or ""."""
+    values = [(f"{name}.{key}", value) for name, keys in (grid.changes or {}).items() for key, value in keys.items()]
+    said = ", ".join(f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in values)
+    return f" Changed in all runs: {said}." if said else ""
 
 
 def cells_of(grid: Grid) -> list[BenchCell]:
@@ -131,8 +132,7 @@ def cells_of(grid: Grid) -> list[BenchCell]:
                 title = f"{setting}, {method}, seed {seed}"
                 same = titles.setdefault(config.hash(), title)
                 if same != title:
-                    after = f" after --set {changed(grid)}" if grid.changes else ""
-                    raise UserError(f"'{same}' and '{title}' are the same run{after}; leave one of them out")
+                    raise UserError(f"'{same}' and '{title}' are the same run; leave one out.{changed(grid)}")
                 found.append(BenchCell(config, title, f"{name}-seed{seed}-{config.hash()[:8]}", title, method, setting))
     return found
 

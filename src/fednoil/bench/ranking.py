@@ -76,18 +76,18 @@ def mean_curves(records: Mapping[tuple[str, str, int], Sequence[RoundRecord]]) -
 
 
 def uneven(records: Mapping[tuple[str, str, int], Sequence[RoundRecord]]) -> str:
-    """A sentence if some method has trained less than two thirds as much as another, in epochs of clients, over the
+    """Sentences if some method has trained less than two thirds as much as another, in epochs of clients, over the
     rounds of runs by method, setting and seed; otherwise "". Fewer clients may train where few are clean."""
     found: dict[str, list[int]] = {}
     for (method, _, _), rounds in records.items():
         found.setdefault(method, []).append(sum(len(r.selected) * r.local_epochs for r in rounds))
     means = {method: float(np.mean(epochs)) for method, epochs in found.items()}
-    least, most = min(means, key=means.__getitem__), max(means, key=means.__getitem__)
-    if 3 * means[least] >= 2 * means[most]:
+    if not means or 3 * min(means.values()) >= 2 * max(means.values()):
         return ""
+    least, most = min(means, key=means.__getitem__), max(means, key=means.__getitem__)
     return (
         f"Not one budget: a run of {most} trains {means[most]:,.0f} epochs of clients, one of {least} "
-        f"{means[least]:,.0f}. Methods that visit clients one by one need more rounds for the same budget."
+        f"{means[least]:,.0f}. Methods that visit clients one by one need more rounds for the same budget. "
     )
 
 
@@ -104,11 +104,10 @@ class Spread:
 
 def spread(values: Sequence[float]) -> Spread:
     """Student's interval of a mean."""
-    count = len(values)
+    count, mean = len(values), float(np.mean(values))
     if count < 3:
-        return Spread(float(np.mean(values)), None)
-    half = float(stdtrit(count - 1, 0.975)) * float(np.std(values, ddof=1)) / math.sqrt(count)
-    return Spread(float(np.mean(values)), half)
+        return Spread(mean, None)
+    return Spread(mean, float(stdtrit(count - 1, 0.975) * np.std(values, ddof=1)) / math.sqrt(count))
 
 
 @dataclass(frozen=True)

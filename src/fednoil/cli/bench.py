@@ -138,17 +138,16 @@ def _finish(cells: list[BenchCell], others: dict[Key, Row], changed: str, out: P
     methods, settings = (list(dict.fromkeys(getattr(c, name) for c in cells)) for name in ("method", "setting"))
     methods += [name for name in dict.fromkeys(method for method, *_ in others) if name not in methods]
     rows = ranking(runs, methods, settings, knows)
-    rounds = [cell.config.train.rounds for cell in cells]
-    said = pages.note(len({seed for _, _, seed in runs}), len(settings), rounds, changed)
-    whole = {key: found for key, found in records.items() if key not in failed}
-    report, remark = out / "runs.html", uneven(whole) if whole else ""
+    rounds, seeds = {cell.config.train.rounds for cell in cells}, {seed for *_, seed in runs}
+    budgets = uneven({key: found for key, found in records.items() if key not in failed})
+    said, report = budgets + pages.note(len(seeds), len(settings), rounds) + changed, out / "runs.html"
     if done:
         write_reports(load_results(list(done.values())), report, None, None, "All runs of the ranking")
     write_record(out / FILE, lines.values())
     texts = {
-        "ranking.md": pages.markdown(rows, settings, said, remark),
-        "ranking.tex": pages.latex(rows, settings, said, remark),
-        "ranking.html": pages.html(rows, settings, said, report.name if done else "", mean_curves(records), remark),
+        "ranking.md": pages.markdown(rows, settings, said),
+        "ranking.tex": pages.latex(rows, settings, said),
+        "ranking.html": pages.html(rows, settings, said, report.name if done else "", mean_curves(records)),
     }
     for name, text in texts.items():
         write_text(out / name, text)
