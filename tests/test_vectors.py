@@ -117,8 +117,10 @@ def test_scaled_values_end_somewhere_and_missing_ones_are_the_mean() -> None:
 
 def test_a_column_without_a_value_is_pointed_out(tmp_path: Path) -> None:
     rows = [[k, "", "NA" if k else "red", "xy"[k % 2]] for k in range(10)]
-    path = write(tmp_path / "t.csv", ["a", "b", "c", "label"], rows)
-    assert "\n1 column without a value: 'b'\n" in fednoil("data", f"table:{path}")[1]
+    write(tmp_path / "t.csv", ["a", "b", "c", "label"], rows)
+    pq.write_table(pa.table({"b": pa.nulls(10), "label": ["x", "y"] * 5}), tmp_path / "t.parquet")
+    for name in ("t.csv", "t.parquet"):
+        assert "\n1 column without a value: 'b'\n" in fednoil("data", f"table:{tmp_path / name}")[1]
 
 
 def test_columns_of_sites_are_matched_by_name() -> None:
@@ -217,6 +219,22 @@ def test_bad_tables_are_one_line(text: str, message: str, tmp_path: Path) -> Non
     (tmp_path / "t.csv").write_text(text)
     line = refused("run", "demo", "--set", f"data.name=table:{tmp_path / 't.csv'}", "--set=model.name=mlp")
     assert message in line
+
+
+def test_odd_and_damaged_parquet_files_are_one_line(tmp_path: Path) -> None:
+    damaged = pa.array([b"\xff", b"\xff"]).view(pa.string())
+    odd = {
+        "can't be read as parquet (Column 0: In chunk 0: Invalid: Invalid UTF8": {"image": damaged},
+        "column 'a' has numbers beyond 2^53; make them text": {"a": [2**60, 1]},
+        "column 'a' is list<element: string>; a table has numbers and text": {"a": [["x"], ["y"]]},
+        "column 'label' must have a whole number or a text in each row": {"a": [1, 2], "label": [np.inf, 1.0]},
+    }
+    for message, columns in odd.items():
+        pq.write_table(pa.table({**columns, "label": columns.get("label", ["x", "y"])}), tmp_path / "t.parquet")
+        for kind in ("table", "parquet") if "image" in columns else ("table",):
+            line = refused("data", f"{kind}:{tmp_path / 't.parquet'}")
+            assert message in line
+            assert "t.parquet" in line
 
 
 def test_bad_features_are_one_line(tmp_path: Path) -> None:

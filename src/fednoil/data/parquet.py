@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -150,12 +150,20 @@ def test_files(path: Path) -> tuple[Path, ...]:
 
 def read_table(path: Path, label_columns: Sequence[str] = LABEL_COLUMNS) -> pa.Table:
     """The image column, the label column and, if there is one, the column of sites of one shard, in this order."""
+    return read_columns(path, str(path), lambda schema: wanted_columns(path, schema, label_columns))
+
+
+def read_columns(path: Path, where: str, wanted: Callable[[pa.Schema], list[str]] | None = None) -> pa.Table:
+    """A file's wanted columns in this order, or all of them."""
     try:
         with pq.ParquetFile(path) as file:
-            found = wanted_columns(path, file.schema_arrow, label_columns)
-            return file.read(columns=found).select(found)
+            names = wanted(file.schema_arrow) if wanted else None
+            table = file.read(columns=names)
+        table = table.select(names) if names else table
+        table.validate(full=True)  # text may not be UTF-8
+        return table
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise UserError(f"{path} can't be read as parquet ({error}); get the file again") from error
+        raise UserError(f"{where} can't be read as parquet ({error}); get the file again") from error
 
 
 def _pictures(path: Path) -> list[Path]:

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from fednoil.data.base import PathSource
 from fednoil.data.copy import Copy, Sample
 from fednoil.data.decoded import Decoded, Files, name_classes
+from fednoil.data.parquet import read_columns
 from fednoil.data.raw import Listing, Raw, numbered
 from fednoil.data.table import MISSING, labels_of, line_end, places, read_rows, sites_of, splits_of
 from fednoil.data.vectors import MARK, decode_rows, stem_of
@@ -53,7 +54,7 @@ class TableFile:
         cells = self.cells(self.role[role])
         if isinstance(cells, list):
             return cells
-        if cells.ndim > 1 or np.isnan(cells).any() or (cells != np.floor(cells)).any():
+        if cells.ndim > 1 or not np.isfinite(cells).all() or (cells != np.floor(cells)).any():
             raise UserError(f"{self.where}: column '{self.role[role]}' must have a whole number or a text in each row")
         return [str(int(cell)) for cell in cells]
 
@@ -74,10 +75,7 @@ def read_grid(path: Path, where: str, needed: Sequence[str] = ("label",)) -> Tab
 def _parquet(path: Path, where: str, needed: Sequence[str]) -> TableFile:
     if not path.is_file():
         raise UserError(f"{where} is not a file; give a CSV or parquet file with a column of labels")
-    try:
-        table = pq.read_table(path)
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise UserError(f"{where} can't be read as parquet ({error}); get the file again") from None
+    table = read_columns(path, where)
     names = table.column_names
     role = {name: names[place] for name, place in places(where, names, needed).items()}
     return TableFile(where, names, len(table), role, lambda k: _cells(where, names[k], table.column(k)))
@@ -89,17 +87,27 @@ def _cells(where: str, name: str, column: pa.ChunkedArray) -> Cells:
     kind = column.type
     if pa.types.is_boolean(kind):
         column, kind = column.cast(pa.int8()), pa.int8()
-    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
-        return column.cast(pa.float64()).to_numpy().astype(np.float64)
+    if _is_number(kind):
+        try:
+            return column.cast(pa.float64()).to_numpy()
+        except pa.ArrowInvalid:
+            raise UserError(f"{where}: column '{name}' has numbers beyond 2^53; make them text, or remove it") from None
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return ["" if text is None else text.strip() for text in column.to_pylist()]
-    if pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind) or pa.types.is_large_list(kind):
+    lists = pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind) or pa.types.is_large_list(kind)
+    if lists and _is_number(kind.value_type):
         rows = column.to_pylist()
         sizes = {-1 if row is None else len(row) for row in rows}
         if len(sizes) == 1 and -1 not in sizes:
             return np.array(rows, np.float64)
         raise UserError(f"{where}: column '{name}' has lists of different lengths; all rows need the same")
     raise UserError(f"{where}: column '{name}' is {kind}; a table has numbers and text: convert it, or remove it")
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    """A column without a value, as which pandas writes one of nothing but None, may be one of numbers."""
+    found = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_null)
+    return any(own(kind) for own in found)
 
 
 def numbers_in(where: str, name: str, texts: Sequence[str]) -> np.ndarray | None:
@@ -217,7 +225,7 @@ class TableCopy(Copy):
         texts = [self.classes[label] for label in np.where(kept, labels, 0)]
         with naming(out):
             if self.path.suffix.lower() == ".parquet":
-                table = pq.read_table(self.path)
+                table = read_columns(self.path, f"{self.word}:{self.path}")
                 place = table.schema.get_field_index(column)
                 field = table.schema.field(place)
                 plain = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
