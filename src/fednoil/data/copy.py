@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -57,6 +59,15 @@ class Copy(ABC):
     def class_of(self, name: str) -> str:
         """The data's own name for a class that has this name elsewhere."""
         return name
+
+    def respelled(self, cells: Sequence[Any], labels: np.ndarray) -> list[Any]:
+        """The labels int64 [N] as they stand in `cells`; those that have changed as their class mostly stands there."""
+        counts = Counter(zip(self.labels.tolist(), cells, strict=True)).most_common()
+        usual = {label: cell for (label, cell), _ in reversed(counts)}
+        return [
+            cell if was == label else usual.get(label, self.classes[label] if self.named else type(cell)(label))
+            for cell, was, label in zip(cells, self.labels.tolist(), labels.tolist(), strict=True)
+        ]
 
     @abstractmethod
     def write(self, out: Path, labels: np.ndarray) -> None:

@@ -67,16 +67,18 @@ class CsvCopy(Copy):
         return self.items.index(sample.item)
 
     def write(self, out: Path, labels: np.ndarray) -> None:
-        new = dict(zip(self.items, labels.tolist(), strict=True))
+        path, label = self.rows.place["path"], self.rows.place["label"]
+        stands = {line[path].strip(): line[label] for line in self.rows.lines}
+        cells = self.respelled([stands[item] for item in self.items], labels)
+        new = dict(zip(self.items, zip(labels.tolist(), cells, strict=True), strict=True))
         lines = [self.rows.header]
         for line in self.rows.lines:
-            item = line[self.rows.place["path"]].strip()
-            if new.get(item, 0) < 0:
+            item = line[path].strip()
+            number, cell = new.get(item, (0, line[label]))
+            if number < 0:
                 continue
             line = list(line)
-            line[self.rows.place["path"]] = str((self.path.parent / item).resolve())
-            if item in new:
-                line[self.rows.place["label"]] = self.classes[new[item]]
+            line[path], line[label] = str((self.path.parent / item).resolve()), cell
             lines.append(line)
         with naming(out), out.open("w", encoding="utf-8", newline="") as file:
             csv.writer(file, lineterminator=line_end(self.path)).writerows(lines)

@@ -222,20 +222,21 @@ class TableCopy(Copy):
 
     def write(self, out: Path, labels: np.ndarray) -> None:
         column, kept = self.grid.role["label"], labels >= 0
-        texts = [self.classes[label] for label in np.where(kept, labels, 0)]
         with naming(out):
             if self.path.suffix.lower() == ".parquet":
                 table = read_columns(self.path, f"{self.word}:{self.path}")
                 place = table.schema.get_field_index(column)
                 field = table.schema.field(place)
                 plain = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
-                values = texts if self.named else labels.tolist()
-                new = pa.array(values, pa.string() if self.named else pa.int64()).cast(plain).cast(field.type)
+                cells = self.respelled(table.column(place).cast(plain).to_pylist(), labels)
+                new = pa.array(cells, plain).cast(field.type)
                 pq.write_table(table.set_column(place, field, new).filter(pa.array(kept)), out)
                 return
             rows = read_rows(self.path, f"{self.word}:{self.path}", ("label",))
-            for line, text in zip(rows.lines, texts, strict=True):
-                line[rows.place["label"]] = text
+            place = rows.place["label"]
+            cells = self.respelled([line[place] for line in rows.lines], labels)
+            for line, cell in zip(rows.lines, cells, strict=True):
+                line[place] = cell
             with out.open("w", encoding="utf-8", newline="") as file:
                 csv.writer(file, lineterminator=line_end(self.path)).writerows(
                     [rows.header, *(line for line, keep in zip(rows.lines, kept, strict=True) if keep)]
