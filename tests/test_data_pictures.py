@@ -265,18 +265,20 @@ def encoded(value: int) -> bytes:
 
 
 @pytest.mark.parametrize("form", ["npz", "csv"])
-def test_labels_from_one_are_names(tmp_path: Path, form: str) -> None:
+@pytest.mark.parametrize(("numbers", "shown"), [((1, 2, 3), "1 to 3"), ((0, 1, 3), "0, 1, 3")])
+def test_labels_that_are_other_numbers_are_names(
+    tmp_path: Path, form: str, numbers: tuple[int, ...], shown: str
+) -> None:
     if form == "npz":
         images = np.zeros((15, 4, 4), np.uint8)
-        np.savez(tmp_path / "own.npz", x_train=images, y_train=np.repeat([1, 2, 3], 5))
+        np.savez(tmp_path / "own.npz", x_train=images, y_train=np.repeat(numbers, 5))
         name = f"npz:{tmp_path / 'own.npz'}"
     else:
-        rows = [("path", "label"), *((f"{n}.png", str(n // 5 + 1)) for n in range(15))]
-        name = listed(tmp_path, rows)
+        name = listed(tmp_path, [("path", "label"), *((f"{n}.png", str(numbers[n // 5])) for n in range(15))])
     data = own(name)
-    assert data.class_names == ("1", "2", "3")
+    assert data.class_names == tuple(map(str, numbers))
     assert set(data.train.labels.tolist()) == {0, 1, 2}
-    assert "labels are 1 to 3, and so the classes are called" in data.about.notices
+    assert f"labels are {shown}, and so the classes are called" in data.about.notices
 
 
 # --- CSV

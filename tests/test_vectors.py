@@ -296,6 +296,23 @@ def test_from_a_table_to_a_better_table(tmp_path: Path) -> None:
     assert ends == {0}
 
 
+def test_class_numbers_with_a_gap_from_a_run_to_a_better_table(tmp_path: Path) -> None:
+    rows = [[number := (0, 1, 3)[k % 3], number + k / 90] for k in range(90)]
+    path, out = write(tmp_path / "t.csv", ["label", "a"], rows), tmp_path / "run"
+    assert fednoil("run", "demo", f"--set=data.name=table:{path}", *TINY, "--out", out)[0] == 0
+    model = out / "model.safetensors"
+    assert {row["class"] for row in json.loads(fednoil("predict", model, path, "--json")[1])} <= {"0", "1", "3"}
+    judge = ("audit", f"--data=table:{path}", "--model", model, "--out", tmp_path / "audit", "--json", "--force")
+    for said in (fednoil("audit", out, "--json"), fednoil(*judge)):
+        assert (said[0], json.loads(said[1])["classes"]) == (0, ["0", "1", "3"])
+    write(tmp_path / "d.csv", ["client", "item", "index", "given", "decision", "label"], [["", 2, 2, 3, "change", 1]])
+    words = ("relabel", f"--data=table:{path}", "--decisions", tmp_path / "d.csv", "--out", tmp_path / "new.csv")
+    assert fednoil(*words)[0] == 0
+    assert [row["label"] for row in rows_in(tmp_path / "new.csv")[:4]] == ["0", "1", "1", "0"]
+    path.write_text(path.read_text().replace("\n3,", "\n2,", 1))
+    assert "label 2 (number 2) is not a class of the model, which has 0, 1, 3;" in refused(*judge)
+
+
 def test_a_model_file_judges_and_predicts_rows_as_they_lie(tmp_path: Path) -> None:
     """Columns are found by name, whatever their order; labels aren't needed, and others don't matter."""
     path = patients(tmp_path / "patients.csv", sites=False)

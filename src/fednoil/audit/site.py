@@ -14,7 +14,7 @@ from fednoil.data.folder import folder_name
 from fednoil.data.items import Items, read_items, read_vectors
 from fednoil.data.raw import readable
 from fednoil.data.vectors import is_vector, scaled
-from fednoil.errors import UserError
+from fednoil.errors import UserError, few_of
 from fednoil.learners.base import chunks
 from fednoil.records.model_file import LoadedModel, load_model
 
@@ -79,7 +79,7 @@ def _look(model: LoadedModel, images: np.ndarray) -> torch.Tensor:
 
 def _range(names: tuple[str, ...]) -> str:
     """The labels that number these classes: their names, if these are numbers themselves."""
-    return f"{names[0]} to {names[-1]}" if all(n.isdecimal() for n in names) else f"0 to {len(names) - 1}"
+    return few_of(names) if all(n.isdecimal() for n in names) else f"0 to {len(names) - 1}"
 
 
 def _numbers(name: str, found: Items, known: tuple[str, ...], skip_unknown: bool) -> np.ndarray:

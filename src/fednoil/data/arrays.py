@@ -20,7 +20,7 @@ from fednoil.data.dataset import DatasetInfo, Split
 from fednoil.data.decoded import Decoded, Files, assemble, channels_first, name_classes
 from fednoil.data.decoding import hold_out
 from fednoil.data.idx import FASHION_NORMALISATION
-from fednoil.data.raw import FROM_ONE, Listing, Raw, from_one, named, numbered
+from fednoil.data.raw import Listing, Raw, named, numbered, renumbered
 from fednoil.errors import UserError
 from fednoil.files import naming
 
@@ -161,9 +161,9 @@ def decoded(values: dict[str, np.ndarray], where: str) -> Decoded:
     labels, names = split_labels(values, where, [key for key in ("y_train", "y_test") if key in values])
     images = [channels_first(values[key], f"{where}: {key}") for key in ("x_train", "x_test") if key in values]
     about = DatasetInfo()
-    if names is None and labels[0].dtype.kind in "iu" and (found := from_one(labels[0])):
-        names, labels = list(found), [own.astype(np.int64) - 1 for own in labels]
-        about = DatasetInfo(notices=(FROM_ONE.format(len(names)),))
+    if names is None and all(own.dtype.kind in "iu" for own in labels):
+        labels, names, notices = renumbered(labels)
+        about = DatasetInfo(notices=tuple(notices))
     train = images[0], labels[0]
     if len(images) == 2:
         return assemble(where, train, (images[1], labels[1]), names, about)

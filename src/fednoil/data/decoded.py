@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 
 from fednoil.data.dataset import DatasetInfo, Split
+from fednoil.data.raw import MOST_CLASSES
 from fednoil.errors import UserError
 
 _AMOUNTS = 20  # different numbers, from which on labels that hardly repeat are no classes
-_MOST_CLASSES = 100_000  # a larger label is a damaged one, and naming every class up to it would fill the memory
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def assemble(
     count = len(class_names) if class_names is not None else max(int(present[-1]), 0) + 1
     for part, labels in (("train", train_labels), ("test", test_labels)):
         _in_range(f"{where}: {part}", labels, count)
-    if count > _MOST_CLASSES:
+    if count > MOST_CLASSES:
         _missing(where, present, count, None)
     names = _names(where, class_names if class_names is not None else [str(i) for i in range(count)])
     return Decoded(Split(train[0], train_labels), Split(test[0], test_labels), names, about or DatasetInfo())
@@ -81,7 +81,7 @@ def name_classes(where: str, labels: np.ndarray, class_names: Sequence[str] | No
     """The classes of one site's labels int64 [N], which may lack some; without names, classes are numbered."""
     if not len(labels):
         raise UserError(f"{where} has no labels; at least one is needed")
-    _in_range(f"{where}:", labels, _MOST_CLASSES if class_names is None else len(class_names))
+    _in_range(f"{where}:", labels, MOST_CLASSES if class_names is None else len(class_names))
     names = [str(i) for i in range(max(2, labels.max() + 1))] if class_names is None else class_names
     return _names(where, names)
 

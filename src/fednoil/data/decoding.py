@@ -11,7 +11,7 @@ import numpy as np
 from fednoil.data.dataset import DatasetInfo, Owners, Split
 from fednoil.data.decoded import Decoded, assemble
 from fednoil.data.images import Encoded, Measure, Picture, Progress, Shape, decode, measure
-from fednoil.data.raw import FROM_ONE, Listing, Raw, from_one
+from fednoil.data.raw import Listing, Raw, with_names
 from fednoil.errors import UserError, counted
 
 TEST_SHARE = 0.2
@@ -44,10 +44,11 @@ def decode_listing(
     listing: Listing, wanted: Wanted, room: Room = in_memory, progress: Progress | None = None
 ) -> Decoded:
     """Decode pictures into one shape; without test images a share of the training images becomes the test set."""
+    listing = with_names(listing)
+    names = listing.train.class_names
     parts = [listing.train] + ([] if listing.test is None else [listing.test])
     if not listing.train.items:
         raise _bad_files(wanted, parts, [{} for _ in parts]) if listing.train.skipped else _nothing(listing.where)
-    names, moved = class_names_of(listing)
     measures = [measure(part.pictures) for part in parts]
     shape = _shape(wanted, [m for found in measures for m in found if isinstance(m, Measure)])
     lost: list[dict[int, str]] = []
@@ -55,16 +56,14 @@ def decode_listing(
     total, before = sum(len(part.items) for part in parts), 0
     for name, part, found in zip(("train", "test"), parts, measures, strict=False):
         images, failed = _decoded(name, part.pictures, found, shape, room, _shifted(progress, before, total))
-        splits.append((images, part.labels - moved))
+        splits.append((images, part.labels))
         lost.append(failed)
         before += len(part.items)
     if not wanted.skip and (any(lost) or any(part.skipped for part in parts)):
         raise _bad_files(wanted, parts, lost)
     kept = [np.array([row for row in range(len(p.items)) if row not in f]) for p, f in zip(parts, lost, strict=True)]
-    _check_left(listing.where, listing.train, kept[0], lost[0], names, moved)
+    _check_left(listing.where, listing.train, kept[0], lost[0])
     notices = [*_scaled(measures, shape, wanted), *(notice for part in parts for notice in part.notices)]
-    if moved:
-        notices.append(FROM_ONE.format(len(names or ())))
     splits = [(_compact(images, rows), labels[rows]) for (images, labels), rows in zip(splits, kept, strict=True)]
     skipped = _skipped(parts, lost)
     if skipped:
@@ -152,14 +151,6 @@ def _held(images: np.ndarray, labels: np.ndarray, whose: np.ndarray, sites: Sequ
     return np.sort(np.concatenate(rows)).astype(np.int64)
 
 
-def class_names_of(listing: Listing) -> tuple[tuple[str, ...] | None, int]:
-    """The names of the classes and the number of the first one: labels 1 to C are also the classes' names."""
-    train = listing.train
-    if train.class_names is None and (names := from_one(train.labels)):
-        return names, 1
-    return train.class_names, 0
-
-
 def _shape(wanted: Wanted, measures: Sequence[Measure]) -> Shape:
     """Channels, height and width: the given square, or the size that all pictures have, or one that suits most."""
     channels = 3 if any(m.colour for m in measures) else 1
@@ -198,9 +189,7 @@ def _decoded(
     return images, decode(pictures, images, progress) | failed
 
 
-def _check_left(
-    where: str, train: Raw, kept: np.ndarray, lost: dict[int, str], names: Sequence[str] | None, moved: int
-) -> None:
+def _check_left(where: str, train: Raw, kept: np.ndarray, lost: dict[int, str]) -> None:
     """Refuse to lose a whole class or a whole site with the files that can't be read."""
     if not lost:
         return
@@ -208,7 +197,7 @@ def _check_left(
     for row, why in sorted(lost.items()):
         label = int(train.labels[row])
         if label not in left:
-            name = str(label) if names is None else names[label - moved]
+            name = str(label) if train.class_names is None else train.class_names[label]
             raise UserError(
                 f"{where}: class '{name}' has no readable image; the first of it, {_called(train, row)}, {why}; "
                 "replace the files, or remove the class"

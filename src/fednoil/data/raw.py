@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from fednoil.data.images import Picture
-from fednoil.errors import UserError
+from fednoil.errors import UserError, few_of
+
+MOST_CLASSES = 100_000  # a larger label is a damaged one, and naming every class up to it would fill the memory
 
 
 @dataclass(frozen=True)
@@ -35,14 +37,28 @@ class Listing:
     test: Raw | None = None
 
 
-FROM_ONE = "labels are 1 to {}, and so the classes are called"
+def renumbered(labels: Sequence[np.ndarray]) -> tuple[list[np.ndarray], tuple[str, ...] | None, list[str]]:
+    """Training labels, and test labels if there are some, as numbers from 0. If they are other numbers, such as 1 to C
+    or 0, 1 and 3, these name the classes, and a notice says so."""
+    present = np.unique(labels[0])
+    known = all(np.isin(own, present).all() for own in labels)
+    if len(present) in (0, present.max(initial=-1) + 1) or present[0] < 0 or present[-1] >= MOST_CLASSES or not known:
+        return list(labels), None, []
+    names = tuple(map(str, present.tolist()))
+    whole = present[-1] - present[0] == len(present) - 1
+    shown = f"{names[0]} to {names[-1]}" if whole and len(names) > 2 else few_of(names)
+    notice = f"labels are {shown}, and so the classes are called"
+    return [np.searchsorted(present, own) for own in labels], names, [notice]
 
 
-def from_one(labels: np.ndarray) -> tuple[str, ...]:
-    """The names of classes that are numbered 1 to C, all of them present; () for any other labels."""
-    present = np.unique(labels)
-    whole = len(present) > 1 and np.array_equal(present, np.arange(len(present)) + 1)
-    return tuple(str(label) for label in present) if whole else ()
+def with_names(listing: Listing) -> Listing:
+    """The listing with classes that are numbered from 0, or have names."""
+    parts = [listing.train] + ([] if listing.test is None else [listing.test])
+    labels, names, notices = renumbered([part.labels for part in parts])
+    if names is None or listing.train.class_names is not None:
+        return listing
+    new = [replace(part, labels=own, class_names=names) for part, own in zip(parts, labels, strict=True)]
+    return Listing(listing.where, replace(new[0], notices=[*new[0].notices, *notices]), *new[1:])
 
 
 def numbered(count: int) -> list[str]:

@@ -14,8 +14,8 @@ import numpy as np
 
 from fednoil.data.dataset import DatasetInfo, Split
 from fednoil.data.decoded import Decoded, assemble
-from fednoil.data.decoding import class_names_of, hold_out, owners_of, tested_by
-from fednoil.data.raw import FROM_ONE, Listing, Raw
+from fednoil.data.decoding import hold_out, owners_of, tested_by
+from fednoil.data.raw import Listing, Raw, with_names
 from fednoil.errors import UserError, counted, few_of
 
 FURTHEST = 10.0
@@ -89,13 +89,12 @@ def check_finite(values: np.ndarray, where: str, *, missing: bool = False) -> No
 
 def decode_rows(listing: Listing) -> Decoded:
     """The rows of a listing as a dataset; without test rows a share of the training rows becomes the test set."""
+    listing = with_names(listing)
     where, train, test = listing.where, listing.train, listing.test
     if not train.items:
         raise UserError(f"{where} has no labelled row; it needs one for each sample")
-    names, moved = class_names_of(listing)
-    parts = [(_values(raw), raw.labels - moved) for raw in (train, test) if raw is not None]
-    notices = [*train.notices, *([FROM_ONE.format(len(names or ()))] if moved else [])]
-    notices += _empty(train.columns)
+    names, notices = train.class_names, [*train.notices, *_empty(train.columns)]
+    parts = [(_values(raw), raw.labels) for raw in (train, test) if raw is not None]
     owners = owners_of(train, np.arange(len(train.items)))
     tested = None if test is None else tested_by(test, np.arange(len(test.items)), owners)
     about = DatasetInfo(tuple(train.items), owners, tuple(notices), columns=train.columns, tested=tested)
