@@ -157,14 +157,16 @@ def test_names_that_may_be_one_or_none_are_pointed_out(tmp_path: Path, capsys: p
     rows = "".join(
         f"{k},{site},{label}\n" for k, site in enumerate(("Nord", "nord")) for label in ("ill", "Ill", "N/A")
     )
-    (tmp_path / "t.csv").write_text("a,site,label\n" + 5 * rows)
+    (tmp_path / "t.csv").write_text("a,Client,label\n" + 5 * rows)
     wanted = [
+        "column 'Client' says which client each row belongs to, as a column 'site' does; if it means something else, "
+        "rename it",
         "classes 'Ill' and 'ill' differ only in case or spaces; if they are one, give it one name",
         "class 'N/A' reads like a missing label; if it is one, leave its samples out",
         "sites 'Nord' and 'nord' differ only in case or spaces; if they are one, give it one name",
     ]
     _, out, _ = fednoil("data", f"table:{tmp_path / 't.csv'}", "--json")
-    assert json.loads(out)["notices"][-3:] == wanted
+    assert [line for line in json.loads(out)["notices"] if not line.startswith("no test rows")] == wanted
     package.run("demo", data=f"table:{tmp_path / 't.csv'}", set={"train.rounds": 1, "model.name": "mlp"}, progress=True)
     assert [line for line in capsys.readouterr().out.splitlines() if line in wanted] == wanted
 

@@ -15,7 +15,7 @@ from fednoil.data.decoded import Decoded, Files
 from fednoil.data.decoding import Room, decode_listing, in_memory
 from fednoil.data.images import Progress
 from fednoil.data.raw import Listing, Raw
-from fednoil.data.table import MISSING
+from fednoil.data.table import COLUMN_NAMES, MISSING
 from fednoil.data.tabular import VectorSource
 from fednoil.data.vectors import aligned, decode_rows, united
 from fednoil.errors import UserError, few_of
@@ -95,7 +95,10 @@ def merged(sites: Mapping[str, Listing]) -> Listing:
         if not listing.train.items and not listing.train.skipped:
             raise UserError(f"site '{name}' ({listing.where}) has no labelled image; every site needs one")
         if listing.train.sites is not None:
-            raise UserError(f"site '{name}': {listing.where} has sites of its own; use it alone, or drop its column")
+            raise UserError(
+                f"site '{name}': {listing.where} has sites of its own; use it alone, or rename its "
+                f"column {' or '.join(COLUMN_NAMES['site'])}"
+            )
     sites = _same_columns(sites)
     numbered = [name for name, listing in sites.items() if listing.train.class_names is None]
     if numbered and len(numbered) < len(sites):

@@ -158,7 +158,8 @@ def read_listing(path: Path) -> Listing:
     if twice := [item for item, number in _counts(items).items() if number > 1]:
         raise UserError(f"{where} lists '{twice[0]}' twice; a picture has one label")
     numbers, names = labels_of(where, rows.column("label"))
-    sites = sites_of(where, rows.column("site") if "site" in rows.place else None)
+    site = rows.header[rows.place["site"]] if "site" in rows.place else ""
+    sites = sites_of(where, rows.column("site") if site else None)
     splits = splits_of(where, rows.column("split") if "split" in rows.place else None, len(items))
 
     def part(split: str) -> Raw:
@@ -171,7 +172,8 @@ def read_listing(path: Path) -> Listing:
             [Encoded(items[row], path.parent / items[row]) for row in usable],
             names,
             [(items[row], f"is not an image file ({', '.join(SUFFIXES)})") for row in rest],
-            sites=None if sites is None else [sites[row] for row in usable],
+            about_sites(site),
+            None if sites is None else [sites[row] for row in usable],
         )
 
     return Listing(where, part("train"), part("test") if "test" in splits else None)
@@ -182,6 +184,12 @@ def sites_of(where: str, sites: list[str] | None) -> list[str] | None:
     if sites is not None and "" in sites:
         raise UserError(f"{where}: row {sites.index('') + 2} has no site; every row needs one, or no row")
     return sites
+
+
+def about_sites(column: str) -> list[str]:
+    """A notice if a column that may mean something else says whose the rows are."""
+    what = f"column '{column}' says which client each row belongs to, as a column 'site' does"
+    return [f"{what}; if it means something else, rename it"] if column.lower() not in ("", "site") else []
 
 
 def splits_of(where: str, splits: list[str] | None, count: int) -> list[str]:

@@ -21,7 +21,7 @@ from fednoil.data.copy import Copy, Sample
 from fednoil.data.decoded import Decoded, Files, name_classes
 from fednoil.data.parquet import read_columns
 from fednoil.data.raw import Listing, Raw, numbered
-from fednoil.data.table import MISSING, labels_of, line_end, places, read_rows, sites_of, splits_of
+from fednoil.data.table import MISSING, about_sites, labels_of, line_end, places, read_rows, sites_of, splits_of
 from fednoil.data.vectors import MARK, decode_rows, stem_of
 from fednoil.errors import UserError
 from fednoil.files import naming
@@ -186,12 +186,12 @@ def rows_of(grid: TableFile, values: np.ndarray, columns: tuple[str, ...]) -> Li
     where, (labels, names) = grid.where, labels_of(grid.where, grid.texts("label") or [])
     sites = sites_of(where, grid.texts("site"))
     splits = np.array(splits_of(where, grid.texts("split"), len(values)))
-    items = np.array(numbered(len(values)))
+    items, notices = np.array(numbered(len(values))), about_sites(grid.role.get("site", ""))
 
     def part(split: str) -> Raw:
         rows = np.flatnonzero(splits == split)
         whose = None if sites is None else [sites[row] for row in rows]
-        return Raw(items[rows].tolist(), labels[rows], values[rows], names, sites=whose, columns=columns)  # pyright: ignore[reportArgumentType]
+        return Raw(items[rows].tolist(), labels[rows], values[rows], names, [], notices, whose, columns)  # pyright: ignore[reportArgumentType]
 
     return Listing(where, part("train"), part("test") if "test" in splits else None)
 
