@@ -123,6 +123,17 @@ def test_a_column_without_a_value_is_pointed_out(tmp_path: Path) -> None:
         assert "\n1 column without a value: 'b'\n" in fednoil("data", f"table:{tmp_path / name}")[1]
 
 
+def test_columns_that_tell_rows_apart_and_nothing_else_are_pointed_out(tmp_path: Path) -> None:
+    rows = [[k, f"p{k}", f"2000-01-{k % 9}", 40 - k, k % 7, "uv"[k % 2], "xy"[k % 2]] for k in range(40)]
+    path = write(tmp_path / "t.csv", ["", "patient", "day", "number", "age", "sex", "label"], rows)
+    found = json.loads(fednoil("data", f"table:{path}", "--json")[1])
+    assert found["notices"][:2] == [
+        "without a name and left out: column 1",
+        "columns that may only number, name or date the rows: 'patient', 'day', 'number'; if so, remove them",
+    ]
+    assert found["columns"][0] == "patient=p0"
+
+
 def test_columns_of_sites_are_matched_by_name() -> None:
     columns = united({"a": ("age", "colour=red", "dose"), "b": ("dose", "colour=blue", "colour=red", "age")})
     assert columns == ("age", "colour=blue", "colour=red", "dose")
@@ -141,6 +152,8 @@ def test_columns_of_sites_are_matched_by_name() -> None:
         united({"a": ("dose",), "b": ("dose=high",)})
     assert united({"a": ("age", "dose="), "b": ("age=", "dose=high"), "c": ("age=", "dose=")}) == ("age", "dose=high")
     assert np.isnan(aligned(values[:, :2], ("age", "dose="), ("dose=high", "age="), "a")).all()  # no value, and unknown
+    with pytest.raises(UserError, match=r"sites together: column 'id' has 120 different text values \('0' for example"):
+        united({site: tuple(f"id={k}" for k in range(first, first + 60)) for site, first in (("a", 0), ("b", 60))})
     with pytest.raises(UserError, match=r"x has no column 'dose' of the kind"):
         aligned(values, ("age", "colour=red", "dose=high"), columns, "x")
 
@@ -206,7 +219,7 @@ def test_many_classes_are_classes(label: str, rows: int, tmp_path: Path) -> None
 
 
 def test_sites_too_small_to_hold_rows_out_keep_them(tmp_path: Path) -> None:
-    lines = "".join(f"{k},{'xy'[k % 2]},s{k // 4}\n" for k in range(40))
+    lines = "".join(f"{k / 8},{'xy'[k % 2]},s{k // 4}\n" for k in range(40))
     (tmp_path / "t.csv").write_text("a,label,site\n" + lines)
     dataset = load(f"table:{tmp_path / 't.csv'}")
     assert (len(dataset.train), len(dataset.test)) == (40, 0)

@@ -7,6 +7,7 @@ empty. A file that has a column of sites or one that says which rows are for tes
 from __future__ import annotations
 
 import csv
+import re
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,11 +23,13 @@ from fednoil.data.decoded import Decoded, Files, name_classes
 from fednoil.data.parquet import read_columns
 from fednoil.data.raw import Listing, Raw, numbered
 from fednoil.data.table import MISSING, about_sites, labels_of, line_end, places, read_rows, sites_of, splits_of
-from fednoil.data.vectors import MARK, decode_rows, stem_of
-from fednoil.errors import UserError
+from fednoil.data.vectors import MARK, check_categories, decode_rows, stem_of
+from fednoil.errors import UserError, few_of
 from fednoil.files import naming
 
-MOST_CATEGORIES = 100
+_NAMELESS = re.compile(r"|Unnamed: \d+|__index_level_\d+__")  # as pandas writes an index, and reads it again
+_DATE = re.compile(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([ T].*)?")
+_MANY = 20  # different values, below which nothing is taken for names of rows
 
 Cells = np.ndarray | list[str]
 """A column: float64 [N] with NaN for missing values, or strings with "" for them; for vectors float64 [N, D]."""
@@ -60,7 +63,7 @@ class TableFile:
 
     @property
     def features(self) -> list[str]:
-        return [name for name in self.columns if name not in self.role.values()]
+        return [name for name in self.columns if name not in self.role.values() and not _NAMELESS.fullmatch(name)]
 
 
 def read_grid(path: Path, where: str, needed: Sequence[str] = ("label",)) -> TableFile:
@@ -147,7 +150,9 @@ def encoded(grid: TableFile, wanted: Sequence[str] = ()) -> tuple[np.ndarray, tu
         if isinstance(cells, list):
             numbers = None if stems.get(name) else numbers_in(grid.where, name, cells)
             if numbers is None:
-                own, called = _categories(grid.where, name, cells, limited=not wanted)
+                own, called = _categories(cells, name)
+                if not wanted:
+                    check_categories(grid.where, name, called)
                 found, names = [*found, *own], [*names, *called]
                 continue
             cells = numbers
@@ -168,30 +173,41 @@ def encoded(grid: TableFile, wanted: Sequence[str] = ()) -> tuple[np.ndarray, tu
     return values, tuple(names)
 
 
-def _categories(where: str, name: str, cells: Sequence[str], *, limited: bool) -> tuple[list[np.ndarray], list[str]]:
+def _doubtful(grid: TableFile, values: np.ndarray, names: Sequence[str]) -> list[str]:
+    """Lines about columns without a name, and about those that may tell one row from another and nothing else."""
+    lost = [f"column {place}" for place, name in enumerate(grid.columns, 1) if _NAMELESS.fullmatch(name)]
+    places: dict[str, list[int]] = {}
+    for place, name in enumerate(names):
+        places.setdefault(stem_of(name), []).append(place)
+    doubts = []
+    for stem, own in places.items():
+        texts = [names[place].partition(MARK)[2] for place in own]
+        numbers = np.sort(values[:, own[0]])
+        counts = len(values) > _MANY and np.array_equal(numbers, numbers[0] + np.arange(len(values)))
+        if 2 * len(own) > max(len(values), 2 * _MANY) or counts or all(map(_DATE.fullmatch, texts)):
+            doubts.append(f"'{stem}'")
+    ids = f"columns that may only number, name or date the rows: {few_of(doubts)}; if so, remove them"
+    return [f"without a name and left out: {few_of(lost)}"] * bool(lost) + [ids] * bool(doubts)
+
+
+def _categories(cells: Sequence[str], name: str) -> tuple[list[np.ndarray], list[str]]:
     known = sorted({cell for cell in cells if cell.casefold() not in MISSING})
-    if limited and len(known) > MOST_CATEGORIES:
-        raise UserError(
-            f"{where}: column '{name}' has {len(known)} different text values ('{known[0][:40]}' for example), too "
-            "many for "
-            f"categories (at most {MOST_CATEGORIES}); give numbers, or remove the column"
-        )
     texts = np.array(cells)
     missing = np.array([cell.casefold() in MISSING for cell in cells])
     return [np.where(missing, np.nan, texts == text) for text in known], [f"{name}{MARK}{text}" for text in known]
 
 
-def rows_of(grid: TableFile, values: np.ndarray, columns: tuple[str, ...]) -> Listing:
+def rows_of(grid: TableFile, values: np.ndarray, columns: tuple[str, ...], notices: Sequence[str] = ()) -> Listing:
     """The rows as a listing; a row is called by its number in the file."""
     where, (labels, names) = grid.where, labels_of(grid.where, grid.texts("label") or [])
     sites = sites_of(where, grid.texts("site"))
     splits = np.array(splits_of(where, grid.texts("split"), len(values)))
-    items, notices = np.array(numbered(len(values))), about_sites(grid.role.get("site", ""))
+    items, said = np.array(numbered(len(values))), [*notices, *about_sites(grid.role.get("site", ""))]
 
     def part(split: str) -> Raw:
         rows = np.flatnonzero(splits == split)
         whose = None if sites is None else [sites[row] for row in rows]
-        return Raw(items[rows].tolist(), labels[rows], values[rows], names, [], notices, whose, columns)  # pyright: ignore[reportArgumentType]
+        return Raw(items[rows].tolist(), labels[rows], values[rows], names, [], said, whose, columns)  # pyright: ignore[reportArgumentType]
 
     return Listing(where, part("train"), part("test") if "test" in splits else None)
 
@@ -276,4 +292,5 @@ class TableSource(VectorSource):
 
     def listing(self) -> Listing:
         grid = read_grid(self.path, self.config.name)
-        return rows_of(grid, *encoded(grid, self.wanted))
+        values, names = encoded(grid, self.wanted)
+        return rows_of(grid, values, names, [] if self.wanted else _doubtful(grid, values, names))

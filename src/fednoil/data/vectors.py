@@ -21,6 +21,7 @@ from fednoil.errors import UserError, counted, few_of
 FURTHEST = 10.0
 """Standard deviations from the mean at which scaled values end: one outlier must not outweigh all other rows."""
 
+MOST_CATEGORIES = 100
 _DIGITS = 6  # of means and spreads, so that sums in another order give the same
 MARK = "="
 
@@ -150,7 +151,18 @@ def united(sites: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
                 f"column '{stem}' has categories at site '{kinds[True]}' and numbers at site '{kinds[False]}'; it must "
                 "be the same at all sites"
             )
+        check_categories("all sites together", stem, sorted(names))
     return tuple(name for stem in found for name in (found[stem] if stem in found[stem] else sorted(found[stem])))
+
+
+def check_categories(where: str, column: str, names: Sequence[str]) -> None:
+    """Refuse too many categories; `names` are those of their columns."""
+    if len(names) > MOST_CATEGORIES:
+        raise UserError(
+            f"{where}: column '{column}' has {len(names)} different text values "
+            f"('{names[0].partition(MARK)[2][:40]}' for example), too many for categories (at most {MOST_CATEGORIES}); "
+            "give numbers, or remove the column"
+        )
 
 
 def aligned(values: np.ndarray, columns: Sequence[str], wanted: Sequence[str], where: str) -> np.ndarray:
