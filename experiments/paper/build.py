@@ -88,17 +88,16 @@ def csv_text(runs: Sequence[RecordedRun]) -> str:
     """One line per run: its configuration and results."""
     text = io.StringIO()
     names = ["setting", "method", "seed", "rounds", "finished", "final", "best", "last10", "converged"]
-    names += ["selected_noise", "label_precision", "label_recall", "batches", "seconds", "computed_in", "device"]
+    names += ["selected_noise", "label_precision", "label_recall", "batches", "seconds", "device"]
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*names, "version", "config_hash"])
+    writer.writerow([*names, "version"])
     for run in sorted(runs, key=lambda run: (run.place.title, run.place.method_title, run.conduct, run.seed)):
         s = run.summary
         start = [run.place.title, run.place.method_title, run.seed, run.rounds, run.finished]
         accuracies = [f"{s[key]:.2f}" for key in ("final_accuracy", "best_accuracy", "last10_accuracy")]
         means = [_mean(run, key) for key in ("selected_noise", "label_precision", "label_recall")]
-        about = [s["train_batches"], f"{s['wall_s']:.1f}", ", ".join(run.conduct), run.environment.get("device", "")]
-        hashed = s.get("config_hash", "")[:12]
-        writer.writerow([*start, *accuracies, s["converged"], *means, *about, version(run), hashed])
+        about = [s["train_batches"], f"{s['wall_s']:.1f}", run.environment.get("device", "")]
+        writer.writerow([*start, *accuracies, s["converged"], *means, *about, version(run)])
     return text.getvalue()
 
 

@@ -30,7 +30,7 @@ FIELDS: tuple[str, ...] = (
     *("setting", "method", "seed", *_RATES, *_COSTS, "diverged", "knows"),
     *("config", "noise", "device", "commit"),
 )
-_HASH = 12  # characters of a hash
+_HASH = 8  # characters of a hash
 Row = dict[str, str]
 Key = tuple[str, str, int]  # method, setting and seed
 
@@ -45,6 +45,7 @@ def row_of(cell: BenchCell, path: Path, commit: str = "") -> Row:
     figures = asdict(figures_of(run.records(), diverged=run.diverged()))
     found: dict[str, Any] = {"setting": cell.setting, "method": cell.method, "seed": cell.config.run.seed}
     found |= {name: round(value, 4) if isinstance(value, float) else value for name, value in figures.items()}
+    found["seconds"] = round(found["seconds"], 1)
     found |= {"diverged": int(run.diverged()), "knows": int(knows_noise(cell.config.model_dump(mode="json")))}
     found |= {"config": cell.config.hash()[:_HASH], "noise": environment["noise_hash"][:_HASH]}
     found |= {"device": environment["device"], "commit": (environment.get("commit") or commit)[:7]}
