@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from fednoil.history import RoundRecord
 from fednoil.labels import Labels, Truth
 from fednoil.manifest import write_manifest
 from fednoil.report.results import Results, load_results
+from fednoil.report.runs import RecordedRun, load_run
 from fednoil.study.places import values_of
 from fednoil.study.report import STUDY
 
@@ -45,9 +47,12 @@ def made_run(
     finished: bool = True,
     batches: float = 100,
     precision: str | None = None,
+    known: dict[str, Any] | None = None,
+    about: dict[str, Any] | None = None,
     **figures: float,
 ) -> Path:
-    """A folder with configuration, records and summary; with `clients` also noise, scores and predicted labels."""
+    """A folder with configuration, records, summary (`known` added) and environment (`about` added, if there is any);
+    with `clients` also noise, scores and predicted labels."""
     rounds = len(accuracies)
     base = merge(values_of(*where, method), {"run": {"seed": seed}})
     config = load_config(merge(base, changes or {}))
@@ -66,20 +71,37 @@ def made_run(
         summary = metrics.summarise([RoundRecord.from_json(r) for r in records], ()) | {
             "config_hash": config.hash(),
             "noise_hash": str(path),
+            **(known or {}),
         }
         (path / "summary.json").write_text(json.dumps(summary))
     if clients:
         _write_clients(path)
-    if clients or precision:
-        about = {"python": "3.11", "packages": {"fednoil": "0.1.0"}, "device": "cpu"}
-        (path / "environment.json").write_text(json.dumps(about | ({"precision": precision} if precision else {})))
+    if clients or precision or about:
+        environment = {"python": "3.11", "packages": {"fednoil": "0.1.0"}, "device": "cpu"} | (about or {})
+        (path / "environment.json").write_text(
+            json.dumps(environment | ({"precision": precision} if precision else {}))
+        )
     assert rounds == len(records)
     return path
 
 
+def thousand(folder: Path) -> list[RecordedRun]:
+    """Twenty seeds of fifty variants of a method, 150 rounds each."""
+    source = load_run(made_run(folder / "a", accuracies=list(np.linspace(20, 80, 150)), clients=True), STUDY)
+    runs = []
+    for number in range(1000):
+        values = {**source.values, "run": {**source.values["run"], "seed": number % 20}}
+        values["privacy"] = {**values["privacy"], "scores": 0.5 + number // 20}
+        place = replace(source.place, method_changes=(f"privacy.scores={number // 20}",))
+        runs.append(replace(source, values=values, place=place, path=Path(f"runs/{number}")))
+    return runs
+
+
 def site_run(path: Path, samples: dict[str, int], seed: int = 0) -> Path:
     """A federation's run on its sites' own data; the last site came late and sent no score."""
-    run = made_run(path, accuracies=[60, 70], seed=seed, changes={"data": {"name": "sites"}, "noise": {"kind": "auto"}})
+    changes = {"data": {"name": "sites"}, "noise": {"kind": "auto"}}
+    about = {"command": ["fednoil", "federation", "run", "demo", "--set", "a='b c'"]}
+    run = made_run(path, accuracies=[60, 70], seed=seed, changes=changes, about=about)
     names = list(samples)
     roster = {"run": "0" * 32, "clients": {n: k for k, n in enumerate(names)}, "sizes": samples, "agreement": {}}
     (run / "roster.json").write_text(json.dumps(roster | {"founders": names[:-1]}))
@@ -88,8 +110,6 @@ def site_run(path: Path, samples: dict[str, int], seed: int = 0) -> Path:
         record["scores"] = {name: share * samples[name] for name in names[:-1]}
         record["held_out"] = {names[0]: {"accuracy": 100 * share, "samples": 5, "loss": 1.0}}
     (run / "rounds.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
-    command = ["fednoil", "federation", "run", "demo", "--set", "a='b c'"]
-    (run / "environment.json").write_text(json.dumps({"command": command}))
     return run
 
 

@@ -6,14 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from browsing import CHROMIUM, Opened
-from made_runs import made_run, results_of
+from made_runs import made_run, results_of, thousand
 
 from fednoil.report.html import render
 from fednoil.report.results import Results
-from fednoil.report.runs import RecordedRun, load_run
 from fednoil.study.report import STUDY
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium here; apt-get install chromium")
@@ -44,6 +42,14 @@ class Visit(Opened):
             self.page.locator(f"#{name}").scroll_into_view_if_needed()
             self.page.wait_for_timeout(30)
         self.page.wait_for_selector("#runs-table tbody tr")
+
+
+def opened(browser: Any, run: Path) -> Visit:
+    path = run.parent / "report.html"
+    path.write_text(render(results_of(run), "One run"))
+    visit = Visit(browser, path)
+    visit.scroll()
+    return visit
 
 
 def test_the_page_works(browser: Any, page_file: Path) -> None:
@@ -99,25 +105,15 @@ def test_the_filter_works(browser: Any, page_file: Path) -> None:
 
 
 def test_classes_have_their_names(browser: Any, tmp_path: Path) -> None:
-    run = made_run(tmp_path / "a", clients=True)
-    summary = json.loads((run / "summary.json").read_text())
-    (run / "summary.json").write_text(json.dumps(summary | {"classes": ["cat", "dog", "<b>", "eel"]}))
-    path = tmp_path / "report.html"
-    path.write_text(render(results_of(run), "Names"))
-    visit = Visit(browser, path)
-    visit.scroll()
+    known = {"classes": ["cat", "dog", "<b>", "eel"]}
+    visit = opened(browser, made_run(tmp_path / "a", clients=True, known=known))
     assert visit.texts("#confusion-table tbody th") == ["cat", "dog", "<b>", "eel"]
     assert visit.errors == []
 
 
 def test_clients_have_what_is_known_of_them_and_no_empty_columns(browser: Any, tmp_path: Path) -> None:
-    run = made_run(tmp_path / "a", changes={"data": {"name": "folder:photos"}})
-    summary = json.loads((run / "summary.json").read_text())
-    (run / "summary.json").write_text(json.dumps(summary | {"noise_ratios": {"0": 0.125, "2": 0.4}}))
-    path = tmp_path / "report.html"
-    path.write_text(render(results_of(run), "Clients"))
-    visit = Visit(browser, path)
-    visit.scroll()
+    known = {"noise_ratios": {"0": 0.125, "2": 0.4}}
+    visit = opened(browser, made_run(tmp_path / "a", changes={"data": {"name": "folder:photos"}}, known=known))
     assert visit.texts("#client-table thead th") == ["client", "labels wrong, estimated, %", "rounds selected"]
     rows = [row.split() for row in visit.texts("#client-table tbody tr")]
     assert rows == [["0", "12.5", "10"], ["1", "–", "3"], ["2", "40", "3"]]
@@ -200,33 +196,15 @@ def test_a_thousand_runs_open(browser: Any, tmp_path: Path) -> None:
     assert visit.errors == []
 
 
-def thousand(folder: Path) -> list[RecordedRun]:
-    """Twenty seeds of fifty variants of a method, 150 rounds each."""
-    source = load_run(made_run(folder / "a", accuracies=list(np.linspace(20, 80, 150)), clients=True), STUDY)
-    runs = []
-    for number in range(1000):
-        values = {**source.values, "run": {**source.values["run"], "seed": number % 20}}
-        values["privacy"] = {**values["privacy"], "scores": 0.5 + number // 20}
-        place = type(source.place)(**{**vars(source.place), "method_changes": (f"privacy.scores={number // 20}",)})
-        changed = {**vars(source), "values": values, "place": place, "path": Path(f"runs/{number}")}
-        runs.append(RecordedRun(**{key: changed[key] for key in RecordedRun.__dataclass_fields__}))
-    return runs
-
-
 def test_measures_beside_accuracy(browser: Any, tmp_path: Path) -> None:
     """Of the test set, of each class and of each client; what is not known is a dash."""
-    run = made_run(tmp_path / "a", changes={"data": {"name": "folder:photos"}})
-    summary = json.loads((run / "summary.json").read_text())
     known = {"classes": ["cat", "dog"], "macro_f1": 61.234, "auroc": 0.71239}
-    (run / "summary.json").write_text(json.dumps(summary | known))
+    run = made_run(tmp_path / "a", changes={"data": {"name": "folder:photos"}}, known=known)
     by_class = {"recall": [75.0, 50.0], "precision": [60.0, 66.66], "f1": [66.66, 57.1], "auroc": [0.7, None]}
     clients = {"0": {"accuracy": 62.5, "balanced_accuracy": 61.0}, "2": {"accuracy": 50.0, "balanced_accuracy": None}}
     measures = {"test": {"per_class": by_class, "confusion": [[3, 1], [2, 2]]}, "clients": clients}
     (run / "measures.json").write_text(json.dumps({**measures, "clients_on": "test samples"}))
-    path = tmp_path / "report.html"
-    path.write_text(render(results_of(run), "Measures"))
-    visit = Visit(browser, path)
-    visit.scroll()
+    visit = opened(browser, run)
     assert [row.split() for row in visit.texts("#measures tbody tr")] == [
         ["macro", "F1,", "%", "61.23"],
         ["AUROC", "0.712"],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from pathlib import Path
@@ -10,19 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import fednoil, refused
-from made_runs import made_run, results_of, site_run
+from made_runs import made_run, results_of, site_run, thousand
 
 from fednoil.report.html import page_data, render
 from fednoil.report.latex import latex
 from fednoil.report.results import Results
-from fednoil.report.runs import load_run
 from fednoil.report.sheets import sheets
 from fednoil.report.text import markdown
 from fednoil.study.report import STUDY
-
-
-def results(*paths: Path) -> Results:
-    return results_of(*paths)
 
 
 def test_the_files(tmp_path: Path) -> None:
@@ -42,6 +36,9 @@ def test_the_files(tmp_path: Path) -> None:
     assert "| FedNoiL(Logarithm) | **73.00 ± 0.00** (n = 2) [paper 82.46 ± 0.54, -9.46] |" in text
     assert "\\textbf{73.00 $\\pm$ 0.00}" in tex
     assert tex.count("\\begin{table}") == tex.count("\\end{table}") == 1
+    printed = fednoil("report", tmp_path / "runs")[1]
+    assert "FedNoiL(Logarithm)" in printed
+    assert "warning: fewer than 3 seeds" in printed
 
 
 def test_latex_puts_settings_over_noises_and_splits_what_is_wide(tmp_path: Path) -> None:
@@ -49,14 +46,14 @@ def test_latex_puts_settings_over_noises_and_splits_what_is_wide(tmp_path: Path)
         made_run(tmp_path / noise, where=("paper", "fashion-mnist", "iid", noise))
     made_run(tmp_path / "again", seed=1)
     made_run(tmp_path / "fourth", "fedavg", [60] * 8, where=("paper", "fashion-mnist", "non-iid", "pair-high"))
-    whole = latex(results(tmp_path))
+    whole = latex(results_of(tmp_path))
     assert "FedNoiL and baselines (Table 1 of the paper), fashion-mnist. 1 to 2 seeds.}" in whole
     assert (
         " & \\multicolumn{3}{c}{iid} & \\multicolumn{1}{c}{non-iid} \\\\\n\\cmidrule(lr){2-4}\\cmidrule(lr){5-5}\n"
         "Method & symmetric-high & symmetric-low & pair-high & pair-high \\\\\n" in whole
     )
     made_run(tmp_path / "fifth", where=("paper", "fashion-mnist", "non-iid", "pair-low"))
-    split = latex(results(tmp_path))
+    split = latex(results_of(tmp_path))
     assert "fashion-mnist, iid. 1 to 2 seeds.}" in split
     assert "fashion-mnist, non-iid. 1 seed.}" in split
     first, second = split.split("\\end{table")[:2]
@@ -70,7 +67,7 @@ def test_latex_is_well_formed(tmp_path: Path) -> None:
         for method in ("fednoil-logarithm", "fednoil-uniform-clients"):
             where = ("paper", "fashion-mnist", "iid", noise)
             made_run(tmp_path / f"{noise}-{method}", method, [60] * 4 + [90, 50] * 2, where=where, selected_noise=60.0)
-    text = latex(results(tmp_path))
+    text = latex(results_of(tmp_path))
     for table in re.findall(r"\\begin\{tabular\}.*?\\end\{tabular\}", text, flags=re.DOTALL):
         columns = len(re.match(r"\\begin\{tabular\}\{(\w+)\}", table)[1])  # type: ignore[index]
         for line in table.splitlines():
@@ -84,24 +81,15 @@ def test_latex_is_well_formed(tmp_path: Path) -> None:
     assert "{\\small last round" in text
 
 
-def test_tables_are_printed_without_a_file(tmp_path: Path) -> None:
-    made_run(tmp_path / "a")
-    status, out, err = fednoil("report", tmp_path)
-    assert (status, err) == (0, "")
-    assert "FedNoiL(Logarithm)" in out
-    assert "warning: fewer than 3 seeds" in out
-
-
 def test_a_record_says_what_the_runs_say(tmp_path: Path) -> None:
     """Tables, claims, page and figures are the same from one small file; it names no folder of this machine."""
     for seed in range(2):
-        made_run(tmp_path / f"runs/a{seed}", seed=seed, clients=True, selected_noise=60.0, precision="bfloat16")
+        more = {"precision": "bfloat16", "about": {"command": ["fednoil", "--out", str(tmp_path)]}}
+        made_run(tmp_path / f"runs/a{seed}", seed=seed, clients=True, selected_noise=60.0, **more)
         made_run(tmp_path / f"runs/b{seed}", "fedavg", [60.25] * 8, seed=seed, precision="bfloat16")
-    about = tmp_path / "runs/a0/environment.json"
-    about.write_text(json.dumps({**json.loads(about.read_text()), "command": ["fednoil", "--out", str(tmp_path)]}))
     record = tmp_path / "record.parquet"
     assert fednoil("report", tmp_path / "runs", "--record", record) == (0, f"wrote {record}\n", "")
-    whole, packed = results(tmp_path / "runs"), results_of(record)
+    whole, packed = results_of(tmp_path / "runs"), results_of(record)
     assert markdown(packed) == markdown(whole)
     assert [row.conduct for row in packed.rows] == [row.conduct for row in whole.rows]
     for a, b in zip(whole.rows, packed.rows, strict=True):
@@ -111,14 +99,12 @@ def test_a_record_says_what_the_runs_say(tmp_path: Path) -> None:
     before = record.read_bytes()
     assert fednoil("report", record, "--record", record)[0] == 0
     assert record.read_bytes() == before
-    (tmp_path / "other.parquet").write_bytes(b"PAR1")
-    assert "not a record of runs" in refused("report", tmp_path / "other.parquet")
 
 
 def test_names_from_outside_are_text(tmp_path: Path) -> None:
     nasty = "<script>alert(1)</script>|&%_$"
     made_run(tmp_path / "a", changes={"data": {"name": f"npz:{nasty}.npz"}})
-    found = results(tmp_path)
+    found = results_of(tmp_path)
     page = render(found, nasty)
     assert "<script>alert" not in page
     assert "</script>|" not in page
@@ -149,7 +135,7 @@ def test_code_that_a_run_names_is_not_imported(tmp_path: Path, monkeypatch: pyte
     config = made_run(tmp_path / "runs/a") / "config.toml"
     config.write_text(config.read_text().replace('name = "fednoil"', 'name = "evil:Learner"\nown_key = 3'))
     made_run(tmp_path / "runs/b", "fedavg")
-    (sheet,) = sheets(results(tmp_path / "runs"))
+    (sheet,) = sheets(results_of(tmp_path / "runs"))
     assert sheet.methods == ["Vanilla FedAvg", "fedavg+evil:Learner (logarithm)"]
     assert not Path("was here").exists()
 
@@ -158,7 +144,7 @@ def test_a_record_keeps_federations_apart(tmp_path: Path) -> None:
     site_run(tmp_path / "a", {"north": 30, "south": 20, "west": 10})
     site_run(tmp_path / "b", {"north": 30, "south": 21, "west": 10})
     assert fednoil("report", tmp_path, "--record", tmp_path / "r.parquet")[0] == 0
-    packed, folders = results_of(tmp_path / "r.parquet"), results(tmp_path)
+    packed, folders = results_of(tmp_path / "r.parquet"), results_of(tmp_path)
     assert [row.place for row in packed.rows] == [row.place for row in folders.rows]
     assert len(packed.rows) == 2
     assert packed.runs[0].clients == folders.runs[0].clients
@@ -166,21 +152,15 @@ def test_a_record_keeps_federations_apart(tmp_path: Path) -> None:
 
 def test_commands_can_be_pasted(tmp_path: Path) -> None:
     run = made_run(tmp_path / "it's; mine $HOME", changes={"data": {"name": "npz:my data.npz"}})
-    command = page_data(results(run))["runs"][0]["command"]
+    command = page_data(results_of(run))["runs"][0]["command"]
     assert shlex.split(command) == ["fednoil", "run", str(run / "config.toml"), "--out", run.name]
 
 
 def test_a_thousand_runs(tmp_path: Path) -> None:
     """Curves are thinned so that the page stays small."""
-    source = load_run(made_run(tmp_path / "a", accuracies=list(np.linspace(20, 80, 150)), clients=True), STUDY)
-    runs = []
-    for seed in range(1000):
-        values = {**source.values, "run": {**source.values["run"], "seed": seed}}
-        runs.append(type(source)(**{**vars(source), "values": values, "path": Path(f"runs/{seed}")}))
-        runs[-1].__dict__.pop("key", None)
-    found = Results(runs, study=STUDY)
+    found = Results(thousand(tmp_path), study=STUDY)
     assert len(render(found, "thousand")) < 4_000_000
     data = page_data(found)
     assert len(data["runs"]) == 1000
-    assert len(data["configs"]) == len(data["methods"]) == 1
+    assert len(data["configs"]) == len(data["methods"]) == 50
     assert data["runs"][0]["curves"]["round"][-1] == 150

@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from scipy.stats import ttest_ind_from_stats
 
 from fednoil.pages.marked import fill
+from fednoil.report.chance import CHANCE, SampleStats, sample_of, unpaired_p
 from fednoil.report.places import Place
 from fednoil.report.record import MEANS, SCHEMA, read_record, write_record
 from fednoil.report.results import Results, Row
@@ -40,7 +40,6 @@ RECORD = HERE / "results.parquet"
 LEFT_OUT = ("selected_noise", "label_precision", "label_recall")  # curves of which the record has the means
 COLUMNS = pa.schema([field for field in SCHEMA if field.name not in LEFT_OUT] + [(MEANS, pa.string())])
 PAPERS_SEEDS = 5  # of the paper's means and deviations
-CHANCE = 0.05
 SMALL: dict[str, Any] = {
     "compression": "brotli",
     "compression_level": 11,
@@ -117,15 +116,13 @@ def within_chance(row: Row, paper: Printed) -> bool:
     """Whether a row's accuracy can't be distinguished from the paper's; never if one of them has no spread."""
     ours = row.value("accuracy")
     assert ours is not None  # every run has an accuracy
-    return not ours.starred and near(ours.mean, ours.std, len(row.runs), paper)
+    return not ours.starred and near(SampleStats(ours.mean, ours.std, len(row.runs)), paper)
 
 
-def near(mean: float, std: float | None, count: int, paper: Printed) -> bool:
+def near(ours: SampleStats, paper: Printed) -> bool:
     """Whether Welch's test on means and deviations can't distinguish ours from the paper's."""
-    if std is None or paper.std is None:
-        return False
-    test = ttest_ind_from_stats(mean, std, count, paper.mean, paper.std, PAPERS_SEEDS, False)
-    return not float(test.pvalue) < CHANCE
+    p = unpaired_p(ours, SampleStats(paper.mean, paper.std, PAPERS_SEEDS))
+    return None not in (ours.std, paper.std) and p is not None and p >= CHANCE
 
 
 def cell(row: Row | None, paper: Printed | None) -> str:
@@ -255,9 +252,7 @@ def mean_of(values: list[float]) -> str:
 
 def near_all(values: list[float], paper: Printed | None) -> bool:
     """Whether accuracies can't be distinguished from the paper's; never one alone."""
-    if paper is None or len(values) < 2:
-        return False
-    return near(float(np.mean(values)), float(np.std(values, ddof=1)), len(values), paper)
+    return paper is not None and near(sample_of(values), paper)
 
 
 def _short(row: Row, paper: Printed | None) -> str:

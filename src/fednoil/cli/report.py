@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fednoil.errors import UserError
+
+if TYPE_CHECKING:
+    from fednoil.report.results import Results
 
 
 def report(
@@ -32,14 +35,15 @@ def report(
     from fednoil.report.results import load_results
     from fednoil.study.report import STUDY
 
-    for option, path in (("--html", html), ("--markdown", markdown), ("--latex", latex), ("--record", record)):
-        if path is not None and ((path.exists() and not path.is_file()) or not path.parent.is_dir()):
+    asked = {"--html": html, "--markdown": markdown, "--latex": latex, "--record": record}
+    files = {option: path for option, path in asked.items() if path is not None}
+    for option, path in files.items():
+        if (path.exists() and not path.is_file()) or not path.parent.is_dir():
             what = "is not a file" if path.exists() else f"is in {path.parent}, which doesn't exist"
             raise UserError(f"{option} {path} {what}; name a file in a folder that exists")
-        if path is not None and path.is_file() and not _replaceable(path, option):
+        if path.is_file() and not _replaceable(path, option):
             raise UserError(f"{option} {path} already exists and isn't such a report; choose another name")
-    named = [path.absolute() for path in (html, markdown, latex, record) if path is not None]
-    if len({*named}) < len(named):
+    if len({path.absolute() for path in files.values()}) < len(files):
         raise UserError("two of --html, --markdown, --latex and --record name the same file; give each its own")
     if watch:
         if html is None:
@@ -72,16 +76,14 @@ def _replaceable(path: Path, option: str) -> bool:
 
 
 def write_reports(
-    results: object, html: Path | None, markdown: Path | None, latex: Path | None, title: str
+    results: Results, html: Path | None, markdown: Path | None, latex: Path | None, title: str
 ) -> list[Path]:
     """Write the requested files; returns their paths."""
     from fednoil.records.files import write_text
     from fednoil.report import html as page
     from fednoil.report import latex as tables
     from fednoil.report import text
-    from fednoil.report.results import Results
 
-    assert isinstance(results, Results)
     if html is not None:
         write_text(html, page.render(results, title))
     if markdown is not None:

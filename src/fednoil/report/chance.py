@@ -36,13 +36,13 @@ def paired_p(differences: Sequence[float]) -> float | None:
 
 
 def unpaired_p(a: SampleStats, b: SampleStats) -> float | None:
-    """Welch's test; a single value is assumed to have the other sample's deviation. None if neither has
-    one from three values."""
-    if max(s.count if s.std is not None else 0 for s in (a, b)) < FEW_SEEDS:
+    """Welch's test; a single value is assumed to have the other sample's deviation. None without one of
+    three values."""
+    known = max((a, b), key=lambda sample: sample.count if sample.std is not None else 0)
+    if known.std is None or known.count < FEW_SEEDS:
         return None
     if a.std is None or b.std is None:
-        known = a if b.std is None else b
-        return _p(a.mean - b.mean, (known.std or 0.0) * math.sqrt(1 / a.count + 1 / b.count), known.count - 1)
+        return _p(a.mean - b.mean, known.std * math.sqrt(1 / a.count + 1 / b.count), known.count - 1)
     parts = (a.std**2 / a.count, b.std**2 / b.count)
     below = parts[0] ** 2 / (a.count - 1) + parts[1] ** 2 / (b.count - 1)
     freedom = sum(parts) ** 2 / below if below else a.count + b.count - 2

@@ -81,9 +81,7 @@ class OwnTable:
     def title(self) -> str:
         return f"Results, {self.rows[0].place.dataset}"
 
-    @property
-    def caption(self) -> str:
-        return self.title
+    caption = title
 
     def printed(self, row: Row, metric: str) -> Beside | None:
         return None

@@ -127,22 +127,18 @@ def _mean(row: Row) -> float:
     return value.mean
 
 
-def converges(grounds: Grounds) -> Iterator[Support]:
-    for first in grounds:
-        for row in (grounds.find(first, m) for m in FEDNOIL):
-            if row and all(run.summary["converged"] is not None for run in row.runs):
-                stars = sum(run.starred for run in row.runs)
-                text = f"{row.place.title}: {row.title} {len(row.runs) - stars} of {len(row.runs)} seeds"
-                yield Support(stars == 0, row.place, text, len(row.runs))
+def converge(methods: tuple[str, ...], expected: bool) -> Judge:
+    """A judge of whether all seeds of a method converge, or not all, as is `expected`."""
 
+    def judge(grounds: Grounds) -> Iterator[Support]:
+        for first in grounds:
+            for row in (grounds.find(first, m) for m in methods):
+                if row and all(run.summary["converged"] is not None for run in row.runs):
+                    stars = sum(run.starred for run in row.runs)
+                    text = f"{row.place.title}: {row.title} unsettled in {stars} of {len(row.runs)} seeds"
+                    yield Support((stars == 0) == expected, row.place, text, len(row.runs))
 
-def diverges(grounds: Grounds) -> Iterator[Support]:
-    for first in grounds:
-        for row in (grounds.find(first, m) for m in ("fedavg", "fedprox")):
-            if row and all(run.summary["converged"] is not None for run in row.runs):
-                stars = sum(run.starred for run in row.runs)
-                text = f"{row.place.title}: {row.title} unsettled in {stars} of {len(row.runs)} seeds"
-                yield Support(stars > 0, row.place, text, len(row.runs))
+    return judge
 
 
 def more_stable(grounds: Grounds) -> Iterator[Support]:
