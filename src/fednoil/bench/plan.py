@@ -81,20 +81,15 @@ def is_added(method: str) -> bool:
 
 
 def _values(protocol: Protocol, method: str) -> dict[str, Any]:
-    """The sections of a method; one that is added has its learner's keys, its server's stages and rounds, or else
-    FedAvg's."""
+    """The sections of a method; one that is added has those of the first with its learner, and with its server or else
+    FedAvg's, which have the rounds."""
     if not is_added(method):
         return protocol.values(method)
     server, _, learner = method.rpartition("+")
-    usual = _method_of(protocol, "server", server) or protocol.values("fedavg")
-    own = _method_of(protocol, "learner", learner) or {"learner": {"name": learner}}
-    return usual | {"learner": own["learner"]} | ({"server": {**usual["server"], "name": server}} if server else {})
-
-
-def _method_of(protocol: Protocol, section: str, name: str) -> dict[str, Any] | None:
-    """The method that is named after its server or learner."""
-    found = protocol.values(name) if name in PROTOCOL_METHODS else None
-    return found if found and found[section]["name"] == name else None
+    known = [protocol.values(name) for name in PROTOCOL_METHODS]
+    usual = next((values for values in known if values["server"]["name"] == server), protocol.values("fedavg"))
+    own = next((values["learner"] for values in known if values["learner"]["name"] == learner), {"name": learner})
+    return usual | {"learner": own} | ({"server": {**usual["server"], "name": server}} if server else {})
 
 
 def with_changes(grid: Grid, changes: dict[str, dict[str, Any]]) -> Grid:
