@@ -46,24 +46,23 @@ def _rank_in(row: RankedMethod, settings: Sequence[str], part: str) -> RankingEn
 
 def answer(rows: Sequence[RankedMethod], settings: Sequence[str]) -> str:
     """Which method to use, in a sentence or two; "" with fewer than two methods that have a rank."""
-    ranked = [row for row in rows if row.rank is not None and row.worst is not None]
+    ranked = [(row, row.rank, row.worst) for row in rows if row.rank is not None and row.worst is not None]
     if len(ranked) < 2:
         return ""
-    best, second = ranked[:2]
+    (best, rank, _), (_, second, _), *_ = ranked
     equal: dict[str, list[str]] = {}  # methods by their mean rank
-    for row in ranked:
-        equal.setdefault(f"{row.rank.mean:.2f}" if row.rank else "", []).append(row.method)
-    (rank, leaders), *others = equal.items()
+    for row, own, _ in ranked:
+        equal.setdefault(f"{own.mean:.2f}", []).append(row.method)
+    leaders, *others = equal.values()
     if len(leaders) > 1:
-        return f"It is a tie: {' and '.join(leaders)} have the same mean rank, {rank}."
-    safest = min(ranked, key=lambda row: row.worst[1] if row.worst else 0.0)
-    behind = f"{safest.worst[1]:.2f} points in {safest.worst[0]}" if safest.worst else ""
-    tops = {s: max(row.by_setting[s].mean for row in ranked) for s in settings}
-    first, after = sum(best.by_setting[s].mean == tops[s] for s in settings), others[0][1]
+        return f"It is a tie: {' and '.join(leaders)} have the same mean rank, {rank.mean:.2f}."
+    safest, _, (where, points) = min(ranked, key=lambda each: each[2][1])
+    tops = {s: max(row.by_setting[s].mean for row, *_ in ranked) for s in settings}
+    first = sum(best.by_setting[s].mean == tops[s] for s in settings)
     return (
-        f"{best.method} has the best mean rank ({best.rank}) and is first in {first} of {len(settings)} settings; "
-        f"{' and '.join(after)} {'are' if len(after) > 1 else 'is'} second ({second.rank}). {safest.method} is "
-        f"{'also ' * (safest is best)}the least behind where it is worst: {behind}."
+        f"{best.method} has the best mean rank ({rank}) and is first in {first} of {len(settings)} settings; "
+        f"{' and '.join(others[0])} {'are' if len(others[0]) > 1 else 'is'} second ({second}). {safest.method} is "
+        f"{'also ' * (safest is best)}the least behind where it is worst: {points:.2f} points in {where}."
     )
 
 

@@ -141,7 +141,8 @@ def ranking(
         each = {s: ranks_of({m: getattr(runs[m, s, seed], RANKED_BY) for m in complete}) for s in settings}
         for method in complete:
             ranks[method].append({s: found[method] for s, found in each.items()})
-    tops = {s: max(_mean(runs, m, s) for m in complete) for s in settings} if complete else {}
+    means = {s: [np.mean([getattr(runs[m, s, n], RANKED_BY) for n in seeds]) for m in complete] for s in settings}
+    tops = {s: float(max(found)) for s, found in means.items() if found}
     rows = [_row(runs, m, settings, ranks.get(m), tops, knows.get(m, False)) for m in methods]
     return sorted((row for row in rows if row.runs), key=lambda r: (r.rank is None, r.rank.mean if r.rank else 0.0))
 
@@ -152,10 +153,6 @@ def ranks_of(values: Mapping[str, float]) -> dict[str, float]:
     above = (numbers[None] > numbers[:, None]).sum(1)
     equal = (numbers[None] == numbers[:, None]).sum(1)
     return dict(zip(values, (above + (equal + 1) / 2).tolist(), strict=True))
-
-
-def _mean(runs: Runs, method: str, setting: str) -> float:
-    return float(np.mean([getattr(o, RANKED_BY) for (m, s, _), o in runs.items() if (m, s) == (method, setting)]))
 
 
 def _row(
