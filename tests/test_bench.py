@@ -29,7 +29,6 @@ from fednoil.learners.base import Client
 from fednoil.pages.marked import fill
 from fednoil.tensors import Tensors
 
-SHORT: dict[str, Any] = {"train": {"rounds": 1}, "schedule": {"epochs": 1}, "run": {"device": "cpu"}}
 ONE = (
     *("--setting", "iid/clean", "--seeds", "0", "--method", "fedavg", "--jobs", "1", "--device", "cpu"),
     *("--set", "train.rounds=1", "--set", "schedule.epochs=1"),
@@ -98,9 +97,7 @@ def test_what_is_shown() -> None:
     rows = ranking(RUNS | {(m, s, 2): found for (m, s, _), found in SECOND.items()}, ["a", "b", "c"], ["x", "y"], {})
     said = "Not one budget."
     text = pages.markdown(rows, ["x", "y"], said)
-    assert "| a | 1.17 ± 0.72 |" in text
-    assert "| c | – |" in text
-    assert "11.33 in x" in text
+    assert all(shown in text for shown in ("| a | 1.17 ± 0.72 |", "| c | – |", "11.33 in x"))
     assert "b is second (1.83 ± 0.72). a is also the least behind where it is worst: 0.00 points in x." in text
     page = pages.html(rows, ["x", "y"], said, "runs.html", {})
     assert 'data-v="1.16' in page
@@ -265,9 +262,6 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "2 runs, 2 done, 0 to run" in out
     status, out, _ = fednoil("bench", "--dry-run", "--set", "train.rounds=2")
     assert "2 runs, 0 done, 2 to run" in out
-    status, _, err = fednoil("bench", "--method", "nobody")
-    assert status == 2
-    assert "--method nobody: choose" in err
 
 
 TINY = ("--method", "fedavg", "--method", "gce", "--seeds", "0", "--jobs", "1", "--device", "cpu")
@@ -384,7 +378,7 @@ def test_the_page_of_the_ranking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             assert today[row["method"], row["setting"], int(row["seed"])].startswith(row["config"])
             assert listed[f"{row['setting'].replace('/', '-')}-seed{row['seed']}.parquet"].startswith(row["noise"])
     assert fednoil("bench", *ONE, "--out", tmp_path)[0] == 0
-    (cell,) = cells_of(Grid(methods=["fedavg"], settings=["iid/clean"], seeds=[0], changes=SHORT))
+    (cell,) = cells_of(saved(tmp_path) or Grid())
     monkeypatch.setattr(table, "cells_of", lambda grid: [cell])
     (row,) = table.rows_of(tmp_path)
     assert (row["setting"], row["method"], row["seed"], row["knows"]) == ("iid/clean", "fedavg", "0", "0")
