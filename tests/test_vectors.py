@@ -352,10 +352,15 @@ def test_a_model_file_judges_and_predicts_rows_as_they_lie(tmp_path: Path) -> No
     assert len(rows_in(tmp_path / "a" / "labels.csv")) == 120
     write(tmp_path / "bad.csv", ["level", "age"], [[1, 2]])
     assert "has no column 'colour'" in refused("predict", model_path(run), tmp_path / "bad.csv")
-    write(tmp_path / "empty.csv", ["level", "age", "colour"], [])
-    assert "empty.csv has no row" in refused("predict", model_path(run), tmp_path / "empty.csv")
+    (tmp_path / "empty.csv").touch()
     np.save(tmp_path / "empty.npy", np.zeros((0, 4), np.float32))
-    assert "empty.npy has no row" in refused("predict", model_path(run), tmp_path / "empty.npy")
+    for name in ("empty.csv", "empty.npy"):
+        assert f"{name} has no row; give at least one\n" in refused("predict", model_path(run), tmp_path / name)
+    for name in ("none.csv", "none.parquet"):
+        line = refused("predict", model_path(run), tmp_path / name)
+        assert f"{name} is not a file; give a CSV or parquet file\n" in line
+    (tmp_path / "text.npy").write_text("x")
+    assert "text.npy is no array of numbers; save one" in refused("predict", model_path(run), tmp_path / "text.npy")
 
 
 def model_path(run: Any) -> Path:

@@ -55,8 +55,10 @@ def read_vectors(path: Path, model: LoadedModel) -> np.ndarray:
     if path.suffix.lower() == ".npy":
         try:
             values = np.load(path, allow_pickle=False)
-        except (OSError, ValueError, EOFError) as error:
-            raise UserError(f"cannot read {path}: {error}") from None
+        except FileNotFoundError:
+            raise UserError(f"{path} is not a file; give an .npy, CSV or parquet file") from None
+        except (OSError, ValueError, EOFError):
+            raise UserError(f"{path} is no array of numbers; save one with numpy.save") from None
     else:
         grid = read_grid(path, str(path), ())
         if not grid.count:

@@ -68,7 +68,9 @@ class TableFile:
 
 def read_grid(path: Path, where: str, needed: Sequence[str] = ("label",)) -> TableFile:
     """The file's columns; `needed` are roles that it must have."""
-    if path.is_dir() or path.suffix.lower() == ".parquet":
+    if not path.is_file():
+        raise UserError(f"{where} is not a file; give a CSV or parquet file{' with labels' * bool(needed)}")
+    if path.suffix.lower() == ".parquet":
         return _parquet(path, where, needed)
     rows = read_rows(path, where, needed)
     role = {name: rows.header[place] for name, place in rows.place.items()}
@@ -76,8 +78,6 @@ def read_grid(path: Path, where: str, needed: Sequence[str] = ("label",)) -> Tab
 
 
 def _parquet(path: Path, where: str, needed: Sequence[str]) -> TableFile:
-    if not path.is_file():
-        raise UserError(f"{where} is not a file; give a CSV or parquet file with a column of labels")
     table = read_columns(path, where)
     names = table.column_names
     role = {name: names[place] for name, place in places(where, names, needed).items()}
