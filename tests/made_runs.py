@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,13 @@ def round_record(number: int, **known: Any) -> RoundRecord:
     """A round's record with what is known of it."""
     work = {"local_epochs": 1, "train_batches": 1, "selected": [0], "bytes_down": 0, "bytes_up": 0, "wall_s": 1.0}
     return RoundRecord(round=number, **work | known)
+
+
+def change_rounds(run: Path, change: Callable[[list[dict[str, Any]]], list[dict[str, Any]]]) -> None:
+    """Change what a run has recorded of its rounds."""
+    file = run / "rounds.jsonl"
+    records = change([json.loads(line) for line in file.read_text().splitlines()])
+    file.write_text("".join(json.dumps(record) + "\n" for record in records))
 
 
 CLEAN_SHARES = (0.9, 0.6, 0.3)  # of the three clients of a made run

@@ -43,6 +43,9 @@ class Visit(Opened):
             self.page.wait_for_timeout(30)
         self.page.wait_for_selector("#runs-table tbody tr")
 
+    def cells(self, table: str) -> list[list[str]]:
+        return [row.split() for row in self.texts(f"{table} tbody tr")]
+
 
 def opened(browser: Any, run: Path) -> Visit:
     path = run.parent / "report.html"
@@ -115,8 +118,7 @@ def test_clients_have_what_is_known_of_them_and_no_empty_columns(browser: Any, t
     known = {"noise_ratios": {"0": 0.125, "2": 0.4}}
     visit = opened(browser, made_run(tmp_path / "a", changes={"data": {"name": "folder:photos"}}, known=known))
     assert visit.texts("#client-table thead th") == ["client", "labels wrong, estimated, %", "rounds selected"]
-    rows = [row.split() for row in visit.texts("#client-table tbody tr")]
-    assert rows == [["0", "12.5", "10"], ["1", "–", "3"], ["2", "40", "3"]]
+    assert visit.cells("#client-table") == [["0", "12.5", "10"], ["1", "–", "3"], ["2", "40", "3"]]
     assert visit.errors == []
 
 
@@ -128,12 +130,6 @@ def test_lines_have_bands_over_seeds(browser: Any, page_file: Path) -> None:
     visit.page.select_option("#curve-lines", "each")
     assert chart.get_attribute("data-bands") == "0"
     assert visit.errors == []
-
-
-def test_what_is_printed_is_light(browser: Any, page_file: Path) -> None:
-    visit = Visit(browser, page_file, color_scheme="dark")
-    visit.page.emulate_media(media="print")
-    assert visit.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
 
 
 def test_a_printed_page_has_its_charts(browser: Any, page_file: Path, tmp_path: Path) -> None:
@@ -167,6 +163,8 @@ def test_light_and_dark(browser: Any, page_file: Path) -> None:
         assert visit.errors == []
     assert shades["light"][0] > 600 > 200 > shades["light"][1]
     assert shades["dark"][0] < 150 < 600 < shades["dark"][1]
+    visit.page.emulate_media(media="print")  # which is light
+    assert visit.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
 
 
 def test_phone_width(browser: Any, page_file: Path) -> None:
@@ -205,11 +203,11 @@ def test_measures_beside_accuracy(browser: Any, tmp_path: Path) -> None:
     measures = {"test": {"per_class": by_class, "confusion": [[3, 1], [2, 2]]}, "clients": clients}
     (run / "measures.json").write_text(json.dumps({**measures, "clients_on": "test samples"}))
     visit = opened(browser, run)
-    assert [row.split() for row in visit.texts("#measures tbody tr")] == [
+    assert visit.cells("#measures") == [
         ["macro", "F1,", "%", "61.23"],
         ["AUROC", "0.712"],
     ]
-    rows = [row.split() for row in visit.texts("#tested-table tbody tr")]
+    rows = visit.cells("#tested-table")
     assert rows[:2] == [["cat", "75", "25"], ["dog", "50", "50"]]
     assert rows[2:] == [["cat", "75.0", "60.0", "66.7", "0.700"], ["dog", "50.0", "66.7", "57.1", "–"]]
     assert visit.texts("#client-table thead th")[-2:] == ["own test samples, %", "balanced, %"]

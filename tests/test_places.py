@@ -71,12 +71,8 @@ def test_methods_that_differ_in_many_keys_are_called_by_their_folders(tmp_path: 
     for seed in range(2):
         changes = {**own, "learner": {"name": "fednoil"}, "sampling": {"fraction": 0.3}}
         made_run(tmp_path / f"plain/seed-{seed}", "fedavg", seed=seed, changes=changes)
-        made_run(
-            tmp_path / f"careful-seed{seed}",
-            "fedavg",
-            seed=seed,
-            changes={**own, "learner": keys, "sampling": {"fraction": 0.5}},
-        )
+        changes = {**own, "learner": keys, "sampling": {"fraction": 0.5}}
+        made_run(tmp_path / f"careful-seed{seed}", "fedavg", seed=seed, changes=changes)
     rows = results_of(tmp_path).rows
     assert sorted(row.title for row in rows) == ["fedavg+fednoil, careful", "fedavg+fednoil, plain"]
     assert {len(row.runs) for row in rows} == {2}

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from conftest import fednoil, refused
-from made_runs import made_run, results_of
+from made_runs import change_rounds, made_run, results_of
 
 from fednoil.report.html import page_data
 from fednoil.report.text import markdown
@@ -56,9 +56,7 @@ def test_a_damaged_file_costs_its_run_alone(tmp_path: Path, file: str, change: C
     ],
 )
 def test_rounds_that_cannot_be_are_refused(tmp_path: Path, change: Callable, expected: str) -> None:
-    file = made_run(tmp_path / "a") / "rounds.jsonl"
-    records = change([json.loads(line) for line in file.read_text().splitlines()])
-    file.write_text("".join(json.dumps(r) + "\n" for r in records))
+    change_rounds(made_run(tmp_path / "a"), change)
     assert expected in refused("report", tmp_path)
 
 
@@ -67,8 +65,7 @@ def test_a_run_that_diverged_is_reported(tmp_path: Path) -> None:
     run = made_run(tmp_path / "a", "fednoil-uniform-local", clients=True)
     odd = {"client_scores": [float("nan")] * 3, "test_loss": float("inf"), "label_precision": None}
     odd["selected_noise"] = float("nan")
-    records = [json.loads(line) | odd for line in (run / "rounds.jsonl").read_text().splitlines()]
-    (run / "rounds.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
+    change_rounds(run, lambda records: [record | odd for record in records])
     found = results_of(tmp_path)
     assert found.runs[0].clients.clean_share == [None, None, None]
     assert (found.rows[0].value("precision"), found.rows[0].value("selected_noise")) == (None, None)

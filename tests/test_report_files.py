@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import fednoil, refused
-from made_runs import made_run, results_of, site_run, thousand
+from made_runs import made_run, results_of, thousand
 
 from fednoil.report.html import page_data, render
 from fednoil.report.latex import latex
@@ -30,9 +30,7 @@ def test_the_files(tmp_path: Path) -> None:
     assert [line for line in out.splitlines() if line] == [f"wrote {path}" for path in files]
     page, text, tex = (path.read_text() for path in files)
     assert "82.46 ± 0.54" in page
-    assert re.search(r"https?://(?!github\.com/leeoniya|www\.w3\.org)", page) is None, (
-        "nothing is loaded from a network"
-    )
+    assert not re.search(r"https?://(?!github\.com/leeoniya|www\.w3\.org)", page)  # nothing is loaded
     assert "| FedNoiL(Logarithm) | **73.00 ± 0.00** (n = 2) [paper 82.46 ± 0.54, -9.46] |" in text
     assert "\\textbf{73.00 $\\pm$ 0.00}" in tex
     assert tex.count("\\begin{table}") == tex.count("\\end{table}") == 1
@@ -138,16 +136,6 @@ def test_code_that_a_run_names_is_not_imported(tmp_path: Path, monkeypatch: pyte
     (sheet,) = sheets(results_of(tmp_path / "runs"))
     assert sheet.methods == ["Vanilla FedAvg", "fedavg+evil:Learner (logarithm)"]
     assert not Path("was here").exists()
-
-
-def test_a_record_keeps_federations_apart(tmp_path: Path) -> None:
-    site_run(tmp_path / "a", {"north": 30, "south": 20, "west": 10})
-    site_run(tmp_path / "b", {"north": 30, "south": 21, "west": 10})
-    assert fednoil("report", tmp_path, "--record", tmp_path / "r.parquet")[0] == 0
-    packed, folders = results_of(tmp_path / "r.parquet"), results_of(tmp_path)
-    assert [row.place for row in packed.rows] == [row.place for row in folders.rows]
-    assert len(packed.rows) == 2
-    assert packed.runs[0].clients == folders.runs[0].clients
 
 
 def test_commands_can_be_pasted(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from fednoil import __version__, pages
 from fednoil.history import ACCURACY
 from fednoil.report.chance import CHANCE
 from fednoil.report.leads import class_grids, leads, measure_grids, settings_grid
-from fednoil.report.results import Results, paired
+from fednoil.report.results import Results, grouped, paired
 from fednoil.report.runs import CURVES, RecordedRun
 from fednoil.report.sheets import Column, Entry, sheets
 
@@ -64,13 +64,8 @@ def _verdict_of(entry: Entry, column: Column) -> str:
 def paired_rows(results: Results) -> list[dict[str, Any]]:
     """In each setting the best method against the others with the same conduct, on the seeds they share."""
     found = []
-    compared = [
-        (setting, conduct) for setting in results.settings() for conduct in {row.conduct: None for row in setting}
-    ]
-    for setting, conduct in compared:
-        rows = [row for row in setting if row.conduct == conduct and row.finished]
-        if not rows:
-            continue
+    finished = [row for row in results.rows if row.finished]
+    for _, rows in grouped(finished, lambda row: (row.place.where, row.conduct)):
         best = max(rows, key=lambda row: row.last_round().mean)
         for other in rows:
             pair = paired(best, other) if other is not best else None
@@ -81,13 +76,8 @@ def paired_rows(results: Results) -> list[dict[str, Any]]:
 
 def page_data(results: Results) -> dict[str, Any]:
     """The data of the page's script: runs as short records, and tables of what they share."""
-    shared: dict[str, dict[str, int]] = {
-        "settings": {},
-        "methods": {},
-        "configs": {},
-        "environments": {},
-        "classes": {},
-    }
+    names = ("settings", "methods", "configs", "environments", "classes")
+    shared: dict[str, dict[str, int]] = {name: {} for name in names}
 
     def index(table: str, value: Any) -> int:
         text = value if isinstance(value, str) else json.dumps(value, sort_keys=True)

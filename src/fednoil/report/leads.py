@@ -53,8 +53,8 @@ def _lead(rows: Sequence[Row]) -> str:
     pair = paired(best, other)
     if pair is None:
         return f"{line}; {other.title} has {other.last_round()} %, with no seed in common"
-    whole = best.by_seed.keys() == other.by_seed.keys()
-    shared = "" if whole else f" on the seeds they share ({', '.join(map(str, pair.seeds))})"
+    same = best.by_seed.keys() == other.by_seed.keys()
+    shared = "" if same else f" on the seeds they share ({', '.join(map(str, pair.seeds))})"
     sure = ", maybe by chance" if pair.p is None or pair.p >= CHANCE else ", more than chance"
     sure += f" (a test takes {FEW_SEEDS} shared seeds)" if pair.p is None else ""
     work = "" if best.batches == other.batches else f", with {best.batches:,} batches instead of {other.batches:,}"

@@ -132,7 +132,7 @@ def _at(row: Row, column: Column) -> bool:
 
 
 def _ending(row: Row, metric: str, ours: Value) -> float:
-    """What a cell is ranked by, as shown: nobody could choose the best round that stands where a seed is unsettled."""
+    """What a cell is ranked by; nobody could choose the best round that stands where a seed is unsettled."""
     return round((row.last_round() if metric == "accuracy" else ours).mean, 2)
 
 
