@@ -187,16 +187,16 @@ def test_every_learner_and_every_server_works_on_vectors(server: dict[str, Any],
 
 
 BAD = [
-    ("a,b,label\n1,2,x\n3,oops,y\n", "column 'b' has the text 'oops' in row 3, and numbers elsewhere; correct it"),
-    ('a,b,label\n1,2,x\n3,"4,5",y\n', "'4,5' in row 3, and numbers elsewhere (a decimal point is needed)"),
-    ("a,label\n1,x\ninf,y\n", "column 'a' is infinite in row 3"),
+    ("a,b,label\n1,2,x\n3,oops,y\n", "column 'b' has the text 'oops' in line 3, and numbers elsewhere; correct it"),
+    ('a,b,label\n1,2,x\n3,"4,5",y\n', "'4,5' in line 3, and numbers elsewhere (a decimal point is needed)"),
+    ("a,label\n1,x\ninf,y\n", "column 'a' is infinite in line 3"),
     ("a,b\n1,2\n", "has no column 'label'; its columns are a, b"),
     ("a;b;label\n1,5;2;x\n", "has its columns separated by ';'; separate them by commas"),
     ("label\nx\ny\n", "has no column besides label; it needs features"),
     ("a=b,label\n1,x\n", "the name of column 'a=b' has a '='; rename it"),
     ("a,a,label\n1,2,x\n", "has two columns 'a'"),
-    ("a,label,split\n1,x,train\n2,y,both\n", "row 3 has the split 'both'"),
-    ("a,label\n1,x\n2,\n", "row 3 has no label"),
+    ("a,label,split\n1,x,train\n2,y,both\n", "line 3 has the split 'both'"),
+    ('a,label\n"1\n",x\n\n2,\n', "line 5 has no label"),
     (
         "name,label\n" + "".join(f"p{k},{k % 2}\n" for k in range(101)),
         "column 'name' has 101 different text values ('p0'",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -66,12 +66,18 @@ def numbered(count: int) -> list[str]:
     return [str(row) for row in range(count)]
 
 
-def named(where: str, texts: Sequence[np.ndarray], first: int = 0) -> tuple[list[np.ndarray], tuple[str, ...]]:
-    """Text labels as numbers int64 [N], one array per list, and the classes that they number; `first` is the number of
-    the first row in messages."""
+def counted_from_0(row: int) -> str:
+    return f"row {row} (counted from 0)"
+
+
+def named(
+    where: str, texts: Sequence[np.ndarray], at: Callable[[int], str] = counted_from_0
+) -> tuple[list[np.ndarray], tuple[str, ...]]:
+    """Text labels as numbers int64 [N], one array per list, and the classes that they number; `at` says where a row
+    is."""
     for labels in texts:
-        if empty := [row for row, text in enumerate(labels, first) if not str(text).strip()]:
-            raise UserError(f"{where}: row {empty[0]} has no label; every row needs one")
+        if empty := [row for row, text in enumerate(labels) if not str(text).strip()]:
+            raise UserError(f"{where}: {at(empty[0])} has no label; every row needs one")
     names = sorted({str(text) for labels in texts for text in labels})
     number = {name: place for place, name in enumerate(names)}
     return [np.array([number[str(text)] for text in labels], np.int64) for labels in texts], tuple(names)

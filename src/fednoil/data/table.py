@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -31,14 +31,19 @@ _SPLITS = ("train", "test")
 
 @dataclass(frozen=True)
 class CsvRows:
-    """The lines of a CSV file as they are, and which of its columns means what."""
+    """The rows of a CSV file as they are, the number of the line at which each begins, and which of its columns means
+    what."""
 
     header: list[str]
     lines: list[list[str]]
+    numbers: list[int]
     place: dict[str, int]
 
     def column(self, name: str) -> list[str]:
         return [line[self.place[name]].strip() for line in self.lines]
+
+    def at(self, row: int) -> str:
+        return f"line {self.numbers[row]}"
 
 
 class CsvCopy(Copy):
@@ -118,19 +123,26 @@ def read_rows(path: Path, where: str, needed: Sequence[str]) -> CsvRows:
     """The file's lines; blank ones are left out."""
     if not path.is_file():
         raise UserError(f"{where} is not a file; give one with {_columns(needed)}")
+    lines: list[list[str]] = []
+    numbers: list[int] = []
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            lines = [line for line in csv.reader(file) if any(cell.strip() for cell in line)]
+            reader, start = csv.reader(file), 1
+            for line in reader:
+                if any(cell.strip() for cell in line):
+                    lines.append(line)
+                    numbers.append(start)
+                start = reader.line_num + 1
     except (UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"{where} can't be read as UTF-8 CSV ({error})") from None
     header = [cell.strip() for cell in lines[0]] if lines else []
     if len(header) == 1 and (marks := [mark for mark in (";", "\t", "|") if mark in header[0]]):
         raise UserError(f"{where} has its columns separated by {marks[0]!r}; separate them by commas")
     place = places(where, header, needed)
-    for number, line in enumerate(lines[1:], 2):
+    for number, line in zip(numbers, lines, strict=True):
         if len(line) != len(header):
-            raise UserError(f"{where}: row {number} has {len(line)} columns, the header {len(header)}")
-    return CsvRows(header, lines[1:], place)
+            raise UserError(f"{where}: line {number} has {len(line)} columns, the header {len(header)}")
+    return CsvRows(header, lines[1:], numbers[1:], place)
 
 
 def places(where: str, header: Sequence[str], needed: Sequence[str]) -> dict[str, int]:
@@ -157,10 +169,10 @@ def read_listing(path: Path) -> Listing:
         raise UserError(f"{where} lists no picture; it needs a row for each")
     if twice := [item for item, number in _counts(items).items() if number > 1]:
         raise UserError(f"{where} lists '{twice[0]}' twice; a picture has one label")
-    numbers, names = labels_of(where, rows.column("label"))
+    numbers, names = labels_of(where, rows.column("label"), rows.at)
     site = rows.header[rows.place["site"]] if "site" in rows.place else ""
-    sites = sites_of(where, rows.column("site") if site else None)
-    splits = splits_of(where, rows.column("split") if "split" in rows.place else None, len(items))
+    sites = sites_of(where, rows.column("site") if site else None, rows.at)
+    splits = splits_of(where, rows.column("split") if "split" in rows.place else None, len(items), rows.at)
 
     def part(split: str) -> Raw:
         chosen = [row for row, own in enumerate(splits) if own == split]
@@ -179,10 +191,10 @@ def read_listing(path: Path) -> Listing:
     return Listing(where, part("train"), part("test") if "test" in splits else None)
 
 
-def sites_of(where: str, sites: list[str] | None) -> list[str] | None:
-    """The site of each row; the file's first row is its header."""
+def sites_of(where: str, sites: list[str] | None, at: Callable[[int], str]) -> list[str] | None:
+    """The site of each row; `at` says where a row is."""
     if sites is not None and "" in sites:
-        raise UserError(f"{where}: row {sites.index('') + 2} has no site; every row needs one, or no row")
+        raise UserError(f"{where}: {at(sites.index(''))} has no site; every row needs one, or no row")
     return sites
 
 
@@ -192,11 +204,11 @@ def about_sites(column: str) -> list[str]:
     return [f"{what}; if it means something else, rename it"] if column.lower() not in ("", "site") else []
 
 
-def splits_of(where: str, splits: list[str] | None, count: int) -> list[str]:
+def splits_of(where: str, splits: list[str] | None, count: int, at: Callable[[int], str]) -> list[str]:
     """What each row is for."""
     splits = ["train"] * count if splits is None else splits
-    if wrong := [(number, split) for number, split in enumerate(splits, 2) if split not in _SPLITS]:
-        raise UserError(f"{where}: row {wrong[0][0]} has the split '{wrong[0][1]}'; it must be train or test")
+    if wrong := [row for row, split in enumerate(splits) if split not in _SPLITS]:
+        raise UserError(f"{where}: {at(wrong[0])} has the split '{splits[wrong[0]]}'; it must be train or test")
     return splits
 
 
@@ -206,13 +218,13 @@ def line_end(path: Path) -> str:
         return "\r\n" if file.readline().endswith(b"\r\n") else "\n"
 
 
-def labels_of(where: str, texts: list[str]) -> tuple[np.ndarray, tuple[str, ...] | None]:
+def labels_of(where: str, texts: list[str], at: Callable[[int], str]) -> tuple[np.ndarray, tuple[str, ...] | None]:
     """Labels as numbers: of classes with names, or as they are where all are whole numbers."""
     if not texts:
         raise UserError(f"{where} has no row; it needs one for each sample")
     if all(text.isascii() and text.isdigit() and len(text) < 10 for text in texts):
         return np.array([int(text) for text in texts], np.int64), None
-    (numbers,), names = named(where, [np.array(texts)], first=2)  # below the names of columns
+    (numbers,), names = named(where, [np.array(texts)], at)
     return numbers, names
 
 

@@ -21,7 +21,7 @@ from fednoil.data.base import PathSource
 from fednoil.data.copy import Copy, Sample
 from fednoil.data.decoded import Decoded, Files, name_classes
 from fednoil.data.parquet import read_columns
-from fednoil.data.raw import Listing, Raw, numbered
+from fednoil.data.raw import Listing, Raw, counted_from_0, numbered
 from fednoil.data.table import MISSING, about_sites, labels_of, line_end, places, read_rows, sites_of, splits_of
 from fednoil.data.vectors import MARK, check_categories, decode_rows, stem_of
 from fednoil.errors import UserError, few_of
@@ -44,6 +44,7 @@ class TableFile:
     count: int
     role: dict[str, str]
     read: Callable[[int], Cells]
+    at: Callable[[int], str] = counted_from_0  # where a row is, for messages
 
     def cells(self, name: str) -> Cells:
         if self.columns.count(name) > 1:
@@ -74,7 +75,9 @@ def read_grid(path: Path, where: str, needed: Sequence[str] = ("label",)) -> Tab
         return _parquet(path, where, needed)
     rows = read_rows(path, where, needed)
     role = {name: rows.header[place] for name, place in rows.place.items()}
-    return TableFile(where, rows.header, len(rows.lines), role, lambda k: [line[k].strip() for line in rows.lines])
+    return TableFile(
+        where, rows.header, len(rows.lines), role, lambda k: [line[k].strip() for line in rows.lines], rows.at
+    )
 
 
 def _parquet(path: Path, where: str, needed: Sequence[str]) -> TableFile:
@@ -113,7 +116,7 @@ def _is_number(kind: pa.DataType) -> bool:
     return any(own(kind) for own in found)
 
 
-def numbers_in(where: str, name: str, texts: Sequence[str]) -> np.ndarray | None:
+def _numbers_in(grid: TableFile, name: str, texts: Sequence[str]) -> np.ndarray | None:
     """A column of strings as numbers float64 [N]; None if it holds categories."""
     found, wrong = np.full(len(texts), np.nan), []
     for row, text in enumerate(texts):
@@ -129,10 +132,8 @@ def numbers_in(where: str, name: str, texts: Sequence[str]) -> np.ndarray | None
         return None
     first = str(texts[wrong[0]])
     hint = " (a decimal point is needed)" if first.replace(",", "", 1).lstrip("-").isdecimal() else ""
-    raise UserError(
-        f"{where}: column '{name}' has the text '{first[:40]}' in row {wrong[0] + 2}, and numbers elsewhere{hint}; "
-        "correct it, or leave it empty"
-    )
+    what = f"column '{name}' has the text '{first[:40]}' in {grid.at(wrong[0])}, and numbers elsewhere{hint}"
+    raise UserError(f"{grid.where}: {what}; correct it, or leave it empty")
 
 
 def encoded(grid: TableFile, wanted: Sequence[str] = ()) -> tuple[np.ndarray, tuple[str, ...]]:
@@ -148,7 +149,7 @@ def encoded(grid: TableFile, wanted: Sequence[str] = ()) -> tuple[np.ndarray, tu
         if MARK in name:
             raise UserError(f"{grid.where}: the name of column '{name}' has a '{MARK}'; rename it")
         if isinstance(cells, list):
-            numbers = None if stems.get(name) else numbers_in(grid.where, name, cells)
+            numbers = None if stems.get(name) else _numbers_in(grid, name, cells)
             if numbers is None:
                 own, called = _categories(cells, name)
                 if not wanted:
@@ -168,7 +169,7 @@ def encoded(grid: TableFile, wanted: Sequence[str] = ()) -> tuple[np.ndarray, tu
     if (infinite := np.isinf(values)).any():
         row, column = (int(place) for place in np.argwhere(infinite)[0])
         raise UserError(
-            f"{grid.where}: column '{names[column]}' is infinite in row {row + 2}; correct it, or leave it empty"
+            f"{grid.where}: column '{names[column]}' is infinite in {grid.at(row)}; correct it, or leave it empty"
         )
     return values, tuple(names)
 
@@ -199,9 +200,9 @@ def _categories(cells: Sequence[str], name: str) -> tuple[list[np.ndarray], list
 
 def rows_of(grid: TableFile, values: np.ndarray, columns: tuple[str, ...], notices: Sequence[str] = ()) -> Listing:
     """The rows as a listing; a row is called by its number in the file."""
-    where, (labels, names) = grid.where, labels_of(grid.where, grid.texts("label") or [])
-    sites = sites_of(where, grid.texts("site"))
-    splits = np.array(splits_of(where, grid.texts("split"), len(values)))
+    where, (labels, names) = grid.where, labels_of(grid.where, grid.texts("label") or [], grid.at)
+    sites = sites_of(where, grid.texts("site"), grid.at)
+    splits = np.array(splits_of(where, grid.texts("split"), len(values), grid.at))
     items, said = np.array(numbered(len(values))), [*notices, *about_sites(grid.role.get("site", ""))]
 
     def part(split: str) -> Raw:
@@ -221,8 +222,8 @@ class TableCopy(Copy):
         self.path = path
         where = f"{self.word}:{path}"
         self.grid = read_grid(path, where)
-        self.labels, names = labels_of(where, self.grid.texts("label") or [])
-        splits = splits_of(where, self.grid.texts("split"), len(self.labels))
+        self.labels, names = labels_of(where, self.grid.texts("label") or [], self.grid.at)
+        splits = splits_of(where, self.grid.texts("split"), len(self.labels), self.grid.at)
         self._train = np.array([split == "train" for split in splits])
         self.named, self.alone = names is not None, not self._train.all()
         self.classes = name_classes(where, self.labels, names)

@@ -110,7 +110,9 @@ def read_listing(root: Path) -> Listing:
     members = {path: _read(path, (about := path.stat()).st_mtime_ns, about.st_size) for path in (*train, *test)}
     usable = {path: [own for own in found if not own.wrong] for path, found in members.items()}
     every = [own for found in usable.values() for own in found]
-    numbers, names = labels_of(where, [str(own.label) for own in every]) if every else (np.array([], np.int64), None)
+    labels, names = np.array([], np.int64), None
+    if every:
+        labels, names = labels_of(where, [str(own.label) for own in every], lambda row: f"sample '{every[row].key}'")
     sites = {own.site is None for own in every}
     if len(sites) > 1:
         lost = next(own.key for own in every if own.site is None)
@@ -124,7 +126,7 @@ def read_listing(root: Path) -> Listing:
         whose = [str(own.site) for _, own in found] if sites == {False} else None
         return Raw([item for item, _ in found], labels, pictures, names, lost, sites=whose)
 
-    return Listing(where, part(train, numbers[:first]), part(test, numbers[first:]) if test else None)
+    return Listing(where, part(train, labels[:first]), part(test, labels[first:]) if test else None)
 
 
 def _shards(root: Path) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
