@@ -167,6 +167,8 @@ def read_listing(path: Path) -> Listing:
     items = rows.column("path")
     if not items:
         raise UserError(f"{where} lists no picture; it needs a row for each")
+    if "" in items:
+        raise UserError(f"{where}: {rows.at(items.index(''))} has no path; every row needs one")
     if twice := [item for item, number in _counts(items).items() if number > 1]:
         raise UserError(f"{where} lists '{twice[0]}' twice; a picture has one label")
     numbers, names = labels_of(where, rows.column("label"), rows.at)
