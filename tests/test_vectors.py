@@ -188,6 +188,7 @@ def test_every_learner_and_every_server_works_on_vectors(server: dict[str, Any],
 
 BAD = [
     ("a,b,label\n1,2,x\n3,oops,y\n", "column 'b' has the text 'oops' in line 3, and numbers elsewhere; correct it"),
+    ("a,b,label\n1,2,x\n3,oops,y\n", "leave it empty, or make all of them text, such as c3"),
     ('a,b,label\n1,2,x\n3,"4,5",y\n', "'4,5' in line 3, and numbers elsewhere (a decimal point is needed)"),
     ("a,label\n1,x\ninf,y\n", "column 'a' is infinite in line 3"),
     ("a,b\n1,2\n", "has no column 'label'; its columns are a, b"),

@@ -133,7 +133,7 @@ def _numbers_in(grid: TableFile, name: str, texts: Sequence[str]) -> np.ndarray 
     first = str(texts[wrong[0]])
     hint = " (a decimal point is needed)" if first.replace(",", "", 1).lstrip("-").isdecimal() else ""
     what = f"column '{name}' has the text '{first[:40]}' in {grid.at(wrong[0])}, and numbers elsewhere{hint}"
-    raise UserError(f"{grid.where}: {what}; correct it, or leave it empty")
+    raise UserError(f"{grid.where}: {what}; correct it, leave it empty, or make all of them text, such as c3")
 
 
 def encoded(grid: TableFile, wanted: Sequence[str] = ()) -> tuple[np.ndarray, tuple[str, ...]]:
