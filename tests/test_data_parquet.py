@@ -114,6 +114,7 @@ def test_another_dataset_is_not_cifar10(tmp_path: Path) -> None:
         ({"labels": [0.5, 1.0, 2.0]}, "column 'label' is double; expected whole numbers or text"),
         ({"labels": [0, None, 1]}, "1 empty rows; expected whole numbers or text"),
         ({"labels": pa.array([0, 2**63, 1], pa.uint64())}, "'label' has no labels: 9223372036854775808 is too large"),
+        ({"labels": pa.array([b"\xff"] * 3).view(pa.string())}, r"can't be read as parquet \(.*UTF8"),
         ({"labels": [0, -1, 1]}, r"train label -1 \(number 1\) is out of range"),
         ({"pixels": [encoded(1), None, encoded(2)]}, r"row 1 can't be read as an image"),
         ({"pixels": [encoded(1), b"junk", encoded(2)]}, r"row 1 can't be read as an image"),
@@ -121,16 +122,14 @@ def test_another_dataset_is_not_cifar10(tmp_path: Path) -> None:
     ],
 )
 def test_bad_parquet(tmp_path: Path, options: dict[str, Any], message: str) -> None:
-    shards(tmp_path)
-    for path in tmp_path.glob("train*"):
-        shard(path, options.get("labels", [0, 1, 1]), **{k: v for k, v in options.items() if k != "labels"})
+    for path in shards(tmp_path).glob("train*"):
+        shard(path, **{"labels": [0, 1, 1], **options})
     with pytest.raises(UserError, match=message):
         from_parquet(tmp_path)
 
 
 def test_image_column_of_numbers(tmp_path: Path) -> None:
-    shards(tmp_path)
-    pq.write_table(pa.table({"img": [1, 2], "label": [0, 1]}), tmp_path / "train-00000-of-00002.parquet")
+    pq.write_table(pa.table({"img": [1, 2], "label": [0, 1]}), tmp_path / "train.parquet")
     with pytest.raises(UserError, match="column 'img' is int64; expected encoded images or paths of images"):
         from_parquet(tmp_path)
 
