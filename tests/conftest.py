@@ -153,6 +153,13 @@ def fednoil(*args: object) -> tuple[int, str, str]:
         return main._run_app(), out.getvalue(), err.getvalue()
 
 
+def done(*args: object) -> str:
+    """What a command prints that must succeed."""
+    status, out, err = fednoil(*args)
+    assert (status, err) == (0, "")
+    return out
+
+
 def refused(*args: object) -> str:
     """The one line of a command that must fail with status 2."""
     status, out, err = fednoil(*args)

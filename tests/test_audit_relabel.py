@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import fednoil, refused, tiny_arrays, write_folder
+from conftest import done, refused, tiny_arrays, write_folder
 from made_audit import at_site
 from PIL import Image
 
@@ -31,8 +31,7 @@ def test_decisions_about_a_site_s_own_folder_can_be_applied(trained: Path, site:
     head = "client,item,index,given,decision,label\n"
     decisions.write_text(f"{head},{row['item']},{row['index']},{row['given']},change,skin\n")
     words = ("relabel", "--data", f"folder:{tmp_path / 'own'}", "--decisions", decisions, "--out", tmp_path / "copy")
-    status, printed, err = fednoil(*words)
-    assert status == 0, err
+    printed = done(*words)
     assert "1 changed" in printed
     assert (tmp_path / "copy" / "skin" / Path(row["item"]).name).is_file()
     assert len(list((tmp_path / "copy").rglob("*.png"))) == len(rows)
@@ -51,8 +50,7 @@ def test_decisions_about_several_sites_need_to_know_whose_the_data_are(site: Pat
     words = ("relabel", "--data", f"folder:{site / 'train'}", "--decisions", decisions, "--out", tmp_path / "copy")
     assert "has decisions about nord, süd, and folder:" in refused(*words)
     assert not (tmp_path / "copy").exists()
-    status, printed, err = fednoil(*words, "--site", "nord")
-    assert status == 0, err
+    printed = done(*words, "--site", "nord")
     assert "0 changed, 1 kept" in printed
 
 
@@ -68,13 +66,10 @@ def test_decisions_about_numbered_classes_can_be_applied(trained: Path, tmp_path
     words = ("relabel", "--data", f"npz:{site}", "--decisions", decisions, "--out", copy)
     assert "add the model it was audited with" in refused(*words)
     model = trained / "run" / "model.safetensors"
-    known = json.loads(
-        fednoil("audit", "--data", f"npz:{site}", "--model", model, "--out", tmp_path / "a", "--json")[1]
-    )
+    known = json.loads(done("audit", "--data", f"npz:{site}", "--model", model, "--out", tmp_path / "a", "--json"))
     order = known["classes"]
     decisions.write_text(f"client,item,index,given,decision,label\n,3,3,{order[label]},accept,{order[new]}\n")
-    status, _, err = fednoil(*words, "--model", model)
-    assert status == 0, err
+    done(*words, "--model", model)
     with np.load(copy) as file:
         assert int(file["y_train"][3]) == new
         assert (np.delete(file["y_train"], 3) == np.delete(arrays["y_train"], 3)).all()
@@ -86,13 +81,11 @@ def test_classes_that_a_model_numbers_from_one_can_be_relabelled_with_it(tmp_pat
     labels = {name: a + 1 if name.startswith("y") else a for name, a in arrays.items()}
     np.savez(site, **labels)  # pyright: ignore[reportArgumentType]
     tiny = ("--set", f"data.name=npz:{site}", "--set", "train.rounds=1", "--set", "model.width=2")
-    status, _, err = fednoil("run", "demo/fedavg", *tiny, "--out", run, "--set", "partition.clients=2", "-q")
-    assert status == 0, err
+    done("run", "demo/fedavg", *tiny, "--out", run, "--set", "partition.clients=2", "-q")
     row = int(np.flatnonzero(labels["y_train"] == 4)[0])
     decisions = decide(tmp_path / "decisions.csv", f",{row},{row},4,accept,1")
     words = ("relabel", "--data", f"npz:{site}", "--decisions", decisions, "--model", run / "model.safetensors")
-    status, _, err = fednoil(*words, "--out", copy)
-    assert status == 0, err
+    done(*words, "--out", copy)
     with np.load(copy) as file:
         assert int(file["y_train"][row]) == 1
         assert (np.delete(file["y_train"], row) == np.delete(labels["y_train"], row)).all()
@@ -111,19 +104,17 @@ def test_a_class_with_a_slash_is_a_folder_with_an_underscore(tmp_path: Path) -> 
     np.savez(tmp_path / "data.npz", **tiny_arrays(), class_names=np.array(["T-shirt/top", "bag", "boot", "coat"]))  # pyright: ignore[reportArgumentType]
     tiny = ("--set", f"data.name=npz:{tmp_path / 'data.npz'}", "--set", "train.rounds=1", "--set", "model.width=2")
     few = ("--set=partition.clients=2", "--set=partition.samples_per_client=40", "--set=schedule.name=constant")
-    assert fednoil("run", "demo", "--out", tmp_path / "run", *tiny, *few)[0] == 0
+    done("run", "demo", "--out", tmp_path / "run", *tiny, *few)
     site = write_folder(tmp_path / "site", tiny_arrays(), ("T-shirt_top", "bag", "boot", "coat"))
     model = tmp_path / "run" / "model.safetensors"
-    status, _, err = fednoil("audit", "--data", f"folder:{site}", "--model", model, "--out", tmp_path / "audit")
-    assert status == 0, err
+    done("audit", "--data", f"folder:{site}", "--model", model, "--out", tmp_path / "audit")
     rows = pq.read_table(tmp_path / "audit" / "labels.parquet").to_pylist()
     top, bag = (next(row for row in rows if row["given"] == name) for name in ("T-shirt/top", "bag"))
     assert top["item"].startswith("train/T-shirt_top/")
     lines = [f",{top['item']},,T-shirt/top,change,bag", f",{bag['item']},,bag,change,T-shirt/top"]
     decisions = decide(tmp_path / "decisions.csv", *lines)
     words = ("relabel", "--data", f"folder:{site}", "--decisions", decisions, "--out", tmp_path / "copy")
-    status, printed, err = fednoil(*words)
-    assert status == 0, err
+    printed = done(*words)
     assert "2 changed" in printed
     assert (tmp_path / "copy" / "train" / "T-shirt_top" / Path(bag["item"]).name).is_file()
     assert (tmp_path / "copy" / "train" / "bag" / Path(top["item"]).name).is_file()
@@ -138,7 +129,7 @@ def test_what_the_audit_skips_is_in_the_copy(site: Path, tmp_path: Path) -> None
     (site / "train" / "bone" / "dead.png").symlink_to("nowhere")
     item = sorted((site / "train" / "lung").iterdir())[0].name
     decisions = decide(tmp_path / "decisions.csv", f",train/lung/{item},,lung,drop,")
-    assert fednoil("relabel", "--data", f"folder:{site}", "--decisions", decisions, "--out", tmp_path / "copy")[0] == 0
+    done("relabel", "--data", f"folder:{site}", "--decisions", decisions, "--out", tmp_path / "copy")
     found, copied = ({p.relative_to(top) for p in top.rglob("*")} for top in (site, tmp_path / "copy"))
     assert found - copied == {Path("train") / "lung" / item}
     assert (tmp_path / "copy" / "train" / "bone" / "notes.txt").read_text() == "as found"
@@ -155,8 +146,7 @@ def test_a_site_s_shards_need_no_test_images(tmp_path: Path, form: str) -> None:
     pq.write_table(table, source / "train-0.parquet")
     place = source / "train-0.parquet" if form == "file" else source
     decisions = decide(tmp_path / "decisions.csv", ",0,0,0,change,1", ",3,3,2,drop,")
-    status, _, err = fednoil("relabel", "--data", f"parquet:{place}", "--decisions", decisions, "--out", copy)
-    assert status == 0, err
+    done("relabel", "--data", f"parquet:{place}", "--decisions", decisions, "--out", copy)
     made = pq.read_table(copy if form == "file" else copy / "train-0.parquet")
     assert made.column("label").to_pylist() == [1, 0, 1]
     assert made.column("id").to_pylist() == ["a", "b", "c"]
@@ -173,8 +163,7 @@ def test_the_last_picture_of_a_site_s_class_can_go(site: Path, tmp_path: Path) -
     words = ("relabel", "--data", f"folder:{site}", "--decisions", decisions, "--out", copy)
     assert "class 'lung' would have no training image left" in refused(*words)
     shutil.rmtree(site / "test")
-    status, _, err = fednoil(*words)
-    assert status == 0, err
+    done(*words)
     assert (copy / "train" / "bone" / last.name).read_bytes() == last.read_bytes()
     assert not (copy / "train" / "lung").exists()
     everything = [f",{p.relative_to(site)},,{p.parent.name},drop," for p in site.rglob("*.png")]
@@ -192,8 +181,7 @@ def test_classes_may_be_called_train_and_test(tmp_path: Path) -> None:
     assert found.class_names == ("car", "test", "train")
     assert found.items == ("car/car.png", "test/test.png", "train/train.png")
     decisions = decide(tmp_path / "decisions.csv", ",train/train.png,2,train,accept,car", ",test/test.png,1,test,drop,")
-    status, _, err = fednoil("relabel", "--data", f"folder:{photos}", "--decisions", decisions, "--out", copy)
-    assert status == 0, err
+    done("relabel", "--data", f"folder:{photos}", "--decisions", decisions, "--out", copy)
     assert {path.relative_to(copy).as_posix() for path in copy.rglob("*.png")} == {"car/car.png", "car/train.png"}
 
 
@@ -209,15 +197,12 @@ def test_a_run_s_picture_whose_name_is_no_text_is_audited_and_moved(tmp_path: Pa
     small = ("partition.clients=2", "train.rounds=1", "model.width=2", "noise.kind=auto", "schedule.epochs=1")
     small += ("partition.samples_per_client=40", "schedule.name=constant")
     sets = [word for key in (f"data.name=folder:{photos}", *small) for word in ("--set", key)]
-    status, _, err = fednoil("run", "demo", *sets, "--out", tmp_path / "run", "--quiet")
-    assert status == 0, err
-    status, _, err = fednoil("audit", tmp_path / "run", "--json")
-    assert status == 0, err
+    done("run", "demo", *sets, "--out", tmp_path / "run", "--quiet")
+    done("audit", tmp_path / "run", "--json")
     rows = pq.read_table(tmp_path / "run" / "audit" / "labels.parquet").to_pylist()
     row = next(row for row in rows if row["item"] == r"train/bone/\xff.png")
     decisions, copy = tmp_path / "decisions.csv", tmp_path / "copy"
     head = "client,item,index,given,decision,label\n"
     decisions.write_text(f"{head}{row['client']},{row['item']},{row['index']},bone,change,skin\n")
-    status, _, err = fednoil("relabel", "--data", f"folder:{photos}", "--decisions", decisions, "--out", copy)
-    assert status == 0, err
+    done("relabel", "--data", f"folder:{photos}", "--decisions", decisions, "--out", copy)
     assert (copy / "train" / "skin" / odd.name).read_bytes() == odd.read_bytes()

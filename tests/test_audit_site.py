@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from conftest import fednoil, refused, tiny_arrays
+from conftest import done, refused, tiny_arrays
 from made_audit import at_site
 from PIL import Image
 
@@ -64,8 +64,7 @@ def test_a_sites_arrays(trained: Path, tmp_path: Path, form: str) -> None:
             Image.fromarray(image).save(buffer := io.BytesIO(), format="png")
             encoded.append(buffer.getvalue())
         pq.write_table(pa.table({"image": encoded, "label": order[arrays["y_train"]]}), path)
-    status, _, err = fednoil("audit", "--data", f"{form}:{path}", "--model", model, "--out", tmp_path / "a", "--json")
-    assert status == 0, err
+    done("audit", "--data", f"{form}:{path}", "--model", model, "--out", tmp_path / "a", "--json")
     rows = pq.read_table(tmp_path / "a" / "labels.parquet").to_pylist()
     assert sorted(int(row["item"]) for row in rows) == list(range(80))
     assert all(row["index"] == int(row["item"]) for row in rows)
@@ -299,8 +298,7 @@ def test_labels_outside_the_class_names_can_be_left_out(trained: Path, tmp_path:
     pictures, labels = np.zeros((4, 8, 8), np.uint8), [0, 2, -1, 1]
     np.savez(tmp_path / "site.npz", x_train=pictures, y_train=labels, class_names=["lung", "bone"])
     words = ("--data", f"npz:{tmp_path / 'site.npz'}", "--model", trained / "run" / "model.safetensors")
-    status, printed, err = fednoil("audit", *words, "--out", tmp_path / "audit", "--skip-unknown", "--json")
-    assert status == 0, err
+    printed = done("audit", *words, "--out", tmp_path / "audit", "--skip-unknown", "--json")
     assert [item for item, _ in json.loads(printed)["clients"][0]["skipped"]] == ["1", "2"]
     rows = pq.read_table(tmp_path / "audit" / "labels.parquet").to_pylist()
     assert {row["item"]: row["given"] for row in rows} == {"0": "lung", "3": "bone"}
@@ -313,8 +311,7 @@ def test_rows_without_a_picture_are_listed(trained: Path, tmp_path: Path) -> Non
     table = pa.table({"image": [buffer.getvalue(), None, b"no picture"], "label": [0, 1, 2]})
     pq.write_table(table, tmp_path / "site.parquet")
     words = ("--data", f"parquet:{tmp_path / 'site.parquet'}", "--model", trained / "run" / "model.safetensors")
-    status, printed, err = fednoil("audit", *words, "--out", tmp_path / "audit", "--json")
-    assert status == 0, err
+    printed = done("audit", *words, "--out", tmp_path / "audit", "--json")
     assert [item for item, _ in json.loads(printed)["clients"][0]["skipped"]] == ["1", "2"]
 
 
@@ -344,7 +341,7 @@ def test_an_audit_that_was_stopped_can_be_made_again(trained: Path, site: Path, 
     (out / "decisions.csv").write_text("mine")
     words = ("audit", "--data", f"folder:{site}", "--model", model, "--out", out)
     assert "holds an audit that was not finished; add --force" in refused(*words)
-    assert fednoil(*words, "--force")[0] == 0
+    done(*words, "--force")
     assert (out / "decisions.csv").read_text() == "mine"
     assert "holds an audit already; add --force" in refused(*words)
 
@@ -363,7 +360,7 @@ def test_a_full_disk_is_reported_with_what_helps(
         error = refused(*words, "--out", tmp_path / "audit")
     assert "labels.parquet: No space left on device" in error
     assert error.endswith("is incomplete, make it again with --force\n")
-    assert fednoil(*words, "--out", tmp_path / "audit", "--force")[0] == 0
+    done(*words, "--out", tmp_path / "audit", "--force")
     (tmp_path / "file").touch()
     assert refused(*words, "--out", tmp_path / "file" / "audit").endswith("audit: Not a directory\n")
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from conftest import fednoil, refused
+from conftest import done, fednoil, refused
 from PIL import Image
 
 from fednoil import run as fednoil_run
@@ -391,8 +391,7 @@ def test_a_run_reports_what_it_did_to_images_and_lists_what_it_left_out(tmp_path
     picture(root / "a/large.png", 5, size=(40, 40))
     (root / "a/x.png").write_bytes(b"")
     sets = [word for key in (f"data.name=folder:{root}", "data.bad=skip", *SMALL) for word in ("--set", key)]
-    status, out, err = fednoil("run", "demo", *sets, "--out", tmp_path / "run")
-    assert status == 0, err
+    out = done("run", "demo", *sets, "--out", tmp_path / "run")
     assert "images of 9×11 to 40×40 pixels are scaled and cropped to 8×8 (set data.size for another)" in out
     assert "1 picture is left out, a/x.png for example" in out
     assert "12 images, 20 % of each class, are held out" in out
@@ -401,8 +400,7 @@ def test_a_run_reports_what_it_did_to_images_and_lists_what_it_left_out(tmp_path
     assert (tmp_path / "run/config.toml").read_text().count('bad = "skip"') == 1
     again = [word for key in (f"data.name=folder:{root}", "data.bad=skip", *SMALL) for word in ("--set", key)]
     (root / "a/x.png").unlink()
-    status, _, err = fednoil("run", "demo", *again, "--out", tmp_path / "run", "--force", "--quiet")
-    assert status == 0, err
+    done("run", "demo", *again, "--out", tmp_path / "run", "--force", "--quiet")
     assert not (tmp_path / "run/skipped.csv").exists()
 
 
@@ -410,21 +408,19 @@ def test_data_are_described_with_all_that_cannot_be_read(tmp_path: Path) -> None
     root = two_classes(tmp_path / "d")
     for number in range(8):
         (root / f"a/bad{number}.png").write_bytes(b"x")
-    status, out, err = fednoil("data", f"folder:{root}")
-    assert status == 0, err
+    out = done("data", f"folder:{root}")
     assert "6×5 pixels, grey; 4 test images" in out
     assert out.count("can't be read as an image") == 8
     _, out, _ = fednoil("data", f"folder:{root}", "--json")
     found = json.loads(out)
     assert found["classes"] == [{"class": "a", "images": 8}, {"class": "b", "images": 8}]
     assert len(found["skipped"]) == 8
-    assert "unless data.bad = 'skip'" in fednoil("data", f"folder:{root}")[1]
+    assert "unless data.bad = 'skip'" in done("data", f"folder:{root}")
 
 
 def test_data_that_a_run_would_refuse_are_described_with_the_reason(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("a,label\n" + "1,x\n" * 9)
-    status, out, _ = fednoil("data", f"table:{tmp_path / 't.csv'}")
-    assert status == 0
+    out = done("data", f"table:{tmp_path / 't.csv'}")
     assert "rows of 1 column (a)" in out
     assert out.splitlines()[-1].startswith("by itself it can't be trained on: table:")
     assert out.splitlines()[-1].endswith("there is only one class; a classifier needs at least two")

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import fednoil, refused
+from conftest import done, refused
 from test_data_parquet import encoded
 
 from fednoil.data import DataConfig, load, open_source
@@ -88,7 +88,7 @@ def test_a_label_and_a_site_in_json(tmp_path: Path) -> None:
     assert source.clients() == ("nord", "süd")
     raw = source.labelled()
     assert (raw.items[3], raw.labels.tolist(), raw.class_names) == ("a/3", [0, 1] * 5, None)
-    assert fednoil("data", f"webdataset:{tmp_path / 'x.tar'}")[0] == 0
+    done("data", f"webdataset:{tmp_path / 'x.tar'}")
 
 
 @pytest.mark.parametrize(
@@ -189,8 +189,7 @@ def test_relabelled_copies(tmp_path: Path, kind: str) -> None:
         f"{HEAD},{item},{index[0]},no,change,yes\n,{drop},{index[1]},yes,drop,\n", encoding="utf-8"
     )
     words = ("--data", f"{kind}:{data}", "--decisions", tmp_path / "decisions.csv", "--out", tmp_path / "copy")
-    status, _, err = fednoil("relabel", *words)
-    assert (status, err) == (0, "")
+    done("relabel", *words)
     assert values(f"{kind}:{tmp_path / 'copy'}") == ([0, 1, 3], ["no", "yes", "yes"], [0, 1])
     assert values(f"{kind}:{data}")[1] == ["no", "yes", "yes", "no"]
     if kind == "webdataset":

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import fednoil
+from conftest import done
 from PIL import Image
 
 from fednoil import load, metrics
@@ -64,8 +64,7 @@ def carried_out(data: Path, out: Path, *more: str, rounds: int = 12) -> float:
     keys = {"data.name": f"csv:{data}", "data.size": 24, "train.rounds": rounds, "model.width": 8, "train.pad": 2}
     keys |= {"schedule.name": "constant", "schedule.epochs": 4, "run.device": "cpu"}
     sets = [part for key, value in keys.items() for part in ("--set", f"{key}={value}")]
-    status, _, err = fednoil("run", "demo", *sets, *more, "--out", out, "-q")
-    assert (status, err) == (0, "")
+    done("run", "demo", *sets, *more, "--out", out, "-q")
     return float(json.loads((out / "summary.json").read_text())["final_accuracy"])
 
 
@@ -73,8 +72,7 @@ def test_all_of_a_few_sites_train_in_every_round_and_the_first_line_says_so(tmp_
     pictures(tmp_path / "data", 15)
     args = ["--set", f"data.name=csv:{tmp_path}/data/list.csv", "--set", "data.size=8", "--set", "model.width=2"]
     args += ["--set", "train.rounds=2", "--set", "schedule.epochs=1", "--device", "cpu"]
-    status, out, err = fednoil("run", "demo", *args, "--out", tmp_path / "run")
-    assert (status, err) == (0, "")
+    out = done("run", "demo", *args, "--out", tmp_path / "run")
     assert "3 clients" in out.splitlines()[0]
     assert "all train in a round" in out.splitlines()[0]
     assert load(tmp_path / "run").history["selected"] == [[0, 1, 2]] * 2
@@ -95,10 +93,10 @@ def test_from_a_list_to_relabelled_pictures(tmp_path: Path, record_property: Cal
     true = pictures(tmp_path / "data", 150)
     data, run = tmp_path / "data/list.csv", tmp_path / "run"
     before = carried_out(data, run)
-    assert fednoil("audit", run, "--folds", 4)[0] == 0
+    done("audit", run, "--folds", 4)
     central = ("server.name=centralized", "sampling.name=uniform", "learner.name=erm")
     alone = carried_out(data, tmp_path / "central", *(part for key in central for part in ("--set", key)))
-    assert fednoil("audit", tmp_path / "central", "--folds", 4)[0] == 0
+    done("audit", tmp_path / "central", "--folds", 4)
     federated, pooled = (found(path / "audit-folds-4", true) for path in (run, tmp_path / "central"))
     assert federated > 0.9
     assert federated > pooled - 0.01
@@ -115,8 +113,7 @@ def test_from_a_list_to_relabelled_pictures(tmp_path: Path, record_property: Cal
     write(tmp_path / "decisions.csv", decisions)
     fixed = tmp_path / "fixed"
     args = ("relabel", "--data", f"csv:{data}", "--decisions", tmp_path / "decisions.csv", "--out", fixed)
-    status, _, err = fednoil(*args)
-    assert (status, err) == (0, "")
+    done(*args)
     after = carried_out(next(fixed.glob("*.csv"), fixed), tmp_path / "again")
     record_property(
         "figures", f"AUROC {federated:.4f}, central {pooled:.4f}; accuracy {before}, {after}; central {alone}"

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from conftest import fednoil
+from conftest import done
 from PIL import Image, ImageDraw
 
 import fednoil as package
@@ -127,8 +127,7 @@ def auroc(rows: list[dict[str, object]], truth: Mapping[str, str]) -> float:
 def run(preset: str, sites: Mapping[str, str], out: str, *more: str) -> str:
     keys = ("--set", f"data.size={SIDE}", "--set", "model.width=12", "--set", "train.pad=1", "--device", "cpu")
     words = [word for name, data in sites.items() for word in ("--site", f"{name}={data}")]
-    status, said, err = fednoil("run", preset, *keys, *words, *more, "--out", out)
-    assert status == 0, err
+    said = done("run", preset, *keys, *words, *more, "--out", out)
     return said
 
 
@@ -145,8 +144,7 @@ def relabelled(rows: list[dict[str, object]], truth: Mapping[str, str]) -> dict[
     sites = {site: f"folder:{site}" for site in WRONG}
     for site in {str(row["client"]) for row in rows if row["flagged"]}:
         words = ("--data", sites[site], "--decisions", "decisions.csv", "--site", site, "--out", f"{site}-2")
-        status, _, err = fednoil("relabel", *words)
-        assert status == 0, err
+        done("relabel", *words)
         sites[site] = f"folder:{site}-2"
     return sites
 
@@ -166,8 +164,7 @@ def test_from_folders_to_relabelled_folders(
     assert f"scaled and cropped to {SIDE}×{SIDE}" in said
     run("demo/fedavg", sites, "central", "--set", "server.name=centralized")
     for arguments in (("before",), ("central", "--folds", 4)):
-        status, _, err = fednoil("audit", *arguments, "--json")
-        assert status == 0, err
+        done("audit", *arguments, "--json")
     rows = rows_of("before/audit")
     found, central = auroc(rows, truth), auroc(rows_of("central/audit-folds-4"), truth)
     sites = relabelled(rows, truth)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import fednoil, refused, tiny_arrays
+from conftest import done, fednoil, refused, tiny_arrays
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -81,8 +81,7 @@ def test_model_file_alone_gives_the_right_names(
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     shutil.copy(model, "m.safetensors")
-    status, out, err = fednoil("predict", "m.safetensors", *images, "--json")
-    assert (status, err) == (0, "")
+    out = done("predict", "m.safetensors", *images, "--json")
     rows = json.loads(out)
     assert [row["image"] for row in rows] == [str(p) for p in images]
     assert [row["class"] for row in rows] == CLASSES
@@ -95,8 +94,7 @@ def test_model_file_alone_gives_the_right_names(
 
 def test_table_shows_names_as_they_are(model: Path, images: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "300")
-    status, out, err = fednoil("predict", model, *images)
-    assert (status, err) == (0, "")
+    out = done("predict", model, *images)
     for path, name in zip(images, CLASSES, strict=True):
         assert any(str(path) in line and name in line for line in out.splitlines())
 
@@ -146,8 +144,7 @@ def test_another_size_is_refused_and_resized_on_request(model: Path, tmp_path: P
     line = refused("predict", model, path)
     assert f"{path} is 30×20 pixels, the model takes 8×8" in line
     assert "--resize" in line
-    status, out, _ = fednoil("predict", model, path, "--resize", "--json")
-    assert status == 0
+    out = done("predict", model, path, "--resize", "--json")
     assert json.loads(out)[0]["class"] == "white"
 
 
@@ -316,8 +313,7 @@ def test_own_code_runs_only_when_it_is_trusted(own_code: Path, images: list[Path
         assert "--trust own_network:make" in refused("predict", made, *images, *trust)
     assert not own_code.exists()
     assert "own_network" not in sys.modules
-    status, out, _ = fednoil("predict", made, *images, "--json", "--trust", "own_network:make")
-    assert status == 0
+    out = done("predict", made, *images, "--json", "--trust", "own_network:make")
     assert [row["class"] for row in json.loads(out)] == CLASSES
     assert own_code.exists()
     del sys.modules["own_network"]

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import fednoil, refused, tiny_arrays
+from conftest import done, fednoil, refused, tiny_arrays
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_labels import true_labels
@@ -90,8 +90,7 @@ def test_a_folder_is_copied_with_pictures_moved_and_dropped(photos: Path, tmp_pa
         ("", "test/<b>/x y.png", "", "<b>", "change", "cat"),
     )
     out = tmp_path / "fixed"
-    status, text, _ = fednoil("relabel", "--data", f"folder:{photos}", "--decisions", decisions, "--out", out)
-    assert status == 0
+    text = done("relabel", "--data", f"folder:{photos}", "--decisions", decisions, "--out", out)
     assert "3 changed, 1 kept, 1 dropped, 9 not decided" in text
     assert content(photos) == before
     found = shades(out)
@@ -113,10 +112,9 @@ def test_npz_keeps_everything_but_the_labels(tmp_path: Path) -> None:
     source["y_train"] = source["y_train"].astype(np.int16)
     np.savez_compressed(tmp_path / "a.npz", **source)
     decisions = write_csv(tmp_path / "d.csv", ("3", "1", 1, "1", "accept", "2"), ("3", "", 4, "0", "drop", ""))
-    status, text, _ = fednoil(
+    text = done(
         "relabel", "--data", f"npz:{tmp_path}/a.npz", "--decisions", decisions, "--out", tmp_path / "b.npz", "--json"
     )
-    assert status == 0
     assert json.loads(text)["labels"] == [
         {"given": "1", "new": "2", "samples": 1},
         {"given": "0", "new": None, "samples": 1},
@@ -185,7 +183,7 @@ def test_a_run_starts_from_its_relabelled_manifest(tmp_path: Path, tiny_npz: Pat
     changes += ["train.rounds=1", "train.batch_size=8", "schedule.epochs=1", "noise.kind=symmetric", "run.device=cpu"]
     sets = [part for change in changes for part in ("--set", change)]
     run = tmp_path / "run"
-    assert fednoil("run", "demo/fedavg", "--out", run, "--quiet", *sets)[0] == 0
+    done("run", "demo/fedavg", "--out", run, "--quiet", *sets)
     dataset = load(DataConfig(name=f"npz:{tiny_npz}"))
     check = (dataset.train.labels, dataset.num_classes, dataset.hash)
     parts, labels, truth = read_manifest(run / "noise.parquet", *check)
@@ -203,7 +201,7 @@ def test_a_run_starts_from_its_relabelled_manifest(tmp_path: Path, tiny_npz: Pat
     assert np.array_equal(new_parts[1], parts[1][1:])
     sets = [part for change in changes[:-2] for part in ("--set", change)]
     again = ["--set", "noise.kind=manifest", "--set", f"noise.file={tmp_path}/fixed.parquet"]
-    assert fednoil("run", "demo/fedavg", "--out", tmp_path / "run2", "--quiet", *sets, *again)[0] == 0
+    done("run", "demo/fedavg", "--out", tmp_path / "run2", "--quiet", *sets, *again)
     other = write_csv(tmp_path / "e.csv", (3, "", parts[2][0], str(labels.given[2][0]), "reject", ""))
     args = ("relabel", "--decisions", other, "--out", tmp_path / "o.parquet", "--data")
     assert "is client 2's" in refused(*args, f"manifest:{run}/noise.parquet")
@@ -331,7 +329,7 @@ def test_what_a_killed_process_left_goes_and_what_a_running_one_writes_stays(pho
         return sorted(path for path in tmp_path.iterdir() if path.name.startswith("."))
 
     def relabelled() -> None:
-        assert fednoil("relabel", "--data", f"folder:{photos}", "--decisions", decisions, "--out", out)[0] == 0
+        done("relabel", "--data", f"folder:{photos}", "--decisions", decisions, "--out", out)
         assert shades(out)["train/dög/1-2.png"] == 0
         shutil.rmtree(out)
 
@@ -352,7 +350,7 @@ def test_what_a_killed_process_left_goes_and_what_a_running_one_writes_stays(pho
             writer.kill()
     assert place.is_dir()
     elsewhere = ("--out", tmp_path / "p")
-    assert fednoil("relabel", "--data", f"folder:{photos}", "--decisions", decisions, *elsewhere)[0] == 0
+    done("relabel", "--data", f"folder:{photos}", "--decisions", decisions, *elsewhere)
     assert place.is_dir()  # a copy to another place
     relabelled()
     assert hidden() == sorted(others)

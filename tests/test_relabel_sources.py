@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import fednoil, refused
+from conftest import done, refused
 from PIL import Image
 
 HEAD = "client,item,index,given,decision,label\n"
@@ -31,8 +31,7 @@ def words(tmp_path: Path, data: str, *lines: str) -> tuple[object, ...]:
 
 
 def applied(tmp_path: Path, data: str, *lines: str) -> Path:
-    status, _, err = fednoil(*words(tmp_path, data, *lines))
-    assert status == 0, err
+    done(*words(tmp_path, data, *lines))
     return tmp_path / "copy"
 
 

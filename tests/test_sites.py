@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import fednoil, refused
+from conftest import done, fednoil, refused
 from PIL import Image
 from test_data_pictures import encoded, listed, picture
 
@@ -75,15 +75,13 @@ def test_each_site_is_a_client(two: dict[str, str]) -> None:
 def test_from_the_command_line_to_audit_and_report(two: dict[str, str], tmp_path: Path) -> None:
     sets = [word for key, value in {**SMALL, "data.size": 8}.items() for word in ("--set", f"{key}={value}")]
     sites = [word for name, data in two.items() for word in ("--site", f"{name}={data}")]
-    status, out, err = fednoil("run", "demo", *sites, *sets, "--out", tmp_path / "run")
-    assert status == 0, err
+    out = done("run", "demo", *sites, *sets, "--out", tmp_path / "run")
     assert "2 clients (nord, süd 猫), 16 samples each" in out
     recorded = tomllib.loads((tmp_path / "run/config.toml").read_text(encoding="utf-8"))
     assert recorded["data"]["sites"] == two
     assert recorded["partition"]["kind"] == "given"
     assert json.loads((tmp_path / "run/roster.json").read_text())["clients"] == {"nord": 0, "süd 猫": 1}
-    status, out, err = fednoil("audit", tmp_path / "run", "--json")
-    assert status == 0, err
+    out = done("audit", tmp_path / "run", "--json")
     assert [client["client"] for client in json.loads(out)["clients"]] == ["nord", "süd 猫"]
     assert (
         "8 samples held out for testing are not audited; --data and --model audit all"
@@ -93,19 +91,17 @@ def test_from_the_command_line_to_audit_and_report(two: dict[str, str], tmp_path
     assert {row["item"] for row in rows if row["client"] == "nord"} <= {
         f"{c}/{n}.png" for c in ("cat", "dog") for n in range(10)
     }
-    status, out, err = fednoil("audit", tmp_path / "run", "--client", "süd 猫", "--json")
-    assert status == 0, err
+    out = done("audit", tmp_path / "run", "--client", "süd 猫", "--json")
     assert [client["client"] for client in json.loads(out)["clients"]] == ["süd 猫"]
     assert (tmp_path / "run/audit-client-süd 猫/audit.html").is_file()
-    status, out, err = fednoil("audit", tmp_path / "run", "--client", 0, "--json")
-    assert [client["client"] for client in json.loads(out)["clients"]] == ["nord"], err
+    out = done("audit", tmp_path / "run", "--client", 0, "--json")
+    assert [client["client"] for client in json.loads(out)["clients"]] == ["nord"]
     assert "has the clients nord, süd 猫, or 0 to 1" in refused("audit", tmp_path / "run", "--client", "west")
     assert "client nord has 16 samples to deal" in refused("audit", tmp_path / "run", "--folds", 17)
     run = load_run(tmp_path / "run")
     assert run.clients.names == ["nord", "süd 猫"]
     assert run.place.title.startswith("own data 2 sites")
-    status, _, err = fednoil("run", "--resume", "--out", tmp_path / "run", "--quiet")
-    assert status == 0, err
+    done("run", "--resume", "--out", tmp_path / "run", "--quiet")
 
 
 def test_decisions_about_one_site_go_to_its_data(two: dict[str, str], tmp_path: Path) -> None:
@@ -114,8 +110,7 @@ def test_decisions_about_one_site_go_to_its_data(two: dict[str, str], tmp_path: 
     for site, data in two.items():
         out = tmp_path / f"new-{site}"
         arguments = ("--data", data, "--decisions", tmp_path / "d.csv", "--site", site, "--out", out)
-        status, printed, err = fednoil("relabel", *arguments)
-        assert status == 0, err
+        printed = done("relabel", *arguments)
         assert "1 changed" in printed
     assert (tmp_path / "new-nord/dog/3-2.png").is_file()
     assert pq.read_table(tmp_path / "new-süd 猫").column("label").to_pylist()[4] == "dog"
@@ -131,8 +126,7 @@ def test_a_run_s_manifest_is_relabelled(two: dict[str, str], tmp_path: Path) -> 
     line = f"{second.client},{second.items[0]},{second.index[0]},{given},change,cat"
     (tmp_path / "d.csv").write_text(f"client,item,index,given,decision,label\n{line}\n", encoding="utf-8")
     arguments = ("--data", f"manifest:{tmp_path / 'run'}", "--decisions", "d.csv", "--out", "new.parquet")
-    status, printed, err = fednoil("relabel", *arguments)
-    assert status == 0, err
+    printed = done("relabel", *arguments)
     assert "1 changed" in printed
     again = {"data.size": 8, "noise.kind": "manifest", "noise.file": "new.parquet"}
     run = package.run("demo", data=two, set=SMALL | again, progress=False)

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from conftest import fednoil, refused
+from conftest import done, refused
 
 import fednoil as package
 from fednoil.augment import plain, strong, strong_plan, weak, weak_plan, weakened
@@ -120,13 +120,13 @@ def test_a_column_without_a_value_is_pointed_out(tmp_path: Path) -> None:
     write(tmp_path / "t.csv", ["a", "b", "c", "label"], rows)
     pq.write_table(pa.table({"b": pa.nulls(10), "label": ["x", "y"] * 5}), tmp_path / "t.parquet")
     for name in ("t.csv", "t.parquet"):
-        assert "\n1 column without a value: 'b'\n" in fednoil("data", f"table:{tmp_path / name}")[1]
+        assert "\n1 column without a value: 'b'\n" in done("data", f"table:{tmp_path / name}")
 
 
 def test_columns_that_tell_rows_apart_and_nothing_else_are_pointed_out(tmp_path: Path) -> None:
     rows = [[k, f"p{k}", f"2000-01-{k % 9}", 40 - k, k % 7, "uv"[k % 2], "xy"[k % 2]] for k in range(40)]
     path = write(tmp_path / "t.csv", ["", "patient", "day", "number", "age", "sex", "label"], rows)
-    found = json.loads(fednoil("data", f"table:{path}", "--json")[1])
+    found = json.loads(done("data", f"table:{path}", "--json"))
     assert found["notices"][:2] == [
         "without a name and left out: column 1",
         "columns that may only number, name or date the rows: 'patient', 'day', 'number'; if so, remove them",
@@ -284,17 +284,15 @@ def test_from_a_table_to_a_better_table(tmp_path: Path) -> None:
     path = patients(tmp_path / "patients.csv")
     path.write_bytes(path.read_bytes().replace(b"\r\n", b"\n"))
     run = tmp_path / "run"
-    status, _, err = fednoil("run", "demo", "--set", f"data.name=table:{path}", *TINY, "--out", run)
-    assert (status, err) == (0, "")
+    done("run", "demo", "--set", f"data.name=table:{path}", *TINY, "--out", run)
     assert json.loads((run / "summary.json").read_text())["final_accuracy"] > 90
-    assert fednoil("audit", run)[0] == 0
+    done("audit", run)
     assert "s0" in (run / "audit" / "audit.html").read_text()
     flagged = [row for row in rows_in(run / "audit" / "labels.csv") if row["flagged"] == "true"]
     decisions = [[r["client"], r["item"], r["index"], r["given"], "accept", r["suggested"]] for r in flagged]
     write(tmp_path / "d.csv", ["client", "item", "index", "given", "decision", "label"], decisions)
     command = ["relabel", "--data", f"table:{path}", "--decisions", tmp_path / "d.csv", "--out", tmp_path / "new.csv"]
-    status, _, err = fednoil(*command)
-    assert (status, err) == (0, "")
+    done(*command)
     old, new = (rows_in(file) for file in (path, tmp_path / "new.csv"))
     truth = [["ill", "well"][k % 2] for k in range(len(old))]
     wrong = [sum(row["label"] != true for row, true in zip(rows, truth, strict=True)) for rows in (old, new)]
@@ -307,13 +305,13 @@ def test_from_a_table_to_a_better_table(tmp_path: Path) -> None:
 def test_class_numbers_with_a_gap_from_a_run_to_a_better_table(tmp_path: Path) -> None:
     rows = [[(0, 1, 3)[k % 3], k % 3 + k / 90] for k in range(90)]
     path, out = write(tmp_path / "t.csv", ["label", "a"], rows), tmp_path / "run"
-    assert fednoil("run", "demo", f"--set=data.name=table:{path}", *TINY, "--out", out)[0] == 0
+    done("run", "demo", f"--set=data.name=table:{path}", *TINY, "--out", out)
     data, model = f"--data=table:{path}", out / "model.safetensors"
-    assert {row["class"] for row in json.loads(fednoil("predict", model, path, "--json")[1])} <= {"0", "1", "3"}
+    assert {row["class"] for row in json.loads(done("predict", model, path, "--json"))} <= {"0", "1", "3"}
     for judge in ((out,), (data, "--model", model, "--out", tmp_path / "a")):
-        assert json.loads(fednoil("audit", *judge, "--json")[1])["classes"] == ["0", "1", "3"]
+        assert json.loads(done("audit", *judge, "--json"))["classes"] == ["0", "1", "3"]
     write(tmp_path / "d.csv", ["client", "item", "index", "given", "decision", "label"], [["", 2, 2, 3, "change", 1]])
-    assert fednoil("relabel", data, "--decisions", tmp_path / "d.csv", "--out", tmp_path / "new.csv")[0] == 0
+    done("relabel", data, "--decisions", tmp_path / "d.csv", "--out", tmp_path / "new.csv")
     assert [row["label"] for row in rows_in(tmp_path / "new.csv")[:4]] == ["0", "1", "1", "0"]
     path.write_text("label,a\n2,1\n")
     assert "which has 0, 1, 3;" in refused("audit", data, "--model", model, "--out", tmp_path / "b")
@@ -327,8 +325,7 @@ def test_a_model_file_judges_and_predicts_rows_as_they_lie(tmp_path: Path) -> No
     header = ["note", "x=y", "note", "class", "target", "colour", "level", "age"]
     turned = [[f"n{k}" if k else 0, 1, 2, "", "", r["colour"], r["level"], r["age"]] for k, r in enumerate(table)]
     write(tmp_path / "new.csv", header, turned)
-    status, out, _ = fednoil("predict", run.path / "model.safetensors", tmp_path / "new.csv", "--json")
-    assert status == 0
+    out = done("predict", run.path / "model.safetensors", tmp_path / "new.csv", "--json")
     found = json.loads(out)
     assert len(found) == len(table)
     model = load_model(tmp_path / "run" / "model.safetensors")
@@ -340,8 +337,7 @@ def test_a_model_file_judges_and_predicts_rows_as_they_lie(tmp_path: Path) -> No
     judged = pa.Table.from_pylist([{**r, "level": float(r["level"]), "day": date(2000, 1, 1)} for r in table])
     pq.write_table(judged, tmp_path / "t.parquet")
     data = f"--data=table:{tmp_path / 't.parquet'}"
-    status, _, err = fednoil("audit", data, f"--model={model_path(run)}", f"--out={tmp_path / 'a'}")
-    assert (status, err) == (0, "")
+    done("audit", data, f"--model={model_path(run)}", f"--out={tmp_path / 'a'}")
     assert len(rows_in(tmp_path / "a" / "labels.csv")) == 120
     write(tmp_path / "bad.csv", ["level", "age"], [[1, 2]])
     assert "has no column 'colour'" in refused("predict", model_path(run), tmp_path / "bad.csv")
@@ -421,7 +417,7 @@ class TestFederation:
         self.federated(load_config(own), data, tmp_path / "real")
         simulated = {**own, "data": {"name": "sites", "sites": data}, "partition": {"kind": "given", "clients": 3}}
         package.run(load_config(simulated), out=tmp_path / "made")
-        assert fednoil("audit", tmp_path / "made")[0] == 0
+        done("audit", tmp_path / "made")
         models = [load_model(tmp_path / place / "model.safetensors") for place in ("real", "made")]
         assert models[0].columns == models[1].columns == ("age", "level", "colour=blue", "colour=red")
         for one, other in zip(models[0].normalisation, models[1].normalisation, strict=True):
